@@ -22,6 +22,10 @@ STAMP := $(VENV)/installed-$(shell (echo "$(CURDIR) $(TORCH_INDEX)"; cat $(INPUT
 PIP_INSTALL := -m pip install --disable-pip-version-check --quiet
 # This package itself: built from what is here, with the setuptools that is locked.
 EDITABLE := --no-deps --no-build-isolation --editable .
+# Its former name, under which an environment of before may know it still. The folder goes first:
+# pip would take what lies in the checkout for the install, and leave the environment as it is.
+FORMER := sotto
+FORGET := -m pip uninstall --disable-pip-version-check --quiet --quiet --yes $(FORMER)
 
 # Engines relay messages in environments of their own, which share their versions with the other.
 FLARE := .venv-nvflare
@@ -46,7 +50,7 @@ export OMP_NUM_THREADS ?= 1
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help install lock nvflare flower demo test test-slow test-engines test-python check docs sbom audit-dependencies methods tables split sharing federation tradeoff pretrain machine clean
+.PHONY: help install lock nvflare flower demo test test-slow bench-smallest test-engines test-python check docs sbom audit-dependencies methods tables split sharing federation tradeoff pretrain machine clean
 
 help:  ## Print this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/\1|\2/' \
@@ -64,6 +68,8 @@ $(STAMP):
 	$(if $(TORCH_INDEX),echo "$(TORCH_INDEX)" > $(VENV)/torch-index)
 	$(if $(TORCH_INDEX),$(BIN)/python $(PIP_INSTALL) --no-deps --index-url "$(TORCH_INDEX)" $(TORCH))
 	$(BIN)/python $(PIP_INSTALL) --no-deps --require-hashes -r $(LOCK)
+	rm -rf $(FORMER).egg-info
+	$(BIN)/python $(FORGET)
 	$(BIN)/python $(PIP_INSTALL) $(EDITABLE)
 	@touch $@
 
@@ -73,6 +79,8 @@ $(FLARE_STAMP):
 	test -x $(FLARE)/bin/python || $(PYTHON) -m venv $(FLARE)
 	rm -f $(FLARE)/installed-*
 	$(FLARE)/bin/python $(PIP_INSTALL) --no-deps --require-hashes -r requirements-nvflare.lock
+	rm -rf $(FORMER).egg-info
+	$(FLARE)/bin/python $(FORGET)
 	$(FLARE)/bin/python $(PIP_INSTALL) $(EDITABLE)
 	@touch $@
 
@@ -82,6 +90,8 @@ $(FLOWER_STAMP):
 	test -x $(FLOWER)/bin/python || $(PYTHON) -m venv $(FLOWER)
 	rm -f $(FLOWER)/installed-*
 	$(FLOWER)/bin/python $(PIP_INSTALL) --no-deps --require-hashes -r requirements-flower.lock
+	rm -rf $(FORMER).egg-info
+	$(FLOWER)/bin/python $(FORGET)
 	$(FLOWER)/bin/python $(PIP_INSTALL) $(EDITABLE)
 	@touch $@
 
@@ -108,8 +118,11 @@ demo: $(STAMP)  ## Run the quickstart: one private federated run
 test: $(STAMP)  ## Run the tests without the slow ones; COVERAGE=1 measures what they cover
 	$(PYTEST) -m "not slow" $(PARALLEL) $(if $(COVERAGE),--cov --cov-report=term:skip-covered)
 
-test-slow: $(STAMP)  ## Run the slow tests, and all that a quick run does not draw
-	$(PYTEST) -m slow $(PARALLEL)
+test-slow: $(STAMP)  ## Run the slow tests, and all that a quick run does not draw; SHARD=K runs one shard of them
+	$(PYTEST) -m slow $(PARALLEL) $(if $(SHARD),--shard $(SHARD))
+
+bench-smallest: $(STAMP)  ## Run every benchmark at its smallest size; nothing is written into the repository
+	$(PYTEST) benchmarks/test_smallest.py $(PARALLEL)
 
 test-engines: $(STAMP) $(FLARE_STAMP) $(FLOWER_STAMP)  ## Run the tests over NVIDIA FLARE and Flower
 	$(PYTEST) tests/engines
@@ -153,7 +166,7 @@ tables: $(STAMP)  ## Measure the tables of methods on homonyms anew, as sweeps (
 split: $(STAMP)  ## Compare methods on small networks, and PM-MoE over nine of them (an hour)
 	$(BIN)/python benchmarks/model_split.py
 
-sharing: $(STAMP)  ## Measure what sharing is worth with 100 and 1,000 clients (hours)
+sharing: $(STAMP)  ## Measure one prompt under privacy beside one trained alone, 100 and 1,000 clients (hours)
 	$(BIN)/python benchmarks/worth_of_sharing.py --stage tuning
 	$(BIN)/python benchmarks/worth_of_sharing.py --stage final --large 0 1 2 3 4 5 6 7 8 9
 

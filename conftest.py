@@ -13,8 +13,8 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent
-# Of both folders of tests, so that it is named above them.
-pytest_plugins = ("tests._watching",)
+# Of both folders of tests, so they are named above them.
+pytest_plugins = ("tests._shards", "tests._watching")
 
 
 def _is_ours() -> bool:

@@ -8,7 +8,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from benchmarks._scores import RESULTS
+from benchmarks._sizes import RESULTS
 from platform.experiment.environment import environment
 
 OUTPUT = RESULTS / "federation-scale.csv"

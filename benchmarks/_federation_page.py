@@ -6,7 +6,8 @@ import csv
 from dataclasses import dataclass
 from pathlib import Path
 
-from _scores import RESULTS, provenance
+from _scores import provenance
+from _sizes import RESULTS
 
 
 @dataclass(frozen=True)

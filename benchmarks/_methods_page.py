@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from _grid import Row
-from _scores import interval, spread
+from _scores import OPPONENT, spread
 from matplotlib.figure import Figure
 
 from methods import Registry
@@ -53,11 +53,9 @@ def page(
         "",
         "![accuracy of every method under the four protocols](methods-on-homonyms.svg)",
         "",
-        "## What was expected, and what came out",
-        "",
-        *expectations(final),
-        "",
         *READING,
+        "",
+        *OPPONENT,
         "",
     ]
     for suite, title in OWN.items():
@@ -93,59 +91,6 @@ def scores(rows: Sequence[Row], name: str) -> list[float]:
     """One number a seed: a score's mean over the parts (domains) of that seed."""
     seeds = sorted({row["seed"] for row in rows})
     return [statistics.mean(float(r[name]) for r in rows if r["seed"] == seed) for seed in seeds]
-
-
-def expectations(final: Sequence[Row]) -> list[str]:
-    """The papers' aims against the numbers, one line each."""
-    return [
-        _rank(final, "pathological", "own", "pfedmoap", "pathological accuracy"),
-        _rank(final, "base_to_novel", "harmonic_mean", "fedpgp", "harmonic mean"),
-        _rank(final, "leave_one_domain_out", "target", "trip", "mean over held-out styles"),
-        _above(final),
-        _rank(final, "senses", "own", "pfedmoap", "accuracy among clients in four senses"),
-        _noise_cost(final),
-    ]
-
-
-def _rank(final: Sequence[Row], suite: str, name: str, method: str, what: str) -> str:
-    of = {m: scores(_of(final, suite, m), name) for m in _methods(final, suite)}
-    means = {m: statistics.mean(values) for m, values in of.items()}
-    place = sorted(means.values(), reverse=True).index(means[method]) + 1
-    rivals = [m for m in means if m != method]
-    rival = max(rivals, key=lambda m: means[m])
-    apart = [a - b for a, b in zip(of[method], of[rival], strict=True)]
-    ahead = interval(apart, "+")
-    return (
-        f"- `{method}` has place {place} of {len(means)} in {what}: {spread(of[method])}. Over the "
-        f"best other, `{rival}` with {spread(of[rival])}, it is {ahead} points (95% t interval, "
-        f"paired by seed)."
-    )
-
-
-def _above(final: Sequence[Row]) -> str:
-    apart = [
-        a - b
-        for a, b in zip(
-            scores(_of(final, "pathological", "promptfl"), "own"),
-            scores(_of(final, "pathological", "zero_shot"), "own"),
-            strict=True,
-        )
-    ]
-    return (
-        f"- `promptfl` is {interval(apart, '+')} points above `zero_shot` in pathological accuracy."
-    )
-
-
-def _noise_cost(final: Sequence[Row]) -> str:
-    costs = []
-    for method in ("pfedmoap", "promptfl"):
-        plain = statistics.mean(scores(_of(final, "noise", method, "none"), "own"))
-        lost = [
-            plain - statistics.mean(scores(_of(final, "noise", method, part), "own"))
-            for part in NOISE_PARTS[1:]
-        ]
-        costs.append(f"`{method}` {' / '.join(f'{value:.1f}' for value in lost)}")
-    return f"- Points that noise costs ({', '.join(NOISE_PARTS[1:])}): {'; '.join(costs)}."
 
 
 def _own_table(

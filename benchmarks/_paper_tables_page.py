@@ -46,11 +46,9 @@ class Remark:
     """What is said of a table.
 
     Attributes:
-        why: Why its ranks differ, empty where that is not known or they do not.
         omitted: Rows that are not run, by a pattern of their names, and why.
     """
 
-    why: str
     omitted: Mapping[str, str]
 
 
@@ -130,8 +128,6 @@ def _shown(scores: Sequence[float]) -> str:
 
 
 def _remark(remark: Remark) -> Iterator[str]:
-    if remark.why:
-        yield from (f"Why: {remark.why}", "")
     for pattern, why in remark.omitted.items():
         rows = "Other rows" if "*" in pattern else f"The row {pattern}"
         yield from (f"{rows}: not run. {why[0].upper()}{why[1:]}.", "")

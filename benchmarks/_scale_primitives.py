@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks._sizes import sized
 from platform.relay.hub import Hub
 from platform.relay.links import HubLink
 from platform.relay.packets import Outcome, decode_request, encode_packet
@@ -38,7 +39,7 @@ from privacy.secure_aggregation.masking import Mask, add_masks
 from storage import LedgerRow, open_client_store, open_database
 from storage.records import SessionRecord
 
-REPEATS = 7
+REPEATS = sized(7, 1)
 LENGTH = 8_192
 NEIGHBOURS, THRESHOLD = 42, 22
 """Of 10,000 clients."""
@@ -46,7 +47,7 @@ NEIGHBOURS, THRESHOLD = 42, 22
 
 def cost(work: Callable[[], object], times: int) -> float:
     """Seconds of processor time of one call: the median of a few measurements of many calls."""
-    found = []
+    found, times = [], sized(times, 1)
     for _ in range(REPEATS):
         started = time.process_time()
         for _ in range(times):
@@ -189,7 +190,7 @@ def _neighbours() -> dict[str, tuple[float, str]]:
 
 
 def _hub() -> dict[str, tuple[float, str]]:
-    names, ended = [f"{number:06d}" for number in range(500)], threading.Event()
+    names, ended = [f"{number:06d}" for number in range(sized(500, 5))], threading.Event()
     found, theirs = [], [0.0]
     with tempfile.TemporaryDirectory(prefix="scale") as folder:
         path = Path(folder) / "hub"
@@ -246,7 +247,7 @@ def _stores() -> dict[str, tuple[float, str]]:
 def _ledger_row() -> float:
     """Seconds of a row that is reserved in one commit and settled in another, of 2,000 at once."""
     shared = LedgerRow("r", 1, 1, "", "sum", "upload_noise", 1.5, 0.3, "replace_one", "none")
-    names = [f"{number:032x}" for number in range(2_000)]
+    names = [f"{number:032x}" for number in range(sized(2_000, 5))]
     found = []
     with tempfile.TemporaryDirectory(prefix="scale") as folder:
         with open_database(f"sqlite:///{folder}/sotto.db") as database:

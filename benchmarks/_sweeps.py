@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from _scores import RESULTS
+from _sizes import RESULTS, SMALLEST
 
 from platform.sweeping.grid import Grid
 from platform.sweeping.known_runs import only_sweep_in
@@ -60,7 +60,9 @@ def workplace(name: str, *, fresh: bool) -> Iterator[str]:
 
 
 def _folder(name: str) -> Path:
-    """In memory where that is possible."""
+    """In memory where that is possible, but at the smallest size beside its results."""
+    if SMALLEST:
+        return RESULTS / name
     memory = Path("/dev/shm")  # noqa: S108
     if memory.is_dir():
         return memory / f"sotto-{name}-{os.getuid()}"

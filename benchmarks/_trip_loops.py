@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from _sizes import sized
 from _speed_subjects import BATCH, backbone, build, one_batch
 from numpy.typing import NDArray
 from scipy.optimize import linear_sum_assignment
@@ -20,7 +21,7 @@ from methods.trip import EXPERTS
 from platform.data.shapes import CLASSES
 
 TripTimes = Sequence[tuple[str, float, float, str]]
-IMAGES, LOOPED = 256, 16
+IMAGES, LOOPED = sized((256, 16), (4, 2))
 EXPERT_COUNT, STEP, ROUNDS = 4, 1e-4, 100
 SIZES = ((65, 128), (197, 768))
 

@@ -1,4 +1,4 @@
-"""The claims of `worth_of_sharing.py`: which runs are compared, and how sure the gains are."""
+"""The claims of `worth_of_sharing.py`: which runs are compared."""
 
 from __future__ import annotations
 
@@ -6,9 +6,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-import numpy as np
 from _grid import Row
-from scipy import stats
 
 KINDS = {
     "iid": "iid: sixteen images, whatever their class",
@@ -19,12 +17,6 @@ KINDS = {
 ONE_MEAN = "one mean"
 KEPT = "6 experts, C = 0.2"
 """Private experts of which those that nobody picks stay as they are: the best of three settings."""
-OVER_ONE_MEAN = 5.0
-"""Points that private experts should be worth over one mean prompt."""
-SURE = 0.05
-"""P below which an aim is said to be met beyond chance."""
-AIMS = {(1000, 8.0): 20.0, (1000, 2.0): 12.0, (1000, 1.0): 8.0, (100, 8.0): 5.0, (100, 4.0): 0.0}
-"""Points over the best that a client does alone, by clients and epsilon."""
 
 
 @dataclass(frozen=True)
@@ -38,7 +30,6 @@ class Claim:
         together: Accuracy on all classes, in percent, one a seed.
         alone: That of clients alone, on the same seeds.
         own: Points gained on a client's own test images, one a seed.
-        p_value: Of the paired t test of the aim: gains no larger than it, one-sided.
     """
 
     kind: str
@@ -47,7 +38,6 @@ class Claim:
     together: tuple[float, ...]
     alone: tuple[float, ...]
     own: tuple[float, ...]
-    p_value: float
 
     @property
     def gains(self) -> list[float]:
@@ -69,15 +59,9 @@ def claims(rows: Sequence[Row]) -> list[Claim]:
     for (kind, clients, epsilon), of in cells.items():
         if len(of) > 1:
             twins = [alone[kind, row["seed"]] for row in of]
-            gains, own = _differences(of, twins, "all"), _differences(of, twins, "own")
-            aim = AIMS[clients, epsilon]
-            test = stats.ttest_1samp(gains, aim, alternative="greater")
-            found.append(
-                Claim(
-                    *(kind, clients, epsilon, _numbers(of, "all"), _numbers(twins, "all")),
-                    *(own, float(test.pvalue)),
-                )
-            )
+            own = _differences(of, twins, "own")
+            both = _numbers(of, "all"), _numbers(twins, "all")
+            found.append(Claim(kind, clients, epsilon, *both, own))
     order = list(KINDS)
     return sorted(found, key=lambda c: (order.index(c.kind), c.clients, -c.epsilon))
 
@@ -115,37 +99,6 @@ def _numbers(rows: Sequence[Row], name: str) -> tuple[float, ...]:
 def _differences(rows: Sequence[Row], others: Sequence[Row], name: str) -> tuple[float, ...]:
     pairs = zip(_numbers(rows, name), _numbers(others, name), strict=True)
     return tuple(a - b for a, b in pairs)
-
-
-def holm(p_values: Sequence[float]) -> list[float]:
-    """P values that hold for all claims at once (Holm 1979, "A simple sequentially rejective ...").
-
-    The i-th smallest of m is multiplied by m - i + 1, and none is below one before it.
-    """
-    number, adjusted, largest = len(p_values), [1.0] * len(p_values), 0.0
-    for rank, place in enumerate(np.argsort(p_values)):
-        largest = max(largest, min(1.0, (number - rank) * p_values[place]))
-        adjusted[place] = largest
-    return adjusted
-
-
-def adjusted_p_values(
-    found: Sequence[Claim], differences: Mapping[int, Sequence[float]]
-) -> tuple[list[float], list[float]]:
-    """P values after Holm over all claims of the page: of gains, and over one mean."""
-    tests = [
-        float(stats.ttest_1samp(of, OVER_ONE_MEAN, alternative="greater").pvalue)
-        for of in differences.values()
-    ]
-    adjusted = holm([*(claim.p_value for claim in found), *tests])
-    return adjusted[: len(found)], adjusted[len(found) :]
-
-
-def points_over_one_mean(
-    pairs: Mapping[int, tuple[list[float], list[float]]],
-) -> dict[int, list[float]]:
-    """What private experts are worth over one mean prompt, one number a seed."""
-    return {clients: [b - a for a, b in zip(*pair, strict=True)] for clients, pair in pairs.items()}
 
 
 def tried(rows: Sequence[Row]) -> dict[tuple[str, str], dict[str, list[float]]]:

@@ -21,7 +21,8 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-from _scores import RESULTS, provenance
+from _scores import provenance
+from _sizes import FEWER, RESULTS, sized
 
 from platform.bootstrap import Surroundings, create_run
 from platform.config import load_config
@@ -41,6 +42,8 @@ COMMON = (
     "method.context_tokens=16",
     "evaluation={protocol: all_classes, every: 3, local_twins: false, worth_of_sharing: false}",
     "device=cpu",
+    *FEWER,
+    *sized((), ("task.clients=10", "secure_aggregation={threshold: 8, corrupt: 1}")),
 )
 CLEAR = ("privacy.mechanism=central_noise", "secure_aggregation={enabled: false}")
 MASKED = ("privacy.mechanism=distributed_noise",)
@@ -50,7 +53,7 @@ BASES: dict[str, tuple[str, ...]] = {
 }
 AUDITS: dict[str, tuple[tuple[int, int], ...]] = {
     # Canaries and their directions.
-    "central_noise, no masks": ((32, 16), (256, 128), (1024, 512), (32, 1)),
+    "central_noise, no masks": sized(((32, 16), (256, 128), (1024, 512), (32, 1)), ((32, 1),)),
     "distributed_noise, masks": ((32, 1),),
 }
 COLUMNS = (

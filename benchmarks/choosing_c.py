@@ -7,14 +7,17 @@ Writes `docs/results/choosing-c.md`.
 
 from __future__ import annotations
 
+import argparse
 import statistics
+import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from _scores import provenance, run, spread
+from _scores import provenance, spread
+from _sizes import RESULTS, sized
 
 from platform.bootstrap import Surroundings, create_run
 from platform.cli.clipping import ClippingQuestion, rehearse
@@ -23,8 +26,8 @@ from platform.experiment.finishing import execute
 from platform.rounds.observing import SilentObserver
 
 GUESS = 0.1
-EPSILONS = (2.0, 8.0)
-CLIENTS, RANK, ROUNDS, STEPS = 50, 16, 3, 4
+EPSILONS = sized((2.0, 8.0), (8.0,))
+CLIENTS, RANK, ROUNDS, STEPS = sized((50, 16, 3, 4), (10, 4, 1, 1))
 TREE: dict[str, Any] = {
     "name": "choosing-c",
     "rounds": ROUNDS,
@@ -33,6 +36,7 @@ TREE: dict[str, Any] = {
         "dataset": "homonyms",
         "clients": CLIENTS,
         "shots": 1,
+        "test_per_class": sized(60, 6),
         "partition": {"kind": "iid"},
     },
     "method": {"name": "promptfl", "context_tokens": 4},
@@ -183,5 +187,15 @@ def report(tried: Sequence[Any], seeds: Sequence[int]) -> str:
     return "\n".join(lines)
 
 
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seeds", type=int, nargs="+", default=sized([0, 1, 2], [0]))
+    parser.add_argument("--output", type=Path, default=RESULTS / "choosing-c.md")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        tried = measure(options.seeds, Path(folder))
+    options.output.write_text(report(tried, options.seeds), encoding="utf-8")
+
+
 if __name__ == "__main__":
-    run("choosing-c", measure, report)
+    main()

@@ -23,7 +23,8 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from _scores import RESULTS, provenance
+from _scores import provenance
+from _sizes import RESULTS, SMALLEST, sized
 from torch import Tensor
 
 from methods import ClientView, Task, pm_moe
@@ -33,10 +34,10 @@ from methods.networks.mixture import Mixture, mixed
 from methods.networks.modular import FED
 from methods.pm_moe import OWN
 
-EXPERTS = 20
-CHOSEN = (20, 4)
-ROWS, BATCH, EPOCHS = 128, 10, 50
-REPEATS = 5
+EXPERTS = sized(20, 5)
+CHOSEN = sized((20, 4), (5, 2))
+ROWS, BATCH, EPOCHS = sized(128, 10), 10, 50
+REPEATS = sized(5, 1)
 AIM = 10.0
 CLASSES = tuple(f"class {number}" for number in range(10))
 NETWORKS: Mapping[str, Mapping[str, object]] = {
@@ -264,7 +265,7 @@ def main() -> None:
     rows = [(kind, network, k) for network in NETWORKS for kind in BASES for k in CHOSEN]
     mixing = [mixing_row(*row) for row in rows]
     phases = [phase_row(*row) for row in rows]
-    if options.write:
+    if options.write or SMALLEST:
         text = "\n".join([*report(mixing, phases), *provenance()])
         (RESULTS / "experts.md").write_text(text, encoding="utf-8")
 

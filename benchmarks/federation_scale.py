@@ -30,6 +30,7 @@ from PIL import Image
 from benchmarks._crowd import Losses, crowd
 from benchmarks._crowd_checks import faults
 from benchmarks._crowd_page import publish, row_of
+from benchmarks._sizes import sized
 from platform.parties.enrolment import create_key, write_enrolment
 from privacy.secure_aggregation import Enrolment
 
@@ -239,14 +240,14 @@ def hold(folder: Path, setting: Setting) -> dict[str, Any]:
 def options() -> argparse.Namespace:
     """The command line's."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--clients", type=int, default=500)
-    parser.add_argument("--rounds", type=int, default=10)
+    parser.add_argument("--clients", type=int, default=sized(500, 10))
+    parser.add_argument("--rounds", type=int, default=sized(10, 1))
     parser.add_argument("--rate", type=float, default=0.1)
     parser.add_argument("--adversary", choices=("semi_honest", "active"), default="semi_honest")
-    parser.add_argument("--deadline", type=float, default=45.0)
-    parser.add_argument("--training", type=float, default=100.0)
-    parser.add_argument("--processes", type=int, default=2)
-    parser.add_argument("--relays", type=int, default=5)
+    parser.add_argument("--deadline", type=float, default=sized(45.0, 5.0))
+    parser.add_argument("--training", type=float, default=sized(100.0, 5.0))
+    parser.add_argument("--processes", type=int, default=sized(2, 1))
+    parser.add_argument("--relays", type=int, default=sized(5, 1))
     parser.add_argument("--engine", choices=("local", "flower"), default="local")
     parser.add_argument("--folder", type=Path, help="where to work; default is one that is deleted")
     return parser.parse_args()

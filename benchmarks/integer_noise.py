@@ -14,6 +14,8 @@ import os
 import time
 from collections.abc import Callable
 
+from _sizes import sized
+
 from privacy.integer_noise import discrete_gaussian_from, skellam_from
 from privacy.integer_noise.tables import table_of
 from privacy.randomness import Entropy
@@ -52,8 +54,8 @@ def measure(kind: str, deviation: float, draws: int, repeats: int) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--draws", type=int, default=4_000_000)
-    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--draws", type=int, default=sized(4_000_000, 1_000))
+    parser.add_argument("--repeats", type=int, default=sized(5, 1))
     arguments = parser.parse_args()
     print(f"{'law':<19}{'deviation':>11}{'million/s':>12}{'entropy, %':>12}", end="")
     print(f"{'bytes':>10}{'table, ms':>10}")

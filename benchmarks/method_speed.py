@@ -20,13 +20,14 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from _scores import RESULTS, provenance
+from _scores import provenance
+from _sizes import RESULTS, sized
 from _speed_subjects import Subject, floor_of, subjects
 from _trip_loops import TripTimes, trip_times
 
-STEPS = 20
-REPEATS = 9
-CLIENTS = (50, 250)
+STEPS = sized(20, 1)
+REPEATS = sized(9, 1)
+CLIENTS = sized((50, 250), (12, 14))
 ALLOWED_FACTOR, ALLOWED_MILLISECONDS = 1.25, 5.0
 ALLOWED_KIB = 64.0
 

@@ -19,9 +19,10 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from _grid import Row, read_rows, write_rows
+from _grid import Row, key_of, read_rows, write_rows
 from _methods_page import page, plot
-from _scores import RESULTS, provenance
+from _scores import provenance
+from _sizes import FEWER, RESULTS, place, sized
 from _sweeps import percent, sweep, workplace
 
 from platform.sweeping.grid import Cell, Grid, SweepRequest, build_grid
@@ -31,17 +32,18 @@ from platform.sweeping.tidy import record_of
 from platform.sweeping.writing import latex
 
 CONFIG = "comparison"
-RATES = Path(__file__).with_suffix(".yaml")
+RATES = place(Path(__file__).with_suffix(".yaml"))
 LEARNING_RATES = (0.01, 0.05, 0.25)
 TUNING_SEED = 100
 KEY = ("stage", "suite", "method", "part", "learning_rate", "seed")
-HELD_OUT = ("painting", "infograph", "quickdraw")
+HELD_OUT = sized(("painting", "infograph", "quickdraw"), ("painting",))
 """Each shares its sense with one style that is not held out."""
 TUNING_DOMAIN = "sketch"
 METHODS = (
     *("zero_shot", "coop", "promptfl", "prompt_fedamp", "pfedprompt", "fedclip", "pfedmoap"),
     *("fedpgp", "trip"),
 )
+MEASURED = sized(METHODS, ("promptfl",))
 SUITES: Mapping[str, Sequence[str]] = {
     "pathological": [],
     # Three clients in each sense, with one image of each name.
@@ -120,7 +122,8 @@ def suite_of(
     kind = "pathological" if name == "noise" else name
     own = [f"{method}:{text}" for method in methods for text in START[method]]
     if rates is None:
-        settings = (*settings, f"training.learning_rate={','.join(map(str, LEARNING_RATES))}")
+        tried = sized(LEARNING_RATES, LEARNING_RATES[:1])
+        settings = (*settings, f"training.learning_rate={','.join(map(str, tried))}")
     else:
         trained = [method for method in methods if method != "zero_shot"]
         own += [f"{m}:training.learning_rate={rates[kind, m]}" for m in trained]
@@ -132,7 +135,7 @@ def suite_of(
         configs=(CONFIG,),
         methods=tuple(methods),
         seeds=tuple(seeds),
-        settings=(*SUITES[kind], *settings),
+        settings=(*SUITES[kind], *settings, *FEWER),
         method_settings=tuple(own),
         storage=storage,
     )
@@ -141,7 +144,7 @@ def suite_of(
 
 def tuning(storage: str) -> list[Suite]:
     """Each method and suite at each learning rate on the tuning seed; one target domain."""
-    trained = [method for method in METHODS if method != "zero_shot"]
+    trained = [method for method in MEASURED if method != "zero_shot"]
     held_out = [f"task.held_out_domain={TUNING_DOMAIN}"]
     return [
         suite_of(
@@ -161,7 +164,7 @@ def finals(rates: Rates, seeds: Sequence[int], storage: str) -> list[Suite]:
     found = [
         suite_of(
             *("final", suite, domains if suite == "leave_one_domain_out" else []),
-            methods=METHODS,
+            methods=MEASURED,
             **common,
         )
         for suite in SUITES
@@ -169,7 +172,8 @@ def finals(rates: Rates, seeds: Sequence[int], storage: str) -> list[Suite]:
     for part, noise in NOISE.items():
         bound = ["privacy.mechanism=upload_noise", f"privacy.clipping_norm={CLIPPING_NORM}"]
         settings = [*bound, *noise] if noise else []
-        found.append(suite_of("final", "noise", settings, methods=NOISED, part=part, **common))
+        methods = sized(NOISED, NOISED[:1])
+        found.append(suite_of("final", "noise", settings, methods=methods, part=part, **common))
     return found
 
 
@@ -252,10 +256,15 @@ def _titled(name: str, grid: Grid, outcomes: Sequence[Outcome]) -> list[Table]:
     return [replace(table, caption=f"{TITLES[name]}. {table.caption}") for table in tables]
 
 
+def in_place_of(old: Sequence[Row], new: Sequence[Row]) -> list[Row]:
+    """All rows, each new one in place of the old one of the same setting."""
+    return list({key_of(row, KEY): row for row in (*old, *new)}.values())
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2, 3, 4])
-    parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--seeds", type=int, nargs="+", default=sized([0, 1, 2, 3, 4], [0]))
+    parser.add_argument("--jobs", type=int, default=sized(2, 1))
     parser.add_argument("--tables", action="store_true", help="with the rates chosen before")
     parser.add_argument("--fresh", action="store_true", help="measure everything anew")
     parser.add_argument("--output", type=Path, default=RESULTS / "methods-on-homonyms.csv")
@@ -266,17 +275,21 @@ def main() -> None:
 
 def measure(options: argparse.Namespace, storage: str) -> None:
     """Everything, into the files beside `options.output`."""
-    tuned = [row for row in read_rows(options.output) if row["stage"] == "tuning"]
+    known = read_rows(options.output)
+    tuned = [row for row in known if row["stage"] == "tuning"]
     if not options.tables:
         tries = tuning(storage)
         measured = zip(tries, sweep([t.grid for t in tries], storage, options.jobs), strict=True)
-        tuned = [row for suite, of in measured for row in rows_of(suite, of)]
+        new = [row for suite, of in measured for row in rows_of(suite, of)]
+        tuned = sized(new, in_place_of(tuned, new))
         write_rates(choose(tuned))
     rates = read_rates()
     suites = finals(rates, options.seeds, storage)
     outcomes = sweep([suite.grid for suite in suites], storage, options.jobs)
     pairs = zip(suites, outcomes, strict=True)
     rows = [row for suite, of in pairs for row in rows_of(suite, of)]
+    # The page wants all methods: at the smallest size most are those of before.
+    rows = sized(rows, in_place_of([row for row in known if row["stage"] == "final"], rows))
     write_rows(options.output, [*tuned, *rows], KEY)
     rows = [row for row in read_rows(options.output) if row["stage"] == "final"]
     plot(rows, METHODS, options.output.with_suffix(".svg"))

@@ -20,7 +20,8 @@ from typing import Any
 
 from _grid import Row, key_of, read_rows, write_rows
 from _model_split_page import page, plot
-from _scores import RESULTS, provenance
+from _scores import provenance
+from _sizes import FEWER, RESULTS, sized
 from _sweeps import percent, sweep, workplace
 
 from platform.sweeping.grid import Grid, SweepRequest, build_grid
@@ -59,7 +60,7 @@ DIVERGING = {("epsilon 8", "gpfl")}
 """What no run of comes to its end at the common rate."""
 REPLACED = {("digits", "0.2", 2): 3}
 """Seeds that deal a client too few images to validate with a tenth of them."""
-GATE_ROUNDS = 20
+GATE_ROUNDS = sized(20, 1)
 TOP_K = {"0.0": "10", "0.2": "20"}
 """Half of the clients without shared data and all of them with, as the paper recommends."""
 
@@ -87,14 +88,15 @@ def suites(dataset: str, shared: str, noise: str, **common: Any) -> Iterator[Sui
     own = [f"{method}:method.{option}" for method in GENERAL for option in NETWORKS[dataset]]
     own += [f"{m}:training.learning_rate={RATE}" for m in GENERAL if m in SLOW]
     where = (dataset, shared, noise)
-    yield suite_of(where, methods=GENERAL, settings=settings, own=own, **common)
+    yield suite_of(where, methods=sized(GENERAL, ("fedavg",)), settings=settings, own=own, **common)
     gated = (
         *(f"method.base_options.{option}" for option in NETWORKS[dataset]),
         *(f"method.top_k={TOP_K[shared]}", f"method.gate_rounds={GATE_ROUNDS}"),
         *([POOL_NORM] if noise != "none" else []),
     )
-    quick = tuple(b for b in BASES if b not in SLOW and (noise, b) not in DIVERGING)
-    slow = tuple(base for base in BASES if base in SLOW)
+    measured = sized(BASES, ("fedper", "dbe"))
+    quick = tuple(b for b in measured if b not in SLOW and (noise, b) not in DIVERGING)
+    slow = tuple(base for base in measured if base in SLOW)
     for bases, rates in ((quick, ()), (slow, (f"training.learning_rate={RATE}",))):
         chosen = (f"method.base={','.join(bases)}", *rates)
         yield suite_of(
@@ -117,7 +119,7 @@ def suite_of(
         configs=(CONFIG,),
         methods=tuple(methods),
         seeds=tuple(seeds),
-        settings=tuple(settings),
+        settings=(*settings, *FEWER),
         method_settings=tuple(own),
         storage=storage,
     )
@@ -156,11 +158,12 @@ def row(
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
-    parser.add_argument("--noise", nargs="+", default=list(NOISE), choices=list(NOISE))
-    parser.add_argument("--data", nargs="+", default=list(DATA), choices=list(DATA))
-    parser.add_argument("--shared", nargs="+", default=list(SHARED), choices=list(SHARED))
-    parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--seeds", type=int, nargs="+", default=sized([0, 1, 2], [0]))
+    noises, data, shared = list(NOISE), list(DATA), list(SHARED)
+    parser.add_argument("--noise", nargs="+", default=sized(noises, noises[-1:]), choices=noises)
+    parser.add_argument("--data", nargs="+", default=sized(data, data[-1:]), choices=data)
+    parser.add_argument("--shared", nargs="+", default=sized(shared, shared[-1:]), choices=shared)
+    parser.add_argument("--jobs", type=int, default=sized(2, 1))
     parser.add_argument("--fresh", action="store_true", help="measure everything anew")
     parser.add_argument("--output", type=Path, default=RESULTS / "model-split.csv")
     options = parser.parse_args()

@@ -26,9 +26,20 @@ from typing import Any
 
 import numpy as np
 import yaml
-from _grid import Row, among, key_of, read_rows, run_missing, shared_folder, summarise_run, workers
+from _grid import (
+    Row,
+    among,
+    key_of,
+    one_of_each,
+    read_rows,
+    run_missing,
+    shared_folder,
+    summarise_run,
+    workers,
+)
 from _paper_tables_page import Remark, Result, page
-from _scores import RESULTS, provenance
+from _scores import provenance
+from _sizes import RESULTS, sized
 
 OUTPUT = RESULTS / "paper-tables.csv"
 NUMBERS = Path(__file__).resolve().parents[1] / "docs" / "papers" / "numbers"
@@ -94,10 +105,7 @@ def _document() -> Any:
 def remarks() -> Mapping[str, Remark]:
     """What the page says below each table."""
     tables = _document()["tables"]
-    return {
-        name: Remark(" ".join(table.get("why", "").split()), table.get("omitted", {}))
-        for name, table in tables.items()
-    }
+    return {name: Remark(table.get("omitted", {})) for name, table in tables.items()}
 
 
 def left_out() -> Mapping[str, str]:
@@ -264,6 +272,7 @@ def main() -> None:
     lines = read_lines([])
     if not options.page:
         runs = wanted(read_lines(options.tables), options.seeds)
+        runs = sized(runs, one_of_each(runs, "config")[::4])
         run_missing(OUTPUT, runs, measure, key=KEY, jobs=options.jobs)
     rows, every = read_rows(OUTPUT), wanted(lines, options.seeds)
     text = "\n".join(

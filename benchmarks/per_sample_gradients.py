@@ -29,7 +29,8 @@ from importlib.metadata import version
 
 import numpy as np
 import torch
-from _scores import RESULTS, provenance
+from _scores import provenance
+from _sizes import RESULTS, SMALLEST, sized
 from opacus.grad_sample import GradSampleModule
 from torch import Tensor, nn
 from torch.nn import functional
@@ -45,8 +46,8 @@ COLOURS = ("red", "green", "blue", "white", "black")
 SHAPES = ("circle", "square", "star", "cross")
 CLASSES = tuple(f"{colour} {shape}" for colour in COLOURS for shape in SHAPES)
 EXPERTS = 3
-SIZES = (16, 32)
-REPEATS = 11
+SIZES = sized((16, 32), (4,))
+REPEATS = sized(11, 1)
 OURS = f"ours, chunk {CHUNK} (default)"
 FUNCTORCH = {True: "Opacus functorch", False: "Opacus functorch, encoder hidden"}
 """By whether the frozen encoder is a part of the module."""
@@ -208,7 +209,7 @@ def main() -> None:
     objective, parameters = make_objective()
     tables = [line for size in SIZES for line in measure(objective, parameters, size)]
     print("\n".join(tables))
-    if options.write:
+    if options.write or SMALLEST:
         text = [
             "# Per-example gradients: time by the way they are computed",
             "",

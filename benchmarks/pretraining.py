@@ -10,6 +10,7 @@ something to gain. One process, seeded.
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import sys
 import time
 from collections.abc import Sequence
@@ -23,12 +24,22 @@ from open_clip.model import CLIP
 from benchmarks._pretraining_captions import fit_captions
 from benchmarks._pretraining_images import fit_images, pixels
 from benchmarks._pretraining_recipe import Progress, Recipe
+from benchmarks._sizes import place, sized
 from methods.clip import tiny
 from platform.data.dataset import Split
 from platform.data.homonyms import CLASSES as NAMES
 from platform.data.homonyms import SENSES, homonyms_dataset
 from platform.data.shapes import CLASSES, DOMAINS, Stream, shapes_dataset
 
+RECIPE = sized(
+    Recipe(),
+    Recipe(
+        **{"steps": 2, "easy_steps": 1, "batch_size": 8, "warmup_steps": 1},
+        **{"text_steps": 1, "text_images": 1, "text_batch": 16},
+    ),
+)
+IMAGES = sized(25, 1)
+"""Fresh images of each class in each style."""
 NEUTRAL = "a photo of a {}."
 NAMED = "a photo of a {} {}."
 
@@ -82,11 +93,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """
     parser = argparse.ArgumentParser(prog="python -m benchmarks.pretraining", description=__doc__)
     parser.add_argument(
-        "--output", type=Path, default=tiny.WEIGHTS, help="safetensors file to write"
+        "--output", type=Path, default=place(tiny.WEIGHTS), help="safetensors file to write"
     )
-    parser.add_argument("--steps", type=int, default=Recipe.steps, help="image tower's steps")
+    parser.add_argument("--steps", type=int, default=RECIPE.steps, help="image tower's steps")
     options = parser.parse_args(arguments)
-    recipe = Recipe(steps=options.steps)
+    recipe = dataclasses.replace(RECIPE, steps=options.steps)
     torch.set_num_threads(recipe.threads)
     started, worked = time.monotonic(), time.process_time()
     model, token_ids = pretrain(recipe, progress=_say)
@@ -100,12 +111,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def report(model: CLIP, recipe: Recipe) -> None:
     """Say how well captions do on fresh images: `shapes`, then each sense with and without it."""
-    fresh = shapes_dataset(recipe.seed, 0, 25, stream=Stream.PRETRAINING).test
+    fresh = shapes_dataset(recipe.seed, 0, IMAGES, stream=Stream.PRETRAINING).test
     _tell("zero-shot", model, fresh, [NEUTRAL.format(name) for name in CLASSES], recipe)
     for index, sense in enumerate(SENSES):
         senses = np.full((len(DOMAINS), 1), index)
         images = homonyms_dataset(
-            recipe.seed, 0, 25, senses=(senses, senses), stream=Stream.PRETRAINING
+            recipe.seed, 0, IMAGES, senses=(senses, senses), stream=Stream.PRETRAINING
         ).test
         _tell(sense, model, images, [NAMED.format(sense, name) for name in NAMES], recipe)
         _tell(f"not {sense}", model, images, [NEUTRAL.format(name) for name in NAMES], recipe)

@@ -15,7 +15,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from _scores import RESULTS, provenance
+from _scores import provenance
+from _sizes import RESULTS, sized
 from canary_runs import HEADING
 
 from platform.bootstrap import Surroundings, plan_run
@@ -124,8 +125,8 @@ def report(lines: Sequence[Line]) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument("--canaries", type=int, default=4000)
-    parser.add_argument("--trainings", type=int, default=2000)
+    parser.add_argument("--canaries", type=int, default=sized(4000, 20))
+    parser.add_argument("--trainings", type=int, default=sized(2000, 20))
     parser.add_argument("--output", type=Path, default=RESULTS / "privacy-audit.md")
     options = parser.parse_args()
     lines: list[Line] = []

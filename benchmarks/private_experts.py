@@ -21,10 +21,10 @@ from pathlib import Path
 from typing import Any
 
 from _grid import Row, among, read_rows, run_missing, summarise_run
-from _scores import RESULTS, provenance
+from _private_mean import PrivateMean
+from _scores import provenance
+from _sizes import RESULTS, SMALLEST, sized
 from matplotlib.figure import Figure
-
-from privacy import PrivateMean
 
 CONFIG = "private-experts"
 DELTA, ROUNDS = 1e-5, 10
@@ -229,10 +229,10 @@ def report(rows: Sequence[Row]) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--measure", action="store_true", help="run the configuration as well")
-    parser.add_argument("--clients", type=int, nargs="+", default=[100])
+    parser.add_argument("--clients", type=int, nargs="+", default=sized([100], [20]))
     parser.add_argument("--experts", type=int, default=8)
     parser.add_argument("--epsilons", type=float, nargs="+", default=[8.0])
-    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
+    parser.add_argument("--seeds", type=int, nargs="+", default=sized([0, 1, 2], [0]))
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--twins", action="store_true", help="train local twins too")
     parser.add_argument("--set", dest="changes", nargs="+", default=[], metavar="KEY=VALUE")
@@ -240,7 +240,7 @@ def main() -> None:
     options = parser.parse_args()
     table = options.output.with_suffix(".csv")
     rows = read_rows(table)
-    if options.measure:
+    if options.measure or SMALLEST:
         wanted = [dataclasses.asdict(setting) for setting in settings(options)]
         twins = ["evaluation.local_twins=true"] if options.twins else []
         measure = Measuring((*twins, *options.changes))

@@ -1,8 +1,6 @@
 """What the log costs: a million events, and the receipts of a hundred clients.
 
-    python benchmarks/records.py [--events 1000000] [--rounds 30] [--url URL]
-
-`--url` names an empty database on a PostgreSQL server, in place of a file, and leaves receipts out.
+    python benchmarks/records.py [--events 1000000] [--rounds 30]
 
 Events are written, queried, proven and verified through the storage as anything else is. Receipts
 are those of a run of 100 clients in this process whose method does not train: what a round takes in
@@ -26,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from _scores import provenance
+from _sizes import sized
 
 import storage
 from methods import Registry
@@ -42,8 +41,9 @@ from platform.rounds.uploads_received import UploadsReceived
 from storage.leaves import NewLeaves
 
 BATCH = 1000
-PROOFS = 200
-CLIENTS = 100
+PROOFS = sized(200, 10)
+CLIENTS, SHOWN = sized((100, 100), (10, 10))
+"""Clients of a run, and rows that a query of the log shows."""
 
 
 @contextmanager
@@ -56,18 +56,17 @@ def timed(spent: dict[str, list[float]], name: str) -> Iterator[None]:
         spent[name].append(time.perf_counter() - started)
 
 
-def many_events(events: int, server: str | None) -> None:
+def many_events(events: int) -> None:
     """Print how fast a log of so many events is written, read and checked."""
     spent: dict[str, list[float]] = defaultdict(list)
     with tempfile.TemporaryDirectory() as folder:
-        url = server or f"sqlite:///{folder}/sotto.db"
-        with storage.open_database(url, busy_timeout=60.0) as database:
+        with storage.open_database(f"sqlite:///{folder}/sotto.db", busy_timeout=60.0) as database:
             _fill(database, events, spent)
             with database.unit_of_work(read_only=True) as unit:
                 for name, chosen in QUERIES.items():
                     with timed(spent, name):
-                        found = unit.audit.query(**chosen, limit=100)
-                    if len(found) != 100:
+                        found = unit.audit.query(**chosen, limit=SHOWN)
+                    if len(found) != SHOWN:
                         raise SystemExit(f"{name}: {len(found)} rows")
                 tree, size = unit.log.tree(), unit.log.size()
                 with timed(spent, "root"):
@@ -79,20 +78,18 @@ def many_events(events: int, server: str | None) -> None:
             note_readings(spent, database)
             with timed(spent, "verify"):
                 database.verify_log()
-            file = Path(folder, "sotto.db")
-            stored = file.stat().st_size / events if server is None else None
+            stored = Path(folder, "sotto.db").stat().st_size / events
     print(f"| {events:,} events | |\n|---|---|")
     print(f"| written, in transactions of {BATCH:,} | {events / sum(spent['append']):,.0f} /s |")
     for name in QUERIES:
-        print(f"| first 100 rows by {name} | {1000 * spent[name][0]:.1f} ms |")
+        print(f"| first {SHOWN} rows by {name} | {1000 * spent[name][0]:.1f} ms |")
     proofs = sorted(spent["proof"])
     print(f"| a proof, median and longest of {PROOFS} | {1000 * statistics.median(proofs):.1f} ms,"
           f" {1000 * proofs[-1]:.1f} ms |")  # fmt: skip
     print(f"| the root | {1000 * spent['root'][0]:.1f} ms |")
     print(f"| verified: chains, leaves, tiles | {events / spent['verify'][0]:,.0f} /s |")
     print(f"| the longest transaction of it | {1000 * max(spent['reading']):.0f} ms |")
-    if stored is not None:
-        print(f"| bytes an event, in all | {stored:.0f} |")
+    print(f"| bytes an event, in all | {stored:.0f} |")
     print()
 
 
@@ -206,7 +203,7 @@ def receipts(rounds: int) -> None:
                 "clipping_norm": 1.0,
                 "noise_multiplier": 100.0,
             },
-            "evaluation": {"every": 10**6, "local_twins": False},
+            "evaluation": {"every": 10**5, "local_twins": False},
             "storage": {"url": f"sqlite:///{folder}/sotto.db"},
         }
         watch = Watch(spent)
@@ -246,14 +243,12 @@ LABELS = {
 def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--events", type=int, default=1_000_000)
-    parser.add_argument("--rounds", type=int, default=30)
-    parser.add_argument("--url", help="an empty database on a server, in place of a file")
+    parser.add_argument("--events", type=int, default=sized(1_000_000, 2_000))
+    parser.add_argument("--rounds", type=int, default=sized(30, 3))
     chosen = parser.parse_args()
-    if chosen.url is None:
-        receipts(chosen.rounds)
-        print()
-    many_events(chosen.events, chosen.url)
+    receipts(chosen.rounds)
+    print()
+    many_events(chosen.events)
     print("\n".join(provenance()))
 
 

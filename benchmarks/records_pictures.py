@@ -22,6 +22,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from _sizes import FEWER, ROOT, SMALLEST, place
 from PIL import Image
 from playwright.sync_api import Browser, sync_playwright
 
@@ -29,6 +30,7 @@ DESK, PHONE = {"width": 1120, "height": 1400}, {"width": 390, "height": 1000}
 PAGE = {"width": 1120, "height": 800}
 COORDINATOR = (sys.executable, "-m", "platform.coordinator")
 MOST_BYTES = 200_000
+PICTURES = place(ROOT / "docs" / "pictures")
 COLOURS = 64
 """Enough for texts and plots in few colours; a picture is a fifth of what it would be."""
 
@@ -85,15 +87,19 @@ def shot(browser: Browser, address: str, size: dict[str, int], file: Path) -> No
 def main() -> None:
     """Make all pictures."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--to", type=Path, default=Path(__file__).parents[1] / "docs" / "pictures")
+    parser.add_argument("--to", type=Path, default=PICTURES)
     target: Path = parser.parse_args().to
     target.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         url = f"sqlite:///{folder}/sotto.db"
-        run("run", "quickstart", "--storage", url, folder=folder)
+        fewer = [word for setting in FEWER for word in ("--set", setting)]
+        run("run", "quickstart", *fewer, "--storage", url, folder=folder)
         run("report", "latest", "--storage", url, "--format", "html", "--output", "report.html",
             folder=folder)  # fmt: skip
+        if SMALLEST and shutil.which("chromium") is None:
+            sys.stdout.write("Chromium is not installed, so no picture was taken\n")
+            return
         with sync_playwright() as driver, served(url, folder) as address:
             browser = driver.chromium.launch(
                 executable_path=shutil.which("chromium"), args=["--no-sandbox"]

@@ -19,13 +19,14 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from _federation_page import EXCHANGES, kept_but, write_page, write_rows
+from _sizes import sized
 from federation import engine
 
 from platform.holder.serving import Serving
 from platform.relay.hub import Hub
 
 SIZES = (100, 65_536, 262_144)
-REPEATS = 15
+REPEATS = sized(15, 1)
 LONGEST = 120.0
 
 
@@ -71,7 +72,7 @@ def exchanged(hub: Hub, names: list[str], body: bytes) -> float:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--engine", choices=("local", "nvflare", "flower"), default="local")
-    parser.add_argument("--clients", type=int, nargs="+", default=[2, 5, 10])
+    parser.add_argument("--clients", type=int, nargs="+", default=sized([2, 5, 10], [2]))
     options = parser.parse_args()
     rows = kept_but(EXCHANGES, options.engine)
     for clients in options.clients:

@@ -14,17 +14,19 @@ from functools import cache
 import dp_accounting
 import numpy as np
 from _correlated_noise import best_bands, errors, prefix_sums, square_root
-from _scores import RESULTS, provenance
+from _private_mean import PrivateMean
+from _scores import provenance
+from _sizes import RESULTS, sized
 from dp_accounting.pld import PLDAccountant
 from matplotlib.figure import Figure
 from scipy.optimize import brentq
 
-from privacy.boundary import PrivateMean
-
 DELTA = 1e-5
 EPSILONS = (1.0, 2.0, 4.0, 8.0)
 CLIENTS, RANKS, COHERENCES = (100, 1000), (16, 32, 512), (1.0, 0.5, 0.1)
-ROUNDS, SEPARATIONS = (10, 20, 50, 100, 200), (2, 5, 10, 20)
+ROUNDS = sized((10, 20, 50, 100, 200), (10, 20))
+SEPARATIONS = sized((2, 5, 10, 20), (2, 5))
+DRAWN = sized((20, 50, 200), (20,))
 FEW, LINE = 20, "#1f6fb2"
 COLOURS = ("#1f6fb2", "#d95f02", "#1b9e77", "#7570b3")
 
@@ -228,7 +230,7 @@ def plot() -> Figure:
     left.axhline(1.0, color="#888888", linewidth=0.8)
     left.set(yscale="log", xlabel="rounds", ylabel="S/N of a round, 16 directions, r = 1")
     left.legend(fontsize=6, frameon=False, ncols=2)
-    for total, colour in zip((20, 50, 200), COLOURS, strict=False):
+    for total, colour in zip(DRAWN, COLOURS, strict=False):
         at = [b for b in (1, *SEPARATIONS) if b <= total]
         alone = [math.sqrt(b) * _ceiling(total, b) for b in at]
         right.plot(at, alone, ":", color=colour, label=f"independent, {total} rounds")

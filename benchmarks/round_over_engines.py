@@ -32,6 +32,7 @@ from typing import Any
 import numpy as np
 import yaml
 from _federation_page import ROUNDS, kept_but, write_page, write_rows
+from _sizes import sized
 from federation import Engine, engine
 from PIL import Image
 
@@ -50,7 +51,7 @@ from platform.wire.messages import ROUND_STAGES
 from platform.wire.transport import Transport
 from privacy.secure_aggregation import Enrolment
 
-VALUES = 65_536
+VALUES = sized(65_536, 64)
 CLASSES = ("circle", "square")
 STOCK = "flower-stock"
 ENGINES = ("local", "nvflare", "nvflare-grpc", "flower", STOCK)
@@ -274,8 +275,10 @@ def row(name: str, clients: int, part: str, seconds: list[float]) -> dict[str, s
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--engine", choices=ENGINES, default="local")
-    parser.add_argument("--clients", type=int, default=10)
-    parser.add_argument("--rounds", type=int, default=31, help="the first of them is not counted")
+    parser.add_argument("--clients", type=int, default=sized(10, 3))
+    parser.add_argument(
+        "--rounds", type=int, default=sized(31, 2), help="the first of them is not counted"
+    )
     options = parser.parse_args()
     if options.rounds < 2:
         raise SystemExit("--rounds: valid are 2 and more")

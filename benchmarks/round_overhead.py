@@ -28,6 +28,7 @@ from pathlib import Path
 from typing import Any
 
 from _scores import provenance
+from _sizes import SMALLEST, sized
 
 from methods import Registry
 from platform.bootstrap import Surroundings, create_run
@@ -37,6 +38,7 @@ from platform.rounds.observing import SilentObserver
 
 PEER = Path(__file__).with_name("_overhead_peer.py")
 EARLY = 10
+CLIENTS = sized(100, 10)
 NOISE = ("privacy.clipping_norm=1.0", "privacy.noise_multiplier=100.0")
 MASKS = ("secure_aggregation.enabled=true",)
 VARIANTS: Mapping[str, Sequence[str]] = {
@@ -103,7 +105,7 @@ def measure(variant: str, clients: int, cohort: int, rounds: int) -> dict[str, f
             "method": {"name": "vector"},
             "training": {"local_steps": 1},
             "cohort": {"size": cohort},
-            "evaluation": {"every": 10**6, "local_twins": False},
+            "evaluation": {"every": 10**5, "local_twins": False},
             "storage": {"url": f"sqlite:///{folder}/sotto.db"},
         }
         config = parse_config(tree, VARIANTS[variant])
@@ -131,7 +133,9 @@ def in_own_process(command: Sequence[str]) -> dict[str, Any]:
 
 
 def ours(variant: str, clients: int, cohort: int, rounds: int) -> dict[str, Any]:
-    """One variant of ours, in a process of its own."""
+    """One variant of ours, in a process of its own; at the smallest size one of them."""
+    if SMALLEST and variant != "none":
+        return measure(variant, clients, cohort, rounds)
     numbers = map(str, (clients, cohort, rounds))
     return in_own_process([sys.executable, __file__, "--only", variant, *numbers])
 
@@ -141,11 +145,11 @@ def report(arguments: argparse.Namespace) -> None:
     peers: dict[str, dict[str, Any]] = {}
     if arguments.peer:
         for variant in PEER_VARIANTS:
-            command = [arguments.peer, str(PEER), variant, "100", str(arguments.late)]
+            command = [arguments.peer, str(PEER), variant, str(CLIENTS), str(arguments.late)]
             peers[variant] = in_own_process(command)
     print(f"| {' | '.join(COLUMNS)} |\n{'|---' * len(COLUMNS)}|")
     for variant in arguments.variants:
-        line(variant, ours(variant, 100, 100, arguments.late), peers.get(variant))
+        line(variant, ours(variant, CLIENTS, CLIENTS, arguments.late), peers.get(variant))
     if arguments.memory:
         line("upload_noise, 1,000 clients", ours("upload_noise", 1000, 100, 20), None)
     if peers:
@@ -167,7 +171,7 @@ def line(name: str, found: Mapping[str, float], peer: Mapping[str, float] | None
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--peer", help="a Python with pfl")
-    parser.add_argument("--late", type=int, default=200, help="rounds of each run")
+    parser.add_argument("--late", type=int, default=sized(200, 2), help="rounds of each run")
     parser.add_argument("--memory", action="store_true", help="1,000 clients as well")
     parser.add_argument("--variants", nargs="+", choices=VARIANTS, default=list(VARIANTS))
     parser.add_argument("--only", nargs=4, metavar="X", help=argparse.SUPPRESS)

@@ -14,16 +14,16 @@ from __future__ import annotations
 import argparse
 import csv
 import datetime
-from collections.abc import Iterable, Mapping
-from pathlib import Path
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from benchmarks._scale_formulas import Round, byte_counts, held, uses
 from benchmarks._scale_page import fill
 from benchmarks._scale_primitives import primitives
 from benchmarks._scale_simulation import KINDS, simulate
+from benchmarks._sizes import RESULTS, SMALLEST
 
-OUTPUT = Path(__file__).resolve().parents[1] / "docs" / "results" / "scale.csv"
+OUTPUT = RESULTS / "scale.csv"
 FIELDS = ("part", "setting", "quantity", "predicted", "measured", "unit", "date")
 Row = dict[str, str]
 
@@ -91,7 +91,7 @@ def simulated(found: Mapping[str, Any], setting: str) -> list[Row]:
     return rows
 
 
-def main() -> None:
+def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
     commands.add_parser("primitives")
@@ -102,7 +102,7 @@ def main() -> None:
     simulation.add_argument("--shards", type=int, default=1, help="rounds of so many clients each")
     simulation.add_argument("--tokens", type=int, default=4)
     simulation.add_argument("--rate", type=float, default=0.1)
-    given = parser.parse_args()
+    given = parser.parse_args(arguments)
     if given.command == "primitives":
         found = primitives()
         keep(row("primitive", what, name, cost, "s") for name, (cost, what) in found.items())
@@ -118,4 +118,8 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    if SMALLEST:
+        for command in (["primitives"], ["simulate", "complete", "12"], ["page"]):
+            main(command)
+    else:
+        main()

@@ -26,13 +26,14 @@ import resource
 import statistics
 import subprocess
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import TypeVar, cast
 
 import numpy as np
+from _sizes import SMALLEST, sized
 from cryptography.hazmat.primitives.ciphers import Cipher
 from cryptography.hazmat.primitives.ciphers.algorithms import AES256
 from cryptography.hazmat.primitives.ciphers.modes import CTR, GCM
@@ -211,7 +212,7 @@ def dropouts_of(clients: int, rate: float) -> set[int]:
 
 def rounds(arguments: argparse.Namespace) -> None:
     """Semi-honest and active side by side."""
-    for clients in arguments.clients or [10, 100]:
+    for clients in arguments.clients or sized([10, 100], [6]):
         lost = dropouts_of(clients, arguments.dropouts)
         for kind, made in (
             ("semi-honest", make_round(clients, arguments.length)),
@@ -225,7 +226,7 @@ def rounds(arguments: argparse.Namespace) -> None:
 
 def whole(arguments: argparse.Namespace) -> None:
     """Everybody's cryptography in one process: medians of three rounds of each kind, in turn."""
-    for clients in arguments.clients or [100]:
+    for clients in arguments.clients or sized([100], [6]):
         lost, found = dropouts_of(clients, arguments.dropouts), plan(clients, corrupt_rate=0.0)
         ring = {"ring_bits": WHOLE_BITS}
         regular = {
@@ -240,7 +241,7 @@ def whole(arguments: argparse.Namespace) -> None:
             "active, complete": partial(make_active, **ring),
         }
         spent: dict[str, list[dict[Phase, float]]] = {kind: [] for kind in kinds}
-        for _ in range(3):
+        for _ in range(sized(3, 1)):
             for kind, make in kinds.items():
                 made = make(clients, arguments.length)
                 made.alone, made.stored = False, True
@@ -305,7 +306,7 @@ def masking(arguments: argparse.Namespace) -> None:
             add_masks(vector, [Mask(bytes(32), negative=False)])
 
         times = {counter: [], bare: [], masked: []}  # type: ignore[var-annotated]
-        for _ in range(500):
+        for _ in range(sized(500, 1)):
             for work, spent in times.items():
                 spent.append(timed(work)[1])
         old, one, other = (1e3 * statistics.median(spent) for spent in times.values())
@@ -316,7 +317,7 @@ def masking(arguments: argparse.Namespace) -> None:
         print(f"mask {other:.1f} us, ratio to GCM {other / one:.2f}")
     many = [Mask(bytes([index]) * 32, negative=False) for index in range(100)]
     walls: dict[int, list[float]] = {1: [], processors(): []}
-    for _ in range(50):
+    for _ in range(sized(50, 1)):
         for threads, spent in walls.items():
             started = time.perf_counter()
             add_masks(np.zeros(arguments.length, "<u4"), many, threads=threads)
@@ -328,7 +329,7 @@ def masking(arguments: argparse.Namespace) -> None:
 
 def scale(arguments: argparse.Namespace) -> None:
     """Large cohorts on the k-regular graph: everybody's work, in one process."""
-    for clients in arguments.clients or [1000]:
+    for clients in arguments.clients or sized([1000], [30]):
         found = plan(clients, corrupt_rate=0.05, dropout_rate=0.1)
         made = make_round(
             clients,
@@ -350,16 +351,8 @@ def scale(arguments: argparse.Namespace) -> None:
         made.show()
 
 
-def main() -> None:
+def main(given: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("what", choices=("rounds", "whole", "compare", "masking", "scale"))
-    parser.add_argument("--clients", type=int, nargs="+")
-    parser.add_argument("--length", type=int)
-    parser.add_argument("--dropouts", type=float, default=0.1)
-    parser.add_argument("--peer", help="the Python of an environment with flwr")
-    arguments = parser.parse_args()
-    if arguments.length is None:
-        arguments.length = 512 if arguments.what == "whole" else 65_536
     works = {
         "rounds": rounds,
         "whole": whole,
@@ -367,8 +360,21 @@ def main() -> None:
         "masking": masking,
         "scale": scale,
     }
+    parser.add_argument("what", choices=works)
+    parser.add_argument("--clients", type=int, nargs="+")
+    parser.add_argument("--length", type=int)
+    parser.add_argument("--dropouts", type=float, default=0.1)
+    parser.add_argument("--peer", help="the Python of an environment with flwr")
+    arguments = parser.parse_args(given)
+    if arguments.length is None:
+        arguments.length = sized(512 if arguments.what == "whole" else 65_536, 64)
     works[arguments.what](arguments)
 
 
 if __name__ == "__main__":
-    main()
+    if SMALLEST:
+        print("compare: not run at the smallest size, as it needs --peer")
+        for what in ("rounds", "whole", "masking", "scale"):
+            main([what])
+    else:
+        main()

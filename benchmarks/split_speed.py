@@ -18,10 +18,11 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from _scores import RESULTS, provenance
+from _scores import provenance
+from _sizes import RESULTS, sized
 from model_split import BASES, GENERAL
 
-ROUNDS = 50
+ROUNDS = sized(50, 1)
 AIM = 60.0
 NETWORKS = {
     "small": ("method.channels=[8,16]", "method.feature_width=64"),
@@ -71,8 +72,10 @@ def table(methods: Sequence[str], networks: Sequence[str]) -> list[str]:
 def main() -> None:
     methods = [*GENERAL[:-1], *BASES]
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--methods", nargs="+", default=methods, choices=methods)
-    parser.add_argument("--networks", nargs="+", default=list(NETWORKS), choices=list(NETWORKS))
+    some, networks = sized(methods, methods[:1]), list(NETWORKS)
+    parser.add_argument("--methods", nargs="+", default=some, choices=methods)
+    some = sized(networks, networks[:1])
+    parser.add_argument("--networks", nargs="+", default=some, choices=networks)
     parser.add_argument("--output", type=Path, default=RESULTS / "split-speed.md")
     options = parser.parse_args()
     rows = table(options.methods, options.networks)

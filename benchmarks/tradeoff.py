@@ -19,8 +19,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from _grid import Row, among, created_run, run_missing, summarise_run
-from _scores import RESULTS, provenance
+from _grid import Row, among, created_run, one_of_each, run_missing, summarise_run
+from _scores import OPPONENT, provenance
+from _sizes import RESULTS, sized
 
 from platform.experiment.evaluation import examine, over_clients
 from platform.parties.scoring import LOCAL
@@ -50,8 +51,10 @@ MECHANISMS = {
         "privacy.mechanism=distributed_noise",
         f"privacy.clipping_norm={CLIPPING_NORM}",
         "secure_aggregation.enabled=true",
-        "secure_aggregation.corrupt=5",
-        "secure_aggregation.threshold=95",
+        *sized(
+            ("secure_aggregation.corrupt=5", "secure_aggregation.threshold=95"),
+            ("secure_aggregation.corrupt=1", "secure_aggregation.threshold=19"),
+        ),
     ],
 }
 LABELS = {
@@ -84,7 +87,7 @@ class Setting:
         changes = [f"seed={self.seed}", f"method.context_tokens={self.tokens}"]
         if math.isfinite(self.target):
             changes.append(f"privacy.target_epsilon={self.target}")
-        return [*MECHANISMS[self.mechanism], *changes]
+        return [*MECHANISMS[self.mechanism], *changes, *sized((), ("task.clients=20",))]
 
 
 FIELDS = (
@@ -251,8 +254,8 @@ def report(rows: Sequence[dict[str, Any]], seeds: Sequence[int], jobs: int) -> s
         f"seeds {', '.join(map(str, seeds))}. Accuracy in percent of all test images by twenty",
         "clients drawn at random, gain over local training in points. Rate and steps are those",
         "chosen for `distributed_noise` with four tokens on other seeds",
-        "([worth of sharing](worth-of-sharing.md)), for `dp_sgd` the best of three settings on one",
-        "other seed; `upload_noise` and one token take over the former.",
+        "([beside one trained alone](worth-of-sharing.md)), for `dp_sgd` the best of three",
+        "settings on one other seed; `upload_noise` and one token take over the former.",
         "",
         "The three mechanisms do not promise the same: `dp_sgd` protects one *image* of a client",
         "that is added or removed, the other two a whole *client* that is replaced. Epsilons are",
@@ -270,6 +273,8 @@ def report(rows: Sequence[dict[str, Any]], seeds: Sequence[int], jobs: int) -> s
         "- The local twin has no noise under the two client-unit mechanisms and the same noise",
         "  under `dp_sgd`, so gains compare within a mechanism only.",
         "",
+        *OPPONENT,
+        "",
         *itertools.chain.from_iterable(table(rows, tokens) for tokens in TOKENS),
         *provenance(),
     ]
@@ -278,7 +283,7 @@ def report(rows: Sequence[dict[str, Any]], seeds: Sequence[int], jobs: int) -> s
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
+    parser.add_argument("--seeds", type=int, nargs="+", default=sized([0, 1, 2], [0]))
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--fresh", action="store_true", help="measure everything anew")
     parser.add_argument("--output", type=Path, default=RESULTS / "tradeoff.csv")
@@ -286,7 +291,8 @@ def main() -> None:
     if options.fresh:
         options.output.unlink(missing_ok=True)
     wanted = [dataclasses.asdict(setting) for setting in settings(options.seeds)]
-    measured = run_missing(options.output, wanted, measure, key=KEY, jobs=options.jobs)
+    asked = sized(wanted, one_of_each(wanted, "mechanism"))
+    measured = run_missing(options.output, asked, measure, key=KEY, jobs=options.jobs)
     rows = among(measured, wanted, KEY)
     plot(rows, options.output.with_suffix(".svg"))
     text = report(rows, options.seeds, options.jobs)

@@ -16,8 +16,9 @@ import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from _grid import Row, among, read_rows, run_missing, summarise_run
-from _scores import RESULTS, provenance, spread
+from _grid import Row, among, one_of_each, read_rows, run_missing, summarise_run
+from _scores import provenance, spread
+from _sizes import RESULTS, sized
 
 OUTPUT = RESULTS / "whole-clip.csv"
 KEY = ("stage", "system", "noise", "rate", "seed")
@@ -139,12 +140,15 @@ def _line(system: str, rows: Sequence[Row]) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--seeds", type=int, nargs="*", default=[0, 1, 2])
+    parser.add_argument("--seeds", type=int, nargs="*", default=sized([0, 1, 2], [0]))
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--noise", nargs="*", choices=tuple(NOISE), default=list(NOISE))
     options = parser.parse_args()
-    found = run_missing(OUTPUT, list(tuning(options.noise)), measure, key=KEY, jobs=options.jobs)
+    tries = list(tuning(options.noise))
+    tries = sized(tries, one_of_each(tries, "system")[:3])
+    found = run_missing(OUTPUT, tries, measure, key=KEY, jobs=options.jobs)
     wanted = list(finals(found, options.noise, options.seeds))
+    wanted = sized(wanted, one_of_each(wanted, "noise"))
     run_missing(OUTPUT, wanted, measure, key=KEY, jobs=options.jobs)
     text = "\n".join(page(read_rows(OUTPUT)))
     OUTPUT.with_suffix(".md").write_text(text + "\n", encoding="utf-8")

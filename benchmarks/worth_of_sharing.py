@@ -1,4 +1,4 @@
-"""What sharing is worth under privacy: federations against the best that a client does alone.
+"""One prompt for all under privacy, beside a prompt that a client trains alone.
 
 Clients hold sixteen images of `homonyms` each (`configs/sharing.yaml`): whatever their class, of
 two classes each, or in four senses, where private experts take the place of one prompt. Both sides
@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from _grid import Row, read_rows, run_missing, summarise_run
-from _scores import RESULTS
+from _grid import Row, one_of_each, read_rows, run_missing, summarise_run
+from _sizes import RESULTS, SMALLEST, sized
 from _worth_claims import KEPT, choose
 from _worth_page import page, plot
 
@@ -82,6 +82,10 @@ GROUPS |= {
 ALONE = (
     *("method.name=coop", "rounds=1", "privacy.mechanism=none"),
     *("secure_aggregation.enabled=false", f"task.clients={MEASURED}", "evaluation.every=1"),
+)
+FEWER_CLIENTS = (
+    *("task.clients=20", "secure_aggregation.threshold=19"),
+    "secure_aggregation.corrupt=1",
 )
 EPSILONS: Mapping[int, Sequence[float]] = {100: (8.0, 4.0), 1000: (8.0, 2.0, 1.0)}
 
@@ -160,7 +164,8 @@ UNMASKED = ["secure_aggregation.enabled=false", "secure_aggregation.threshold=nu
 
 def measure(row: Row, folder: str) -> Row:
     """One run's numbers, in percent and points."""
-    summary, seconds = summarise_run(CONFIG, overrides(row), folder)
+    fewer = sized((), FEWER_CLIENTS) if row["side"] == "together" else ()
+    summary, seconds = summarise_run(CONFIG, [*overrides(row), *fewer], folder)
     final = summary["final"]
     told = [r["signal_to_noise"] for r in summary["rounds"] if "signal_to_noise" in r]
     return {
@@ -194,12 +199,15 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--output", type=Path, default=OUTPUT)
     options = parser.parse_args()
-    if options.stage == "tuning":
-        run_missing(options.output, list(tuning()), measure, key=KEY, jobs=options.jobs)
-    if options.stage == "final":
+    if options.stage == "tuning" or SMALLEST:
+        tries = list(tuning())
+        tries = sized(tries, one_of_each(tries, "side"))
+        run_missing(options.output, tries, measure, key=KEY, jobs=options.jobs)
+    if options.stage == "final" or SMALLEST:
         chosen = choose(read_rows(options.output))
         wanted = [*finals(chosen, options.seeds, 100), *finals(chosen, options.large, 1000)]
         wanted = [row for row in wanted if row["kind"] in options.kinds]
+        wanted = sized(wanted, one_of_each(wanted, "side"))
         run_missing(options.output, wanted, measure, key=KEY, jobs=options.jobs)
     rows = read_rows(options.output)
     options.output.with_suffix(".md").write_text("\n".join(page(rows)), encoding="utf-8")

@@ -22,14 +22,13 @@ from privacy.accounting import (
     claimed_epsilon,
     epsilon,
     epsilons,
+    filter_of,
     require_affordable,
     support_table,
 )
 from privacy.adaptive_clipping import AdaptiveClipping
-from privacy.boundary import PrivateMean
 from privacy.central import CENTRAL_NOISE, CentralNoise, noise_for_sum
 from privacy.clipping import ClippedUpdate, clip
-from privacy.colluding import WithoutShare
 from privacy.distributed import (
     DISTRIBUTED_NOISE,
     SMALLEST_SCALED_NORM,
@@ -57,15 +56,12 @@ from privacy.errors import (
 from privacy.events import (
     CHANNELS,
     COHORT_KINDS,
-    NOISE_KINDS,
     RELATIONS,
     SAMPLINGS,
     STATUSES,
     Channel,
     CohortKind,
     CohortSampling,
-    IntegerNoise,
-    NoiseKind,
     Protected,
     Relation,
     Release,
@@ -83,12 +79,30 @@ from privacy.mechanisms import (
     UPLOAD_NOISE,
     NoProtection,
     ProtectedUpload,
+    SumNoise,
     UploadNoise,
+)
+from privacy.noise_laws import (
+    GAUSSIAN,
+    NO_NOISE,
+    NOISE_KINDS,
+    PRICED_LAWS,
+    IntegerNoise,
+    NoiseKind,
+    NoiseLaw,
+    gaussian_of,
 )
 from privacy.noised_metric import NoisedMetric
 from privacy.odds import largest_share_of_right_guesses
 from privacy.quantisation import Quantised, Quantiser
-from privacy.randomness import NoiseSource, SeededNoise, SystemNoise
+from privacy.randomness import (
+    NO_STATE,
+    NoiseSource,
+    NoiseState,
+    SeededNoise,
+    SystemNoise,
+    WithoutNoise,
+)
 from privacy.record_level import DP_SGD, DpSgd
 from privacy.signal_to_noise import SignalToNoise, signal_to_noise
 from privacy.uploads import (
@@ -108,9 +122,13 @@ __all__ = [
     "COHORT_KINDS",
     "DISTRIBUTED_NOISE",
     "DP_SGD",
+    "GAUSSIAN",
     "MOST_ROUNDS",
     "NOISE_KINDS",
     "NONE",
+    "NO_NOISE",
+    "NO_STATE",
+    "PRICED_LAWS",
     "RELATIONS",
     "SAMPLINGS",
     "SMALLEST_SCALED_NORM",
@@ -140,11 +158,12 @@ __all__ = [
     "MechanismFacts",
     "NoProtection",
     "NoiseKind",
+    "NoiseLaw",
     "NoiseSource",
+    "NoiseState",
     "NoisedMetric",
     "NonFiniteUpdate",
     "PrivacyError",
-    "PrivateMean",
     "Protected",
     "ProtectedUpload",
     "ProtocolViolation",
@@ -160,6 +179,7 @@ __all__ = [
     "SignalToNoise",
     "SignedGrid",
     "Status",
+    "SumNoise",
     "Support",
     "SystemNoise",
     "ThresholdNotMet",
@@ -168,7 +188,7 @@ __all__ = [
     "UnsupportedEvent",
     "UploadNoise",
     "UploadSaturated",
-    "WithoutShare",
+    "WithoutNoise",
     "accountant_table",
     "affordable_rounds",
     "calibrate",
@@ -178,6 +198,8 @@ __all__ = [
     "default_scale",
     "epsilon",
     "epsilons",
+    "filter_of",
+    "gaussian_of",
     "grid_of",
     "largest_share_of_right_guesses",
     "noise_for_sum",

@@ -6,7 +6,19 @@ nothing is claimed. Against whoever gets the sum only after the noise it is the 
 
 Clipped updates are rounded to the integer grid on the condition that their norm stays bounded, so
 that quantisation cannot lengthen what was clipped: the bound of the ledger is the one that holds
-after rounding. The noise is floating-point, as no accountant amplifies integer noise by sampling.
+after rounding. Where no mask hides them, the coordinator clips uploads to that bound once more, as
+integers: a peer may send anything.
+
+**The noise is Gaussian, rounded to the grid, and added modulo the ring before anything is decoded
+or checked.** An accountant prices the Gaussian mechanism x + z on the integer vector x of the sum,
+with z of deviation sigma x scale steps. For integers round(x + z) = x + round(z), so what is added
+here is x + z after a function that knows no data: post-processing, at the same price. (Integer laws
+have no accountant that amplifies by sampling.) So is the reduction modulo the ring, and all that
+follows from the noised ring element: decoding, a check of its norm, a refusal, the next model. A
+malicious peer adds a constant c to x and chooses where x + c + z wraps around; that moves the
+result by a multiple of the ring as a function of the noised element, which epsilon covers. (With
+noise after decoding, a peer that sends nearly half of the ring turns one client's sign into a
+difference of the whole ring; with a check before the noise, an abort tells that sign.)
 
 Where cohorts are drawn in secret, sum and noise are divided by the *planned* size of a cohort. The
 size that came out would tell whether somebody was drawn.
@@ -33,9 +45,10 @@ from privacy.events import RELATIONS, Protected, Relation
 from privacy.facts import MechanismFacts
 from privacy.grids import Grid, SignedGrid
 from privacy.group_counts import GroupCounts
-from privacy.mechanisms import ProtectedUpload
+from privacy.mechanisms import ProtectedUpload, SumNoise, noise_reach
+from privacy.noise_laws import GAUSSIAN, gaussian_of
 from privacy.quantisation import LARGEST_RING
-from privacy.randomness import NoiseSource, require_noise_source
+from privacy.randomness import NO_STATE, NoiseSource, NoiseState, require_noise_source
 from privacy.rounding import (
     LARGEST_NORM,
     charged_after_rounding,
@@ -51,8 +64,7 @@ CENTRAL_NOISE = MechanismFacts(
     is_shared_out=False,
     is_bare_to_server=True,
     may_amplify=True,
-    # No accountant amplifies integer noise by sampling; rows with it may be priced without.
-    on_the_grid="may",
+    keeps_state=False,
 )
 """What `central_noise` means in a ledger: the server sees the sum before its noise."""
 
@@ -116,11 +128,19 @@ class CentralNoise:
         return dataclasses.replace(self, clipping_norm=clipping_norm, scale=scale)
 
     def grid(self, dimension: int, *, bits: int, clients: int) -> Grid:
-        """Return the integer grid, in a ring that holds the clipped updates."""
+        """Return the integer grid, in a ring that holds the clipped updates and the noise."""
         ring = central_ring_bits(self, dimension=dimension, clients=clients)
-        return SignedGrid(self.scale, ring, clients)
+        counts, rounded = self.counts, dimension
+        if counts is not None:
+            rounded -= counts.groups
+        longest = squared_norm_after_rounding(self.scaled_norm, max(rounded, 1))
+        if counts is not None:
+            longest += counts.steps(self.scaled_norm) ** 2
+        return SignedGrid(self.scale, ring, clients, longest)
 
-    def protect(self, vector: NDArray[Any], grid: Grid, noise: NoiseSource) -> ProtectedUpload:
+    def protect(
+        self, vector: NDArray[Any], grid: Grid, noise: NoiseSource, state: NoiseState = NO_STATE
+    ) -> ProtectedUpload:
         """Clip and round; see `protect_for_centre`."""
         return protect_for_centre(vector, self, ring_bits=ring_of(self, grid), noise=noise)
 
@@ -128,9 +148,11 @@ class CentralNoise:
         """Return the coordinator's noise, whoever is in the sum."""
         return self.standard_deviation
 
-    def noise_for_sum(self, dimension: int, noise: NoiseSource) -> NDArray[np.float64]:
+    def noise_for_sum(
+        self, dimension: int, noise: NoiseSource, state: NoiseState = NO_STATE
+    ) -> SumNoise:
         """Return what the coordinator adds; see the function of this name."""
-        return noise_for_sum(self, dimension, noise)
+        return SumNoise(noise_for_sum(self, dimension, noise))
 
     def protected(self, dimension: int) -> Protected:
         """Return the sum's noise and the bound after rounding."""
@@ -138,6 +160,7 @@ class CentralNoise:
             standard_deviation=self.standard_deviation,
             clipping_norm=self.rounded_norm(dimension),
             relation=self.relation,
+            law=gaussian_of(self.standard_deviation),
         )
 
     def rounded_norm(self, dimension: int) -> float:
@@ -173,7 +196,11 @@ def protect_for_centre(
 
 
 def central_ring_bits(mechanism: CentralNoise, *, dimension: int, clients: int) -> int:
-    """Return the smallest ring that holds any sum of so many clipped updates, 16 to 64 bits.
+    """Return the smallest ring that holds any noised sum of so many clipped updates, 16 to 64 bits.
+
+    A coordinate of honest clients' sum wraps around with probability below 2^-40, over all
+    coordinates: their updates may all lie in it, and the noise is bounded as by `noise_reach`.
+    Where one wraps around, accuracy is lost and never privacy.
 
     Raises:
         CalibrationError: Even 64 bits would wrap around.
@@ -181,18 +208,18 @@ def central_ring_bits(mechanism: CentralNoise, *, dimension: int, clients: int) 
     """
     require_positive(dimension=dimension, clients=clients)
     longest = math.sqrt(squared_norm_after_rounding(mechanism.scaled_norm, dimension))
-    bits = ring_for(clients * longest)
+    noise = noise_reach(dimension) * mechanism.standard_deviation * mechanism.scale
+    # Rounding the noise to the grid moves it by half a step.
+    bits = ring_for(clients * longest + noise + 0.5)
     if bits <= LARGEST_RING:
         return bits
     raise CalibrationError(
-        f"the sum of {clients} clients wraps around a ring of 64 bits; lower scale"
+        f"the noised sum of {clients} clients wraps around a ring of 64 bits; lower scale"
     )
 
 
-def noise_for_sum(
-    mechanism: CentralNoise, dimension: int, noise: NoiseSource
-) -> NDArray[np.float64]:
-    """Return what the coordinator adds to the sum of a round, fresh at each call.
+def noise_for_sum(mechanism: CentralNoise, dimension: int, noise: NoiseSource) -> NDArray[np.int64]:
+    """Return the steps that the coordinator adds to the sum of a round, fresh at each call.
 
     Args:
         mechanism: Of the run.
@@ -202,4 +229,6 @@ def noise_for_sum(
     Raises:
         TypeError: `noise` is not a noise source (a bare generator is none).
     """
-    return mechanism.standard_deviation * require_noise_source(noise).standard_normal(dimension)
+    steps = mechanism.standard_deviation * mechanism.scale
+    drawn = require_noise_source(noise).draw(GAUSSIAN, steps, dimension)
+    return np.asarray(np.rint(drawn).astype(np.int64))

@@ -32,24 +32,18 @@ from privacy._validate import (
 )
 from privacy.errors import CalibrationError
 from privacy.events import (
-    NOISE_KINDS,
     RELATIONS,
-    IntegerNoise,
-    NoiseKind,
     Protected,
     Relation,
 )
 from privacy.facts import MechanismFacts
 from privacy.grids import Grid, SignedGrid
 from privacy.group_counts import GroupCounts
-from privacy.integer_noise import (
-    LARGEST_DEVIATION,
-    discrete_gaussian_from,
-    skellam_from,
-)
+from privacy.integer_noise import LARGEST_DEVIATION
 from privacy.mechanisms import ProtectedUpload, wrong_grid
+from privacy.noise_laws import NOISE_KINDS, IntegerNoise, NoiseKind
 from privacy.quantisation import LARGEST_RING, SMALLEST_RING
-from privacy.randomness import NoiseSource
+from privacy.randomness import NO_STATE, NoiseSource, NoiseState
 from privacy.rounding import (
     LARGEST_NORM,
     OnGrid,
@@ -76,7 +70,7 @@ DISTRIBUTED_NOISE = MechanismFacts(
     is_shared_out=True,
     is_bare_to_server=False,
     may_amplify=False,
-    on_the_grid="must",
+    keeps_state=False,
 )
 """What `distributed_noise` means in a ledger: only a sum of shares has enough noise."""
 
@@ -173,7 +167,9 @@ class DistributedNoise:
         ring = required_ring_bits(self, dimension=dimension, clients=clients)
         return SignedGrid(self.scale, ring, clients)
 
-    def protect(self, vector: NDArray[Any], grid: Grid, noise: NoiseSource) -> ProtectedUpload:
+    def protect(
+        self, vector: NDArray[Any], grid: Grid, noise: NoiseSource, state: NoiseState = NO_STATE
+    ) -> ProtectedUpload:
         """Clip, round and add a share; see `protect_share`."""
         return protect_share(vector, self, ring_bits=ring_of(self, grid), noise=noise)
 
@@ -181,7 +177,9 @@ class DistributedNoise:
         """Return the shares of all who are in the sum, together."""
         return self.share_deviation / self.scale * math.sqrt(clients)
 
-    def noise_for_sum(self, dimension: int, noise: NoiseSource) -> None:
+    def noise_for_sum(
+        self, dimension: int, noise: NoiseSource, state: NoiseState = NO_STATE
+    ) -> None:
         """Nobody adds anything: the shares are in."""
         return None
 
@@ -191,13 +189,17 @@ class DistributedNoise:
             standard_deviation=self.standard_deviation,
             clipping_norm=self.rounded_norm(dimension),
             relation=self.relation,
-            integer_noise=IntegerNoise(
-                kind=self.kind,
-                share_deviation=self.share_deviation,
-                shares=self.shares,
-                dimension=dimension,
-                corrupt=self.corrupt,
-            ),
+            law=self.law(dimension),
+        )
+
+    def law(self, dimension: int) -> IntegerNoise:
+        """Return what so many coordinates of one share follow, and a sum of them."""
+        return IntegerNoise(
+            self.kind,
+            share_deviation=self.share_deviation,
+            shares=self.shares,
+            dimension=dimension,
+            corrupt=self.corrupt,
         )
 
     def rounded_norm(self, dimension: int) -> float:
@@ -269,8 +271,8 @@ def protect_share(
         TypeError: `noise` is not a noise source (a bare generator is none).
     """
     clipped, rounded = clip_to_grid(vector, mechanism, ring_bits=ring_bits, noise=noise)
-    draw = skellam_from if mechanism.kind == "skellam" else discrete_gaussian_from
-    share = draw(noise.uniform_bytes, mechanism.share_deviation, rounded.size)
+    size = rounded.size
+    share = noise.draw(mechanism.law(max(size, 1)), mechanism.share_deviation, size)
     levels = in_ring(rounded + share, ring_bits)
     return ProtectedUpload(levels, clipped.norm, clipped.was_clipped, saturated=0)
 

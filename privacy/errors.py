@@ -67,16 +67,14 @@ class UploadSaturated(PrivacyError):
     Attributes:
         index: Position of the worst coordinate in the flat vector; the caller, which knows the
             layout, turns it into the tensor's name.
-        saturated: Number of coordinates beyond the range.
         value_bound: The largest coordinate that fits.
     """
 
-    def __init__(self, message: str, *, index: int, saturated: int, value_bound: float) -> None:
+    def __init__(self, message: str, *, index: int, value_bound: float) -> None:
         """Keep the position beside the sentence, for a caller that knows the tensors' names."""
         super().__init__(message)
         self.value_bound = value_bound
         self.index = index
-        self.saturated = saturated
 
 
 class ProtocolViolation(PrivacyError):

@@ -3,8 +3,8 @@
 A `Release` says what happened; `privacy.accounting` says what it costs. Events never change their
 meaning: a new kind of release becomes a new field value or a new type, and whoever cannot price it
 must refuse. A row never holds a bare noise multiplier, because whether a multiplier is relative to
-C or to the sensitivity differs between accountants; it holds the standard deviation, C and the
-relation, and each accountant's adapter converts.
+C or to the sensitivity differs between accountants; it holds the standard deviation, C, the
+relation and the law of the noise, and each accountant's adapter converts.
 
 What is charged: `reserved` (written before anything is sent, so a crash leaves a charge),
 `released`, and `aborted` unless it is known that nothing left the client. A resend of identical
@@ -20,50 +20,19 @@ from typing import Literal, get_args
 from privacy._validate import require_member, require_not_negative, require_positive
 from privacy.errors import UnknownMechanism
 from privacy.facts import MechanismFacts
+from privacy.noise_laws import GAUSSIAN, NO_NOISE, NoiseLaw
 
 Relation = Literal["replace_one", "add_or_remove_one"]
 Sampling = Literal["none", "poisson"]
 Channel = Literal["sum", "pool", "metrics"]
 Status = Literal["reserved", "released", "aborted"]
-NoiseKind = Literal["discrete_gaussian", "skellam"]
 CohortKind = Literal["poisson", "fixed_size"]
 
 RELATIONS: tuple[str, ...] = get_args(Relation)
 SAMPLINGS: tuple[str, ...] = get_args(Sampling)
 CHANNELS: tuple[str, ...] = get_args(Channel)
 STATUSES: tuple[str, ...] = get_args(Status)
-NOISE_KINDS: tuple[str, ...] = get_args(NoiseKind)
 COHORT_KINDS: tuple[str, ...] = get_args(CohortKind)
-
-
-@dataclass(frozen=True, kw_only=True, order=True)
-class IntegerNoise:
-    """Noise that is an integer on a grid, as a sum of equal and independent shares.
-
-    Only shares that whoever looks does not know count: those of honest clients. Their sum has the
-    release's standard deviation, so the grid's step is that over `share_deviation` sqrt(`shares`).
-
-    Attributes:
-        kind: Law of one share.
-        share_deviation: Its standard deviation in steps of the grid.
-        shares: How many honest shares are in the sum for certain, at least 1.
-        dimension: How many coordinates carry noise, at least 1.
-        corrupt: How many clients may show their share to whoever looks without touching `shares`.
-    """
-
-    kind: NoiseKind
-    share_deviation: float
-    shares: int
-    dimension: int
-    corrupt: int = 0
-
-    def __post_init__(self) -> None:
-        """Refuse numbers that mean nothing."""
-        require_member(NOISE_KINDS, kind=self.kind)
-        require_positive(
-            share_deviation=self.share_deviation, shares=self.shares, dimension=self.dimension
-        )
-        require_not_negative(corrupt=self.corrupt)
 
 
 @dataclass(frozen=True, kw_only=True, order=True)
@@ -78,7 +47,8 @@ class CohortSampling:
             all choices equally likely.
         size: Clients of a round, on average under "poisson"; from 1 to `population`.
         population: Clients that are drawn from.
-        is_drawn: Whether this client was.
+        is_drawn: Whether this client was. Who prices a draw whose outcome must not be told charges
+            all clients as if they were.
     """
 
     kind: CohortKind
@@ -131,6 +101,9 @@ class Release:
         clipping_norm: C, the bound on the L2 norm of what was noised, in the same units; 0 where
             nothing bounds it (only under `none`).
         relation: What a neighbour is; sensitivity is 2C under replace_one, else C.
+        law: Of the noise. It is `NO_NOISE` exactly where the standard deviation is 0, and
+            `IntegerNoise` goes with the clipping norm that holds after rounding to the grid. A law
+            that no accountant knows may stand here, and no accountant prices it.
         channel: Where it goes: the secure sum, the expert pool or the metrics.
         run_id: The run, whatever its form.
         round_number: The round, from 0 or 1 as the platform counts.
@@ -143,9 +116,6 @@ class Release:
             and only where it is known; it is what makes an aborted attempt free of charge.
         count: How many equal compositions the row stands for: 1 for an upload, the number of
             optimiser steps for training under dp_sgd.
-        integer_noise: What the noise is made of, where it is made of integers; without it, noise
-            is Gaussian on the reals. Always given under `distributed_noise`, whose clipping norm
-            is the bound that holds after rounding to the grid.
         cohort: How the round's clients were drawn, where that was a secret of the coordinator;
             only under `central_noise` and on the sum channel.
     """
@@ -154,6 +124,7 @@ class Release:
     standard_deviation: float
     clipping_norm: float
     relation: Relation
+    law: NoiseLaw
     channel: Channel
     run_id: str
     round_number: int
@@ -164,7 +135,6 @@ class Release:
     sampling_probability: float = 1.0
     left_client: bool = True
     count: int = 1
-    integer_noise: IntegerNoise | None = None
     cohort: CohortSampling | None = None
 
     def __post_init__(self) -> None:
@@ -201,7 +171,12 @@ class Release:
             )
         if self.count < 1:
             raise ValueError(f"count is {self.count}; it must be at least 1")
-        self._require_consistent_integers()
+        if (self.law == NO_NOISE) != (self.standard_deviation == 0.0):
+            raise ValueError(
+                f"law is {self.law.name!r}; it must be 'none' exactly where standard_deviation is 0"
+            )
+        if self.mechanism.is_shared_out and self.law == GAUSSIAN:
+            raise ValueError(f"law is 'gaussian'; shares of noise are integers under {name!r}")
         if self.cohort is not None and not (self.mechanism.may_amplify and self.channel == "sum"):
             raise ValueError(
                 f"cohort must be None on channel {self.channel!r} under {name!r}; secret draws "
@@ -216,16 +191,6 @@ class Release:
             )
         if not self.left_client and self.status != "aborted":
             raise ValueError(f"left_client can be false only beside 'aborted', not {self.status!r}")
-
-    def _require_consistent_integers(self) -> None:
-        facts = self.mechanism
-        if self.integer_noise is None:
-            if facts.on_the_grid == "must":
-                raise ValueError(f"integer_noise must be given under {facts.name!r}")
-            return
-        if facts.on_the_grid == "never":
-            raise ValueError(f"integer_noise must be None under {facts.name!r}")
-        require_positive(standard_deviation=self.standard_deviation)
 
     @property
     def key(self) -> ReleaseKey:
@@ -257,17 +222,17 @@ class Protected:
         standard_deviation: As in `Release`, like all that follow.
         clipping_norm: C.
         relation: What a neighbour is.
+        law: Of the noise that is drawn, and no other.
         sampling_probability: Of the batches' Poisson coins; 1 where nothing is sampled.
         count: Compositions that the row stands for.
-        integer_noise: What the noise is made of, where it is made of integers.
     """
 
     standard_deviation: float
     clipping_norm: float
     relation: Relation
+    law: NoiseLaw
     sampling_probability: float = 1.0
     count: int = 1
-    integer_noise: IntegerNoise | None = None
 
 
 def reserved(
@@ -292,6 +257,7 @@ def reserved(
         standard_deviation=protected.standard_deviation,
         clipping_norm=protected.clipping_norm,
         relation=protected.relation,
+        law=protected.law,
         channel=key.channel,
         run_id=key.run_id,
         round_number=key.round_number,
@@ -301,6 +267,5 @@ def reserved(
         sampling="poisson" if protected.sampling_probability < 1.0 else "none",
         sampling_probability=protected.sampling_probability,
         count=protected.count,
-        integer_noise=protected.integer_noise,
         cohort=cohort,
     )

@@ -12,7 +12,6 @@ from typing import Literal, get_args
 from privacy._validate import require_member
 
 Unit = Literal["client", "record"]
-OnTheGrid = Literal["never", "may", "must"]
 
 UNITS: tuple[str, ...] = get_args(Unit)
 
@@ -31,7 +30,8 @@ class MechanismFacts:
             of it: a peer knows its own share, and nothing but sums is protected.
         is_bare_to_server: Whether the noise is added after the server has seen what is released.
         may_amplify: Whether cohorts that are drawn in secret may amplify a sum.
-        on_the_grid: Whether the noise may be, or must be, integers on a grid.
+        keeps_state: Whether noise depends on noise that was drawn before: what protects one release
+            hands a state on to the next of the same run.
     """
 
     name: str
@@ -40,7 +40,7 @@ class MechanismFacts:
     is_shared_out: bool
     is_bare_to_server: bool
     may_amplify: bool
-    on_the_grid: OnTheGrid
+    keeps_state: bool
 
     def __post_init__(self) -> None:
         """Refuse facts that contradict each other; each would make a number too small."""
@@ -48,7 +48,6 @@ class MechanismFacts:
             raise ValueError(f"name is {self.name!r}; it must be one word")
         if self.unit is not None:
             require_member(UNITS, unit=self.unit)
-        require_member(get_args(OnTheGrid), on_the_grid=self.on_the_grid)
         kinds = (self.is_in_steps, self.is_shared_out, self.is_bare_to_server)
         if sum(kinds) > (self.unit is not None):
             raise ValueError(
@@ -58,9 +57,6 @@ class MechanismFacts:
         if self.is_in_steps != (self.unit == "record"):
             # Clipping and noise for single records are built into training and nowhere else.
             raise ValueError(f"{self.name}: unit must be 'record' exactly where is_in_steps")
-        if self.is_shared_out != (self.on_the_grid == "must"):
-            # No theorem here covers shares of another law.
-            raise ValueError(f"{self.name}: on_the_grid must be 'must' exactly where is_shared_out")
         if self.may_amplify and not self.is_bare_to_server:
             # Who sends is known to the server; only what follows the sum can hide the draw.
             raise ValueError(f"{self.name}: may_amplify needs is_bare_to_server")

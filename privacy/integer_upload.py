@@ -21,7 +21,7 @@ from privacy.events import Protected, Relation
 from privacy.facts import MechanismFacts
 from privacy.grids import Grid
 from privacy.mechanisms import UPLOAD_NOISE, ProtectedUpload
-from privacy.randomness import NoiseSource
+from privacy.randomness import NO_STATE, NoiseSource, NoiseState
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,7 +88,9 @@ class IntegerUploadNoise:
         """Return the integer grid, in a ring that holds updates and noise."""
         return self.share.grid(dimension, bits=bits, clients=clients)
 
-    def protect(self, vector: NDArray[Any], grid: Grid, noise: NoiseSource) -> ProtectedUpload:
+    def protect(
+        self, vector: NDArray[Any], grid: Grid, noise: NoiseSource, state: NoiseState = NO_STATE
+    ) -> ProtectedUpload:
         """Turn an update into ring elements that may be shown to anybody; see `protect_share`."""
         # The grid is this mechanism's, so an error about it names this one.
         return protect_share(vector, self.share, ring_bits=ring_of(self, grid), noise=noise)
@@ -97,7 +99,9 @@ class IntegerUploadNoise:
         """Return all clients' noise together."""
         return self.standard_deviation * math.sqrt(clients)
 
-    def noise_for_sum(self, dimension: int, noise: NoiseSource) -> None:
+    def noise_for_sum(
+        self, dimension: int, noise: NoiseSource, state: NoiseState = NO_STATE
+    ) -> None:
         """Nobody adds anything: all of the noise is in."""
         return None
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal, NoReturn
 
 import numpy as np
@@ -33,8 +33,9 @@ from privacy.errors import UnknownMechanism, UploadSaturated
 from privacy.events import RELATIONS, Protected, Relation
 from privacy.facts import MechanismFacts
 from privacy.grids import Grid
+from privacy.noise_laws import GAUSSIAN, NO_NOISE, gaussian_of
 from privacy.quantisation import Quantiser
-from privacy.randomness import NoiseSource, require_noise_source
+from privacy.randomness import NO_STATE, NoiseSource, NoiseState, require_noise_source
 
 _SATURATION_PROBABILITY = 2.0**-41
 
@@ -45,7 +46,7 @@ NONE = MechanismFacts(
     is_shared_out=False,
     is_bare_to_server=False,
     may_amplify=False,
-    on_the_grid="never",
+    keeps_state=False,
 )
 """What `none` means in a ledger: something left, and nothing bounds what it tells."""
 
@@ -56,7 +57,7 @@ UPLOAD_NOISE = MechanismFacts(
     is_shared_out=False,
     is_bare_to_server=False,
     may_amplify=False,
-    on_the_grid="may",
+    keeps_state=False,
 )
 """What `upload_noise` means in a ledger: all of the noise is in what one client sends."""
 
@@ -70,12 +71,29 @@ class ProtectedUpload:
         norm: L2 norm before clipping. Private.
         was_clipped: Whether the update was scaled. Private.
         saturated: How many noised coordinates lay beyond the quantiser's bound. Private.
+        state: What the client's next upload of the run is protected with. Secret; empty unless the
+            mechanism declares `keeps_state`.
     """
 
     levels: NDArray[np.uint64]
     norm: float
     was_clipped: bool
     saturated: int
+    state: NoiseState = field(default_factory=dict, repr=False)
+
+
+@dataclass(frozen=True, eq=False)
+class SumNoise:
+    """What the coordinator adds to a sum.
+
+    Attributes:
+        steps: int64 of shape (n,), in steps of the grid.
+        state: What its noise of the run's next sum goes on from. Secret; empty unless the mechanism
+            declares `keeps_state`.
+    """
+
+    steps: NDArray[np.int64]
+    state: NoiseState = field(default_factory=dict, repr=False)
 
 
 @dataclass(frozen=True)
@@ -129,7 +147,11 @@ class NoProtection:
         return Quantiser(self.reach(dimension), bits)
 
     def protect(
-        self, vector: NDArray[Any], grid: Grid, noise: NoiseSource | None
+        self,
+        vector: NDArray[Any],
+        grid: Grid,
+        noise: NoiseSource | None,
+        state: NoiseState = NO_STATE,
     ) -> ProtectedUpload:
         """Quantise; see `privacy.protect_upload`.
 
@@ -144,13 +166,17 @@ class NoProtection:
         """Return 0."""
         return 0.0
 
-    def noise_for_sum(self, dimension: int, noise: NoiseSource) -> None:
+    def noise_for_sum(
+        self, dimension: int, noise: NoiseSource, state: NoiseState = NO_STATE
+    ) -> None:
         """Nobody adds anything."""
         return None
 
     def protected(self, dimension: int) -> Protected:
         """Return that there is neither noise nor bound."""
-        return Protected(standard_deviation=0.0, clipping_norm=0.0, relation=self.relation)
+        return Protected(
+            standard_deviation=0.0, clipping_norm=0.0, relation=self.relation, law=NO_NOISE
+        )
 
 
 @dataclass(frozen=True)
@@ -196,24 +222,23 @@ class UploadNoise:
         return dataclasses.replace(self, clipping_norm=clipping_norm)
 
     def reach(self, dimension: int) -> float:
-        """Return as far as a noised coordinate may reach: C + k standard deviations.
-
-        A clipped coordinate is within C. By the union bound over coordinates the noise passes k
-        standard deviations with probability at most 2 n Phi(-k); k makes that 2^-40 / 2.
+        """Return as far as a noised coordinate may reach: C and the reach of the noise.
 
         Args:
             dimension: n, coordinates of the upload, at least 1.
         """
-        require_positive(dimension=dimension)
-        headroom = -float(ndtri(_SATURATION_PROBABILITY / (2.0 * dimension)))
-        return self.clipping_norm + headroom * self.standard_deviation
+        return self.clipping_norm + noise_reach(dimension) * self.standard_deviation
 
     def grid(self, dimension: int, *, bits: int, clients: int) -> Grid:
         """Return evenly spaced levels, as the noise is on the reals."""
         return Quantiser(self.reach(dimension), bits)
 
     def protect(
-        self, vector: NDArray[Any], grid: Grid, noise: NoiseSource | None
+        self,
+        vector: NDArray[Any],
+        grid: Grid,
+        noise: NoiseSource | None,
+        state: NoiseState = NO_STATE,
     ) -> ProtectedUpload:
         """Clip, add noise and quantise, in the order that the guarantee needs.
 
@@ -237,7 +262,9 @@ class UploadNoise:
         """Return all clients' noise together."""
         return self.standard_deviation * math.sqrt(clients)
 
-    def noise_for_sum(self, dimension: int, noise: NoiseSource) -> None:
+    def noise_for_sum(
+        self, dimension: int, noise: NoiseSource, state: NoiseState = NO_STATE
+    ) -> None:
         """Nobody adds anything: all of the noise is in."""
         return None
 
@@ -247,11 +274,25 @@ class UploadNoise:
             standard_deviation=self.standard_deviation,
             clipping_norm=self.clipping_norm,
             relation=self.relation,
+            law=gaussian_of(self.standard_deviation),
         )
 
 
 FloatMechanism = NoProtection | UploadNoise
 """What is done to an upload on the reals, before it is quantised."""
+
+
+def noise_reach(dimension: int) -> float:
+    """Return the standard deviations that no Gaussian of n passes but with probability 2^-41.
+
+    By the union bound over coordinates some noise passes k of them with probability at most
+    2 n Phi(-k).
+
+    Args:
+        dimension: n, at least 1.
+    """
+    require_positive(dimension=dimension)
+    return -float(ndtri(_SATURATION_PROBABILITY / (2.0 * dimension)))
 
 
 def wrong_grid(mechanism: object, grid: Grid) -> TypeError:
@@ -268,7 +309,7 @@ def _quantiser(mechanism: FloatMechanism, grid: Grid) -> Quantiser:
 def _draw(standard_deviation: float, size: int, noise: NoiseSource | None) -> NDArray[np.float64]:
     if standard_deviation == 0.0:
         return np.zeros(size)
-    return standard_deviation * require_noise_source(noise).standard_normal(size)
+    return require_noise_source(noise).draw(GAUSSIAN, standard_deviation, size)
 
 
 def _carry(vector: NDArray[np.float64], quantiser: Quantiser, *, cuts: bool) -> ProtectedUpload:
@@ -276,11 +317,9 @@ def _carry(vector: NDArray[np.float64], quantiser: Quantiser, *, cuts: bool) -> 
     if quantised.saturated and not cuts:
         worst = int(np.abs(vector).argmax())
         raise UploadSaturated(
-            f"{quantised.saturated} of {vector.size} coordinates are beyond "
-            f"secure_aggregation.value_bound {quantiser.value_bound:g}, the worst at {worst}; "
+            f"a coordinate is beyond secure_aggregation.value_bound {quantiser.value_bound:g}; "
             "raise the bound",
             index=worst,
-            saturated=quantised.saturated,
             value_bound=quantiser.value_bound,
         )
     return ProtectedUpload(

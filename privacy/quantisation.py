@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from privacy._validate import finite_vector, require_positive
 from privacy.errors import CalibrationError, ProtocolViolation
+from privacy.grids import require_levels
 
 SMALLEST_RING, LARGEST_RING = 16, 64
 """Bits of a ring in which sums are taken."""
@@ -81,6 +82,14 @@ class Quantiser:
         # The quotient at the bound itself may round above the last level.
         return Quantised(np.minimum(levels, self.largest_level).astype(np.uint64), saturated)
 
+    def admit(self, levels: NDArray[Any]) -> NDArray[np.uint64]:
+        """Return one vector's levels, which came without a mask, unchanged: their noise is inside.
+
+        Raises:
+            ProtocolViolation: They are not a vector of levels.
+        """
+        return require_levels(levels, self.largest_level)
+
     def dequantise(self, levels: NDArray[Any]) -> NDArray[np.float64]:
         """Return the values of one vector's levels, each within half a step of what went in.
 
@@ -121,8 +130,7 @@ class Quantiser:
         ceiling = total_weight * self.largest_level
         if totals.size and int(totals.max()) > ceiling:
             raise ProtocolViolation(
-                f"a coordinate of the sum is above {ceiling}, the most that a total weight of "
-                f"{total_weight} can contribute"
+                "a coordinate of the sum is above what so many clients can contribute"
             )
         # Centring in exact integers keeps the low bits that a float64 of the total would drop. The
         # middle is rounded up, so that differences lie in [-2^63, 2^63) and can be read as signed.

@@ -14,20 +14,36 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Mapping
 from functools import lru_cache
-from typing import Protocol, cast, runtime_checkable
+from types import MappingProxyType
+from typing import Any, Protocol, cast, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
 Entropy = Callable[[int], bytes]
 """Takes a number of bytes, returns that many uniform and independent ones."""
+NoiseState = Mapping[str, NDArray[Any]]
+"""What noise that is correlated over rounds hands on to the next: arrays by name. It is secret."""
+NO_STATE: NoiseState = MappingProxyType({})
+
+
+class Law(Protocol):
+    """What noise follows; see `privacy.noise_laws`."""
+
+    def sample(self, source: NoiseSource, deviation: float, size: int) -> NDArray[Any]:
+        """Return independent draws of that standard deviation."""
+        ...
 
 
 @runtime_checkable
 class NoiseSource(Protocol):
     """Where a mechanism's noise comes from, and whether that protects anybody."""
+
+    def draw(self, law: Law, deviation: float, size: int) -> NDArray[Any]:
+        """Return the noise that a mechanism adds: of the law that its ledger row states."""
+        return law.sample(self, deviation, size)
 
     @property
     def name(self) -> str:
@@ -65,7 +81,7 @@ def _is_source(kind: Hashable) -> bool:
     return all(hasattr(kind, name) for name in vars(NoiseSource) if not name.startswith("_"))
 
 
-class SystemNoise:
+class SystemNoise(NoiseSource):
     """Noise from the operating system's entropy: the only kind that protects real data."""
 
     __slots__ = ()
@@ -96,7 +112,7 @@ class SystemNoise:
         return os.urandom(count)
 
 
-class SeededNoise:
+class SeededNoise(NoiseSource):
     """Noise from a seeded generator, for simulations: the report says it protects nobody."""
 
     __slots__ = ("_generator",)
@@ -130,6 +146,43 @@ class SeededNoise:
     def uniform_bytes(self, count: int) -> bytes:
         """Return the generator's next `count` bytes."""
         return self._generator.bytes(count)
+
+
+class WithoutNoise(NoiseSource):
+    """Draws no noise at all, and the coins for rounding from another source.
+
+    What shared-out noise claims holds without the shares of clients that collude with the server.
+    Whoever wants to see how much is left needs clients that add none: an audit's canaries, and
+    nobody else.
+    """
+
+    __slots__ = ("_source",)
+
+    def __init__(self, source: NoiseSource) -> None:
+        """Wrap the source of everything but the noise."""
+        self._source = source
+
+    @property
+    def name(self) -> str:
+        """The source's."""
+        return self._source.name
+
+    @property
+    def protects(self) -> bool:
+        """Always false."""
+        return False
+
+    def draw(self, law: Law, deviation: float, size: int) -> NDArray[Any]:
+        """Return zeros, whatever the law."""
+        return np.zeros(size, np.int64)
+
+    def standard_normal(self, size: int) -> NDArray[np.float64]:
+        """Return the source's."""
+        return self._source.standard_normal(size)
+
+    def uniform_bytes(self, count: int) -> bytes:
+        """Return the source's."""
+        return self._source.uniform_bytes(count)
 
 
 def standard_normal_from(entropy: Entropy, size: int) -> NDArray[np.float64]:

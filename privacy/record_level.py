@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from privacy._validate import require_member, require_not_negative, require_positive
 from privacy.events import RELATIONS, Protected, Relation
 from privacy.facts import MechanismFacts
+from privacy.noise_laws import gaussian_of
 
 DP_SGD = MechanismFacts(
     name="dp_sgd",
@@ -25,7 +26,7 @@ DP_SGD = MechanismFacts(
     is_shared_out=False,
     is_bare_to_server=False,
     may_amplify=False,
-    on_the_grid="never",
+    keeps_state=False,
 )
 """What `dp_sgd` means in a ledger: all that leaves is computed from noised steps."""
 
@@ -85,6 +86,7 @@ class DpSgd:
             standard_deviation=self.standard_deviation,
             clipping_norm=self.clipping_norm,
             relation=self.relation,
+            law=gaussian_of(self.standard_deviation),
             sampling_probability=self.sampling_probability,
             count=self.steps,
         )

@@ -10,7 +10,6 @@ from collections.abc import Hashable
 from functools import cache, lru_cache
 from typing import Any, Literal, Protocol, Self, cast
 
-import numpy as np
 from numpy.typing import NDArray
 
 from privacy._validate import require_positive
@@ -18,8 +17,8 @@ from privacy.errors import UnknownMechanism
 from privacy.events import CohortSampling, Protected, Relation, Release, ReleaseKey, reserved
 from privacy.facts import MechanismFacts
 from privacy.grids import Grid
-from privacy.mechanisms import ProtectedUpload
-from privacy.randomness import NoiseSource, require_noise_source
+from privacy.mechanisms import ProtectedUpload, SumNoise
+from privacy.randomness import NO_STATE, NoiseSource, NoiseState, require_noise_source
 
 
 class ClientMechanism(Protocol):
@@ -63,16 +62,27 @@ class ClientMechanism(Protocol):
         """Return the grid on which so many coordinates of so many clients travel and are summed."""
         ...
 
-    def protect(self, vector: NDArray[Any], grid: Grid, noise: NoiseSource) -> ProtectedUpload:
-        """Clip, add the client's noise, and put the result on the grid."""
+    def protect(
+        self, vector: NDArray[Any], grid: Grid, noise: NoiseSource, state: NoiseState
+    ) -> ProtectedUpload:
+        """Clip, add the client's noise by `noise.draw`, and put the result on the grid.
+
+        The state is what the same client's last upload of the run left, empty before the first.
+        """
         ...
 
     def noise_in_sum(self, clients: int) -> float:
         """Return the deviation of all noise on a coordinate of a finished sum of so many."""
         ...
 
-    def noise_for_sum(self, dimension: int, noise: NoiseSource) -> NDArray[np.float64] | None:
-        """Return what the coordinator adds to a sum; None where it adds nothing."""
+    def noise_for_sum(
+        self, dimension: int, noise: NoiseSource, state: NoiseState
+    ) -> SumNoise | None:
+        """Return what the coordinator adds to a sum, None where it adds nothing.
+
+        It is added in the ring, before the sum is decoded or checked. The state is what the noise
+        of the run's last committed sum left, empty before the first.
+        """
         ...
 
     def protected(self, dimension: int) -> Protected:
@@ -128,7 +138,12 @@ def grid_of(mechanism: ClientMechanism, dimension: int, *, bits: int, clients: i
 
 
 def protect_upload(
-    vector: NDArray[Any], mechanism: ClientMechanism, grid: Grid, noise: NoiseSource
+    vector: NDArray[Any],
+    mechanism: ClientMechanism,
+    grid: Grid,
+    noise: NoiseSource,
+    *,
+    state: NoiseState = NO_STATE,
 ) -> ProtectedUpload:
     """Apply a mechanism to an upload; what the result may be shown to differs, see `Release`.
 
@@ -138,17 +153,22 @@ def protect_upload(
         mechanism: What to do.
         grid: From `grid_of`, for the same mechanism.
         noise: Where noise and rounding come from.
+        state: What the same client's last upload of the run left; empty before the first.
 
     Raises:
         NonFiniteUpdate: A coordinate is NaN or infinite.
         UploadSaturated: Under `NoProtection` a coordinate is beyond the bound.
         TypeError: `noise` is not a noise source, or `grid` is of another kind.
-        UnknownMechanism: It is no mechanism.
+        UnknownMechanism: It is no mechanism, or one that keeps a state without declaring so.
         ValueError: `grid` has another scale, so the sum would be opened wrongly.
     """
     # Before the mechanism is asked: one that draws no noise itself would not notice.
     require_noise_source(noise)
-    return require_mechanism(mechanism).protect(vector, grid, noise)
+    protected = require_mechanism(mechanism).protect(vector, grid, noise, state)
+    if protected.state and not mechanism.facts.keeps_state:
+        # Nobody would keep it, and each round's noise would be drawn as if it were the first.
+        raise UnknownMechanism(f"{mechanism.facts.name} keeps a state and declares none")
+    return protected
 
 
 def release_of_upload(

@@ -145,9 +145,7 @@ class AuditRepository:
         if until is not None:
             where.append(Audit.time <= utc_text("until", until))
         if detail_contains is not None:
-            is_server = self._session.get_bind().dialect.name == "postgresql"
-            place = func.strpos if is_server else func.instr
-            where.append(place(Audit.detail, detail_contains) > 0)
+            where.append(func.instr(Audit.detail, detail_contains) > 0)
         return tuple(self._entries(*where, limit=limit))
 
     def known(self, field: Literal["run", "actor", "action", "channel"]) -> tuple[str, ...]:

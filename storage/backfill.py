@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Final
+import sqlite3
+from typing import Final, cast
 
 from sqlalchemy import Connection
 
@@ -11,7 +12,7 @@ from storage.leaves import NewLeaves
 from storage.ledger import read_rows
 from storage.records import GENESIS_HASH
 from storage.sealing import Rows
-from storage.server_statements import statements_on
+from storage.statements import Statements
 from storage.tables import Ledger
 
 _RUNS: Final = "SELECT run_id FROM runs ORDER BY created, run_id"
@@ -30,7 +31,8 @@ def fill_log(connection: Connection) -> None:
     Raises:
         DatabaseDamaged: A row of the ledger does not fit its digest.
     """
-    statements = statements_on(connection, "to be migrated")
+    raw = cast("sqlite3.Connection", connection.connection.driver_connection)
+    statements = Statements(lambda: raw, "to be migrated")
     leaves, rows = NewLeaves(statements), Rows(statements)
     for (run_id,) in statements.run(_RUNS):
         previous = GENESIS_HASH

@@ -34,6 +34,11 @@ STEPS: Final[Mapping[str, Sequence[str]]] = {
         " attempt INTEGER NOT NULL, ahead TEXT NOT NULL, cosignature TEXT NOT NULL,"
         " digest BLOB NOT NULL, CONSTRAINT pk_receipted PRIMARY KEY (client, run_id) )",
     ),
+    # Noise that is correlated over rounds goes on from what the last attempt left.
+    "0.4.0": (
+        "CREATE TABLE noise ( client TEXT NOT NULL, run_id TEXT NOT NULL, state BLOB NOT NULL,"
+        " digest BLOB NOT NULL, CONSTRAINT pk_noise PRIMARY KEY (client, run_id) )",
+    ),
 }
 """By version, in their order, what made it of the one before."""
 NEWEST: Final = (FIRST, *STEPS)[-1]

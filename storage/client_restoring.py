@@ -14,7 +14,7 @@ from typing import Final
 
 from storage._validate import require_count, require_text, utc_text
 from storage.client_rows import OwnRows, identity_row
-from storage.client_tables import ClientLedger, Replies, Restored, Sessions, Tombstones
+from storage.client_tables import ClientLedger, Noise, Replies, Restored, Sessions, Tombstones
 from storage.errors import InvalidRecordError
 from storage.ledger import add_rows, read_rows, require_ledger_row
 from storage.records import LedgerRow
@@ -52,6 +52,8 @@ class ClientRestoring:
             rows.put(Restored, row)
             rows.update(Sessions, {}, state=b"")
             rows.delete(Replies, {})
+            # What followed in the noise has left already; starting anew uses none of it twice.
+            rows.delete(Noise, {})
 
     def take_over(self, charged: Sequence[LedgerRow], newest: Mapping[str, tuple[int, int]]) -> int:
         """Add charges that are not in the client's own ledger, and end all attempts up to some.

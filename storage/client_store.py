@@ -30,6 +30,7 @@ from storage.client_tables import (
     ClientLedger,
     Failures,
     Identity,
+    Noise,
     Personal,
     Replies,
     Sessions,
@@ -170,6 +171,22 @@ class ClientStore:
         with self._transaction(read_only=True) as rows:
             return slot_of(rows, run_id, "pending")
 
+    def put_noise(self, run_id: str, state: bytes) -> None:
+        """Keep what the noise of the run's next attempt goes on from.
+
+        Unlike the personal part it follows no commit: noise that was drawn is never drawn again.
+        """
+        require_text(run_id=run_id)
+        require_bytes(state=state)
+        with self._transaction() as rows:
+            rows.put(Noise, {"run_id": run_id, "state": state})
+
+    def noise(self, run_id: str) -> bytes:
+        """Return what the noise of the run's next attempt goes on from, empty before the first."""
+        with self._transaction(read_only=True) as rows:
+            found = rows.read(Noise, {"run_id": run_id})
+        return found[0].state if found else b""
+
     def reserve_release(self, row: LedgerRow, *, payload: bytes) -> Release:
         """Write a release to the client's own ledger, durably; send only after this returns.
 
@@ -189,6 +206,7 @@ class ClientStore:
         """
         require_bytes(payload=payload)
         require_ledger_row(row)
+        require_text(noise_kind=row.noise_kind)
         digest = hashlib.sha256(payload).digest()
         key = {
             "run_id": row.run_id,
@@ -296,7 +314,7 @@ class ClientStore:
         """Erase the same, but leave it to the caller to give back old pages."""
         require_text(run_id=run_id)
         with self._transaction() as rows:
-            for table in (Personal, Replies, Failures, Tombstones):
+            for table in (Personal, Noise, Replies, Failures, Tombstones):
                 rows.delete(table, {"run_id": run_id})
             rows.update(Sessions, {"run_id": run_id}, state=b"")
 

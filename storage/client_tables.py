@@ -52,6 +52,15 @@ class Personal(Owned, ClientBase):
     experts: Mapped[bytes]
 
 
+class Noise(Owned, ClientBase):
+    """What the noise of a run's next attempt goes on from; it never goes back."""
+
+    __tablename__ = "noise"
+
+    run_id: Mapped[str] = mapped_column(primary_key=True)
+    state: Mapped[bytes]
+
+
 class ClientLedger(LedgerColumns, Owned, ClientBase):
     """The client's own ledger."""
 

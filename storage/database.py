@@ -16,12 +16,12 @@ from typing import Any, Self, cast
 
 from sqlalchemy.orm import Session
 
-from storage.address import address_of
+from storage.address import file_of
 from storage.attempts import AttemptRepository
 from storage.audit import AuditRepository
 from storage.engine import BEGIN_OPTION, BEGIN_READ, BEGIN_WRITE
-from storage.errors import CheckpointError, NotFound, StorageError
-from storage.homes import Home, exists, open_home, version_at
+from storage.errors import CheckpointError, StorageError
+from storage.homes import Home, open_home, version_at
 from storage.leaves import NewLeaves
 from storage.ledger import LedgerRepository
 from storage.log import LogRepository
@@ -30,7 +30,6 @@ from storage.pool import PoolRepository
 from storage.records import TreeHead
 from storage.runs import RoundRepository, RunRepository, StateRepository
 from storage.sealing import Rows
-from storage.server_statements import ServerStatements
 from storage.statements import Statements
 from storage.tables import SEALED_TABLES
 
@@ -109,13 +108,8 @@ class Database:
 
     @property
     def path(self) -> Path:
-        """The database's file; of one on a server, a place in the folder beside which files lie."""
-        return self._home.address.path
-
-    @property
-    def is_on_server(self) -> bool:
-        """Whether it is on a server, whose old rows nobody of ours erases."""
-        return self._home.address.is_server
+        """The database's file."""
+        return self._home.path
 
     @contextmanager
     def unit_of_work(self, *, read_only: bool = False) -> Iterator[UnitOfWork]:
@@ -138,9 +132,9 @@ class Database:
             def commit() -> None:
                 if read_only:
                     raise StorageError("a read-only unit of work cannot be committed")
-                self._home.require_whole(session.connection)
+                self._home.require_same()
                 session.commit()
-                self._home.require_kept()
+                self._home.require_same()
                 self.checkpoint()
 
             yield UnitOfWork(session, self._rows(session), now=self._now, commit=commit)
@@ -149,8 +143,7 @@ class Database:
         """Check all pages, all indices, the schema with its triggers, and every row's digest.
 
         Opening does the same but for the digests, which are checked as rows are read. That no row
-        is missing, and none too many, is not known here. Pages and indices of a server are its own
-        to check.
+        is missing, and none too many, is not known here.
 
         Raises:
             DatabaseDamaged: Naming what is wrong first.
@@ -214,8 +207,7 @@ class Database:
         def connect() -> sqlite3.Connection:
             return cast("sqlite3.Connection", session.connection().connection.driver_connection)
 
-        kind = ServerStatements if self.is_on_server else Statements
-        return Rows(kind(connect, self._home.address.where))
+        return Rows(Statements(connect, str(self.path)))
 
     def checkpoint(self) -> None:
         """Empty a file's write-ahead log, in which deleted rows would live on.
@@ -224,10 +216,6 @@ class Database:
             CheckpointError: A reader was in the way for longer than the busy timeout.
         """
         self._home.checkpoint()
-
-    def stamp(self) -> str:
-        """Return a text that is another one whenever something was written."""
-        return self._home.stamp()
 
     def close(self) -> None:
         """Close all connections."""
@@ -257,22 +245,21 @@ def open_database(
     """Open the coordinator's database, creating or upgrading it where needed, and check it.
 
     Args:
-        url: Such as ``sqlite:///runs/sotto.db``, whose folder is created, or of a server
-            (``storage.address``).
+        url: Such as ``sqlite:///runs/sotto.db``, whose folder is created.
         now: Tells the time, with a time zone; default is the system's clock.
         busy_timeout: Seconds to wait for other processes.
         read_only: Open one that exists and has the newest schema, and write nothing whatever, not
             even beside the file, so that it may lie on a medium that cannot be written to.
 
     Raises:
-        InvalidRecordError: The URL names neither an SQLite file nor all that a server's must.
-        NotFound: It is to be read only, and there is none; or a server has none of its name.
+        InvalidRecordError: The URL names no SQLite file.
+        NotFound: It is to be read only, and there is none.
         SchemaMismatch: The file is something else, or of an unknown version.
         DatabaseDamaged: The file is empty, cut or broken, or its schema was changed.
         StorageFull: The disk is full or read-only.
         DatabaseBusy: Another process held it for too long.
     """
-    home = open_home(address_of(url), busy_timeout=busy_timeout, read_only=read_only)
+    home = open_home(file_of(url), busy_timeout=busy_timeout, read_only=read_only)
     try:
         database = Database(home, now=now or _utc_now, is_read_only=read_only)
         database.verify_structure()
@@ -287,25 +274,10 @@ def schema_version(url: str) -> str:
 
     Raises:
         InvalidRecordError: The URL does not name a database.
-        NotFound: There is no such file, or nothing of ours on the server.
+        NotFound: There is no such file.
         SchemaMismatch: It is something else, or of an unknown version.
     """
-    address = address_of(url)
-    version = version_at(address)
-    if version is None:
-        raise NotFound(f"there is no database of Sotto at {address.where}")
-    return version
-
-
-def database_exists(url: str) -> bool:
-    """Return whether a URL names a database that is there.
-
-    Raises:
-        InvalidRecordError: The URL does not name a database.
-        SchemaMismatch: A server's database is another program's, or of an unknown version.
-        StorageError: The server cannot be reached.
-    """
-    return exists(address_of(url))
+    return version_at(file_of(url))
 
 
 def _utc_now() -> datetime:

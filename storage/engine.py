@@ -62,19 +62,20 @@ _WRITE_FAILURES = (
 )
 
 
-def make_engine(url: URL, *, busy_timeout: float, read_only: bool = False) -> Engine:
+def make_engine(path: Path, *, busy_timeout: float, read_only: bool = False) -> Engine:
     """Return an engine over one file whose connections are all set up by ``configure_connection``.
 
     Args:
-        url: Of a file, as ``storage.address`` gives it.
+        path: The file.
         busy_timeout: Seconds to wait for a lock.
         read_only: Whether nothing may be written, not even beside the file.
     """
     if read_only:
-        return _reading_engine(Path(str(url.database)), busy_timeout=busy_timeout)
+        return _reading_engine(path, busy_timeout=busy_timeout)
     # Parameters hold experts and personal state: they must not reach a log or a message.
+    url = URL.create("sqlite+pysqlite", database=str(path))
     engine = create_engine(url, hide_parameters=True)
-    return _set_up(engine, lambda: str(url.database), busy_timeout=busy_timeout)
+    return _set_up(engine, lambda: str(path), busy_timeout=busy_timeout)
 
 
 def _reading_engine(path: Path, *, busy_timeout: float) -> Engine:

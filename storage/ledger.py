@@ -132,6 +132,8 @@ def insert_rows(rows: LedgerRows, table: LedgerTable, new: Sequence[LedgerRow]) 
     """Check rows and add them; see ``LedgerRepository.reserve``."""
     for row in new:
         require_ledger_row(row)
+        # Only rows from before laws were named are without one; see ``LedgerRow``.
+        require_text(noise_kind=row.noise_kind)
     keys = [ledger_key(row) for row in new]
     if len(set(keys)) != len(keys):
         raise AlreadyExistsError("the rows to reserve hold the same key twice")
@@ -222,7 +224,7 @@ def require_ledger_row(row: LedgerRow) -> None:
     require_count(round_number=row.round_number, attempt=row.attempt)
     require_at_least_one(count=row.count)
     _require_real_numbers(row)
-    _require_integer_noise(row)
+    _require_shares(row)
     _require_cohort(row)
     if row.status != "reserved":
         raise InvalidRecordError(f"status is {row.status!r}; new ledger rows must be reserved")
@@ -243,10 +245,9 @@ def _require_real_numbers(row: LedgerRow) -> None:
         raise InvalidRecordError("sampling_probability must be above 0 and at most 1")
 
 
-def _require_integer_noise(row: LedgerRow) -> None:
+def _require_shares(row: LedgerRow) -> None:
     # Half a group would be priced as if the other half were not there.
     if not require_all_or_none(
-        noise_kind=row.noise_kind,
         share_deviation=row.share_deviation,
         shares=row.shares,
         dimension=row.dimension,

@@ -17,9 +17,6 @@ Each row ends in a digest of all its fields, by which a damaged entry is noticed
 entry, so what is said of old pages holds for it as well, it is in no index, and it covers the row's
 own random key: the same handle and entry have another digest in every other row and every other
 file, so it ties a row to nothing but itself, and can be searched for nowhere.
-
-None of this is claimed where the database is on a server: that keeps deleted rows, their order and
-their time in its pages and logs for as long as it likes.
 """
 
 from __future__ import annotations
@@ -67,9 +64,7 @@ class PoolRepository:
             raise AlreadyExistsError(
                 f"generation {generation} of run {run_id!r} is in the pool already"
             )
-        page_size = self._rows.statements.page_size
-        # A server's old pages and logs are not ours to look after, so nothing is claimed of them.
-        cover = b"" if page_size is None else bytes(local_payload_limit(page_size))
+        cover = bytes(local_payload_limit(self._rows.statements.page_size))
         rows = arrange(entries, shuffle=secrets.SystemRandom().shuffle, key=_fresh_key)
         shared = {"run_id": run_id, "generation": generation, "cover": cover}
         self._rows.insert(

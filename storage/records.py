@@ -83,9 +83,11 @@ class LedgerRow:
         status: ``reserved`` before anything leaves, then ``released`` or ``aborted``.
         sampling_probability: Of the sampling's coin; above 0, at most 1.
         count: How many equal compositions the row stands for; at least 1.
-        noise_kind: Law of one share of integer noise; this and the next four are all None where
-            the noise is not made of integers.
-        share_deviation: Of one share, in steps of the grid; above 0, finite.
+        noise_kind: Law of the noise, as the caller's own text. Every new row states one. Rows that
+            were written before laws were named are never changed, as they are sealed, logged and
+            receipted: they say None where the noise was not made of integers.
+        share_deviation: Of one share of integer noise, in steps of the grid; above 0, finite; this
+            and the next three are all None where the noise is not made of integers.
         shares: Honest shares in the sum; at least 1.
         dimension: Coordinates that carry noise; at least 1.
         corrupt: Clients that may show their share without touching ``shares``; at least 0.
@@ -93,7 +95,8 @@ class LedgerRow:
             None where they were not.
         cohort_size: Clients of a round; from 1 to ``cohort_population``.
         cohort_population: Clients that were drawn from.
-        cohort_drawn: Whether this client was.
+        cohort_drawn: Whether this client is charged as if it was drawn. Only rows of early
+            versions say no; they tell who was drawn.
     """
 
     run_id: str

@@ -20,7 +20,6 @@ from storage import migrations
 from storage.engine import BEGIN_NOTHING, BEGIN_OPTION, BEGIN_READ, BEGIN_WRITE, FILE
 from storage.errors import ForeignFile, StorageError
 from storage.integrity import Schema, read_schema
-from storage.server import BEGIN_SCHEMA
 from storage.statements import Statements
 from storage.tables import Base
 from storage.versions import older, require_version
@@ -54,22 +53,6 @@ def upgrade(engine: Engine) -> None:
             connection.execution_options(**{BEGIN_OPTION: BEGIN_NOTHING})
             connection.exec_driver_sql("PRAGMA foreign_keys=ON")
             connection.commit()
-
-
-def upgrade_server(engine: Engine) -> None:
-    """Bring a server's database to the newest schema, also an empty one.
-
-    Raises:
-        SchemaMismatch: It is another program's, or its schema is unknown.
-    """
-    script = _script()
-    if found_version(engine) == newest_version():
-        return
-    with engine.connect() as connection:
-        connection.execution_options(**{BEGIN_OPTION: BEGIN_SCHEMA})
-        connection.begin()
-        _run_steps(connection, script)
-        connection.commit()
 
 
 def is_newest(engine: Engine) -> bool:
@@ -106,16 +89,6 @@ def version_of(engine: Engine) -> str:
     """
     with engine.connect().execution_options(**{BEGIN_OPTION: BEGIN_READ}) as connection:
         return _revision(connection, _script())
-
-
-def found_version(engine: Engine) -> str | None:
-    """Return the version of a database's schema, None where there is nothing in it.
-
-    Raises:
-        SchemaMismatch: It is another program's, or its schema is unknown.
-    """
-    with engine.connect().execution_options(**{BEGIN_OPTION: BEGIN_READ}) as connection:
-        return current_revision(connection, _script())
 
 
 @lru_cache(maxsize=1)
@@ -162,9 +135,8 @@ def _revision(connection: Connection, script: ScriptDirectory) -> str:
 
 
 def _not_ours(connection: Connection) -> ForeignFile:
-    what = "database" if connection.dialect.name == "postgresql" else "file"
     return ForeignFile(
-        f"{what} {connection.info[FILE]} is not a coordinator's database of Sotto; valid: one that "
+        f"file {connection.info[FILE]} is not a coordinator's database of Sotto; valid: one that "
         "`run` has made"
     )
 

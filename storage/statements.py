@@ -27,7 +27,7 @@ class Statements:
     where: str
 
     @property
-    def page_size(self) -> int | None:
+    def page_size(self) -> int:
         """Bytes of a page of the file, in whose old pages nothing may be left."""
         ((size,),) = self.run("PRAGMA page_size")
         return int(size)

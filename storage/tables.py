@@ -15,12 +15,13 @@ from sqlalchemy import (
     ForeignKey,
     FromClause,
     Index,
+    Integer,
     LargeBinary,
     MetaData,
+    Text,
 )
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
-from storage.column_types import INTEGER, TEXT
 from storage.records import LEAF_KINDS, LEDGER_STATUSES, RUN_STATUSES
 
 # Named constraints, because SQLite can only alter a table by copying it (Alembic's batch mode).
@@ -32,10 +33,10 @@ NAMING_CONVENTION = {
 }
 
 TYPES: dict[Any, Any] = {
-    str: TEXT,
+    str: Text,
     bytes: LargeBinary,
     float: Double,
-    int: INTEGER,
+    int: Integer,
     bool: Boolean,
 }
 

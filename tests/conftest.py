@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 from hypothesis import is_hypothesis_test, settings
 
 from platform.contract.drawing import mark_undrawn
-from tests._postgres import Server, reason_against, started
 
 # Examples of each property that says no number of its own. How long one takes is the machine's.
 settings.register_profile("quick", max_examples=30, deadline=None)
@@ -33,13 +30,3 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         if is_slow_run(config) and getattr(item, "obj", None) and is_hypothesis_test(item.obj):
             item.add_marker(pytest.mark.slow)
     mark_undrawn(item for item in items if item.get_closest_marker("pairs") is not None)
-
-
-@pytest.fixture(scope="session")
-def server() -> Iterator[Server]:
-    """A PostgreSQL server; what needs one is skipped where none can be started."""
-    reason = reason_against()
-    if reason is not None:
-        pytest.skip(reason)
-    with started() as running:
-        yield running

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from platform.agreement.reading import RunRecords, TrailEntry
+from platform.disk.digests import document_digest
 
 ENDED = ("round.aborted", "round.committed", "round.lost")
 
@@ -34,8 +35,10 @@ def attempt_disagreements(records: RunRecords) -> Iterator[str]:
         state = "open" if newest.is_open else "closed"
         told = "no audit entry ended it" if ended is None else f"{ended.name} ended it"
         yield f"its attempt {newest.attempt} at round {newest.round_number} is {state}, but {told}"
-    cohort = newest.plan.get("cohort")
-    if not isinstance(cohort, list) or len(cohort) != last.detail.get("cohort"):
+    cohort, sealed = newest.plan.get("cohort"), last.detail.get("plan_sha256")
+    if sealed is not None and sealed != document_digest(newest.plan):
+        yield f"the plan of its newest attempt is not the one that {last.name} commits to"
+    elif sealed is None and len(cohort or ()) != last.detail.get("cohort"):
         yield f"the cohort of its newest attempt is not of the size that {last.name} says"
 
 

@@ -19,12 +19,13 @@ from platform.disk.archives import Archive, Manifest
 from platform.disk.backups import make_backup, restore_backup
 from platform.disk.files import make_folder
 from platform.disk.log_files import HEADS, copy_heads, heads_file
-from platform.disk.opening import SQLITE_PREFIX, database_file, is_there, require_file
+from platform.disk.opening import database_file, is_there
 from platform.errors import ConfigError, UnknownRun
 from platform.parties.store_files import STORES
 from platform.rounds.audit_trail import AuditTrail
 from privacy import Authentication
 from storage import Database, DatabaseDamaged, open_client_stores, open_database
+from storage.address import PREFIX
 from storage.copying import copy_databases
 from storage.database import schema_version
 
@@ -49,14 +50,12 @@ def back_up(url: str, file: Path, now: datetime) -> Manifest:
         now: When it is made, for its manifest.
 
     Raises:
-        ConfigError: If the URL is none of an SQLite file, or the backup is there already; a server
-            has tools of its own.
+        ConfigError: If the URL is none of an SQLite file, or the backup is there already.
         UnknownRun: If there is no database.
         StorageError: If something is damaged, busy all the time, or cannot be written; then there
             is no backup.
         AuditChainBroken: If an audit log was changed.
     """
-    require_file(url, "backup")
     database = require_database(url)
     # What is none of ours is named before it is copied.
     schema_version(url)
@@ -98,7 +97,6 @@ def restore(file: Path, url: str, now: datetime) -> Manifest:
             written; then nothing is there.
         AuditChainBroken: If an audit log in it was changed.
     """
-    require_file(url, "restore")
     database = database_file(url)
 
     def lay_out(archive: Archive, folder: Path) -> None:
@@ -237,7 +235,7 @@ def _remove(scratch: Path) -> None:
 
 
 def _url(path: Path) -> str:
-    return f"{SQLITE_PREFIX}{path}"
+    return f"{PREFIX}{path}"
 
 
 def _text(moment: datetime) -> str:

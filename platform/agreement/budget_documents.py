@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from platform.agreement.budgets import ClientBudget, RunBudget, left_of
 from platform.agreement.reading import Agreed
+from platform.agreement.statements import stopping_of
 from platform.protection.ledger_rows import as_releases
 from platform.rounds.documents import epsilon_document, json_number
 from platform.rounds.phases import in_rounds
@@ -59,6 +60,7 @@ def terms_document(agreed: Agreed, spent: Epsilons) -> dict[str, Any]:
         "lifetime_budget": config.privacy.lifetime_budget,
         **_spent(spent, is_known=not agreed.is_unpriced),
         "left": left_of(config.privacy.target_epsilon, spent.claimed),
+        "stopping": stopping_of(agreed.spending, config),
     }
 
 
@@ -98,6 +100,7 @@ def _client_document(one: ClientBudget, *, claims: bool) -> dict[str, Any]:
             else json_number(life.epsilon),
             "left": life.left,
             "problem": life.problem,
+            "holds": life.holds,
             "runs": list(life.runs),
         },
         "rounds_left": one.rounds_left,

@@ -35,9 +35,21 @@ from privacy import (
     UnknownMechanism,
     UnsupportedEvent,
     claimed_epsilon,
+    filter_of,
 )
 from storage import Database, LedgerRow
 
+HOLDS: Final[Mapping[str | None, str]] = {
+    "gaussian": "epsilon is for runs that were fixed beforehand; a limit on it holds for runs that "
+    "are chosen by what earlier ones released, as long as all noise is Gaussian without sampling "
+    "(Smith and Thakurta 2022; Koskela, Tobaben and Honkela 2023)",
+    "equal": "epsilon is for runs that were fixed beforehand; a limit on it holds for runs that "
+    "are chosen by what earlier ones released, as long as all releases are equal to those so far "
+    "(post-processing: Dwork and Roth 2014, Proposition 2.1)",
+    None: "epsilon and any limit on it are for a sequence of runs that is fixed beforehand; no "
+    "theorem here covers releases of several kinds that are chosen by what earlier ones released",
+}
+"""By the theorem that makes a limit a filter, who may choose the runs."""
 MISSED: Final = "missed"
 """Why a row stays reserved where the attempt has a result: its client is not in that."""
 
@@ -65,12 +77,14 @@ class Lifetime:
         problem: Why nobody can.
         left: Up to the limit, at least 0; None without limit or number.
         runs: The runs that charged it.
+        holds: For whose choice of runs the number holds; None where nothing finite is stated.
     """
 
     epsilon: float | None
     problem: str | None
     left: float | None
     runs: tuple[str, ...]
+    holds: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -341,7 +355,10 @@ def _lifetime(
     except (UnsupportedEvent, UnknownMechanism) as error:
         return None, Lifetime(epsilon=None, problem=str(error), left=None, runs=runs)
     left = left_of(section.lifetime_budget, cost)
-    return life, Lifetime(epsilon=cost, problem=None, left=left, runs=runs)
+    holds = None
+    if runs and math.isfinite(cost):
+        holds = HOLDS[filter_of(life.releases_of(name))]
+    return life, Lifetime(epsilon=cost, problem=None, left=left, runs=runs, holds=holds)
 
 
 def left_of(limit: float | None, spent: float) -> float | None:

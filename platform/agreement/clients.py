@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 
 from platform.agreement.ledgers import place
 from platform.agreement.reading import RunRecords
+from platform.protection.ledger_rows import law_of
 from storage import LedgerRow, RoundRecord
 
 COHORT = ("cohort_kind", "cohort_size", "cohort_population", "cohort_drawn")
@@ -72,7 +73,8 @@ def _compared(ledger: OwnLedger, own: LedgerRow, row: LedgerRow | None) -> Itera
         yield f"{where} is released, but {row.status} in the coordinator's"
     if row.cohort_drawn is False:
         yield f"{where} is of a client that was not drawn, says the coordinator's"
-    facts, theirs = asdict(own), asdict(row)
+    # An attempt that was open when the software was replaced may name its law on one side only.
+    facts, theirs = ({**asdict(one), "noise_kind": law_of(one)} for one in (own, row))
     for name in facts:
         unknown = name in COHORT and facts[name] is None
         if name != "status" and not unknown and facts[name] != theirs[name]:

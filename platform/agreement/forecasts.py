@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from platform.agreement.reading import Agreed
-from platform.protection.ledger_rows import as_releases
+from platform.agreement.reading import Agreed, RunRecords
+from platform.agreement.stopping import releases_of_a_round
 from platform.rounds.phases import COLLECTION, in_rounds
 from privacy import Release, RunningLedger, UnsupportedEvent, affordable_rounds
 
@@ -65,7 +64,7 @@ def rounds_to_come(agreed: Agreed) -> Coming | None:
     """
     if agreed.summary is not None or agreed.config.phase_two_of is not None:
         return None
-    records, training = agreed.spending, _training_rounds(agreed)
+    records, training = agreed.spending, training_rounds(agreed.spending, agreed.config.rounds)
     trained = in_rounds([row.document for row in records.rounds])
     reached = max((int(document["round"]) for document in trained), default=0)
     newest = records.attempt
@@ -73,43 +72,16 @@ def rounds_to_come(agreed: Agreed) -> Coming | None:
         # It is charged already.
         reached = max(reached, newest.round_number)
     coming = sum(number > reached for number in training)
-    return Coming(coming, tuple(_releases_of_a_round(agreed, training)))
+    return Coming(coming, tuple(releases_of_a_round(records.ledger, agreed.config, training)))
 
 
-def _training_rounds(agreed: Agreed) -> range:
-    """Return the numbers of the rounds that train.
+def training_rounds(records: RunRecords, rounds: int) -> range:
+    """Return the numbers of the rounds that train, of which so many are planned.
 
     From 2 where a pool is made once before them, and from 1 where nothing says so yet.
     """
-    records, rounds = agreed.spending, agreed.config.rounds
     newest = records.attempt
     phases = {row.round_number: row.document.get("phase") for row in records.rounds}
     opening = newest is not None and newest.round_number == 1 and newest.plan.get("collects")
     first = 2 if phases.get(1) == COLLECTION or opening else 1
     return range(first, first + rounds)
-
-
-def _releases_of_a_round(agreed: Agreed, training: range) -> Sequence[Release]:
-    config = agreed.config
-    # What is before or after them is the collection of a pool that is made once.
-    rows = [row for row in agreed.spending.ledger if row.round_number in training]
-    if not rows:
-        return ()
-    first = max(rows, key=lambda row: (row.round_number, row.attempt))
-    same = [
-        row
-        for row in rows
-        if (row.round_number, row.attempt, row.pseudonym)
-        == (first.round_number, first.attempt, first.pseudonym)
-    ]
-    found = as_releases(same, config.mechanisms)
-    return [
-        replace(
-            release,
-            status="reserved",
-            left_client=True,
-            # As if it were drawn into each of them.
-            cohort=None if release.cohort is None else replace(release.cohort, is_drawn=True),
-        )
-        for release in found
-    ]

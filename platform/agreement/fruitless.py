@@ -51,7 +51,7 @@ def place_of(row: LedgerRow) -> Place:
 def is_charged(row: LedgerRow) -> bool:
     """Return whether something may have left the row's client.
 
-    A client that a secret draw left out was asked nothing, though it has a row.
+    In ledgers of early versions a client that a secret draw left out has a row, and pays nothing.
     """
     return row.status != "aborted" and row.cohort_drawn is not False
 

@@ -6,9 +6,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 
 from platform.agreement.reading import RunRecords, TrailEntry
+from platform.disk.digests import rows_digest
 from platform.mechanisms import Mechanisms
 from platform.protection.ledger_rows import as_releases
-from platform.rounds.audit_trail import release_facts, reserved_detail
+from platform.rounds.audit_trail import release_facts
 from privacy import UnknownMechanism
 from storage import LedgerRow
 
@@ -81,7 +82,7 @@ def _facts(rows: Sequence[LedgerRow], entry: TrailEntry, mechanisms: Mechanisms)
     if entry.detail.get("clients") != len(rows):
         reserved = entry.detail.get("clients")
         yield f"the ledger has {_of(key, rows)}, but {entry.name} reserved {reserved!r}"
-    elif entry.detail.get("rows_sha256") != reserved_detail(releases)["rows_sha256"]:
+    elif entry.detail.get("rows_sha256") != rows_digest(rows, with_status=False):
         yield f"the ledger's {_of(key, rows)} are not those that {entry.name} reserved"
 
 

@@ -10,7 +10,6 @@ from typing import Any, Final
 import yaml
 
 from platform.config.plain_yaml import read_yaml
-from platform.disk.opening import database_file
 from platform.errors import ConfigError
 from platform.parties.store_files import shared_stores
 from platform.rounds.audit_trail import parsed_detail, run_number
@@ -25,7 +24,6 @@ from storage import (
     UnitOfWork,
     open_client_stores,
 )
-from storage.address import names_server
 
 TRACES: Final = ("summary.json", "metrics.csv", "metrics.jsonl", "clients", "run.lock")
 """What is in a run's folder only once its database knows the run."""
@@ -137,7 +135,6 @@ def _database_of(path: Path) -> str | None:
     """Return name of the database's file by a run's configuration, None where it does not say."""
     try:
         tree = read_yaml(path.read_text(encoding="utf-8"))
-        url = str(tree["storage"]["url"])
-        return database_file(url).name if names_server(url) else Path(url).name
+        return Path(str(tree["storage"]["url"])).name
     except (ConfigError, OSError, ValueError, KeyError, TypeError, RecursionError, yaml.YAMLError):
         return None

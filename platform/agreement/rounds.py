@@ -58,7 +58,8 @@ def _differences(row: RoundRecord, item: TrailEntry) -> Iterator[str]:
     lost = item.entry.action == "round.lost"
     stated = (
         ("attempt", row.attempt, item.detail.get("attempt")),
-        ("survivors", count, 0 if lost else item.detail.get("survivors")),
+        # Of a secret draw the entry commits to the document, and states no number.
+        ("survivors", count, 0 if lost else item.detail.get("survivors", count)),
         ("document", document_digest(row.document), item.detail.get("document_sha256")),
     )
     for name, mine, theirs in stated:

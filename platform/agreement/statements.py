@@ -6,7 +6,9 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
+from platform.agreement.forecasts import training_rounds
 from platform.agreement.reading import Agreed, RunRecords
+from platform.agreement.stopping import stopping_document
 from platform.config import RunConfig
 from platform.protection.ledger_rows import as_releases
 from platform.rounds.documents import SCHEMA_VERSION, epsilon_document, shown_round
@@ -27,6 +29,12 @@ def price(rows: Sequence[LedgerRow], config: RunConfig) -> Epsilons:
     return epsilons(as_releases(rows, config.mechanisms), section.target_delta, section.accountant)
 
 
+def stopping_of(records: RunRecords, config: RunConfig) -> dict[str, Any] | None:
+    """Return what holds however a run's end came about, from its records."""
+    training = training_rounds(records, config.rounds)
+    return stopping_document(records.ledger, config, training)
+
+
 def statement_disagreements(
     summary: Mapping[str, Any], records: RunRecords, config: RunConfig
 ) -> Iterator[str]:
@@ -44,6 +52,9 @@ def statement_disagreements(
         "final": {"epsilon": epsilon_document(spent)},
         "rounds": [_round(records, row.round_number, config) for row in records.rounds],
     }
+    if "stopping" in summary:
+        # Summaries of earlier versions do not have it.
+        expected["stopping"] = stopping_of(records, config)
     stated = {name: summary.get(name) for name in expected}
     final = summary.get("final")
     # The rest of it is of models that nobody keeps apart from the run's own report.
@@ -87,6 +98,7 @@ def unfinished_document(agreed: Agreed) -> dict[str, Any]:
         "delta": config.privacy.target_delta,
         "accountant": spent.accountant,
         "epsilon": epsilon,
+        "stopping": stopping_of(agreed.spending, config),
         "planned_rounds": config.rounds,
         "open_attempt": open_attempt,
         "rounds": [shown_round(row.document) for row in agreed.spending.rounds],

@@ -14,7 +14,9 @@ import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
 
 from methods import MethodError
 from platform.bootstrap.federating import LOCAL_FOLDER, build_terms, section_of
@@ -23,14 +25,17 @@ from platform.config import RunConfig, parse_config
 from platform.config.sections import ModelConfig
 from platform.data.cache import cache_folder
 from platform.data.encoding import cached_encoders, frozen_model, is_public, plain_encoders
-from platform.data.held import task_of_one
+from platform.data.held import task_of_one, task_without_images
 from platform.data.holder_images import TEST_SHARE, load_holding, only_client
+from platform.data.loading import TaskData
+from platform.data.partition import ClientIndices
 from platform.data.preparing import prepared_batch
 from platform.errors import ConfigError, Declined, ProtocolError, UnknownRun
 from platform.experiment.dealing import own_examples
 from platform.experiment.environment import resolve_device
 from platform.experiment.simulation import randomness, trainer_factory
 from platform.experiment.trained import TrainedModel
+from platform.holder.checking import look_at_images
 from platform.holder.host import Host
 from platform.holder.identity import own_credentials, own_identity
 from platform.holder.keeping import Keeping
@@ -52,6 +57,9 @@ from privacy.secure_aggregation import Credentials
 from privacy.transparency import NoteKey
 from storage import ClientStore, open_client_store
 
+if TYPE_CHECKING:
+    from methods.clip.adapter import Backbone
+
 _SPLIT: Final = b"which records test and validate"
 """What the store's secret is hashed with; no handle or receipt is made of these bytes."""
 
@@ -68,13 +76,14 @@ def host_of(
     # Before anybody counts on this client: what is wrong with its key is its owner's to know.
     own_identity(settings)
     store = open_client_store(settings.store_file)
-    join = partial(client_of, settings, store, surroundings=surroundings)
+    consider = partial(admit, settings, surroundings=surroundings)
+    join = partial(client_of, settings, store, surroundings=surroundings, tell=tell)
     keeping = Keeping(settings.storage)
     erase = partial(erase_run, keeping, store)
     for run_id in keeping.runs("left"):
         # Who left may have been killed before all was erased.
         erase(run_id)
-    return Host(folder=settings.storage, join=join, tell=tell, erase=erase)
+    return Host(folder=settings.storage, consider=consider, join=join, tell=tell, erase=erase)
 
 
 def serve_holder(
@@ -92,10 +101,14 @@ def serve_holder(
         ended: Says when to end.
 
     Raises:
-        ConfigError: If the socket cannot be had, or another process has the store.
+        ConfigError: If the socket cannot be had, another process has the store, or the client is
+            in no run yet and a check finds something wrong with its images.
         StorageError: If the store cannot be used.
     """
     with only_process_with(settings):
+        if not Keeping(settings.storage).going_on():
+            # In a run that goes on, ending here would tell its coordinator of the folder.
+            look_at_images(settings)
         host, path = host_of(settings, surroundings, tell), settings.socket_path
         serving = Serving(name=settings.name, path=path, handler=host.handle, tell=tell)
         serving.until(ended, started=lambda: tell(f"{settings.name} listens at {path}"))
@@ -153,14 +166,33 @@ def own_model(settings: HolderSettings, run_id: str, surroundings: Surroundings)
     return OwnModel(model, test)
 
 
-def client_of(
-    settings: HolderSettings, store: ClientStore, offer: Offer, *, surroundings: Surroundings
-) -> Client:
-    """Return the client of an offered run.
+@dataclass(frozen=True, kw_only=True)
+class Admitted:
+    """An offered run as this machine would run it: all but the images.
+
+    Attributes:
+        config: The run's, with this machine's own places.
+        terms: What follows from it.
+        device: Where torch computes.
+        backbone: The frozen model, None without.
+        safeguards: What the client lets be done to it.
+    """
+
+    config: RunConfig
+    terms: RunTerms
+    device: str
+    backbone: Backbone | None
+    safeguards: Safeguards
+
+
+def admit(settings: HolderSettings, offer: Offer, *, surroundings: Surroundings) -> Admitted:
+    """Decide whether a data holder takes part in an offered run.
+
+    What decides is the offer, the settings and what is public of this program and its model: the
+    folder of images is not looked at, so that no offer finds out anything of it.
 
     Args:
         settings: The data holder's.
-        store: Its own, of all runs.
         offer: What the coordinator asks for.
         surroundings: What is taken from outside.
 
@@ -171,41 +203,91 @@ def client_of(
     """
     config = own_config(settings, offer.config, surroundings)
     require_within(settings, config)
+    known = task_without_images(section_of(config).classes)
+    terms, facts, device, backbone = build_terms(config, known, surroundings)
+    _require_same(facts, offer.facts)
+    return Admitted(
+        config=config,
+        terms=terms,
+        device=device,
+        backbone=backbone,
+        safeguards=_safeguards(settings, config, terms),
+    )
+
+
+def client_of(
+    settings: HolderSettings,
+    store: ClientStore,
+    offer: Offer,
+    *,
+    surroundings: Surroundings,
+    tell: Callable[[str], None],
+) -> Client:
+    """Return the client of an offered run.
+
+    Args:
+        settings: The data holder's.
+        store: Its own, of all runs.
+        offer: What the coordinator asks for.
+        surroundings: What is taken from outside.
+        tell: Told what of the holder's folder is left out, for the process's own log.
+
+    Raises:
+        Declined: As for `admit`; never for what is in the folder.
+        ConfigError: As for `admit`; never for what is in the folder.
+        ProtocolError: If the offer is no configuration.
+    """
+    run, run_id = admit(settings, offer, surroundings=surroundings), offer.envelope.run_id
+    config, method = run.config, run.terms.method
+    data, left_out = _own_task(settings, store, config)
+    telling, cache, size = SilentObserver().preparing, cache_folder(config), method.pixel_size
+    cached = cached_encoders(run.backbone, cache, telling, size)
+    try:
+        own = own_examples(data, method, cached, plain_encoders(run.backbone, size))
+    except MethodError as error:
+        raise ConfigError(str(error)) from error
+    for line in (left_out := (*left_out, *own.left_out)):
+        tell(f"run {run_id}: left out: {line}")
+    if left_out:
+        store.add_failure(
+            run_id, 0, 0, reason="images were left out; the log of that time names them"
+        )
+    sets = {LOCAL: own.test, VALIDATION: own.validation}
+    profile = ClientProfile(
+        name=settings.name,
+        run=RunNames(run_id),
+        method=method,
+        data=own.train,
+        protection=run.terms.protection,
+        randomness=own_randomness(config),
+        safeguards=run.safeguards,
+        measured=MeasuredSets({n: EvaluationSet(found, data.classes) for n, found in sets.items()}),
+    )
+    return Client(profile, store, trainer_factory(config, run.device, run.terms.protection))
+
+
+def _own_task(
+    settings: HolderSettings, store: ClientStore, config: RunConfig
+) -> tuple[TaskData, tuple[str, ...]]:
+    """Return the task with the holder's own images, without any where its folder is unusable.
+
+    By now the run was accepted, and whether a client answers may not depend on its images. What is
+    left out is said in one sentence each.
+    """
+    classes, share = section_of(config).classes, config.task.validation_share
     # Where no folder says which images test or validate: for good, whatever run asks, and nobody
     # else can tell.
     key = hmac.digest(store.identity.handle_secret, _SPLIT, "sha256")
-    images = load_holding(
-        settings.data.root,
-        section_of(config).classes,
-        test_share=TEST_SHARE,
-        key=key,
-        hints=own_hints(settings),
-    )
-    share = config.task.validation_share
-    data = task_of_one(images, only_client(images, validation_share=share, key=key))
-    terms, facts, device, backbone = build_terms(config, data, surroundings)
-    _require_same(facts, offer.facts)
-    method, protection = terms.method, terms.protection
-    tell, cache = SilentObserver().preparing, cache_folder(config)
-    encoders = cached_encoders(backbone, cache, tell, method.pixel_size)
     try:
-        train, test, validation = own_examples(data, method, encoders)
-    except MethodError as error:
-        raise ConfigError(str(error)) from error
-    sets = {LOCAL: EvaluationSet(test, data.classes)}
-    if validation is not None:
-        sets[VALIDATION] = EvaluationSet(validation, data.classes)
-    profile = ClientProfile(
-        name=settings.name,
-        run=RunNames(offer.envelope.run_id),
-        method=method,
-        data=train,
-        protection=protection,
-        randomness=own_randomness(config),
-        safeguards=_safeguards(settings, config, terms),
-        measured=MeasuredSets(sets),
-    )
-    return Client(profile, store, trainer_factory(config, device, protection))
+        images, left_out = load_holding(
+            settings.data.root, classes, test_share=TEST_SHARE, key=key, hints=own_hints(settings)
+        )
+        rows = only_client(images, validation_share=share, key=key)
+    # Of any kind: which one could be chosen by who has put something into the folder.
+    except Exception as error:
+        nothing, none = task_without_images(classes).dataset, np.zeros(0, np.int64)
+        return task_of_one(nothing, ClientIndices(none, none)), (f"all images: {error}",)
+    return task_of_one(images, rows), left_out
 
 
 def own_config(settings: HolderSettings, offered: bytes, surroundings: Surroundings) -> RunConfig:

@@ -171,15 +171,15 @@ def sweep(
     on: Annotated[
         str | None,
         typer.Option(
-            help="slurm or dask: a job a cell, each with a database of its own in OUTPUT/cells, a "
-            "folder that all machines see."
+            help="dask: a job a cell, each with a database of its own in OUTPUT/cells, a folder "
+            "that all machines see."
         ),
     ] = None,
     cluster: Annotated[
         list[str] | None,
         typer.Option(
-            help="KEY=VALUE: timeout_min=60 for each job; slurm_partition=gpu and others of "
-            "Slurm's; scheduler=tcp://HOST:8786 of Dask's."
+            help="KEY=VALUE: timeout_min=60 for each job; scheduler=tcp://HOST:8786, or "
+            "scheduler_file=FILE."
         ),
     ] = None,
     reference: Reference = False,

@@ -191,6 +191,8 @@ def closing_words(document: Document) -> Iterator[str]:
     if any(one["reserved"]["releases"] for one in document["clients"]):
         yield RESERVED
     yield f"note: lifetime: {document['lifetime_covers']}"
+    for text in sorted({one["lifetime"]["holds"] or "" for one in document["clients"]} - {""}):
+        yield f"note: lifetime: {text}"
     for one in document["clients"]:
         if one["lifetime"]["problem"] is not None:
             problem = one["lifetime"]["problem"]

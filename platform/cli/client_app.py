@@ -220,9 +220,10 @@ def receipts_verify(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Compute epsilon anew from receipts alone; exit code 3 names what a coordinator hid or forked.
+    """Compute epsilon anew from receipts alone; exit code 3 says that they do not hold.
 
-    With CONFIG the client's own ledger is held against them as well.
+    With CONFIG the client's own ledger is held against them as well. With --compare the signed
+    heads of equal size are compared; where two files have none in common, the exit code is 3 too.
     """
     from platform.cli.receipts import verify_receipts
 

@@ -39,7 +39,7 @@ def evaluate_command(config: Path, run_id: str, *, as_json: bool) -> None:
         print_json({"run_id": run_id, "accuracy": accuracy, "test_images": found.tested})
         return
     if accuracy is None:
-        console().print("there are no test images here")
+        console().print("there are no test images here that can be read; see `check`")
         return
     console().print(f"accuracy {fraction(accuracy)} on {found.tested} own test images")
 

@@ -27,7 +27,7 @@ from platform.experiment.trained import TrainedModel
 from platform.parties.profile import view_of
 from platform.rounds.audit_trail import AuditTrail
 from platform.rounds.observing import SilentObserver
-from platform.wire.codec import decode_arrays
+from platform.rounds.progress import decode_state
 
 MOST_BYTES: Final = 1_000_000
 """Of one text that is classified."""
@@ -78,7 +78,7 @@ def _trained(simulation: Simulation, summary: Mapping[str, Any], client: int | N
     with run.records.read() as uow:
         latest = uow.states.latest(run.source)
     # A run that could afford no round has the state that it started from.
-    state = run.terms.initial_state() if latest is None else decode_arrays(latest.blob)
+    state = run.terms.initial_state() if latest is None else decode_state(latest.blob)[0]
     method, names = run.terms.method, list(clients)
     if client is None:
         view = ClientView(method.broadcast(state), (), {})

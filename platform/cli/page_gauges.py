@@ -67,7 +67,7 @@ def _rounds(uow: UnitOfWork, run: RunRecord) -> list[Mapping[str, Any]]:
 def _epsilon(last: Sequence[Last]) -> Gauge:
     return Gauge(
         name="sotto_epsilon",
-        help="Epsilon of the worst client, cumulative, as the last round states it.",
+        help="Epsilon of the worst client, cumulative, for a round fixed beforehand.",
         labels=("run", "adversary"),
         values=[
             ((run_id, name), _number(one["epsilon"][name]))

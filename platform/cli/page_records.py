@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -42,10 +41,8 @@ from storage import (
     NotFound,
     RoundRecord,
     RunRecord,
-    StorageError,
     UnitOfWork,
 )
-from storage.address import names_server
 from storage.files import stamp_of
 
 TRIES: Final = 5
@@ -231,18 +228,10 @@ class PageRecords:
 
     def stamp(self) -> str:
         """Return a text that is another one whenever something was written."""
-        if not names_server(self._storage):
-            return stamp_of(self._file)
-        # One that cannot be reached is told of by whoever asks for what is in it.
-        with suppress(StorageError):
-            if self._is_there():
-                return self._patiently(Database.stamp)
-        return ""
+        return stamp_of(self._file)
 
     def _is_there(self) -> bool:
-        """Whether there is a database; once opened, a server is not asked again."""
-        known = self._database
-        return (known is not None and known.is_on_server) or is_there(self._storage)
+        return is_there(self._storage)
 
     def _patiently(self, read: Callable[[Database], T]) -> T:
         return _again(lambda: read(self._open()), self._forget)

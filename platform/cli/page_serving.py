@@ -42,7 +42,7 @@ def page_command(asked: PlaceAsked, storage: str, socket: Path | None) -> None:
     except ImportError as error:
         raise ConfigError(
             f"serve: needs {error.name}, which is not installed; valid after "
-            "`pip install 'sotto[serve]'`"
+            "`.venv/bin/pip install -e '.[serve]'` in the checkout"
         ) from error
 
     def tell(address: str) -> None:

@@ -26,8 +26,8 @@ from platform.page import Cell, Plot, Point, Sheet, Table
 RUNS_A_PAGE: Final = 50
 ENTRIES_A_PAGE: Final = 100
 READERS: Final = (
-    "Who reads this page is not `observer`: audit log and budgets tell who was in which cohort, "
-    "which the epsilon for observer may count on to stay secret."
+    "Who reads this page is not `observer`, who sees the final model only: this page shows every "
+    "round, and when it was."
 )
 
 

@@ -118,7 +118,7 @@ def _require_layout() -> None:
     except ImportError as error:
         raise ConfigError(
             "--format: pdf needs WeasyPrint, which is not installed; valid: table, json, html, or "
-            "pdf after `pip install 'sotto[pdf]'`"
+            "pdf after `.venv/bin/pip install -e '.[pdf]'` in the checkout"
         ) from error
     except OSError as error:
         raise ConfigError(

@@ -50,7 +50,7 @@ def verify_receipts(
 
     Raises:
         ConfigError: A file is none of these, or there is no store.
-        Exit: With the code for records that do not hold.
+        Exit: With the code for records that do not hold, also where nothing could be compared.
     """
     trusted = None if key is None else parse_key(key)
     kept, own = _source(source)
@@ -58,6 +58,8 @@ def verify_receipts(
     compared: list[dict[str, Any]] = []
     for path in compare:
         forked, common = forks(found, verified(read_receipts(path), key=trusted))
+        if not common:
+            forked.append(f"{path}: no head is in common, so nothing could be compared")
         compared.append({"file": str(path), "common": common, "problems": forked})
     bound = [_bound(path, found) for path in uploads]
     problems = [p for run in found for p in run.problems]
@@ -170,8 +172,7 @@ def _print(found: Sequence[RunReceipts], compared: Sequence[Mapping[str, Any]]) 
         rows.append((run.run_id, run.count, run.rounds, known, *spent, len(run.problems)))
     console().print(table(None, _NAMES, rows))
     for other in compared:
-        alike = "no head is" if not other["common"] else f"{other['common']} heads are"
-        console().print(printable(f"{other['file']}: {alike} in common"))
+        console().print(printable(f"{other['file']}: {other['common']} heads are in common"))
     for run in found:
         for problem in run.problems:
             typer.echo(f"error: run {printable(run.run_id)}: {printable(problem)}", err=True)

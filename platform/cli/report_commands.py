@@ -38,26 +38,11 @@ def report(
         Path | None,
         typer.Option(metavar="FILE", help="What `audit-privacy --json` printed, for the report."),
     ] = None,
-    tensorboard: Annotated[
-        Path | None,
-        typer.Option(metavar="FOLDER", help="Write its rounds as TensorBoard reads them instead."),
-    ] = None,
     storage: Storage = DEFAULT_STORAGE,
     as_json: Json = False,
 ) -> None:
     """Show a run: accuracy, epsilon and traffic of every round; or make its privacy report."""
-    is_plain = format_ is None and not compare and output is None and audit is None
-    if tensorboard is not None:
-        from platform.cli.event_files import events_command
-
-        if not is_plain:
-            raise ConfigError(
-                "--tensorboard: it stands alone; --format, --compare, --output and --audit are"
-                " for the privacy report"
-            )
-        events_command(run_id, tensorboard, storage, as_json=as_json)
-        return
-    if is_plain:
+    if format_ is None and not compare and output is None and audit is None:
         from platform.cli.reporting import print_report
 
         print_report(run_id, storage, as_json=as_json)

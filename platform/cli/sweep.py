@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import typer
 from rich.progress import TaskID, TextColumn
@@ -19,7 +20,7 @@ from platform.cli.output import WithBar, console, epsilon, fraction, print_json,
 from platform.config import Sources
 from platform.errors import ConfigError
 from platform.experiment.environment import resolve_device
-from platform.sweeping.clusters import Cluster, cluster_of
+from platform.sweeping.dask_jobs import cluster_of
 from platform.sweeping.grid import (
     Cell,
     Grid,
@@ -93,7 +94,7 @@ class ClusterOptions:
     """Where cells run, as text of the command line.
 
     Attributes:
-        on: `slurm` for a job a cell, None for worker processes here.
+        on: `dask` for a job a cell, None for worker processes here.
         settings: Of `--cluster`.
     """
 
@@ -143,7 +144,7 @@ def sweep_command(
     _report_failures(outcomes)
 
 
-def _own_database(cell: Cell, cluster: Cluster | None) -> str | None:
+def _own_database(cell: Cell, cluster: Mapping[str, Any] | None) -> str | None:
     return None if cluster is None else f"{CELLS}/{database_name(cell)}"
 
 
@@ -164,7 +165,7 @@ def _print(tables: Sequence[Table], folder: Path) -> None:
     out.print(f"written to {folder}", soft_wrap=True)
 
 
-def _cluster(options: ClusterOptions, storage: str) -> Cluster | None:
+def _cluster(options: ClusterOptions, storage: str) -> Mapping[str, Any] | None:
     """Return where jobs go, None for nowhere.
 
     Raises:
@@ -172,9 +173,7 @@ def _cluster(options: ClusterOptions, storage: str) -> Cluster | None:
     """
     if options.on is None:
         if options.settings:
-            raise ConfigError(
-                "--cluster: means nothing without --on; valid is --on slurm or --on dask as well"
-            )
+            raise ConfigError("--cluster: means nothing without --on; valid is --on dask as well")
         return None
     if storage != DEFAULT_STORAGE:
         raise ConfigError(

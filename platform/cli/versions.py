@@ -28,8 +28,10 @@ def version_text(root: Path = ROOT) -> str:
 
 def _declared(root: Path) -> str | None:
     """Return a checkout's own version, as what is installed may be another; None of no checkout."""
+    from platform.experiment.environment import OWN
+
     try:
         project = tomllib.loads((root / "pyproject.toml").read_text("utf-8"))["project"]
     except (OSError, ValueError, KeyError):
         return None
-    return str(project["version"]) if project.get("name") == "sotto" else None
+    return str(project["version"]) if project.get("name") == OWN else None

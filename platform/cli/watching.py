@@ -16,8 +16,8 @@ NAMES = ("round", "cohort", "accuracy", "std", "worst", "epsilon s/p/o", "s/n", 
 def heading(delta: float) -> str:
     """Return the lines above the rounds, which fit into 80 columns."""
     legend = (
-        f"epsilon of server/peers/observer at delta {delta:g}, cumulative; cohort (lost);\n"
-        's/n: signal to noise, 95% interval or "below" detection; bytes a client'
+        f"epsilon of server/peers/observer at delta {delta:g}, for a round fixed beforehand;\n"
+        'cohort (lost); s/n: signal to noise, 95%, or "below" detection; bytes a client'
     )
     return f"{legend}\n{_aligned(NAMES)}"
 
@@ -49,7 +49,7 @@ def _short(bytes_in_words: str) -> str:
 
 def round_cells(document: Mapping[str, Any]) -> tuple[str, ...]:
     """Return what stands in each column of `NAMES` for one round."""
-    accuracy, spent = document["accuracy"], document["epsilon"]
+    accuracy, spent, seconds = document["accuracy"], document["epsilon"], document["seconds"]
     return (
         str(document["round"]),
         _cohort(document),
@@ -60,7 +60,7 @@ def round_cells(document: Mapping[str, Any]) -> tuple[str, ...]:
         _interval(document["signal_to_noise"]),
         size(document["bytes_up"]),
         size(document["bytes_down"]),
-        f"{document['seconds']:.{0 if document['seconds'] >= 1000 else 1}f}",
+        "-" if seconds is None else f"{seconds:.{0 if seconds >= 1000 else 1}f}",
     )
 
 

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from typing import assert_never
 
 from platform.config.schema import RunSections
+from privacy import PRICED_LAWS
 
 NOISE_KEYS = (
     "clipping_norm",
@@ -183,6 +184,12 @@ def _noise_distribution(config: RunSections) -> Iterator[str]:
         yield (
             f"privacy.noise_distribution: {config.noise_distribution} is not available under "
             f"{config.privacy.mechanism}; valid: {', '.join(valid)}"
+        )
+    elif config.noise_distribution not in PRICED_LAWS:
+        yield (
+            f"privacy.mechanism: {config.privacy.mechanism} adds noise of the law "
+            f"{config.noise_distribution}, which no accountant prices; valid: a mechanism whose "
+            f"noise has one of the laws {', '.join(PRICED_LAWS)}"
         )
 
 

@@ -14,7 +14,7 @@ from platform.config.privacy_rules import privacy_problems, unknown_mechanism
 from platform.config.schema import RunSections
 from platform.config.training_rules import training_problems
 from storage import InvalidRecordError
-from storage.address import require_no_password
+from storage.address import file_of
 
 _RANDOM = ("dirichlet", "domain_dirichlet", "shared_ratio")
 KINDS_WITH = {
@@ -65,7 +65,7 @@ def _problems(config: RunSections) -> Iterator[str]:
 
 def _storage(config: RunSections) -> Iterator[str]:
     try:
-        require_no_password(config.storage.url)
+        file_of(config.storage.url)
     except InvalidRecordError as error:
         yield str(error)
 

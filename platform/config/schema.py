@@ -326,7 +326,7 @@ class RunSections(Section):
         return drawn and amplifies and always and not self.secure_aggregation.enabled
 
     @property
-    def noise_distribution(self) -> NoiseDistribution | None:
+    def noise_distribution(self) -> str | None:
         """The law of the noise, by default the mechanism's usual one; None without noise."""
         if self.privacy.noise_distribution is not None:
             return self.privacy.noise_distribution

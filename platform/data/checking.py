@@ -126,7 +126,7 @@ def check_folder(name: str, request: DataRequest, tell: Telling) -> FolderReport
     except DataError as error:
         refusal = str(error)
     sizes = counts(dataset)["train"]["by_class"]
-    found = {**_examine(dataset, tell), "few": _few(sizes), "slips": _slips(sizes)}
+    found = {**examine(dataset, tell), "few": _few(sizes), "slips": _slips(sizes)}
     return FolderReport(
         info=info,
         refusal=refusal,
@@ -184,8 +184,16 @@ class _First(NamedTuple):
     name: str
 
 
-def _examine(dataset: Dataset, tell: Telling) -> dict[str, list[str]]:
-    """Return sentences of images that do not open, and pairs of examples that are the same."""
+def examine(dataset: Dataset, tell: Telling) -> dict[str, list[str]]:
+    """Open every example; sentences of images that do not open, and of examples that are the same.
+
+    Args:
+        dataset: All examples.
+        tell: Hears of progress.
+
+    Returns:
+        What was found, by `FAULTS` and as `copies`.
+    """
     total, done = dataset.train.num_examples + dataset.test.num_examples, 0
     seen: dict[bytes, _First] = {}
     found: dict[str, list[str]] = {kind: [] for kind in (*FAULTS, "copies")}

@@ -11,8 +11,6 @@ split, or test images of training images, and nobody would see it from the numbe
 
 from __future__ import annotations
 
-import os
-import stat
 import unicodedata
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -142,8 +140,8 @@ def recognise(root: Path, *, beside: Collection[str] = ()) -> FolderReading:
 
     Raises:
         DataError: If it is not there, can be read in two ways or in none, holds no image, holds
-            one class under two spellings, or has anything in it that is no readable image, lies
-            outside of a class's folder, or is a link out of the folder.
+            one class under two spellings, or has anything in it that is not called as an image,
+            lies outside of a class's folder, or is a link out of the folder.
     """
     if not is_there(root, folder=True):
         raise DataError(f"task.root: {str(root)!r} is no folder; valid is one with {LAYOUTS}")
@@ -263,7 +261,7 @@ def _part(
 
 
 def _images(folder: Path, root: Path) -> tuple[str, ...]:
-    """Return names of a class folder's images, each of which can be read by its rights."""
+    """Return names of a class folder's images."""
     name = folder.name
     if len(name) > LONGEST_NAME or not name.isprintable() or not folded(name):
         raise DataError(
@@ -276,31 +274,7 @@ def _images(folder: Path, root: Path) -> tuple[str, ...]:
             f"task.root: {str(folder / inside[0])!r} is a folder in what should be a class's "
             f"folder; valid are {LAYOUTS}"
         )
-    names = image_names(folder, root)
-    for image in names:
-        _require_readable(folder / image)
-    return names
-
-
-def _require_readable(path: Path) -> None:
-    """Refuse a file that can be no image, without opening it."""
-    try:
-        status = path.stat()
-    except OSError as error:
-        raise _unreadable(path, str(error.strerror)) from error
-    if not stat.S_ISREG(status.st_mode):
-        raise _unreadable(path, "it is no regular file")
-    if not status.st_size:
-        raise _unreadable(path, "it has 0 bytes")
-    if not os.access(path, os.R_OK, effective_ids=os.access in os.supports_effective_ids):
-        raise _unreadable(path, "Permission denied")
-
-
-def _unreadable(path: Path, reason: str) -> DataError:
-    return DataError(
-        f"task.root: {str(path)!r} cannot be read ({reason}); valid is an image file that this "
-        "user may read"
-    )
+    return image_names(folder, root)
 
 
 def _require_one_spelling(reading: FolderReading) -> None:

@@ -8,6 +8,7 @@ later, and what a file or its folder is called, moves no other image from one si
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -41,8 +42,11 @@ def load_holding(
     test_share: float,
     key: bytes,
     hints: Hints | None = None,
-) -> Dataset:
-    """Return one data holder's images, which stay in their files.
+) -> tuple[Dataset, tuple[str, ...]]:
+    """Return one data holder's images, which stay in their files, and what of them is left out.
+
+    A class folder that is none of the federation's classes is left out alone, and so is a file that
+    cannot be read: what is wrong with one image changes nothing of the others.
 
     Args:
         root: Its folder, of a layout that `recognise_own` knows.
@@ -52,15 +56,32 @@ def load_holding(
         key: Decides which; a secret of the holder, always the same.
         hints: What the holder says of the folder; None for nothing.
 
+    Returns:
+        The images, and one sentence for each folder or file that is left out.
+
     Raises:
-        DataError: If the folder is refused, a class folder is none of the classes, a file cannot
-            be read.
+        DataError: If the folder is refused, or nothing is left to train on.
     """
     reading = recognise_own(root, hints or Hints(), one_holder=True)
     (group,) = reading.groups.values()
-    labels = labels_of(reading.root, reading.words, classes)
+    labels: dict[str, int] = {}
+    left_out = []
+    for name, called in reading.words.items():
+        try:
+            labels |= labels_of(reading.root, {name: called}, classes)
+        except DataError as error:
+            left_out.append(str(error))
+    group = replace(group, listed=tuple(i for i in group.listed if i.name in labels))
+    files, readable = group.files(group.root, tuple(i.path for i in group.listed)), []
+    for row, image in enumerate(group.listed):
+        try:
+            files.bytes_of(row)
+            readable.append(image)
+        except DataError as error:
+            left_out.append(str(error))
+    group = replace(group, listed=tuple(readable))
     rows = holder_rows(group, labels, test_share=test_share, key=key)
-    return dataset_of(
+    dataset = dataset_of(
         HELD,
         group.root,
         rows,
@@ -70,6 +91,7 @@ def load_holding(
         files=reading.files,
         holds_back=(0,) if "validation" in group.parts else (),
     )
+    return dataset, tuple(left_out)
 
 
 def only_client(
@@ -138,7 +160,7 @@ def holder_rows(
         domain: Of all of them.
 
     Raises:
-        DataError: If a file cannot be read.
+        DataError: If a file cannot be read, or nothing is left to train on.
     """
     rows: dict[Use, list[Row]] = {"train": [], "validation": [], "test": []}
     left = [image for image in group.listed if image.use != "validation"]

@@ -228,7 +228,7 @@ def _table(path: Path) -> Any:
     except ImportError as error:
         raise DataError(
             "task.root: saved data sets of Hugging Face are read with pyarrow, which is not "
-            "installed; valid: pip install 'sotto[hf]'"
+            "installed; valid after `.venv/bin/pip install -e '.[hf]'` in the checkout"
         ) from error
     try:
         table = pa.ipc.open_stream(pa.memory_map(str(path))).read_all()

@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import hashlib
 import json
+import secrets
 from collections.abc import Iterable, Mapping
 from dataclasses import fields
 from typing import Any, Final
 
 from storage import LedgerRow
 
+SALT: Final = "salt"
+"""A random text in a document that tells of a secret draw, so that its digest is a commitment."""
 _WRITER: Final = json.JSONEncoder(sort_keys=True, separators=(",", ":"))
 _NAMES: Final = tuple(field.name for field in fields(LedgerRow))
 
@@ -27,6 +30,11 @@ def document_digest(document: Mapping[str, Any]) -> str:
     """Digest a JSON object: keys sorted, no white space, ASCII, Python's numbers."""
     text = json.dumps(document, sort_keys=True, separators=(",", ":"), allow_nan=False)
     return bytes_digest(text.encode("ascii"))
+
+
+def salted(document: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a document whose digest nobody can guess who has not read it."""
+    return {**document, SALT: secrets.token_hex(32)}
 
 
 def rows_digest(rows: Iterable[LedgerRow], *, with_status: bool) -> str:

@@ -26,10 +26,8 @@ from methods.interface.over import OverMethod
 from platform.config import RunConfig
 from platform.disk.files import write_text
 from platform.errors import RunStopped
-from platform.protection.uploads import Protection
 from platform.rounds.run import RunTerms
 from platform.wire.vectors import Spec, unflatten, vector_length
-from privacy import DistributedNoise, WithoutShare
 from privacy.auditing import Canaries, commitment_to, new_key
 
 KEY_FILE: Final = "canaries.key"
@@ -128,15 +126,6 @@ def methods_of(
     ]
     # Those of one direction send the same.
     return {name: each[i % len(each)] for i, name in enumerate(config.canary_names)}
-
-
-def colluding(protection: Protection) -> Protection:
-    """Return what protects a canary: all that protects others, but for its share of the noise."""
-    sums = protection.sums
-    if not isinstance(sums.mechanism, DistributedNoise):
-        return protection
-    bare = dataclasses.replace(sums, mechanism=WithoutShare(sums.mechanism))
-    return dataclasses.replace(protection, sums=bare)
 
 
 NOTHING_LEARNT: Final = Examples({"labels": np.zeros(0, np.int64)})

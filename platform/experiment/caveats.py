@@ -16,7 +16,6 @@ from platform.mechanisms import Circumstances
 from platform.rounds.departures import LEFT, departures
 from platform.rounds.phases import has_collection
 from platform.rounds.run import Run
-from storage.address import names_server
 
 OF_RUN: Final = "the run "
 ENDED_EARLY: Final = f"{OF_RUN}ended before round "
@@ -251,11 +250,6 @@ def _pool(run: Run, documents: Sequence[Mapping[str, Any]], *, is_made: bool) ->
     if rules is None or (rules.policy.fixed and not _was_collected(run, documents)):
         return
     yield "expert pool: against server and peers its entries are linkable; only epsilon bounds them"
-    if names_server(run.terms.config.storage.url):
-        yield (
-            "expert pool: disk is not covered, as the database is on a server, which keeps what was"
-            " deleted, and when"
-        )
     if rules.policy.fixed:
         yield from _fixed_pool(run, opens=rules.policy.opens, is_made=is_made)
         return

@@ -13,8 +13,9 @@ from platform.config.randomness import stream
 from platform.config.run import RunConfig
 from platform.data.dataset import Split
 from platform.data.duplicates import require_one_label
+from platform.data.images import ImageFiles
 from platform.data.loading import CommonRows, TaskData
-from platform.data.preparing import Encoders, prepared_arrays
+from platform.data.preparing import CHUNK, Encoders, prepared_arrays
 from platform.data.public import public_rows
 from platform.data.rows import Rows
 from platform.experiment.evaluation import EvaluationPlan, NewClient, Panel
@@ -111,27 +112,70 @@ def deal_examples(
     return train, plan
 
 
-def own_examples(
-    data: TaskData, method: Method, encoders: Encoders
-) -> tuple[Examples, Examples, Examples | None]:
-    """Return a client's own training, test and validation examples, of the last None without any.
+@dataclass(frozen=True)
+class OwnExamples:
+    """What a client in a process of its own learns with and is measured on.
+
+    Attributes:
+        train: Its training examples.
+        test: Its test examples.
+        validation: Its validation examples.
+        left_out: One sentence for each of its examples that nothing could be made of.
+    """
+
+    train: Examples
+    test: Examples
+    validation: Examples
+    left_out: tuple[str, ...] = ()
+
+
+def own_examples(data: TaskData, method: Method, cached: Encoders, plain: Encoders) -> OwnExamples:
+    """Return a client's own examples, whatever some of its images are: each stands for itself.
+
+    An image that cannot be read or encoded is left out alone, so that it changes nothing of what
+    is made of all others; and a cache that cannot be written only takes time.
 
     Args:
-        data: The task as the one client knows it.
+        data: The task as the one client knows it; it may have no image.
         method: Says what it needs, and what it keeps of that.
-        encoders: From images to arrays.
+        cached: From images to arrays.
+        plain: The same without a cache.
 
     Raises:
-        DataError: If an image cannot be read, or two examples that are the same have two labels.
+        ConfigError: If the method does not work with any image.
     """
-    (rows,), dataset = data.clients, data.dataset
-    learnt, measured = _rows_of([rows.train, rows.validation]), _rows_of([rows.test])
-    require_one_label(dataset, learnt, measured)
-    held = _Held.of(method, dataset.train, learnt, encoders)
-    # Of no test image nothing is encoded; none of the training examples has the same shapes.
-    shown = _Held.of(method, dataset.test, measured, encoders) if len(measured) else held
-    validation = held.select(rows.validation) if len(rows.validation) else None
-    return held.select(rows.train), shown.select(rows.test), validation
+    (rows,), dataset, left_out = data.clients, data.dataset, list[str]()
+    zero, one = np.zeros(1, np.int64), np.arange(1)
+    # A black image shows the names, types and shapes of what comes of any.
+    black = Split(np.zeros((1, 8, 8, 3), np.uint8), zero, zero)
+    nothing = _Held.of(method, black, one, plain).select(one[:0])
+
+    def joined(parts: Sequence[Examples]) -> Examples:
+        names = nothing.arrays
+        return Examples({n: np.concatenate([part.arrays[n] for part in parts]) for n in names})
+
+    def read(split: Split, rows: Indices) -> Examples:
+        """Return what can be read; what fails together is tried by halves."""
+        for encoders in (cached, plain):
+            try:
+                return joined([nothing, _Held.of(method, split, rows, encoders).select(rows)])
+            # Decoders and encoders raise what they like at an image that is made for it.
+            except Exception as error:
+                failed = f"{type(error).__name__}: {error}"
+        if len(rows) == 1:
+            files = split.images
+            where = files.paths[int(rows[0])] if isinstance(files, ImageFiles) else "an image"
+            left_out.append(f"{where}: {failed}")
+            return nothing
+        half = len(rows) // 2
+        return joined([read(split, rows[:half]), read(split, rows[half:])])
+
+    def chosen(split: Split, rows: Indices) -> Examples:
+        starts = range(0, len(rows), CHUNK)
+        return joined([nothing, *(read(split, rows[i : i + CHUNK]) for i in starts)])
+
+    train, validation = (chosen(dataset.train, part) for part in (rows.train, rows.validation))
+    return OwnExamples(train, chosen(dataset.test, rows.test), validation, tuple(left_out))
 
 
 def measuring_of(config: RunConfig) -> Measuring | None:

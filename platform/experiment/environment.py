@@ -9,7 +9,10 @@ from pathlib import Path
 
 from platform.errors import ConfigError
 
-RECORDED = ("sotto", "torch", "open_clip_torch", "opacus", "numpy", "scipy", "dp-accounting")
+OWN = "sotto-fl"
+"""This distribution, as pip knows it."""
+
+RECORDED = (OWN, "torch", "open_clip_torch", "opacus", "numpy", "scipy", "dp-accounting")
 
 
 def resolve_device(name: str) -> str:
@@ -47,7 +50,7 @@ def environment(device: str) -> dict[str, str | None]:
 
 def sotto_version() -> str:
     """Return the version of this program; empty in a checkout that nobody installed."""
-    return _version("sotto") or ""
+    return _version(OWN) or ""
 
 
 def _version(name: str) -> str | None:

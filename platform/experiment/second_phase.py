@@ -24,7 +24,7 @@ from platform.experiment.resuming import require_same_releases
 from platform.parties.store_files import client_names, stores_file
 from platform.protection.uploads import Protection
 from platform.rounds.audit_trail import AuditTrail
-from platform.rounds.progress import Progress
+from platform.rounds.progress import Progress, decode_state
 from platform.rounds.run import Run
 from platform.wire.codec import decode_arrays
 from storage import Database, open_client_stores
@@ -100,7 +100,7 @@ def require_fitting_pool(database: Database, config: RunConfig, method: Method) 
         )
     start = method.init_server(stream(config.seed_of("initialisation"), "server"))
     shared = {name: array.shape for name, array in start.items()}
-    state = decode_arrays(latest.blob)
+    state = decode_state(latest.blob)[0]
     _require_shapes("a shared tensor of another shape", shared, state, source)
     wanted = {name: tensor.shape for name, tensor in policy.spec.items()}
     for entry in entries:
@@ -205,7 +205,7 @@ def take_up(run: Run, source: str) -> Progress:
         AuditTrail(uow.audit, run.run_id).run_begins(0)
         uow.runs.set_status(run.run_id, "running")
     last = rounds[-1]
-    state = {} if latest is None else decode_arrays(latest.blob)
+    state = {} if latest is None else decode_state(latest.blob)[0]
     # The first run's clients have personalised, so that is what counts last for each of them.
     committed = dict.fromkeys(run.roll.clients, run.terms.final_attempt)
     return Progress(

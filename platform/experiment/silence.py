@@ -14,11 +14,10 @@ run's seed, whatever the run's own.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from methods import Arrays, ClientView
 from platform.config.randomness import stream
@@ -26,7 +25,7 @@ from platform.experiment.evaluation import Measured, measured
 from platform.experiment.simulation import Simulation
 from platform.parties.profile import ClientProfile, PersonalState, first_state, view_of
 from platform.parties.totality import forget, personalise, train_or_stay
-from platform.protection.uploads import Protection
+from platform.protection.uploads import Prepared, Protection
 from platform.rounds.aggregating import aggregate_of
 from platform.rounds.observing import Observer
 from platform.rounds.phases import in_rounds
@@ -35,7 +34,7 @@ from platform.wire.entries import entry_base
 from platform.wire.experts import encode_entry
 from platform.wire.layout import Summed, Totals
 from platform.wire.transport import ClientId
-from privacy import NoiseSource, SeededNoise
+from privacy import NO_STATE, NoiseSource, NoiseState, SeededNoise
 from storage import PoolEntry
 
 
@@ -101,6 +100,7 @@ class _Silent:
         pool: All living entries.
         served: The same as they are served, None before there are any.
         states: What each client keeps, by name, where it has taken part.
+        noise_states: What the noise of each client, and of the server, goes on from.
     """
 
     simulation: Simulation
@@ -109,6 +109,7 @@ class _Silent:
     pool: list[PoolEntry] = field(default_factory=list)
     served: ResidentPool | None = None
     states: dict[ClientId, PersonalState] = field(default_factory=dict)
+    noise_states: dict[str, NoiseState] = field(default_factory=dict)
 
     def play(self, observer: Observer) -> Measured:
         """Return all clients' accuracy once its rounds are over."""
@@ -126,21 +127,21 @@ class _Silent:
         terms, number = self.simulation.run.terms, document["round"]
         # Canaries have no part in what the others' uploads were worth.
         survivors = [n for n in document["survivors"] if n in self.simulation.population.clients]
-        vectors, entries = {}, {}
+        sent: dict[ClientId, Prepared] = {}
         for name in survivors:
             broadcast = terms.method.broadcast(state, name)
             self._train(name, number, broadcast)
-            vectors[name], entries[name] = self._upload(protection, broadcast, (name, number))
-        summed = self._sum(protection, document, list(vectors.values()))
+            sent[name] = self._upload(protection, broadcast, (name, number))
+        summed = self._sum(protection, document, list(sent.values()))
         base = terms.method.broadcast(state)
-        opened = {n: protection.open_entry(e, base) for n, e in entries.items() if e}
+        opened = {n: protection.open_entry(p.entry, base) for n, p in sent.items() if p.entry}
         length = protection.layout.coordinates
-        shown = {name: vector[:length] for name, vector in vectors.items()}
+        shown = {name: prepared.vector[:length] for name, prepared in sent.items()}
         aggregate = aggregate_of(
             terms,
             summed,
             len(survivors),
-            None if protection.masked else shown,
+            None if protection.masked or protection.mechanism.facts.is_bare_to_server else shown,
             groups=protection.sums.group_reading(summed),
         )
         rng = stream(terms.config.seed, "server", number)
@@ -178,28 +179,35 @@ class _Silent:
 
     def _upload(
         self, protection: Protection, broadcast: Arrays, whose: tuple[ClientId, int]
-    ) -> tuple[NDArray[np.float64], Arrays]:
+    ) -> Prepared:
         """Return zeros as they leave a client, and its entry: the broadcast, as it leaves one."""
         if self.noised:
-            prepared = protection.prepare_nothing(broadcast, self._noise("upload", *whose))
-            return prepared.vector, prepared.entry
+            name, noise = whose[0], self._noise("upload", *whose)
+            before = self.noise_states.get(name, NO_STATE)
+            prepared = protection.prepare_nothing(broadcast, noise, before)
+            self.noise_states[name] = prepared.state
+            return prepared
         entry = {} if protection.pool_spec is None else entry_base(broadcast, protection.pool_spec)
-        return np.zeros(protection.layout.protected), entry
+        return Prepared(None, np.zeros(protection.layout.protected), entry, ())
 
     def _sum(
         self,
         protection: Protection,
         document: Mapping[str, Any],
-        vectors: Sequence[NDArray[np.float64]],
+        sent: Sequence[Prepared],
     ) -> Summed:
-        layout, count = protection.layout, len(vectors)
-        totals = Totals(sum(vectors, np.zeros(layout.protected)), count, count)
+        layout, sums = protection.layout, protection.sums
         if not self.noised:
             # A cohort on coins may be empty, and zero it is all the same.
-            return layout.average(replace(totals, clients=max(count, 1), weight=max(count, 1)))
+            count = max(len(sent), 1)
+            return layout.average(Totals(np.zeros(layout.protected), count, count))
+        total = sums.add_up([one.levels for one in sent if one.levels is not None])
         noise = self._noise("sum", "server", document["round"])
         planned = self.simulation.run.terms.config.cohort_size
-        return protection.sums.average(totals, planned, noise)
+        before = self.noise_states.get("server", NO_STATE)
+        noised = sums.noised(total, len(sent), noise, before)
+        self.noise_states["server"] = noised.noise_state
+        return sums.average(sums.open(noised), planned)
 
     def _keep_pool(self, number: int, entries: Mapping[ClientId, Arrays]) -> None:
         rules = self.simulation.run.terms.pool_rules

@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 
 from platform.config import RunConfig
-from platform.experiment.canaries import NOTHING_LEARNT, colluding, methods_of
+from platform.experiment.canaries import NOTHING_LEARNT, methods_of
 from platform.experiment.dealing import Learning
 from platform.parties.client import Client
 from platform.parties.enrolment import credentials_of
@@ -139,9 +139,9 @@ def build_population(
                 run=run,
                 method=method,
                 data=NOTHING_LEARNT,
-                protection=colluding(protection),
+                protection=protection,
                 randomness=randomness(config),
-                safeguards=safeguards(),
+                safeguards=safeguards(shares_noise=not protection.mechanism.facts.is_shared_out),
             ),
             opened.stores[name],
             make_trainer,

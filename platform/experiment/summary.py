@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from methods.interface.subspace import subspace_of
+from platform.agreement.stopping import stopping_document, stopping_warnings
 from platform.disk.files import write_text
 from platform.experiment.evaluation import Examined, Measured, accuracy_document
 from platform.experiment.newcomers import Newcomers
@@ -80,6 +81,9 @@ def summary_document(
     """
     final, local, newcomers = findings.final.test, findings.local, findings.newcomers
     silence = findings.silence
+    with run.records.read() as uow:
+        ledger = uow.ledger.rows(run.source)
+    stopping = stopping_document(ledger, run.terms.config, run.terms.training_rounds)
     epsilon, accountants = Spending(run=run).price(), Spending(run=run).accountants()
     config, mechanism = run.terms.config, run.terms.config.mechanism
     protected = mechanism.facts.claims
@@ -108,6 +112,7 @@ def summary_document(
             for name, value in accountants.items()
         },
         "rounds": shown,
+        "stopping": stopping,
         "final": {
             **last,
             "accuracy": accuracy_document(final.sets.get(LOCAL)),
@@ -129,7 +134,7 @@ def summary_document(
         "evaluation": evaluation_document(config),
         "training": optimizer_document(config),
         **({} if findings.canaries is None else {"canaries": dict(findings.canaries)}),
-        "warnings": list(warnings),
+        "warnings": [*warnings, *stopping_warnings(stopping)],
     }
 
 

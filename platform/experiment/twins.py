@@ -3,7 +3,7 @@
 Same method, seeds, number of steps and per-sample clip; no experts and nobody else's updates. No
 noise where the noise is on uploads, as nothing is uploaded; the same noise in every step under
 `dp_sgd`. It is a federation of one: the client's own update is the aggregate. The difference of
-the final accuracies is the *gain over local*, what federation bought.
+the final accuracies is the *gain over local*.
 """
 
 from __future__ import annotations

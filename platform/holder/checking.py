@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from platform.data.images import decode
+from platform.data.checking import examine
+from platform.data.holder_images import load_holding
 from platform.data.own_layouts import recognise_own
 from platform.errors import ConfigError, DataError
 from platform.holder.budget import own_account
@@ -64,7 +65,7 @@ def check_holder(settings: HolderSettings) -> tuple[Check, ...]:
         settings: The holder's.
     """
     points: dict[str, Callable[[HolderSettings], str]] = {
-        "data": _data,
+        "data": look_at_images,
         "identity": _identity,
         "storage": _storage,
         "socket": _socket,
@@ -80,20 +81,38 @@ def _check(point: str, look: Callable[[HolderSettings], str], settings: HolderSe
         return Check(point, False, str(error).removeprefix(f"{point}: "))
 
 
-def _data(settings: HolderSettings) -> str:
+def look_at_images(settings: HolderSettings) -> str:
+    """Read all of the holder's images, and say what its folder looks like.
+
+    Once a run is accepted no answer to a coordinator depends on the folder: what cannot be read is
+    left out, and only the client's own log says so. So all of it is found here, before that.
+
+    Args:
+        settings: The holder's.
+
+    Raises:
+        ConfigError: If the folder is refused, a class folder is none of `data.classes`, an image
+            cannot be opened, or one file has two labels; with the first of all such things.
+    """
+    data, hints = settings.data, own_hints(settings)
     try:
-        reading = recognise_own(settings.data.root, own_hints(settings), one_holder=True)
+        reading = recognise_own(data.root, hints, one_holder=True)
         (group,) = reading.groups.values()
-        # One of each class and part tells most of what can be wrong with all.
-        firsts = {(image.name, image.use): image.path for image in reversed(group.listed)}
-        files = group.files(group.root, tuple(sorted(firsts.values())))
-        for row in range(len(files)):
-            decode(files.bytes_of(row), str(group.root / files.paths[row]))
+        classes = data.classes or tuple(dict.fromkeys(reading.words.values()))
+        # Which of them are for testing makes no difference to what is wrong with one.
+        images, faults = load_holding(data.root, classes, test_share=0.0, key=b"", hints=hints)
+        found = examine(images, lambda done, total: None)
+        faults = (*faults, *found["damaged"], *found["contradictory"])
+        if faults:
+            others = f" (and {len(faults) - 1} more like it)" if faults[1:] else ""
+            raise DataError(f"{faults[0]}{others}")
     except DataError as error:
         raise ConfigError(str(error).replace("task.", "data.", 1)) from error
     said = (f"{str(reading.root)!r}: {group.sentence}", *reading.remarks)
     if not group.says_tests:
         said = (*said, "about a fifth of its images are set aside for testing")
+    if data.classes is None:
+        said = (*said, "images of classes that a run does not name are left out of it")
     return "; ".join(said)
 
 

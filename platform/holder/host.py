@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, Generic, Protocol, TypeVar
 
-from platform.errors import ConfigError, DataError, Declined, ProtocolError, UnknownRun
+from platform.errors import ConfigError, Declined, ProtocolError, UnknownRun
 from platform.holder.keeping import Keeping
 from platform.wire.enclosing import bare
 from platform.wire.envelopes import peek
@@ -21,10 +21,6 @@ from platform.wire.offers import Acceptance, Offer, decode_offer, encode_accepta
 MOST_RUNS: Final = 4
 """Runs whose clients are in memory at once, the newest."""
 UNFIT: Final = "the run cannot be set up on this client's machine; its own log says why"
-UNFIT_DATA: Final = (
-    "federation.classes: this client's images do not fit them, or cannot be read; its own log says "
-    "why"
-)
 """What a coordinator is told where the reason itself is nobody's but the data holder's."""
 
 
@@ -45,13 +41,16 @@ class Host(Generic[Own]):
 
     Attributes:
         folder: The client's storage folder.
-        join: Makes the client of an offered run; raises `Declined` or `ConfigError` where it takes
-            no part.
+        consider: Raises `Declined` or `ConfigError` where an offered run is declined. It looks at
+            settings and at what is public, and at no image: an answer to it is charged to nobody.
+        join: Makes the client of a run that was accepted, when the run first asks something of it;
+            raises as `consider` does where limits were tightened since, and never for the images.
         tell: Told of offers that were accepted or declined, for the log.
         erase: Erases what is in the client's store of a run that was left, but for its charges.
     """
 
     folder: Path
+    consider: Callable[[Offer], object]
     join: Callable[[Offer], Own]
     tell: Callable[[str], None] = lambda line: None
     erase: Callable[[str], None] = lambda run_id: None
@@ -79,7 +78,7 @@ class Host(Generic[Own]):
 
     def _answer(self, kind: str, run_id: str, message: bytes) -> bytes:
         if kind == "offer":
-            return self._consider(decode_offer(message))
+            return self._reply(decode_offer(message))
         reply = self.client_of(run_id).handle(message)
         if kind in ("parting", "enclosed") and peek(bare(message))[0] == "parting":
             self._keep_parting(run_id, bare(message))
@@ -136,7 +135,7 @@ class Host(Generic[Own]):
             self._keeping.keep(run_id, "parting", message)
             self.tell(f"run {run_id}: has ended, and its model is kept here")
 
-    def _consider(self, offer: Offer) -> bytes:
+    def _reply(self, offer: Offer) -> bytes:
         run_id = offer.envelope.run_id
         kept = self._keeping.read(run_id, "offer")
         if kept is not None and decode_offer(kept) != offer:
@@ -151,13 +150,13 @@ class Host(Generic[Own]):
         run_id = offer.envelope.run_id
         try:
             if run_id not in self._clients:
-                self._remember(run_id, self.join(offer))
+                self.consider(offer)
         except Declined as error:
             return error.reasons
         except ConfigError as error:
-            # It may name this machine's files, and what classes it has images of.
+            # It may name this machine's files.
             self.tell(f"run {run_id}: {error}")
-            return (UNFIT_DATA if isinstance(error, DataError) else UNFIT,)
+            return (UNFIT,)
         # Only now: what is kept was accepted.
         self._keeping.keep(run_id, "offer", encode_offer(offer))
         return ()
@@ -172,7 +171,7 @@ class Host(Generic[Own]):
             try:
                 self._remember(run_id, self.join(self.offer(run_id)))
             except (Declined, ConfigError) as error:
-                # Limits were tightened, or data were moved, since it was accepted.
+                # Limits were tightened since it was accepted, or keys or weights were moved.
                 self.tell(f"run {run_id}: takes part no more: {error}")
                 raise ProtocolError("message: this client takes part in the run no more") from error
         return self._clients[run_id]

@@ -84,9 +84,9 @@ class DataSettings(Section):
     class_names: Place | None = None
     """File of words for the classes, as `task.class_names`. Null: one beside the images, if any."""
     classes: Names | None = None
-    """The federation's public class list, in its order: a run with any other is declined before the
-    folder is looked at. null takes every list that names all class folders, so that a coordinator
-    can find out by offering lists which classes there are images of.
+    """The federation's public class list, in its order: a run with any other is declined, and a
+    class folder that is none of them fails the check. null takes every list, and leaves out the
+    images of classes that are not on it.
     """
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Literal
 
 from platform.mechanisms.settings import Settings
 from privacy import (
@@ -23,7 +23,7 @@ from privacy import (
 
 NoiseDistribution = Literal["gaussian", "discrete_gaussian", "skellam"]
 EntryNoise = Literal["same", "independent"]
-DISTRIBUTIONS: tuple[str, ...] = get_args(NoiseDistribution)
+"""Laws of noise that a configuration may choose between."""
 
 
 @dataclass(frozen=True)
@@ -51,8 +51,9 @@ class Mechanism:
     Attributes:
         facts: What a row means in the ledger: name, unit, and who sees what without its noise.
         relations: What a neighbour may be; the first unless the configuration says otherwise.
-        distributions: Laws of noise that are built and priced; the first unless the configuration
-            says otherwise. None where there is no noise.
+        distributions: Names of the laws of noise that are built, as ledger rows state them; the
+            first unless the configuration says otherwise. A law that no accountant prices may be
+            declared, and a run with it is refused. None where there is no noise.
         upload: Builds what is done to the vector that is summed.
         entry: Builds what is done to a pool entry that has noise of its own, all of it on the
             client; None where entries have none, or are made of noised steps.
@@ -62,7 +63,7 @@ class Mechanism:
 
     facts: MechanismFacts
     relations: tuple[Relation, ...]
-    distributions: tuple[NoiseDistribution, ...]
+    distributions: tuple[str, ...]
     upload: Callable[[Settings], ClientMechanism]
     entry: Callable[[Settings], ClientMechanism] | None
     training: Callable[[Settings], DpSgd] | None
@@ -71,15 +72,13 @@ class Mechanism:
     def __post_init__(self) -> None:
         """Refuse declarations that are missing or contradict each other."""
         facts, name = self.facts, self.facts.name
-        _require_words(f"{name}: relations", self.relations, RELATIONS)
-        if facts.claims or self.distributions:
-            _require_words(f"{name}: distributions", self.distributions, DISTRIBUTIONS)
-        if self.distributions and not facts.claims:
-            raise ValueError(f"{name}: distributions must be empty where nothing is claimed")
-        if (facts.on_the_grid == "must") == ("gaussian" in self.distributions) and facts.claims:
-            raise ValueError(f"{name}: gaussian is on the reals, and on_the_grid says otherwise")
-        if facts.on_the_grid == "never" and set(self.distributions) - {"gaussian"}:
-            raise ValueError(f"{name}: only gaussian is on the reals, where on_the_grid is 'never'")
+        known = set(self.relations)
+        if not known or len(known) != len(self.relations) or not known <= set(RELATIONS):
+            raise ValueError(f"{name}: relations must be some of {', '.join(RELATIONS)}")
+        if bool(self.distributions) != facts.claims:
+            raise ValueError(f"{name}: distributions must be given exactly where noise is")
+        if facts.is_shared_out and "gaussian" in self.distributions:
+            raise ValueError(f"{name}: shares of noise are integers, and gaussian is on the reals")
         if (self.training is not None) != facts.is_in_steps:
             raise ValueError(f"{name}: training must be given exactly where is_in_steps")
         if (self.entry is not None) != (facts.claims and not facts.is_in_steps):
@@ -170,8 +169,3 @@ class Mechanism:
                 f"{self.name} builds training whose ledger rows would say {built.facts.name}"
             )
         return built
-
-
-def _require_words(name: str, found: tuple[str, ...], valid: tuple[str, ...]) -> None:
-    if not found or len(set(found)) != len(found) or not set(found) <= set(valid):
-        raise ValueError(f"{name} are {found}; they must be some of {', '.join(valid)}")

@@ -38,7 +38,7 @@ from platform.parties.totality import LocalRound, work
 from platform.protection.ledger_rows import as_row
 from platform.protection.seats import parameters_of
 from platform.protection.uploads import Prepared, Protection
-from platform.wire.codec import encode_arrays
+from platform.wire.codec import decode_arrays, encode_arrays
 from platform.wire.enclosing import is_enclosed
 from platform.wire.envelopes import Attempt, Envelope, peek
 from platform.wire.messages import (
@@ -58,7 +58,14 @@ from platform.wire.messages import (
     encode_upload,
 )
 from platform.wire.secure_round import SecureRound
-from privacy import Authentication, ProtocolViolation, Release, ReleaseKey
+from privacy import (
+    NO_STATE,
+    Authentication,
+    NoiseState,
+    ProtocolViolation,
+    Release,
+    ReleaseKey,
+)
 from privacy.secure_aggregation import (
     Advertised,
     ClientState,
@@ -284,6 +291,7 @@ class Client:
             broadcast=assignment.broadcast,
             experts=assignment.experts,
             state=self._states.after(envelope.committed)[0],
+            noise_state=self._noise_state(protection),
         )
         ready = work(local, partial(self._remember, attempt))
         prepared = ready.prepared
@@ -300,9 +308,17 @@ class Client:
             self._store.put_pending(
                 profile.run.run_id, *attempt, personal=ready.personal, experts=ready.experts
             )
+            if prepared.state:
+                self._store.put_noise(profile.run.run_id, encode_arrays(prepared.state))
             is_noiseless = protection.masked and not protection.has_client_noise
             self._keep(asked, session, reply, is_noiseless=is_noiseless, added=added)
         return reply
+
+    def _noise_state(self, protection: Protection) -> NoiseState:
+        """Return what the noise goes on from; an attempt that is lost has moved it all the same."""
+        run_id = self.profile.run.run_id
+        kept = self._store.noise(run_id) if protection.keeps_state else b""
+        return decode_arrays(kept) if kept else NO_STATE
 
     def _remember(self, attempt: Attempt, failure: str) -> None:
         """Keep what failed in the client's own store, where it stays."""
@@ -316,7 +332,8 @@ class Client:
         layout.require_weight(weight)
         if secure is None:
             sent = weight if layout.weighted else 1
-            return Upload(envelope, b"", prepared.vector, sent), session
+            vector = prepared.vector if prepared.levels is None else prepared.levels
+            return Upload(envelope, b"", vector, sent), session
         if not isinstance(secure, ReadyToMask) or prepared.levels is None:
             # Else what should be masked would leave in the clear.
             raise ProtocolError("message: there is nothing to mask with")

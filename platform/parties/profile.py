@@ -15,7 +15,7 @@ from platform.parties.scoring import MeasuredSets
 from platform.protection.limits import Limits
 from platform.protection.uploads import Protection
 from platform.wire.transport import ClientId
-from privacy import NoiseSource, SeededNoise, SystemNoise
+from privacy import NoiseSource, SeededNoise, SystemNoise, WithoutNoise
 from privacy.secure_aggregation import Credentials
 from privacy.training import LocalTrainer
 from privacy.transparency import NoteKey
@@ -63,6 +63,8 @@ class Safeguards:
         simulated: Whether all clients are in the coordinator's process, with nobody to protect.
         shows_failures: Whether failures raise in place of giving the zero vector; for tests, and
             without effect where a client is not `simulated`.
+        shares_noise: Whether it adds its share of joint noise. An audit's canaries leave theirs
+            out, as clients that collude with the server may.
     """
 
     limits: Limits | None = None
@@ -71,6 +73,7 @@ class Safeguards:
     log_key: NoteKey | None = None
     simulated: bool = False
     shows_failures: bool = False
+    shares_noise: bool = True
 
 
 @dataclass(frozen=True)
@@ -178,12 +181,11 @@ def noise_of(
 
     A further attempt is a further release, so its noise is another.
     """
-    if profile.randomness.noise_source == "os":
-        return SystemNoise()
-    further = () if attempt == 1 else (attempt,)
-    return SeededNoise(
-        stream(profile.randomness.noise, purpose, profile.name, round_number, *further)
-    )
+    noise: NoiseSource = SystemNoise()
+    if profile.randomness.noise_source != "os":
+        key = (profile.name, round_number, *(() if attempt == 1 else (attempt,)))
+        noise = SeededNoise(stream(profile.randomness.noise, purpose, *key))
+    return noise if profile.safeguards.shares_noise else WithoutNoise(noise)
 
 
 def first_state(profile: ClientProfile) -> Arrays:

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
@@ -46,7 +46,7 @@ from platform.wire.codec import encode_arrays
 from platform.wire.entries import entry_base
 from platform.wire.envelopes import Attempt
 from platform.wire.experts import encode_experts
-from privacy import NoiseSource, NonFiniteUpdate
+from privacy import NoiseSource, NoiseState, NonFiniteUpdate
 
 Result = TypeVar("Result")
 Remember = Callable[[str], None]
@@ -65,6 +65,7 @@ class LocalRound:
         broadcast: What the coordinator sent.
         experts: The experts that it was handed.
         state: The client's state before.
+        noise_state: What its last attempt left for the noise of this one.
     """
 
     profile: ClientProfile
@@ -74,6 +75,7 @@ class LocalRound:
     broadcast: Arrays
     experts: tuple[Arrays, ...]
     state: PersonalState
+    noise_state: NoiseState = field(default_factory=dict, repr=False)
 
     @property
     def noise(self) -> NoiseSource:
@@ -115,7 +117,7 @@ def work(local: LocalRound, remember: Remember) -> Ready:
         with suppress(Exception):
             _work(_on_known_ground(local))
     return Ready(
-        local.protection.prepare_nothing(local.broadcast, local.noise),
+        local.protection.prepare_nothing(local.broadcast, local.noise, local.noise_state),
         encode_arrays(local.state.personal),
         encode_experts(local.state.experts),
     )
@@ -216,7 +218,9 @@ def _work(local: LocalRound) -> Ready:
     validation = _validate(local)
     view = as_sent(profile, ClientView(local.broadcast, local.experts, local.state.personal))
     result = train(profile, local.make_trainer, view, round_number=local.attempt[0], noise=noise)
-    prepared = local.protection.prepare(result, local.broadcast, noise, validation)
+    prepared = local.protection.prepare(
+        result, local.broadcast, noise, validation, state=local.noise_state
+    )
     # Encoded here, because a personal part with NaN fails no later than an update with NaN.
     return Ready(prepared, encode_arrays(result.personal), encode_experts(local.experts))
 

@@ -242,7 +242,13 @@ def _play(game: FailureGame, told: _Told, data: Examples, number: int, *, stream
         failed = bool(store.failures(profile.run.run_id)) or not answered
     looks = tuple(map(_looks, answers))
     uploads = [decode_upload(a).vector for a in answers[1:2] if isinstance(a, bytes)]
-    return _Seen((looks, tuple(rows)), uploads[0] if uploads else None, failed, answered)
+    sums = profile.protection.in_round(number).sums
+    sent = [
+        np.asarray(one, np.float64) if sums.exact else sums.grid().dequantise(one)
+        for one in uploads
+        if one is not None
+    ]
+    return _Seen((looks, tuple(rows)), sent[0] if sent else None, failed, answered)
 
 
 def _answers(client: Client, told: _Told, number: int) -> Sequence[bytes | str]:

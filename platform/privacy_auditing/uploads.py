@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 from itertools import count
@@ -51,7 +51,6 @@ from platform.privacy_auditing.outcome import (
 from platform.protection.secure_terms import smallest_real_sum
 from platform.protection.uploads import Prepared, Protection
 from platform.rounds.noise import coordinator_noise
-from platform.wire.layout import Totals
 from platform.wire.vectors import Spec, flatten, unflatten, vector_length
 from privacy import Channel, Release, UnknownMechanism
 from privacy.auditing import (
@@ -271,18 +270,17 @@ def _noise_of_round(
 
 def _seen(game: UploadGame, vector: Vector, round_number: int) -> Vector:
     """Return what an adversary sees where one client sends this vector in a round of its own."""
-    protection, prepare = game.protection, partial(_prepare, game, round_number=round_number)
+    protection = game.protection
     if game.channel == "pool":
-        return _opened(game, prepare(game.profile, vector))
+        return _opened(game, _prepare(game, game.profile, vector, round_number))
     facts = protection.mechanism.facts
-    if facts.is_shared_out:
-        return _sum(game, vector, _honest_shares(game), prepare).sums
-    if facts.is_bare_to_server:
-        return _noised_sum(game, _sum(game, vector, 2, prepare), round_number)
+    if facts.is_shared_out or facts.is_bare_to_server:
+        clients = _honest_shares(game) if facts.is_shared_out else 2
+        return _sum(game, vector, clients, round_number)
     if not facts.noises_alone:
         # Whoever looks at another place sees another noise than this would be judged by.
         raise UnknownMechanism(f"nothing is known of where {facts.name} can be seen")
-    return prepare(game.profile, vector).vector
+    return _prepare(game, game.profile, vector, round_number).vector
 
 
 def _opened(game: UploadGame, prepared: Prepared) -> Vector:
@@ -295,47 +293,22 @@ def _honest_shares(game: UploadGame) -> int:
     return smallest_real_sum(config) - config.secure_aggregation.corrupt
 
 
-def _sum(
-    game: UploadGame,
-    vector: Vector,
-    clients: int,
-    prepare: Callable[[ClientProfile, Vector], Prepared],
-) -> Totals:
+def _sum(game: UploadGame, vector: Vector, clients: int, round_number: int) -> Vector:
     """Return the sum of this update and others that are zero, as the round opens it."""
-    protection, layout = game.protection, game.protection.layout
+    sums, layout = game.protection.sums, game.protection.layout
     names = client_names(clients)
     updates = [vector] + [np.zeros(vector.size)] * (clients - 1)
     everybody = [dataclasses.replace(game.profile, name=name) for name in names]
-    sent = [prepare(one, update) for one, update in zip(everybody, updates, strict=True)]
-    if not protection.masked:
-        totals = layout.sum_plain([one.vector for one in sent], [EXAMPLES] * clients)
-        return _without_others(game, totals)
-    grid = protection.sums.grid()
+    sent = [
+        _prepare(game, one, update, round_number)
+        for one, update in zip(everybody, updates, strict=True)
+    ]
     levels = [layout.weigh(one.levels, EXAMPLES) for one in sent if one.levels is not None]
-    mask = np.uint64((1 << layout.ring_bits(grid, clients)) - 1)
-    return _without_others(game, layout.open_sum(_add(levels) & mask, clients, grid))
-
-
-def _without_others(game: UploadGame, totals: Totals) -> Totals:
-    """Take off what the other clients' updates, which fit, say of that: it is known."""
-    own = totals.sums.size - game.bounds.size
-    others = np.append(np.zeros(own), (totals.clients - 1) * game.bounds)
-    return dataclasses.replace(totals, sums=totals.sums - others)
-
-
-def _add(levels: list[NDArray[np.uint64]]) -> NDArray[np.uint64]:
-    """Return the sum modulo 2^64, of which every ring is a quotient."""
-    return np.asarray(np.add.reduce(levels, axis=0), np.uint64)
-
-
-def _noised_sum(game: UploadGame, totals: Totals, round_number: int) -> Vector:
-    """Return what the coordinator makes of a sum, brought back from a mean to a sum."""
-    config, layout = game.run.terms.config, game.protection.layout
-    noise = coordinator_noise(config, round_number, 1)
-    planned = config.cohort_size
-    summed = game.protection.sums.average(totals, planned, noise)
-    vector = summed.vector * layout.divisors(planned, planned)
-    return np.append(vector, [mean * planned for mean in summed.extras.values()])
+    noise = coordinator_noise(game.run.terms.config, round_number, 1)
+    found = sums.open(sums.noised(sums.add_up(levels), clients, noise)).sums
+    # What the other clients' updates, which fit, say of that is known.
+    own = found.size - game.bounds.size
+    return np.asarray(found - np.append(np.zeros(own), (clients - 1) * game.bounds))
 
 
 def _prepare(

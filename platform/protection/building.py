@@ -20,7 +20,6 @@ from privacy import (
     ClientMechanism,
     CohortKind,
     CohortSampling,
-    DistributedNoise,
     DpSgd,
     Release,
     ReleaseKey,
@@ -66,7 +65,6 @@ def protect_run(config: RunConfig, method: Method) -> Calibrated:
     except CalibrationError as error:
         raise ConfigError(f"privacy.noise_multiplier: {error}") from error
     _require_priceable(config, method, protection)
-    _require_known_shares(config, protection)
     return Calibrated(protection, multiplier)
 
 
@@ -112,16 +110,6 @@ def amplifying_cohorts(config: RunConfig, method: Method) -> CohortKind | None:
     return "fixed_size"
 
 
-def _require_known_shares(config: RunConfig, protection: Protection) -> None:
-    """Refuse canaries where nobody knows how to leave a share of joint noise out."""
-    shared = protection.mechanism.facts.is_shared_out
-    if config.audit and shared and not isinstance(protection.mechanism, DistributedNoise):
-        raise ConfigError(
-            f"audit: a canary leaves its share of joint noise out, and that of privacy.mechanism = "
-            f"{config.mechanism.name} cannot be told apart; valid: null"
-        )
-
-
 def _require_priceable(config: RunConfig, method: Method, protection: Protection) -> None:
     """Price one client's first round, lest a run find out after it that nobody can."""
     cohort, kind = None, amplifying_cohorts(config, method)
@@ -132,12 +120,18 @@ def _require_priceable(config: RunConfig, method: Method, protection: Protection
     if protection.collection is not None:
         planned += protection.collection.releases(_planned_key(2))
     section = config.privacy
+    for law in sorted({row.law.name for row in planned if row.mechanism == config.mechanism.facts}):
+        if law not in (config.noise_distribution, "none"):
+            raise ConfigError(
+                f"privacy.mechanism: {section.mechanism} builds noise of the law {law}, and is "
+                f"declared to build {config.noise_distribution}; valid: one that does what it says"
+            )
     try:
         epsilons(planned, section.target_delta, section.accountant)
     except UnsupportedEvent as error:
         raise ConfigError(
             f"privacy.accountant: {section.accountant!r} cannot price {section.mechanism} as "
-            f"configured: {error}; valid: auto"
+            f"configured: {error}; valid: auto, or another mechanism"
         ) from error
 
 

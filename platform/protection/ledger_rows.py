@@ -8,10 +8,12 @@ from typing import Any, cast
 
 from platform.mechanisms import Mechanisms
 from privacy import (
+    NOISE_KINDS,
     Channel,
     CohortSampling,
     IntegerNoise,
     MechanismFacts,
+    NoiseLaw,
     Relation,
     Release,
     Sampling,
@@ -40,7 +42,7 @@ def as_row(release: Release) -> LedgerRow:
         status=release.status,
         sampling_probability=release.sampling_probability,
         count=release.count,
-        **_noise_columns(release.integer_noise),
+        **_law_columns(release.law),
         **_cohort_columns(release.cohort),
     )
 
@@ -69,6 +71,7 @@ def _as_release(row: LedgerRow, facts: MechanismFacts) -> Release:
         standard_deviation=row.standard_deviation,
         clipping_norm=0.0 if math.isinf(row.clipping_norm) else row.clipping_norm,
         relation=cast("Relation", row.relation),
+        law=_law(row),
         channel=cast("Channel", row.channel),
         run_id=row.run_id,
         round_number=row.round_number,
@@ -79,20 +82,28 @@ def _as_release(row: LedgerRow, facts: MechanismFacts) -> Release:
         sampling_probability=row.sampling_probability,
         left_client=row.status != "aborted",
         count=row.count,
-        integer_noise=_integer_noise(row),
         cohort=_cohort(row),
     )
 
 
-def _noise_columns(noise: IntegerNoise | None) -> dict[str, Any]:
-    if noise is None:
-        return {}
+def law_of(row: LedgerRow) -> str:
+    """Return the name of the law of a stored row's noise.
+
+    Rows from before laws were named have one where noise was made of integers only. Noise of other
+    laws than Gaussian was not to be had then.
+    """
+    return row.noise_kind or ("gaussian" if row.standard_deviation else "none")
+
+
+def _law_columns(law: NoiseLaw) -> dict[str, Any]:
+    if not isinstance(law, IntegerNoise):
+        return {"noise_kind": law.name}
     return {
-        "noise_kind": noise.kind,
-        "share_deviation": noise.share_deviation,
-        "shares": noise.shares,
-        "dimension": noise.dimension,
-        "corrupt": noise.corrupt,
+        "noise_kind": law.name,
+        "share_deviation": law.share_deviation,
+        "shares": law.shares,
+        "dimension": law.dimension,
+        "corrupt": law.corrupt,
     }
 
 
@@ -107,18 +118,18 @@ def _cohort_columns(cohort: CohortSampling | None) -> dict[str, Any]:
     }
 
 
-def _integer_noise(row: LedgerRow) -> IntegerNoise | None:
-    # The kind says whether the group is there: the storage takes all of its columns or none.
-    if row.noise_kind is None:
-        return None
-    facts: dict[str, Any] = {
-        "kind": row.noise_kind,
+def _law(row: LedgerRow) -> NoiseLaw:
+    name = law_of(row)
+    # The storage takes all numbers of shares or none.
+    if row.shares is None or name not in NOISE_KINDS:
+        return NoiseLaw(name)
+    numbers: dict[str, Any] = {
         "share_deviation": row.share_deviation,
         "shares": row.shares,
         "dimension": row.dimension,
         "corrupt": row.corrupt,
     }
-    return IntegerNoise(**facts)
+    return IntegerNoise(name, **numbers)
 
 
 def _cohort(row: LedgerRow) -> CohortSampling | None:

@@ -9,15 +9,15 @@ all other runs on its source, each at what that run charged the client that it c
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from platform.config import RunConfig
 from platform.config.rules import MADE, OWN
-from platform.disk.opening import stored_tree
 from platform.errors import RecordsDisagree
 from platform.protection.ledger_rows import as_releases
 from privacy import RunningLedger
@@ -111,10 +111,24 @@ def _source_of(run: RunRecord) -> Source:
     tree = stored_tree(run)
     if tree.get("federation") is not None:
         return Source(f"federation of run {run.run_id}", None)
-    task = tree.get("task")
     try:
-        return Source.of(task["dataset"], task["root"])
+        return Source.of(tree["task"]["dataset"], tree["task"]["root"])
     except (TypeError, KeyError) as error:
         raise RecordsDisagree(
             run.run_id, "the configuration in its row names no data set"
         ) from error
+
+
+def stored_tree(run: RunRecord) -> dict[str, Any]:
+    """Return the configuration in a run's row, as plain data that nobody has checked.
+
+    Raises:
+        RecordsDisagree: If it is no JSON object.
+    """
+    try:
+        tree = json.loads(run.config_json)
+    except (ValueError, RecursionError):
+        tree = None
+    if not isinstance(tree, dict):
+        raise RecordsDisagree(run.run_id, "the configuration in its row is no JSON object")
+    return tree

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 
 from methods import Arrays
-from privacy import Channel
+from privacy import Channel, NoiseState
 
 
 @dataclass(frozen=True)
@@ -20,9 +20,12 @@ class Prepared:
         vector: The protected update as numbers.
         entry: The pool entry as it is sent, empty without one.
         channels: Which releases these are.
+        state: What the noise of the client's next attempt goes on from, empty where it is drawn
+            afresh. It never leaves the client.
     """
 
     levels: NDArray[np.uint64] | None
     vector: NDArray[np.float64]
     entry: Arrays
     channels: tuple[Channel, ...]
+    state: NoiseState = field(default_factory=dict, repr=False)

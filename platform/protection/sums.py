@@ -1,12 +1,17 @@
 """What a client does to the vector that is summed, and the coordinator with the sum.
 
 The order is that of the mechanism: clip the whole difference as one vector with all that is
-appended, add noise, put it on the grid that is masked and summed.
+appended, add noise, put it on the grid that is summed, masked or not.
+
+The coordinator adds its own noise to the sum in the ring, before anything is decoded or checked.
+What becomes of a round is then a function of the noised ring element, whatever peers have added to
+it; `NoisedSum` is the only sum that can be opened.
 """
 
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -20,9 +25,12 @@ from platform.protection.secure_terms import SecureTerms
 from platform.wire.layout import Summed, Totals, UploadLayout
 from platform.wire.vectors import Spec, tensor_at
 from privacy import (
+    NO_STATE,
     ClientMechanism,
     Grid,
     NoiseSource,
+    NoiseState,
+    ProtectedUpload,
     SignalToNoise,
     UploadSaturated,
     grid_of,
@@ -31,6 +39,21 @@ from privacy import (
     signal_to_noise,
 )
 from privacy.secure_aggregation import largest_norm, require_plausible_norm
+
+
+@dataclass(frozen=True, eq=False)
+class NoisedSum:
+    """A round's sum in the ring with all its noise: the only sum that is decoded or checked.
+
+    Attributes:
+        levels: uint64 of shape (length,), the sum of all (weighted) levels modulo the ring.
+        clients: How many vectors were summed.
+        noise_state: What the coordinator's noise of the run's next sum goes on from.
+    """
+
+    levels: NDArray[np.uint64]
+    clients: int
+    noise_state: NoiseState = field(default_factory=dict, repr=False)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,7 +83,8 @@ class SumProtection:
     @property
     def exact(self) -> bool:
         """Whether updates travel as they are: nothing is done to them and no mask needs a grid."""
-        return self.mechanism.clipping_norm is None and not self.masked
+        needs_grid = self.masked or self.mechanism.facts.is_bare_to_server
+        return self.mechanism.clipping_norm is None and not needs_grid
 
     def around(self, clipping_norm: float) -> SumProtection:
         """Return the same around another norm of the update."""
@@ -81,36 +105,86 @@ class SumProtection:
         dimension = max(self.layout.protected, 1)
         return grid_of(self.mechanism, dimension, bits=self.bits, clients=self.clients)
 
-    def carry(self, vector: NDArray[np.float64], noise: NoiseSource) -> NDArray[np.uint64]:
+    def carry(
+        self, vector: NDArray[np.float64], noise: NoiseSource, state: NoiseState = NO_STATE
+    ) -> ProtectedUpload:
         """Protect a vector, all that is appended included, as levels of the grid.
 
         Raises:
             RunStopped: If a coordinate does not fit where nothing is clipped; names the tensor.
         """
-        return protect(vector, self.mechanism, self.grid(), noise=noise, spec=self.layout.spec)
+        spec = self.layout.spec
+        return protect(vector, self.mechanism, self.grid(), noise=noise, state=state, spec=spec)
 
-    def average(self, totals: Totals, planned: int, noise: NoiseSource) -> Summed:
-        """Return what becomes of a sum, with the coordinator's noise where that is the mechanism.
+    def add_up(self, uploads: Sequence[NDArray[np.uint64]]) -> NDArray[np.uint64]:
+        """Return the sum of the levels of some clients, as a secure sum yields it."""
+        total = np.zeros(self.layout.length, np.uint64)
+        for levels in uploads:
+            # Modulo 2^64, of which every ring is a quotient.
+            total += levels
+        return total & self._modulus(len(uploads))
+
+    def noised(
+        self,
+        total: NDArray[np.uint64],
+        clients: int,
+        noise: NoiseSource,
+        state: NoiseState = NO_STATE,
+    ) -> NoisedSum:
+        """Return a sum with the coordinator's noise, where that is the mechanism.
 
         Args:
-            totals: The sum.
-            planned: Clients that the round was planned for. Where the mechanism says so, sum and
-                noise are divided by it, because the number that came out is not noised.
+            total: Of the levels of that many clients, modulo the ring.
+            clients: How many were summed.
             noise: Where the coordinator's noise comes from.
+            state: What that of the last committed sum left.
         """
-        added = self.mechanism.noise_for_sum(self.layout.protected, noise)
-        sums = totals.sums if added is None else totals.sums + added
+        added = self.mechanism.noise_for_sum(self.layout.protected, noise, state)
+        if added is None:
+            return NoisedSum(total, clients, state)
+        # The sum of the clients' weights, where they weigh, follows what is protected.
+        noised = total.copy()
+        noised[: added.steps.size] += added.steps.astype(np.uint64)
+        return NoisedSum(noised & self._modulus(clients), clients, added.state)
+
+    def open(self, noised: NoisedSum) -> Totals:
+        """Return what a sum with all its noise stands for.
+
+        Raises:
+            ProtocolViolation: If it was taken under masks and clipped updates cannot have made it.
+                Whether it is depends on the noised sum alone.
+        """
+        totals = self.layout.open_sum(noised.levels, noised.clients, self.grid())
+        if self.masked:
+            self.require_plausible(totals)
+        return dataclasses.replace(totals, noise_state=noised.noise_state)
+
+    def average(self, totals: Totals, planned: int) -> Summed:
+        """Return what becomes of a sum.
+
+        Args:
+            totals: The sum, with all its noise.
+            planned: Clients that the round was planned for. Where the mechanism says so, the sum
+                is divided by it, because the number that came out is not noised.
+        """
         if self.mechanism.divides_by == "survivors":
-            return self.layout.average(dataclasses.replace(totals, sums=sums))
-        summed = self.layout.average(Totals(sums, planned, planned))
+            return self.layout.average(totals)
+        summed = self.layout.average(Totals(totals.sums, planned, planned))
         known = None if self.hides_size else totals.clients or None
         return dataclasses.replace(summed, survivors=known)
+
+    def _modulus(self, clients: int) -> np.uint64:
+        """Return the ring's largest element, whose bits a sum of so many clients keeps."""
+        return np.uint64(2 ** self.layout.ring_bits(self.grid(), clients) - 1)
 
     def require_plausible(self, totals: Totals) -> None:
         """Refuse a sum that clipped updates and their noise cannot have made.
 
         It is all that can be checked of vectors that nobody sees: a longer sum proves that a
         client cheated or the ring wrapped around.
+
+        Args:
+            totals: The sum with all its noise. A check of a bare sum would tell of the data.
 
         Raises:
             ProtocolViolation: If the sum is too long.
@@ -123,7 +197,7 @@ class SumProtection:
             length=dimension,
             cohort_size=totals.clients,
             clipping_norm=norm if groups is None else groups.counts.length(norm),
-            noise_standard_deviation=mechanism.client_deviation,
+            noise_in_sum=noise_in_sum(mechanism, totals.clients),
             step=2.0 * self.grid().step,
         )
         require_plausible_norm(totals.sums, bound)
@@ -151,15 +225,16 @@ def protect(
     grid: Grid,
     *,
     noise: NoiseSource,
+    state: NoiseState,
     spec: Spec,
-) -> NDArray[np.uint64]:
+) -> ProtectedUpload:
     """Apply a mechanism, and name the tensor of a coordinate that does not fit.
 
     Raises:
         RunStopped: If there is one.
     """
     try:
-        return protect_upload(vector, mechanism, grid, noise).levels
+        return protect_upload(vector, mechanism, grid, noise, state=state)
     except UploadSaturated as error:
         raise RunStopped(
             f"secure_aggregation.value_bound: {error.value_bound:g} is too small for tensor "

@@ -33,12 +33,15 @@ from platform.wire.entries import (
 from platform.wire.layout import UploadLayout
 from platform.wire.vectors import Spec, flatten, require_spec, unflatten, vector_length
 from privacy import (
+    NO_STATE,
     Channel,
     ClientMechanism,
     CohortSampling,
     DpSgd,
     Grid,
     NoiseSource,
+    NoiseState,
+    ProtectedUpload,
     Release,
     ReleaseKey,
     grid_of,
@@ -133,6 +136,11 @@ class Protection:
         return self.training is not None or self.mechanism.client_deviation > 0.0
 
     @property
+    def keeps_state(self) -> bool:
+        """Whether a client's noise depends on noise that it drew before."""
+        return any(one.facts.keeps_state for one in (self.mechanism, self.entry_mechanism))
+
+    @property
     def channels(self) -> tuple[Channel, ...]:
         """The releases of one client in one round."""
         if not self.charged:
@@ -213,6 +221,8 @@ class Protection:
         broadcast: Arrays,
         noise: NoiseSource,
         validation: float | None = None,
+        *,
+        state: NoiseState = NO_STATE,
     ) -> Prepared:
         """Protect one client's result.
 
@@ -221,6 +231,7 @@ class Protection:
             broadcast: What it trained from.
             noise: The client's own.
             validation: Its validation accuracy, where that comes with the update.
+            state: What its last attempt of the run left, in whatever round.
 
         Raises:
             ProtocolError: If the accuracy is needed and missing, or the update is not in the block
@@ -235,25 +246,31 @@ class Protection:
         groups, group = self.extras.groups, result.group
         if groups is not None:
             require_one_block(result.update, group, groups.number)
-        levels = self.sums.carry(self.extras.append(vector, validation, group), noise)
-        entry = self._protect_entry(result, broadcast, levels, noise)
-        return Prepared(levels, self.sums.grid().dequantise(levels), entry, self.channels)
+        appended = self.extras.append(vector, validation, group)
+        carried = self.sums.carry(appended, noise, _of("sum", state))
+        entry, left = self._protect_entry(result, broadcast, carried, noise, state=state)
+        values = self.sums.grid().dequantise(carried.levels)
+        return Prepared(carried.levels, values, entry, self.channels, left)
 
-    def prepare_nothing(self, broadcast: Arrays, noise: NoiseSource) -> Prepared:
+    def prepare_nothing(
+        self, broadcast: Arrays, noise: NoiseSource, state: NoiseState = NO_STATE
+    ) -> Prepared:
         """Protect the zero vector, all that is appended included: a failed round's upload.
 
         Zero lies in every ball, so noise and charge are any other's. The entry is the broadcast.
         """
         zero, spec = np.zeros(self.layout.protected), self.pool_spec
-        levels = None if self.sums.exact else self.sums.carry(zero, noise)
-        values = zero if levels is None else self.sums.grid().dequantise(levels)
-        if spec is None:
-            return Prepared(levels, values, {}, self.channels)
-        if levels is not None and self.noises_entry:
-            entry = self._noised_entry(np.zeros(vector_length(spec)), levels, noise)
-        else:
-            entry = unflatten(flatten(entry_base(broadcast, spec), spec), spec)
-        return Prepared(levels, values, entry, self.channels)
+        base = {} if spec is None else unflatten(flatten(entry_base(broadcast, spec), spec), spec)
+        if self.sums.exact:
+            return Prepared(None, zero, base, self.channels)
+        carried = self.sums.carry(zero, noise, _of("sum", state))
+        entry: Arrays = base
+        left = _named("sum", carried.state)
+        if spec and self.noises_entry:
+            nothing = np.zeros(vector_length(spec))
+            entry, left = self._noised_entry(nothing, carried, noise, state)
+        values = self.sums.grid().dequantise(carried.levels)
+        return Prepared(carried.levels, values, entry, self.channels, left)
 
     def verify_entry(self, entry: Arrays) -> None:
         """Check a pool entry as it arrived, before anything of its round is kept.
@@ -325,26 +342,42 @@ class Protection:
         self,
         result: LocalResult,
         broadcast: Arrays,
-        levels: NDArray[np.uint64],
+        carried: ProtectedUpload,
         noise: NoiseSource,
-    ) -> Arrays:
-        if self.pool_spec is None:
-            return {}
-        if not self.noises_entry:
-            return self._exact_entry(result)
+        *,
+        state: NoiseState,
+    ) -> tuple[Arrays, NoiseState]:
+        if self.pool_spec is None or not self.noises_entry:
+            return self._exact_entry(result), _named("sum", carried.state)
         entry, base = result.pool_entry or {}, entry_base(broadcast, self.pool_spec)
         require_spec(entry, self.pool_spec)
         difference = {name: entry[name] - base[name] for name in self.pool_spec}
         if self._shares_noise:
             require_same(result.update, difference)
-        return self._noised_entry(flatten(difference, self.pool_spec), levels, noise)
+        return self._noised_entry(flatten(difference, self.pool_spec), carried, noise, state)
 
     def _noised_entry(
-        self, difference: NDArray[np.float64], levels: NDArray[np.uint64], noise: NoiseSource
-    ) -> Arrays:
-        grid = self._entry_grid()
+        self,
+        difference: NDArray[np.float64],
+        carried: ProtectedUpload,
+        noise: NoiseSource,
+        state: NoiseState,
+    ) -> tuple[Arrays, NoiseState]:
+        """Return a noised entry, and the state that sum and entry leave."""
+        grid, left = self._entry_grid(), _named("sum", carried.state)
         if not self._shares_noise:
-            levels = protect(
-                difference, self.entry_mechanism, grid, noise=noise, spec=self.pool_spec or {}
-            )
-        return {LEVELS: levels.astype(level_type(grid))}
+            mechanism, spec = self.entry_mechanism, self.pool_spec or {}
+            own = _of("pool", state)
+            carried = protect(difference, mechanism, grid, noise=noise, state=own, spec=spec)
+            left = {**left, **_named("pool", carried.state)}
+        return {LEVELS: carried.levels.astype(level_type(grid))}, left
+
+
+def _of(channel: Channel, state: NoiseState) -> NoiseState:
+    """Return the part of a client's state that one channel's noise goes on from."""
+    start = f"{channel}/"
+    return {n.removeprefix(start): a for n, a in state.items() if n.startswith(start)}
+
+
+def _named(channel: Channel, state: NoiseState) -> NoiseState:
+    return {f"{channel}/{name}": array for name, array in state.items()}

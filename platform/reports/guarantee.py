@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Final
 
 from platform.reports.blocks import Block, Figure, Paragraph, Section, Table, paragraph, words
@@ -10,7 +10,6 @@ from platform.reports.numbers import of_a_hundred
 from platform.reports.subject import Subject
 from platform.rounds.documents import ADVERSARIES
 from privacy import largest_share_of_right_guesses
-from storage.address import names_server
 
 SEES: Final = {
     "server": "the coordinator: who takes part, the sums, and pool entries as they are uploaded",
@@ -29,12 +28,16 @@ UNITS: Final = {
 }
 RELATIONS: Final = {
     "replace_one": "in the one {unit}'s data are what they are, in the other they are any others",
-    "add_or_remove_one": "in the one the {unit} takes part, in the other it does not",
+    "add_or_remove_one": "in the one the {unit} is in its client's data, in the other it is not",
+    "zero_vector": "in the one the client sends its update, in the other zeros in its place, with "
+    "the same noise and among the same participants. That a client takes part is not hidden",
 }
 QUESTIONS: Final = {
     "replace_one": "whether one {unit}'s data are the real ones or any others in their place",
-    "add_or_remove_one": "whether one {unit} took part or did not",
+    "add_or_remove_one": "whether one {unit} was in its client's data or was not",
+    "zero_vector": "whether one client sent its update or zeros in its place",
 }
+"""By relation; of whole clients `add_or_remove_one` compares with the zero vector."""
 
 
 def unit_section(subject: Subject) -> Section:
@@ -54,13 +57,18 @@ def _unit(subject: Subject) -> Iterator[Block]:
     yield paragraph(f"The unit of privacy is {UNITS[unit]}.")
     yield paragraph(
         f"The neighbouring relation is {relation}: two worlds are compared that differ in one "
-        f"{unit} only; {RELATIONS[relation].format(unit=unit)}. Everything below is about telling "
+        f"{unit} only; {_of(RELATIONS, unit, relation)}. Everything below is about telling "
         "these two worlds apart, whatever else the one who looks knows already."
     )
     yield paragraph(
         "A person whose data are held by several clients, or who is described by other people's "
         "data, is not one unit, and is not covered by one unit's epsilon."
     )
+
+
+def _of(texts: Mapping[str, str], unit: str, relation: str) -> str:
+    is_of_client = unit == "client" and relation == "add_or_remove_one"
+    return texts["zero_vector" if is_of_client else relation].format(unit=unit)
 
 
 def odds_section(subject: Subject) -> Section:
@@ -72,7 +80,7 @@ def _odds(subject: Subject) -> Iterator[Block]:
     unit, relation = subject.facts.unit, subject.agreed.config.relation
     if unit is not None:
         so_far = "" if subject.summary is not None else " All of it is so far: the run goes on."
-        question = QUESTIONS[relation].format(unit=unit)
+        question = _of(QUESTIONS, unit, relation)
         yield paragraph(
             f"Somebody guesses {question}. Without the run such guesses are right 50 times of "
             f"100, as with a coin. 100 of 100 is certainty.{so_far}"
@@ -98,14 +106,9 @@ def _odds(subject: Subject) -> Iterator[Block]:
         "known or not. It says nothing about what can be learnt of a person from other people's "
         "data: that a trait is common is learnt with or without that person."
     )
-    claimed = (
-        "About that one nothing is claimed here (disk: not covered), as the database is on a server"
-        if names_server(subject.agreed.config.storage.url)
-        else "About that one only linking is claimed, and no epsilon"
-    )
     yield paragraph(
         "Somebody who has the coordinator's disk after the fact is a fourth one to look: see "
-        f"what is not protected. {claimed}."
+        "what is not protected. About that one only linking is claimed, and no epsilon."
     )
 
 
@@ -142,6 +145,6 @@ def right_guesses(subject: Subject, adversary: str) -> Figure | None:
     if value is None:
         return None
     # Of nothing that was released nothing is learnt, and delta is part of what a release costs.
-    delta = subject.delta if value else 0.0
+    delta = subject.delta if subject.charged_rows else 0.0
     share = largest_share_of_right_guesses(value, delta)
     return Figure(of_a_hundred(share), 100.0 * share, figure.basis)

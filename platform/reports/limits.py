@@ -6,7 +6,6 @@ from collections.abc import Iterator
 
 from platform.reports.blocks import Section, bullets, paragraph
 from platform.reports.subject import Subject
-from storage.address import names_server
 
 
 def limits_section(subject: Subject) -> Section:
@@ -40,7 +39,7 @@ def _what_is_seen(subject: Subject) -> Iterator[str]:
         )
     who = (
         "who was drawn is the coordinator's secret, and the observer's epsilon counts on it"
-        if subject.hides_draws
+        if any(row.cohort_kind is not None for row in subject.rows)
         else "who takes part in which round is known to the server, and partly to others"
     )
     yield f"Participation: {who}. Patterns of it over rounds may single somebody out."
@@ -87,12 +86,6 @@ def _pool(subject: Subject) -> Iterator[str]:
 
 
 def _linking(subject: Subject) -> str:
-    if names_server(subject.agreed.config.storage.url):
-        return (
-            "Of the disks of the server that the database is on nothing is claimed (disk: not "
-            "covered): a PostgreSQL server keeps deleted rows, their order and their time in its "
-            "pages and logs."
-        )
     if subject.agreed.config.privacy.noise_source == "os":
         return (
             "Of the coordinator's disk, after the fact, it is claimed that no row ties a pool "
@@ -107,12 +100,6 @@ def _has_pool(subject: Subject) -> bool:
 
 
 def _the_rest(subject: Subject) -> Iterator[str]:
-    if names_server(subject.agreed.config.storage.url):
-        yield (
-            "The database's server: what is deleted from the database (older states of the model, "
-            "what the stages of a round yielded) stays on its disks and in its logs until it "
-            "writes over them."
-        )
     yield (
         "Inference from the population: a good model tells what is true of many, and so of one "
         "who is like them, whether or not that one took part."

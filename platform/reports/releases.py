@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Final
 
-from platform.protection.ledger_rows import as_releases
+from platform.protection.ledger_rows import as_releases, law_of
 from platform.reports.blocks import (
     Basis,
     Block,
@@ -158,7 +158,8 @@ def _row(subject: Subject, rows: Sequence[LedgerRow]) -> tuple[Words, ...]:
 
 
 def _protection(row: LedgerRow) -> str:
-    law = "" if row.noise_kind is None else f", {row.noise_kind} of {row.shares} honest shares"
+    shares = "" if row.shares is None else f" of {row.shares} honest shares"
+    law = f", {law_of(row)} noise{shares}" if row.standard_deviation else ""
     steps = "" if row.count == 1 else f", {row.count} noised steps"
     return f"{row.mechanism}{law}{steps}, {row.relation}"
 

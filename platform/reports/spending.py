@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from platform.agreement.budgets import ClientBudget
+from platform.agreement.statements import stopping_of
 from platform.config import RunConfig
 from platform.protection.lifetimes import is_by_source
 from platform.reports.blocks import (
@@ -58,6 +59,7 @@ def _run(subject: Subject) -> Iterator[Block]:
     yield Facts(
         (
             *((f"Of the run, against {name}", words(subject.epsilon(name))) for name in epsilons),
+            ("However the run ends", _stopping(subject)),
             ("Limit of the run", _limit(subject, "privacy.target_epsilon", limits["target"])),
             ("Left of the run's limit", _least_left(subject)),
             ("Over a client's lifetime", _lifetime(subject)),
@@ -70,6 +72,14 @@ def _run(subject: Subject) -> Iterator[Block]:
         f"A lifetime here is {lifetime_of(config)}. Epsilons do not add up: what is left is a "
         "difference, and no promise of so much more."
     )
+    holds = {one.lifetime.holds for one in subject.budget.clients} - {None}
+    yield from (paragraph(f"Over a client's lifetime {text}.") for text in sorted(map(str, holds)))
+
+
+def _stopping(subject: Subject) -> Words:
+    """Return what holds of a run that ends because of what was released."""
+    found = stopping_of(subject.agreed.spending, subject.agreed.config)
+    return words("nothing was charged that is claimed" if found is None else found["holds"])
 
 
 def _limit(subject: Subject, key: str, limit: float | None) -> Words:
@@ -147,7 +157,8 @@ def _rounds(subject: Subject) -> Iterator[Block]:
     if plot is not None:
         yield plot
     yield Table(
-        "Round by round: epsilon is cumulative, so each row covers all rows above it",
+        "Round by round: epsilon is cumulative, so each row covers all rows above it; it holds for "
+        "a row that is chosen before the run",
         ("Round", "Clients", "Lost", "Mean accuracy", "Worst client", "Epsilon"),
         tuple(_round(subject, document) for document in subject.rounds),
     )

@@ -97,8 +97,8 @@ class Subject:
 
     @property
     def hides_draws(self) -> bool:
-        """Whether who was drawn into a cohort is a secret that the claim counts on."""
-        return any(row.cohort_kind is not None for row in self.rows)
+        """Whether the ledger tells who was drawn in secret, as those of early versions do."""
+        return any(row.cohort_drawn is False for row in self.rows)
 
     @cached_property
     def rounds(self) -> Sequence[Mapping[str, Any]]:

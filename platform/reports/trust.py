@@ -11,7 +11,7 @@ from platform.protection.ledger_rows import as_releases
 from platform.protection.secure_terms import SecureTerms
 from platform.reports.blocks import Block, Section, Table, Words, bullets, paragraph, words
 from platform.reports.subject import Subject, epsilon_figure
-from privacy import Release, epsilons
+from privacy import IntegerNoise, Release, epsilons
 
 _BEYOND: Final = (1, 2, 5, 10)
 """So many colluding clients more than the run was planned for are priced."""
@@ -171,8 +171,8 @@ def _collusion(subject: Subject, releases: Sequence[Release], colluding: int) ->
 
 def _weakened(release: Release, colluding: int) -> Release | None:
     """Return a release with the noise that honest shares leave; None where none is left."""
-    noise = release.integer_noise
-    if noise is None or not release.mechanism.is_shared_out:
+    noise = release.law
+    if not (isinstance(noise, IntegerNoise) and release.mechanism.is_shared_out):
         return release
     honest = noise.shares - (colluding - noise.corrupt)
     if honest < 1:
@@ -180,5 +180,5 @@ def _weakened(release: Release, colluding: int) -> Release | None:
     return replace(
         release,
         standard_deviation=release.standard_deviation * math.sqrt(honest / noise.shares),
-        integer_noise=replace(noise, shares=honest, corrupt=colluding),
+        law=replace(noise, shares=honest, corrupt=colluding),
     )

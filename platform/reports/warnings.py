@@ -6,6 +6,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from platform.agreement import Agreed
+from platform.agreement.statements import stopping_of
+from platform.agreement.stopping import stopping_warnings
 from platform.experiment.canary_notes import canary_warnings
 from platform.experiment.caveats import privacy_warnings
 from platform.reports.hazards import (
@@ -35,8 +37,11 @@ def claim_warnings(agreed: Agreed) -> list[str]:
             f"mechanism {agreed.config.mechanism.name}: nothing was charged so far; it adds no "
             "noise, so the first release has no finite epsilon"
         ]
-    # Where nothing has been charged, nothing was released that could be misread.
-    return list(privacy_warnings(agreed.config)) if agreed.spending.ledger else []
+    if not agreed.spending.ledger:
+        # Where nothing has been charged, nothing was released that could be misread.
+        return []
+    stopping = stopping_of(agreed.spending, agreed.config)
+    return [*stopping_warnings(stopping), *privacy_warnings(agreed.config)]
 
 
 def unfinished_words(document: Mapping[str, Any], over: int) -> str:

@@ -1,6 +1,6 @@
 """Runs as a tidy frame of pandas, for notebooks: a row a run, a row a round, or a row a client.
 
-pandas is not among what a run needs; `pip install 'sotto[notebook]'` brings it.
+A run does not need pandas; `.venv/bin/pip install -e '.[notebook]'` in the checkout brings it.
 """
 
 from __future__ import annotations
@@ -134,7 +134,8 @@ def _pandas() -> Any:
         import pandas
     except ImportError as error:
         raise ConfigError(
-            "results: pandas is not installed; valid after `pip install 'sotto[notebook]'`"
+            "results: pandas is not installed; valid after "
+            "`.venv/bin/pip install -e '.[notebook]'` in the checkout"
         ) from error
     return pandas
 

@@ -10,12 +10,13 @@ from typing import Final
 
 from platform.agreement import Agreed, require_agreement
 from platform.agreement.statements import stated_document
-from platform.disk.opening import SQLITE_PREFIX, is_there, open_existing
+from platform.disk.opening import is_there, open_existing
 from platform.errors import UnknownRun, listed
 from platform.results.finding import runs_by_cell
 from platform.results.numbers import RunNumbers
 from platform.results.sweeps import SweepCell, read_sweep
 from storage import Database
+from storage.address import PREFIX
 
 LATEST: Final = "latest"
 
@@ -97,7 +98,7 @@ def read_sweep_runs(folder: Path, url: str) -> tuple[list[tuple[RunNumbers, Agre
     cells = read_sweep(folder)
     found: dict[str, tuple[RunNumbers, Agreed]] = {}
     for database in dict.fromkeys(cell.database for cell in cells):
-        place = url if database is None else f"{SQLITE_PREFIX}{folder.absolute() / database}"
+        place = url if database is None else f"{PREFIX}{folder.absolute() / database}"
         found |= _begun(place, [cell for cell in cells if cell.database == database])
     if not found:
         raise UnknownRun(

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
 from methods import Arrays
 from platform.config.randomness import stream
+from platform.disk.digests import salted
 from platform.errors import RoundAborted, RunStopped
 from platform.protection.uploads import Protection
 from platform.rounds.audit_trail import AuditTrail
@@ -126,12 +127,14 @@ class Attempts:
                 # Of later rounds it is kept with the round before. Found again on another machine
                 # it may be another one: signs of singular vectors flip.
                 fixed["start"] = encode_arrays(progress.state).hex()
+            if self.run.terms.cohort_kind is not None:
+                fixed = salted(fixed)
             uow.attempts.open(plan.run_id, round_number, attempt, fixed)
             if ahead is not None:
                 # With the attempt: whoever goes on with it must open it in the same way.
                 blob = encode_keys(ahead.keys)
                 uow.attempts.add_stage(plan.run_id, round_number, attempt, stage=AHEAD, blob=blob)
-            AuditTrail(uow.audit, plan.run_id).round_opened(plan)
+            AuditTrail(uow.audit, plan.run_id).round_opened(plan, fixed)
             self.spending.follow(uow)
         return plan
 
@@ -235,7 +238,8 @@ class Attempts:
         )
 
     def _attempt(self, plan: RoundPlan, progress: Progress) -> RoundOutcome:
-        run, method, runner = self.run, self.run.terms.method, self._runner
+        run, method = self.run, self.run.terms.method
+        runner = replace(self._runner, noise_state=progress.noise_state)
         is_secret = run.terms.config.has_secret_cohorts and not plan.facts.collects
         journal = DatabaseJournal(run.records, plan.run_id, plan.round_number, plan.attempt)
         if is_secret and not plan.cohort:

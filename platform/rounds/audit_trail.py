@@ -2,7 +2,9 @@
 
 An entry names pseudonyms, and numbers of a federation's clients, at most; never a pool handle, an
 entry or a digest of one, which experts were served, a vector, a size or a class. What it binds by a
-digest: `platform.disk.digests`.
+digest: `platform.disk.digests`. Of a cohort that was drawn in secret it holds commitments alone,
+whose salts are in the database: in the plan of the attempt and in the document of the round. The
+text of an entry must hide the draw by itself, not only its leaf, as chains of hashes are shown.
 """
 
 from __future__ import annotations
@@ -12,11 +14,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from platform.disk.digests import bytes_digest, document_digest, rows_digest
+from platform.disk.digests import SALT, bytes_digest, document_digest, rows_digest
 from platform.errors import RoundAborted
 from platform.protection.ledger_rows import as_row
 from platform.rounds.plan import RoundOutcome, RoundPlan
-from privacy import Release
+from privacy import GAUSSIAN, NO_NOISE, IntegerNoise, Release
 from storage import AuditEntry
 from storage.audit import AuditRepository
 
@@ -102,9 +104,11 @@ class AuditTrail:
                 detail=reserved_detail(of_channel),
             )
 
-    def round_opened(self, plan: RoundPlan) -> None:
-        """Invitations are about to go out."""
-        detail = {"attempt": plan.attempt, "cohort": len(plan.cohort)}
+    def round_opened(self, plan: RoundPlan, fixed: Mapping[str, Any]) -> None:
+        """Note that invitations are about to go out; `fixed` is the attempt's plan as stored."""
+        detail: dict[str, Any] = {"attempt": plan.attempt, "cohort": len(plan.cohort)}
+        if SALT in fixed:
+            detail = {"attempt": plan.attempt, "plan_sha256": document_digest(fixed)}
         self._append("round.opened", round_number=plan.round_number, detail=detail)
 
     def round_aborted(self, plan: RoundPlan, error: RoundAborted) -> None:
@@ -133,9 +137,9 @@ class AuditTrail:
             state: The state's blob, as it is stored; None where the round leaves it as it was.
         """
         number, attempt = plan.round_number, plan.attempt
-        survivors = len(outcome.survivors)
-        kept = _digests(document, state)
-        detail: dict[str, Any] = {"attempt": attempt, "survivors": survivors, **kept}
+        detail: dict[str, Any] = {"attempt": attempt, **_digests(document, state)}
+        if SALT not in document:
+            detail["survivors"] = len(outcome.survivors)
         channel = "pool" if plan.facts.collects else "sum"
         self._append("round.committed", round_number=number, channel=channel, detail=detail)
         if outcome.entries:
@@ -255,8 +259,10 @@ def _particulars(release: Release) -> dict[str, Any]:
         found["count"] = release.count
     if release.sampling != "none":
         found |= {"sampling": release.sampling, "probability": release.sampling_probability}
-    if release.integer_noise is not None:
-        found |= {"noise": release.integer_noise.kind, "shares": release.integer_noise.shares}
+    if release.law not in (GAUSSIAN, NO_NOISE):
+        found["noise"] = release.law.name
+    if isinstance(release.law, IntegerNoise):
+        found["shares"] = release.law.shares
     if release.cohort is not None:
         found |= {"cohorts": release.cohort.kind, "size": release.cohort.size}
     return found

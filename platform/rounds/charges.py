@@ -12,8 +12,8 @@ from storage import LedgerRow, UnitOfWork
 def charges_of(uow: UnitOfWork, pseudonym: str, now: datetime) -> Charges:
     """Return what a client was charged in all runs.
 
-    What was aborted before anything left a client is free, and a client that was not drawn into a
-    secret cohort was never asked: neither is stated. Their attempts are over all the same.
+    What was aborted before anything left a client is free, and so is what an early version noted of
+    a client that was not drawn: neither is stated. Their attempts are over all the same.
 
     Args:
         uow: Read from here.

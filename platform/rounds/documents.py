@@ -67,10 +67,11 @@ def round_document(
 ) -> dict[str, Any]:
     """Return one round, as `summary.json` states it.
 
-    The size of a cohort that was drawn in secret is withheld: it would undo the amplification.
+    The size of a cohort that was drawn in secret is withheld, as it would undo the amplification,
+    and so is what goes with it: mean bytes, which fall with each lost client, and the time taken.
     """
     cohort = None if withholds_cohort else len(plan.cohort)
-    return {
+    found = {
         "round": plan.round_number,
         "phase": COLLECTION if plan.facts.collects else ROUNDS,
         "cohort": cohort,
@@ -87,6 +88,8 @@ def round_document(
         "signal_to_noise": _interval(outcome.readings.signal_to_noise),
         "groups": _groups(outcome.readings.groups),
     }
+    hidden = ("bytes_up", "bytes_down", "seconds") if withholds_cohort else ()
+    return {**found, **dict.fromkeys(hidden)}
 
 
 def _groups(found: GroupReading | None) -> dict[str, Any] | None:

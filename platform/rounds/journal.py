@@ -5,7 +5,7 @@ here, with the same messages, to which clients give the answers that they gave b
 vectors the running sum and the list of their owners are enough. What is not kept is asked for
 again: answers to the last stage, because with them the sum would lie on the disk; uploads in the
 clear; and handles, because beside the pool they would say whose entries lie there. Noise that the
-coordinator adds is drawn once: what it has made of the sum, which is what leaves, is kept.
+coordinator adds is drawn once: the noised sum, of which all that leaves is made, is kept.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Final, Literal, Protocol
+from typing import Final, Literal, Protocol
 
 from platform.disk.transactions import Records
 from platform.errors import ProtocolError
-from platform.wire.codec import Frame, decode_frame, encode_frame
-from platform.wire.layout import Summed
+from platform.protection.sums import NoisedSum
+from platform.wire.codec import Frame, decode_arrays, decode_frame, encode_arrays, encode_frame
 from platform.wire.messages import Stage
 from platform.wire.transport import ClientId
 
@@ -152,26 +152,21 @@ def decode_keys(data: bytes) -> dict[ClientId, bytes]:
     return dict(frame.blobs)
 
 
-def encode_summed(summed: Summed) -> bytes:
-    """Return what a sum came to, as bytes."""
-    fields = {
-        "total_weight": summed.total_weight,
-        "extras": dict(summed.extras),
-        "survivors": summed.survivors,
-    }
-    return encode_frame(Frame("summed", fields, {"vector": summed.vector}, {}))
+def encode_noised(noised: NoisedSum) -> bytes:
+    """Return a sum with all its noise, as bytes."""
+    state = {"state": encode_arrays(noised.noise_state)}
+    fields = {"clients": noised.clients}
+    return encode_frame(Frame("noised", fields, {"levels": noised.levels}, state))
 
 
-def decode_summed(data: bytes) -> Summed:
-    """Read what `encode_summed` wrote.
+def decode_noised(data: bytes) -> NoisedSum:
+    """Read what `encode_noised` wrote.
 
     Raises:
         ProtocolError: If the bytes are none.
     """
     frame = decode_frame(data)
-    if frame.kind != "summed":
+    if frame.kind != "noised":
         raise ProtocolError("message: the stored sum is not valid")
-    fields: Mapping[str, Any] = frame.fields
-    return Summed(
-        frame.arrays["vector"], fields["total_weight"], fields["extras"], fields["survivors"]
-    )
+    state = decode_arrays(frame.blobs["state"]) if frame.blobs else {}
+    return NoisedSum(frame.arrays["levels"], frame.fields["clients"], state)

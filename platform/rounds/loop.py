@@ -7,7 +7,7 @@ what was committed stays, and the interrupted attempt is continued where it was,
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NoReturn
 
@@ -15,6 +15,7 @@ import numpy as np
 
 from methods import Arrays
 from platform.config.randomness import stream
+from platform.disk.digests import salted
 from platform.errors import RoundAborted, RunStopped, TooFewLeft
 from platform.protection.uploads import Protection
 from platform.rounds.aggregating import aggregate_of
@@ -24,10 +25,9 @@ from platform.rounds.documents import round_document
 from platform.rounds.garbage import only_of_rounds
 from platform.rounds.observing import Observer
 from platform.rounds.plan import RoundOutcome, RoundPlan
-from platform.rounds.progress import Progress
+from platform.rounds.progress import Progress, decode_state, encode_state
 from platform.rounds.run import Run
 from platform.rounds.spending import Spending
-from platform.wire.codec import decode_arrays, encode_arrays
 from platform.wire.envelopes import Attempt
 from platform.wire.experts import encode_entry
 from platform.wire.layout import Summed
@@ -109,11 +109,12 @@ class Federation:
         for row in rounds:
             survivors = row.document["survivors"]
             committed.update(dict.fromkeys(survivors, (row.round_number, row.attempt)))
-        last = rounds[-1]
+        last, (state, noise_state) = rounds[-1], decode_state(latest.blob)
         return Progress(
             completed=last.round_number,
             committed=committed,
-            state=decode_arrays(latest.blob),
+            state=state,
+            noise_state=noise_state,
             clipping_norm=last.document["next_clipping_norm"],
             # What a run says at its end must not depend on whether it was interrupted before.
             ended_early=last.document.get("ended_early"),
@@ -129,7 +130,8 @@ class Federation:
         entries = self._open_entries(protection, outcome, progress.state)
         state = self._server_update(round_number, progress.state, outcome, [e for _, e in entries])
         norm = protection.extras.next_clipping_norm(outcome.readings.clipped_fraction)
-        after = replace(progress, state=state, clipping_norm=norm)
+        noise_state = outcome.noise_state or progress.noise_state
+        after = replace(progress, state=state, clipping_norm=norm, noise_state=noise_state)
         return self._keep(plan, outcome, after, entries, started=started)
 
     def _opening(self, number: int, progress: Progress) -> Progress:
@@ -204,7 +206,7 @@ class Federation:
             "uncollected": after.uncollected,
             "lost": lost,
         }
-        self._commit(plan, outcome, after.state, entries, document=kept)
+        self._commit(plan, outcome, after, entries, document=kept)
         self._observer.round_finished(document)
         return after
 
@@ -250,19 +252,23 @@ class Federation:
         self,
         plan: RoundPlan,
         outcome: RoundOutcome,
-        state: Arrays,
+        after: Progress,
         entries: Sequence[tuple[bytes, Arrays]],
         *,
         document: Mapping[str, Any],
     ) -> None:
         run, run_id = self._run, self._run.run_id
         number, attempt = plan.round_number, plan.attempt
-        settled = self._settled(plan, outcome)
-        pseudonyms = [run.roll.pseudonyms[client] for client in settled]
         channels = run.terms.protection.in_round(number).channels
         # A collection leaves the state as it was; the first round's row is where it is found again.
-        blob = None if plan.facts.collects and number > 1 else encode_arrays(state)
+        made = not plan.facts.collects or number == 1
+        blob = encode_state(after.state, after.noise_state) if made else None
         stored = {**document, "survivors": list(outcome.survivors)}
+        settled: Iterable[ClientId] = outcome.survivors
+        if run.terms.cohort_kind is not None:
+            # Of a secret draw all rows are final: one that stays open would tell who was lost.
+            stored, settled = salted(stored), run.roll.pseudonyms
+        pseudonyms = [run.roll.pseudonyms[client] for client in settled]
         with run.records.write() as uow:
             if blob is not None:
                 uow.states.save(run_id, number, blob)
@@ -278,16 +284,6 @@ class Federation:
             else:
                 trail.round_lost(plan, document["lost"], document=stored, state=blob)
             self._spending.follow(uow)
-
-    def _settled(self, plan: RoundPlan, outcome: RoundOutcome) -> list[ClientId]:
-        """Return whose rows are final.
-
-        The survivors' and, where all are charged, who was not drawn.
-        """
-        if self._run.terms.cohort_kind is None:
-            return list(outcome.survivors)
-        lost = set(plan.cohort) - set(outcome.survivors)
-        return [client for client in self._run.roll.pseudonyms if client not in lost]
 
     def _commit_pool(
         self, uow: UnitOfWork, round_number: int, entries: Sequence[tuple[bytes, Arrays]]

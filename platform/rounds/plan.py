@@ -15,7 +15,7 @@ from platform.wire.envelopes import Attempt, Envelope
 from platform.wire.layout import Summed
 from platform.wire.secure_round import EnrolledCohort, MaskGraph, SumTerms
 from platform.wire.transport import ClientId
-from privacy import SignalToNoise
+from privacy import NoiseState, SignalToNoise
 
 
 @dataclass(frozen=True)
@@ -213,6 +213,7 @@ class RoundOutcome:
     Attributes:
         survivors: Clients whose vector is in the sum, sorted.
         summed: The sum.
+        noise_state: What the coordinator's noise of the next sum goes on from.
         individual: Each survivor's vector where there is no secure aggregation, else None.
         entries: Pool entries of exactly the survivors, or none at all.
         entries_void: Why the round's entries were discarded, None if they were not.
@@ -223,6 +224,7 @@ class RoundOutcome:
 
     survivors: tuple[ClientId, ...] = ()
     summed: Summed
+    noise_state: NoiseState = field(default_factory=dict, repr=False)
     individual: Mapping[ClientId, NDArray[np.float64]] | None = None
     entries: tuple[PoolUpload, ...] = ()
     entries_void: str | None = None

@@ -10,13 +10,15 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from methods import Arrays, MethodError
 from platform.errors import PlatformError, RoundAborted
+from platform.protection.sums import NoisedSum, SumProtection
 from platform.protection.uploads import Protection
 from platform.rounds.exchange import Exchange
 from platform.rounds.joining import join
@@ -24,14 +26,14 @@ from platform.rounds.journal import (
     Journal,
     MemoryJournal,
     StageResult,
-    decode_summed,
-    encode_summed,
+    decode_noised,
+    encode_noised,
 )
 from platform.rounds.masked_sum import MaskedSum
 from platform.rounds.plan import PoolUpload, Readings, RoundOutcome, RoundPlan
 from platform.rounds.telling import assignments, last_relays
 from platform.wire.entries import LARGEST_COORDINATE
-from platform.wire.layout import Summed, Totals, UploadLayout
+from platform.wire.layout import Summed, Totals
 from platform.wire.messages import (
     Disclosure,
     Upload,
@@ -40,7 +42,14 @@ from platform.wire.messages import (
     decode_upload,
 )
 from platform.wire.transport import ClientId, Transport
-from privacy import NoiseSource, PrivacyError, SystemNoise, ThresholdNotMet
+from privacy import (
+    NoiseSource,
+    NoiseState,
+    PrivacyError,
+    ProtocolViolation,
+    SystemNoise,
+    ThresholdNotMet,
+)
 from privacy.secure_aggregation import CollectingConfirmations
 
 Experts = Callable[[Sequence[Sequence[bytes]]], Sequence[tuple[Arrays, ...]]]
@@ -58,12 +67,14 @@ class RoundRunner:
         protection: How uploads are protected.
         noise_of: Where the coordinator's own noise of a round and attempt comes from.
         deadline: Seconds to wait for each stage, None for as long as it takes.
+        noise_state: What the coordinator's noise of the last committed sum left.
     """
 
     transport: Transport
     protection: Protection
     noise_of: Callable[[int, int], NoiseSource] = lambda number, attempt: SystemNoise()
     deadline: float | None = None
+    noise_state: NoiseState = field(default_factory=dict, repr=False)
 
     def run(
         self,
@@ -98,8 +109,9 @@ class RoundRunner:
 
         For empty sums only. Noise in place of a sum of few would hang the sum on one client's coin.
         """
-        empty = np.zeros(self.protection.layout.protected)
-        return self._outcome(self._exchange(plan, journal), (), Totals(empty, 0, 0), {})
+        exchange = self._exchange(plan, journal)
+        totals = self._opened(exchange, exchange.protection.sums.add_up(()), ())
+        return self._outcome(exchange, (), totals, {})
 
     def _exchange(self, plan: RoundPlan, journal: Journal | None = None) -> Exchange:
         protection = self.protection.in_round(plan.round_number).at(plan.facts.clipping_norm)
@@ -132,7 +144,7 @@ class RoundRunner:
         return self._open_plain(exchange, ask)
 
     def _open_masked(self, exchange: Exchange, secure: MaskedSum, ask: Ask) -> RoundOutcome:
-        plan, layout = exchange.plan, exchange.protection.layout
+        plan = exchange.plan
 
         def add_up() -> StageResult:
             summed, relays = secure.advance({c: u.payload for c, u in ask().items()})
@@ -149,28 +161,31 @@ class RoundRunner:
         answers = exchange("unmask", messages, decode_disclosure)
         finished = secure.advance({c: d.payload for c, d in answers.items()})[0].finished()
         survivors = secure.names(finished.survivors)
-        totals = layout.open_sum(finished.total, len(survivors), exchange.protection.sums.grid())
-        exchange.protection.sums.require_plausible(totals)
+        totals = self._opened(exchange, finished.total, survivors)
         outcome = self._outcome(exchange, survivors, totals, answers)
         ahead = {client: each.ahead for client, each in answers.items() if each.ahead}
         return replace(outcome, ahead=ahead)
 
     def _open_plain(self, exchange: Exchange, ask: Ask) -> RoundOutcome:
-        plan, layout = exchange.plan, exchange.protection.layout
-
-        uploads = {c: u for c, u in ask().items() if _is_usable(u, layout)}
-        _require_minimum(plan, uploads)
-        vectors = {c: u.vector for c, u in uploads.items() if u.vector is not None}
-        survivors = tuple(sorted(vectors))
-        totals = layout.sum_plain(
-            [vectors[c] for c in survivors], [uploads[c].weight for c in survivors]
-        )
+        plan, sums, uploads = exchange.plan, exchange.protection.sums, ask()
+        read = {client: _usable(upload, sums) for client, upload in uploads.items()}
+        sent = {client: vector for client, vector in sorted(read.items()) if vector is not None}
+        _require_minimum(plan, sent)
+        survivors, layout = tuple(sent), sums.layout
         answers: Mapping[ClientId, Disclosure] = {}
         if exchange.protection.pool_spec is not None:
             messages = exchange.relays(dict.fromkeys(survivors, b""))
             answers = exchange("unmask", messages, decode_disclosure)
-        individual = {c: vector[: layout.coordinates] for c, vector in vectors.items()}
-        return self._outcome(exchange, survivors, totals, answers, individual=individual)
+        if sums.exact:
+            weights = [uploads[client].weight for client in survivors]
+            totals = layout.sum_plain(list(sent.values()), weights)
+        else:
+            totals = self._opened(exchange, sums.add_up(list(sent.values())), survivors)
+            sent = {client: sums.grid().dequantise(levels) for client, levels in sent.items()}
+        individual = {client: vector[: layout.coordinates] for client, vector in sent.items()}
+        # Of uploads without noise of their own the method sees what the noised sum tells.
+        shown = None if sums.mechanism.facts.is_bare_to_server else individual
+        return self._outcome(exchange, survivors, totals, answers, individual=shown)
 
     def _collect(self, exchange: Exchange, ask: Ask) -> RoundOutcome:
         """Return entries of a pool that is made once: with no sum beside them each stands alone."""
@@ -213,10 +228,11 @@ class RoundRunner:
         void = _entries_problem(protection, collected, len(survivors))
         kept = () if void is not None or protection.pool_spec is None else collected
         uploads = tuple(PoolUpload(d.handle, d.entry) for d in kept)
-        summed = self._averaged(exchange, totals)
+        summed = protection.sums.average(totals, plan.planned_size)
         return RoundOutcome(
             survivors=survivors,
             summed=summed,
+            noise_state=totals.noise_state,
             individual=individual,
             entries=uploads,
             entries_void=void,
@@ -229,22 +245,26 @@ class RoundRunner:
             ),
         )
 
-    def _averaged(self, exchange: Exchange, totals: Totals) -> Summed:
-        """Return the sum's mean; noise that is drawn here is drawn once for an attempt.
+    def _opened(
+        self, exchange: Exchange, total: NDArray[np.uint64], survivors: tuple[ClientId, ...]
+    ) -> Totals:
+        """Return what a sum stands for, decoded and checked with all its noise in.
 
-        What is measured before the round is committed tells clients of it, so an attempt that is
-        gone on with must not show the same sum under other noise.
+        Noise that is drawn here is drawn once for an attempt. What is measured before the round is
+        committed tells clients of it, so an attempt that is gone on with must not show the same sum
+        under other noise.
         """
         plan, sums = exchange.plan, exchange.protection.sums
 
-        def draw() -> Summed:
+        def draw() -> NoisedSum:
             noise = self.noise_of(plan.round_number, plan.attempt)
-            return sums.average(totals, plan.planned_size, noise)
+            return sums.noised(total, len(survivors), noise, self.noise_state)
 
-        if not sums.mechanism.facts.is_bare_to_server:
-            return draw()
-        kept = exchange.settled("unmask", lambda: StageResult(state=encode_summed(draw())))
-        return decode_summed(kept.state)
+        facts = sums.mechanism.facts
+        if not (facts.is_bare_to_server or facts.keeps_state):
+            return sums.open(draw())
+        kept = exchange.settled("unmask", lambda: StageResult(state=encode_noised(draw())))
+        return sums.open(decode_noised(kept.state))
 
 
 def _entries_problem(
@@ -275,13 +295,24 @@ def _is_entry(protection: Protection, disclosure: Disclosure) -> bool:
     return True
 
 
-def _is_usable(upload: Upload, layout: UploadLayout) -> bool:
-    vector = upload.vector
+def _usable(upload: Upload, sums: SumProtection) -> NDArray[Any] | None:
+    """Return an upload in the clear as it is summed, None where it is not what this run sends.
+
+    Each is read by itself, so that what a peer sends refuses or clips nothing but that.
+    """
+    vector, layout = upload.vector, sums.layout
     # Where all weigh alike, everybody states 1.
     most = layout.largest_weight if layout.weighted else 1
     if vector is None or vector.shape != (layout.protected,) or not 1 <= upload.weight <= most:
-        return False
-    return not vector.size or float(np.abs(vector).max()) <= LARGEST_COORDINATE
+        return None
+    if sums.exact:
+        is_number = vector.dtype == np.float64
+        fits = not vector.size or float(np.abs(vector).max()) <= LARGEST_COORDINATE
+        return vector if is_number and fits else None
+    try:
+        return sums.grid().admit(vector)
+    except ProtocolViolation:
+        return None
 
 
 def _require_minimum(plan: RoundPlan, survivors: Iterable[ClientId]) -> None:

@@ -6,7 +6,6 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from platform.mechanisms import Mechanisms
 from platform.protection.ledger_rows import as_releases, as_row
 from platform.protection.lifetimes import charged_elsewhere, rows_that_count
 from platform.protection.uploads import Protection
@@ -89,12 +88,11 @@ class Spending:
         """Return what every accountant says about the worst client, in every round it was in."""
         run, budget = self.run, self.run.terms.budget
         with run.records.read() as uow:
-            releases = as_releases(uow.ledger.rows(run.source), self._mechanisms)
+            releases = as_releases(uow.ledger.rows(run.source), self.run.terms.config.mechanisms)
         ledgers: dict[str, list[Release]] = {}
         for release in releases:
-            if release.cohort is None or release.cohort.is_drawn:
-                bare = dataclasses.replace(release, cohort=None)
-                ledgers.setdefault(release.pseudonym, []).append(bare)
+            bare = dataclasses.replace(release, cohort=None)
+            ledgers.setdefault(release.pseudonym, []).append(bare)
         worst = max(
             ledgers.values(),
             key=lambda ledger: claimed_epsilon(ledger, budget.delta, budget.accountant).epsilon,
@@ -102,15 +100,11 @@ class Spending:
         )
         return accountant_table(worst, budget.delta)
 
-    @property
-    def _mechanisms(self) -> Mechanisms:
-        return self.run.terms.config.mechanisms
-
     def _spent(self, uow: UnitOfWork) -> RunningLedger:
-        source = self.run.source
-        head = uow.audit.head(source)
+        source, head = self.run.source, uow.audit.head(self.run.source)
         if self._counted is None or self._head != head:
-            self._counted = RunningLedger(as_releases(uow.ledger.rows(source), self._mechanisms))
+            rows = uow.ledger.rows(source)
+            self._counted = RunningLedger(as_releases(rows, self.run.terms.config.mechanisms))
             self._head = head
         return self._counted
 
@@ -131,11 +125,11 @@ class Spending:
 
     def _releases(self, plan: RoundPlan, protection: Protection) -> list[Release]:
         run, roll = self.run, self.run.roll
-        # What a secret draw costs does not depend on how it came out, so all have a row.
+        # What a secret draw costs does not depend on how it came out, so all are charged as if they
+        # were drawn: rows, prices and the round in which a budget ends the run tell nothing of it.
         charged = [client for client in plan.cohort if client not in plan.quorum.empty]
         if run.terms.cohort_kind is not None:
             charged = list(roll.pseudonyms)
-        drawn = frozenset(plan.cohort)
         return [
             release
             for client in charged
@@ -146,11 +140,11 @@ class Spending:
                     attempt=plan.attempt,
                     pseudonym=run.roll.pseudonyms[client],
                 ),
-                self._sampling(is_drawn=client in drawn),
+                self._sampling(),
             )
         ]
 
-    def _sampling(self, *, is_drawn: bool) -> CohortSampling | None:
+    def _sampling(self) -> CohortSampling | None:
         terms = self.run.terms
         if terms.cohort_kind is None:
             return None
@@ -158,5 +152,5 @@ class Spending:
             kind=terms.cohort_kind,
             size=terms.config.cohort_size,
             population=terms.config.task.clients,
-            is_drawn=is_drawn,
+            is_drawn=True,
         )

@@ -17,14 +17,12 @@ from typing import Final
 from methods import Registry
 from platform.config import RunConfig, Sources, StorageConfig, load_config
 from platform.config.identity import code_of, identity
-from platform.disk.opening import absolute_url
 from platform.errors import ConfigError
 from platform.experiment.method_building import validate_options
 from platform.experiment.method_origins import origin_document
 from platform.experiment.paths import with_absolute_paths
 from platform.protection.fitting import require_serving
 from platform.results.statistics import Axes
-from storage.address import names_server
 
 OWN_OPTIONS: Final = {
     "method.name": "--method",
@@ -291,8 +289,6 @@ def _own_settings(texts: Sequence[str], axes: Sequence[str]) -> dict[str, list[s
 
 def absolute_storage(url: str) -> str:
     """Return the same database whatever folder a process works in."""
-    if names_server(url):
-        return absolute_url(url)
     prefix, name = "sqlite:///", url.removeprefix("sqlite:///")
     return url if name in (url, "", ":memory:") else f"{prefix}{Path(name).absolute()}"
 

@@ -9,21 +9,19 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from platform.config import StorageConfig, dump_config
 from platform.disk.files import write_text
 from platform.errors import ConfigError
-from platform.sweeping.clusters import Cluster, Job, Jobs
-from platform.sweeping.dask_jobs import dask_jobs
+from platform.sweeping.dask_jobs import DaskJob, DaskJobs, dask_jobs
 from platform.sweeping.grid import Cell
 from platform.sweeping.known_runs import known_runs, read_summary
 from platform.sweeping.running import Outcome, SweepObserver
-from platform.sweeping.slurm_jobs import slurm_jobs
 
 _NAME_DIGITS: Final = 16
 _PAUSE: Final = 0.5
@@ -33,7 +31,7 @@ _LONGEST_ERROR: Final = 1 << 16
 def submit_cells(
     cells: Sequence[Cell],
     observer: SweepObserver,
-    cluster: Cluster,
+    cluster: Mapping[str, Any],
     *,
     folder: Path | None,
     jobs: int,
@@ -44,7 +42,7 @@ def submit_cells(
     Args:
         cells: All of them.
         observer: Told of every cell that ends.
-        cluster: Where they run.
+        cluster: Where they run, as `cluster_of` has it.
         folder: Where the user has methods of their own, None for nowhere.
         jobs: Most jobs at a time.
         place: The folder of databases and of jobs' own output; all machines see it.
@@ -133,11 +131,11 @@ class _Queue:
         running: By cell the job, and when it was handed over.
     """
 
-    jobs: Jobs
+    jobs: DaskJobs
     place: Path
     folder: Path | None
-    running: dict[int, tuple[Job, float]] = field(default_factory=dict)
-    last: dict[int, tuple[Job, float]] = field(default_factory=dict)
+    running: dict[int, tuple[DaskJob, float]] = field(default_factory=dict)
+    last: dict[int, tuple[DaskJob, float]] = field(default_factory=dict)
 
     def submit(self, index: int, cell: Cell) -> None:
         """Hand over a cell's command line."""
@@ -165,7 +163,7 @@ class _Queue:
                 job.cancel()
 
 
-def _error_of(job: Job) -> str:
+def _error_of(job: DaskJob) -> str:
     said: list[str] = []
     with suppress(OSError):
         with job.errors.open("rb") as file:
@@ -176,13 +174,8 @@ def _error_of(job: Job) -> str:
 
 
 @contextmanager
-def _queue(cluster: Cluster, place: Path, folder: Path | None) -> Iterator[_Queue]:
-    where = place / "jobs"
-    if cluster.engine == "dask":
-        engine = dask_jobs(cluster.settings, where)
-    else:
-        engine = slurm_jobs(cluster.engine, cluster.settings, where)
-    with engine as jobs:
+def _queue(cluster: Mapping[str, Any], place: Path, folder: Path | None) -> Iterator[_Queue]:
+    with dask_jobs(cluster, place / "jobs") as jobs:
         queue = _Queue(jobs=jobs, place=place, folder=folder)
         try:
             yield queue

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from methods import Weighting
 from platform.errors import ProtocolError
 from platform.wire.vectors import Spec, vector_length
-from privacy import Grid
+from privacy import Grid, NoiseState, ProtocolViolation
 
 LARGEST_WEIGHT = 1 << 20
 """Most examples that a client of any run may claim."""
@@ -35,11 +35,13 @@ class Totals:
         sums: The sum of the (weighted) vectors, extra coordinates included.
         clients: How many were summed.
         weight: Sum of the weights; equals `clients` where they are uniform.
+        noise_state: As in `NoisedSum`.
     """
 
     sums: NDArray[np.float64]
     clients: int
     weight: int
+    noise_state: NoiseState = field(default_factory=dict, repr=False)
 
 
 @dataclass(frozen=True)
@@ -120,18 +122,28 @@ class UploadLayout:
         return np.append(levels * factors, np.uint64(weight))
 
     def open_sum(self, total: NDArray[np.uint64], clients: int, grid: Grid) -> Totals:
-        """Return the result of a secure sum over this many clients."""
+        """Return the result of a secure sum over this many clients.
+
+        Raises:
+            ProtocolViolation: If no clients of this run can have such weights together.
+        """
         levels = total[: self.protected]
         if not self.weighted:
             return Totals(grid.dequantise_sum(levels, clients), clients, clients)
         weight, mask = int(total[-1]), self._by_examples()
+        if not clients <= weight <= clients * self.largest_weight:
+            raise ProtocolViolation("the sum of all weights is not one that these clients can have")
         sums = np.empty(self.coordinates)
         sums[mask] = grid.dequantise_sum(levels[mask], weight)
         sums[~mask] = grid.dequantise_sum(levels[~mask], clients)
         return Totals(sums, clients, weight)
 
     def sum_plain(self, vectors: Sequence[NDArray[np.float64]], weights: Sequence[int]) -> Totals:
-        """Return the same from vectors in the clear, in the order given."""
+        """Return the sum of vectors that travel exactly, as numbers, in the order given.
+
+        Their floating-point sum is rounded as a peer likes: only of vectors of which nothing is
+        claimed, or that are noised each by itself.
+        """
         used = list(weights) if self.weighted else [1] * len(vectors)
         factors = self._by_examples() if self.weighted else np.zeros(self.protected, np.bool_)
         sums = np.zeros(self.protected)
@@ -147,9 +159,7 @@ class UploadLayout:
         """
         clients, weight = totals.clients, totals.weight
         if weight < 1 or clients < 1:
-            raise ProtocolError(
-                f"weight: the clients' total of {weight} is not valid; it must be at least 1"
-            )
+            raise ProtocolError("weight: the clients' total is not valid; it must be at least 1")
         vector = totals.sums[: self.coordinates] / self.divisors(clients, weight)
         means = totals.sums[self.coordinates :] / clients
         extras = dict(zip(self.extras, means.tolist(), strict=True))

@@ -105,13 +105,14 @@ class Upload:
     Attributes:
         envelope: The attempt.
         payload: The masked vector, empty without secure aggregation.
-        vector: The vector in the clear where there is no secure aggregation, else None.
+        vector: The vector in the clear where there is no secure aggregation, else None: levels of
+            the run's grid as uint64, or numbers where nothing is done to an update.
         weight: The client's weight, in the clear only beside `vector`; else 0.
     """
 
     envelope: Envelope
     payload: bytes
-    vector: NDArray[np.float64] | None
+    vector: NDArray[np.float64] | NDArray[np.uint64] | None
     weight: int
 
 
@@ -250,7 +251,7 @@ def decode_upload(data: bytes) -> Upload:
     frame, envelope = opened(data, "upload")
     (weight,) = integers([frame.fields.get("weight")], 1)
     vector = frame.arrays.get("vector")
-    if vector is not None and (vector.ndim != 1 or vector.dtype != np.float64):
+    if vector is not None and (vector.ndim != 1 or vector.dtype not in (np.float64, np.uint64)):
         raise ProtocolError("message: the vector is not flat")
     return Upload(envelope, blob(frame, "payload"), vector, weight)
 

@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 from privacy.accounting.adversaries import Epsilons, claimed_epsilon, epsilons
-from privacy.accounting.budget import MOST_ROUNDS, affordable_rounds, require_affordable
+from privacy.accounting.budget import (
+    MOST_ROUNDS,
+    affordable_rounds,
+    filter_of,
+    require_affordable,
+)
 from privacy.accounting.calibration import calibrate, calibrate_noise_multiplier
 from privacy.accounting.headline import ACCOUNTANTS, Accountant, EpsilonResult, epsilon
 from privacy.accounting.running import RunningLedger
@@ -25,6 +30,7 @@ __all__ = [
     "claimed_epsilon",
     "epsilon",
     "epsilons",
+    "filter_of",
     "require_affordable",
     "support_table",
 ]

@@ -22,7 +22,8 @@ Under `central_noise` the coordinator adds the noise, so it sees sums bare and n
 against it. Peers know from the roster who was drawn; given that, they learn about a client from the
 rounds it was drawn in, and no draw amplifies. The observer does not know who was drawn. Its bound
 holds before the draw and therefore counts every round that could have drawn the client, as a
-sampled event where amplification is valid. So it can be above the peers' bound for a client that
+sampled event where amplification is valid. Whoever states a bound for peers where the draw must
+not be told writes rows as if all were drawn; else it can be below the observer's for a client that
 was drawn seldom.
 """
 
@@ -38,6 +39,7 @@ from privacy.accounting.composition import compose, no_cohort
 from privacy.accounting.headline import ACCOUNTANTS, Accountant, EpsilonResult, price
 from privacy.errors import UnsupportedEvent
 from privacy.events import Release
+from privacy.noise_laws import IntegerNoise
 
 
 @dataclass(frozen=True)
@@ -94,7 +96,7 @@ def epsilons(
         accountant: One by name, or "auto".
 
     Returns:
-        Epsilon against each adversary; 0 where nothing was released.
+        Epsilon against each adversary; 0 where nothing was released, or delta alone covers it.
 
     Raises:
         UnsupportedEvent: A release has a sampling that its mechanism knows no use for, units or
@@ -148,7 +150,7 @@ def claimed_epsilon(
         accountant: One by name, or "auto".
 
     Returns:
-        The worst client's epsilon; 0 where nothing was released.
+        The worst client's epsilon; 0 where nothing was released, or delta alone covers it.
 
     Raises:
         UnsupportedEvent: As for `epsilons`.
@@ -207,7 +209,7 @@ def _bares_to_peers(release: Release) -> bool:
     if not release.mechanism.is_shared_out:
         return False
     # A peer knows its own share; without a row of shares nothing says that others are enough.
-    return release.integer_noise is None or release.integer_noise.corrupt < 1
+    return not isinstance(release.law, IntegerNoise) or release.law.corrupt < 1
 
 
 def _observed(

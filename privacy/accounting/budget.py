@@ -1,11 +1,23 @@
-"""Stopping before overspending: the accountant is asked first, then anything is sent."""
+"""Stopping before overspending: the accountant is asked first, then anything is sent.
+
+A limit also holds for releases that are chosen one by one by what earlier ones gave where it is a
+*filter*, a limit on one number that adds up. For plain Gaussian releases epsilon at a fixed delta
+grows with mu alone, so a limit on it is one on the sum of mu^2, and what is composed fully
+adaptively under such a limit costs what that mu costs (Smith and Thakurta 2022; Koskela, Tobaben
+and Honkela 2023; for Renyi divergences of one order Feldman and Zrnic 2021). Of equal releases a
+limit allows a certain number, and fewer of them are a part of that many. For mixed kinds epsilon is
+minimised over orders, or computed from a whole distribution, and no theorem here makes a limit on
+it a filter.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterable
+from typing import Literal
 
 from privacy._validate import require_positive
+from privacy.accounting.composition import compose, no_cohort
 from privacy.accounting.headline import Accountant
 from privacy.accounting.running import RunningLedger
 from privacy.errors import BudgetExhausted
@@ -15,6 +27,21 @@ _TOLERANCE = 1e-9
 """Relative; only so that a run calibrated to its budget is not stopped by the last bit."""
 MOST_ROUNDS = 10_000
 """Up to which rounds are counted that would still fit."""
+
+
+def filter_of(releases: Iterable[Release]) -> Literal["gaussian", "equal"] | None:
+    """Return by what a limit on the epsilon of these releases is a filter; None by nothing here.
+
+    Args:
+        releases: The ledger of one client.
+
+    Raises:
+        UnsupportedEvent: If they have no composition.
+    """
+    found = compose(releases, no_cohort)
+    if found.integer_terms or found.is_sampled:
+        return "equal" if len(found.terms) + len(found.integer_terms) == 1 else None
+    return "gaussian" if found.is_noised else None
 
 
 def require_affordable(

@@ -6,6 +6,9 @@ independent of order by construction and lets results be cached.
 
 A Poisson cohort is to an accountant what a Poisson batch is, a coin for each that may take part, so
 it becomes the same kind of term. A cohort of fixed size has a theorem, and a term, of its own.
+
+A release whose noise has a law that no accountant knows becomes no term: it is refused here, before
+any of them is asked.
 """
 
 from __future__ import annotations
@@ -16,7 +19,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from privacy.errors import UnsupportedEvent
-from privacy.events import CohortSampling, IntegerNoise, Relation, Release
+from privacy.events import CohortSampling, Relation, Release
+from privacy.noise_laws import GAUSSIAN, NO_NOISE, PRICED_LAWS, IntegerNoise
 
 # Far above the last bit of a float64 and far below what any calibration resolves (1e-6).
 _DIGITS = 12
@@ -127,9 +131,16 @@ def compose(
         Their composition; the empty one has no terms.
 
     Raises:
-        UnsupportedEvent: Relations are mixed, or integer noise is to be amplified by sampling.
+        UnsupportedEvent: No accountant knows the law of a release's noise, relations are mixed, or
+            integer noise is to be amplified by sampling.
     """
     charged = [row for row in releases if row.charged]
+    for row in charged:
+        if not (isinstance(row.law, IntegerNoise) or row.law in (GAUSSIAN, NO_NOISE)):
+            raise UnsupportedEvent(
+                f"no accountant prices {row.mechanism.name}'s noise of the law {row.law.name!r}; "
+                f"they know {', '.join(PRICED_LAWS)}"
+            )
     # One release without noise makes everything else worthless; its relation and sampling do not
     # matter any more, and no accountant is asked about an infinite loss.
     if not all(map(_noise_to_clip, charged)):
@@ -149,10 +160,10 @@ def compose(
         # whatever the draw was.
         cohort = _cohort(row) if is_amplified(row) else None
         noise = _noise_to_clip(row)
-        if row.integer_noise is not None:
+        if isinstance(row.law, IntegerNoise):
             # Of which shares a sum is made changes its price, at the same variance.
             _require_unsampled(row, cohort)
-            integer[noise, row.integer_noise] += row.count
+            integer[noise, row.law] += row.count
         elif cohort is not None and cohort.kind == "fixed_size":
             fixed_size[noise, cohort.size, cohort.population] += row.count
         else:

@@ -29,7 +29,8 @@ class EpsilonResult:
     """An epsilon and who computed it.
 
     Attributes:
-        epsilon: 0 where nothing was released, infinity where anything was without noise.
+        epsilon: 0 where nothing was released or delta alone covers it, infinity where anything was
+            without noise.
         accountant: "exact", "pld" or "rdp", never "auto".
     """
 

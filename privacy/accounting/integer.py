@@ -69,14 +69,14 @@ def first_line(term: IntegerTerm, sensitivity: float) -> Line:
     Raises:
         UnsupportedEvent: The theorem does not cover shares as small.
     """
-    if term.noise.kind == "skellam":
+    if term.noise.name == "skellam":
         return _skellam_line(term, sensitivity)
     return _discrete_gaussian_line(term, sensitivity)
 
 
 def second_line(term: IntegerTerm, sensitivity: float) -> Line:
     """Bound one release like `first_line`, for Skellam by the second member of the minimum."""
-    if term.noise.kind == "skellam":
+    if term.noise.name == "skellam":
         ratio, ratio_l1, deviation = _ratios(term, sensitivity)
         return Line(ratio * ratio / 2.0, 1.5 * ratio_l1 / deviation)
     return _discrete_gaussian_line(term, sensitivity)

@@ -71,7 +71,7 @@ def _require_accurate(term: FixedSizeTerm, sensitivity: float) -> None:
 
 def _epsilon_of_integers(composition: Composition, delta: float) -> float:
     relation, sensitivity = _CONVENTIONS[composition.relation]
-    whole = any(term.noise.kind == "skellam" for term in composition.integer_terms)
+    whole = any(term.noise.name == "skellam" for term in composition.integer_terms)
     orders = [order for order in _FINE_ORDERS if not whole or order == int(order)]
     found = []
     # Each choice bounds every release, so the smaller epsilon holds.

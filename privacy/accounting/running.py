@@ -80,6 +80,10 @@ class RunningLedger:
         found._clients.update({name: Counter(most) for name in pseudonyms})
         return found
 
+    def releases_of(self, pseudonym: str) -> list[Release]:
+        """Return what one client was charged for: a row of each kind, with how often."""
+        return [self._row(*kind) for kind in self._clients.get(pseudonym, Counter()).items()]
+
     def epsilons(self, delta: float, accountant: Accountant = "auto") -> Epsilons:
         """Return what `epsilons` says of all rows.
 
@@ -134,7 +138,7 @@ class RunningLedger:
         facts = (
             *(release.run_id, release.mechanism, *size, release.relation, release.channel),
             *(release.sampling, release.sampling_probability, release.charged),
-            *(release.integer_noise, release.cohort),
+            *(release.law, release.cohort),
         )
         if facts not in self._samples:
             self._samples[facts] = release

@@ -9,7 +9,8 @@ from typing import Any
 
 from privacy.accounting.composition import Composition, FixedSizeTerm, IntegerTerm, Term
 from privacy.accounting.table import TABLE, entry
-from privacy.events import RELATIONS, IntegerNoise, NoiseKind
+from privacy.events import RELATIONS
+from privacy.noise_laws import IntegerNoise, NoiseKind
 
 _NOISE, _DELTA = 4.0, 1e-5
 """Of the event that is asked about; enough noise for every accountant's grid."""
@@ -54,7 +55,7 @@ def _answer(relation: Any, fields: Mapping[str, Any], accountant: str) -> str:
 
 
 def _sum_of_integers(kind: NoiseKind) -> dict[str, Any]:
-    noise = IntegerNoise(kind=kind, share_deviation=100.0, shares=10, dimension=10)
+    noise = IntegerNoise(kind, share_deviation=100.0, shares=10, dimension=10)
     return {"terms": (), "integer_terms": (IntegerTerm(_NOISE, noise, 1),)}
 
 

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from opacus.optimizers.optimizer import DPOptimizer
 
+from privacy.noise_laws import GAUSSIAN
 from privacy.randomness import NoiseSource
 from privacy.record_level import DpSgd
 
@@ -34,7 +35,7 @@ class NoisyOptimizer(DPOptimizer):  # type: ignore[misc]  # Opacus carries no ty
         """Set each `p.grad` to the clipped sum plus fresh noise, one draw over all parameters."""
         sizes = [p.numel() for p in self.params]
         scale = self.noise_multiplier * self.max_grad_norm
-        draw = scale * self._source.standard_normal(sum(sizes))
+        draw = self._source.draw(GAUSSIAN, scale, sum(sizes))
         for p, piece in zip(self.params, np.split(draw, np.cumsum(sizes)[:-1]), strict=True):
             noise = torch.from_numpy(piece).to(dtype=p.dtype).to(p.device)
             p.grad = p.summed_grad.view_as(p) + noise.view_as(p)

@@ -14,15 +14,17 @@ from platform.protection.ledger_rows import as_releases
 from privacy import RunningLedger
 from storage import LedgerRow, open_client_store
 from tests.faults._federation import ROUNDS
-from tests.faults._processes import rows_of
+from tests.faults._processes import found_in, rows_of
 
 DELTA = 1e-5
 Charge = tuple[str, int, int, str]
 """Pseudonym, round, attempt and channel."""
 ROWS = "SELECT pseudonym, round_number, attempt, channel, status FROM ledger"
+ROUND_DOCUMENTS = "SELECT round_number, document FROM rounds"
+# A client's ledger names a pseudonym in each row as well; whose store it is, its identity says.
 OWN = (
-    "SELECT pseudonym, round_number, attempt, channel, status FROM ledger JOIN identity USING "
-    "(client)"
+    "SELECT identity.pseudonym, round_number, attempt, channel, status "
+    "FROM ledger JOIN identity USING (client)"
 )
 
 
@@ -45,24 +47,42 @@ class Watch:
     _own: dict[str, set[Charge]] = field(default_factory=dict)
     _rows: dict[Charge, str] = field(default_factory=dict)
     _rounds: dict[int, str] = field(default_factory=dict)
+    _seen: set[Path] = field(default_factory=set)
 
     def look(self) -> None:
         """Looks once; what cannot be read at this moment is left for the next look."""
         for name in self.names:
-            store = self.folder / name / "store" / "client.db"
-            if found := rows_of(store, OWN):
+            found = self._found(self.folder / name / "store" / "client.db", OWN)
+            if found is not None:
                 own = charges(found)
                 assert self._own.get(name, set()) <= own, f"{name} has forgotten a charge"
                 self._own[name] = own
-        # Later, so that whatever a client was asked for is charged by now.
-        if rows := rows_of(self.folder / "sotto.db", ROWS):
+        # Later, so that all that a client was asked for is charged by now.
+        rows = self._found(self.folder / "sotto.db", ROWS)
+        if rows is not None:
             self._compare(rows)
-        rounds = dict(
-            rows_of(self.folder / "sotto.db", "SELECT round_number, document FROM rounds")
-        )
-        if rounds:
-            assert self._rounds.items() <= rounds.items(), "a round has changed"
-            self._rounds = rounds
+        rounds = self._found(self.folder / "sotto.db", ROUND_DOCUMENTS)
+        if rounds is not None:
+            assert self._rounds.items() <= dict(rounds).items(), "a round has changed"
+            self._rounds = dict(rounds)
+
+    def _found(self, database: Path, query: str) -> list[tuple] | None:
+        found = found_in(database, query)
+        if found is not None:
+            self._seen.add(database)
+        # A database that was there stays there; that it is locked is for the next look.
+        assert database.exists() or database not in self._seen, f"{database} is gone"
+        return found
+
+    def require_seen(self) -> None:
+        """Fails if a look over a whole run has read nothing of some client, or of the coordinator.
+
+        Each client of a run that is over was charged, on both sides, and some round was ended.
+        """
+        for name in self.names:
+            assert self._own.get(name), f"nothing was read in the ledger of {name}"
+        assert self._rows, "nothing was read in the coordinator's ledger"
+        assert self._rounds, "nothing was read of the coordinator's rounds"
 
     def _compare(self, rows: Sequence[tuple]) -> None:
         now = {row[:4]: row[4] for row in rows}

@@ -23,16 +23,34 @@ FORKS = multiprocessing.get_context("forkserver")
 FORKS.set_forkserver_preload(["tests.faults._warm", child.__module__])
 COORDINATOR = "coordinator"
 RELAY = "relay"
+UNREADABLE = {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_CANTOPEN}
+"""Errors of SQLite that say that a database is locked, or that its file has just gone."""
+PATIENCE = 5.0
+"""Seconds that a database may be locked."""
+
+
+def found_in(database: Path, query: str) -> list[tuple] | None:
+    """What a database says, beside the processes that write to it.
+
+    Returns None only where it cannot be read at this moment: it is locked, its file is not there,
+    or no table has been made in it yet. A query that is wrong raises.
+    """
+    if not database.exists():
+        return None
+    try:
+        with closing(sqlite3.connect(f"file:{database}?mode=ro", timeout=PATIENCE, uri=True)) as db:
+            (tables,) = db.execute("SELECT count(*) FROM sqlite_master").fetchone()
+            return list(db.execute(query)) if tables else None
+    except sqlite3.OperationalError as error:
+        # The lower byte is the kind of error, the others say more of it.
+        if error.sqlite_errorcode & 0xFF not in UNREADABLE:
+            raise
+        return None
 
 
 def rows_of(database: Path, query: str) -> list[tuple]:
-    """What a database says, beside whoever writes to it; nothing where it cannot be read now."""
-    if not database.exists():
-        return []
-    with suppress(sqlite3.OperationalError):
-        with closing(sqlite3.connect(f"file:{database}?mode=ro", uri=True)) as db:
-            return list(db.execute(query))
-    return []
+    """What a database says; nothing where it cannot be read at this moment."""
+    return found_in(database, query) or []
 
 
 @dataclass

@@ -70,6 +70,8 @@ def torment(
         drawn = schedule(seed, NAMES, blows=blows, engine=tuple(parts), between=between)
         storm.run(drawn, seconds)
         processes.end()
+        storm.watch.look()
+        storm.watch.require_seen()
         require_well_ended(processes)
         wire.require_once()
         survivors = require_sound(folder, NAMES)

@@ -7,10 +7,10 @@ import hashlib
 import numpy as np
 from numpy.typing import NDArray
 
-from privacy.randomness import standard_normal_from
+from privacy.randomness import NoiseSource, standard_normal_from
 
 
-class RecordedNoise:
+class RecordedNoise(NoiseSource):
     """A noise source whose bytes are SHAKE-256 of a name, read from the start."""
 
     name = "recorded"

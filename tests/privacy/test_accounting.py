@@ -23,6 +23,7 @@ from privacy.accounting.gaussian import epsilon_at, log_delta_at
 from privacy.accounting.headline import first_supporting
 from privacy.errors import UnsupportedEvent
 from privacy.events import Release
+from privacy.noise_laws import NO_NOISE, gaussian_of
 from tests.privacy._rows import FACTS
 
 
@@ -30,6 +31,7 @@ def release(z: float, **changes: Any) -> Release:
     row = Release(
         mechanism=FACTS["upload_noise"],
         standard_deviation=z * 0.3,
+        law=gaussian_of(z),
         clipping_norm=0.3,
         relation="add_or_remove_one",
         channel="sum",
@@ -198,7 +200,9 @@ def test_empty_ledger_costs_nothing_and_noiseless_release_everything(
     silent = release(1.0, status="aborted", left_client=False)
     assert epsilon([], 1e-5, accountant).epsilon == 0.0
     assert epsilon([silent], 1e-5, accountant).epsilon == 0.0
-    bare = release(1.0, mechanism=FACTS["none"], standard_deviation=0.0, clipping_norm=0.0)
+    bare = release(
+        1.0, mechanism=FACTS["none"], standard_deviation=0.0, clipping_norm=0.0, law=NO_NOISE
+    )
     without_noise = release(0.0)
     for leak in (bare, without_noise):
         result = epsilon([*rounds(5.0, 3), leak], 1e-5, accountant)

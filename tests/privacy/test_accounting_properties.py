@@ -30,7 +30,8 @@ from hypothesis import strategies as st
 from privacy.accounting import Epsilons, epsilons
 from privacy.accounting.composition import Composition, FixedSizeTerm, Term
 from privacy.accounting.headline import price
-from privacy.events import CohortSampling, IntegerNoise, Release
+from privacy.events import CohortSampling, Release
+from privacy.noise_laws import GAUSSIAN, IntegerNoise
 from tests.privacy._rows import FACTS
 
 RDP_TOLERANCE = 1e-6
@@ -148,7 +149,7 @@ def test_privacy_loss_distributions_are_monotone(count: int) -> None:
 
 # ------------------------------------------------------------------------------------- any ledger
 
-NOISE = IntegerNoise(kind="skellam", share_deviation=1_000.0, shares=40, dimension=128, corrupt=1)
+NOISE = IntegerNoise(name="skellam", share_deviation=1_000.0, shares=40, dimension=128, corrupt=1)
 COHORT = CohortSampling(kind="fixed_size", size=5, population=40, is_drawn=True)
 
 
@@ -158,7 +159,7 @@ def row(kind: str, **changes: Any) -> Release:
         "upload": {"mechanism": FACTS["upload_noise"]},
         "entry": {"mechanism": FACTS["upload_noise"], "channel": "pool"},
         "metrics": {"mechanism": FACTS["upload_noise"], "channel": "metrics"},
-        "shared": {"mechanism": FACTS["distributed_noise"], "integer_noise": NOISE},
+        "shared": {"mechanism": FACTS["distributed_noise"], "law": NOISE},
         "whole": {"mechanism": FACTS["central_noise"]},
         "drawn": {"mechanism": FACTS["central_noise"], "cohort": COHORT},
         "missed": {
@@ -168,6 +169,7 @@ def row(kind: str, **changes: Any) -> Release:
     }
     fields: dict[str, Any] = {
         "standard_deviation": 3.0,
+        "law": GAUSSIAN,
         "clipping_norm": 0.5,
         "relation": "replace_one",
         "channel": "sum",

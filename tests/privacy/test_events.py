@@ -10,11 +10,13 @@ import pytest
 
 from privacy.errors import UnknownMechanism
 from privacy.events import CohortSampling, Release
+from privacy.noise_laws import GAUSSIAN, NO_NOISE
 from tests.privacy._rows import FACTS
 
 ROW: dict[str, Any] = {
     "mechanism": FACTS["upload_noise"],
     "standard_deviation": 0.6,
+    "law": GAUSSIAN,
     "clipping_norm": 0.3,
     "relation": "replace_one",
     "channel": "sum",
@@ -71,7 +73,12 @@ def test_aborts_are_charged_unless_said_otherwise() -> None:
         {"left_client": False},  # while reserved
         {"left_client": False, "status": "released"},
         {"count": 0},
-        {"mechanism": FACTS["none"], "standard_deviation": 0.0, "clipping_norm": -1.0},
+        {
+            "mechanism": FACTS["none"],
+            "standard_deviation": 0.0,
+            "law": NO_NOISE,
+            "clipping_norm": -1.0,
+        },
     ],
     ids=str,
 )

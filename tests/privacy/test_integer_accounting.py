@@ -15,6 +15,8 @@ from numpy.typing import NDArray
 from scipy import special
 
 from privacy import (
+    GAUSSIAN,
+    NO_NOISE,
     DistributedNoise,
     IntegerNoise,
     Release,
@@ -46,8 +48,8 @@ def on_the_grid(kind: Any, share: float, shares: int, shift: int, **changes: Any
         "attempt": 0,
         "pseudonym": "a",
         "status": "released",
-        "integer_noise": IntegerNoise(
-            kind=kind, share_deviation=share, shares=shares, dimension=1, corrupt=1
+        "law": IntegerNoise(
+            name=kind, share_deviation=share, shares=shares, dimension=1, corrupt=1
         ),
     }
     return Release(**fields | changes)
@@ -170,7 +172,7 @@ def test_tau_of_two_shares_and_of_one() -> None:
 
 def term(kind: Any, ratio: float, **noise: Any) -> IntegerTerm:
     fields: dict[str, Any] = {"share_deviation": 2.0, "shares": 25, "dimension": 100}
-    return IntegerTerm(1.0 / ratio, IntegerNoise(kind=kind, **fields | noise), 1)
+    return IntegerTerm(1.0 / ratio, IntegerNoise(name=kind, **fields | noise), 1)
 
 
 def test_discrete_gaussian_lines_by_hand() -> None:
@@ -349,11 +351,9 @@ def test_sampling_amplifies_nothing() -> None:
 def test_integer_noise_on_a_client_alone_is_a_single_share() -> None:
     # upload_noise from a discrete Gaussian: concentrated DP with rho = D^2 / (2 sd^2), no tau.
     single = IntegerNoise(
-        kind="discrete_gaussian", share_deviation=1_000.0, shares=1, dimension=512
+        name="discrete_gaussian", share_deviation=1_000.0, shares=1, dimension=512
     )
-    upload = dataclasses.replace(
-        row(), mechanism=FACTS["upload_noise"], channel="pool", integer_noise=single
-    )
+    upload = dataclasses.replace(row(), mechanism=FACTS["upload_noise"], channel="pool", law=single)
     [found] = compose([upload]).integer_terms
     ratio = upload.sensitivity / upload.standard_deviation
     assert first_line(found, 2.0).rho == pytest.approx(ratio**2 / 2)
@@ -367,7 +367,7 @@ def test_integer_noise_on_a_client_alone_is_a_single_share() -> None:
 @pytest.mark.parametrize(
     "changes",
     [
-        {"kind": "laplace"},
+        {"name": "laplace"},
         {"share_deviation": 0.0},
         {"share_deviation": math.nan},
         {"shares": 0},
@@ -378,7 +378,7 @@ def test_integer_noise_on_a_client_alone_is_a_single_share() -> None:
 )
 def test_integer_noise_that_means_nothing_is_refused(changes: dict[str, Any]) -> None:
     fields: dict[str, Any] = {
-        "kind": "skellam",
+        "name": "skellam",
         "share_deviation": 2.0,
         "shares": 3,
         "dimension": 4,
@@ -390,11 +390,11 @@ def test_integer_noise_that_means_nothing_is_refused(changes: dict[str, Any]) ->
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"integer_noise": None}, "integer_noise must be given"),
-        ({"mechanism": FACTS["dp_sgd"]}, "must be None under 'dp_sgd'"),
-        ({"mechanism": FACTS["none"], "standard_deviation": 0.0}, "must be None under 'none'"),
+        ({"law": GAUSSIAN}, "shares of noise are integers under 'distributed_noise'"),
+        ({"law": NO_NOISE}, "it must be 'none' exactly where standard_deviation is 0"),
+        ({"mechanism": FACTS["none"], "standard_deviation": 0.0}, "law is 'discrete_gaussian'"),
         ({"channel": "pool"}, "protects sums only"),
-        ({"standard_deviation": 0.0}, "standard_deviation is 0"),
+        ({"standard_deviation": 0.0}, "it must be 'none' exactly where standard_deviation is 0"),
     ],
 )
 def test_rows_that_contradict_themselves_are_refused(changes: dict[str, Any], message: str) -> None:
@@ -405,8 +405,8 @@ def test_rows_that_contradict_themselves_are_refused(changes: dict[str, Any], me
 
 def test_rows_hold_what_the_mechanism_is() -> None:
     found = row()
-    noise = found.integer_noise
-    assert noise is not None
+    noise = found.law
+    assert isinstance(noise, IntegerNoise)
     assert (found.mechanism.name, found.channel, found.status) == (
         "distributed_noise",
         "sum",

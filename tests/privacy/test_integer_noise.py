@@ -15,19 +15,19 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from scipy import special, stats
 
-from privacy.integer_noise import (
+from privacy.law import (
     LARGEST_DEVIATION,
     discrete_gaussian_from,
     skellam_from,
 )
-from privacy.integer_noise.laws import (
+from privacy.law.laws import (
     FLOAT_ERROR,
     DiscreteGaussianLaw,
     Law,
     PoissonLaw,
     log_factorial,
 )
-from privacy.integer_noise.tables import (
+from privacy.law.tables import (
     UNDECIDED,
     accept,
     block_at,

@@ -14,6 +14,7 @@ from scipy import stats
 from privacy import (
     CalibrationError,
     DistributedNoise,
+    IntegerNoise,
     IntegerUploadNoise,
     NonFiniteUpdate,
     SeededNoise,
@@ -147,9 +148,10 @@ def test_the_row_by_hand() -> None:
         "reserved",
     )
     assert (found.run_id, found.round_number, found.attempt, found.pseudonym) == ("r", 3, 1, "a")
-    noise = found.integer_noise
+    noise = found.law
+    assert isinstance(noise, IntegerNoise)
     assert noise.share_deviation == pytest.approx(700.0)
-    assert (noise.kind, noise.shares, noise.corrupt) == ("discrete_gaussian", 1, 0)
+    assert (noise.name, noise.shares, noise.corrupt) == ("discrete_gaussian", 1, 0)
     assert noise.dimension == 10_000
 
 

@@ -131,7 +131,7 @@ def test_an_infinite_bound_of_prv_is_no_number(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_prv_knows_no_integer_noise() -> None:
-    noise = IntegerNoise(kind="skellam", share_deviation=9.0, shares=3, dimension=2)
+    noise = IntegerNoise(name="skellam", share_deviation=9.0, shares=3, dimension=2)
     composition = Composition("add_or_remove_one", (), integer_terms=(IntegerTerm(3.0, noise, 1),))
     with pytest.raises(UnsupportedEvent, match="no integer noise"):
         prv.epsilon(composition, DELTA)

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from scipy.optimize import brentq
 from scipy.stats import binom, norm
 
-from privacy import CohortKind, CohortSampling, Release, epsilon
+from privacy import GAUSSIAN, CohortKind, CohortSampling, Release, epsilon
 from tests.privacy._rows import FACTS
 
 Law = Mapping[float, float]
@@ -93,6 +93,7 @@ def claimed(noise: float, how: CohortKind, size: int, population: int, relation:
     row = Release(
         mechanism=FACTS["central_noise"],
         standard_deviation=noise,
+        law=GAUSSIAN,
         clipping_norm=1.0,
         relation=relation,
         channel="sum",

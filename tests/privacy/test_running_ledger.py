@@ -11,6 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from privacy import (
+    GAUSSIAN,
+    NO_NOISE,
     CohortSampling,
     IntegerNoise,
     Release,
@@ -25,6 +27,7 @@ DELTA = 1e-5
 ROW = Release(
     mechanism=FACTS["upload_noise"],
     standard_deviation=8.0,
+    law=GAUSSIAN,
     clipping_norm=0.5,
     relation="replace_one",
     channel="sum",
@@ -37,7 +40,7 @@ ROW = Release(
 FREE = {"status": "aborted", "left_client": False}
 COHORT = CohortSampling(kind="poisson", size=2, population=20, is_drawn=True)
 INTEGER = IntegerNoise(
-    kind="discrete_gaussian", share_deviation=4.0, shares=5, dimension=10, corrupt=1
+    name="discrete_gaussian", share_deviation=4.0, shares=5, dimension=10, corrupt=1
 )
 KINDS = (
     ROW,
@@ -46,13 +49,15 @@ KINDS = (
     dataclasses.replace(ROW, count=3),
     dataclasses.replace(ROW, channel="pool"),
     dataclasses.replace(ROW, run_id="s", channel="metrics"),
-    dataclasses.replace(ROW, mechanism=FACTS["none"], standard_deviation=0.0, clipping_norm=0.0),
+    dataclasses.replace(
+        ROW, mechanism=FACTS["none"], standard_deviation=0.0, clipping_norm=0.0, law=NO_NOISE
+    ),
     dataclasses.replace(ROW, mechanism=FACTS["central_noise"]),
     dataclasses.replace(ROW, mechanism=FACTS["central_noise"], cohort=COHORT),
     dataclasses.replace(
         ROW, mechanism=FACTS["central_noise"], cohort=dataclasses.replace(COHORT, is_drawn=False)
     ),
-    dataclasses.replace(ROW, mechanism=FACTS["distributed_noise"], integer_noise=INTEGER),
+    dataclasses.replace(ROW, mechanism=FACTS["distributed_noise"], law=INTEGER),
 )
 rows = st.builds(
     lambda kind, name, number, attempt, is_free: dataclasses.replace(

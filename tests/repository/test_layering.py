@@ -37,7 +37,6 @@ THIRD_PARTY = {
         "safetensors",
         "scipy",
         "sklearn",
-        "tensorboard",
         "torch",
         "torchvision",
         "typer",
@@ -52,7 +51,6 @@ THIRD_PARTY = {
     "platform.relay.nvflare": {"cryptography", "nvflare", "yaml"},
     "platform.data.own_saved": {"pyarrow"},
     "platform.sweeping.dask_jobs": {"distributed"},
-    "platform.sweeping.slurm_jobs": {"submitit"},
     "platform.page": {"anyio", "jinja2", "markupsafe", "prometheus_client", "starlette", "uvicorn"},
     "platform.relay.flower": {"cryptography", "flwr", "uvicorn"},
 }

@@ -182,7 +182,7 @@ def test_other_start_up_hooks_already_get_the_package(installed, tmp_path):
 
 def test_an_uninstall_would_remove_the_hook(installed, tmp_path):
     environment, _ = installed
-    program = "from importlib.metadata import files; print(*files('sotto'))"
+    program = "from importlib.metadata import files; print(*files('sotto-fl'))"
     recorded = environment.run("-c", program, cwd=tmp_path).split()
     assert {"_sotto_startup.py", "_sotto_startup.pth"} <= set(recorded)
 

@@ -42,6 +42,30 @@ def test_the_output_shown_has_what_a_run_ends_with():
     assert max(map(len, block.splitlines())) <= 80
 
 
+def test_it_claims_no_gain():
+    """What a run printed may stand there; a sentence that compares needs a strong opponent."""
+    prose = "".join(README.split("```")[::2])
+    assert re.findall(r"[+-]?\d[\d.]*%? points", prose) == []
+    assert "the best that a client alone can do" in " ".join(prose.split())
+
+
+COMPARES = re.compile(r"\| (gain|gain over local|alone) \|")
+"""A column of numbers beside, or above, what a client reaches alone."""
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        path.name
+        for path in sorted((ROOT / "docs" / "results").glob("*.md"))
+        if COMPARES.search(path.read_text("utf-8"))
+    ],
+)
+def test_a_page_that_compares_with_training_alone_says_how_weak_that_is(name):
+    page = (ROOT / "docs" / "results" / name).read_text("utf-8")
+    assert "**which is not the best that a client alone can do**" in " ".join(page.split())
+
+
 def test_lines_are_wrapped():
     # Rows of tables and links to pictures cannot be.
     long = [

@@ -21,6 +21,7 @@ ROW = storage.LedgerRow(
     clipping_norm=0.3,
     relation="replace_one",
     sampling="none",
+    noise_kind="gaussian",
 )
 
 
@@ -91,6 +92,7 @@ def fill_store(path: Path) -> None:
         row = replace(ROW, round_number=number)
         store.reserve_release(row, payload=b"noised")
         store.reserve_release(replace(row, channel="pool", **INTEGER_NOISE), payload=b"expert")
+        store.put_noise("r", b"drawn" * number)
         store.put_pending("r", number, 1, personal=b"own" * 300, experts=b"others" * 100)
         if number == 1:
             store.roll("r", (1, 1))
@@ -99,6 +101,7 @@ def fill_store(path: Path) -> None:
     session = storage.SessionRecord("r", 2, 1, 1, b"state")
     store.restoring.mark(datetime(2026, 11, 22, tzinfo=UTC))
     store.restoring.settle(datetime(2026, 11, 23, tzinfo=UTC))
+    store.put_noise("r", b"drawn")
     store.sessions.keep(session, after=None, request_digest=b"d" * 32, reply=b"reply")
 
 
@@ -112,6 +115,7 @@ def read_store(path: Path) -> tuple[Any, ...]:
             store.rows(),
             store.committed("r"),
             store.pending("r"),
+            store.noise("r"),
             store.failures("r"),
             store.sessions.newest("r"),
             store.sessions.reply("r", b"d" * 32),

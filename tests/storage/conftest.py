@@ -13,9 +13,8 @@ from typing import Any
 import pytest
 
 import storage
-from storage.address import address_of
-from tests._postgres import Server
-from tests.storage._raw import Raw, RawFile, RawServer
+from storage.address import file_of
+from tests.storage._raw import RawFile
 from tests.storage._rows import COHORT, INTEGER_NOISE, SAMPLED
 
 START = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
@@ -28,47 +27,15 @@ def clock() -> Callable[[], datetime]:
     return lambda: START + timedelta(seconds=next(ticks))
 
 
-FILE, SERVER = "sqlite", "postgresql"
-
-
-def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Whatever opens a database holds for each kind, but what asks for the file itself."""
-    if "backend" in metafunc.fixturenames:
-        kinds = [FILE] if "path" in metafunc.fixturenames else [FILE, SERVER]
-        metafunc.parametrize("backend", kinds, indirect=True)
-
-
-@pytest.fixture
-def backend(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
-
-
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
-    """The file, of a test that is about SQLite alone."""
+    """The database's file."""
     return tmp_path / "runs" / "sotto.db"
 
 
 @pytest.fixture
-def url(backend: str, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[str]:
-    """Where a database of each kind is; on a server its runs are there already."""
-    if backend == FILE:
-        yield f"sqlite:///{tmp_path}/runs/sotto.db"
-        return
-    server = request.getfixturevalue("server")
-    name = server.new_database(request.getfixturevalue("with_runs"))
-    (tmp_path / "runs").mkdir()
-    yield server.url(name, tmp_path / "runs")
-    server.drop(name)
-
-
-@pytest.fixture(scope="session")
-def with_runs(server: Server, tmp_path_factory: pytest.TempPathFactory) -> str:
-    """A database on the server, to be copied, that knows the runs ``r`` and ``s``."""
-    name = server.new_database()
-    with storage.open_database(server.url(name, tmp_path_factory.mktemp("runs"))) as opened:
-        make_runs(opened)
-    return name
+def url(path: Path) -> str:
+    return f"sqlite:///{path}"
 
 
 def make_runs(opened: storage.Database) -> None:
@@ -86,28 +53,21 @@ def make_runs(opened: storage.Database) -> None:
 
 
 @pytest.fixture
-def database(url: str, backend: str, clock: Callable[[], datetime]) -> Iterator[storage.Database]:
+def database(url: str, clock: Callable[[], datetime]) -> Iterator[storage.Database]:
     """An open database that knows the runs ``r`` and ``s``."""
     with storage.open_database(url, now=clock, busy_timeout=1.0) as opened:
-        if backend == FILE:
-            make_runs(opened)
+        make_runs(opened)
         yield opened
 
 
 @pytest.fixture
-def raw(url: str, backend: str, request: pytest.FixtureRequest) -> Callable[[], Any]:
+def raw(url: str) -> Callable[[], Any]:
     """A connection past our code, as an attacker or a reader would have it."""
 
     @contextmanager
-    def connect() -> Iterator[Raw]:
-        address = address_of(url)
-        if backend == FILE:
-            with closing(sqlite3.connect(address.path, isolation_level=None)) as connection:
-                yield RawFile(connection)
-        else:
-            server = request.getfixturevalue("server")
-            with closing(server.connect(address.path.name)) as connection:
-                yield RawServer(connection)
+    def connect() -> Iterator[RawFile]:
+        with closing(sqlite3.connect(file_of(url), isolation_level=None)) as connection:
+            yield RawFile(connection)
 
     return connect
 
@@ -131,5 +91,6 @@ def make_row() -> Callable[..., storage.LedgerRow]:
         clipping_norm=0.3,
         relation="replace_one",
         sampling="none",
+        noise_kind="gaussian",
     )
     return lambda **changes: replace(row, **changes)

@@ -11,6 +11,7 @@ import timeit
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -216,7 +217,10 @@ RESERVES = """
 import os, signal, sys
 import storage
 store = storage.open_client_store(sys.argv[1])
-row = storage.LedgerRow("r", 1, 0, "alice", "sum", "upload_noise", 1.5, 0.3, "replace_one", "none")
+row = storage.LedgerRow(
+    *("r", 1, 0, "alice", "sum", "upload_noise", 1.5, 0.3, "replace_one", "none"),
+    noise_kind="gaussian",
+)
 store.reserve_release(row, payload=b"noised")
 os.kill(os.getpid(), signal.SIGKILL)
 """
@@ -282,3 +286,33 @@ def test_blocks_of_two_stores_may_be_nested(tmp_path: Path) -> None:
         with closing(sqlite3.connect(tmp_path / f"{name}.db")) as connection:
             found.append(connection.execute("select round_number from personal").fetchall())
     assert found == [[(4,)], [(2,)]]
+
+
+def test_noise_that_was_drawn_follows_no_commit(tmp_path: Path) -> None:
+    """The personal part of an attempt that came to nothing goes back; its noise never does."""
+    store = storage.open_client_store(tmp_path / "client.db")
+    assert store.noise("r") == b""
+    for attempt in (1, 2):
+        with store.atomically():
+            store.put_pending("r", 1, attempt, personal=b"own", experts=b"")
+            store.put_noise("r", b"%d" % attempt)
+        store.roll("r", None)
+        assert (store.pending("r"), store.noise("r")) == (None, b"%d" % attempt)
+    assert store.noise("another") == b""
+    store.erase_run("r")
+    assert store.noise("r") == b""
+
+
+def test_noise_is_kept_with_the_attempt_that_drew_it_or_not_at_all(tmp_path: Path) -> None:
+    store = storage.open_client_store(tmp_path / "client.db")
+    with pytest.raises(storage.InvalidRecordError), store.atomically():
+        store.put_noise("r", b"drawn")
+        store.put_pending("r", -1, 1, personal=b"", experts=b"")
+    assert store.noise("r") == b""
+
+
+def test_a_store_that_came_back_starts_its_noise_anew(tmp_path: Path) -> None:
+    store = storage.open_client_store(tmp_path / "client.db")
+    store.put_noise("r", b"drawn")
+    store.restoring.mark(datetime(2026, 11, 22, tzinfo=UTC))
+    assert store.noise("r") == b""

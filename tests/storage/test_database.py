@@ -12,7 +12,7 @@ import sys
 import threading
 import traceback
 from collections.abc import Callable
-from contextlib import closing, nullcontext
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,6 @@ import pytest
 from sqlalchemy import event
 
 import storage
-from storage.address import address_of
 from storage.engine import checkpoint, configure_connection, make_engine
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -79,8 +78,7 @@ def test_a_read_only_unit_sees_a_snapshot_and_cannot_commit(database: storage.Da
         before = reader.runs.list()
         with pytest.raises(storage.StorageError, match="read-only"):
             reader.commit()
-        # A server's old rows are not ours to erase, so no reader is in the way.
-        told = nullcontext() if database.is_on_server else pytest.raises(storage.CheckpointError)
+        told = pytest.raises(storage.CheckpointError)
         with told, database.unit_of_work() as writer:
             writer.runs.set_status("r", "stopped")
             writer.commit()
@@ -252,7 +250,7 @@ def test_commit_waits_for_a_reader_to_go(path: Path, database: storage.Database)
 def test_the_busy_flag_is_read_and_retried(
     path: Path, database: storage.Database, raw: Callable[[], Any]
 ) -> None:
-    engine = make_engine(address_of(f"sqlite:///{path}").url, busy_timeout=0.0)
+    engine = make_engine(path, busy_timeout=0.0)
     naps: list[float] = []
     with raw() as reader, raw() as writer:
         reader.execute("BEGIN")

@@ -15,6 +15,7 @@ import storage
 from tests.storage._raw import REFUSED
 from tests.storage._rows import COHORT, INTEGER_NOISE
 
+SHARES = [name for name in INTEGER_NOISE if name != "noise_kind"]
 MakeRow = Callable[..., storage.LedgerRow]
 
 
@@ -140,6 +141,7 @@ def test_floats_round_trip_exactly(
         ("count", 2.0),
         ("count", None),
         ("noise_kind", ""),
+        ("noise_kind", None),
         ("share_deviation", 0.0),
         ("share_deviation", -1.0),
         ("share_deviation", math.inf),
@@ -175,7 +177,7 @@ def test_bad_rows_are_refused(
         {"corrupt": 0},
         {"shares": 1, "dimension": 1, "count": 1},
         {"sampling_probability": 1.0},
-        {"noise_kind": None, "share_deviation": None, "shares": None}
+        {"noise_kind": "laplace", "share_deviation": None, "shares": None}
         | {"dimension": None, "corrupt": None},
         {"cohort_kind": None, "cohort_size": None, "cohort_population": None}
         | {"cohort_drawn": None},
@@ -191,7 +193,7 @@ def test_the_ends_of_the_ranges_are_taken(
 
 
 @pytest.mark.parametrize("present", [False, True])
-@pytest.mark.parametrize("name", [*INTEGER_NOISE, *COHORT])
+@pytest.mark.parametrize("name", [*SHARES, *COHORT])
 def test_half_a_group_is_refused(
     database: storage.Database,
     make_row: MakeRow,
@@ -199,9 +201,9 @@ def test_half_a_group_is_refused(
     name: str,
     present: bool,
 ) -> None:
-    """A row with some of its integer noise, or some of its cohort, has no price."""
+    """A row with some of its shares, or some of its cohort, has no price."""
     facts = {name: full[name]} if present else full | {name: None}
-    others = set(INTEGER_NOISE if name in INTEGER_NOISE else COHORT) - {name}
+    others = set(SHARES if name in SHARES else COHORT) - {name}
     pattern = others.pop() if present else name
     with pytest.raises(storage.InvalidRecordError, match=f"{pattern}.* must be given"):
         reserve(database, make_row(**facts))

@@ -76,7 +76,9 @@ def halve_noise(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         platform.protection.sums,
         "protect_upload",
-        lambda vector, mechanism, grid, noise: protect_upload(vector, less(mechanism), grid, noise),
+        lambda vector, mechanism, grid, noise, **state: protect_upload(
+            vector, less(mechanism), grid, noise, **state
+        ),
     )
     monkeypatch.setattr(
         privacy.central,
@@ -108,7 +110,8 @@ def repeat_noise(monkeypatch: pytest.MonkeyPatch) -> None:
         return stream(seed, *(purpose[:-1] if purpose[0] == "noise" else purpose))
 
     def always(mechanism: Any, dimension: int, noise: Any) -> Any:
-        return mechanism.standard_deviation * np.random.default_rng(0).standard_normal(dimension)
+        steps = mechanism.standard_deviation * mechanism.scale
+        return np.rint(steps * np.random.default_rng(0).standard_normal(dimension)).astype(np.int64)
 
     monkeypatch.setattr(platform.parties.profile, "stream", forgetful)
     monkeypatch.setattr(privacy.central, "noise_for_sum", always)
@@ -117,12 +120,13 @@ def repeat_noise(monkeypatch: pytest.MonkeyPatch) -> None:
 def bare_entry(monkeypatch: pytest.MonkeyPatch) -> None:
     """The pool gets what is clipped, all but without noise."""
 
-    def protect_entry(self: Protection, result: Any, *others: Any) -> Any:
+    def protect_entry(self: Protection, result: Any, *others: Any, state: Any) -> Any:
         grid, noise = self._entry_grid(), others[-1]
         # Integer noise has a smallest deviation; a thousandth of C is as good as none.
         quiet = dataclasses.replace(self.entry_mechanism, noise_multiplier=1e-3)
         vector = flatten(result.pool_entry, self.pool_spec or {})
-        return {LEVELS: protect_upload(vector, quiet, grid, noise).levels.astype(_word(grid))}
+        levels = protect_upload(vector, quiet, grid, noise).levels
+        return {LEVELS: levels.astype(_word(grid))}, state
 
     monkeypatch.setattr(Protection, "_protect_entry", protect_entry)
 

@@ -6,11 +6,9 @@ import dataclasses
 import json
 from typing import Any
 
-import numpy as np
 import pytest
-from numpy.typing import NDArray
 
-from privacy import CentralNoise, DistributedNoise, NoiseSource
+from privacy import CentralNoise, DistributedNoise, NoiseSource, SumNoise
 from tests.trunk._runs import Finished, Storage, of_clients
 
 CLIENTS, CANARIES, ROUNDS = 5, 32, 3
@@ -66,8 +64,8 @@ def halve_central_noise(monkeypatch: pytest.MonkeyPatch) -> None:
     """The coordinator draws what it should, and adds half of it."""
     real = CentralNoise.noise_for_sum
 
-    def half(self: CentralNoise, dimension: int, noise: NoiseSource) -> NDArray[np.float64]:
-        return np.asarray(real(self, dimension, noise)) / 2.0
+    def half(self: CentralNoise, dimension: int, noise: NoiseSource, state: Any) -> SumNoise:
+        return SumNoise(real(self, dimension, noise, state).steps // 2)
 
     monkeypatch.setattr(CentralNoise, "noise_for_sum", half)
 
@@ -76,11 +74,8 @@ def halve_shares(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each client adds half of its share, and states the whole."""
     real = DistributedNoise.protect
 
-    def half(self: DistributedNoise, vector: Any, grid: Any, noise: Any) -> Any:
-        if self.share_deviation < 4.0:
-            # The smallest share that a grid allows has no half, and is nothing anyway.
-            return real(self, vector, grid, noise)
+    def half(self: DistributedNoise, vector: Any, grid: Any, noise: Any, state: Any) -> Any:
         less = dataclasses.replace(self, noise_multiplier=self.noise_multiplier / 2.0)
-        return real(less, vector, grid, noise)
+        return real(less, vector, grid, noise, state)
 
     monkeypatch.setattr(DistributedNoise, "protect", half)

@@ -30,6 +30,7 @@ ROW = LedgerRow(
     clipping_norm=1.0,
     relation="replace_one",
     sampling="none",
+    noise_kind="gaussian",
 )
 
 

@@ -15,7 +15,15 @@ from typing import Any
 import numpy as np
 
 from platform.mechanisms import Circumstances, Mechanism, Settings
-from privacy import MechanismFacts, Protected, ProtectedUpload, Quantiser, clip
+from privacy import (
+    GAUSSIAN,
+    MechanismFacts,
+    Protected,
+    ProtectedUpload,
+    Quantiser,
+    clip,
+    gaussian_of,
+)
 
 FACTS = MechanismFacts(
     name="toy_noise",
@@ -24,7 +32,7 @@ FACTS = MechanismFacts(
     is_shared_out=False,
     is_bare_to_server=False,
     may_amplify=False,
-    on_the_grid="never",
+    keeps_state=False,
 )
 
 
@@ -48,17 +56,17 @@ class ToyNoise:
     def grid(self, dimension: int, *, bits: int, clients: int) -> Quantiser:
         return Quantiser(self.clipping_norm + 12.0 * self.client_deviation, bits)
 
-    def protect(self, vector: Any, grid: Any, noise: Any) -> ProtectedUpload:
+    def protect(self, vector: Any, grid: Any, noise: Any, state: Any) -> ProtectedUpload:
         clipped = clip(vector, self.clipping_norm)
-        draws = sum(noise.standard_normal(clipped.vector.size) for _ in range(2))
-        noised = clipped.vector + self.client_deviation / math.sqrt(2.0) * np.asarray(draws)
-        sent = grid.quantise(noised)
+        size, deviation = clipped.vector.size, self.client_deviation / math.sqrt(2.0)
+        draws = [noise.draw(GAUSSIAN, deviation, size) for _ in range(2)]
+        sent = grid.quantise(clipped.vector + np.sum(draws, axis=0))
         return ProtectedUpload(sent.levels, clipped.norm, clipped.was_clipped, sent.saturated)
 
     def noise_in_sum(self, clients: int) -> float:
         return self.client_deviation * math.sqrt(clients)
 
-    def noise_for_sum(self, dimension: int, noise: Any) -> None:
+    def noise_for_sum(self, dimension: int, noise: Any, state: Any) -> None:
         return None
 
     def protected(self, dimension: int) -> Protected:
@@ -66,6 +74,7 @@ class ToyNoise:
             standard_deviation=self.client_deviation,
             clipping_norm=self.clipping_norm,
             relation=self.relation,
+            law=gaussian_of(self.client_deviation),
         )
 
 

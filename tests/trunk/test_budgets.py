@@ -180,7 +180,7 @@ MECHANISMS = {
 def test_accountants_price_the_rounds_that_the_worst_client_was_drawn_for(
     storage: Storage,
 ) -> None:
-    """A client has a row in rounds that it was not drawn for as well; peers see nothing of it."""
+    """A client has a row also in rounds that did not draw it, which peers see nothing of."""
     run = storage.run(*MECHANISMS["secret_cohorts"], *QUICK, "rounds=5")
     drawn = storage.rows("SELECT sum(cohort_drawn), count(*) FROM ledger GROUP BY pseudonym")
     most = max(count for count, _ in drawn)
@@ -208,8 +208,8 @@ def test_every_mechanism_is_stated_as_its_report_states_it(
         worst = "inf" if "inf" in stated else max(stated)
         assert worst == document["epsilon"][name_]
     secret = [text for text in document["warnings"] if "who was drawn" in text]
-    undrawn = storage.rows("SELECT 1 FROM ledger WHERE cohort_drawn = 0")
-    assert bool(secret) == bool(undrawn)
+    # Of secret cohorts all are charged as if they were drawn, so there is nothing to withhold.
+    assert not secret and not storage.rows("SELECT 1 FROM ledger WHERE cohort_drawn = 0")
     spent = [one["spent"] for one in document["clients"]]
     assert document["spent"] == max(spent) and "inf" not in spent
 
@@ -382,13 +382,12 @@ def test_batches_are_forecast_by_the_accountant_that_prices_them(
 def test_a_secret_draw_is_forecast_as_if_it_took_the_client_each_time(
     sotto: Command, storage: Storage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Calibrated for three rounds: who was drawn once can be drawn twice more, and so on."""
+    """Calibrated for three rounds, of which one is charged to all, drawn or not."""
     target = ("privacy.noise_multiplier=null", "privacy.target_epsilon=8.0")
     crashed(storage, monkeypatch, (COMMIT, 1, True), *MECHANISMS["secret_cohorts"], *target, *QUICK)
     query = "SELECT pseudonym, sum(cohort_drawn) FROM ledger GROUP BY 1"
     drawn = dict(storage.rows(query))
-    # Who is drawn is not seeded, and one time in sixteen it is all of them, or nobody.
-    assert len(drawn) == 5 and set(drawn.values()) <= {0, 1}
+    assert len(drawn) == 5 and set(drawn.values()) == {1}
     clients = budget_of(sotto, storage)["clients"]
     assert {one["pseudonym"]: 3 - one["rounds_left"] for one in clients} == drawn
     assert {one["pseudonym"]: one["releases"] for one in clients} == drawn

@@ -115,7 +115,7 @@ OTHERS: dict[str, tuple[Sequence[str], Sequence[str]]] = {
     "section that is a value": (["task=3"], ["task", "3", "not valid"]),
     "server database": (
         ["storage.url=postgresql://localhost/sotto"],
-        ["storage.url", "'postgresql://localhost/sotto'", "names no folder"],
+        ["storage.url", "'postgresql://localhost/sotto'", "sqlite:///"],
     ),
     "database in memory": (["storage.url=sqlite:///:memory:"], ["storage.url", "sqlite:///"]),
     "no database": (["storage.url=nowhere"], ["storage.url", "'nowhere'", "sqlite:///"]),

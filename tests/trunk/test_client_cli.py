@@ -78,10 +78,11 @@ BOTH = {"identity": "north.key", "enrolment": "enrolment.json"}
 def place(tmp_path: Path, client: Command) -> Place:
     """All that a check wants: images, a key and an enrolment."""
     found = Place(tmp_path)
-    for name in ("ants", "bees"):
+    for grey, name in enumerate(("ants", "bees")):
         (tmp_path / "images" / name).mkdir(parents=True)
         for number in range(2):
-            Image.new("RGB", (8, 8)).save(tmp_path / "images" / name / f"{number}.png")
+            image = Image.new("RGB", (8, 8), (grey, number, 0))
+            image.save(tmp_path / "images" / name / f"{number}.png")
     assert client("keys", "create", str(found.key)).code == 0
     found.enrol()
     found.write(**BOTH)
@@ -240,10 +241,35 @@ def test_settings_that_anybody_may_write_are_no_limits(client, place):
     assert checks(client("check", str(place.config), "--json"))["configuration"][0]
 
 
-def test_an_image_that_is_none_is_found(client, place):
-    (place.folder / "images" / "bees" / "0.png").write_text("no image")
+@pytest.mark.parametrize("name", ["0.png", "1.png"])
+@pytest.mark.parametrize("content", ["no image", ""])
+def test_an_image_that_is_none_is_found(client, place, name, content):
+    """Whichever it is: once a run is accepted it is left out, and only the log says so."""
+    (place.folder / "images" / "bees" / name).write_text(content)
     said = failed(client("check", str(place.config), "--json"), "data")
-    assert "0.png" in said
+    assert name in said and "more like it" not in said
+    (place.folder / "images" / "ants" / name).write_text(content + "x")
+    assert "(and 1 more like it)" in failed(client("check", str(place.config), "--json"), "data")
+
+
+def test_one_image_of_two_classes_is_found(client, place):
+    (place.folder / "images" / "bees" / "2.png").write_bytes(
+        (place.folder / "images" / "ants" / "0.png").read_bytes()
+    )
+    said = failed(client("check", str(place.config), "--json"), "data")
+    assert "'bees/2.png' is the same as" in said and "of class 'bees' and not 'ants'" in said
+
+
+@pytest.mark.parametrize(("classes", "is_sound"), [(["bees", "ants"], True), (["bees"], False)])
+def test_a_class_folder_that_the_federation_does_not_know(client, place, classes, is_sound):
+    place.write(data={"root": "images", "classes": classes}, **BOTH)
+    answer = client("check", str(place.config), "--json")
+    if is_sound:
+        assert checks(answer)["data"][0]
+    else:
+        assert "a class folder 'ants', which is no class of the federation" in failed(
+            answer, "data"
+        )
 
 
 @pytest.mark.parametrize("how", ["nothing", "a file", "empty"])

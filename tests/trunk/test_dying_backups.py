@@ -165,7 +165,7 @@ def test_two_backups_of_one_name_do_not_meet(own_copy: Finished, tmp_path: Path)
 def test_upgrade_says_what_it_found(own_copy: Finished, sotto: Command, tmp_path: Path) -> None:
     answer = sotto("upgrade", "--storage", own_copy.storage.url, "--json")
     found = {Path(row["path"]).name: (row["before"], row["after"]) for row in answer.document}
-    assert found == {"sotto.db": ("0.2.0", "0.2.0"), "stores.db": ("0.3.0", "0.3.0")}
+    assert found == {"sotto.db": ("0.2.0", "0.2.0"), "stores.db": ("0.4.0", "0.4.0")}
     (tmp_path / "old").mkdir()
     unpack(kept(COORDINATOR)[0], tmp_path / "old" / "sotto.db")
     assert sotto("upgrade", "--storage", f"sqlite:///{tmp_path}/old/sotto.db").code == 0

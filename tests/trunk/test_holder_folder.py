@@ -17,7 +17,7 @@ from platform.config import parse_config
 from platform.data.cache import cache_folder
 from platform.data.dataset import Dataset, Split
 from platform.data.duplicates import require_one_label
-from platform.data.encoding import cached_encoders, frozen_model
+from platform.data.encoding import cached_encoders, frozen_model, plain_encoders
 from platform.data.held import task_of_one
 from platform.data.holder_folder import FolderReading, recognise
 from platform.data.holder_images import holder_rows, labels_of, load_holding, only_client
@@ -42,7 +42,9 @@ def draw(root: Path, *folders: str, count: int = 3, ending: str = ".png") -> Pat
 
 
 def load(root: Path, share: float = 0.5, key: bytes = b"a secret") -> Dataset:
-    return load_holding(root, CLASSES, test_share=share, key=key)
+    data, left_out = load_holding(root, CLASSES, test_share=share, key=key)
+    assert left_out == ()
+    return data
 
 
 def refused(root: Path, ask: Callable[[Path], object] = recognise) -> str:
@@ -161,7 +163,7 @@ def test_odd_names(tmp_path: Path):
     write_picture(tmp_path / "guinea  pig " / "a\nb c.JpEg", 1, 1)
     reading = recognise(tmp_path)
     assert reading.counts == {"Große Äpfel": {None: 3}, "guinea  pig ": {None: 4}}
-    data = load_holding(tmp_path, ("große äpfel", "guinea pig"), test_share=0.0, key=b"")
+    data, _ = load_holding(tmp_path, ("große äpfel", "guinea pig"), test_share=0.0, key=b"")
     assert data.train.labels.tolist() == [0, 0, 0, 1, 1, 1, 1]
     assert paths(data.train)[-1] == "guinea  pig /a\nb c.JpEg"
     assert len(data.train.images[np.array([6])]) == 1
@@ -279,20 +281,33 @@ def test_what_is_no_image_among_images(tmp_path: Path):
     assert "notes.txt' lies among images and is none" in refused(tmp_path)
 
 
-def test_a_file_of_no_bytes(tmp_path: Path):
+def test_a_file_of_no_bytes_is_listed_as_all_others(tmp_path: Path):
+    """What is in one file is no matter of the folder: it is found where that file is opened."""
     draw(tmp_path, "cat")
     (tmp_path / "cat" / "1.png").write_bytes(b"")
-    text = refused(tmp_path)
-    assert f"{str(tmp_path / 'cat' / '1.png')!r} cannot be read (it has 0 bytes)" in text
+    images = load(tmp_path, share=0.0).train.images
+    assert "'cat/1.png' is no image" in refused(tmp_path, lambda _: images[np.array([1])])
 
 
-def test_a_pipe_is_not_waited_for(tmp_path: Path):
-    draw(tmp_path, "cat")
+def test_a_pipe_is_not_waited_for_and_left_out_alone(tmp_path: Path):
+    whole = load(draw(tmp_path, "cat"))
     os.mkfifo(tmp_path / "cat" / "pipe.png")
-    assert "pipe.png' cannot be read (it is no regular file)" in refused(tmp_path)
+    data, (text,) = load_holding(tmp_path, CLASSES, test_share=0.5, key=b"")
+    assert "pipe.png' is no regular file" in text
+    assert (paths(data.train), paths(data.test)) == (paths(whole.train), paths(whole.test))
 
 
-@pytest.mark.parametrize("closed", ["cat/1.png", "cat", "."])
+def test_a_file_that_this_user_may_not_read_is_left_out_alone(tmp_path: Path):
+    root = draw(tmp_path / "root", "cat", count=9)
+    open_to_all(tmp_path)
+    (root / "cat" / "1.png").chmod(0)
+    with readable_for_nobody(tmp_path):
+        data, (text,) = load_holding(root, CLASSES, test_share=0.0, key=b"")
+    assert "1.png' cannot be read (Permission denied)" in text
+    assert data.train.num_examples == 8
+
+
+@pytest.mark.parametrize("closed", ["cat", "."])
 def test_what_this_user_may_not_read(tmp_path: Path, closed: str):
     root = draw(tmp_path / "root", "cat")
     open_to_all(tmp_path)
@@ -354,17 +369,16 @@ def test_the_very_name_comes_before_one_that_is_like_it(tmp_path: Path):
     assert "'a-b', which is more than one class" in text
 
 
-def test_a_folder_of_no_class_is_named_with_the_valid_ones(tmp_path: Path):
-    draw(tmp_path, "cat", "dgo")
-    text = refused(tmp_path, load)
+@pytest.mark.parametrize("count", [0, 3])
+def test_a_folder_of_no_class_is_left_out_and_named_with_the_valid_ones(tmp_path: Path, count: int):
+    """All others are split as they are without it."""
+    alone = load(draw(tmp_path, "cat", count=20))
+    draw(tmp_path, "dgo", count=count)
+    (tmp_path / "dgo").mkdir(exist_ok=True)
+    data, (text,) = load_holding(tmp_path, CLASSES, test_share=0.5, key=b"holder")
     assert "'dgo', which is no class of the federation" in text
     assert text.endswith("valid: 'cat', 'dog', 'guinea pig'")
-
-
-def test_an_empty_folder_of_no_class_is_refused_as_well(tmp_path: Path):
-    draw(tmp_path, "cat")
-    (tmp_path / "dgo").mkdir()
-    assert "'dgo'" in refused(tmp_path, load)
+    assert (paths(data.train), paths(data.test)) == (paths(alone.train), paths(alone.test))
 
 
 # --- the split -----------------------------------------------------------------------------------
@@ -569,8 +583,11 @@ def test_a_client_may_have_no_test_image(tmp_path: Path, share: float):
     asked = task_of(config, task, backbone, "cpu")
     method = method_on(task, Registry(), config, asked, public=lambda _: None)
     cached = cached_encoders(backbone, cache_folder(config), lambda *told: None, method.pixel_size)
-    train, test, validation = own_examples(task, method, cached)
-    assert train.num_examples + test.num_examples == 40 and validation is None
+    plain = plain_encoders(backbone, method.pixel_size)
+    own = own_examples(task, method, cached, plain)
+    train, test = own.train, own.test
+    assert train.num_examples + test.num_examples == 40
+    assert own.validation.num_examples == 0 and own.left_out == ()
     assert (test.num_examples > 0) == (share > 0)
     assert {name: array.shape[1:] for name, array in test.arrays.items()} == {
         name: array.shape[1:] for name, array in train.arrays.items()

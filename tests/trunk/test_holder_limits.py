@@ -13,7 +13,7 @@ from platform.config import MethodConfig, RunConfig, parse_config
 from platform.errors import Declined, PlatformError
 from platform.holder.limits import own_limits, require_within
 from platform.holder.settings import DataSettings, HolderSettings, OwnLimits
-from privacy import UPLOAD_NOISE, BudgetExhausted, Release, RunningLedger
+from privacy import GAUSSIAN, NO_NOISE, UPLOAD_NOISE, BudgetExhausted, Release, RunningLedger
 from tests.trunk._runs import gaussian_epsilon
 
 RUN: dict[str, Any] = {
@@ -318,6 +318,7 @@ def release(round_number: int, noise_multiplier: float, run_id: str = "one") -> 
     return Release(
         mechanism=UPLOAD_NOISE,
         standard_deviation=noise_multiplier,
+        law=GAUSSIAN,
         clipping_norm=1.0,
         relation="replace_one",
         channel="sum",
@@ -358,7 +359,7 @@ def test_many_small_runs_end_at_the_total():
 
 def test_no_noise_passes_every_bound():
     """Even where `none` slipped through: what it would spend is infinite."""
-    bare = dataclasses.replace(release(1, 6.0), standard_deviation=0.0)
+    bare = dataclasses.replace(release(1, 6.0), standard_deviation=0.0, law=NO_NOISE)
     limits = own_limits(holder(), run())
     with pytest.raises(BudgetExhausted):
         limits.require(RunningLedger(), RunningLedger(), [bare])

@@ -20,8 +20,12 @@ from privacy import (
     CENTRAL_NOISE,
     DISTRIBUTED_NOISE,
     DP_SGD,
+    GAUSSIAN,
+    NO_NOISE,
+    NOISE_KINDS,
     CohortSampling,
     IntegerNoise,
+    NoiseLaw,
     NoProtection,
     Release,
     ReleaseKey,
@@ -31,7 +35,6 @@ from privacy import (
 from privacy.events import (
     CHANNELS,
     COHORT_KINDS,
-    NOISE_KINDS,
     RELATIONS,
     SAMPLINGS,
 )
@@ -43,7 +46,7 @@ POSITIVE = st.floats(min_value=0.0, exclude_min=True, allow_infinity=False)
 PROBABILITY = st.floats(min_value=0.0, max_value=1.0, exclude_min=True)
 INTEGER_NOISE = st.builds(
     IntegerNoise,
-    kind=st.sampled_from(NOISE_KINDS),
+    name=st.sampled_from(NOISE_KINDS),
     share_deviation=POSITIVE,
     shares=COUNT,
     dimension=COUNT,
@@ -68,11 +71,10 @@ def reserved_releases(draw: st.DrawFn) -> Release:
     only_sums = mechanism in ("distributed_noise", "central_noise")
     channels = ("sum",) if only_sums else CHANNELS
     channel = draw(st.sampled_from(channels))
-    integers = {
-        "none": st.none(),
-        "dp_sgd": st.none(),
+    laws = {
+        "none": st.just(NO_NOISE),
         "distributed_noise": INTEGER_NOISE,
-    }.get(mechanism, st.none() | INTEGER_NOISE)
+    }.get(mechanism, st.just(GAUSSIAN) | st.just(NoiseLaw("laplace")) | INTEGER_NOISE)
     can_be_drawn = (mechanism, channel) == ("central_noise", "sum")
     cohort = draw(st.none() | COHORT) if can_be_drawn else None
     sampling = draw(st.sampled_from(SAMPLINGS)) if cohort is None else "none"
@@ -90,7 +92,7 @@ def reserved_releases(draw: st.DrawFn) -> Release:
         sampling=sampling,
         sampling_probability=1.0 if sampling == "none" else draw(PROBABILITY),
         count=draw(COUNT),
-        integer_noise=draw(integers),
+        law=draw(laws),
         cohort=cohort,
     )
 
@@ -101,6 +103,7 @@ EXAMPLES: dict[str, Release] = {
     "record-level": Release(
         mechanism=DP_SGD,
         standard_deviation=0.8,
+        law=GAUSSIAN,
         clipping_norm=1.0,
         relation="add_or_remove_one",
         status="reserved",
@@ -115,14 +118,13 @@ EXAMPLES: dict[str, Release] = {
         clipping_norm=1.0,
         relation="replace_one",
         status="reserved",
-        integer_noise=IntegerNoise(
-            kind="skellam", share_deviation=40.0, shares=6, dimension=512, corrupt=2
-        ),
+        law=IntegerNoise(name="skellam", share_deviation=40.0, shares=6, dimension=512, corrupt=2),
         **FACTS,
     ),
     "central": Release(
         mechanism=CENTRAL_NOISE,
         standard_deviation=0.8,
+        law=GAUSSIAN,
         clipping_norm=1.0,
         relation="replace_one",
         status="reserved",
@@ -205,8 +207,8 @@ def test_a_release_of_each_mechanism_is_committed_and_settled(
 
 def test_the_columns_of_a_row_are_worked_by_hand() -> None:
     """A round trip alone would not see two columns that are swapped both ways."""
-    noise = IntegerNoise(kind="skellam", share_deviation=40.0, shares=6, dimension=512, corrupt=2)
-    made = dataclasses.replace(EXAMPLES["central"], integer_noise=noise, count=3)
+    noise = IntegerNoise(name="skellam", share_deviation=40.0, shares=6, dimension=512, corrupt=2)
+    made = dataclasses.replace(EXAMPLES["central"], law=noise, count=3)
     expected: dict[str, Any] = {
         "run_id": "run",
         "round_number": 2,

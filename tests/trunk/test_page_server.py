@@ -106,7 +106,7 @@ def test_a_port_that_is_taken_is_named(
         ),
         (("--name", "example.org"), "--name: 'example.org' is reached by others"),
         (("--token-file", "nowhere"), "--token-file: 'nowhere' cannot be read"),
-        (("--storage", "postgres://x"), "storage.url 'postgres://x' begins with postgres;"),
+        (("--storage", "postgres://x"), "storage.url: 'postgres://x' is not valid"),
     ],
 )
 def test_what_would_not_be_safe_is_refused_before_anything_is_served(
@@ -121,7 +121,7 @@ def test_what_is_not_installed_is_named(sotto: Command, monkeypatch: pytest.Monk
     monkeypatch.setitem(sys.modules, "uvicorn", None)
     monkeypatch.delitem(sys.modules, "platform.page.server", raising=False)
     answer = sotto("serve")
-    assert answer.code == 2 and "pip install 'sotto[serve]'" in answer.err
+    assert answer.code == 2 and "pip install -e '.[serve]'" in answer.err
 
 
 def test_a_page_that_is_open_keeps_no_snapshot(

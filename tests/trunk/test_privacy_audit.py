@@ -159,8 +159,8 @@ def test_same_noise_each_round_is_refuted(audit, monkeypatch, mechanism):
 def test_same_noise_in_sum_and_pool_with_two_charges_is_refuted(audit, monkeypatch):
     """The charge for two independent releases is less than the same noise twice is worth."""
 
-    def same(self, result, broadcast, levels, noise):
-        return {platform.protection.uploads.LEVELS: levels.astype("<u4")}
+    def same(self, result, broadcast, carried, noise, *, state):
+        return {platform.protection.uploads.LEVELS: carried.levels.astype("<u4")}, state
 
     monkeypatch.setattr(platform.protection.uploads.Protection, "_protect_entry", same)
     verdicts = audit(*NOISE, INDEPENDENT, canaries=100)

@@ -94,7 +94,8 @@ def test_a_zero_without_noise_is_refuted(storage: Storage, monkeypatch):
 
     def bare(self: Protection, *arguments: Any) -> Any:
         prepared = original(self, *arguments)
-        return dataclasses.replace(prepared, vector=np.zeros(prepared.vector.size))
+        middle = np.full_like(prepared.levels, self.sums.grid().largest_level // 2)
+        return dataclasses.replace(prepared, levels=middle)
 
     monkeypatch.setattr(Protection, "prepare_nothing", bare)
     verdict = audit(run)
@@ -109,7 +110,7 @@ def test_something_else_than_zero_is_refuted(storage: Storage, monkeypatch):
 
     def shifted(self: Protection, *arguments: Any) -> Any:
         prepared = original(self, *arguments)
-        return dataclasses.replace(prepared, vector=prepared.vector + 0.5)
+        return dataclasses.replace(prepared, levels=prepared.levels ^ np.uint64(1 << 12))
 
     monkeypatch.setattr(Protection, "prepare_nothing", shifted)
     assert audit(run).reasons == ("what a failed client uploads is not zero",)

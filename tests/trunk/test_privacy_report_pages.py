@@ -339,7 +339,7 @@ def test_what_would_be_fetched_ends_the_making_of_a_pdf(
 
 @pytest.mark.parametrize(
     ("error", "said"),
-    [(ImportError("no"), "pip install 'sotto[pdf]'"), (OSError("no"), "the library Pango")],
+    [(ImportError("no"), "pip install -e '.[pdf]'"), (OSError("no"), "the library Pango")],
 )
 def test_a_missing_library_is_one_sentence_and_leaves_no_file(
     sotto: Command,

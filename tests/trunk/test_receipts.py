@@ -292,6 +292,26 @@ def test_two_clients_compare_their_receipts(tmp_path: Path) -> None:
     assert forks(mine, mine) == ([], 2)
 
 
+def test_receipts_that_share_no_head_are_not_said_to_agree(
+    client: Callable[..., Answer], tmp_path: Path
+) -> None:
+    """A log that was forked and then grew by another number of leaves: no two heads compare."""
+    one, other = holder(tmp_path), holder(tmp_path, "bob")
+    log = two_rounds(one)
+    fork = forked(Log(log.leaves[:5]))
+    fork.event()
+    other.receipts.take(fork.receipt(0, [], attempt=(1, 1)))
+    files = tmp_path / "one", tmp_path / "other"
+    for file, party in zip(files, (one, other), strict=True):
+        file.write_bytes(write_receipts(party.kept()))
+    arguments = ("receipts", "verify", str(files[0]), "--compare", str(files[1]))
+    shown = client(*arguments)
+    assert shown.code == 3
+    assert "nothing could be compared" in shown.err
+    (compared,) = client(*arguments, "--json").document["compared"]
+    assert compared["common"] == 0 and len(compared["problems"]) == 1
+
+
 def test_a_file_of_receipts_is_read_back(tmp_path: Path) -> None:
     client = holder(tmp_path)
     two_rounds(client)

@@ -14,7 +14,7 @@ from platform.experiment.finishing import execute
 from platform.rounds.cohort import draw_cohort
 from platform.rounds.observing import SilentObserver
 from platform.wire.transport import InProcessTransport
-from privacy import DP_SGD, Release, epsilon
+from privacy import DP_SGD, GAUSSIAN, Release, epsilon
 from privacy.training import LocalTrainer
 from tests.trunk._runs import (
     FIXED,
@@ -41,6 +41,7 @@ def central_release(number: int, probability: float) -> Release:
     return Release(
         mechanism=DP_SGD,
         standard_deviation=4.0,
+        law=GAUSSIAN,
         clipping_norm=1.0,
         relation="add_or_remove_one",
         channel="sum",

@@ -503,9 +503,9 @@ def test_a_coordinate_that_the_norm_does_not_count_is_refuted(
 ) -> None:
     """Noise and ledger go by C = 1 alone, and an accuracy of b = 1 is added after the clip."""
 
-    def uncut(vector: Any, mechanism: Any, grid: Any, noise: Any) -> Any:
+    def uncut(vector: Any, mechanism: Any, grid: Any, noise: Any, **state: Any) -> Any:
         wide = dataclasses.replace(mechanism, clipping_norm=100.0, noise_multiplier=0.015)
-        return protect_upload(vector, wide, grid, noise)
+        return protect_upload(vector, wide, grid, noise, **state)
 
     monkeypatch.setattr(Extras, "joint_norm", lambda self, clipping_norm: clipping_norm)
     monkeypatch.setattr("platform.protection.sums.protect_upload", uncut)

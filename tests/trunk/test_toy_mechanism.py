@@ -168,9 +168,9 @@ def test_the_audit_refutes_it_where_it_forgets_half_of_its_noise(tmp_path):
 
         @dataclasses.dataclass(frozen=True)
         class Quiet(ToyNoise):
-            def protect(self, vector, grid, noise):
+            def protect(self, vector, grid, noise, state):
                 return ToyNoise(built.clipping_norm, built.noise_multiplier / 4, "any").protect(
-                    vector, grid, noise
+                    vector, grid, noise, state
                 )
 
         return Quiet(built.clipping_norm, built.noise_multiplier, built.relation)
@@ -246,12 +246,10 @@ def test_whatever_it_does_not_declare_stops_it_at_once(kind):
     [
         {"name": "two words"},
         {"unit": "household"},
-        {"unit": None, "is_shared_out": True, "on_the_grid": "must"},
+        {"unit": None, "is_shared_out": True},
         {"unit": "record"},
         {"is_in_steps": True},
-        {"is_shared_out": True},
-        {"on_the_grid": "must"},
-        {"is_shared_out": True, "is_bare_to_server": True, "on_the_grid": "must"},
+        {"is_shared_out": True, "is_bare_to_server": True},
         {"may_amplify": True},
     ],
     ids=", ".join,
@@ -268,8 +266,6 @@ def test_facts_that_contradict_each_other_are_refused(changes):
         {"relations": ("swap",)},
         {"relations": ("replace_one", "replace_one")},
         {"distributions": ()},
-        {"distributions": ("laplace",)},
-        {"distributions": ("gaussian", "skellam")},
         {"entry": None},
         {"training": lambda settings: None},
         {"facts": next(one.facts for one in BUILT_IN if one.name == "none")},

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from platform.cli.schemas.runs import EPSILON, EPSILON_SO_FAR
+from platform.cli.schemas.runs import EPSILON, EPSILON_SO_FAR, STOPPING
 from platform.cli.schemas.shapes import (
     BOOLEAN,
     COUNT,
@@ -31,6 +31,7 @@ _LIFETIME: Final = record(
         "spent": nullable(SPENT),
         "left": nullable(NOT_NEGATIVE),
         "problem": nullable(TEXT),
+        "holds": nullable(TEXT),
         "runs": _TEXTS,
     }
 )
@@ -54,6 +55,7 @@ _TERMS: Final[Mapping[str, Shape]] = {
     "epsilon": EPSILON_SO_FAR,
     "spent": nullable(SPENT),
     "left": nullable(NOT_NEGATIVE),
+    "stopping": STOPPING,
 }
 _CLIENT: Final = record(
     {

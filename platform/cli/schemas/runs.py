@@ -80,7 +80,8 @@ _ROUND: Final[Mapping[str, Shape]] = {
 ROUND: Final = record(
     _ROUND,
     about="One round: counts of clients, mean bytes an invited client, seconds of the wall clock, "
-    "and epsilon of the worst client from the first round up to this one.",
+    "and epsilon of the worst client from the first round up to this one, which holds for a round "
+    "that is fixed beforehand. Null is withheld, or was not measured.",
 )
 SCHEDULE: Final = record(
     {
@@ -134,6 +135,18 @@ _CLAIM: Final[Mapping[str, Shape]] = {
     "delta": SHARE,
     "accountant": TEXT,
 }
+STOPPING: Final = nullable(
+    record(
+        {
+            "as_planned": BOOLEAN,
+            "attempts": COUNT,
+            "planned_attempts": COUNT,
+            "epsilon": nullable(EPSILON),
+            "holds": TEXT,
+        },
+        about="Whether a run came to its planned end, and the epsilon that holds at every end.",
+    )
+)
 SUMMARY: Final = record(
     {
         "schema_version": choice(1),
@@ -156,6 +169,7 @@ SUMMARY: Final = record(
         "noise_source": nullable(choice("os", "seeded")),
         "accountants": mapping(either(NOT_NEGATIVE, TEXT)),
         "rounds": listing(ROUND),
+        "stopping": STOPPING,
         "final": record(
             {
                 **_ROUND,
@@ -198,7 +212,7 @@ SUMMARY: Final = record(
         "warnings": listing(TEXT),
         "audit_head": record({"count": COUNT, "hash": DIGEST}),
     },
-    optional=("canaries",),
+    optional=("canaries", "stopping"),
 )
 UNFINISHED: Final = record(
     {
@@ -208,6 +222,7 @@ UNFINISHED: Final = record(
         **{name: TEXT for name in ("config", "method", "dataset")},
         **_CLAIM,
         "epsilon": EPSILON_SO_FAR,
+        "stopping": STOPPING,
         "planned_rounds": COUNT,
         "open_attempt": nullable(record({"round": COUNT, "attempt": COUNT})),
         "rounds": listing(ROUND),

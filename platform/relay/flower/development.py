@@ -74,7 +74,9 @@ class Running:
         log, end = self.folder / f"{name}.log", time.monotonic() + STARTING
         while line not in log.read_text("utf-8", errors="replace").splitlines():
             if self.processes[name].poll() is not None or time.monotonic() > end:
-                raise ConfigError(f"Flower has not started; {log} says why; valid: sotto[flower]")
+                raise ConfigError(
+                    f"Flower has not started; {log} says why; valid after `make flower`"
+                )
             time.sleep(0.1)
 
 
@@ -144,7 +146,8 @@ def _said(folder: Path, python: Path, *words: str) -> str:
         env=_environment(folder),
     )
     if done.returncode:
-        raise ConfigError(f"Flower: no key ({done.stderr.strip()[-200:]}); valid: sotto[flower]")
+        said = done.stderr.strip()[-200:]
+        raise ConfigError(f"Flower: no key ({said}); valid after `make flower`")
     return done.stdout
 
 

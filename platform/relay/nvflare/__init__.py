@@ -9,8 +9,8 @@
 | `development` | a developer      | a project with mutual TLS on one machine, gone at the end     |
 
 A job is configuration and holds no code. The two classes that it names are installed at each site,
-which allows these and no others. The engine is imported only where it is used: see the extra
-`sotto[nvflare]`.
+which allows these and no others. The engine is imported only where it is used: `make nvflare`
+brings it.
 """
 
 from platform.relay.nvflare.development import nvflare_poc

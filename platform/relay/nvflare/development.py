@@ -115,7 +115,7 @@ def provision(
     kits = folder / PROJECT / "prod_00"
     if done.returncode or not kits.is_dir():
         said = (done.stdout + done.stderr).strip().splitlines()[-3:]
-        raise ConfigError(f"FLARE made no project ({' | '.join(said)}); valid: sotto[nvflare]")
+        raise ConfigError(f"FLARE made no project ({' | '.join(said)}); valid after `make nvflare`")
     return kits
 
 

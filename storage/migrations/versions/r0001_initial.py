@@ -5,9 +5,6 @@ from __future__ import annotations
 import sqlalchemy as sa
 from alembic import op
 
-from storage.column_types import INTEGER, TEXT
-from storage.server_guards import FIRST_GUARDS, guard
-
 # Digests of rows are part of what a version means.
 revision = "0.1.0"
 down_revision = None
@@ -48,9 +45,6 @@ def upgrade() -> None:
     _create_ledger()
     _create_audit()
     _create_pool()
-    if op.get_bind().dialect.name == "postgresql":
-        guard(op.execute, FIRST_GUARDS, is_first=True)
-        return
     for statement in _AUDIT_TRIGGERS + _LEDGER_TRIGGERS:
         op.execute(statement)
 
@@ -62,11 +56,11 @@ def downgrade() -> None:
 
 
 def _text(name: str, *, nullable: bool = False) -> sa.Column[str]:
-    return sa.Column(name, TEXT, nullable=nullable)
+    return sa.Column(name, sa.Text(), nullable=nullable)
 
 
 def _integer(name: str, *, nullable: bool = False) -> sa.Column[int]:
-    return sa.Column(name, INTEGER, nullable=nullable)
+    return sa.Column(name, sa.Integer(), nullable=nullable)
 
 
 def _double(name: str, *, nullable: bool = False) -> sa.Column[float]:

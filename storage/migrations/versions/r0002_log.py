@@ -10,8 +10,6 @@ import sqlalchemy as sa
 from alembic import op
 
 from storage.backfill import fill_log
-from storage.column_types import INTEGER, TEXT
-from storage.server_guards import LOG_GUARDS, guard
 
 revision = "0.2.0"
 down_revision = "0.1.0"
@@ -30,13 +28,13 @@ def upgrade() -> None:
     """Create the log, and give what is there its leaves."""
     op.create_table(
         "leaves",
-        sa.Column("position", INTEGER, nullable=False, autoincrement=False),
-        *(sa.Column(name, TEXT, nullable=False) for name in ("kind", "run_id")),
+        sa.Column("position", sa.Integer(), nullable=False, autoincrement=False),
+        *(sa.Column(name, sa.Text(), nullable=False) for name in ("kind", "run_id")),
         *(
-            sa.Column(name, INTEGER, nullable=True)
+            sa.Column(name, sa.Integer(), nullable=True)
             for name in ("sequence", "round_number", "attempt")
         ),
-        *(sa.Column(name, TEXT, nullable=True) for name in ("pseudonym", "channel", "status")),
+        *(sa.Column(name, sa.Text(), nullable=True) for name in ("pseudonym", "channel", "status")),
         sa.Column("salt", sa.LargeBinary(), nullable=True),
         sa.Column("hash", sa.LargeBinary(), nullable=False),
         sa.CheckConstraint("kind IN ('event', 'charge', 'settled')", name="ck_leaves_kind"),
@@ -48,7 +46,7 @@ def upgrade() -> None:
     op.create_table(
         "tiles",
         *(
-            sa.Column(name, INTEGER, nullable=False, autoincrement=False)
+            sa.Column(name, sa.Integer(), nullable=False, autoincrement=False)
             for name in ("level", "position")
         ),
         sa.Column("hash", sa.LargeBinary(), nullable=False),
@@ -58,9 +56,6 @@ def upgrade() -> None:
     op.create_index("ix_audit_action", "audit", ["action", "run_id", "sequence"])
     op.create_index("ix_audit_time", "audit", ["time"])
     fill_log(op.get_bind())
-    if op.get_bind().dialect.name == "postgresql":
-        guard(op.execute, LOG_GUARDS)
-        return
     for statement in _TRIGGERS:
         op.execute(statement)
 

@@ -10,7 +10,7 @@ import pytest
 from scipy.stats import norm
 
 import privacy.auditing.claims as claims
-from privacy import IntegerNoise, Release, SeededNoise, clip
+from privacy import GAUSSIAN, NO_NOISE, IntegerNoise, Release, SeededNoise, clip
 from privacy.accounting.headline import EpsilonResult
 from privacy.auditing import (
     claim_of,
@@ -26,6 +26,7 @@ DELTA = 1e-5
 ROW = Release(
     mechanism=FACTS["upload_noise"],
     standard_deviation=1.0,
+    law=GAUSSIAN,
     clipping_norm=0.5,
     relation="replace_one",
     channel="sum",
@@ -70,8 +71,8 @@ def test_one_sampled_step_claims_its_total_variation():
 
 
 def test_integer_noise_claims_the_rows_gaussian_though_its_price_is_higher():
-    noise = IntegerNoise(kind="discrete_gaussian", share_deviation=1e5, shares=4, dimension=64)
-    row = dataclasses.replace(ROW, mechanism=FACTS["distributed_noise"], integer_noise=noise)
+    noise = IntegerNoise(name="discrete_gaussian", share_deviation=1e5, shares=4, dimension=64)
+    row = dataclasses.replace(ROW, mechanism=FACTS["distributed_noise"], law=noise)
     claim = claim_of(row, DELTA)
     assert claim.mu == pytest.approx(1.0, rel=1e-9)
     assert claim.epsilon > gaussian_claim(1.0, DELTA).epsilon
@@ -93,7 +94,7 @@ def test_a_price_below_the_rows_is_the_claim(monkeypatch, factor, mu):
 
 def test_a_row_without_noise_claims_nothing():
     with pytest.raises(ValueError, match="standard_deviation"):
-        claim_of(dataclasses.replace(ROW, standard_deviation=0.0), DELTA)
+        claim_of(dataclasses.replace(ROW, standard_deviation=0.0, law=NO_NOISE), DELTA)
 
 
 FLAG, C = 0.3, 1.0

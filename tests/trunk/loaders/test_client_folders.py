@@ -118,7 +118,7 @@ def test_a_client_alone_has_the_same_as_among_others(root: Path):
     data = task(root, "seeds.split=5")
     for index, client in enumerate(data.dataset.domains):
         key = key_of(5, "split", client)
-        alone = load_holding(root / client, CLASSES, test_share=0.2, key=key)
+        alone, _ = load_holding(root / client, CLASSES, test_share=0.2, key=key)
         own = only_client(alone)
         rows = data.clients[index]
         for split, whole, mine, theirs in (

@@ -344,4 +344,4 @@ def test_without_the_library_it_says_what_to_install(tmp_path: Path, monkeypatch
     import sys
 
     monkeypatch.setitem(sys.modules, "pyarrow", None)
-    assert "pip install 'sotto[hf]'" in refused(NAME, SAVED)
+    assert "pip install -e '.[hf]'" in refused(NAME, SAVED)

@@ -21,9 +21,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from privacy._validate import require_positive
-from privacy.accounting.calibration import calibrate_noise_multiplier
-from privacy.events import Relation
+from privacy import Relation, calibrate_noise_multiplier
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,10 +47,6 @@ class PrivateMean:
     relation: Relation = "replace_one"
     count_ratio: float = 0.0
 
-    def __post_init__(self) -> None:
-        """Refuse numbers that mean nothing."""
-        require_positive(rounds=self.rounds, dimension=self.dimension, groups=self.groups)
-
     @property
     def noise_multiplier(self) -> float:
         """z, the standard deviation of a sum's noise over C."""
@@ -74,7 +68,6 @@ class PrivateMean:
             clients: n, in groups of one size.
             coherence: kappa, the norm of the mean of a group's clipped updates over C.
         """
-        require_positive(clients=clients, coherence=coherence)
         noise = self.noise_multiplier * math.sqrt(self.dimension)
         return clients / self.groups * coherence / noise
 
@@ -87,7 +80,5 @@ class PrivateMean:
 
         Raises:
             CalibrationError: No noise reaches that epsilon.
-            ValueError: A number means nothing.
         """
-        require_positive(wanted=wanted)
         return math.ceil(wanted / self.signal_to_noise(1.0, coherence) * (1.0 - 1e-12))

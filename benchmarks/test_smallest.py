@@ -1,0 +1,68 @@
+"""Every benchmark at its smallest size: `make bench-smallest`; a new one that has none fails here.
+
+Each runs in a process that is forked from this one, which has torch and its like loaded: as a
+person starts it, but for the seconds of that. Not among the other tests, as it takes minutes.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import runpy
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+
+import opacus  # noqa: F401
+import open_clip  # noqa: F401 - loaded for all of them
+import pytest
+
+from tests._forking import ROOT, exit_code, in_checkout
+
+HERE = Path(__file__).resolve().parent
+ELSEWHERE = {"federation": "`make federation`, which CI runs, holds one as small as it can be"}
+"""Benchmarks that are not run here, each with where they are."""
+LONGEST = 240
+"""Seconds after which one is ended: it takes a few, so it has no smallest size."""
+NAMES = sorted(path.stem for path in HERE.glob("*.py") if not path.stem.startswith(("_", "test_")))
+
+
+def tracked() -> str:
+    """What has changed in the checkout."""
+    command = ["git", "status", "--porcelain"]
+    return subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout
+
+
+@pytest.fixture(scope="module", autouse=True)
+def nothing_is_written() -> Iterator[None]:
+    """Results at the smallest size mean nothing, so none may reach the repository."""
+    before = tracked()
+    yield
+    assert tracked() == before
+
+
+def start(name: str, folder: Path) -> int:
+    """Runs a benchmark as its first lines say: as a file, or as a module of the package."""
+    os.environ |= {"SMALLEST": str(folder), "OMP_NUM_THREADS": "1"}
+    signal.alarm(LONGEST)
+    path = HERE / f"{name}.py"
+    sys.argv = [str(path)]
+    if re.search(r"^from benchmarks\.", path.read_text("utf-8"), re.MULTILINE):
+        return exit_code(lambda: runpy.run_module(f"benchmarks.{name}", run_name="__main__"))
+    sys.path.insert(0, str(HERE))
+    return exit_code(lambda: runpy.run_path(str(path), run_name="__main__"))
+
+
+@pytest.mark.timeout(2 * LONGEST)
+@pytest.mark.parametrize("name", [name for name in NAMES if name not in ELSEWHERE])
+def test_it_runs(name: str, tmp_path: Path) -> None:
+    code, said = in_checkout(ROOT, partial(start, name, tmp_path / "results"))
+    assert code == 0, said
+    assert said.strip() or any((tmp_path / "results").rglob("*")), "it told nothing"
+
+
+def test_what_is_not_run_here_is_a_benchmark() -> None:
+    assert set(ELSEWHERE) < set(NAMES)

@@ -1,0 +1,87 @@
+"""Slow tests in shards: each test in one, none too long, and the same in every process."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+
+from tests._forking import ROOT, run_tests
+from tests._shards import CORES, LONGEST, PART, Durations, chosen, dealt, function_of, overfull
+
+LISTED = Durations.read()
+FEW = Durations(3, 1.0, {"a.py::long": 400.0, "b.py::many": 5.0})
+CASES = ["a.py::long", *(f"b.py::many[{n}]" for n in range(120)), "c.py::one", "c.py::two"]
+
+
+def test_every_case_is_in_one_shard_and_shards_are_balanced():
+    shards = dealt(CASES, FEW)
+    assert Counter(case for shard in shards for case in shard) == Counter(CASES)
+    sums = [sum(map(FEW.of, shard)) for shard in shards]
+    assert sum(sums) == 1002.0
+    assert max(sums) - min(sums) <= 400.0 - PART
+    assert overfull(shards, FEW) is None
+
+
+def test_the_order_of_collection_changes_nothing():
+    assert dealt(reversed(CASES), FEW) == dealt(CASES, FEW)
+
+
+def test_neighbouring_cases_share_what_they_set_up():
+    (shard,) = [shard for shard in dealt(CASES, FEW) if "b.py::many[0]" in shard]
+    together = [case for case in shard if function_of(case) == "b.py::many"]
+    assert len(together) % int(PART / 5.0) == 0
+
+
+def test_shards_that_would_take_too_long_are_refused():
+    often = replace(FEW, tests={**FEW.tests, "b.py::many": 5.0 * LONGEST / 100})
+    assert "of 3 takes" in str(overfull(dealt(CASES, often), often))
+    long = replace(FEW, tests={"a.py::long": LONGEST + 1.0})
+    assert str(overfull(dealt(CASES, long), long)).startswith("a.py::long takes 601 s; valid")
+    alone = replace(FEW, shards=200, tests={"a.py::long": LONGEST})
+    assert overfull(dealt(CASES, alone), alone) is None
+
+
+def test_a_commit_draws_a_shard_and_a_number_is_one():
+    assert chosen("commit", 5) == chosen("commit", 5)
+    assert 1 <= chosen("commit", 5) <= 5
+    assert [chosen(str(k), 3) for k in (1, 2, 3)] == [1, 2, 3]
+    for wrong in ("0", "4", "-1", "one"):
+        with pytest.raises(pytest.UsageError, match=f"--shard: {wrong} is not valid"):
+            chosen(wrong, 3)
+
+
+def test_what_is_listed_exists():
+    """A name that was changed would count as an average one."""
+    for listed in LISTED.tests:
+        file, _, test = listed.partition("::")
+        tree = ast.parse((ROOT / file).read_text("utf-8"))
+        names = {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)}
+        assert test.rpartition("::")[2] in names, listed
+
+
+@pytest.mark.slow
+def test_every_slow_test_there_is_is_in_one_shard_of_at_most_ten_minutes():
+    cases = collected("-m", "slow")
+    assert len(cases) == len(set(cases)) > 1000
+    shards = dealt(cases, LISTED)
+    assert overfull(shards, LISTED) is None
+    assert max(sum(map(LISTED.of, shard)) for shard in shards) <= CORES * LONGEST
+    assert sorted(case for shard in shards for case in shard) == sorted(cases)
+    assert collected("-m", "slow", "--shard", "2") == sorted(shards[1])
+
+
+def collected(*arguments: str) -> list[str]:
+    code, said = run_tests(ROOT, "--collect-only", *arguments)
+    assert code == 0, said
+    return sorted(line for line in said.splitlines() if re.match(r"\S+\.py::", line))
+
+
+def test_a_shard_is_of_the_slow_tests():
+    code, said = run_tests(
+        ROOT, "--collect-only", "--shard", "1", "tests/repository/test_shards.py"
+    )
+    assert (code, "--shard: valid with `-m slow`" in said) == (pytest.ExitCode.USAGE_ERROR, True)

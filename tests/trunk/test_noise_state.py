@@ -1,0 +1,221 @@
+"""Noise that is correlated over rounds: a client hands each attempt's on to its next, once."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import numpy as np
+import pytest
+import yaml
+
+from platform.bootstrap import Surroundings, create_run, reopen_run
+from platform.config import Sources, parse_config
+from platform.errors import ConfigError
+from platform.experiment.finishing import execute
+from platform.experiment.simulation import Simulation
+from platform.mechanisms import BUILT_IN
+from platform.parties.client import Client
+from platform.rounds.loop import Federation
+from platform.rounds.observing import SilentObserver
+from platform.rounds.progress import decode_state
+from platform.wire.codec import decode_arrays
+from platform.wire.transport import InProcessTransport
+from privacy import Quantiser, SeededNoise, UnknownMechanism, protect_upload
+from tests.trunk._correlated_mechanism import (
+    CLAIMING,
+    FACTS,
+    PREVIOUS,
+    Calls,
+    Correlated,
+    correlated,
+)
+from tests.trunk._runs import (
+    ADVERSARIES,
+    FIXED,
+    NO_POOL,
+    SMALL,
+    Crash,
+    Finished,
+    Storage,
+    crash_at,
+    of_clients,
+    opened,
+    over,
+)
+
+CLIENTS, ROUNDS = 5, 3
+ASKED = (
+    *NO_POOL,
+    "privacy.mechanism=correlated",
+    "cohort.dropout_rate=0",
+    "evaluation.local_twins=false",
+)
+
+
+def known(calls: Calls, *, at_centre: bool = False) -> Surroundings:
+    mechanism = correlated(calls, at_centre=at_centre)
+    return Surroundings(sources=Sources(mechanisms=BUILT_IN.adding(mechanism)))
+
+
+def created(folder: Path, calls: Calls, *overrides: str, at_centre: bool = False) -> Simulation:
+    folder.mkdir(exist_ok=True)
+    tree = {**yaml.safe_load(SMALL), "storage": {"url": Storage(folder).url}}
+    tree["privacy"] = {"noise_source": "seeded"}
+    surroundings = known(calls, at_centre=at_centre)
+    config = parse_config(tree, (*ASKED, *overrides), surroundings.sources)
+    return create_run(config, SilentObserver(), surroundings)
+
+
+def finished(folder: Path, simulation: Simulation) -> Finished:
+    with opened(simulation):
+        summary = execute(simulation, SilentObserver())
+    return Finished(Storage(folder), simulation.run_id, summary)
+
+
+def resumed(folder: Path, run_id: str, calls: Calls, *, at_centre: bool = False) -> Finished:
+    url, surroundings = Storage(folder).url, known(calls, at_centre=at_centre)
+    return finished(folder, reopen_run(run_id, url, SilentObserver(), surroundings))
+
+
+def crashed(simulation: Simulation) -> None:
+    with opened(simulation), pytest.raises(Crash):
+        execute(simulation, SilentObserver())
+
+
+def kept(run: Finished) -> dict[str, np.ndarray]:
+    """What each client's store holds for its next attempt."""
+    found = of_clients(run.folder, "SELECT client, state FROM noise")
+    return {client: decode_arrays(blob)[f"sum/{PREVIOUS}"] for client, ((blob,),) in found.items()}
+
+
+def state_of(run: Finished) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
+    """The server state after the last round, and that of the coordinator's noise."""
+    query = "SELECT blob FROM states ORDER BY round_number DESC LIMIT 1"
+    ((blob,),) = run.storage.rows(query)
+    return decode_state(blob)
+
+
+def same(first: Finished, second: Finished) -> bool:
+    one, other = state_of(first)[0], state_of(second)[0]
+    return all(np.array_equal(one[name], other[name]) for name in one)
+
+
+def chains(calls: Calls) -> list[int]:
+    """How often each draw was gone on from; each that is gone on from was made before."""
+    made: dict[bytes, int] = {}
+    for previous, drawn in calls:
+        if previous is not None:
+            made[previous.tobytes()] += 1
+        made[drawn.tobytes()] = 0
+    return list(made.values())
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[Finished, Calls]:
+    """A run that nothing interrupts."""
+    calls: Calls = []
+    folder = tmp_path_factory.mktemp("whole")
+    return finished(folder, created(folder, calls)), calls
+
+
+def test_each_round_goes_on_from_the_noise_of_the_one_before(whole: tuple[Finished, Calls]) -> None:
+    run, calls = whole
+    assert len(calls) == CLIENTS * ROUNDS
+    assert sum(previous is None for previous, _ in calls) == CLIENTS
+    # The last round's draws wait for a round that does not come.
+    assert sorted(chains(calls)) == [0] * CLIENTS + [1] * CLIENTS * (ROUNDS - 1)
+    last = {drawn.tobytes() for _, drawn in calls[-CLIENTS:]}
+    assert {state.tobytes() for state in kept(run).values()} == last
+    assert run.summary["final"]["epsilon"] == dict.fromkeys(ADVERSARIES, "inf")
+
+
+@pytest.mark.parametrize(
+    ("owner", "name", "nth"),
+    [(Federation, "_commit", 2), (Client, "_train", CLIENTS + 3)],
+    ids=["between two rounds", "within a round"],
+)
+def test_a_run_that_is_killed_goes_on_with_the_same_noise(
+    whole: tuple[Finished, Calls], tmp_path: Path, monkeypatch, owner, name: str, nth: int
+) -> None:
+    calls: Calls = []
+    simulation = created(tmp_path, calls)
+    with monkeypatch.context() as patch:
+        crash_at(patch, owner, name, nth, after=True)
+        crashed(simulation)
+    run = resumed(tmp_path, simulation.run_id, calls)
+    assert same(run, whole[0])
+    for client, state in kept(run).items():
+        np.testing.assert_array_equal(state, kept(whole[0])[client])
+
+
+def test_an_attempt_that_is_lost_does_not_rewind_the_noise(tmp_path: Path) -> None:
+    """Three of five upload in an attempt that comes to nothing; the next goes on from theirs."""
+    calls: Calls = []
+    simulation = created(tmp_path, calls, "cohort.retries=1", "secure_aggregation.threshold=4")
+    within = simulation.run.transport
+    lost = InProcessTransport(
+        handlers=within.handlers,
+        losses=lambda number, attempt, cohort: frozenset(
+            cohort[:2] if (number, attempt) == (2, 1) else ()
+        ),
+    )
+    run = finished(tmp_path, over(simulation, lost))
+    attempts = run.storage.rows("SELECT DISTINCT round_number, attempt FROM ledger")
+    assert sorted(attempts) == [(1, 1), (2, 1), (2, 2), (3, 1)]
+    assert len(calls) > CLIENTS * ROUNDS
+    # None is gone on from twice, in whatever attempt.
+    assert max(chains(calls)) == 1
+    assert chains(calls).count(0) == CLIENTS
+
+
+# --- noise of the coordinator ---------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def central(tmp_path_factory: pytest.TempPathFactory) -> tuple[Finished, Calls]:
+    """A run whose sums the coordinator noises, which nothing interrupts."""
+    calls: Calls = []
+    folder = tmp_path_factory.mktemp("central")
+    return finished(folder, created(folder, calls, at_centre=True)), calls
+
+
+def test_the_coordinator_goes_on_from_its_own_noise(central: tuple[Finished, Calls]) -> None:
+    run, calls = central
+    assert chains(calls) == [1] * (ROUNDS - 1) + [0]
+    state, noise = state_of(run)
+    np.testing.assert_array_equal(noise[PREVIOUS], calls[-1][1])
+    # It is beside the state that methods and clients are shown, and no part of it.
+    assert PREVIOUS not in state
+    assert of_clients(run.folder, "SELECT client, state FROM noise") == {}
+
+
+@pytest.mark.parametrize("after", [False, True], ids=["before its commit", "between two rounds"])
+def test_a_coordinator_that_is_killed_goes_on_with_the_same_noise(
+    central: tuple[Finished, Calls], tmp_path: Path, monkeypatch, after: bool
+) -> None:
+    calls: Calls = []
+    simulation = created(tmp_path, calls, at_centre=True)
+    with monkeypatch.context() as patch:
+        crash_at(patch, Federation, "_commit", 2, after=after)
+        crashed(simulation)
+    run = resumed(tmp_path, simulation.run_id, calls, at_centre=True)
+    assert same(run, central[0])
+    # What was drawn for a sum is kept with it, so that no attempt draws twice.
+    assert len(calls) == ROUNDS
+    assert chains(calls) == [1] * (ROUNDS - 1) + [0]
+
+
+def test_where_it_claims_anything_its_law_is_refused(storage: Storage) -> None:
+    sources = Sources(mechanisms=BUILT_IN.adding(correlated([], CLAIMING)))
+    tree = {**yaml.safe_load(SMALL), "storage": {"url": storage.url}}
+    with pytest.raises(ConfigError, match="claiming adds noise of the law anticorrelated, which"):
+        parse_config(tree, (*NO_POOL, *FIXED, "privacy.mechanism=claiming"), sources)
+
+
+def test_a_state_that_is_not_declared_is_refused() -> None:
+    hidden = dataclasses.replace(FACTS, keeps_state=False)
+    built = Correlated(8.0, None, "replace_one", hidden, [])
+    noise = SeededNoise(np.random.default_rng(0))
+    with pytest.raises(UnknownMechanism, match="correlated keeps a state and declares none"):
+        protect_upload(np.zeros(4), built, Quantiser(8.0, 20), noise)

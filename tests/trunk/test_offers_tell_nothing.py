@@ -1,0 +1,336 @@
+"""A coordinator that offers runs learns settings, and nothing of what lies in a holder's folder.
+
+Offers cost nothing and leave no row in any ledger. Before acceptance followed from settings alone,
+fourteen offers with other values of `task.validation_share` found the size of the largest class.
+"""
+
+from __future__ import annotations
+
+import shutil
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from platform.bootstrap import Surroundings
+from platform.bootstrap.federating import offered, plan_federation
+from platform.bootstrap.joining import host_of, serve_holder
+from platform.config import parse_config
+from platform.errors import ConfigError
+from platform.holder.settings import HolderSettings, load_holder
+from platform.privacy_auditing.offers import audit_offers, hostile_offers
+from platform.wire.codec import decode_frame
+from platform.wire.envelopes import Envelope
+from platform.wire.messages import (
+    Assignment,
+    Invitation,
+    Relay,
+    encode_assignment,
+    encode_invitation,
+    encode_relay,
+)
+from platform.wire.offers import Offer, decode_acceptance, encode_offer
+from platform.wire.outside_rounds import Parting, RollCall, encode_parting, encode_roll_call
+from storage import LedgerRow, open_client_store
+from tests.drawn._pictures import write_picture
+from tests.trunk._federations import BASE, OPEN, SHAPES
+
+NOISED = (
+    "privacy={mechanism: upload_noise, clipping_norm: 0.1, noise_multiplier: 4.0}",
+    "secure_aggregation={enabled: false}",
+)
+Handler = Callable[[bytes], bytes]
+
+
+def first_offer(*overrides: str) -> Offer:
+    config = parse_config(yaml.safe_load(BASE), [*NOISED, *overrides])
+    facts = plan_federation(config, Surroundings())[1]
+    return Offer(Envelope("asked", 0, 0), offered(config), facts)
+
+
+def write_folder(root: Path, images: Mapping[str, int], **files: bytes) -> Path:
+    """So many images of each class, and files beside them by class."""
+    for number, (name, count) in enumerate(images.items()):
+        (root / name).mkdir(parents=True, exist_ok=True)
+        for image in range(count):
+            write_picture(root / name / f"{image}.png", number, image, size=16)
+    for name, content in files.items():
+        (root / name).mkdir(parents=True, exist_ok=True)
+        (root / name / "beside.png").write_bytes(content)
+    return root
+
+
+@dataclass(frozen=True)
+class Hosts:
+    """Makes holders with the same settings, each with a folder and a store of its own."""
+
+    folder: Path
+    data: Mapping[str, Any]
+
+    def __call__(self, images: Path) -> Handler:
+        return answering(self.settings(images))
+
+    def settings(self, images: Path) -> HolderSettings:
+        place = self.folder / f"holder-{len(list(self.folder.iterdir()))}"
+        place.mkdir()
+        tree = {
+            "name": "east",
+            "data": {"root": str(images), **self.data},
+            "storage": "store",
+            "device": "cpu",
+            "limits": OPEN,
+        }
+        (place / "client.yaml").write_text(yaml.safe_dump(tree))
+        return load_holder(place / "client.yaml")
+
+
+def answering(own: HolderSettings, lines: list[str] | None = None) -> Handler:
+    """What answers for a holder, as if its process had just been started."""
+    return host_of(own, Surroundings(), [].append if lines is None else lines.append).handle
+
+
+@pytest.fixture(params=["classes are pinned", "classes are not pinned"])
+def hosts(tmp_path: Path, request: pytest.FixtureRequest) -> Hosts:
+    (tmp_path / "holders").mkdir()
+    pinned = request.param == "classes are pinned"
+    return Hosts(tmp_path / "holders", {"classes": list(SHAPES)} if pinned else {})
+
+
+@pytest.fixture
+def folders(tmp_path: Path) -> dict[str, Path]:
+    """Folders of every kind, those first that a check finds nothing wrong with."""
+    each = tmp_path / "folders"
+    some = dict.fromkeys(SHAPES, 4)
+    found = {
+        "four images of each class": write_folder(each / "some", some),
+        "eleven of one class": write_folder(each / "more", {**some, "star": 11}),
+        "one class": write_folder(each / "one", {"star": 4}),
+        "empty classes": write_folder(each / "empty", dict.fromkeys(SHAPES, 0)),
+        "another class": write_folder(each / "another", {**some, "dog": 1}),
+        "a damaged image": write_folder(each / "damaged", some, star=b"no image"),
+        "a file of no bytes": write_folder(each / "nothing", some, star=b""),
+        "no folder": each / "none",
+    }
+    return found
+
+
+def test_no_offer_tells_folders_apart(hosts: Hosts, folders: dict[str, Path]):
+    """Before, 29 of 45 offers did."""
+    verdict = audit_offers(hosts, folders, hostile_offers(first_offer()))
+    assert verdict.passed, "\n".join(verdict.reasons)
+    assert verdict.accepted > 20
+
+
+def largest_class_by(handle: Handler, base: Offer) -> tuple[int, int]:
+    """The size that bisection finds of the largest class, and how many offers that took.
+
+    A share was declined that is at most half an image of each class.
+    """
+    low, high, asked = 1, 1024, 0
+    while high - low > 1:
+        size, asked = (low + high) // 2, asked + 1
+        share = f'"validation_share":{0.5 / (size - 0.5)!r}'.encode()
+        config = base.config.replace(b'"validation_share":0.0', share)
+        assert config != base.config
+        offer = replace(base, envelope=Envelope(f"bisect-{asked}", 0, 0), config=config)
+        is_declined = decode_acceptance(handle(encode_offer(offer))).reasons
+        low, high = (low, size) if is_declined else (size, high)
+    return low, asked
+
+
+def test_bisection_finds_no_size(hosts: Hosts, tmp_path: Path):
+    """Ten offers found both sizes, exactly."""
+    found = {}
+    for size in (5, 13):
+        root = tmp_path / f"folder-{size}"
+        for part, count in (("train", size), ("test", 1)):
+            write_folder(root / part, {**dict.fromkeys(SHAPES, 1), "star": count})
+        found[size] = largest_class_by(hosts(root), first_offer())
+    assert found[5] == found[13]
+
+
+PATCHES = st.one_of(
+    st.integers(0, 6),
+    st.sampled_from([b"", b"no image", b"\x89PNG\r\n\x1a\n", b"GIF89a\xff\xff\xff\xff"]),
+)
+FOLDERS = st.dictionaries(
+    st.sampled_from([*SHAPES, "dog", "train", "Star", "a/b"]), st.lists(PATCHES, max_size=3)
+)
+
+
+@settings(max_examples=15)
+@given(content=FOLDERS, share=st.floats(0.001, 0.999), shots=st.none() | st.integers(1, 64))
+def test_whatever_lies_in_a_folder(
+    tmp_path_factory: pytest.TempPathFactory,
+    content: dict[str, list[int | bytes]],
+    share: float,
+    shots: int | None,
+):
+    place = tmp_path_factory.mktemp("drawn")
+    (place / "holders").mkdir()
+    for name, files in content.items():
+        (place / "images" / name).mkdir(parents=True)
+        for number, file in enumerate(files):
+            path = place / "images" / name / f"{number}.png"
+            if isinstance(file, int):
+                write_picture(path, file, number, size=8)
+            else:
+                path.write_bytes(file)
+    asked = first_offer(f"task.validation_share={share!r}", f"task.shots={shots or 'null'}")
+    folders = {"drawn": place / "images", "none": place / "nowhere"}
+    verdict = audit_offers(Hosts(place / "holders", {}), folders, {"drawn": asked})
+    assert (verdict.reasons, verdict.accepted) == ((), 1)
+
+
+# --- after acceptance -----------------------------------------------------------------------------
+
+PRIVATE = {
+    "upload_noise": NOISED,
+    "validated": (*NOISED, "evaluation.release=noised", "task.validation_share=0.25"),
+    "pool": (*NOISED, "method={name: pfedmoap, context_tokens: 2, experts: 1}"),
+    "dp_sgd": (
+        "privacy={mechanism: dp_sgd, per_sample_clipping_norm: 1.0, noise_multiplier: 2.0, "
+        "sampling_probability: 0.5}",
+        "training={local_steps: 2, batch_size: 4, learning_rate: 0.05}",
+        "secure_aggregation={enabled: false}",
+    ),
+}
+DAMAGED = ("one class", "empty classes", "another class", "a damaged image", "no folder")
+"""Of which one has nothing that is left out."""
+
+
+@dataclass(frozen=True)
+class Coordinator:
+    """Asks one client for rounds without masks."""
+
+    offer: Offer
+    broadcast: Mapping[str, np.ndarray]
+    norm: float | None
+
+    @classmethod
+    def of(cls, overrides: tuple[str, ...]) -> Coordinator:
+        config = parse_config(yaml.safe_load(BASE), list(overrides))
+        terms, facts, _ = plan_federation(config, Surroundings())
+        broadcast = terms.method.broadcast(terms.method.init_server(np.random.default_rng(0)))
+        offer = Offer(Envelope("asked", 0, 0), offered(config), facts)
+        return cls(offer, broadcast, terms.protection.clipping_norm)
+
+    def joins(self, handle: Handler) -> list[bytes]:
+        call = encode_roll_call(RollCall(Envelope("asked", 0, 0)))
+        return [handle(encode_offer(self.offer)), handle(call)]
+
+    def round(self, handle: Handler, number: int) -> list[bytes]:
+        before = (number - 1, 1) if number > 1 else None
+        envelope = Envelope("asked", number, 1, before)
+        return [
+            handle(encode_invitation(Invitation(envelope, (), None, self.norm))),
+            handle(encode_assignment(Assignment(envelope, b"", self.broadcast, ()))),
+            handle(encode_relay(Relay(envelope, b""))),
+        ]
+
+    def parting(self, handle: Handler) -> list[bytes]:
+        envelope = Envelope("asked", 3, 0, (2, 1))
+        return [handle(encode_parting(Parting(envelope, self.broadcast, None)))]
+
+
+def looks(message: bytes) -> tuple[Any, ...]:
+    """An answer but for its numbers, keys and names."""
+    frame = decode_frame(message)
+    arrays = {name: (array.shape, array.dtype.name) for name, array in frame.arrays.items()}
+    blobs = {name: len(blob) for name, blob in frame.blobs.items()}
+    return frame.kind, sorted(frame.fields), arrays, blobs, len(message)
+
+
+def charges(own: HolderSettings) -> list[LedgerRow]:
+    rows = open_client_store(own.store_file, read_only=True).rows()
+    return [replace(row, pseudonym="") for row in rows]
+
+
+def spoil(images: Path, how: Path) -> None:
+    """Puts another folder in the place of a holder's."""
+    shutil.rmtree(images)
+    if how.exists():
+        shutil.copytree(how, images)
+
+
+@pytest.mark.parametrize("mechanism", PRIVATE)
+def test_every_folder_answers_every_round_and_is_charged(
+    tmp_path: Path, folders: dict[str, Path], mechanism: str
+):
+    """Spoilt after the first round, with a process that is started anew."""
+    (tmp_path / "holders").mkdir()
+    coordinator = Coordinator.of(PRIVATE[mechanism])
+    seen = {}
+    for number, name in enumerate(("four images of each class", *DAMAGED)):
+        images = shutil.copytree(folders["four images of each class"], tmp_path / f"own-{number}")
+        own = Hosts(tmp_path / "holders", {}).settings(images)
+        handle = answering(own)
+        answers = [*coordinator.joins(handle), *coordinator.round(handle, 1)]
+        spoil(images, folders[name])
+        lines: list[str] = []
+        handle = answering(own, lines)
+        answers += [*coordinator.round(handle, 2), *coordinator.parting(handle)]
+        seen[name] = (tuple(map(looks, answers)), charges(own))
+        assert ("left out" in " ".join(lines)) is (name in DAMAGED[1:])
+    whole = seen.pop("four images of each class")
+    assert len(whole[1]) >= 2
+    for name, one in seen.items():
+        assert one == whole, name
+
+
+@pytest.mark.parametrize("name", ["a damaged image", "a file of no bytes", "another class"])
+def test_what_cannot_be_used_changes_nothing_of_the_rest(
+    tmp_path: Path, folders: dict[str, Path], name: str
+):
+    """Under record unit all else would be training data that one record switches off."""
+    (tmp_path / "holders").mkdir()
+    spoilt = folders[name] / ("dog" if name == "another class" else "star/beside.png")
+    found = []
+    for is_there in (True, False):
+        own = Hosts(tmp_path / "holders", {}).settings(folders[name])
+        lines: list[str] = []
+        host = host_of(own, Surroundings(), lines.append)
+        Coordinator.of(PRIVATE["upload_noise"]).joins(host.handle)
+        found.append(host.client_of("asked").profile.data.arrays)
+        said = [line for line in lines if "left out" in line]
+        assert len(said) == is_there and all(spoilt.name in line for line in said)
+        failures = open_client_store(own.store_file, read_only=True).failures("asked")
+        assert [(f.round_number, f.attempt) for f in failures] == [(0, 0)] * is_there
+        if is_there:
+            shutil.rmtree(spoilt) if spoilt.is_dir() else spoilt.unlink()
+    one, other = found
+    assert len(one["labels"]) > 4
+    for array in one:
+        np.testing.assert_array_equal(one[array], other[array])
+
+
+# --- before the first run -------------------------------------------------------------------------
+
+
+def test_a_client_in_no_run_does_not_start_with_images_that_fail_the_check(
+    tmp_path: Path, folders: dict[str, Path]
+):
+    (tmp_path / "holders").mkdir()
+    images = shutil.copytree(folders["a damaged image"], tmp_path / "own")
+    own, ended = Hosts(tmp_path / "holders", {}).settings(images), threading.Event()
+    ended.set()
+    lines: list[str] = []
+    with pytest.raises(ConfigError, match=r"data\.root: 'star/beside.png' is no image"):
+        serve_holder(own, Surroundings(), lines.append, ended)
+    assert lines == [] and not own.store_file.exists()
+    (images / "star" / "beside.png").unlink()
+    serve_holder(own, Surroundings(), lines.append, ended)
+    assert len(lines) == 1 and "listens at" in lines[0]
+    # In a run that goes on its absence would be an answer.
+    coordinator = Coordinator.of(PRIVATE["upload_noise"])
+    coordinator.joins(answering(own))
+    shutil.rmtree(images)
+    serve_holder(own, Surroundings(), lines.append, ended)
+    assert "listens at" in lines[-1]
