@@ -72,7 +72,26 @@ _FAILURES: Final = record(
         "reasons": _TEXTS,
     }
 )
-AUDITED: Final = listing(either(_CHANNEL, _FAILURES))
+_OFFERS: Final = record(
+    {
+        "channel": TEXT,
+        "offers": COUNT,
+        "accepted": COUNT,
+        "split": COUNT,
+        "passed": BOOLEAN,
+        "reasons": _TEXTS,
+    }
+)
+_FOLDERS: Final = record(
+    {
+        "channel": TEXT,
+        "mechanism": TEXT,
+        "folders": COUNT,
+        "passed": BOOLEAN,
+        "reasons": _TEXTS,
+    }
+)
+AUDITED: Final = listing(either(_CHANNEL, _OFFERS, _FOLDERS, _FAILURES))
 _PARTS: Final = ("train", "validation", "test")
 HOLDINGS: Final = record(
     {
