@@ -247,7 +247,7 @@ def test_old_personal_state_is_erased(file: Path, store: storage.ClientStore) ->
 def test_another_version_is_refused(file: Path, store: storage.ClientStore) -> None:
     with closing(sqlite3.connect(file)) as connection:
         connection.execute("PRAGMA user_version=99000")
-    newer = r"has schema 0\.99\.0: it was made by a newer version; valid: up to 0\.3\.0"
+    newer = r"has schema 0\.99\.0: it was made by a newer version; valid: up to 0\.4\.0"
     with pytest.raises(storage.SchemaMismatch, match=newer):
         storage.open_client_store(file)
 

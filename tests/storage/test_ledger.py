@@ -79,7 +79,7 @@ def test_every_fact_is_read_back(
         type(value) for value in asdict(rows[0]).values()
     ]
     assert (second.sampling_probability, second.count) == (1.0, 1)
-    assert {getattr(second, name) for name in set(full)} == {"none", 1, None}
+    assert {getattr(second, name) for name in set(full)} == {"none", "gaussian", 1, None}
 
 
 @settings(

@@ -31,8 +31,8 @@ from platform.data.loading import TaskData, load_task_data
 from platform.errors import ConfigError
 from platform.experiment.caveats import privacy_warnings
 from platform.experiment.finishing import execute
+from platform.experiment.neighbours import changed_records
 from platform.holder.settings import load_holder
-from platform.privacy_auditing.folders import changed_records
 from platform.rounds.observing import SilentObserver
 from platform.wire.transport import InProcessTransport
 from storage import open_client_store
