@@ -32,11 +32,11 @@ class _Seen(BaseModel):
 
 
 class _Game(BaseModel):
-    """What was seen of offers, folders, and clients that fail."""
+    """What was seen of offers, folders, clients that fail, and hostile peers."""
 
     model_config = ConfigDict(strict=True)
 
-    channel: Literal["offers", "folders", "failures"]
+    channel: Literal["offers", "folders", "failures", "peers"]
     passed: bool
 
 

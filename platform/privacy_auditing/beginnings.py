@@ -32,9 +32,9 @@ from platform.config.sections import PartitionConfig
 from platform.data.encoding import frozen_model, plain_encoders
 from platform.data.loading import load_task_data
 from platform.experiment.dealing import deal_examples
+from platform.experiment.neighbours import Records, differing, records_of
 from platform.holder.settings import load_holder
 from platform.privacy_auditing.failures import FailureGame, Seen, first_message, play
-from platform.privacy_auditing.folders import Records, differing, records_of
 from platform.privacy_auditing.offers import OfferAudit, audit_offers, hostile_offers
 from platform.wire.envelopes import Envelope
 from platform.wire.offers import Offer

@@ -12,6 +12,7 @@ from platform.cli.schemas.shapes import (
     SHARE,
     SPENT,
     TEXT,
+    Shape,
     either,
     listing,
     mapping,
@@ -61,37 +62,23 @@ _CHANNEL: Final = record(
         "gaussian": nullable(record({"epsilon": NOT_NEGATIVE, "ceiling": NOT_NEGATIVE})),
     }
 )
-_FAILURES: Final = record(
-    {
-        "channel": TEXT,
-        "mechanism": TEXT,
-        "rounds": COUNT,
-        "failed": COUNT,
-        "split": COUNT,
-        "passed": BOOLEAN,
-        "reasons": _TEXTS,
-    }
+
+
+def _game(*counts: str, **more: Shape) -> Shape:
+    """Return a game that no canary is sent in, with its numbers."""
+    shared = {"channel": TEXT, "passed": BOOLEAN, "reasons": _TEXTS}
+    return record({**shared, **more, **dict.fromkeys(counts, COUNT)})
+
+
+AUDITED: Final = listing(
+    either(
+        _CHANNEL,
+        _game("offers", "accepted", "split"),
+        _game("folders", mechanism=TEXT),
+        _game("rounds", "failed", "split", mechanism=TEXT),
+        _game("rounds", "lost", mechanism=TEXT),
+    )
 )
-_OFFERS: Final = record(
-    {
-        "channel": TEXT,
-        "offers": COUNT,
-        "accepted": COUNT,
-        "split": COUNT,
-        "passed": BOOLEAN,
-        "reasons": _TEXTS,
-    }
-)
-_FOLDERS: Final = record(
-    {
-        "channel": TEXT,
-        "mechanism": TEXT,
-        "folders": COUNT,
-        "passed": BOOLEAN,
-        "reasons": _TEXTS,
-    }
-)
-AUDITED: Final = listing(either(_CHANNEL, _OFFERS, _FOLDERS, _FAILURES))
 _PARTS: Final = ("train", "validation", "test")
 HOLDINGS: Final = record(
     {
