@@ -19,7 +19,7 @@ from platform.errors import ConfigError
 from platform.experiment.simulation import randomness
 from platform.parties.profile import ClientProfile, RunNames, Safeguards
 from platform.privacy_auditing.beginnings import audit_folders, audit_holders
-from platform.privacy_auditing.failures import FailureGame, audit_failures
+from platform.privacy_auditing.failures import FailureAudit, FailureGame, audit_failures
 from platform.privacy_auditing.outcome import ChannelAudit, Game, Progress
 from platform.privacy_auditing.peers import audit_peers
 from platform.privacy_auditing.records import RecordGame, audit_training
@@ -113,6 +113,15 @@ def audit_run(plan: AuditPlan, tell: Progress) -> list[ChannelAudit]:
     ]
 
 
+def audit_failing(plan: AuditPlan) -> FailureAudit:
+    """Audit what is seen of clients whose training fails, from the broadcast to the last answer.
+
+    Args:
+        plan: What to audit; its canaries play no part.
+    """
+    return audit_failures(game_of(plan))
+
+
 def audit_games(plan: AuditPlan, surroundings: Surroundings) -> list[Game]:
     """Play what no canary is sent in, from offers and folders to what hostile peers see.
 
@@ -120,14 +129,17 @@ def audit_games(plan: AuditPlan, surroundings: Surroundings) -> list[Game]:
         plan: What to audit; its canaries play no part.
         surroundings: What data holders take from outside.
     """
-    error = plan.family_wise_error * SHARE_OF_FAILURES
-    game = FailureGame(plan.run, _profile(plan), error)
     return [
         audit_holders(surroundings),
-        audit_folders(game),
-        audit_failures(game),
+        audit_folders(game_of(plan)),
+        audit_failing(plan),
         audit_peers(plan.run),
     ]
+
+
+def game_of(plan: AuditPlan) -> FailureGame:
+    """Return the run and its first client, of whom whole rounds are played."""
+    return FailureGame(plan.run, _profile(plan), plan.family_wise_error * SHARE_OF_FAILURES)
 
 
 def _charges(plan: AuditPlan) -> tuple[Release, ...]:

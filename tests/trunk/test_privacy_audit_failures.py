@@ -147,8 +147,10 @@ def test_the_command_shows_the_channel(storage: Storage, tmp_path, monkeypatch, 
     settings = [part for key in NETWORK for part in ("--set", key)]
     answer = call(*arguments, *settings, "--json")
     assert answer.code == 0, answer.err
-    assert [part["channel"] for part in answer.document] == ["sum", "failures"]
-    assert answer.document[-1]["split"] >= 2
+    assert [part["channel"] for part in answer.document] == [
+        *("sum", "offers", "folders", "failures", "peers")
+    ]
+    assert answer.document[3]["split"] >= 2
     monkeypatch.setattr(platform.parties.totality, "_hides_in_round", lambda *_: False)
     answer = call(*arguments, *settings)
     assert answer.code == 1

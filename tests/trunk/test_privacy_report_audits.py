@@ -47,7 +47,19 @@ def an_audit(**changed: Any) -> Channels:
         **{"channel": "failures", "mechanism": "upload_noise", "rounds": 8, "failed": 2},
         **{"split": 0, "passed": True, "reasons": []},
     }
-    return [{**seen, **changed}, failing]
+    offers = {
+        **{"channel": "offers", "offers": 45, "accepted": 37, "split": 0},
+        **{"passed": True, "reasons": []},
+    }
+    folders = {
+        **{"channel": "folders", "mechanism": "upload_noise", "folders": 4},
+        **{"passed": True, "reasons": []},
+    }
+    peers = {
+        **{"channel": "peers", "mechanism": "upload_noise", "rounds": 6, "lost": 0},
+        **{"passed": True, "reasons": []},
+    }
+    return [{**seen, **changed}, offers, folders, failing, peers]
 
 
 def reported(sotto: Command, run: Finished, file: Path, form: str = "json") -> Any:
