@@ -31,16 +31,16 @@ class _Seen(BaseModel):
     passed: bool
 
 
-class _Failures(BaseModel):
-    """What was seen of clients that fail."""
+class _Game(BaseModel):
+    """What was seen of offers, folders, clients that fail, and hostile peers."""
 
     model_config = ConfigDict(strict=True)
 
-    channel: Literal["failures"]
+    channel: Literal["offers", "folders", "failures", "peers"]
     passed: bool
 
 
-_FILE: TypeAdapter[list[_Seen | _Failures]] = TypeAdapter(list[_Seen | _Failures])
+_FILE: TypeAdapter[list[_Seen | _Game]] = TypeAdapter(list[_Seen | _Game])
 
 
 def read_audit(path: Path) -> tuple[SeenChannel, ...]:
@@ -60,9 +60,9 @@ def read_audit(path: Path) -> tuple[SeenChannel, ...]:
     channels = [one for one in found if isinstance(one, _Seen)]
     if not channels:
         raise ConfigError(f"--audit: {str(path)!r} is of no channel; {_VALID}")
-    # Who fails tells of whose data they are, on every channel alike.
-    failing = all(one.passed for one in found if isinstance(one, _Failures))
-    return tuple(_seen(one, passed=one.passed and failing) for one in channels)
+    # What tells folders apart, or data sets by their failures, does so on every channel alike.
+    alike = all(one.passed for one in found if isinstance(one, _Game))
+    return tuple(_seen(one, passed=one.passed and alike) for one in channels)
 
 
 def _seen(one: _Seen, *, passed: bool) -> SeenChannel:

@@ -13,6 +13,7 @@ from platform.cli.access import resolved
 from platform.cli.output import console, epsilon, print_json, rounded_down, table
 from platform.disk.opening import open_existing
 from platform.errors import RecordsDisagree
+from platform.reports.spending import lifetime_of
 from platform.reports.warnings import claim_warnings, stated_warnings
 from platform.rounds.documents import ADVERSARIES
 from privacy import MOST_ROUNDS
@@ -45,12 +46,6 @@ CLIENT_COLUMNS: Final = (
     "rounds left",
 )
 ATTEMPT_COLUMNS: Final = ("round", "attempt", "state", "why", "clients charged", "cost")
-SCOPES: Final = {
-    "database": "all runs of this database that the client took part in; what it spent with other "
-    "coordinators only its own ledger knows: python -m platform.client budget CONFIG",
-    "run": "this run, as without privacy.lifetime_budget each simulation makes clients anew",
-}
-"""What a client's lifetime is here, by what its identity outlives."""
 
 
 def budget_command(
@@ -100,12 +95,7 @@ def stated_budget(
     budget = read_budget(database, run_id, client)
     agreed = budget.agreed
     found = budget_document(budget, [*stated_warnings(agreed), *_of_draws(agreed)])
-    return agreed, {**found, "lifetime_covers": SCOPES[_scope(agreed)]}
-
-
-def _scope(agreed: Agreed) -> str:
-    lives_on = agreed.config.federation or agreed.config.privacy.lifetime_budget is not None
-    return "database" if lives_on else "run"
+    return agreed, {**found, "lifetime_covers": lifetime_of(agreed.config)}
 
 
 def _of_draws(agreed: Agreed) -> Iterator[str]:

@@ -15,14 +15,12 @@ from platform.config import load_config
 from platform.privacy_auditing.audit import (
     FAMILY_WISE_ERROR,
     AuditPlan,
-    audit_failing,
+    audit_games,
     audit_run,
     require_claim,
 )
 from platform.privacy_auditing.drawing import draw, require_drawable
-from platform.privacy_auditing.failures import FAILURES, FailureAudit
-from platform.privacy_auditing.outcome import ChannelAudit
-from platform.privacy_auditing.peers import PEERS, PeerAudit, audit_peers
+from platform.privacy_auditing.outcome import ChannelAudit, Game
 from platform.rounds.observing import SilentObserver
 from privacy import CalibrationError
 from privacy.auditing import AuditResult, canaries_needed
@@ -53,17 +51,14 @@ def audit_privacy_command(
     run = plan_run(loaded, SilentObserver(), surroundings)
     with AuditProgress() as progress:
         audits = audit_run(AuditPlan(run, canaries), progress)
-        failing, peers = audit_failing(AuditPlan(run, canaries)), audit_peers(run)
-    every: tuple[ChannelAudit | FailureAudit | PeerAudit, ...] = (*audits, failing, peers)
+        games = audit_games(AuditPlan(run, canaries), surroundings)
     if plot is not None:
         draw(audits, plot)
     if as_json:
-        print_json([one.document() for one in every])
+        print_json([one.document() for one in (*audits, *games)])
     else:
-        _show(audits, failing, peers)
-        if plot is not None:
-            console().print(f"picture: {plot}", soft_wrap=True)
-    if not all(one.passed for one in every):
+        _show(audits, games, plot)
+    if not all(one.passed for one in (*audits, *games)):
         raise typer.Exit(exit_codes.FAILED)
 
 
@@ -84,12 +79,11 @@ class AuditProgress(WithBar):
         self._progress.update(self._tasks[channel], completed=min(done, total))
 
 
-def _show(audits: Sequence[ChannelAudit], failing: FailureAudit, peers: PeerAudit) -> None:
+def _show(audits: Sequence[ChannelAudit], games: Sequence[Game], plot: Path | None) -> None:
     out = console()
     unit = audits[0].result.unit
     title = f"{audits[0].mechanism}: one release of one client, unit {unit}"
-    games = [_row_of_game(FAILURES, failing), _row_of_game(PEERS, peers)]
-    out.print(table(title, COLUMNS, [*map(_row, audits), *games]))
+    out.print(table(title, COLUMNS, [*map(_row, audits), *map(_row_of_game, games)]))
     for audit in audits:
         for reason in audit.reasons:
             out.print(f"{audit.channel}: {reason}")
@@ -98,15 +92,12 @@ def _show(audits: Sequence[ChannelAudit], failing: FailureAudit, peers: PeerAudi
             f"{audit.channel}: {audit.result.canaries} canaries would have noticed halved "
             f"noise with probability {audit.result.power:.3f}{_more_needed(audit.result)}",
         )
-    for reason in failing.reasons:
-        out.print(f"{FAILURES}: {reason}")
-    out.print(
-        f"{FAILURES}: {failing.rounds} rounds under hostile messages, of which {failing.failed} "
-        f"failed inside the client; {failing.split} messages failed on some data only",
-    )
-    for reason in peers.reasons:
-        out.print(f"{PEERS}: {reason}")
-    out.print(f"{PEERS}: {peers.rounds} rounds with a hostile peer, {peers.lost} without a result")
+    for game in games:
+        for reason in game.reasons:
+            out.print(f"{game.channel}: {reason}")
+        out.print(f"{game.channel}: {game.played}")
+    if plot is not None:
+        out.print(f"picture: {plot}", soft_wrap=True)
 
 
 def _show_bound(audit: ChannelAudit) -> None:
@@ -144,6 +135,6 @@ def _row(audit: ChannelAudit) -> tuple[str, ...]:
     )
 
 
-def _row_of_game(channel: str, game: FailureAudit | PeerAudit) -> tuple[str, ...]:
+def _row_of_game(game: Game) -> tuple[str, ...]:
     verdict = "not refuted" if game.passed else "REFUTED"
-    return (channel, *["-"] * (len(COLUMNS) - 2), verdict)
+    return (game.channel, *["-"] * (len(COLUMNS) - 2), verdict)

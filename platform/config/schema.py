@@ -114,8 +114,9 @@ class PrivacyConfig(Section):
     """Directions of the subspace, fixed in advance: required with one, null without."""
     lifetime_budget: Positive | None = None
     """Epsilon that a client lets itself be charged in all runs on the same data, and its store is
-    shared by these runs then; null: no bound. Runs that deal the data out otherwise (clients,
-    shots, partition, held-out style, seeds) are other clients.
+    shared by these runs then; null: no bound. In a simulation the same data are the same data set,
+    or the same folder of one's own images, however they are dealt out: each client is charged what
+    every other run on them charged its worst client.
     """
 
 

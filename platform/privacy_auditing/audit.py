@@ -1,11 +1,11 @@
 """The empirical audit of a run as it was planned: canaries through the code that protects clients.
 
 Every channel on which something leaves a client is audited: the sum, the pool entry, and under
-`dp_sgd` the training from which both are made. So is what a client whose training fails shows of
-itself, which must be nothing, and what hostile peers see of a round (`audit_peers`), which must be
-the noised sum. The claim is the ledger's row for the release and
-its price; what is guessed from is what the real code hands on. The statistics are those of
-`privacy.auditing`; the decision is taken at a family-wise error over all channels and checks.
+`dp_sgd` the training from which both are made. So is what comes before: how data holders answer
+offers, what clients' folders on a disk change, what a client whose training fails shows of itself;
+and what hostile peers see of a round. The claim is the ledger's row for the release and its price;
+what is guessed from is what the real code hands on. The statistics are those of `privacy.auditing`;
+the decision is taken at a family-wise error over all channels and checks.
 """
 
 from __future__ import annotations
@@ -13,13 +13,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from platform.bootstrap import RunPlan
+from platform.bootstrap import RunPlan, Surroundings
 from platform.config import RunConfig
 from platform.errors import ConfigError
 from platform.experiment.simulation import randomness
 from platform.parties.profile import ClientProfile, RunNames, Safeguards
-from platform.privacy_auditing.failures import FailureAudit, FailureGame, audit_failures
-from platform.privacy_auditing.outcome import ChannelAudit, Progress
+from platform.privacy_auditing.beginnings import audit_folders, audit_holders
+from platform.privacy_auditing.failures import FailureGame, audit_failures
+from platform.privacy_auditing.outcome import ChannelAudit, Game, Progress
+from platform.privacy_auditing.peers import audit_peers
 from platform.privacy_auditing.records import RecordGame, audit_training
 from platform.privacy_auditing.uploads import UploadGame, audit_upload
 from privacy import Channel, Release, ReleaseKey
@@ -111,14 +113,21 @@ def audit_run(plan: AuditPlan, tell: Progress) -> list[ChannelAudit]:
     ]
 
 
-def audit_failing(plan: AuditPlan) -> FailureAudit:
-    """Audit what is seen of clients whose training fails, from the broadcast to the last answer.
+def audit_games(plan: AuditPlan, surroundings: Surroundings) -> list[Game]:
+    """Play what no canary is sent in, from offers and folders to what hostile peers see.
 
     Args:
         plan: What to audit; its canaries play no part.
+        surroundings: What data holders take from outside.
     """
     error = plan.family_wise_error * SHARE_OF_FAILURES
-    return audit_failures(FailureGame(plan.run, _profile(plan), error))
+    game = FailureGame(plan.run, _profile(plan), error)
+    return [
+        audit_holders(surroundings),
+        audit_folders(game),
+        audit_failures(game),
+        audit_peers(plan.run),
+    ]
 
 
 def _charges(plan: AuditPlan) -> tuple[Release, ...]:

@@ -87,6 +87,15 @@ class FailureAudit:
     failed: int
     split: int
     reasons: tuple[str, ...]
+    channel: str = FAILURES
+
+    @property
+    def played(self) -> str:
+        """What was played, in words."""
+        return (
+            f"{self.rounds} rounds under hostile messages, of which {self.failed} failed inside "
+            f"the client; {self.split} messages failed on some data only"
+        )
 
     @property
     def passed(self) -> bool:
@@ -99,8 +108,14 @@ class FailureAudit:
 
 
 @dataclass(frozen=True)
-class _Told:
-    """What the coordinator sends."""
+class Told:
+    """What the coordinator sends.
+
+    Attributes:
+        name: Of the message, for people.
+        broadcast: What is sent to all.
+        experts: What is served from the pool.
+    """
 
     name: str
     broadcast: Arrays
@@ -108,7 +123,7 @@ class _Told:
 
 
 @dataclass(frozen=True)
-class _Seen:
+class Seen:
     """One round of one client.
 
     Attributes:
@@ -126,14 +141,14 @@ class _Seen:
 
 def audit_failures(game: FailureGame) -> FailureAudit:
     """Play every hostile message with every data set."""
-    rounds: list[_Seen] = []
+    rounds: list[Seen] = []
     reasons: list[str] = []
     split = 0
     for number, protection in _parts(game):
         uploads: list[Vector] = []
         for told in _messages(game, protection):
             seen = [
-                _play(game, told, data, number, streams=len(rounds) + i) for i, data in _data(game)
+                play(game, told, data, number, streams=len(rounds) + i) for i, data in _data(game)
             ]
             rounds += seen
             split += len({one.failed for one in seen}) > 1
@@ -153,6 +168,12 @@ def audit_failures(game: FailureGame) -> FailureAudit:
     )
 
 
+def first_message(game: FailureGame) -> tuple[int, Told]:
+    """Return the first round's number and broadcast, which is as the method makes it."""
+    number, protection = next(_parts(game))
+    return number, next(_messages(game, protection))
+
+
 def _parts(game: FailureGame) -> Iterator[tuple[int, Protection]]:
     """Yield a round of the run and, where there is one, the collection; with their numbers."""
     protection = game.run.terms.protection
@@ -161,23 +182,23 @@ def _parts(game: FailureGame) -> Iterator[tuple[int, Protection]]:
         yield protection.collects_at, protection.collection
 
 
-def _messages(game: FailureGame, protection: Protection) -> Iterator[_Told]:
+def _messages(game: FailureGame, protection: Protection) -> Iterator[Told]:
     config, method = game.run.terms.config, game.profile.method
     rng = stream(config.seed, "audit's broadcasts")
     honest = method.broadcast(method.init_server(rng), game.profile.name)
-    yield _Told("the first broadcast", honest)
-    yield _Told("a huge broadcast", _signs(honest, HUGE, rng))
-    yield _Told("a large broadcast", _signs(honest, LARGE, rng))
+    yield Told("the first broadcast", honest)
+    yield Told("a huge broadcast", _signs(honest, HUGE, rng))
+    yield Told("a large broadcast", _signs(honest, LARGE, rng))
     count = len(game.run.learning.classes)
     for wanted in np.unique(game.profile.data.arrays["labels"])[:CLASSES].tolist():
-        yield _Told(f"a broadcast against class {wanted}", _against(honest, wanted, count))
+        yield Told(f"a broadcast against class {wanted}", _against(honest, wanted, count))
     policy = method.pool_policy()
     collects = protection is game.run.terms.protection.collection
     if policy is None or policy.closes or collects:
         return
     base = entry_base(honest, policy.spec)
     for size in (HUGE, LARGE):
-        yield _Told("huge experts", honest, (_signs(base, size, rng),) * policy.k)
+        yield Told("huge experts", honest, (_signs(base, size, rng),) * policy.k)
 
 
 def _signs(arrays: Arrays, size: float, rng: np.random.Generator) -> dict[str, NDArray[Any]]:
@@ -212,7 +233,7 @@ def _data(game: FailureGame) -> Iterator[tuple[int, Examples]]:
     return enumerate(map(Examples, (own, other, wild, none)))
 
 
-def _play(game: FailureGame, told: _Told, data: Examples, number: int, *, streams: int) -> _Seen:
+def play(game: FailureGame, told: Told, data: Examples, number: int, *, streams: int) -> Seen:
     """Return one round of a client that was never asked before."""
     protection, learning = game.run.terms.protection, game.run.learning
     validation = EvaluationSet(data, learning.classes)
@@ -240,10 +261,10 @@ def _play(game: FailureGame, told: _Told, data: Examples, number: int, *, stream
         for one in uploads
         if one is not None
     ]
-    return _Seen((looks, tuple(rows)), sent[0] if sent else None, failed, answered)
+    return Seen((looks, tuple(rows)), sent[0] if sent else None, failed, answered)
 
 
-def _answers(client: Client, told: _Told, number: int) -> Sequence[bytes | str]:
+def _answers(client: Client, told: Told, number: int) -> Sequence[bytes | str]:
     """Return what the client answers to each message; the error's name where it ends."""
     envelope = Envelope(client.profile.run.run_id, number, 1)
     norm = client.profile.protection.in_round(number).clipping_norm

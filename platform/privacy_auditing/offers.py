@@ -41,6 +41,15 @@ class OfferAudit:
     accepted: int
     split: int
     reasons: tuple[str, ...]
+    channel: str = OFFERS
+
+    @property
+    def played(self) -> str:
+        """What was played, in words."""
+        return (
+            f"{self.offers} offers to holders of other folders, {self.accepted} accepted; "
+            f"{self.split} answered by some in another way"
+        )
 
     @property
     def passed(self) -> bool:

@@ -22,6 +22,34 @@ class Progress(Protocol):
         ...
 
 
+class Game(Protocol):
+    """What a game gave that is decided by what must be the same, not by guesses."""
+
+    @property
+    def channel(self) -> str:
+        """The game's name, in the place of a channel's."""
+        ...
+
+    @property
+    def played(self) -> str:
+        """What was played, in words."""
+        ...
+
+    @property
+    def passed(self) -> bool:
+        """Whether nothing tells clients apart."""
+        ...
+
+    @property
+    def reasons(self) -> tuple[str, ...]:
+        """One sentence for each contradiction."""
+        ...
+
+    def document(self) -> dict[str, Any]:
+        """Return plain values for JSON."""
+        ...
+
+
 @dataclass(frozen=True, eq=False)
 class Guesses:
     """Scores on the scale on which the claim is two normal laws of deviation 1, mu apart.

@@ -69,6 +69,12 @@ class PeerAudit:
     rounds: int
     lost: int
     reasons: tuple[str, ...]
+    channel: str = PEERS
+
+    @property
+    def played(self) -> str:
+        """What was played, in words."""
+        return f"{self.rounds} rounds with a hostile peer, {self.lost} without a result"
 
     @property
     def passed(self) -> bool:

@@ -8,6 +8,8 @@ from typing import Any, Final
 
 from platform.agreement.budgets import ClientBudget
 from platform.agreement.statements import stopping_of
+from platform.config import RunConfig
+from platform.protection.lifetimes import is_by_source
 from platform.reports.blocks import (
     Basis,
     Block,
@@ -28,13 +30,21 @@ from platform.rounds.documents import ADVERSARIES, json_number
 
 MOST_NAMED: Final = 3
 """In one cell; the records behind the row's numbers name all of them."""
-LIFETIMES: Final = {
-    True: (
-        "all runs of this database in which the same client took part; what it spent with other "
-        "coordinators only its own ledger knows"
-    ),
-    False: "this run alone, as a simulation without a lifetime budget makes its clients anew",
-}
+
+
+def lifetime_of(config: RunConfig) -> str:
+    """Return what a client's lifetime is in a run, in words."""
+    if config.federation is not None:
+        return (
+            "all runs of this database that the client took part in; what it spent with other "
+            "coordinators only its own ledger knows: python -m platform.client budget CONFIG"
+        )
+    if is_by_source(config):
+        return (
+            "all runs of this database on the same data, each at what it charged the client that "
+            "it charged most, as clients of two runs may hold each other's images"
+        )
+    return "this run, as without privacy.lifetime_budget each simulation makes clients anew"
 
 
 def spending_section(subject: Subject) -> Section:
@@ -58,9 +68,8 @@ def _run(subject: Subject) -> Iterator[Block]:
             ("Rounds that still fit", _forecast(subject)),
         )
     )
-    lives_on = bool(config.federation) or config.privacy.lifetime_budget is not None
     yield paragraph(
-        f"A lifetime here is {LIFETIMES[lives_on]}. Epsilons do not add up: what is left is a "
+        f"A lifetime here is {lifetime_of(config)}. Epsilons do not add up: what is left is a "
         "difference, and no promise of so much more."
     )
     holds = {one.lifetime.holds for one in subject.budget.clients} - {None}
@@ -109,7 +118,7 @@ def _lifetime(subject: Subject) -> Words:
     runs = ", ".join(most.lifetime.runs) or "no run"
     who = subject.shown(most.member.pseudonym)
     basis = subject.basis(
-        f"all charged ledger rows of client {who} in {runs}, composed as one",
+        f"all that client {who} is charged for in {runs}, composed as one",
         [row for row in subject.rows if row.pseudonym == most.member.pseudonym],
         pseudonyms=(who,),
     )

@@ -18,6 +18,7 @@ from platform.protection.lifetimes import FILELESS, Source
 from platform.rounds.loop import Federation
 from platform.rounds.observing import SilentObserver
 from tests.drawn._pictures import write_picture
+from tests.trunk._federations import Holders, federation, hold, within
 from tests.trunk._runs import (
     FIXED,
     NO_POOL,
@@ -174,6 +175,20 @@ def test_a_database_of_an_earlier_version_goes_on_and_is_charged(
     for command in (("audit", "verify"), ("report", simulation.run_id)):
         answer = sotto(*command, "--storage", storage.url)
         assert (answer.code, answer.err) == (0, "")
+
+
+def test_a_holder_is_the_same_in_every_run(tmp_path: Path) -> None:
+    """A federation's client is its own store, and no key of a run tells it from itself."""
+    noised = (
+        *("privacy.mechanism=upload_noise", "privacy.clipping_norm=0.1", *FIXED),
+        *("secure_aggregation={enabled: false}", TWO_ROUNDS[-1]),
+    )
+    holders = Holders.written(tmp_path)
+    first = hold(federation(tmp_path, *noised), within(holders.handlers()))
+    other = ("seed=6", "name=other", "method.context_tokens=1")
+    second = hold(federation(tmp_path, *noised, *other), within(holders.handlers()))
+    assert (len(first["rounds"]), len(second["rounds"])) == (2, 0)
+    assert charged_runs(Storage(tmp_path)) == [first["run_id"]]
 
 
 def test_a_source_is_a_name_or_a_folder(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from platform.cli.schemas.shapes import (
     SHARE,
     SPENT,
     TEXT,
+    Shape,
     either,
     listing,
     mapping,
@@ -61,28 +62,23 @@ _CHANNEL: Final = record(
         "gaussian": nullable(record({"epsilon": NOT_NEGATIVE, "ceiling": NOT_NEGATIVE})),
     }
 )
-_FAILURES: Final = record(
-    {
-        "channel": TEXT,
-        "mechanism": TEXT,
-        "rounds": COUNT,
-        "failed": COUNT,
-        "split": COUNT,
-        "passed": BOOLEAN,
-        "reasons": _TEXTS,
-    }
+
+
+def _game(*counts: str, **more: Shape) -> Shape:
+    """Return a game that no canary is sent in, with its numbers."""
+    shared = {"channel": TEXT, "passed": BOOLEAN, "reasons": _TEXTS}
+    return record({**shared, **more, **dict.fromkeys(counts, COUNT)})
+
+
+AUDITED: Final = listing(
+    either(
+        _CHANNEL,
+        _game("offers", "accepted", "split"),
+        _game("folders", mechanism=TEXT),
+        _game("rounds", "failed", "split", mechanism=TEXT),
+        _game("rounds", "lost", mechanism=TEXT),
+    )
 )
-_PEERS: Final = record(
-    {
-        "channel": TEXT,
-        "mechanism": TEXT,
-        "rounds": COUNT,
-        "lost": COUNT,
-        "passed": BOOLEAN,
-        "reasons": _TEXTS,
-    }
-)
-AUDITED: Final = listing(either(_CHANNEL, _FAILURES, _PEERS))
 _PARTS: Final = ("train", "validation", "test")
 HOLDINGS: Final = record(
     {
