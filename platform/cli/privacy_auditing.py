@@ -22,6 +22,7 @@ from platform.privacy_auditing.audit import (
 from platform.privacy_auditing.drawing import draw, require_drawable
 from platform.privacy_auditing.failures import FAILURES, FailureAudit
 from platform.privacy_auditing.outcome import ChannelAudit
+from platform.privacy_auditing.peers import PEERS, PeerAudit, audit_peers
 from platform.rounds.observing import SilentObserver
 from privacy import CalibrationError
 from privacy.auditing import AuditResult, canaries_needed
@@ -52,14 +53,17 @@ def audit_privacy_command(
     run = plan_run(loaded, SilentObserver(), surroundings)
     with AuditProgress() as progress:
         audits = audit_run(AuditPlan(run, canaries), progress)
-        failing = audit_failing(AuditPlan(run, canaries))
+        failing, peers = audit_failing(AuditPlan(run, canaries)), audit_peers(run)
+    every: tuple[ChannelAudit | FailureAudit | PeerAudit, ...] = (*audits, failing, peers)
     if plot is not None:
         draw(audits, plot)
     if as_json:
-        print_json([*(audit.document() for audit in audits), failing.document()])
+        print_json([one.document() for one in every])
     else:
-        _show(audits, failing, plot)
-    if not (failing.passed and all(audit.passed for audit in audits)):
+        _show(audits, failing, peers)
+        if plot is not None:
+            console().print(f"picture: {plot}", soft_wrap=True)
+    if not all(one.passed for one in every):
         raise typer.Exit(exit_codes.FAILED)
 
 
@@ -80,11 +84,12 @@ class AuditProgress(WithBar):
         self._progress.update(self._tasks[channel], completed=min(done, total))
 
 
-def _show(audits: Sequence[ChannelAudit], failing: FailureAudit, plot: Path | None) -> None:
+def _show(audits: Sequence[ChannelAudit], failing: FailureAudit, peers: PeerAudit) -> None:
     out = console()
     unit = audits[0].result.unit
     title = f"{audits[0].mechanism}: one release of one client, unit {unit}"
-    out.print(table(title, COLUMNS, [*map(_row, audits), _row_of_failures(failing)]))
+    games = [_row_of_game(FAILURES, failing), _row_of_game(PEERS, peers)]
+    out.print(table(title, COLUMNS, [*map(_row, audits), *games]))
     for audit in audits:
         for reason in audit.reasons:
             out.print(f"{audit.channel}: {reason}")
@@ -99,8 +104,9 @@ def _show(audits: Sequence[ChannelAudit], failing: FailureAudit, plot: Path | No
         f"{FAILURES}: {failing.rounds} rounds under hostile messages, of which {failing.failed} "
         f"failed inside the client; {failing.split} messages failed on some data only",
     )
-    if plot is not None:
-        out.print(f"picture: {plot}", soft_wrap=True)
+    for reason in peers.reasons:
+        out.print(f"{PEERS}: {reason}")
+    out.print(f"{PEERS}: {peers.rounds} rounds with a hostile peer, {peers.lost} without a result")
 
 
 def _show_bound(audit: ChannelAudit) -> None:
@@ -138,6 +144,6 @@ def _row(audit: ChannelAudit) -> tuple[str, ...]:
     )
 
 
-def _row_of_failures(failing: FailureAudit) -> tuple[str, ...]:
-    verdict = "not refuted" if failing.passed else "REFUTED"
-    return (FAILURES, *["-"] * (len(COLUMNS) - 2), verdict)
+def _row_of_game(channel: str, game: FailureAudit | PeerAudit) -> tuple[str, ...]:
+    verdict = "not refuted" if game.passed else "REFUTED"
+    return (channel, *["-"] * (len(COLUMNS) - 2), verdict)

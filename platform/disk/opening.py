@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
-from platform.errors import ConfigError, RecordsDisagree, UnknownRun
-from storage import Database, InvalidRecordError, RunRecord, open_database
+from platform.errors import ConfigError, UnknownRun
+from storage import Database, InvalidRecordError, open_database
 from storage.address import file_of, shown
 from storage.files import make_folder
 
@@ -103,18 +101,3 @@ def database_file(url: str) -> Path:
 def run_folder(url: str, run_id: str) -> Path:
     """Return where a run's files lie: beside the database."""
     return database_file(url).parent / run_id
-
-
-def stored_tree(run: RunRecord) -> dict[str, Any]:
-    """Return the configuration in a run's row, as plain data that nobody has checked.
-
-    Raises:
-        RecordsDisagree: If it is no JSON object.
-    """
-    try:
-        tree = json.loads(run.config_json)
-    except (ValueError, RecursionError):
-        tree = None
-    if not isinstance(tree, dict):
-        raise RecordsDisagree(run.run_id, "the configuration in its row is no JSON object")
-    return tree

@@ -2,7 +2,8 @@
 
 Every channel on which something leaves a client is audited: the sum, the pool entry, and under
 `dp_sgd` the training from which both are made. So is what a client whose training fails shows of
-itself, which must be nothing. The claim is the ledger's row for the release and
+itself, which must be nothing, and what hostile peers see of a round (`audit_peers`), which must be
+the noised sum. The claim is the ledger's row for the release and
 its price; what is guessed from is what the real code hands on. The statistics are those of
 `privacy.auditing`; the decision is taken at a family-wise error over all channels and checks.
 """

@@ -275,12 +275,14 @@ def _protection(config: RunConfig, method: Method, multiplier: float | None) -> 
         extras=extras.names,
         largest_weight=config.secure_aggregation.largest_weight,
     )
+    # Coins may draw everybody, and the ring must hold that sum too.
+    is_drawn = config.cohort.sampling == "poisson"
     sums = SumProtection(
         mechanism=_mechanism(config, multiplier),
         layout=layout,
         bits=config.secure_aggregation.bits,
         masked=masked,
-        clients=config.seats,
+        clients=config.task.clients + config.canaries if is_drawn else config.seats,
         terms=secure_terms(config) if masked else None,
         extras=extras,
         hides_size=_hides_size(config, method),

@@ -9,15 +9,15 @@ all other runs on its source, each at what that run charged the client that it c
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from platform.config import RunConfig
 from platform.config.rules import MADE, OWN
-from platform.disk.opening import stored_tree
 from platform.errors import RecordsDisagree
 from platform.protection.ledger_rows import as_releases
 from privacy import RunningLedger
@@ -117,3 +117,18 @@ def _source_of(run: RunRecord) -> Source:
         raise RecordsDisagree(
             run.run_id, "the configuration in its row names no data set"
         ) from error
+
+
+def stored_tree(run: RunRecord) -> dict[str, Any]:
+    """Return the configuration in a run's row, as plain data that nobody has checked.
+
+    Raises:
+        RecordsDisagree: If it is no JSON object.
+    """
+    try:
+        tree = json.loads(run.config_json)
+    except (ValueError, RecursionError):
+        tree = None
+    if not isinstance(tree, dict):
+        raise RecordsDisagree(run.run_id, "the configuration in its row is no JSON object")
+    return tree

@@ -6,7 +6,6 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from platform.mechanisms import Mechanisms
 from platform.protection.ledger_rows import as_releases, as_row
 from platform.protection.lifetimes import charged_elsewhere, rows_that_count
 from platform.protection.uploads import Protection
@@ -89,7 +88,7 @@ class Spending:
         """Return what every accountant says about the worst client, in every round it was in."""
         run, budget = self.run, self.run.terms.budget
         with run.records.read() as uow:
-            releases = as_releases(uow.ledger.rows(run.source), self._mechanisms)
+            releases = as_releases(uow.ledger.rows(run.source), self.run.terms.config.mechanisms)
         ledgers: dict[str, list[Release]] = {}
         for release in releases:
             bare = dataclasses.replace(release, cohort=None)
@@ -101,15 +100,11 @@ class Spending:
         )
         return accountant_table(worst, budget.delta)
 
-    @property
-    def _mechanisms(self) -> Mechanisms:
-        return self.run.terms.config.mechanisms
-
     def _spent(self, uow: UnitOfWork) -> RunningLedger:
-        source = self.run.source
-        head = uow.audit.head(source)
+        source, head = self.run.source, uow.audit.head(self.run.source)
         if self._counted is None or self._head != head:
-            self._counted = RunningLedger(as_releases(uow.ledger.rows(source), self._mechanisms))
+            rows = uow.ledger.rows(source)
+            self._counted = RunningLedger(as_releases(rows, self.run.terms.config.mechanisms))
             self._head = head
         return self._counted
 

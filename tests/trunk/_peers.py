@@ -87,6 +87,13 @@ class Hostile(Client):
         return encode_frame(dataclasses.replace(frame, arrays=spoiled))
 
 
+def hostile(client: Client) -> Hostile:
+    """The same client with uploads of its own; at first those that it should send."""
+    made = Hostile(client.profile, client._store, client._make_trainer)
+    made.spoil = lambda levels: levels
+    return made
+
+
 @dataclass(frozen=True)
 class Chosen:
     """Noise whose draws are a given vector of standard normal numbers; its bytes are all zero."""
@@ -135,24 +142,31 @@ class Rounds:
         group: int | None = None,
     ) -> Seen:
         """The round in which the target uploads this."""
+        try:
+            return seen(self.outcome(honest, spoils, noise, group))
+        except RoundAborted as error:
+            return Seen(str(error))
+
+    def outcome(
+        self,
+        honest: NDArray[np.float64],
+        spoils: Mapping[str, Spoil],
+        noise: NoiseSource,
+        group: int | None = None,
+    ) -> RoundOutcome:
+        """The same as the coordinator sees it."""
         self.number += 1
         self.method.wanted[TARGET] = (np.asarray(honest, np.float64), group)
         for name, spoil in spoils.items():
-            hostile = self.clients[name]
-            assert isinstance(hostile, Hostile)
-            hostile.spoil = staticmethod(spoil)
+            peer = self.clients[name]
+            assert isinstance(peer, Hostile)
+            peer.spoil = spoil
         handlers = {name: client.handle for name, client in self.clients.items()}
         transport = InProcessTransport(handlers=handlers, losses=lambda *_: frozenset())
         runner = RoundRunner(transport, self.protection, lambda number, attempt: noise)
         terms = SumTerms(len(self.clients), 0, 2) if self.protection.masked else None
         plan = a_plan(RUN, (self.number, 1), tuple(self.clients), terms=terms)
-        try:
-            outcome = runner.run(
-                plan, lambda _: {"x": np.zeros(1)}, lambda asked: [()] * len(asked)
-            )
-        except RoundAborted as error:
-            return Seen(str(error))
-        return seen(outcome)
+        return runner.run(plan, lambda _: {"x": np.zeros(1)}, lambda asked: [()] * len(asked))
 
     @property
     def grid(self):
@@ -181,7 +195,7 @@ def rounds(
     multiplier: float,
     length: int = 16,
     clients: int = 4,
-    hostile: int = 1,
+    hostiles: int = 1,
     groups: int | None = None,
 ) -> Rounds:
     counts = None if groups is None else GroupCounts(groups=groups, ratio=1.0)
@@ -211,7 +225,6 @@ def rounds(
             *(method, data, folder), protection=protection, make_trainer=lambda noise, **_: None
         )
     )
-    for name in names[clients - hostile :]:
-        client = made[name]
-        made[name] = Hostile(client.profile, client._store, client._make_trainer)
+    for name in names[clients - hostiles :]:
+        made[name] = hostile(made[name])
     return Rounds(method, protection, made)

@@ -18,7 +18,7 @@ from platform.protection.extras import FLAG, VALIDATION, Extras
 from platform.protection.sums import SumProtection
 from platform.protection.uploads import Protection
 from platform.rounds.observing import SilentObserver
-from platform.wire.layout import Totals, build_layout
+from platform.wire.layout import build_layout
 from privacy import (
     AdaptiveClipping,
     CentralNoise,
@@ -110,6 +110,7 @@ def central(multiplier: float, *, hides_size: bool = False) -> Protection:
             layout=layout,
             bits=32,
             masked=False,
+            clients=5,
             extras=extras,
             hides_size=hides_size,
         )
@@ -119,8 +120,10 @@ def central(multiplier: float, *, hides_size: bool = False) -> Protection:
 def averaged(how: Protection, survivors: int, seed: int = 0) -> Any:
     """Three are planned, each of those who came fitted and says 0.9: 0.6 and 1.5 x 0.8."""
     one = np.array([0.3, -0.6, FLAG_RATIO * C, RATIO * C * 0.8])
-    noise = SeededNoise(np.random.default_rng(seed))
-    return how.sums.average(Totals(survivors * one, survivors, survivors), 3, noise)
+    noise, grid = SeededNoise(np.random.default_rng(seed)), how.sums.grid()
+    steps = np.rint(survivors * one / grid.step).astype(np.int64).astype(np.uint64)
+    noised = how.sums.noised(steps & np.uint64(grid.largest_level), survivors, noise)
+    return how.sums.average(how.sums.open(noised), 3)
 
 
 @pytest.mark.parametrize("survivors", [1, 2, 3, 5])

@@ -44,7 +44,7 @@ MECHANISMS: dict[str, ClientMechanism] = {
     "centre": CentralNoise(**CLIPPED),
     "coarse grid": CentralNoise(**{**CLIPPED, "scale": 1000.0}),
 }
-FINE = CentralNoise(**{**CLIPPED, "scale": 2.0**20})
+FINE = CentralNoise(**{**CLIPPED, "noise_multiplier": 0.0, "scale": 2.0**20})
 each_mechanism = pytest.mark.parametrize("name", MECHANISMS)
 
 

@@ -239,7 +239,7 @@ def test_the_command_prints_a_verdict_for_each_channel(sotto, tmp_path):
     outcome = sotto("audit-privacy", "expert-pool", *small, "--json")
     assert outcome.code == 0, outcome.err
     documents = json.loads(outcome.out)
-    assert [d["channel"] for d in documents] == ["sum", "pool", "failures"]
+    assert [d["channel"] for d in documents] == ["sum", "pool", "failures", "peers"]
     assert all(d["passed"] for d in documents)
     assert re.findall(r"^(\w+): (\d+) canaries$", outcome.err, re.MULTILINE)
     picture = tmp_path / "audit.svg"

@@ -92,6 +92,11 @@ def test_a_poisson_cohort_of_any_size_is_summed(storage: Storage) -> None:
     assert 1e-3 < moved <= 0.5 * (1 + 1e-3), alone
 
 
+def test_a_ring_holds_the_sum_of_everybody_where_coins_draw(storage: Storage) -> None:
+    with opened(storage.create(*POISSON, "cohort.size=2")) as simulation:
+        assert simulation.run.terms.protection.sums.clients == 5
+
+
 def initial_state(storage: Storage, *overrides: str) -> Mapping[str, Any]:
     with opened(storage.create(*overrides)) as simulation:
         return simulation.run.terms.initial_state()

@@ -75,11 +75,23 @@ def test_what_no_loader_may_say_is_refused(
     assert "\n" not in message
 
 
+ONE_HELD_OUT = (
+    *("task.held_out_domain=one", "evaluation.protocol=leave_one_domain_out"),
+    *("task.clients=1", "cohort.minimum=1"),
+)
+
+
 def test_a_class_that_only_the_held_out_domain_has_is_refused(monkeypatch: pytest.MonkeyPatch):
     given(monkeypatch, **rows([0, 1, 2, 3, 0, 1, 2], [0, 0, 0, 0, 1, 1, 1]))
-    overrides = ("task.held_out_domain=one", "evaluation.protocol=leave_one_domain_out")
     with pytest.raises(DataError, match="has no training example of 'd'"):
-        load(*overrides, "task.partition.kind=domain", "task.clients=1", "cohort.minimum=1")
+        load(*ONE_HELD_OUT, "task.partition.kind=domain_dirichlet")
+
+
+def test_clients_own_images_need_not_be_of_every_class(monkeypatch: pytest.MonkeyPatch):
+    """That one client has lost its last image of a class must not end the run of all others."""
+    given(monkeypatch, **rows([0, 1, 2, 3, 0, 1, 2], [0, 0, 0, 0, 1, 1, 1]))
+    (client,) = load(*ONE_HELD_OUT, "task.partition.kind=domain").clients
+    assert len(client.train) == 3
 
 
 def test_a_protocol_without_test_images_is_refused(monkeypatch: pytest.MonkeyPatch):

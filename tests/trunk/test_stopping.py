@@ -86,7 +86,7 @@ def test_more_attempts_than_were_planned_have_no_epsilon_at_an_unplanned_end(
     stopping = summary["stopping"]
     assert (stopping["attempts"], stopping["planned_attempts"]) == (4, 3)
     assert not stopping["as_planned"] and stopping["epsilon"] is None
-    assert any(text.startswith("there were more attempts") for text in summary["warnings"])
+    assert any(text.startswith("4 attempts were charged") for text in summary["warnings"])
     assert sotto("report", run_id, "--storage", storage.url, "--json").document == summary
 
 

@@ -1,72 +1,69 @@
-"""Validation images: how many of each class, by hand, and none twice."""
+"""Draws by a keyed hash: about the share, none lost, each record for itself, and by the key."""
 
 from __future__ import annotations
 
+import hashlib
+import hmac
+
 import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from platform.data.dataset import Split
 from platform.data.partition import ClientIndices
-from platform.data.validation import carve
-from platform.errors import ConfigError
+from platform.data.validation import carve, places
 
 TESTS = np.array([3, 5])
+NOTHING = np.zeros(0, np.int64)
 
 
-def carved(sizes, share, seed=0):
-    """A client with every second row of classes of these sizes."""
-    labels = np.repeat(np.arange(len(sizes)), np.array(sizes) * 2)
-    client = ClientIndices(np.arange(0, len(labels), 2), TESTS)
-    return labels, client, carve(client, labels, share, np.random.default_rng(seed))
+def texts(numbers) -> Split:
+    """Texts of their own, which nothing but the number tells apart."""
+    zeros = np.zeros(len(numbers), np.int64)
+    return Split(np.zeros((0, 1, 1, 3), np.uint8), zeros, zeros, tuple(map(str, numbers)))
 
 
-@pytest.mark.parametrize(
-    ("sizes", "share", "kept"),
-    [
-        ([10, 4], 0.2, [2, 1]),
-        # Half to even: 2.5 is two, 1.5 is two.
-        ([10, 6], 0.25, [2, 2]),
-        # Never all of a class, and nothing of a single image.
-        ([4, 1], 0.9, [3, 0]),
-        ([2, 2, 16], 0.1, [0, 0, 2]),
-    ],
-)
-def test_counts_by_hand(sizes, share, kept):
-    labels, _, client = carved(sizes, share)
-    counts = [
-        np.bincount(labels[rows], minlength=len(sizes)).tolist()
-        for rows in (client.validation, client.train)
-    ]
-    assert counts == [kept, [size - count for size, count in zip(sizes, kept, strict=True)]]
+def carved(numbers, share, key=b"mine"):
+    """A client with every second row, as texts: what trains and what validates."""
+    split = texts(numbers)
+    before = ClientIndices(np.arange(0, len(numbers), 2), TESTS)
+    return before, carve(before, split, share, key)
 
 
-@given(
-    st.lists(st.integers(1, 30), min_size=1, max_size=6),
-    st.floats(0.01, 0.99),
-    st.integers(0, 1000),
-)
-def test_nothing_is_lost_doubled_or_taken_from_the_test_images(sizes, share, seed):
-    try:
-        _, before, after = carved(sizes, share, seed)
-    except ConfigError:
-        assert all(round(share * size) == 0 or size == 1 for size in sizes)
-        return
+def test_a_place_by_hand():
+    digest = hashlib.sha256(b"x").digest()
+    key = hmac.new(b"mine", b"validation", "sha256").digest()
+    expected = int.from_bytes(hmac.new(key, digest, "sha256").digest()[:6]) / 2**48
+    assert places([digest], b"mine", "validation").tolist() == [expected]
+
+
+def test_a_share_is_met_on_average():
+    """Of 2,000 coins of 0.3 within five deviations (20.5) of 600."""
+    assert abs(len(carved(range(4000), 0.3)[1].validation) - 600) < 103
+
+
+@given(st.lists(st.integers(0, 10**6), max_size=40), st.floats(0.0, 1.0, exclude_max=True))
+def test_nothing_is_lost_doubled_or_taken_from_the_test_images(numbers, share):
+    before, after = carved(numbers, share)
     assert sorted([*after.train, *after.validation]) == before.train.tolist()
     assert after.test is before.test
     assert (np.diff(after.train) > 0).all() and (np.diff(after.validation) > 0).all()
-    assert len(after.train) >= len(sizes)
 
 
-def test_the_generator_says_which_ones():
-    rows = [carved([30], 0.5, seed)[2].validation.tolist() for seed in (0, 0, 1)]
+@given(st.lists(st.integers(0, 10**6), min_size=1, max_size=30), st.integers(0, 10**6))
+def test_one_record_more_moves_no_other(numbers, extra):
+    whole = texts([*numbers, extra])
+    rows = np.arange(len(numbers))
+    before = carve(ClientIndices(rows, NOTHING), whole, 0.4, b"mine")
+    after = carve(ClientIndices(np.arange(len(numbers) + 1), NOTHING), whole, 0.4, b"mine")
+    assert set(before.train) == set(after.train) & set(rows)
+    assert set(before.validation) == set(after.validation) & set(rows)
+
+
+def test_the_key_says_which_ones_and_draws_are_independent():
+    rows = [carved(range(80), 0.5, key)[1].validation.tolist() for key in (b"a", b"a", b"b")]
     assert rows[0] == rows[1] != rows[2]
-
-
-def test_a_share_below_one_image_is_refused():
-    with pytest.raises(ConfigError) as caught:
-        carved([4, 4], 0.1)
-    assert str(caught.value) == (
-        "task.validation_share: 0.1 of a client's 8 training images is less than one image of any "
-        "class; use a larger share or more shots"
-    )
+    digests = [hashlib.sha256(bytes([n])).digest() for n in range(200)]
+    tests, validation = (places(digests, b"a", draw) < 0.5 for draw in ("test", "validation"))
+    # Within five deviations (7.1) of half of them.
+    assert abs(int((tests == validation).sum()) - 100) < 36

@@ -72,7 +72,17 @@ _FAILURES: Final = record(
         "reasons": _TEXTS,
     }
 )
-AUDITED: Final = listing(either(_CHANNEL, _FAILURES))
+_PEERS: Final = record(
+    {
+        "channel": TEXT,
+        "mechanism": TEXT,
+        "rounds": COUNT,
+        "lost": COUNT,
+        "passed": BOOLEAN,
+        "reasons": _TEXTS,
+    }
+)
+AUDITED: Final = listing(either(_CHANNEL, _FAILURES, _PEERS))
 _PARTS: Final = ("train", "validation", "test")
 HOLDINGS: Final = record(
     {

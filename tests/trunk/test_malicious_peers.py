@@ -1,0 +1,294 @@
+"""Malicious peers under `central_noise`: what they learn of another client is what epsilon allows.
+
+Rounds of the real runner with real clients, of which some upload what they like. Each attack is a
+game of two honest uploads that are as far apart as the ledger says. Played with fresh noise its
+success stays within epsilon. Played with noise that makes up for the difference of the uploads,
+nothing at all may differ: what a round shows is a function of the noised element of the ring.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from scipy import stats
+
+from platform.contract.driving import quick_folder
+from platform.errors import RunStopped
+from platform.experiment.finishing import execute
+from platform.rounds.observing import SilentObserver
+from platform.wire.transport import InProcessTransport
+from privacy import SeededNoise, calibrate_noise_multiplier
+from tests.trunk._peers import SCALE, Chosen, Rounds, Seen, Spoil, hostile, rounds
+from tests.trunk._runs import FIXED, NO_POOL, Storage, opened, over
+
+EPSILON, LENGTH, LAST = 0.1, 16, "client-3"
+MULTIPLIER = calibrate_noise_multiplier(
+    EPSILON, 1e-5, releases_per_round=1, rounds=1, relation="replace_one"
+)
+E = np.eye(LENGTH)[0]
+TOO_LONG = "the sum is longer than clipped updates and their noise can be"
+PLAYS = 30
+MOST_RIGHT = stats.binom.isf(1e-6, PLAYS, stats.norm.cdf(1.0 / MULTIPLIER))
+"""A guess between two uploads that are 2 C apart is right with probability Phi(1 / z) at most."""
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    with quick_folder() as made:
+        yield made
+
+
+def pushing(values: NDArray[np.float64] | Callable[[Rounds], NDArray[np.float64]]) -> Any:
+    """A peer that uploads these multiples of C, or whole steps, whatever it was to upload."""
+
+    def of(played: Rounds) -> Mapping[str, Spoil]:
+        steps = values(played) if callable(values) else np.rint(values * SCALE)
+        return {LAST: lambda levels: played.levels(steps)}
+
+    return of
+
+
+def half_ring(less: int) -> Callable[[Rounds], NDArray[np.float64]]:
+    return lambda played: np.eye(LENGTH)[0] * float(played.grid.largest_level // 2 - less)
+
+
+def largest_noised(played: Rounds) -> NDArray[np.float64]:
+    """About as long as the noise and all clients can make a sum, so that hardly any passes."""
+    reach = 4.0 + MULTIPLIER * np.sqrt(LENGTH + 2 * np.sqrt(LENGTH * 27.73) + 2 * 27.73)
+    return E * np.rint(reach * SCALE)
+
+
+PUSHES = {
+    "past what the bare sum may be": pushing(4.2 * E),
+    "past what the noised sum may be": pushing(largest_noised),
+    "half of the ring": pushing(half_ring(0)),
+    "half of the ring but for C": pushing(half_ring(round(SCALE))),
+    "half of the ring but for a little": pushing(half_ring(3)),
+}
+each_push = pytest.mark.parametrize("push", PUSHES.values(), ids=PUSHES.keys())
+
+
+def right_guesses(played: Rounds, spoils: Mapping[str, Spoil], guess: Callable[[Seen], int]) -> int:
+    """How often the sign of the target's update is guessed, of `PLAYS` times."""
+    rng = np.random.default_rng(11)
+    noise, found = SeededNoise(rng), 0
+    for _ in range(PLAYS):
+        sign = int(rng.choice([-1, 1]))
+        found += guess(played.play(sign * E, spoils, noise)) == sign
+    return found
+
+
+# --- a sum under masks ----------------------------------------------------------------------------
+
+
+def test_an_abort_tells_no_sign(folder: Path) -> None:
+    """The peer makes the sum of a client at +C too long, and that of one at -C short enough."""
+    played = rounds(folder, masked=True, multiplier=MULTIPLIER)
+    spoils = pushing(4.2 * E)(played)
+    right = right_guesses(played, spoils, lambda seen: 1 if seen.aborted else -1)
+    assert right <= MOST_RIGHT
+
+
+def test_a_wrap_tells_no_sign(folder: Path) -> None:
+    """One client at +C goes past half of the ring, and at -C does not: 1,000 C apart if bare."""
+    played = rounds(folder, masked=True, multiplier=MULTIPLIER)
+    spoils = pushing(half_ring(0))(played)
+
+    def guess(seen: Seen) -> int:
+        if seen.released is None:
+            return 1
+        return 1 if seen.released[0] < 0 else -1
+
+    assert right_guesses(played, spoils, guess) <= MOST_RIGHT
+
+
+@each_push
+@pytest.mark.parametrize("masked", [True, False], ids=["masked", "plain"])
+def test_a_round_shows_the_noised_ring_element_alone(
+    folder: Path, masked: bool, push: Callable[[Rounds], Mapping[str, Spoil]]
+) -> None:
+    """Other uploads under other noise, of the same sum in the ring: no bit that follows differs."""
+    played = rounds(folder, masked=masked, multiplier=MULTIPLIER)
+    rng = np.random.default_rng(5)
+    for _ in range(3):
+        one, other = (direction_of(rng) for _ in range(2))
+        noise = np.rint(rng.standard_normal(LENGTH) * MULTIPLIER * SCALE)
+        found = [
+            played.play(update / SCALE, push(played), steps(noise + one - update))
+            for update in (one, other)
+        ]
+        assert found[0].same(found[1])
+
+
+def direction_of(rng: np.random.Generator) -> NDArray[np.float64]:
+    """An update in whole steps, just within C."""
+    drawn = rng.standard_normal(LENGTH)
+    return np.trunc(drawn / np.linalg.norm(drawn) * (SCALE - 1.0))
+
+
+def steps(noise: NDArray[np.float64]) -> Chosen:
+    """Noise of so many steps."""
+    return Chosen(noise / (MULTIPLIER * SCALE))
+
+
+def test_a_sum_that_is_too_long_is_refused_without_a_number(folder: Path) -> None:
+    """A wild vector makes the round be lost; the reason is one sentence for all data."""
+    played = rounds(folder, masked=True, multiplier=MULTIPLIER)
+    spoils = pushing(lambda played: np.full(LENGTH, float(played.grid.largest_level // 3)))(played)
+    noise = SeededNoise(np.random.default_rng(3))
+    said = {played.play(sign * E, spoils, noise).aborted for sign in (1, 0, -1)}
+    assert said == {TOO_LONG}
+
+
+# --- private experts ------------------------------------------------------------------------------
+
+
+def test_an_abort_tells_no_expert(folder: Path) -> None:
+    """One peer asks for one expert: the round is lost exactly if the client is in its group.
+
+    The target brings C and its count; the two others count themselves in the first group, which the
+    peer takes back. 5 + 1 and the count are longer than four clients can be, 5 beside 1 is not.
+    """
+    played = rounds(folder, masked=True, multiplier=MULTIPLIER, groups=4)
+    noise, picked = SeededNoise(np.random.default_rng(2)), np.zeros((4, 4), np.bool_)
+    for group in range(4):
+        for asked in range(4):
+            vector = np.zeros(4 * LENGTH + 4)
+            vector[asked * LENGTH], vector[4 * LENGTH] = 5.0, -2.0
+            update = np.zeros((4, LENGTH))
+            update[group, 0] = 1.0
+            seen = played.play(update, pushing(vector)(played), noise, group)
+            picked[group, asked] = seen.aborted is not None
+    assert (picked == picked[0]).all()
+    assert not picked.any()
+
+
+@pytest.mark.parametrize("count", [0.0, 5.0])
+def test_an_expert_is_in_the_noised_ring_element_alone(folder: Path, count: float) -> None:
+    played = rounds(folder, masked=True, multiplier=MULTIPLIER, groups=4)
+    rng, size = np.random.default_rng(4), 4 * LENGTH + 4
+    noise = np.rint(rng.standard_normal(size) * MULTIPLIER * SCALE)
+    vector = np.zeros(size)
+    vector[2 * LENGTH], vector[-2] = 5.0, count
+    seen = []
+    for group in range(4):
+        update, sent = np.zeros((4, LENGTH)), np.zeros(size)
+        update[group, 0] = 1.0
+        sent[group * LENGTH] = sent[4 * LENGTH + group] = SCALE
+        own = steps(noise - sent)
+        seen.append(played.play(update, pushing(vector)(played), own, group))
+    assert all(seen[0].same(one) for one in seen)
+
+
+# --- a sum in the clear ---------------------------------------------------------------------------
+
+
+ROUNDING = (2.0**46, 2.0**99, -(2.0**99))
+"""After these a coordinate of a floating-point sum is 2^47 if it was above 0 before, else 0."""
+
+
+def three(values: tuple[Any, Any, Any]) -> Mapping[str, Spoil]:
+    return {
+        f"client-{place}": lambda levels, value=value: np.full(len(levels), value)
+        for place, value in enumerate(values, start=2)
+    }
+
+
+def test_three_peers_do_not_compare_a_coordinate(folder: Path) -> None:
+    played = rounds(folder, masked=False, multiplier=MULTIPLIER, clients=5, hostiles=3)
+
+    def guess(seen: Seen) -> int:
+        assert seen.released is not None
+        return 1 if seen.released[0] > 2.0**46 else -1
+
+    assert right_guesses(played, three(ROUNDING), guess) <= MOST_RIGHT
+
+
+def test_numbers_in_place_of_levels_are_refused_by_themselves(folder: Path) -> None:
+    played = rounds(folder, masked=False, multiplier=MULTIPLIER, clients=5, hostiles=3)
+    noise = SeededNoise(np.random.default_rng(3))
+    seen = played.play(E, three((2.0**46, 1.0, 0.0)), noise)
+    assert seen.facts[0] == ("client-0", "client-1")
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        lambda levels: levels[:-1],
+        lambda levels: np.append(levels, levels[:1]),
+        lambda levels: levels[:0],
+        lambda levels: levels.astype(np.int64),
+        lambda levels: np.full(len(levels), 2**64 - 1, np.uint64),
+        lambda levels: levels.reshape(2, -1),
+    ],
+    ids=["short", "long", "empty", "signed", "beyond the ring", "a matrix"],
+)
+def test_what_is_no_upload_is_refused_by_itself(folder: Path, spoil: Spoil) -> None:
+    """The malformed reply is lost like that of a client that is gone, and the round goes on."""
+    played = rounds(folder, masked=False, multiplier=MULTIPLIER)
+    noise = SeededNoise(np.random.default_rng(3))
+    seen = played.play(E, {LAST: spoil}, noise)
+    assert seen.aborted is None
+    assert seen.facts[0] == ("client-0", "client-1", "client-2")
+
+
+@pytest.mark.parametrize("length", [1.5, 50.0, 400.0])
+def test_a_long_upload_is_clipped_to_the_ledgers_norm(folder: Path, length: float) -> None:
+    played = rounds(folder, masked=False, multiplier=MULTIPLIER)
+    none = Chosen(np.zeros(LENGTH))
+    seen = played.play(0 * E, pushing(length * E[::-1])(played), none)
+    row = played.protection.sums.mechanism.protected(LENGTH)
+    assert seen.released is not None
+    norm = np.linalg.norm(seen.released)
+    assert row.clipping_norm - 2.0 / SCALE <= norm <= row.clipping_norm
+    np.testing.assert_array_equal(seen.released[:-1], 0.0)
+
+
+def test_an_honest_upload_is_not_clipped_again(folder: Path) -> None:
+    played = rounds(folder, masked=False, multiplier=MULTIPLIER)
+    none = Chosen(np.zeros(LENGTH))
+    seen = played.play(E, {}, none)
+    assert seen.released is not None and seen.released.tolist() == E.tolist()
+
+
+def test_no_method_is_shown_a_bare_upload(folder: Path) -> None:
+    """Else the next model might be a function of it."""
+    played = rounds(folder, masked=False, multiplier=MULTIPLIER)
+    outcome = played.outcome(E, {}, SeededNoise(np.random.default_rng(3)))
+    assert outcome.individual is None
+
+
+# --- a whole run ----------------------------------------------------------------------------------
+
+MASKED = (
+    *("privacy.mechanism=central_noise", *FIXED, *NO_POOL),
+    *("evaluation.local_twins=false", "cohort.dropout_rate=0", "rounds=1"),
+)
+
+
+@pytest.mark.parametrize("seed", [3, 4])
+def test_a_lost_round_tells_no_number_of_the_data(storage: Storage, seed: int) -> None:
+    """Its reason is in the log, the round's document, and the error: one sentence for any data."""
+    with opened(storage.create(*MASKED, f"seed={seed}")) as simulation:
+        inner = simulation.run.transport
+        assert isinstance(inner, InProcessTransport)
+        name = max(simulation.population.clients)
+        client = hostile(simulation.population.clients[name])
+        third = client.profile.protection.sums.grid().largest_level // 3
+        client.spoil = lambda levels: np.full_like(levels, third)
+        spoiled = dataclasses.replace(inner, handlers={**inner.handlers, name: client.handle})
+        with pytest.raises(RunStopped) as caught:
+            execute(over(simulation, spoiled), SilentObserver())
+    ((detail,),) = storage.rows("SELECT detail FROM audit WHERE action = 'round.lost'")
+    ((document,),) = storage.rows("SELECT document FROM rounds")
+    assert json.loads(detail)["reason"] == json.loads(document)["lost"] == TOO_LONG
+    assert f"in phase unmask: {TOO_LONG}; it stays without a result" in str(caught.value)
+    # Charged, as its uploads left.
+    assert storage.rows("SELECT DISTINCT status FROM ledger") == [("reserved",)]
