@@ -43,7 +43,7 @@ from platform.wire.messages import (
 )
 from platform.wire.secure_round import SumTerms
 from platform.wire.transport import InProcessTransport
-from privacy import ClientMechanism, PrivacyError, SeededNoise, SumNoise
+from privacy import NO_STATE, ClientMechanism, PrivacyError, SeededNoise, SumNoise
 from privacy.secure_aggregation import Advertised
 from privacy.secure_aggregation import client as masking
 
@@ -147,7 +147,7 @@ def _pair(protection: Protection, rng: np.random.Generator) -> tuple[_Round, _Ro
     groups = protection.extras.groups
     if groups is not None:
         vector[-groups.number :] = 0.0
-    one, two = (mechanism.protect(v, grid, noise).levels for v in (vector, 0.0 * vector))
+    one, two = (mechanism.protect(v, grid, noise, NO_STATE).levels for v in (vector, 0.0 * vector))
     # Half of C in one coordinate, which both uploads have room for.
     move = np.zeros(length, np.int64)
     move[0] = grid.largest_level // 8 if norm is None else round(norm / 2.0 / grid.step)
