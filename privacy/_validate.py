@@ -50,15 +50,11 @@ def finite_vector(update: NDArray[Any]) -> NDArray[np.float64]:
 
     Raises:
         ValueError: It is not a vector.
-        NonFiniteUpdate: It holds NaN or infinity; the message gives the first position.
+        NonFiniteUpdate: It holds NaN or infinity; the message does not say where.
     """
     vector = np.asarray(update, dtype=np.float64)
     if vector.ndim != 1:
         raise ValueError(f"the update has {vector.ndim} axes; it must be one flat vector")
-    finite = np.isfinite(vector)
-    if not finite.all():
-        raise NonFiniteUpdate(
-            f"the update has a coordinate that is not finite, first at {int(finite.argmin())}; "
-            f"all {vector.size} must be"
-        )
+    if not np.isfinite(vector).all():
+        raise NonFiniteUpdate("the update has a coordinate that is not finite; all must be")
     return vector

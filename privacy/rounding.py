@@ -87,8 +87,8 @@ def round_conditionally(
         if int(np.dot(rounded, rounded)) <= limit:
             return np.asarray(rounded)
     raise SensitivityViolation(
-        f"after {tries} tries of rounding no vector has a norm of {math.sqrt(limit):g} steps of "
-        "the grid or less; it was longer than the clipping norm before"
+        f"no try of rounding has a norm of {math.sqrt(limit):g} steps of the grid or less; the "
+        "vector was longer than the clipping norm before"
     )
 
 

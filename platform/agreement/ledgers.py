@@ -67,7 +67,7 @@ def _facts(rows: Sequence[LedgerRow], entry: TrailEntry, mechanisms: Mechanisms)
     stated = {name: value for name, value in entry.detail.items() if name not in _OF_ALL}
     try:
         releases = as_releases(rows, mechanisms)
-    except UnknownMechanism as error:
+    except (UnknownMechanism, ValueError) as error:
         yield f"ledger {place(first)} cannot be priced: {error}"
         return
     for row, release in zip(rows, releases, strict=True):

@@ -54,11 +54,12 @@ def audit_privacy_command(
         games = audit_games(AuditPlan(run, canaries), surroundings)
     if plot is not None:
         draw(audits, plot)
+    verdicts: list[ChannelAudit | Game] = [*audits, *games]
     if as_json:
-        print_json([one.document() for one in (*audits, *games)])
+        print_json([one.document() for one in verdicts])
     else:
         _show(audits, games, plot)
-    if not all(one.passed for one in (*audits, *games)):
+    if not all(one.passed for one in verdicts):
         raise typer.Exit(exit_codes.FAILED)
 
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -104,15 +104,7 @@ class FailureAudit:
 
     def document(self) -> dict[str, Any]:
         """Return plain values for JSON."""
-        return {
-            "channel": FAILURES,
-            "mechanism": self.mechanism,
-            "rounds": self.rounds,
-            "failed": self.failed,
-            "split": self.split,
-            "passed": self.passed,
-            "reasons": list(self.reasons),
-        }
+        return {"channel": FAILURES, **asdict(self), "passed": self.passed}
 
 
 @dataclass(frozen=True)

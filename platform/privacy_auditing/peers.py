@@ -13,7 +13,7 @@ Where uploads travel exactly, each is noised by itself, and only refusals are lo
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any, cast
 
 import numpy as np
@@ -43,14 +43,15 @@ from platform.wire.messages import (
 )
 from platform.wire.secure_round import SumTerms
 from platform.wire.transport import InProcessTransport
-from privacy import ClientMechanism, PrivacyError, SeededNoise
+from privacy import NO_STATE, ClientMechanism, PrivacyError, SeededNoise, SumNoise
 from privacy.secure_aggregation import Advertised
 from privacy.secure_aggregation import client as masking
 
 PEERS = "peers"
 HONEST, NAMES = 2, ("client-0", "client-1", "peer-0")
 REPEATS = 3
-Levels = NDArray[np.uint64]
+_Round = tuple[NDArray[Any], NDArray[Any], NDArray[np.int64] | None]
+"""What two honest clients upload, and the steps that the coordinator adds, if any."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,22 +83,7 @@ class PeerAudit:
 
     def document(self) -> dict[str, Any]:
         """Return plain values for JSON."""
-        return {
-            "channel": PEERS,
-            "mechanism": self.mechanism,
-            "rounds": self.rounds,
-            "lost": self.lost,
-            "passed": self.passed,
-            "reasons": list(self.reasons),
-        }
-
-
-@dataclass(frozen=True)
-class _Round:
-    """What two honest clients upload, and what the coordinator adds."""
-
-    uploads: tuple[NDArray[Any], NDArray[Any]]
-    added: NDArray[np.int64] | None
+        return {"channel": PEERS, **asdict(self), "passed": self.passed}
 
 
 def audit_peers(run: RunPlan) -> PeerAudit:
@@ -133,7 +119,9 @@ def _hostile(protection: Protection) -> Iterator[tuple[str, NDArray[Any]]]:
     grid = protection.sums.grid()
     ring, norm = _ring(protection), protection.mechanism.clipping_norm
     if norm is not None:
-        longest = round((len(NAMES) - 0.25) * norm / grid.step)
+        groups = protection.extras.groups
+        each = norm if groups is None else groups.counts.length(norm)
+        longest = round((len(NAMES) * each - 0.25 * norm) / grid.step)
         yield "just short of the longest bare sum", first * np.uint64(longest)
     yield "half of the ring", first * np.uint64(ring // 2)
     yield "a third of the ring everywhere", np.full(length, ring // 3, np.uint64)
@@ -151,7 +139,7 @@ def _pair(protection: Protection, rng: np.random.Generator) -> tuple[_Round, _Ro
     sums, length = protection.sums, protection.layout.protected
     if sums.exact:
         drawn = rng.standard_normal((HONEST, length))
-        return (_Round((drawn[0], drawn[1]), None),) * 2
+        return ((drawn[0], drawn[1], None),) * 2
     grid, mechanism, noise = sums.grid(), sums.mechanism, SeededNoise(rng)
     norm = mechanism.clipping_norm
     vector = rng.standard_normal(length)
@@ -159,7 +147,7 @@ def _pair(protection: Protection, rng: np.random.Generator) -> tuple[_Round, _Ro
     groups = protection.extras.groups
     if groups is not None:
         vector[-groups.number :] = 0.0
-    one, two = (mechanism.protect(v, grid, noise).levels for v in (vector, 0.0 * vector))
+    one, two = (mechanism.protect(v, grid, noise, NO_STATE).levels for v in (vector, 0.0 * vector))
     # Half of C in one coordinate, which both uploads have room for.
     move = np.zeros(length, np.int64)
     move[0] = grid.largest_level // 8 if norm is None else round(norm / 2.0 / grid.step)
@@ -168,17 +156,17 @@ def _pair(protection: Protection, rng: np.random.Generator) -> tuple[_Round, _Ro
     if mechanism.facts.is_bare_to_server:
         deviation = sums.mechanism.noise_in_sum(len(NAMES)) / grid.step
         added = np.rint(deviation * noise.standard_normal(length)).astype(np.int64)
-        return _Round((one, two), added), _Round((one + moved & ring, two), added - move)
+        return (one, two, added), (one + moved & ring, two, added - move)
     within = np.uint64(min(int(ring), grid.largest_level))
-    return _Round((one, two), None), _Round((one + moved & within, two - moved & within), None)
+    return (one, two, None), (one + moved & within, two - moved & within, None)
 
 
 def _play(protection: Protection, honest: _Round, upload: NDArray[Any]) -> tuple[Any, ...]:
     """Return all that is seen of a round."""
-    sums = protection.sums
-    fixed = cast("ClientMechanism", _WithNoise(sums.mechanism, honest.added))
+    sums, (one, two, added) = protection.sums, honest
+    fixed = cast("ClientMechanism", _WithNoise(sums.mechanism, added))
     norm, masked = protection.clipping_norm, protection.masked
-    parties = [_Party(protection, vector, norm) for vector in (*honest.uploads, upload)]
+    parties = [_Party(protection, vector, norm) for vector in (one, two, upload)]
     handlers = {name: party.handle for name, party in zip(NAMES, parties, strict=True)}
     runner = RoundRunner(
         InProcessTransport(handlers=handlers, losses=lambda *_: frozenset()),
@@ -221,9 +209,9 @@ class _WithNoise:
         """Return the same around another norm."""
         return _WithNoise(self._mechanism.around(clipping_norm), self._added)
 
-    def noise_for_sum(self, *_: object) -> NDArray[np.int64] | None:
+    def noise_for_sum(self, *_: object) -> SumNoise | None:
         """Return what is given."""
-        return self._added
+        return None if self._added is None else SumNoise(self._added)
 
 
 @dataclass

@@ -13,7 +13,10 @@ from privacy import largest_share_of_right_guesses
 
 SEES: Final = {
     "server": "the coordinator: who takes part, the sums, and pool entries as they are uploaded",
-    "peers": "the other clients: the model of every round, experts they are handed, the roster",
+    "peers": (
+        "the other clients, which may upload anything: the model of every round, experts they are "
+        "handed, the roster"
+    ),
     "observer": "whoever is given the final model, and nothing else of the run",
 }
 UNITS: Final = {

@@ -105,9 +105,21 @@ def _clients(subject: Subject) -> Iterator[str]:
             )
         )
     yield (
-        "However many clients lie about their uploads, the privacy of honest clients is as stated, "
-        "but the model may be shifted by any amount: a vector's honesty is not checked, only the "
-        "sum's plausibility."
+        f"Peers may upload anything. {_lying(subject)} The model may be shifted by any amount: a "
+        "vector's honesty is not checked, only the plausibility of a sum with all its noise."
+    )
+
+
+def _lying(subject: Subject) -> str:
+    """Return how many clients may lie about their uploads."""
+    if subject.facts.is_shared_out and subject.terms is not None:
+        return (
+            f"Up to {subject.terms.corrupt} clients may lie about their uploads, for a lie may be "
+            "to leave out a share of the noise; if more do, sums have less noise than epsilon "
+            "counts."
+        )
+    return (
+        "However many clients lie about their uploads, the privacy of honest clients is as stated."
     )
 
 

@@ -105,8 +105,8 @@ class UploadLayout:
         """
         if self.weighted and not 1 <= weight <= self.largest_weight:
             raise ProtocolError(
-                f"weight: {weight} is not valid; it must be 1 to {self.largest_weight}, the most "
-                "examples that a client of this run may have (secure_aggregation.largest_weight)"
+                f"weight: a client's number of examples must be 1 to {self.largest_weight}, the "
+                "most that a client of this run may have (secure_aggregation.largest_weight)"
             )
 
     def weigh(self, levels: NDArray[np.uint64], weight: int) -> NDArray[np.uint64]:

@@ -16,6 +16,7 @@ from privacy.accounting.budget import _last_fit
 from privacy.errors import BudgetExhausted
 from privacy.events import Release
 from privacy.mechanisms import UploadNoise
+from privacy.noise_laws import NO_NOISE
 from tests.privacy._rows import release_of
 
 DELTA = 1e-5
@@ -94,7 +95,7 @@ def test_without_noise_no_round_fits():
         UploadNoise(1.0, 1.0, "replace_one"),
         **{"channel": "sum", "run_id": "r", "round_number": 1, "attempt": 1, "pseudonym": "a"},
     )
-    bare = dataclasses.replace(bare, standard_deviation=0.0)
+    bare = dataclasses.replace(bare, standard_deviation=0.0, law=NO_NOISE)
     assert affordable_rounds(RunningLedger(), [bare], DELTA, target_epsilon=1e6) == 0
 
 

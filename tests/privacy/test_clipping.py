@@ -87,9 +87,10 @@ def test_other_float_types_are_taken() -> None:
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
-def test_non_finite_updates_are_refused_with_their_position(bad: float) -> None:
-    with pytest.raises(NonFiniteUpdate, match="first at 2") as caught:
+def test_non_finite_updates_are_refused_without_their_position(bad: float) -> None:
+    with pytest.raises(NonFiniteUpdate, match="a coordinate that is not finite") as caught:
         clip(np.array([1.0, 2.0, bad, bad]), 1.0)
+    assert not any(character.isdigit() for character in str(caught.value))
     assert isinstance(caught.value, SensitivityViolation)
 
 

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import math
+from fractions import Fraction
+from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 
-from privacy import CalibrationError, Quantiser, SignedGrid
+from privacy import CalibrationError, ProtocolViolation, Quantiser, SignedGrid
 from privacy.grids import Grid
 
 widths = pytest.mark.parametrize("bits", range(2, 65))
@@ -127,3 +130,73 @@ def test_both_grids_keep_the_protocol(grid: Grid, ring: int) -> None:
     np.testing.assert_array_equal(grid.dequantise(levels), grid.dequantise_sum(levels, 1))
     # Four levels of 16 bits reach 4 x 65,535 < 2^18.
     assert grid.ring_bits(4) == ring
+
+
+# ------------------------------------------------------------------------- uploads without a mask
+
+
+def squared(steps: list[int]) -> int:
+    """In exact integers, as any of them may be."""
+    return sum(step * step for step in steps)
+
+
+def signed(levels: NDArray[np.uint64], bits: int) -> list[int]:
+    half = 1 << (bits - 1)
+    return [int(level) - (int(level) >= half) * 2 * half for level in levels]
+
+
+@given(
+    bits=st.sampled_from([16, 23, 32, 63, 64]),
+    longest=st.one_of(st.integers(1, 2**20), st.integers(2**58, 2**62)),
+    steps=st.lists(st.integers(-(2**63), 2**63 - 1), min_size=1, max_size=20),
+    size=st.integers(0, 63),
+)
+def test_what_is_admitted_is_never_longer_than_asked(
+    bits: int, longest: int, steps: list[int], size: int
+) -> None:
+    grid = SignedGrid(1.0, bits, 1, longest)
+    sent = np.array([(step >> size) % 2**bits for step in steps], np.uint64)
+    before, after = signed(sent, bits), signed(grid.admit(sent), bits)
+    assert squared(after) <= longest
+    if squared(before) <= longest:
+        assert after == before
+        return
+    # It is shortened in its own direction, by whole steps towards zero.
+    factor = math.sqrt(longest / squared(before))
+    for was, now in zip(before, after, strict=True):
+        assert was * now >= 0 and abs(now) <= abs(was)
+        assert abs(now) == pytest.approx(abs(was) * factor, rel=1e-2, abs=2.0)
+
+
+def test_noised_uploads_are_never_shortened() -> None:
+    sent = np.array([2**15, 2**16 - 1, 5], np.uint64)
+    assert SignedGrid(1.0, 16, 1).admit(sent).tolist() == sent.tolist()
+    assert Quantiser(1.0, 16).admit(sent).tolist() == sent.tolist()
+
+
+@pytest.mark.parametrize(
+    "grid", [SignedGrid(1.0, 16, 1, 9), SignedGrid(1.0, 16, 1), Quantiser(1.0, 16)]
+)
+@pytest.mark.parametrize(
+    "sent",
+    [
+        np.array([2**16], np.uint64),
+        np.array([1.0, 2.0**46]),
+        np.array([np.nan]),
+        np.array([1, 2], np.int64),
+        np.array([[1, 2]], np.uint64),
+        np.uint64(3),
+    ],
+    ids=["beyond the grid", "numbers", "no number", "signed", "a matrix", "a single one"],
+)
+def test_what_is_no_vector_of_levels_is_not_admitted(grid: Grid, sent: NDArray[Any]) -> None:
+    with pytest.raises(ProtocolViolation, match="an upload") as caught:
+        grid.admit(np.asarray(sent))
+    assert not any(character.isdigit() for character in str(caught.value))
+
+
+@given(st.integers(-(2**40), 2**40), st.floats(-1e12, 1e12))
+def test_rounded_noise_on_an_integer_is_the_noised_integer_rounded(step: int, drawn: float) -> None:
+    """Why rounding the noise is post-processing; ties, of probability zero, go to even numbers."""
+    assume(abs(Fraction(drawn) - math.floor(drawn) - Fraction(1, 2)) > 0)
+    assert step + round(Fraction(drawn)) == round(step + Fraction(drawn))

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from privacy import BudgetExhausted, Release, filter_of, require_affordable
+from privacy.noise_laws import gaussian_of
 from tests.privacy._rows import FACTS
 from tests.privacy._walk import delta_of, epsilon_of, excess, stopped
 
@@ -29,6 +30,7 @@ def row(noise: float, number: int = 1, *, batches: float | None = None) -> Relea
         status="reserved",
         sampling="none" if batches is None else "poisson",
         sampling_probability=batches or 1.0,
+        law=gaussian_of(noise),
     )
 
 

@@ -264,7 +264,7 @@ def test_integers_do_not_travel_on_another_grid(mechanism: Any) -> None:
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
 def test_updates_that_are_not_finite_are_refused(mechanism: ClientMechanism, value: float) -> None:
     grid = grid_of(mechanism, 2, bits=16, clients=1)
-    with pytest.raises(NonFiniteUpdate, match="first at 1"):
+    with pytest.raises(NonFiniteUpdate, match="a coordinate that is not finite"):
         protect_upload(np.array([0.0, value]), mechanism, grid, seeded())
 
 

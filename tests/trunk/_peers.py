@@ -95,7 +95,7 @@ def hostile(client: Client) -> Hostile:
 
 
 @dataclass(frozen=True)
-class Chosen:
+class Chosen(NoiseSource):
     """Noise whose draws are a given vector of standard normal numbers; its bytes are all zero."""
 
     normals: NDArray[np.float64]

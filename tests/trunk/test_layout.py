@@ -91,14 +91,16 @@ def test_many_clients(mechanism):
 
 @pytest.mark.parametrize("weight", [0, -1, LARGEST_WEIGHT + 1])
 def test_a_weight_out_of_range_is_refused(weight):
-    with pytest.raises(ProtocolError, match=f"weight: {weight} "):
+    with pytest.raises(ProtocolError, match="weight: a client's number of examples") as caught:
         build_layout(SPEC, weighs_examples=True).weigh(np.zeros(4, np.uint64), weight)
+    # It is the client's own business how many there are.
+    assert str(weight) not in str(caught.value).replace(f"1 to {LARGEST_WEIGHT}", "")
 
 
 @pytest.mark.parametrize("weight", [0, 9, 2**20])
 def test_a_weight_above_the_run_s_largest_is_refused(weight):
     layout = build_layout(SPEC, weighs_examples=True, largest_weight=8)
-    with pytest.raises(ProtocolError, match=r"it must be 1 to 8, the most examples"):
+    with pytest.raises(ProtocolError, match=r"must be 1 to 8, the most that a client"):
         layout.weigh(np.zeros(4, np.uint64), weight)
     layout.weigh(np.zeros(4, np.uint64), 8)
     # Without weights nobody's number of examples matters.
