@@ -50,9 +50,8 @@ ROUNDS = Table(
         "adversary, each client a process with its own store and key, mutual TLS on the engines.",
         "Each part but the last two is a wait: from the first message of that stage to the last",
         "answer, clients' work included. `coordinator` is the rest: ledger, commits, the sum.",
-        "`flower` is our loop on Flower's Fleet interface, `flower-stock` SuperNodes as Flower",
-        "ships them; `nvflare` is FLARE with its scheme `tcp`, `nvflare-grpc` with `grpc`, both",
-        "under mutual TLS. Medians over the rounds from the second one on, in seconds.",
+        "`flower` is our loop on Flower's Fleet interface; `nvflare` is FLARE with its scheme",
+        "`tcp`, `nvflare-grpc` with `grpc`, both under mutual TLS. Medians over the rounds from the second one on, in seconds.",
     ),
     "benchmarks/round_over_engines.py --engine ENGINE",
 )

@@ -18,7 +18,6 @@ import argparse
 import multiprocessing
 import os
 import statistics
-import subprocess
 import tempfile
 import threading
 import time
@@ -33,7 +32,7 @@ import numpy as np
 import yaml
 from _federation_page import ROUNDS, kept_but, write_page, write_rows
 from _sizes import sized
-from federation import Engine, engine
+from federation import engine
 from PIL import Image
 
 from methods import Registry
@@ -53,10 +52,7 @@ from privacy.secure_aggregation import Enrolment
 
 VALUES = sized(65_536, 64)
 CLASSES = ("circle", "square")
-STOCK = "flower-stock"
-ENGINES = ("local", "nvflare", "nvflare-grpc", "flower", STOCK)
-REGISTERED = 10.0
-"""Seconds in which a SuperLink that was started again knows its nodes."""
+ENGINES = ("local", "nvflare", "nvflare-grpc", "flower")
 OWN, ALL = "coordinator", "round"
 """What is left of a round beside its waits, and all of it."""
 CONFIG = """
@@ -165,59 +161,12 @@ def config_of(folder: Path, names: list[str], rounds: int) -> RunConfig:
     return parse_config(tree, [])
 
 
-@contextmanager
-def stock(hub: Path, sockets: Mapping[str, Path], folder: Path) -> Iterator[None]:
-    """Flower with SuperNodes as it ships them, in the place of our loop on its Fleet interface."""
-    programs = Path(__file__).parents[1] / ".venv-flower" / "bin"
-    binary = programs / "flower-supernode"
-    with engine("flower")(hub, sockets, folder) as running, ExitStack() as stack:
-        for name in sockets:
-            # Told to end, it says so; one that was killed counts as there for 20 s.
-            running.processes[name].terminate()
-            running.processes[name].wait()
-        # They show no certificate.
-        running.kill("superlink")
-        running.commands["superlink"].append("--stock-nodes")
-        running.start("superlink")
-        time.sleep(REGISTERED)
-        for name, path in sockets.items():
-            there = running.commands[name][running.commands[name].index("--superlink") + 1]
-            command = [binary, "--superlink", there, "--root-certificates", folder / "ca.pem"]
-            command += ["--auth-supernode-private-key", folder / f"{name}.key"]
-            command += ["--node-config", f'socket="{path.absolute()}"', "--isolation", "subprocess"]
-            command += ["--port", free_port()]
-            own = {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_HOME": str(folder / f"home-{name}")}
-            # They start programs of theirs by name.
-            own["PATH"] = f"{programs}:{os.environ['PATH']}"
-            with (folder / f"{name}.log").open("ab") as log:
-                node = subprocess.Popen(
-                    [str(word) for word in command],
-                    env={**os.environ, **own, "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.1"},
-                    stdout=log,
-                    stderr=log,
-                    start_new_session=True,
-                )
-            stack.callback(node.wait)
-            stack.callback(node.terminate)
-        yield
-
-
-def free_port() -> int:
-    """A port that nobody listens at."""
-    import socket
-
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        return int(sock.getsockname()[1])
-
-
 def hold(name: str, clients: int, rounds: int) -> tuple[Timed, Rounds]:
     """One federation from nothing, and what its rounds took."""
     # Each is forked from one process that has loaded everything and runs no thread.
     forks = multiprocessing.get_context("forkserver")
     forks.set_forkserver_preload(["platform.bootstrap.joining", "torch", "open_clip"])
     names = [f"site-{number}" for number in range(1, clients + 1)]
-    carrying: Engine = stock if name == STOCK else engine(name)
     observer, found = Rounds(), []
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="sotto"))).resolve()
@@ -236,7 +185,7 @@ def hold(name: str, clients: int, rounds: int) -> tuple[Timed, Rounds]:
         def reaching(section: Any) -> Iterator[Transport]:
             with through_hub(section, Told()) as transport:
                 found.append(Timed(transport))
-                with carrying(folder / "hub.sock", sockets, folder / "engine"):
+                with engine(name)(folder / "hub.sock", sockets, folder / "engine"):
                     yield found[0]
 
         setting = new_federation(config, observer, surroundings(), reaching=reaching)

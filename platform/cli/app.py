@@ -14,15 +14,9 @@ import typer
 from typer.main import get_command
 
 from platform.cli.audit_commands import audit_app
-from platform.cli.backup_commands import backup_app
-from platform.cli.cache_commands import cache_app
 from platform.cli.command_line import CommandLine
 from platform.cli.completing import config_names
 from platform.cli.ending import end_with
-from platform.cli.enrolment_commands import enrolment_app
-from platform.cli.federation_commands import federation_app
-from platform.cli.model_commands import model_app
-from platform.cli.new_commands import new_app
 from platform.cli.options import (
     ABOUT,
     DEFAULT_STORAGE,
@@ -30,18 +24,28 @@ from platform.cli.options import (
     Config,
     Json,
     Reference,
+    RunName,
     Storage,
     Version,
 )
-from platform.cli.page_commands import page_app
-from platform.cli.plot_commands import plot_app
 from platform.cli.report_commands import report_app
-from platform.cli.schema_commands import schema_app
 
 app = CommandLine(
     name="python -m platform.coordinator",
     help=ABOUT,
     no_args_is_help=False,
+)
+cache_app = CommandLine(
+    help="What frozen models made of images, kept beside the database.", no_args_is_help=True
+)
+federation_app = CommandLine(help="A run whose clients are elsewhere.", no_args_is_help=True)
+new_app = CommandLine(
+    help="Start something of your own from files that work.", no_args_is_help=True
+)
+enrolment_app = CommandLine(
+    help="Whose keys are whose, for secure aggregation against an active server. Each client makes "
+    "its own key, where it stays: python -m platform.client keys create.",
+    no_args_is_help=True,
 )
 app.add_typer(audit_app, name="audit")
 app.add_typer(enrolment_app, name="enrolment")
@@ -49,13 +53,20 @@ app.add_typer(cache_app, name="cache")
 app.add_typer(federation_app, name="federation")
 app.add_typer(new_app, name="new")
 app.add_typer(report_app)
-app.add_typer(model_app)
-app.add_typer(backup_app)
-app.add_typer(page_app)
-app.add_typer(plot_app)
-app.add_typer(schema_app)
 
 MethodsOption = Annotated[Path | None, METHODS]
+EnrolmentFile = Annotated[Path, typer.Argument(metavar="FILE", help="The enrolment, JSON.")]
+Member = Annotated[str, typer.Argument(metavar="NAME", help="A client's name.")]
+PublicKey = Annotated[str, typer.Argument(metavar="PUBLIC", help="Its public key, 64 hex digits.")]
+ClientOption = Annotated[
+    int | None,
+    typer.Option(
+        "--client", help="Use this simulated client's personal part, from 0.", min=0, max=99_999
+    ),
+]
+BackupFile = Annotated[Path, typer.Argument(metavar="FILE", help="The backup, a single file.")]
+NewFile = Annotated[Path, typer.Argument(metavar="FILE", help="A new file.")]
+Pseudonym = Annotated[str, typer.Argument(help="The client's, as `restore` told its owner.")]
 
 
 @app.callback(invoke_without_command=True)
@@ -66,6 +77,176 @@ def default(context: typer.Context, version: Version = False) -> None:
         from platform.cli.running import run_command
 
         run_command(Path("quickstart"), [], Surroundings(), as_json=False)
+
+
+@app.command()
+def export(
+    run_id: RunName,
+    *,
+    output: Annotated[Path | None, typer.Option(help="Folder; default exports/RUN.")] = None,
+    client: ClientOption = None,
+    methods_: MethodsOption = None,
+    storage: Storage = DEFAULT_STORAGE,
+    as_json: Json = False,
+) -> None:
+    """Write the trained prompts as safetensors, with a model card."""
+    from platform.bootstrap import Surroundings
+    from platform.cli.models import export_command
+
+    surroundings = Surroundings.with_methods(methods_)
+    export_command(run_id, storage, surroundings, output=output, client=client, as_json=as_json)
+
+
+@app.command()
+def predict(
+    run_id: RunName,
+    files: Annotated[
+        list[Path], typer.Argument(help="Image files, or text files of one text each.")
+    ],
+    *,
+    client: ClientOption = None,
+    methods_: MethodsOption = None,
+    storage: Storage = DEFAULT_STORAGE,
+    as_json: Json = False,
+) -> None:
+    """Classify images, or texts, with what a run trained."""
+    from platform.bootstrap import Surroundings
+    from platform.cli.models import predict_command
+
+    surroundings = Surroundings.with_methods(methods_)
+    predict_command(run_id, files, storage, surroundings, client=client, as_json=as_json)
+
+
+@app.command()
+def backup(file: BackupFile, storage: Storage = DEFAULT_STORAGE, as_json: Json = False) -> None:
+    """Back up the database and its runs' records into a new FILE, also while a run goes on.
+
+    FILE counts once it is there: it was checked then. Keys, enrolment files, images and data
+    holders' own stores are not in it. It holds what the database holds, pool entries among it,
+    for as long as it is kept.
+    """
+    from platform.cli.backing_up import backup_command
+
+    backup_command(file, storage, as_json=as_json)
+
+
+@app.command()
+def restore(file: BackupFile, storage: Storage = DEFAULT_STORAGE, as_json: Json = False) -> None:
+    """Bring a backup back; the database's folder must be missing or empty.
+
+    A run that went on after the backup was made cannot go on from it where its clients are data
+    holders: they know of more than the database, and say so.
+    """
+    from platform.cli.backing_up import restore_command
+
+    restore_command(file, storage, as_json=as_json)
+
+
+@app.command()
+def upgrade(storage: Storage = DEFAULT_STORAGE, as_json: Json = False) -> None:
+    """Bring the database, and simulated clients' stores beside it, to this version's schema."""
+    from platform.cli.backing_up import upgrade_command
+
+    upgrade_command(storage, as_json=as_json)
+
+
+@app.command()
+def charges(
+    pseudonym: Pseudonym, file: NewFile, storage: Storage = DEFAULT_STORAGE, as_json: Json = False
+) -> None:
+    """Write what one client was charged into a new FILE, for its owner.
+
+    A client whose store came back from a backup takes it over with `catch-up`.
+    """
+    from platform.cli.backing_up import charges_command
+
+    charges_command(pseudonym, file, storage, as_json=as_json)
+
+
+@app.command()
+def serve(
+    *,
+    host: Annotated[
+        str, typer.Option(help="Address to serve at; another than localhost needs token and TLS.")
+    ] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="0 takes a free one.")] = 8765,
+    name: Annotated[
+        list[str] | None,
+        typer.Option(metavar="HOST", help="A further name of the page, a proxy's say. Repeatable."),
+    ] = None,
+    token_file: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Whose token readers must have; of mode 600."),
+    ] = None,
+    certificate: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Serve by TLS with this (PEM).")
+    ] = None,
+    key: Annotated[Path | None, typer.Option(metavar="FILE", help="Its key (PEM).")] = None,
+    socket: Annotated[
+        Path | None,
+        typer.Option(metavar="SOCKET", help="federation.socket: show who is connected there."),
+    ] = None,
+    storage: Storage = DEFAULT_STORAGE,
+) -> None:
+    """Serve a page of runs, budgets and the audit log, which follows runs that go on; read-only."""
+    from platform.cli.page_serving import PlaceAsked, page_command
+
+    asked = PlaceAsked(
+        host=host,
+        port=port,
+        names=tuple(name or ()),
+        token_file=token_file,
+        certificate=certificate,
+        key=key,
+    )
+    page_command(asked, storage, socket)
+
+
+@app.command()
+def plot(
+    name: Annotated[
+        str,
+        typer.Argument(
+            metavar="RUN|SWEEP", help="A run's id, `latest`, or the folder of a sweep's results."
+        ),
+    ],
+    *,
+    kind: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="curves, tradeoff, clients, experts, holdings; of a sweep also final and axes. "
+            "Repeatable; default is all that there is data for.",
+        ),
+    ] = None,
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE|FOLDER",
+            help="A .svg or .png for one picture, or a folder; default pictures/NAME.",
+        ),
+    ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Write over what is there.")] = False,
+    storage: Storage = DEFAULT_STORAGE,
+    as_json: Json = False,
+) -> None:
+    """Draw a run or a sweep, as SVG and PNG: accuracy, epsilon, clients, experts, holdings."""
+    from platform.cli.plotting import PlotQuestion, plot_command
+
+    question = PlotQuestion(name=name, kinds=tuple(kind or ()), output=output, force=force)
+    plot_command(question, storage, as_json=as_json)
+
+
+@app.command()
+def schemas(
+    name: Annotated[
+        str | None, typer.Argument(metavar="[NAME]", help="Print this one, as JSON.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """List the JSON Schemas of all outputs and errors, or print one."""
+    from platform.cli.schemas.printing import schemas_command
+
+    schemas_command(name, as_json=as_json)
 
 
 @app.command()
@@ -369,6 +550,163 @@ def secagg_plan(
         ring_bits=ring_bits,
     )
     secagg_plan_command(question, as_json=as_json)
+
+
+@cache_app.command("list")
+def cache_list(storage: Storage = DEFAULT_STORAGE, as_json: Json = False) -> None:
+    """Show what is cached: models, images, size and when it was used last."""
+    from platform.cli.cache import list_command
+
+    list_command(storage, as_json=as_json)
+
+
+@cache_app.command("clear")
+def cache_clear(
+    model: Annotated[
+        str | None, typer.Option(help="A model's name, or how its fingerprint starts.")
+    ] = None,
+    everything: Annotated[bool, typer.Option("--all", help="All models.")] = False,
+    storage: Storage = DEFAULT_STORAGE,
+    as_json: Json = False,
+) -> None:
+    """Delete what is cached; later runs encode their images anew."""
+    from platform.cli.cache import clear_command
+
+    clear_command(storage, model=model, everything=everything, as_json=as_json)
+
+
+@federation_app.command("status")
+def federation_status(
+    socket: Annotated[
+        Path, typer.Argument(metavar="SOCKET", help="The run's federation.socket.")
+    ] = Path("runs/hub.sock"),
+    storage: Annotated[
+        str | None,
+        typer.Option("--storage", help="The coordinator's database: who is behind, or left."),
+    ] = None,
+    run_id: Annotated[
+        str, typer.Option("--run", metavar="RUN", help="The run in it; default is the newest.")
+    ] = "latest",
+    as_json: Json = False,
+) -> None:
+    """Show who can be reached, whom the run waits for, who refused last, and who is behind."""
+    from platform.cli.federation_status import status_command
+
+    status_command(socket, storage, run_id, as_json=as_json)
+
+
+@federation_app.command("remove")
+def federation_remove(
+    run_id: Annotated[str, typer.Argument(metavar="RUN", help="A run's id, or `latest`.")],
+    client: Annotated[str, typer.Argument(metavar="CLIENT", help="One of federation.clients.")],
+    statement: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="What the client's own command `leave` has written."),
+    ] = None,
+    storage: Storage = DEFAULT_STORAGE,
+    *,
+    as_json: Json = False,
+) -> None:
+    """Take a client off a run for good: its machine is lost, or it sent its statement as a file.
+
+    End the run first, and resume it afterwards. Nothing is erased on the client's machine; what it
+    was charged stays.
+    """
+    from platform.cli.removing import remove_command
+
+    remove_command(run_id, client, statement, storage, as_json=as_json)
+
+
+@new_app.command("method")
+def new_method(
+    name: Annotated[
+        str, typer.Argument(metavar="NAME", help="The method's: small letters, digits and _.")
+    ],
+    into: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR",
+            help="Folder of the three files, made if need be; default is this folder, or, in a "
+            "checkout of Sotto, where its methods, presets and tests are.",
+        ),
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Write a method that trains, its preset, and a test that fails until a number is yours."""
+    from platform.cli.starting_method import new_method_command
+
+    new_method_command(name, into, as_json=as_json)
+
+
+@enrolment_app.command("create-for-development")
+def enrolment_create_for_development(
+    folder: Annotated[Path, typer.Argument(help="A new folder for keys and enrolment.json.")],
+    clients: Annotated[int, typer.Option(help="Clients of the simulation.", min=2, max=100_000)],
+    as_json: Json = False,
+) -> None:
+    """Make all keys and an enrolment in one folder, for a simulation; never for a federation."""
+    from platform.cli.enrolment import create_command
+
+    create_command(folder, clients, as_json=as_json)
+
+
+@enrolment_app.command("show")
+def enrolment_show(file: EnrolmentFile, as_json: Json = False) -> None:
+    """Show who is enrolled, with the fingerprints to compare."""
+    from platform.cli.enrolment import show_command
+
+    show_command(file, as_json=as_json)
+
+
+@enrolment_app.command("add")
+def enrolment_add(
+    file: EnrolmentFile, name: Member, public: PublicKey, as_json: Json = False
+) -> None:
+    """Enrol a client."""
+    from platform.cli.enrolment import change_command, parse_public
+
+    change_command(file, lambda known: known.enrol(name, parse_public(public)), as_json=as_json)
+
+
+@enrolment_app.command("rotate")
+def enrolment_rotate(
+    file: EnrolmentFile, name: Member, public: PublicKey, as_json: Json = False
+) -> None:
+    """Give a client another key; the old one is never valid again."""
+    from platform.cli.enrolment import change_command, parse_public
+
+    change_command(file, lambda known: known.rotate(name, parse_public(public)), as_json=as_json)
+
+
+@enrolment_app.command("revoke")
+def enrolment_revoke(file: EnrolmentFile, name: Member, as_json: Json = False) -> None:
+    """Let a client take part no more."""
+    from platform.cli.enrolment import change_command
+
+    change_command(file, lambda known: known.revoke(name), as_json=as_json)
+
+
+@enrolment_app.command("bind")
+def enrolment_bind(
+    file: EnrolmentFile,
+    name: Member,
+    node: Annotated[
+        str, typer.Argument(metavar="NODE", help="Its node's public key, as OpenSSH writes it.")
+    ],
+    as_json: Json = False,
+) -> None:
+    """Bind a client to the key by which engines or tunnels know its machine; any older one goes."""
+    from platform.cli.enrolment import change_command, parse_node
+
+    change_command(file, lambda known: known.bind(name, parse_node(node)), as_json=as_json)
+
+
+@enrolment_app.command("node")
+def enrolment_node(file: EnrolmentFile, name: Member) -> None:
+    """Print the node key of a client, for the server that lets its machine in."""
+    from platform.cli.enrolment import show_node_command
+
+    show_node_command(file, name)
 
 
 def main() -> None:

@@ -28,10 +28,6 @@ on the server:
 on each client's machine, as long as the federation lasts:
   python -m platform.relay.flower node --superlink ADDR:9092 --root ca.pem \\
       --certificate north.pem --key north.key --socket SOCKET
-or a SuperNode as Flower ships it, which is slower, and has no certificate, so that SuperLink must
-be started with --stock-nodes:
-  flower-supernode --superlink ADDR:9092 --root-certificates ca.pem \\
-      --auth-supernode-private-key north.key --node-config 'socket="SOCKET"'
 
 Connections without TLS are had by --insecure only.
 """
@@ -77,7 +73,6 @@ def _parser() -> argparse.ArgumentParser:
     superlink.add_argument("--port", type=int, default=9092)
     superlink.add_argument("--private-key", type=Path)
     superlink.add_argument("--secret", type=Path, required=True)
-    superlink.add_argument("--stock-nodes", action="store_true", help="ask for no certificates")
     superlink.set_defaults(work=_superlink)
     for command in (link, node):
         command.add_argument("--superlink", required=True, help="HOST:PORT")
@@ -151,8 +146,7 @@ def _superlink(options: argparse.Namespace) -> int:
 
     from platform.relay.flower.guard import guarded
 
-    asked = options.root if secured and not options.stock_nodes else None
-    uvicorn.run = guarded(uvicorn.run, asked)
+    uvicorn.run = guarded(uvicorn.run, options.root if secured else None)
     sys.argv = command
     flower_superlink()
     return 0

@@ -34,8 +34,8 @@ publisher = "sotto"
 serverapp = "sotto_relay:server"
 clientapp = "sotto_relay:client"
 """
-# For SuperNodes as Flower ships them. What it names is installed there; it brings no code.
-_SHIM: Final = "from platform.relay.flower.app import client\n"
+# Flower wants an app to name both components; nothing loads them, and there is no code behind them.
+_SHIM: Final = "# Nothing is run.\n"
 
 
 @dataclass(kw_only=True)
