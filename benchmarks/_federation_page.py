@@ -51,7 +51,8 @@ ROUNDS = Table(
         "Each part but the last two is a wait: from the first message of that stage to the last",
         "answer, clients' work included. `coordinator` is the rest: ledger, commits, the sum.",
         "`flower` is our loop on Flower's Fleet interface; `nvflare` is FLARE with its scheme",
-        "`tcp`, `nvflare-grpc` with `grpc`, both under mutual TLS. Medians over the rounds from the second one on, in seconds.",
+        "`tcp`, `nvflare-grpc` with `grpc`, both under mutual TLS. Medians over the",
+        "rounds from the second one on, in seconds.",
     ),
     "benchmarks/round_over_engines.py --engine ENGINE",
 )

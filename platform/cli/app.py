@@ -15,7 +15,6 @@ from typer.main import get_command
 
 from platform.cli.audit_commands import audit_app
 from platform.cli.command_line import CommandLine
-from platform.cli.completing import config_names
 from platform.cli.ending import end_with
 from platform.cli.options import (
     ABOUT,
@@ -27,6 +26,7 @@ from platform.cli.options import (
     RunName,
     Storage,
     Version,
+    config_names,
 )
 from platform.cli.report_commands import report_app
 
@@ -189,7 +189,7 @@ def serve(
     storage: Storage = DEFAULT_STORAGE,
 ) -> None:
     """Serve a page of runs, budgets and the audit log, which follows runs that go on; read-only."""
-    from platform.cli.page_serving import PlaceAsked, page_command
+    from platform.cli.page_records import PlaceAsked, page_command
 
     asked = PlaceAsked(
         host=host,
@@ -244,7 +244,7 @@ def schemas(
     as_json: Json = False,
 ) -> None:
     """List the JSON Schemas of all outputs and errors, or print one."""
-    from platform.cli.schemas.printing import schemas_command
+    from platform.cli.schemas.catalogue import schemas_command
 
     schemas_command(name, as_json=as_json)
 
@@ -390,7 +390,7 @@ def sweep(
 @app.command()
 def methods(methods_: MethodsOption = None, as_json: Json = False) -> None:
     """List the methods and their options."""
-    from platform.cli.listing import print_methods
+    from platform.cli.configs import print_methods
 
     print_methods(methods_, as_json=as_json)
 

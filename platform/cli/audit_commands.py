@@ -110,7 +110,7 @@ def audit_export(
     as_json: Json = False,
 ) -> None:
     """Write the log as tiles (C2SP tlog-tiles), which strangers' tools can check."""
-    from platform.cli.exporting import export_log
+    from platform.cli.proving import export_log
 
     export_log(folder, storage, with_salts=salts, as_json=as_json)
 
@@ -122,7 +122,7 @@ def audit_watch(
     as_json: Json = False,
 ) -> None:
     """Show events as they come, until Ctrl-C; exit code 3 if the log loses what it had."""
-    from platform.cli.following import follow_log
+    from platform.cli.proving import follow_log
 
     follow_log(storage, seconds, as_json=as_json)
 

@@ -92,7 +92,7 @@ def budget(config: Settings, as_json: Json = False) -> None:
 @client_app.command()
 def backup(config: Settings, file: BackupFile, as_json: Json = False) -> None:
     """Back up the store into a new FILE, also while the client runs; the key is not in it."""
-    from platform.cli.holder_backups import backup_command
+    from platform.cli.holder import backup_command
 
     backup_command(config, file, as_json=as_json)
 
@@ -104,7 +104,7 @@ def restore(config: Settings, file: BackupFile, as_json: Json = False) -> None:
     Only for a store that is lost: two copies of one client would each spend what the other does
     not know of.
     """
-    from platform.cli.holder_backups import restore_command
+    from platform.cli.holder import restore_command
 
     restore_command(config, file, as_json=as_json)
 
@@ -117,7 +117,7 @@ def catch_up(config: Settings, charges: ChargesFiles, as_json: Json = False) -> 
     released since, it has the only record. Give one file of every coordinator that the client has
     taken part with.
     """
-    from platform.cli.holder_backups import catch_up_command
+    from platform.cli.holder import catch_up_command
 
     catch_up_command(config, charges, as_json=as_json)
 
@@ -141,7 +141,7 @@ def leave(
     The client says so whenever the run asks it next, so keep it running until the coordinator has
     heard it. Where that cannot be reached, its operator takes the statement as a file.
     """
-    from platform.cli.leaving import leave_command
+    from platform.cli.holder import leave_command
 
     leave_command(config, None if all_ else list(runs or []), statement, as_json=as_json)
 
@@ -225,7 +225,7 @@ def receipts_verify(
     With CONFIG the client's own ledger is held against them as well. With --compare the signed
     heads of equal size are compared; where two files have none in common, the exit code is 3 too.
     """
-    from platform.cli.receipts import verify_receipts
+    from platform.cli.holder import verify_receipts
 
     verify_receipts(source, compare or [], key, uploads=upload or [], as_json=as_json)
 
@@ -237,7 +237,7 @@ def receipts_export(
     as_json: Json = False,
 ) -> None:
     """Write all receipts to a file: charges, proofs and signed heads, and nothing of the data."""
-    from platform.cli.receipts import export_receipts
+    from platform.cli.holder import export_receipts
 
     export_receipts(config, file, as_json=as_json)
 

@@ -72,3 +72,18 @@ def _print_titles(*, as_json: bool) -> None:
         print_json([{"name": name, "title": title} for name, title in titles.items()])
         return
     console().print(table(None, ("configuration", "what it is"), list(titles.items())))
+
+
+def print_methods(folder: Path | None, *, as_json: bool) -> None:
+    """List all methods with their options, those of a folder included.
+
+    Raises:
+        BrokenMethod: If one from outside cannot be used.
+    """
+    registry = Registry(folder=folder)
+    infos = [registry.info(name) for name in registry.available()]
+    if as_json:
+        print_json([asdict(info) for info in infos])
+        return
+    rows = [(info.name, info.title, ", ".join(info.options)) for info in infos]
+    console().print(table(None, ("method", "what it is", "options"), rows))

@@ -1,10 +1,13 @@
-"""The data holder's commands: `check`, `budget`, `example` and `keys`."""
+"""The data holder's commands, but those that need its model or serve."""
 
 from __future__ import annotations
 
+import hashlib
 import math
 import sys
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
@@ -12,16 +15,42 @@ import typer
 
 import platform.holder
 from platform.cli import exit_codes
-from platform.cli.output import console, epsilon, print_json, rounded_down, table
+from platform.cli.auditing import parse_key
+from platform.cli.backing_up import show_manifest
+from platform.cli.output import (
+    console,
+    epsilon,
+    print_json,
+    printable,
+    rounded_down,
+    table,
+)
+from platform.disk.files import write_bytes
 from platform.errors import ConfigError
+from platform.holder.backups import back_up_store, own_store, restore_store
 from platform.holder.budget import Account, Spending, account_of, own_account
 from platform.holder.checking import CONFIGURATION, Check, check_file, check_holder
+from platform.holder.leaving import leave_runs, write_statement
 from platform.holder.settings import HolderSettings, load_holder
 from platform.holder.store import read_store
+from platform.parties.catching_up import catch_up
 from platform.parties.enrolment import create_key, read_key
+from platform.parties.receipt_files import (
+    RunReceipts,
+    forks,
+    read_receipts,
+    verified,
+    write_receipts,
+)
+from platform.wire.charges import Charges, decode_charges
+from platform.wire.receipts import ADVERSARIES, UploadDigest
 from privacy.secure_aggregation import Identity, fingerprint
+from storage import KeptReceipt, LedgerRow
 
 EXAMPLE: Final = Path(platform.holder.__file__).with_name("example.yaml")
+
+_SPENT = tuple(f"epsilon {name}" for name in ADVERSARIES)
+_NAMES = ("run", "receipts", "rounds", "uploads", *_SPENT, "problems")
 
 
 def check_command(config: Path, *, as_json: bool) -> None:
@@ -142,3 +171,246 @@ def _show_key(identity: Identity, *, as_json: bool) -> None:
     out = console()
     out.print(f"public key  {public}\nfingerprint {short}")
     out.print("the public key travels; compare the fingerprint by telephone or in person")
+
+
+def backup_command(config: Path, file: Path, *, as_json: bool) -> None:
+    """Back up a data holder's store, and say what is in the backup.
+
+    Raises:
+        ConfigError: If the settings are not valid, there is no store, or the backup is there.
+        StorageError: If the store is damaged, or the backup cannot be written.
+    """
+    manifest = back_up_store(load_holder(config), file, datetime.now(UTC))
+    show_manifest(file, manifest, as_json=as_json)
+
+
+def restore_command(config: Path, file: Path, *, as_json: bool) -> None:
+    """Bring a data holder's store back, and say what is to be done next.
+
+    Raises:
+        ConfigError: If the settings are not valid, the backup is none that is whole, or something
+            is in the storage folder.
+        StorageError: If the store in it cannot be used, or not be written; then nothing is there.
+    """
+    settings = load_holder(config)
+    manifest = restore_store(file, settings, datetime.now(UTC))
+    show_manifest(settings.store_file, manifest, as_json=as_json)
+    if not as_json:
+        console().print(
+            "it takes part in no round before it has caught up: ask each coordinator for "
+            f"`charges {manifest.facts.get('pseudonym')} FILE`, and give all files to `catch-up`",
+        )
+
+
+def catch_up_command(config: Path, files: Sequence[Path], *, as_json: bool) -> None:
+    """Take over what coordinators charged, and say how much was new.
+
+    Raises:
+        ConfigError: If the settings or the files are not valid, or do not fit the store.
+        StorageError: If the store cannot be used.
+    """
+    store = own_store(load_holder(config))
+    added = catch_up(store, [_read(file) for file in files], datetime.now(UTC))
+    if as_json:
+        print_json({"pseudonym": store.identity.pseudonym, "added": added})
+        return
+    console().print(f"{added} charges were added; the client takes part again")
+
+
+def _read(file: Path) -> Charges:
+    try:
+        return decode_charges(file.read_bytes())
+    except OSError as error:
+        raise ConfigError(
+            f"CHARGES: {str(file)!r} cannot be read ({error.strerror}); "
+            "valid: a file that `charges` made"
+        ) from error
+
+
+def leave_command(
+    config: Path, run_ids: Sequence[str] | None, statement: Path | None, *, as_json: bool
+) -> None:
+    """Leave runs for good, and say what is left here of each.
+
+    Args:
+        config: The data holder's YAML file.
+        run_ids: The runs; None for all.
+        statement: Where the statement of leaving a single run is written, None for nowhere.
+        as_json: Whether stdout gets JSON.
+
+    Raises:
+        ConfigError: If no run is named, or the settings or files are not valid.
+        UnknownRun: If a run was never accepted here.
+        StorageError: If the store cannot be written to.
+    """
+    if run_ids is not None and not run_ids:
+        raise ConfigError("RUN: none is named; valid: names of runs, or --all")
+    if statement is not None and (run_ids is None or len(run_ids) != 1):
+        raise ConfigError("--statement: it says that one run was left; valid with one RUN")
+    settings = load_holder(config)
+    found = leave_runs(settings, run_ids)
+    if statement is not None:
+        write_statement(settings, found[0].run_id, statement)
+    if as_json:
+        print_json([asdict(one) for one in found])
+        return
+    out = console()
+    for one in found:
+        word = "left" if one.is_new else "had been left, and is erased once more"
+        out.print(f"{one.run_id}: {word}; {one.charges} charges stay, all else is erased")
+    if any(one.is_new and not one.is_signed for one in found):
+        out.print("note: without an identity the statement is not signed")
+    out.print(
+        "keep the client running until the coordinator has heard it; backups are older than this, "
+        "and are yours to delete",
+    )
+
+
+def verify_receipts(
+    source: Path,
+    compare: Sequence[Path],
+    key: str | None,
+    *,
+    uploads: Sequence[Path] = (),
+    as_json: bool,
+) -> None:
+    """Recompute what receipts prove was spent, and name what does not hold.
+
+    Args:
+        source: A data holder's settings, or a file of receipts.
+        compare: Files of other clients.
+        key: The log's public key, as text.
+        uploads: Files that hold an upload each, byte by byte as it was sent.
+        as_json: Print JSON.
+
+    Raises:
+        ConfigError: A file is none of these, or there is no store.
+        Exit: With the code for records that do not hold, also where nothing could be compared.
+    """
+    trusted = None if key is None else parse_key(key)
+    kept, own = _source(source)
+    found = verified(kept, own, key=trusted)
+    compared: list[dict[str, Any]] = []
+    for path in compare:
+        forked, common = forks(found, verified(read_receipts(path), key=trusted))
+        if not common:
+            forked.append(f"{path}: no head is in common, so nothing could be compared")
+        compared.append({"file": str(path), "common": common, "problems": forked})
+    bound = [_bound(path, found) for path in uploads]
+    problems = [p for run in found for p in run.problems]
+    problems += [_unknown(x) for x in bound if x["run"] is None]
+    problems += [p for other in compared for p in other["problems"]]
+    if as_json:
+        runs = [_receipts_document(run) for run in found]
+        print_json({"runs": runs, "compared": compared, "uploads": bound})
+    else:
+        _print_receipts(found, compared)
+        _print_uploads(bound)
+    if problems:
+        raise typer.Exit(exit_codes.AUDIT_BROKEN)
+
+
+def export_receipts(config: Path, file: Path, *, as_json: bool) -> None:
+    """Write all receipts of a data holder to a file that can be handed on.
+
+    Raises:
+        ConfigError: The settings are not valid, there is no store, or the file is there.
+    """
+    kept, _ = _of_holder(config)
+    if file.exists() or file.is_symlink():
+        raise ConfigError(f"FILE: {str(file)!r} exists already; valid is one that does not")
+    write_bytes(file, write_receipts(kept))
+    if as_json:
+        print_json({"file": str(file), "receipts": len(kept)})
+    else:
+        console().print(f"{len(kept)} receipts in {file}", soft_wrap=True)
+
+
+def _source(source: Path) -> tuple[Sequence[KeptReceipt], Sequence[LedgerRow] | None]:
+    if source.suffix in (".yaml", ".yml"):
+        return _of_holder(source)
+    return read_receipts(source), None
+
+
+def _of_holder(config: Path) -> tuple[Sequence[KeptReceipt], Sequence[LedgerRow]]:
+    found = read_store(load_holder(config), lambda store: (store.receipts.all(), store.rows()))
+    if found is None:
+        raise ConfigError(
+            f"CONFIG: {str(config)!r} has no store yet; valid: one whose client has run"
+        )
+    return found
+
+
+def _receipts_document(run: RunReceipts) -> dict[str, Any]:
+    return {
+        "run": run.run_id,
+        "log": run.log.origin,
+        "receipts": run.count,
+        "rounds": run.rounds,
+        "epsilon": _finite_of_each(run.epsilons),
+        "stated": _finite_of_each(run.stated),
+        "charged": run.received.charged,
+        "uploads": [_upload(upload) for upload in run.received.uploads],
+        "problems": list(run.problems),
+    }
+
+
+def _upload(upload: UploadDigest) -> dict[str, Any]:
+    return {
+        "round": upload.round_number,
+        "attempt": upload.attempt,
+        "sha256": upload.digest.hex(),
+    }
+
+
+def _bound(path: Path, found: Sequence[RunReceipts]) -> dict[str, Any]:
+    """Return which round an upload is of, by the receipts; none where no receipt tells of it."""
+    try:
+        with path.open("rb") as file:
+            digest = hashlib.file_digest(file, "sha256").digest()
+    except OSError as error:
+        raise ConfigError(
+            f"--upload: {str(path)!r} cannot be read ({error.strerror}); "
+            "valid: an upload as it was sent"
+        ) from error
+    for run in found:
+        for upload in run.received.uploads:
+            if upload.digest == digest:
+                return {"file": str(path), "run": run.run_id, **_upload(upload)}
+    return {"file": str(path), "run": None, "sha256": digest.hex()}
+
+
+def _unknown(upload: Mapping[str, Any]) -> str:
+    return f"no receipt is of the upload in {upload['file']}"
+
+
+def _print_uploads(bound: Sequence[Mapping[str, Any]]) -> None:
+    for upload in bound:
+        if upload["run"] is None:
+            typer.echo(f"error: {printable(_unknown(upload))}", err=True)
+        else:
+            told = f"round {upload['round']}, attempt {upload['attempt']} of run {upload['run']}"
+            console().print(printable(f"{upload['file']}: the upload of {told}"))
+
+
+def _finite_of_each(values: Mapping[str, float] | None) -> dict[str, float | str] | None:
+    if values is None:
+        return None
+    return {name: "inf" if math.isinf(value) else value for name, value in values.items()}
+
+
+def _print_receipts(found: Sequence[RunReceipts], compared: Sequence[Mapping[str, Any]]) -> None:
+    rows = []
+    for run in found:
+        spent = [epsilon(run.epsilons[name]) if run.epsilons else "-" for name in ADVERSARIES]
+        known = f"{len(run.received.uploads)} of {run.received.charged}"
+        rows.append((run.run_id, run.count, run.rounds, known, *spent, len(run.problems)))
+    console().print(table(None, _NAMES, rows))
+    for other in compared:
+        console().print(printable(f"{other['file']}: {other['common']} heads are in common"))
+    for run in found:
+        for problem in run.problems:
+            typer.echo(f"error: run {printable(run.run_id)}: {printable(problem)}", err=True)
+    for other in compared:
+        for problem in other["problems"]:
+            typer.echo(f"error: {printable(problem)}", err=True)

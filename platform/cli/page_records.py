@@ -6,34 +6,38 @@ checked when it is first opened, and at every `verify`.
 
 from __future__ import annotations
 
+import math
+import sys
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
-from platform.agreement import stored_tree
+from platform.agreement import Agreed, stored_tree
+from platform.agreement.statements import stated_document
 from platform.cli.auditing import audited
-from platform.cli.budgeting import stated_budget
-from platform.cli.output import epsilon, fraction
-from platform.cli.page_gauges import run_gauges
-from platform.cli.page_sheets import (
-    ENTRIES_A_PAGE,
-    READERS,
-    RUNS_A_PAGE,
-    counted,
-    entries_table,
-    filter_of,
-    first_words,
-    further_pages,
-    run_sheet,
-    verified_tables,
+from platform.cli.budgeting import (
+    ATTEMPT_COLUMNS,
+    CLIENT_COLUMNS,
+    attempt_rows,
+    client_rows,
+    closing_words,
+    stated_budget,
+    terms_words,
 )
-from platform.cli.querying import matching
+from platform.cli.output import epsilon, fraction
+from platform.cli.querying import NAMES, AuditFilter, Period, entry_rows, matching
+from platform.cli.reporting import summary_rows, unfinished_rows
+from platform.cli.watching import NAMES as ROUND_COLUMNS
+from platform.cli.watching import round_cells, round_remarks
 from platform.disk.opening import database_file, is_there, open_existing
 from platform.errors import ConfigError, UnknownRun
-from platform.page import Cell, Field, Gauge, Sheet, Table
+from platform.page import Cell, Field, Gauge, Plot, Point, Sheet, Table
 from platform.relay.links import status_of
-from platform.rounds.documents import shown_round
+from platform.rounds.documents import ADVERSARIES, shown_round
+from platform.rounds.phases import in_rounds
 from storage import (
     Database,
     DatabaseBusy,
@@ -41,9 +45,12 @@ from storage import (
     NotFound,
     RoundRecord,
     RunRecord,
+    SchemaMismatch,
+    StorageError,
     UnitOfWork,
 )
 from storage.files import stamp_of
+from storage.records import RUN_STATUSES
 
 TRIES: Final = 5
 """Readings of a database that is written to meanwhile, before it is too busy."""
@@ -67,6 +74,25 @@ FIELDS: Final = {
 """What the audit log is searched by, and an example of each."""
 
 T = TypeVar("T")
+
+NEWEST: Final = 20
+"""Beside them, all that are running."""
+SINGLE: Final = {
+    "sotto_dropped_clients": ("Clients lost in the last round.", "dropped"),
+    "sotto_cohort_clients": ("Clients in the last round's cohort.", "cohort"),
+    "sotto_bytes_up": ("Mean bytes from an invited client in the last round.", "bytes_up"),
+    "sotto_bytes_down": ("Mean bytes to an invited client in the last round.", "bytes_down"),
+    "sotto_round_seconds": ("Seconds that the last round took.", "seconds"),
+}
+
+Last = tuple[str, Mapping[str, Any]]
+
+RUNS_A_PAGE: Final = 50
+ENTRIES_A_PAGE: Final = 100
+READERS: Final = (
+    "Who reads this page is not `observer`, who sees the final model only: this page shows every "
+    "round, and when it was."
+)
 
 
 class PageRecords:
@@ -279,3 +305,238 @@ def _run_row(uow: UnitOfWork, run: RunRecord) -> tuple[Any, ...]:
         "-" if last is None else fraction(last["accuracy"]["mean"]),
         "/".join(epsilon(value) for value in spent.values()) or "-",
     )
+
+
+def run_gauges(uow: UnitOfWork) -> list[Gauge]:
+    """Return what the newest runs and those that go on have come to: by run, never by client.
+
+    Counts by client would tell who was drawn into a cohort. Every number is as a run's last round
+    states it; whether the records agree is for `audit verify` to say.
+    """
+    known = uow.runs.list()
+    chosen = [run for run in known[:-NEWEST] if run.status == "running"] + list(known[-NEWEST:])
+    states = Counter(run.status for run in known)
+    rounds = {run.run_id: _rounds(uow, run) for run in chosen}
+    last = [(run_id, found[-1]) for run_id, found in rounds.items() if found]
+    return [
+        Gauge(
+            name="sotto_runs",
+            help="Runs in the database.",
+            labels=("status",),
+            values=[((status,), float(states[status])) for status in RUN_STATUSES],
+        ),
+        _by_run("sotto_rounds", "Rounds that are over.", [(n, len(r)) for n, r in rounds.items()]),
+        _by_run(
+            "sotto_accuracy_ratio",
+            "Mean accuracy over clients after the last round.",
+            [(name, one["accuracy"]["mean"]) for name, one in last],
+        ),
+        _epsilon(last),
+        *[
+            _by_run(name, text, [(run_id, one[key]) for run_id, one in last])
+            for name, (text, key) in SINGLE.items()
+        ],
+    ]
+
+
+def _rounds(uow: UnitOfWork, run: RunRecord) -> list[Mapping[str, Any]]:
+    first = stored_tree(run).get("phase_two_of")
+    return in_rounds([shown_round(row.document) for row in uow.rounds.all(first or run.run_id)])
+
+
+def _epsilon(last: Sequence[Last]) -> Gauge:
+    return Gauge(
+        name="sotto_epsilon",
+        help="Epsilon of the worst client, cumulative, for a round fixed beforehand.",
+        labels=("run", "adversary"),
+        values=[
+            ((run_id, name), _number(one["epsilon"][name]))
+            for run_id, one in last
+            for name in ADVERSARIES
+        ],
+    )
+
+
+def _by_run(name: str, text: str, values: Sequence[tuple[str, float | None]]) -> Gauge:
+    # What is withheld, the size of a secret cohort say, has no number.
+    found = [((run_id,), float(value)) for run_id, value in values if value is not None]
+    return Gauge(name=name, help=text, labels=("run",), values=found)
+
+
+def _number(value: float | str) -> float:
+    return math.inf if isinstance(value, str) else value
+
+
+def counted(known: Sequence[object], shown: Sequence[object]) -> str:
+    """Return how many runs there are, and how many of them are shown."""
+    runs = "1 run" if len(known) == 1 else f"{len(known)} runs"
+    return f"{runs}." if len(shown) == len(known) else f"{runs}, {len(shown)} of them here."
+
+
+def further_pages(text: str, page: int, known: int) -> Iterator[Cell]:
+    """Yield links to the pages before and after this one."""
+    for name, number in (("newer", page - 1), ("older", page + 1)):
+        if number >= 1 and (number - 1) * RUNS_A_PAGE < known:
+            yield Cell(name, "/", {"q": text, "page": str(number)})
+
+
+def run_sheet(run_id: str, agreed: Agreed, budget: Mapping[str, Any]) -> Sheet:
+    """Return all of one run whose records agree."""
+    summary = agreed.summary
+    document = stated_document(agreed)
+    rows = unfinished_rows(document) if summary is None else summary_rows(summary)
+    rounds = document["rounds"]
+    return Sheet(
+        title=f"Run {run_id}",
+        lead=terms_words(budget),
+        warnings=[*budget["warnings"], READERS],
+        blocks=[
+            _plot(rounds),
+            Table(caption="Results", columns=("result", "value"), rows=rows),
+            Table(
+                caption="Rounds",
+                columns=(*ROUND_COLUMNS[:-1], "seconds", "beside it"),
+                rows=[(*round_cells(one), round_remarks(one).strip()) for one in rounds],
+                empty="No round is over yet.",
+            ),
+            Table(
+                caption="Budget, client by client",
+                columns=CLIENT_COLUMNS,
+                rows=client_rows(budget),
+                empty="No client has been charged for anything yet.",
+            ),
+            Table(
+                caption="Attempts without a result",
+                columns=ATTEMPT_COLUMNS,
+                rows=attempt_rows(budget),
+                empty="None: no round was lost or aborted.",
+            ),
+        ],
+        notes=[text.removeprefix("note: ") for text in closing_words(budget)],
+        links=[Cell("its audit log", "/audit", {"run": run_id})],
+    )
+
+
+def _plot(rounds: Sequence[Mapping[str, Any]]) -> Plot:
+    points = []
+    for one in rounds:
+        spent, accuracy = one["epsilon"]["server"], one["accuracy"]["mean"]
+        if accuracy is not None and not isinstance(spent, str):
+            label = f"round {one['round']}: {fraction(accuracy)} at epsilon {epsilon(spent)}"
+            points.append(Point(spent, accuracy, label))
+    return Plot(
+        title="Accuracy against epsilon for server, round by round",
+        across="epsilon for server, cumulative",
+        up="mean accuracy",
+        points=points,
+        absent="Nothing to draw: no round has both an accuracy and a finite epsilon for server.",
+    )
+
+
+def filter_of(asked: Mapping[str, str]) -> AuditFilter:
+    """Return what a search asks for.
+
+    Raises:
+        ConfigError: If the round is no number.
+    """
+    number = asked.get("round")
+    if number is not None and not (number.isascii() and number.isdecimal() and len(number) < 19):
+        raise ConfigError(f"round: {number!r} is not valid; it must be a number such as 3")
+    return AuditFilter(
+        run_id=asked.get("run"),
+        actor=asked.get("actor"),
+        action=asked.get("action"),
+        round_number=None if number is None else int(number),
+        channel=asked.get("channel"),
+        status=asked.get("status"),
+        period=Period(asked.get("since"), asked.get("until")),
+        detail=asked.get("text"),
+    )
+
+
+def first_words(found: Sequence[object]) -> str:
+    """Return how many entries were found."""
+    if len(found) == ENTRIES_A_PAGE:
+        return f"The first {len(found)} entries, oldest first; narrow the search for others."
+    return f"{len(found)} entries, oldest first."
+
+
+def entries_table(found: Sequence[dict[str, Any]], *, several: bool) -> Table:
+    """Return the entries, with a link to each one's run where there may be several."""
+    rows = [
+        (*((Cell(one["run"], "/audit", {"run": one["run"]}),) if several else ()), *row)
+        for one, row in zip(found, entry_rows(found), strict=True)
+    ]
+    columns = (*(("run",) if several else ()), *NAMES)
+    return Table(caption="Entries", columns=columns, rows=rows, empty="Nothing meets all of it.")
+
+
+def verified_tables(found: Mapping[str, Any], faults: Sequence[str]) -> Iterator[Table]:
+    """Yield the faults, then the log and each run."""
+    if faults:
+        yield Table(caption="What is wrong", columns=("fault",), rows=[(text,) for text in faults])
+    log = found["log"]
+    if log is not None and not log["problems"]:
+        rows = [("leaves", log["size"]), ("root", log["root"]), ("kept heads", log["heads"])]
+        signed = log["key"] or "unknown, so no signature was checked"
+        yield Table(
+            caption="Log of all runs", columns=("what", "value"), rows=[*rows, ("key", signed)]
+        )
+    yield Table(
+        caption="Run by run",
+        columns=("run", "verdict", "entries", "head"),
+        rows=[
+            (run["run"], "FAILED" if run["problems"] else "holds", run["count"], run["hash"])
+            for run in found["runs"]
+        ],
+        empty="No run could be read.",
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlaceAsked:
+    """Where to serve, as `platform.page.server.Place` has it."""
+
+    host: str
+    port: int
+    names: tuple[str, ...]
+    token_file: Path | None
+    certificate: Path | None
+    key: Path | None
+
+
+def page_command(asked: PlaceAsked, storage: str, socket: Path | None) -> None:
+    """Serve the page until Ctrl-C or SIGTERM.
+
+    Args:
+        asked: Where.
+        storage: The coordinator's database, which need not be there yet.
+        socket: Of a hub; None for no table of connected clients.
+
+    Raises:
+        ConfigError: If nothing can be served there, or what serves is not installed.
+        SchemaMismatch: The file is of another program, or of a newer version.
+    """
+    database_file(storage)
+    try:
+        from platform.page.server import Place, serve
+    except ImportError as error:
+        raise ConfigError(
+            f"serve: needs {error.name}, which is not installed; valid after "
+            "`.venv/bin/pip install -e '.[serve]'` in the checkout"
+        ) from error
+
+    def tell(address: str) -> None:
+        sys.stdout.write(f"page: {address} (Ctrl-C ends it)\n")
+        sys.stdout.flush()
+
+    records = PageRecords(storage, socket)
+    try:
+        records.prepare()
+    except SchemaMismatch:
+        # No page about a file that is another program's, or a newer version's.
+        raise
+    except StorageError:
+        # What is damaged, or busy, the page itself says.
+        pass
+    serve(records, Place(**asdict(asked)), tell)

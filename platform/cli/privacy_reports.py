@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import json
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -17,11 +17,11 @@ from rich.console import Console
 from platform.agreement.budgets import RunBudget, read_budget
 from platform.cli.access import resolved
 from platform.cli.audit_files import read_audit
-from platform.cli.log_views import read_log
 from platform.cli.output import console, table
 from platform.disk.files import write_bytes
+from platform.disk.log_files import heads_file, kept_heads, known_key
 from platform.disk.opening import open_existing
-from platform.errors import ConfigError
+from platform.errors import ConfigError, RunStopped
 from platform.reports import Report, budget_report
 from platform.reports.blocks import Block, Bullets, Facts, Paragraph, Table, Words, text_of
 from platform.reports.empirical import OtherClaim
@@ -29,6 +29,8 @@ from platform.reports.html_pages import html_page
 from platform.reports.log_view import LogView
 from platform.reports.pdf_files import load_weasyprint, pdf_file
 from platform.reports.plain_data import plain_data
+from privacy import ReleaseKey
+from storage import Database, Leaf, UnitOfWork
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -182,3 +184,54 @@ FORMATS: Final[Mapping[str, Callable[[Report], bytes]]] = {
     "pdf": pdf_file,
 }
 """What a report may be made into."""
+
+
+def read_log(database: Database, run_ids: Iterable[str]) -> LogView:
+    """Recompute the log from its rows, and return where in it the records of some runs are.
+
+    Args:
+        database: The coordinator's.
+        run_ids: The runs whose leaves are wanted.
+
+    Raises:
+        Authentication: If a head that was kept does not hold.
+        LogBroken: If the log does not, or does not go through such a head.
+        RunStopped: If no head is kept, although there is a key that signs them.
+    """
+    trusted = known_key(database.path)
+    kept = kept_heads(database.path, trusted)
+    if trusted is not None and not kept.heads:
+        raise RunStopped(f"{heads_file(database.path).name}: no head is there, as there must be")
+    head = database.verify_log(kept.heads)
+    charges: dict[ReleaseKey, int] = {}
+    events: dict[tuple[str, int], int] = {}
+    with database.unit_of_work(read_only=True) as uow:
+        for run_id in sorted(set(run_ids)):
+            charged = uow.log.charges(run_id=run_id)
+            charges |= {_key(leaf): leaf.position for leaf in charged if leaf.kind == "charge"}
+            events |= _events(uow, run_id)
+    return LogView(
+        size=head.size,
+        root=head.root.hex(),
+        key=None if kept.key is None else kept.key.encode(),
+        heads=len(kept.heads),
+        was_lost=bool(kept.lost),
+        charges=charges,
+        events=events,
+    )
+
+
+def _events(uow: UnitOfWork, run_id: str) -> dict[tuple[str, int], int]:
+    entries = uow.audit.query(run=run_id)
+    found = (uow.log.of_event(run_id, entry.sequence) for entry in entries)
+    return {(run_id, leaf.sequence or 0): leaf.position for leaf in found}
+
+
+def _key(leaf: Leaf) -> ReleaseKey:
+    return ReleaseKey(
+        run_id=leaf.run_id,
+        round_number=leaf.round_number or 0,
+        attempt=leaf.attempt or 0,
+        pseudonym=leaf.pseudonym or "",
+        channel=leaf.channel or "",  # type: ignore[arg-type]
+    )

@@ -8,8 +8,7 @@ from typing import Annotated
 import typer
 
 from platform.cli.command_line import CommandLine
-from platform.cli.completing import run_names
-from platform.cli.options import DEFAULT_STORAGE, Json, RunName, Storage
+from platform.cli.options import DEFAULT_STORAGE, Json, RunName, Storage, run_names
 from platform.errors import ConfigError
 
 report_app = CommandLine()
@@ -120,7 +119,7 @@ def runs(
 ) -> None:
     """List the runs, newest first, with accuracy and epsilon; or prune them."""
     if prune:
-        from platform.cli.run_pruning import prune_command
+        from platform.cli.run_listing import prune_command
 
         prune_command(names or (), storage, is_sure=yes, dry_run=dry_run, as_json=as_json)
         return

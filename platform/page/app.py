@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import math
 import threading
-from collections.abc import AsyncIterator, Callable, Collection
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 from urllib.parse import parse_qs
 
 import anyio
 from anyio import to_thread
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup
+from prometheus_client import CollectorRegistry
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
+from prometheus_client.registry import Collector
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import (
@@ -23,12 +31,10 @@ from starlette.responses import (
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
-from platform.errors import ConfigError, PlatformError, UnknownRun
+from platform.errors import ConfigError, PlatformError, UnknownRun, printable
 from platform.page.access import COOKIE, SESSION_SECONDS, Access
-from platform.page.gauges import CONTENT_TYPE, exposition
 from platform.page.guard import Guard
-from platform.page.pages import STATIC, Pages
-from platform.page.sheets import Records, Sheet
+from platform.page.sheets import Cell, Gauge, Plot, Point, Records, Sheet
 from privacy import PrivacyError
 from storage import DatabaseBusy, StorageError
 
@@ -48,6 +54,24 @@ _FILES: Final = {
 
 T = TypeVar("T")
 Known = (PlatformError, PrivacyError, StorageError)
+
+CONTENT_TYPE: Final = CONTENT_TYPE_PLAIN_0_0_4
+
+TEMPLATES: Final = Path(__file__).parent / "templates"
+STATIC: Final = Path(__file__).parent / "static"
+
+WIDTH, HEIGHT = 640, 320
+LEFT, RIGHT, TOP, BOTTOM = 84, 24, 20, 64
+FRAME: Final = {
+    "width": WIDTH,
+    "height": HEIGHT,
+    "left": LEFT,
+    "right": WIDTH - RIGHT,
+    "top": TOP,
+    "bottom": HEIGHT - BOTTOM,
+}
+MOST_MARKS: Final = 60
+_TICKS: Final = 5
 
 
 class Page:
@@ -245,3 +269,137 @@ def make_app(
     """
     routes = Page(records, access, is_ending).routes()
     return Guard(Starlette(routes=routes), frozenset(names), access)
+
+
+class _Once(Collector):
+    """Hands out what was read for one answer."""
+
+    def __init__(self, gauges: Sequence[Gauge]) -> None:
+        self._gauges = gauges
+
+    def collect(self) -> Iterable[GaugeMetricFamily]:
+        """Yield every number."""
+        for gauge in self._gauges:
+            family = GaugeMetricFamily(gauge.name, gauge.help, labels=gauge.labels)
+            for labels, value in gauge.values:
+                family.add_metric([printable(label) for label in labels], value)
+            yield family
+
+
+def exposition(gauges: Sequence[Gauge]) -> bytes:
+    """Return the numbers as Prometheus reads them."""
+    registry = CollectorRegistry()
+    registry.register(_Once(gauges))
+    return generate_latest(registry)
+
+
+class Pages:
+    """Writes sheets as HTML: no script or style in it, nothing fetched, all text escaped.
+
+    The templates know sheets, not runs. Undefined names in them are errors. What a reader could not
+    see, or what would turn the direction of writing, is shown as an escape.
+    """
+
+    def __init__(self, *, has_login: bool) -> None:
+        """Read the templates; `has_login` says whether one can log out again."""
+        self._environment = Environment(
+            loader=FileSystemLoader(TEMPLATES),
+            autoescape=True,
+            undefined=StrictUndefined,
+            finalize=_shown,
+            trim_blocks=True,
+            lstrip_blocks=True,
+        )
+        self._environment.tests["cell"] = _is_cell
+        self._environment.tests["plot"] = _is_plot
+        self._environment.globals.update(drawing=drawing, frame=FRAME, has_login=has_login)
+
+    def sheet(self, sheet: Sheet, *, here: str, stamp: str = "", verifies: bool = False) -> str:
+        """Return a sheet as a whole document.
+
+        Args:
+            sheet: What it says.
+            here: The path of the page that it is.
+            stamp: What the records' was before they were read.
+            verifies: Whether it has the button that checks all records.
+        """
+        template = self._environment.get_template("sheet.html.jinja")
+        return template.render(sheet=sheet, here=here, stamp=stamp, verifies=verifies)
+
+    def login(self, *, was_wrong: bool) -> str:
+        """Return the page that asks for the token."""
+        return self._environment.get_template("login.html.jinja").render(was_wrong=was_wrong)
+
+
+def _shown(value: Any) -> Any:
+    """Return a text that can only be read; markup of the templates' own as it is."""
+    if isinstance(value, str) and not isinstance(value, Markup):
+        return printable(value)
+    return value
+
+
+def _is_cell(value: Any) -> bool:
+    return isinstance(value, Cell)
+
+
+def _is_plot(value: Any) -> bool:
+    return isinstance(value, Plot)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Drawing:
+    """A plot with places for everything in it.
+
+    Attributes:
+        plot: What it shows.
+        across: Ticks of the horizontal axis: place and label.
+        up: Ticks of the vertical axis.
+        path: The line's corners, as SVG reads them.
+        marks: Places of the points that have a mark, and the points.
+    """
+
+    plot: Plot
+    across: tuple[tuple[float, str], ...]
+    up: tuple[tuple[float, str], ...]
+    path: str
+    marks: tuple[tuple[float, float, Point], ...]
+
+
+def drawing(plot: Plot) -> Drawing | None:
+    """Return a plot with places for everything in it; None where nothing can be drawn."""
+    points = [p for p in plot.points if math.isfinite(p.x) and math.isfinite(p.y)]
+    if not points:
+        return None
+    step = tick_step(max(point.x for point in points))
+    count = max(1, math.ceil(max(point.x for point in points) / step - 1e-9))
+    top = step * count
+
+    def place(x: float, y: float) -> tuple[float, float]:
+        wide, tall = WIDTH - LEFT - RIGHT, HEIGHT - TOP - BOTTOM
+        shown = min(max(y, 0.0), 1.0)
+        return round(LEFT + x / top * wide, 1), round(TOP + (1.0 - shown) * tall, 1)
+
+    spots = [(*place(point.x, point.y), point) for point in points]
+    return Drawing(
+        plot=plot,
+        across=tuple((place(step * i, 0.0)[0], f"{step * i:g}") for i in range(count + 1)),
+        up=tuple((place(0.0, y)[1], f"{100 * y:.0f}%") for y in (0.0, 0.25, 0.5, 0.75, 1.0)),
+        path=" ".join(f"{x},{y}" for x, y, _ in spots),
+        marks=tuple(_some(spots)),
+    )
+
+
+def tick_step(highest: float) -> float:
+    """Return a step of 1, 2 or 5 times a power of ten with which a few ticks reach the top."""
+    rough = max(highest, 1e-9) / _TICKS
+    power = 10.0 ** math.floor(math.log10(rough))
+    return next(n * power for n in (1.0, 2.0, 5.0, 10.0) if n * power >= rough * (1 - 1e-9))
+
+
+def _some(
+    spots: Sequence[tuple[float, float, Point]],
+) -> list[tuple[float, float, Point]]:
+    """Return every so many of the points, and the last one always."""
+    every = -(-len(spots) // MOST_MARKS)
+    chosen = list(spots[::every])
+    return chosen if chosen[-1] is spots[-1] else [*chosen, spots[-1]]

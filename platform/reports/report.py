@@ -2,14 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from platform.agreement.budgets import RunBudget
-from platform.reports.blocks import Basis, Facts, Figure, Section, words
-from platform.reports.comparison import comparison_section
-from platform.reports.construction import construction_section
+from platform.data.catalogue import dataset_infos
+from platform.reports.blocks import (
+    Basis,
+    Block,
+    Facts,
+    Figure,
+    Line,
+    Plot,
+    Section,
+    Table,
+    Words,
+    bullets,
+    paragraph,
+    words,
+)
 from platform.reports.empirical import (
     SeenChannel,
     empirical_section,
@@ -19,19 +32,23 @@ from platform.reports.empirical import (
 from platform.reports.evidence import bases_of, evidence_section
 from platform.reports.guarantee import odds_section, right_guesses, unit_section
 from platform.reports.hazards import hazards_section
-from platform.reports.limits import composition_section, limits_section
-from platform.reports.log import log_section
 from platform.reports.log_view import LogView
-from platform.reports.provenance import provenance_section
+from platform.reports.numbers import points_text, share_text
 from platform.reports.releases import releases_section
 from platform.reports.spending import spending_section
 from platform.reports.subject import Subject
 from platform.reports.trust import trust_section
-from platform.reports.usefulness import usefulness_section
 from platform.reports.warnings import report_warnings
 from platform.rounds.documents import ADVERSARIES
+from privacy import MechanismFacts
 
 SCHEMA_VERSION = 1
+
+LAWS: Final = {
+    "gaussian": "Gaussian, drawn in floating point",
+    "discrete_gaussian": "discrete Gaussian, drawn as integers on a grid",
+    "skellam": "Skellam, drawn as integers on a grid",
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,4 +137,574 @@ def _lead(subject: Subject, made: str) -> Facts:
             ("Mechanism", words(subject.facts.name)),
             ("Made", words(made)),
         )
+    )
+
+
+def comparison_section(subject: Subject, others: Sequence[Subject]) -> Section:
+    """Return the runs side by side.
+
+    Args:
+        subject: The run that the document is about.
+        others: The runs beside it, at least one.
+    """
+    return Section("comparison", "Beside other runs", tuple(_comparison(subject, others)))
+
+
+def _comparison(subject: Subject, others: Sequence[Subject]) -> Iterator[Block]:
+    for other in others:
+        differ = differences(subject, other)
+        if differ:
+            yield paragraph(
+                f"The epsilons of this run and of {other.run_id} are not directly comparable: "
+                f"{'; '.join(differ)}."
+            )
+        else:
+            yield paragraph(
+                f"This run and {other.run_id} have the same unit, relation and delta, so their "
+                "epsilons may be compared adversary by adversary. They are spent side by side "
+                "where the same people's data are in both."
+            )
+    yield Table(
+        "This run first, then the others",
+        (
+            "Run",
+            "Status",
+            "Unit, relation, delta",
+            *(f"Epsilon, {name}" for name in ADVERSARIES),
+            "Right guesses of 100 against the server, at most",
+            "Mean accuracy",
+            "Worst client",
+        ),
+        tuple(_row(one) for one in (subject, *others)),
+    )
+
+
+def differences(one: Subject, other: Subject) -> list[str]:
+    """Return in what two runs differ so that their epsilons are not comparable."""
+    pairs = {
+        "unit": (one.facts.unit or "none", other.facts.unit or "none"),
+        "relation": (_relation(one), _relation(other)),
+        "delta": (f"{one.delta:g}", f"{other.delta:g}"),
+    }
+    return [
+        f"{name} {mine} here, {theirs} there"
+        for name, (mine, theirs) in pairs.items()
+        if mine != theirs
+    ]
+
+
+def _relation(subject: Subject) -> str:
+    return subject.agreed.config.relation if subject.facts.claims else "none"
+
+
+def _row(subject: Subject) -> tuple[Words, ...]:
+    return (
+        words(subject.run_id),
+        words(subject.agreed.records.run.status),
+        words(f"{subject.facts.unit or 'none'}, {_relation(subject)}, {subject.delta:g}"),
+        *(words(subject.epsilon(name)) for name in ADVERSARIES),
+        words(right_guesses(subject, "server") or "not known yet"),
+        _accuracy(subject, "mean"),
+        _accuracy(subject, "worst"),
+    )
+
+
+def _accuracy(subject: Subject, which: str) -> Words:
+    value = None if subject.summary is None else subject.summary["final"]["accuracy"][which]
+    if value is None:
+        return words("not measured")
+    return words(Figure(share_text(value), value, subject.stated(f"final.accuracy.{which}")))
+
+
+def log_section(subject: Subject) -> Section:
+    """Return head of the log, digests and versions."""
+    return Section("log", "Audit log and versions", tuple(_log(subject)))
+
+
+def _log(subject: Subject) -> Iterator[Block]:
+    records = subject.agreed.records
+    head, run = records.head, records.run
+    text = f"{head.count}:{head.hash}"
+    checking = f"python -m platform.coordinator audit verify --run {run.run_id} --head {text}"
+    basis = Basis(
+        what="the run's whole audit log, each entry hashed with the one before",
+        run_id=run.run_id,
+        entries=(head.count,),
+        check=checking,
+    )
+    yield Facts(
+        (
+            ("Head of the run's log", words(Figure(text, text, basis))),
+            *_over_all_runs(subject),
+            ("Digest of the configuration", words(run.config_digest)),
+            ("Status of the run", words(run.status)),
+        )
+    )
+    yield paragraph(
+        "Records were compared before this document was made: ledger, rounds, audit log, run "
+        "folder and, in a simulation, the clients' own ledgers agree. Kept with somebody else, "
+        "the head shows later that nothing before it was changed, removed or cut."
+    )
+    versions = _versions(run.versions_json)
+    if versions:
+        yield Table(
+            "What ran",
+            ("Part", "Version"),
+            tuple((words(name), words(text)) for name, text in versions),
+        )
+
+
+def _over_all_runs(subject: Subject) -> Iterator[tuple[str, Words]]:
+    log = subject.log
+    if log is None:
+        yield "Log over all runs", words("nobody read it")
+        return
+    basis = Basis(
+        what="all leaves of the log, recomputed from their rows, and every head that was kept",
+        run_id=subject.run_id,
+        check="python -m platform.coordinator audit verify",
+    )
+    size = Figure(str(log.size), log.size, basis)
+    yield "Log over all runs", words(size, f" leaves, root {log.root}")
+    if log.is_signed:
+        yield "Heads signed by", words(f"{log.key}; {log.heads} are kept beside the database")
+    else:
+        yield "Heads signed by", words("nobody: no head is signed by a key that is known")
+
+
+def _versions(stored: str) -> list[tuple[str, str]]:
+    try:
+        found = json.loads(stored)
+    except (ValueError, RecursionError):
+        return []
+    if not isinstance(found, dict):
+        return []
+    return [(str(name), "unknown" if text is None else str(text)) for name, text in found.items()]
+
+
+def provenance_section(subject: Subject) -> Section:
+    """Return where data came from, and how they are kept."""
+    return Section(
+        "data", "Where the data came from, security, retention", tuple(_provenance(subject))
+    )
+
+
+def _provenance(subject: Subject) -> Iterator[Block]:
+    config = subject.agreed.config
+    task = config.task
+    model = "none" if task.model is None else task.model.name
+    pretrained = "" if task.model is None else task.model.pretrained or "the weights it ships with"
+    yield Facts(
+        (
+            ("Data set", words(f"{task.dataset}: {_origin(task.dataset)}")),
+            ("Clients", words(_clients(subject))),
+            ("Public data", words(_public(subject))),
+            ("Pretrained model", words(f"{model}{', ' if pretrained else ''}{pretrained}")),
+            ("Run created", words(subject.agreed.records.run.created)),
+        )
+    )
+    yield paragraph(
+        "Open: by what right the data were collected, with whose consent, and whether fewer would "
+        "have done, is in no record of a run. Whoever operates it has to say."
+    )
+    yield bullets(*_security(subject), *_retention(subject))
+
+
+def _origin(name: str) -> str:
+    for info in dataset_infos():
+        if info.name == name:
+            return f"{info.title}; {info.source}"
+    return "unknown to this version of the program"
+
+
+def _clients(subject: Subject) -> str:
+    config = subject.agreed.config
+    if subject.is_simulated:
+        return (
+            f"{config.task.clients}, simulated in one process from one data set, dealt out as "
+            f"{config.task.partition.kind}; nobody's data were protected from the experimenter"
+        )
+    return (
+        f"{config.task.clients}, each a process with data of its own, which do not leave it but "
+        "as the releases above"
+    )
+
+
+def _public(subject: Subject) -> str:
+    section = subject.agreed.config.public_data
+    if section is None:
+        return "none was declared"
+    name = section.dataset or subject.agreed.config.task.dataset
+    return f"{name}, declared public by whoever wrote the configuration, which nobody can check"
+
+
+def _security(subject: Subject) -> Iterator[str]:
+    yield (
+        "Security at rest: database, stores and run folders are readable by their owner's account "
+        "only. They are not encrypted by this program: disks, backups and whoever administers the "
+        "machine are the operator's to secure."
+    )
+    if subject.is_simulated:
+        yield "Security on the way: there was no way; all clients were in one process."
+    else:
+        yield (
+            "Security on the way: messages travel over the transport that was set up for this "
+            "federation; which one, and its certificates, is in no record of the run."
+        )
+    yield (
+        "Access: whoever may read the coordinator's database reads pseudonyms, charges and who "
+        "took part. Who that is, is the operator's to say."
+    )
+
+
+def _retention(subject: Subject) -> Iterator[str]:
+    yield (
+        "Kept for good: ledger, audit log, rounds, and the newest two states of the model. "
+        "Ledger rows are never deleted, as what was released cannot be taken back."
+    )
+    yield (
+        "Deleted when a round is committed: what the coordinator had received at each stage. A "
+        "client's data stay where they were; features that a frozen model made of them stay in "
+        "its cache, in the clear, until `cache clear` or until room is needed."
+    )
+    generations = subject.agreed.config.pool.generations
+    if subject.agreed.records.generations or any(r.channel == "pool" for r in subject.rows):
+        yield (
+            f"The pool: entries live for {generations} generation"
+            f"{'' if generations == 1 else 's'}, and are deleted by whole generations."
+        )
+    yield (
+        "A client that leaves for good takes its data with it and has its pool generations "
+        "erased; what it released before stays in the model and in its ledger."
+    )
+
+
+def usefulness_section(subject: Subject) -> Section:
+    """Return what was learnt, for whom."""
+    return Section("use", "What the run was good for", tuple(_usefulness(subject)))
+
+
+def _usefulness(subject: Subject) -> Iterator[Block]:
+    if subject.summary is None:
+        yield paragraph("The run has not finished, so nothing final was measured.")
+        return
+    summary = subject.summary
+    final = summary["final"]
+    if subject.is_simulated:
+        yield paragraph(
+            "These numbers are exact, as an experimenter sees them who holds all the data of a "
+            "simulation. They carry no noise and are in no ledger."
+        )
+    yield Facts(
+        (
+            ("Method and data", words(f"{summary['method']} on {summary['dataset']}")),
+            ("Measured on", words(_measured_on(summary))),
+            ("Mean over clients", _share(subject, final["accuracy"], "mean")),
+            ("Worst client", _share(subject, final["accuracy"], "worst")),
+            ("Spread over clients (standard deviation)", _share(subject, final["accuracy"], "std")),
+            ("Gain over each client alone", _points(subject, "gain_over_local")),
+            ("Worth of sharing", _points(subject, "worth_of_sharing")),
+        )
+    )
+    yield paragraph(
+        "Gain over each client alone is what the federation brought beyond clients that train by "
+        "themselves, with the same method and as many steps. Worth of sharing compares with the "
+        "same run in which every upload is zero. The worst client is shown because noise weighs "
+        "most on those who are few: a mean can hide them."
+    )
+    plot = _plot(subject)
+    if plot is not None:
+        yield plot
+
+
+def _measured_on(summary: Mapping[str, Any]) -> str:
+    told = summary.get("evaluation", {})
+    return "; ".join(str(text) for text in told.values()) or "each client's own test examples"
+
+
+def _share(subject: Subject, accuracy: Mapping[str, Any], which: str) -> Words:
+    value = accuracy[which]
+    if value is None:
+        return words("not measured here: it is known to the clients only")
+    return words(Figure(share_text(value), value, subject.stated(f"final.accuracy.{which}")))
+
+
+def _points(subject: Subject, field: str) -> Words:
+    value = None if subject.summary is None else subject.summary[field]
+    if value is None:
+        return words("not measured in this run")
+    return words(Figure(points_text(value), value, subject.stated(field)))
+
+
+def _plot(subject: Subject) -> Plot | None:
+    found = [d for d in subject.trained if d["accuracy"]["mean"] is not None]
+    if len(found) < 2:
+        return None
+    lines = tuple(
+        Line(label, tuple((float(d["round"]), float(d["accuracy"][which])) for d in found))
+        for label, which in (("mean over clients", "mean"), ("worst client", "worst"))
+    )
+    ends = "; ".join(f"{line.label}: {share_text(line.points[-1][1])}" for line in lines)
+    return Plot(
+        title="Accuracy, round by round",
+        says=f"Accuracy after the last round shown: {ends}.",
+        across="Round",
+        up="Accuracy",
+        lines=lines,
+        percent=True,
+    )
+
+
+def construction_section(subject: Subject) -> Section:
+    """Return how the noise comes about."""
+    return Section(
+        "construction",
+        "Mechanism, randomness, floating point, side channels",
+        tuple(_construction(subject)),
+    )
+
+
+def _construction(subject: Subject) -> Iterator[Block]:
+    config = subject.agreed.config
+    mechanism = config.mechanism
+    yield Facts(
+        (
+            ("Mechanism", words(f"{mechanism.name}: {_where(mechanism.facts)}")),
+            ("Law of the noise", words(_law(config.noise_distribution))),
+            ("Randomness of the noise", words(_source(subject))),
+            ("Keys and masks", words("always the operating system's entropy")),
+            ("Floating point", words(_arithmetic(config.noise_distribution))),
+            ("Clipping", words(_clipping(subject))),
+            ("Sampling counted on", _sampling(subject)),
+        )
+    )
+    yield bullets(*_side_channels(subject))
+
+
+def _where(facts: MechanismFacts) -> str:
+    if not facts.claims:
+        return "no noise anywhere"
+    if facts.is_in_steps:
+        return "noise in every local training step, on the client"
+    if facts.is_shared_out:
+        return "every client adds a share of the noise, and only a sum has enough of it"
+    if facts.is_bare_to_server:
+        return "the coordinator adds noise to the sum, having seen it without"
+    return "every client adds all of the noise to its clipped upload"
+
+
+def _law(distribution: str | None) -> str:
+    return "none" if distribution is None else LAWS[distribution]
+
+
+def _source(subject: Subject) -> str:
+    if not subject.facts.claims:
+        return "none is needed"
+    if subject.agreed.config.privacy.noise_source == "seeded":
+        return (
+            "a seed that stands in the configuration: whoever has it can compute the noise and "
+            "take it off again, so it protects nobody"
+        )
+    return "the operating system's entropy"
+
+
+def _arithmetic(distribution: str | None) -> str:
+    if distribution is None:
+        return "there is no noise that its lowest bits could betray"
+    if distribution == "gaussian":
+        return (
+            "not covered: floating-point noise is not a real Gaussian, and the lowest bits of a "
+            "noised number may tell of the number without noise"
+        )
+    return "covered: noise and what it is added to are integers, and samplers are exact"
+
+
+def _clipping(subject: Subject) -> str:
+    facts, section = subject.facts, subject.agreed.config.privacy
+    if facts.is_in_steps:
+        return f"each record's gradient to {section.per_sample_clipping_norm:g}"
+    if not facts.claims:
+        return "none"
+    adaptive = section.adaptive_clipping is not None
+    how = ", then following a noised quantile that is charged with the upload" if adaptive else ""
+    return f"each client's whole upload to {section.clipping_norm:g}{how}"
+
+
+def _sampling(subject: Subject) -> Words:
+    if subject.summary is not None:
+        return words(str(subject.summary["sampling"] or "none"))
+    return words("see the kinds of release")
+
+
+def _side_channels(subject: Subject) -> Iterator[str]:
+    if subject.facts.unit == "client":
+        yield (
+            "Failures: whatever fails inside a client between its data and its upload becomes the "
+            "zero vector, noised and charged like any other, so that nobody sees who failed."
+        )
+    elif subject.facts.unit == "record":
+        yield "Failures: a record that is not finite counts as zero inside the noised sum."
+    else:
+        yield "Failures: a client that fails says so, and who fails may tell of its data."
+    yield (
+        "Timing, memory, power and crashes of native code: not covered. Python cannot reliably "
+        "erase secrets from memory."
+    )
+    yield ("Who sends how much and when is not hidden; neither is a client that is late or silent.")
+    origin = subject.method_origin
+    if origin is not None:
+        yield (
+            f"The method {subject.agreed.config.method.name!r} is code from outside this package "
+            f"({origin}); that it keeps to its side of the interface is not this package's word."
+        )
+
+
+def limits_section(subject: Subject) -> Section:
+    """Return what is not protected."""
+    return Section(
+        "limits",
+        "What is not protected",
+        (
+            paragraph("No epsilon in this document bounds the following, but where it says so."),
+            bullets(
+                *_what_is_seen(subject),
+                *_what_was_chosen(subject),
+                *_pool(subject),
+                *_the_rest(subject),
+            ),
+        ),
+    )
+
+
+def _what_is_seen(subject: Subject) -> Iterator[str]:
+    facts = subject.facts
+    if facts.claims:
+        yield (
+            "Sizes: how many examples a client has is not sent, as all weigh alike here; how many "
+            "clients there are is public."
+        )
+    else:
+        yield (
+            "Sizes: clients weigh by their number of examples, which sums tell of; how many "
+            "clients there are is public."
+        )
+    who = (
+        "who was drawn is the coordinator's secret, and the observer's epsilon counts on it"
+        if any(row.cohort_kind is not None for row in subject.rows)
+        else "who takes part in which round is known to the server, and partly to others"
+    )
+    yield f"Participation: {who}. Patterns of it over rounds may single somebody out."
+    yield (
+        "Timing: how long a client takes, whether it is late or lost, memory and power are not "
+        "hidden; nor is who sends how much when on the network."
+    )
+
+
+def _what_was_chosen(subject: Subject) -> Iterator[str]:
+    yield (
+        "Tuning: settings such as learning rate, clipping norm, rounds or the method itself may "
+        "have been chosen by trying them out on the same data. Each such trial is a use of the "
+        "data that no ledger here counts, unless it is a run of its own with its own charge."
+    )
+    evaluation = subject.agreed.config.evaluation
+    if evaluation.selection == "last":
+        yield "Selection: none was made; the model is the last round's."
+    elif evaluation.release == "noised":
+        yield (
+            "Selection: a round is named as best by noised accuracies that are charged with the "
+            "uploads; choosing among them costs nothing more."
+        )
+    else:
+        yield (
+            "Selection: a round is named as best by exact accuracies of the clients' validation "
+            "data. That choice tells of these data and no noise covers it."
+        )
+    if subject.is_simulated:
+        yield (
+            "Accuracies in this document are exact, as only an experimenter with all the data "
+            "sees them. Who publishes them releases them without noise."
+        )
+
+
+def _pool(subject: Subject) -> Iterator[str]:
+    if any(row.channel == "pool" for row in subject.rows) or _has_pool(subject):
+        yield (
+            "The expert pool is linkable: to server and peers its entries can be told apart, and "
+            "who knows something of a client may find its entry; only epsilon bounds what it "
+            "tells."
+        )
+        yield _linking(subject)
+
+
+def _linking(subject: Subject) -> str:
+    if subject.agreed.config.privacy.noise_source == "os":
+        return (
+            "Of the coordinator's disk, after the fact, it is claimed that no row ties a pool "
+            "entry to its client better than chance; that is a claim about linking, not an epsilon."
+        )
+    return "With seeded randomness nothing is claimed of the coordinator's disk either."
+
+
+def _has_pool(subject: Subject) -> bool:
+    warnings = () if subject.summary is None else subject.summary["warnings"]
+    return any(text.startswith("expert pool:") for text in warnings)
+
+
+def _the_rest(subject: Subject) -> Iterator[str]:
+    yield (
+        "Inference from the population: a good model tells what is true of many, and so of one "
+        "who is like them, whether or not that one took part."
+    )
+    yield (
+        "A client's own machine: its data, personal state and failures lie there in the clear, "
+        "for whoever may read its files."
+    )
+    if subject.terms is not None and not subject.facts.claims:
+        yield (
+            "Sums of several rounds or runs may be subtracted from each other, and a server may "
+            "choose the models it sends so that sums tell more; masks do not prevent either."
+        )
+    if subject.agreed.config.privacy.subspace != "none":
+        yield (
+            "The directions that uploads live in, and their number, count as fixed in advance; "
+            "that they were not tried out on these data is nobody's record."
+        )
+
+
+def composition_section(subject: Subject) -> Section:
+    """Return what is counted together, and what may be done with results for free."""
+    config = subject.agreed.config
+    retries = (
+        "An attempt that failed stays charged where anything may have left a client; a new one "
+        "draws new noise and is charged again. A message sent again byte by byte is free."
+    )
+    source = config.phase_two_of
+    return Section(
+        "composition",
+        "Composition, and what may be done with the results",
+        (
+            paragraph(
+                "All rounds, attempts and channels of the run are composed into the epsilons above "
+                "by the named accountant. That holds although what is sent in one round depends "
+                "on the results of those before. Units are compared one by one: the run's epsilon "
+                "is the largest over clients, not a sum over them."
+            ),
+            bullets(
+                retries,
+                "Whatever is computed from released results alone (the final model, its exports, "
+                "predictions, this document's epsilons) is post-processing and costs nothing.",
+                "Whatever uses the clients' data once more (another run, another phase that "
+                "releases, tuning) is not, and adds to what they have spent.",
+                "Other releases of the same data, by other means and without noise, are not made "
+                "safer by this run.",
+                *(
+                    ()
+                    if source is None
+                    else (
+                        f"This is the second phase of run {source}: it released nothing itself, "
+                        "and its epsilons are that run's.",
+                    )
+                ),
+            ),
+        ),
     )

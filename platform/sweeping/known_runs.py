@@ -17,7 +17,7 @@ from platform.disk.files import open_lock
 from platform.disk.opening import database_file, is_there, open_existing
 from platform.disk.transactions import mark_interrupted
 from platform.errors import ConfigError, RecordsDisagree
-from platform.results.finding import KnownRun, runs_by_cell
+from platform.results.reading import KnownRun, runs_by_cell
 from storage import StorageError
 from storage.files import make_folder
 

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
+from platform.experiment.optimisers import optimizer_words
 from platform.experiment.selection import PROTOCOLS
 from platform.results.statistics import (
     HELD_OUT,
@@ -24,7 +25,6 @@ from platform.results.statistics import (
 from platform.rounds.documents import ADVERSARIES
 from platform.sweeping.grid import Cell, Grid
 from platform.sweeping.tidy import BEST, LAST, NEW_CLIENTS, PRIVACY, SELECTIONS, Record, score
-from platform.sweeping.training_notes import training_notes
 
 MEASURES: Final = {
     "client_mean": (("local", "accuracy"),),
@@ -351,3 +351,24 @@ def shown_number(number: Number) -> str:
     if deviation is not None:
         text += f" ± {100 * deviation:.2f}"
     return f"{text} (n={len(number.spread.values)})" if number.missing else text
+
+
+def training_notes(records: Sequence[Record]) -> tuple[str, ...]:
+    """Return a line for each optimiser, beginning with whose it is where there are several."""
+    runs: dict[str, list[Record]] = {}
+    for record in records:
+        runs.setdefault(optimizer_words(record.training), []).append(record)
+    if len(runs) == 1:
+        return tuple(runs)
+    return tuple(f"{'; '.join(_names(of, records))}: {words}" for words, of in runs.items())
+
+
+def _names(of: Sequence[Record], records: Sequence[Record]) -> list[str]:
+    """Return whose runs these are: a method's name alone where all its runs are among them."""
+    others = {record.method for record in records if record not in of}
+    return list(dict.fromkeys(r.method if r.method not in others else _whole(r) for r in of))
+
+
+def _whole(record: Record) -> str:
+    values = "".join(f", {key}={value}" for key, value in record.axes)
+    return f"{record.method} in {record.config}{values}"

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from platform.cli import app, client_app
-from platform.cli.conducting import federate, federate_again
+from platform.cli.running import federate, federate_again
 from platform.cli.serving import serve_command
 from platform.holder.host import Host
 from platform.relay import __main__ as relaying

@@ -17,7 +17,7 @@ import pytest
 from platform.agreement.checking import faults_of
 from platform.bootstrap.federating import Reaching
 from platform.cli import serving
-from platform.cli.conducting import FederationLines, FederationScreen
+from platform.cli.running import FederationLines, FederationScreen
 from platform.disk.files import write_bytes
 from platform.disk.opening import open_existing
 from platform.errors import PlatformError, RunStopped, Unwritable

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from platform.agreement.budgets import read_budget
-from platform.cli.log_views import read_log
+from platform.cli.privacy_reports import read_log
 from platform.disk.opening import open_existing
 from platform.reports import Report, budget_report
 from platform.reports.blocks import Bullets, Facts, Figure, Paragraph, Section, Table, text_of

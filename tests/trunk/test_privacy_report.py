@@ -13,8 +13,8 @@ from platform.agreement.budgets import read_budget
 from platform.disk.opening import open_existing
 from platform.reports.blocks import Facts, Figure, Line, Paragraph, Plot, Table, text_of
 from platform.reports.evidence import bases_of
+from platform.reports.html_pages import HEIGHT, WIDTH, canvas
 from platform.reports.numbers import epsilon_text, of_a_hundred, ranges
-from platform.reports.plots import HEIGHT, WIDTH, canvas
 from platform.reports.subject import Subject
 from platform.reports.trust import trust_section
 from tests.trunk._reports import (

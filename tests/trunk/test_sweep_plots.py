@@ -13,8 +13,7 @@ from platform.pictures.canvas import Picture
 from platform.pictures.cells import CellPicture
 from platform.pictures.dots import DotPicture
 from platform.pictures.lines import LinePicture
-from platform.results.comparisons import file_names, sweep_pictures
-from platform.results.naming import line_names
+from platform.results.comparisons import file_names, line_names, sweep_pictures
 from platform.results.numbers import RunNumbers
 from platform.results.statistics import Label
 from platform.results.writing import files_of, write_pictures

@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 from rich.cells import cell_len
 
-from platform.cli.output import console, size, table
-from platform.cli.sheets import fitting, shape_of
+from platform.cli.output import console, fitting, shape_of, size, table
 from platform.cli.watching import heading, round_line
 from tests.trunk._runs import NONE, SMALL, Command, Finished, Storage
 from tests.trunk._widths import COORDINATOR, cut_words, in_pipe, in_terminal, too_wide

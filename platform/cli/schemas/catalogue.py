@@ -8,18 +8,23 @@ from typing import Any, Final
 
 from methods.interface.registry import MethodInfo
 from platform.cli.ending import Failure
-from platform.cli.schemas import listing_runs, privacy_report, reading, runs, trying
+from platform.cli.output import console, print_json, table
+from platform.cli.schemas import reading, runs, trying
+from platform.cli.schemas.runs import EPSILON_SO_FAR
 from platform.cli.schemas.shapes import (
     BOOLEAN,
     COUNT,
+    NUMBER,
     SHARE,
     SPENT,
     TEXT,
     TIME,
     Shape,
+    choice,
     derived,
     either,
     listing,
+    mapping,
     nullable,
     record,
 )
@@ -31,9 +36,129 @@ from platform.holder.budget import Spending
 from platform.holder.checking import Check
 from platform.holder.leaving import Leaving
 from platform.relay.packets import ClientStatus
+from platform.rounds.documents import ADVERSARIES
 
 DIALECT: Final = "https://json-schema.org/draft/2020-12/schema"
 PROGRAMS: Final = ("coordinator", "client")
+
+_WHATEVER: Final[Shape] = {"description": "A setting's value, of the configuration's own type."}
+_LISTED: Final = listing(
+    record(
+        {
+            **{name: TEXT for name in ("run", "config", "status")},
+            "pruned": BOOLEAN,
+            "created": TIME,
+            "rounds": COUNT,
+            "planned_rounds": nullable(COUNT),
+            "phase_two_of": nullable(TEXT),
+            "method": nullable(TEXT),
+            "dataset": nullable(TEXT),
+            "accuracy": nullable(SHARE),
+            "epsilon": nullable(EPSILON_SO_FAR),
+            "problem": nullable(TEXT),
+        }
+    )
+)
+_PRUNED: Final = record(
+    {
+        "runs": listing(
+            record(
+                {
+                    "run_id": TEXT,
+                    "status": TEXT,
+                    "states": listing(COUNT),
+                    "generations": listing(COUNT),
+                    "clients": COUNT,
+                    "is_pruned": BOOLEAN,
+                }
+            )
+        ),
+        "erased": BOOLEAN,
+        "bytes_freed": {"type": "integer"},
+    },
+    about="With --prune: what would be erased, or was.",
+)
+RUNS: Final[Shape] = {"anyOf": [_LISTED, _PRUNED]}
+COMPARED: Final = record(
+    {
+        "runs": listing(
+            record(
+                {
+                    **{name: TEXT for name in ("run", "status", "method", "dataset", "mechanism")},
+                    "rounds": COUNT,
+                    "accuracy": record(
+                        {name: nullable(SHARE) for name in ("mean", "weighted", "std", "worst")}
+                    ),
+                    "gain_over_local": nullable(NUMBER),
+                    "epsilon": EPSILON_SO_FAR,
+                    "unit": nullable(TEXT),
+                    "relation": nullable(TEXT),
+                    "delta": SHARE,
+                }
+            )
+        ),
+        "differences": mapping(mapping(_WHATEVER)),
+        "epsilons_differ_in": listing(TEXT),
+    }
+)
+PLOTTED: Final = record({"files": listing(TEXT), "missing": mapping(TEXT)})
+STARTED: Final = record({"written": listing(TEXT), "next": TEXT})
+
+_TEXTS: Final = listing(TEXT)
+_NUMBER: Final[Shape] = {"type": "integer", "minimum": 1}
+_VALUE: Final = nullable(either(NUMBER, {"const": "inf"}))
+_HEAD: Final[Shape] = {
+    "description": "The head of an audit log: how many entries, and the last one's digest.",
+    "type": "string",
+    "pattern": "^[0-9]+:[0-9a-f]{64}$",
+}
+_FIGURE: Final = record(
+    {"text": TEXT, "value": either(_VALUE, _HEAD), "rests_on": _NUMBER},
+    about="A number in the text, and the number of what it rests on.",
+)
+_WORDS: Final = either(TEXT, record({"text": TEXT, "numbers": listing(_FIGURE)}))
+_FACTS: Final = record(
+    {"kind": choice("facts"), "rows": listing(record({"term": TEXT, "is": _WORDS}))}
+)
+_LINE: Final = record({"label": TEXT, "points": listing(listing(NUMBER))})
+_BLOCK: Final = either(
+    record({"kind": choice("paragraph"), "text": _WORDS}),
+    record({"kind": choice("list"), "items": listing(_WORDS)}),
+    _FACTS,
+    record(
+        {
+            "kind": choice("table"),
+            "caption": TEXT,
+            "columns": _TEXTS,
+            "rows": listing(listing(_WORDS)),
+            "anchors": _TEXTS,
+        }
+    ),
+    record({"kind": choice("plot"), "title": TEXT, "says": TEXT, "lines": listing(_LINE)}),
+)
+_BASIS: Final = record(
+    {
+        "number": _NUMBER,
+        "what": TEXT,
+        "run": nullable(TEXT),
+        "rows": listing(record({"round": COUNT, "attempt": COUNT, "channel": TEXT})),
+        "pseudonyms": nullable(_TEXTS),
+        "audit_entries": listing(COUNT),
+        "command": nullable(TEXT),
+    }
+)
+PRIVACY_REPORT: Final = record(
+    {
+        "warnings": _TEXTS,
+        "schema_version": choice(1),
+        "run_id": TEXT,
+        "title": TEXT,
+        "lead": _FACTS,
+        "right_guesses_of_100_at_most": record({name: _VALUE for name in ADVERSARIES}),
+        "sections": listing(record({"anchor": TEXT, "title": TEXT, "blocks": listing(_BLOCK)})),
+        "rests_on": listing(_BASIS),
+    }
+)
 
 
 @dataclass(frozen=True)
@@ -84,10 +209,10 @@ _SIMPLE: Final = (
     _plain("coordinator.sweep", runs.SWEEP),
     _plain("coordinator.report", either(runs.SUMMARY, runs.UNFINISHED, reading.EVENTS)),
     _plain("coordinator.budget", either(reading.RUN_BUDGET, reading.BUDGETS)),
-    _plain("coordinator.runs", listing_runs.RUNS),
-    _plain("coordinator.compare", listing_runs.COMPARED),
-    _plain("coordinator.plot", listing_runs.PLOTTED),
-    _plain("coordinator.new.method", listing_runs.STARTED),
+    _plain("coordinator.runs", RUNS),
+    _plain("coordinator.compare", COMPARED),
+    _plain("coordinator.plot", PLOTTED),
+    _plain("coordinator.new.method", STARTED),
     _plain("coordinator.audit.query", reading.ENTRIES),
     _plain("coordinator.audit.verify", reading.VERIFIED),
     _plain("coordinator.audit.head", reading.HEAD),
@@ -137,7 +262,7 @@ SCHEMAS: Final[Mapping[str, Published]] = {
     "privacy-report": Published(
         "A run's privacy budget report, which `report` of the coordinator makes of it under "
         "--format json",
-        _constant(privacy_report.PRIVACY_REPORT),
+        _constant(PRIVACY_REPORT),
     ),
     "federation-line": Published(
         "A line that `run` prints under --json where clients are processes of their own",
@@ -193,3 +318,23 @@ def schema_of(name: str) -> dict[str, Any]:
         "title": found.title,
         **found.shape(),
     }
+
+
+def schemas_command(name: str | None, *, as_json: bool) -> None:
+    """Print one schema as JSON, or the names of all.
+
+    Args:
+        name: Of the schema; None for the list.
+        as_json: Whether the list is JSON too.
+
+    Raises:
+        ConfigError: If there is none of this name.
+    """
+    if name is not None:
+        print_json(schema_of(name))
+        return
+    titles = [(each, found.title) for each, found in sorted(SCHEMAS.items())]
+    if as_json:
+        print_json([{"name": each, "title": title} for each, title in titles])
+    else:
+        console().print(table(None, ("schema", "what it is of"), titles))
