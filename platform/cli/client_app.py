@@ -225,7 +225,7 @@ def receipts_verify(
     With CONFIG the client's own ledger is held against them as well. With --compare the signed
     heads of equal size are compared; where two files have none in common, the exit code is 3 too.
     """
-    from platform.cli.holder import verify_receipts
+    from platform.cli.receipts import verify_receipts
 
     verify_receipts(source, compare or [], key, uploads=upload or [], as_json=as_json)
 
@@ -237,7 +237,7 @@ def receipts_export(
     as_json: Json = False,
 ) -> None:
     """Write all receipts to a file: charges, proofs and signed heads, and nothing of the data."""
-    from platform.cli.holder import export_receipts
+    from platform.cli.receipts import export_receipts
 
     export_receipts(config, file, as_json=as_json)
 

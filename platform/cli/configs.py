@@ -1,4 +1,4 @@
-"""`configs`: which configurations are packaged, what one says in full, and which keys there are."""
+"""`methods`, and `configs`: those that are packaged, one in full, and which keys there are."""
 
 from __future__ import annotations
 

@@ -180,12 +180,12 @@ def size(value: int | None) -> str:
 
 @dataclass(frozen=True)
 class Sheet:
-    """A table that is laid out when it is printed: no word is cut while there is room for all of it.
+    """A table that is laid out when it is printed; no word is cut while there is room for it.
 
-    It is tried in five shapes, from one line a row to one line a value: all columns side by side;
-    the first above the others, as a name of thirty letters takes much of a line; the last below
-    them, where it holds sentences; both; and every value beside its column's name. Only a word that
-    is longer than a line by itself is cut.
+    Five shapes are tried, from one line a row to one line a value: all columns side by side; the
+    first above the others, as a name of thirty letters takes much of a line; the last below them,
+    where it holds sentences; both; and every value beside its column's name. Only a word that is
+    longer than a line by itself is cut.
 
     Attributes:
         title: Above it, None for none.

@@ -12,12 +12,7 @@ from typing import Any
 import typer
 
 from platform.bootstrap import Surroundings, create_run, reopen_run, stored_config
-from platform.bootstrap.federating import (
-    Reaching,
-    new_federation,
-    reopened_federation,
-    through_hub,
-)
+from platform.bootstrap.federating import Reaching, new_federation, reopened_federation, through_hub
 from platform.cli import exit_codes
 from platform.cli.access import resolve_run
 from platform.cli.interrupting import ended_run, finding, interruptible

@@ -23,12 +23,7 @@ from platform.reports.blocks import (
     paragraph,
     words,
 )
-from platform.reports.empirical import (
-    SeenChannel,
-    empirical_section,
-    refuted,
-    require_same_claim,
-)
+from platform.reports.empirical import SeenChannel, empirical_section, refuted, require_same_claim
 from platform.reports.evidence import bases_of, evidence_section
 from platform.reports.guarantee import odds_section, right_guesses, unit_section
 from platform.reports.hazards import hazards_section
@@ -101,15 +96,25 @@ def budget_report(
         odds_section(subject),
         spending_section(subject),
         releases_section(subject),
-        *([comparison_section(subject, others)] if others else []),
+        *(
+            [Section("comparison", "Beside other runs", tuple(_comparison(subject, others)))]
+            if others
+            else []
+        ),
         trust_section(subject),
         limits_section(subject),
         composition_section(subject),
-        construction_section(subject),
-        usefulness_section(subject),
-        provenance_section(subject),
+        Section(
+            "construction",
+            "Mechanism, randomness, floating point, side channels",
+            tuple(_construction(subject)),
+        ),
+        Section("use", "What the run was good for", tuple(_usefulness(subject))),
+        Section(
+            "data", "Where the data came from, security, retention", tuple(_provenance(subject))
+        ),
         empirical_section(subject, seen),
-        log_section(subject),
+        Section("log", "Audit log and versions", tuple(_log(subject))),
         hazards_section(subject),
     )
     bases = bases_of(sections)
@@ -138,16 +143,6 @@ def _lead(subject: Subject, made: str) -> Facts:
             ("Made", words(made)),
         )
     )
-
-
-def comparison_section(subject: Subject, others: Sequence[Subject]) -> Section:
-    """Return the runs side by side.
-
-    Args:
-        subject: The run that the document is about.
-        others: The runs beside it, at least one.
-    """
-    return Section("comparison", "Beside other runs", tuple(_comparison(subject, others)))
 
 
 def _comparison(subject: Subject, others: Sequence[Subject]) -> Iterator[Block]:
@@ -216,11 +211,6 @@ def _accuracy(subject: Subject, which: str) -> Words:
     return words(Figure(share_text(value), value, subject.stated(f"final.accuracy.{which}")))
 
 
-def log_section(subject: Subject) -> Section:
-    """Return head of the log, digests and versions."""
-    return Section("log", "Audit log and versions", tuple(_log(subject)))
-
-
 def _log(subject: Subject) -> Iterator[Block]:
     records = subject.agreed.records
     head, run = records.head, records.run
@@ -280,13 +270,6 @@ def _versions(stored: str) -> list[tuple[str, str]]:
     if not isinstance(found, dict):
         return []
     return [(str(name), "unknown" if text is None else str(text)) for name, text in found.items()]
-
-
-def provenance_section(subject: Subject) -> Section:
-    """Return where data came from, and how they are kept."""
-    return Section(
-        "data", "Where the data came from, security, retention", tuple(_provenance(subject))
-    )
 
 
 def _provenance(subject: Subject) -> Iterator[Block]:
@@ -379,11 +362,6 @@ def _retention(subject: Subject) -> Iterator[str]:
     )
 
 
-def usefulness_section(subject: Subject) -> Section:
-    """Return what was learnt, for whom."""
-    return Section("use", "What the run was good for", tuple(_usefulness(subject)))
-
-
 def _usefulness(subject: Subject) -> Iterator[Block]:
     if subject.summary is None:
         yield paragraph("The run has not finished, so nothing final was measured.")
@@ -452,15 +430,6 @@ def _plot(subject: Subject) -> Plot | None:
         up="Accuracy",
         lines=lines,
         percent=True,
-    )
-
-
-def construction_section(subject: Subject) -> Section:
-    """Return how the noise comes about."""
-    return Section(
-        "construction",
-        "Mechanism, randomness, floating point, side channels",
-        tuple(_construction(subject)),
     )
 
 
