@@ -230,6 +230,8 @@ def test_no_export_tells_who_was_drawn_or_how_many(
     truth = Truth.of(run)
     assert told_draws(run, exports) == []
     assert told_sizes(truth, exports) == []
+    # One for each plan and document, which nobody could try out.
+    assert len(truth.salts) == 2 * ROUNDS and {len(salt) for salt in truth.salts} == {64}
     for salt in truth.salts:
         for name, data in exports.items():
             assert salt.encode() not in data and bytes.fromhex(salt) not in data, name
