@@ -125,8 +125,8 @@ def report(lines: Sequence[Line]) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument("--canaries", type=int, default=sized(4000, 20))
-    parser.add_argument("--trainings", type=int, default=sized(2000, 20))
+    parser.add_argument("--canaries", type=int, default=sized(4000, 100))
+    parser.add_argument("--trainings", type=int, default=sized(2000, 100))
     parser.add_argument("--output", type=Path, default=RESULTS / "privacy-audit.md")
     options = parser.parse_args()
     lines: list[Line] = []
