@@ -305,6 +305,7 @@ def test_a_run_of_an_early_version_verifies_and_its_draws_are_withheld(
     with tarfile.open(VECTORS / "secret-cohorts.tar.xz") as archive:
         archive.extractall(tmp_path, filter="data")
     place = ("--storage", Storage(tmp_path / "runs").url)
+    assert sotto("upgrade", *place).code == 0
     verified = sotto("audit", "verify", *place, "--json")
     assert (verified.code, verified.document["log"]["size"]) == (0, 40)
     spent = sotto("report", "latest", *place, "--json").document["final"]["epsilon"]
