@@ -128,7 +128,8 @@ def _steps(repeats: int) -> TripTimes:
             losses.append(loss + objective.beta * kl)
         return torch.autograd.grad(torch.stack(losses).mean(), experts)
 
-    tokens = method.encoder._placeholders(CLASSES)
+    placeholders = "X " * method.encoder.context_tokens
+    tokens = backbone().embed_tokens([f"{placeholders}{name}." for name in CLASSES])
 
     def whole(prompt: Tensor) -> Tensor:
         start, rest = tokens.embeddings[:, :1], tokens.embeddings[:, 1 + len(prompt) :]

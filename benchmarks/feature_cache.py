@@ -23,10 +23,10 @@ from importlib.metadata import version
 from pathlib import Path
 
 import numpy as np
-from _sizes import sized
+from _sizes import SMALLEST, sized
 from PIL import Image, ImageDraw
 
-MODEL = sized("ViT-B-16", "ViT-S-32-alt")
+MODEL = sized("ViT-B-16", "sotto-tiny")
 SIZES = ((500, 375), (375, 500), (640, 480), (1024, 768), (300, 300))
 STEPS = (
     ("features", "features, first run"),
@@ -71,7 +71,7 @@ def measure(folder: Path, kind: str, threads: int) -> dict[str, float]:
     from platform.data.preparing import CHUNK
 
     torch.set_num_threads(threads)
-    backbone = load_backbone(MODEL, str(folder / "random.pt"))
+    backbone = load_backbone(MODEL, sized(str(folder / "random.pt"), None))
     paths = tuple(sorted(path.name for path in (folder / "images").iterdir()))
     images, cache = ImageFiles(folder / "images", paths), CacheFolder(folder / "cache", 20 * 2**30)
     loaded, started, worked = peak_gib(), time.perf_counter(), time.process_time()
@@ -106,7 +106,8 @@ def in_a_process(folder: Path, kind: str, threads: int) -> dict[str, float]:
 
 def report(folder: Path, count: int, threads: int) -> None:
     draw_images(folder / "images", count)
-    save_random_weights(folder / "random.pt")
+    if not SMALLEST:
+        save_random_weights(folder / "random.pt")
     size = sum(path.stat().st_size for path in (folder / "images").iterdir())
     packages = ("torch", "open_clip_torch", "numpy", "pillow")
     print(f"{count:,} JPEG files ({size / 1e6:.0f} MB), {MODEL}, {threads} threads.")

@@ -85,10 +85,11 @@ class Suite:
 def suites(dataset: str, shared: str, noise: str, **common: Any) -> Iterator[Suite]:
     """The general methods, and PM-MoE over each base."""
     settings = (*DATA[dataset], f"task.partition.shared_ratio={shared}", *NOISE[noise])
-    own = [f"{method}:method.{option}" for method in GENERAL for option in NETWORKS[dataset]]
-    own += [f"{m}:training.learning_rate={RATE}" for m in GENERAL if m in SLOW]
+    general = sized(GENERAL, ("fedavg",))
+    own = [f"{method}:method.{option}" for method in general for option in NETWORKS[dataset]]
+    own += [f"{m}:training.learning_rate={RATE}" for m in general if m in SLOW]
     where = (dataset, shared, noise)
-    yield suite_of(where, methods=sized(GENERAL, ("fedavg",)), settings=settings, own=own, **common)
+    yield suite_of(where, methods=general, settings=settings, own=own, **common)
     gated = (
         *(f"method.base_options.{option}" for option in NETWORKS[dataset]),
         *(f"method.top_k={TOP_K[shared]}", f"method.gate_rounds={GATE_ROUNDS}"),

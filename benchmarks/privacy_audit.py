@@ -20,9 +20,9 @@ from _sizes import RESULTS, sized
 from canary_runs import HEADING
 
 from platform.bootstrap import Surroundings, plan_run
+from platform.cli.drawing_audits import draw
 from platform.config import load_config
 from platform.privacy_auditing.audit import FAMILY_WISE_ERROR, AuditPlan, audit_run
-from platform.privacy_auditing.drawing import draw
 from platform.privacy_auditing.outcome import ChannelAudit
 from platform.rounds.observing import SilentObserver
 
@@ -125,8 +125,8 @@ def report(lines: Sequence[Line]) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument("--canaries", type=int, default=sized(4000, 20))
-    parser.add_argument("--trainings", type=int, default=sized(2000, 20))
+    parser.add_argument("--canaries", type=int, default=sized(4000, 100))
+    parser.add_argument("--trainings", type=int, default=sized(2000, 100))
     parser.add_argument("--output", type=Path, default=RESULTS / "privacy-audit.md")
     options = parser.parse_args()
     lines: list[Line] = []

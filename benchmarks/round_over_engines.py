@@ -224,7 +224,7 @@ def row(name: str, clients: int, part: str, seconds: list[float]) -> dict[str, s
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--engine", choices=ENGINES, default="local")
-    parser.add_argument("--clients", type=int, default=sized(10, 3))
+    parser.add_argument("--clients", type=int, default=sized(10, 5))
     parser.add_argument(
         "--rounds", type=int, default=sized(31, 2), help="the first of them is not counted"
     )

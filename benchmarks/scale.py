@@ -119,7 +119,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 if __name__ == "__main__":
     if SMALLEST:
-        for command in (["primitives"], ["simulate", "complete", "12"], ["page"]):
+        for command in (["primitives"], ["simulate", "regular", "30"], ["page"]):
             main(command)
     else:
         main()

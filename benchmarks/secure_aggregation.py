@@ -337,7 +337,7 @@ def scale(arguments: argparse.Namespace) -> None:
             threshold=found.threshold,
             corrupt=found.corrupt,
             degree=found.degree,
-            graph_seed=GRAPH_SEED,
+            graph_seed=GRAPH_SEED if found.degree else b"",
             smallest_sum=found.smallest_sum,
         )
         lost = dropouts_of(clients, arguments.dropouts)

@@ -51,9 +51,10 @@ def start(name: str, folder: Path) -> int:
     path = HERE / f"{name}.py"
     sys.argv = [str(path)]
     if re.search(r"^from benchmarks\.", path.read_text("utf-8"), re.MULTILINE):
-        return exit_code(lambda: runpy.run_module(f"benchmarks.{name}", run_name="__main__"))
+        module = partial(runpy.run_module, f"benchmarks.{name}", alter_sys=True)
+        return exit_code(partial(module, run_name="__main__"))
     sys.path.insert(0, str(HERE))
-    return exit_code(lambda: runpy.run_path(str(path), run_name="__main__"))
+    return exit_code(partial(runpy.run_path, str(path), run_name="__main__"))
 
 
 @pytest.mark.timeout(2 * LONGEST)

@@ -169,6 +169,7 @@ class Receipted(Owned, ClientBase):
 CLIENT_TABLES: tuple[type[Owned], ...] = (
     Identity,
     Personal,
+    Noise,
     ClientLedger,
     Tombstones,
     Sessions,

@@ -20,8 +20,8 @@ SECONDS = Path(__file__).with_name("slow_seconds.yaml")
 CORES = 2
 LONGEST = 600.0
 """Seconds that a shard may take on so many cores."""
-PART = 60.0
-"""Seconds of a part of a test's cases, which is put into one shard."""
+PART = 200.0
+"""Seconds of a part of a test's cases, which stays in one shard: some set up an engine."""
 
 
 @dataclass(frozen=True)

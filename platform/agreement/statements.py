@@ -11,6 +11,7 @@ from platform.agreement.reading import Agreed, RunRecords
 from platform.agreement.stopping import stopping_document
 from platform.config import RunConfig
 from platform.protection.ledger_rows import as_releases
+from platform.protection.lifetimes import is_by_source
 from platform.rounds.documents import SCHEMA_VERSION, epsilon_document, shown_round
 from privacy import Epsilons, epsilons
 from storage import LedgerRow
@@ -140,3 +141,18 @@ def _short(value: Any) -> Any:
     if isinstance(value, (list, Mapping)):
         return f"{type(value).__name__} of {len(value)}"
     return value
+
+
+def lifetime_of(config: RunConfig) -> str:
+    """Return what a client's lifetime is in a run, in words."""
+    if config.federation is not None:
+        return (
+            "all runs of this database that the client took part in; what it spent with other "
+            "coordinators only its own ledger knows: python -m platform.client budget CONFIG"
+        )
+    if is_by_source(config):
+        return (
+            "all runs of this database on the same data, each at what it charged the client that "
+            "it charged most, as clients of two runs may hold each other's images"
+        )
+    return "this run, as without privacy.lifetime_budget each simulation makes clients anew"

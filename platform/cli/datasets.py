@@ -11,6 +11,7 @@ import numpy as np
 import typer
 
 from platform.cli import exit_codes
+from platform.cli.drawing_holdings import draw_holdings, require_drawable
 from platform.cli.output import console, print_json, progress_bar, table
 from platform.config import RunConfig, load_config
 from platform.config.rules import OWN
@@ -19,7 +20,6 @@ from platform.data.catalogue import DataRequest, Draws, Hints, dataset_infos, us
 from platform.data.checking import FEW, Findings, FolderReport, check_folder, counts
 from platform.data.dataset import Dataset
 from platform.data.dirichlet import Counts
-from platform.data.drawing_holdings import draw_holdings, require_drawable
 from platform.data.holdings import PARTS, Holding, holdings, holdings_document, seeds_used
 from platform.data.loading import TaskData, load_task_data
 from platform.data.own_layouts import OWN_LAYOUTS

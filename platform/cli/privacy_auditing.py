@@ -10,6 +10,7 @@ from rich.progress import TaskID, TextColumn
 
 from platform.bootstrap import Surroundings, plan_run
 from platform.cli import exit_codes
+from platform.cli.drawing_audits import draw, require_drawable
 from platform.cli.output import WithBar, console, epsilon, print_json, table
 from platform.config import load_config
 from platform.privacy_auditing.audit import (
@@ -19,7 +20,6 @@ from platform.privacy_auditing.audit import (
     audit_run,
     require_claim,
 )
-from platform.privacy_auditing.drawing import draw, require_drawable
 from platform.privacy_auditing.outcome import ChannelAudit, Game
 from platform.rounds.observing import SilentObserver
 from privacy import CalibrationError

@@ -28,4 +28,4 @@ class Prepared:
     vector: NDArray[np.float64]
     entry: Arrays
     channels: tuple[Channel, ...]
-    state: NoiseState = field(default_factory=dict, repr=False)
+    state: NoiseState = field(default_factory=dict, repr=False, kw_only=True)

@@ -250,7 +250,7 @@ class Protection:
         carried = self.sums.carry(appended, noise, _of("sum", state))
         entry, left = self._protect_entry(result, broadcast, carried, noise, state=state)
         values = self.sums.grid().dequantise(carried.levels)
-        return Prepared(carried.levels, values, entry, self.channels, left)
+        return Prepared(carried.levels, values, entry, self.channels, state=left)
 
     def prepare_nothing(
         self, broadcast: Arrays, noise: NoiseSource, state: NoiseState = NO_STATE
@@ -270,7 +270,7 @@ class Protection:
             nothing = np.zeros(vector_length(spec))
             entry, left = self._noised_entry(nothing, carried, noise, state)
         values = self.sums.grid().dequantise(carried.levels)
-        return Prepared(carried.levels, values, entry, self.channels, left)
+        return Prepared(carried.levels, values, entry, self.channels, state=left)
 
     def verify_entry(self, entry: Arrays) -> None:
         """Check a pool entry as it arrived, before anything of its round is kept.

@@ -7,9 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from platform.agreement.budgets import ClientBudget
-from platform.agreement.statements import stopping_of
-from platform.config import RunConfig
-from platform.protection.lifetimes import is_by_source
+from platform.agreement.statements import lifetime_of, stopping_of
 from platform.reports.blocks import (
     Basis,
     Block,
@@ -30,21 +28,6 @@ from platform.rounds.documents import ADVERSARIES, json_number
 
 MOST_NAMED: Final = 3
 """In one cell; the records behind the row's numbers name all of them."""
-
-
-def lifetime_of(config: RunConfig) -> str:
-    """Return what a client's lifetime is in a run, in words."""
-    if config.federation is not None:
-        return (
-            "all runs of this database that the client took part in; what it spent with other "
-            "coordinators only its own ledger knows: python -m platform.client budget CONFIG"
-        )
-    if is_by_source(config):
-        return (
-            "all runs of this database on the same data, each at what it charged the client that "
-            "it charged most, as clients of two runs may hold each other's images"
-        )
-    return "this run, as without privacy.lifetime_budget each simulation makes clients anew"
 
 
 def spending_section(subject: Subject) -> Section:

@@ -74,7 +74,7 @@ class RoundRunner:
     protection: Protection
     noise_of: Callable[[int, int], NoiseSource] = lambda number, attempt: SystemNoise()
     deadline: float | None = None
-    noise_state: NoiseState = field(default_factory=dict, repr=False)
+    noise_state: NoiseState = field(default_factory=dict, repr=False, kw_only=True)
 
     def run(
         self,

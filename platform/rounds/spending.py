@@ -85,7 +85,7 @@ class Spending:
         return spent.epsilons(budget.delta, budget.accountant)
 
     def accountants(self) -> dict[str, float | str]:
-        """Return what every accountant says about the worst client, in every round it was in."""
+        """Return what every accountant says about the worst client, as drawn in every round."""
         run, budget = self.run, self.run.terms.budget
         with run.records.read() as uow:
             releases = as_releases(uow.ledger.rows(run.source), self.run.terms.config.mechanisms)

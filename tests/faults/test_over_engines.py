@@ -1,4 +1,4 @@
-"""Thirty schedules of faults over each engine, which itself is killed, stopped and cut off."""
+"""Twelve schedules of faults over each engine, which itself is killed, stopped and cut off."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from tests.engines._flare import MISSING
 from tests.engines._tormented import FLOWER, Reached, hold, tormented_flare, tormented_flower
 
-SEEDS = range(30)
+SEEDS = range(12)
 pytestmark = pytest.mark.slow
 
 

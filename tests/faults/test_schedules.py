@@ -17,7 +17,7 @@ from tests.faults._tormenting import proxies_in, torment
 
 SECONDS = 240.0
 BLOWS = 8
-SCHEDULES = 200
+SCHEDULES = 100
 QUICK = 3
 
 

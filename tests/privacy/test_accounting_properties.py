@@ -88,7 +88,7 @@ def poisson(z: float, q: float, rounds: int, relation: Any = "add_or_remove_one"
     return Composition(relation, (Term(z, q, rounds),))
 
 
-@examples(4, 1_000)
+@examples(4, 300)
 def test_renyi_bounds_of_poisson_samples_are_monotone(count: int) -> None:
     def law(case: tuple[float, float, int, float]) -> None:
         z, q, rounds, more = case
@@ -111,7 +111,7 @@ def fixed_size(z: float, size: int, rounds: int) -> Composition:
     return Composition("replace_one", (), fixed_size_terms=terms)
 
 
-@examples(2, 1_000)
+@examples(2, 300)
 def test_renyi_bounds_of_cohorts_of_fixed_size_are_monotone(count: int) -> None:
     def law(case: tuple[float, int, int, float]) -> None:
         z, size, rounds, more = case
@@ -196,7 +196,7 @@ def never_lower(before: tuple[float, ...], after: tuple[float, ...]) -> bool:
     return all(b <= a * (1 + 1e-12) for b, a in zip(before, after, strict=True))
 
 
-@examples(6, 1_000)
+@examples(6, 300)
 def test_the_order_of_rows_does_not_matter(count: int) -> None:
     rows = st.builds(
         row,
@@ -253,7 +253,7 @@ class Run:
         return [ended if release is chosen else release for release in self.ledger]
 
 
-@examples(12, 1_000)
+@examples(12, 300)
 def test_no_history_lowers_what_was_spent(count: int) -> None:
     def law(history: list[tuple[str, str, int]]) -> None:
         run = Run()

@@ -15,19 +15,19 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from scipy import special, stats
 
-from privacy.law import (
+from privacy.integer_noise import (
     LARGEST_DEVIATION,
     discrete_gaussian_from,
     skellam_from,
 )
-from privacy.law.laws import (
+from privacy.integer_noise.laws import (
     FLOAT_ERROR,
     DiscreteGaussianLaw,
     Law,
     PoissonLaw,
     log_factorial,
 )
-from privacy.law.tables import (
+from privacy.integer_noise.tables import (
     UNDECIDED,
     accept,
     block_at,

@@ -22,7 +22,7 @@ def test_every_case_is_in_one_shard_and_shards_are_balanced():
     assert Counter(case for shard in shards for case in shard) == Counter(CASES)
     sums = [sum(map(FEW.of, shard)) for shard in shards]
     assert sum(sums) == 1002.0
-    assert max(sums) - min(sums) <= 400.0 - PART
+    assert max(sums) - min(sums) <= PART
     assert overfull(shards, FEW) is None
 
 

@@ -182,7 +182,7 @@ def _none(levels: Any, level: int, start: int, count: int) -> list[bytes]:
     return []
 
 
-COUNTS = [60, pytest.param(5_000, marks=[pytest.mark.slow, pytest.mark.timeout(1_800)])]
+COUNTS = [60, pytest.param(2_000, marks=[pytest.mark.slow, pytest.mark.timeout(1_800)])]
 
 
 @pytest.fixture

@@ -253,7 +253,7 @@ def flipped(path, bit):
 
 
 @pytest.mark.parametrize(
-    "count", [24, pytest.param(1000, marks=pytest.mark.slow)], ids=["some", "many"]
+    "count", [24, pytest.param(300, marks=pytest.mark.slow)], ids=["some", "many"]
 )
 @pytest.mark.parametrize("kind", ["features", "pixels"])
 @pytest.mark.parametrize("which", ["rows_path", "digests_path"])

@@ -530,9 +530,9 @@ def test_a_mechanism_that_nobody_knows_has_no_price(client, place, ledger):
 
 
 def test_without_noise_it_is_infinite_and_nothing_is_left(client, place, ledger):
+    nothing = {"noise_kind": "none", "standard_deviation": 0.0, "clipping_norm": math.inf}
     bare = [
-        dataclasses.replace(row, mechanism="none", standard_deviation=0.0, clipping_norm=math.inf)
-        for row in of_run(ledger, "first")
+        dataclasses.replace(row, mechanism="none", **nothing) for row in of_run(ledger, "first")
     ]
     own_store(place, bare)
     total = client("budget", str(place.config), "--json").document["total"]

@@ -117,8 +117,8 @@ def test_a_round_shows_the_noised_ring_element_alone(
     """Other uploads under other noise, of the same sum in the ring: no bit that follows differs."""
     played = rounds(folder, masked=masked, multiplier=MULTIPLIER)
     rng = np.random.default_rng(5)
-    for _ in range(3):
-        one, other = (direction_of(rng) for _ in range(2))
+    whole = E * (SCALE - 1.0)
+    for one, other in ((whole, -whole), (direction_of(rng), direction_of(rng))):
         noise = np.rint(rng.standard_normal(LENGTH) * MULTIPLIER * SCALE)
         found = [
             played.play(update / SCALE, push(played), steps(noise + one - update))

@@ -292,9 +292,13 @@ def test_what_cannot_be_used_changes_nothing_of_the_rest(
     """Under record unit all else would be training data that one record switches off."""
     (tmp_path / "holders").mkdir()
     spoilt = folders[name] / ("dog" if name == "another class" else "star/beside.png")
+    # Both holders have one secret: which images test is drawn by a hash that is keyed with it.
+    secret = Hosts(tmp_path / "holders", {}).settings(folders[name])
+    host_of(secret, Surroundings(), [].append)
     found = []
     for is_there in (True, False):
         own = Hosts(tmp_path / "holders", {}).settings(folders[name])
+        shutil.copytree(secret.storage, own.storage)
         lines: list[str] = []
         host = host_of(own, Surroundings(), lines.append)
         Coordinator.of(PRIVATE["upload_noise"]).joins(host.handle)

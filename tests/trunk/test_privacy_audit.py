@@ -215,10 +215,10 @@ def test_a_flag_of_another_size_is_refuted(audit, monkeypatch):
     monkeypatch.setattr(AdaptiveClipping, "joint_norm", joint_norm)
     real = platform.protection.sums.protect_upload
 
-    def unclipped_flag(vector, mechanism, grid, noise):
+    def unclipped_flag(vector, mechanism, grid, noise, **state):
         # As if update and flag were noised after they had been put together, unclipped.
         wide = dataclasses.replace(mechanism, clipping_norm=100.0, noise_multiplier=0.015)
-        return real(vector, wide, grid, noise)
+        return real(vector, wide, grid, noise, **state)
 
     monkeypatch.setattr(platform.protection.sums, "protect_upload", unclipped_flag)
     assert not audit(*NOISE, *overrides, canaries=2000)["sum"].result.passed

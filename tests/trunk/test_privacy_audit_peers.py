@@ -64,11 +64,11 @@ def test_nothing_is_played_where_nothing_is_summed(storage: Storage) -> None:
 def test_a_check_before_the_noise_is_refuted(storage: Storage, monkeypatch: Any) -> None:
     noised = SumProtection.noised
 
-    def checked(self: SumProtection, total: Any, clients: int, noise: Any) -> NoisedSum:
+    def checked(self: SumProtection, total: Any, clients: int, *noise: Any) -> NoisedSum:
         bare = self.layout.open_sum(total, clients, self.grid())
         if np.linalg.norm(bare.sums) > (clients + 0.01) * self.mechanism.clipping_norm:
             raise ProtocolViolation("the sum is too long")
-        return noised(self, total, clients, noise)
+        return noised(self, total, clients, *noise)
 
     monkeypatch.setattr(SumProtection, "noised", checked)
     verdict = audit(storage, *CENTRAL)
@@ -81,9 +81,9 @@ def test_noise_after_decoding_is_refuted_at_half_of_the_ring(
     """Though every check looks at the noised sum: the wrap is one of the bare sum."""
     kept: dict[int, Any] = {}
 
-    def later(self: SumProtection, total: Any, clients: int, noise: Any) -> NoisedSum:
+    def later(self: SumProtection, total: Any, clients: int, noise: Any, *state: Any) -> NoisedSum:
         bare = NoisedSum(total, clients)
-        kept[id(bare)] = bare, self.mechanism.noise_for_sum(self.layout.protected, noise)
+        kept[id(bare)] = bare, self.mechanism.noise_for_sum(self.layout.protected, noise).steps
         return bare
 
     def opened(self: SumProtection, noised: NoisedSum) -> Any:
@@ -115,7 +115,7 @@ def test_a_number_in_a_reason_is_refuted(storage: Storage, monkeypatch: Any) -> 
 
 def test_noise_that_is_not_added_is_refuted(storage: Storage, monkeypatch: Any) -> None:
     monkeypatch.setattr(
-        SumProtection, "noised", lambda self, total, clients, noise: NoisedSum(total, clients)
+        SumProtection, "noised", lambda self, total, clients, *noise: NoisedSum(total, clients)
     )
     assert not audit(storage, *CENTRAL).passed
 

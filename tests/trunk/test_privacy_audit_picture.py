@@ -9,8 +9,8 @@ import sys
 import numpy as np
 import pytest
 
+from platform.cli.drawing_audits import draw, require_drawable
 from platform.errors import ConfigError
-from platform.privacy_auditing.drawing import draw, require_drawable
 from platform.privacy_auditing.outcome import ChannelAudit, Guesses, standardise
 from privacy.auditing import RecordScores, gaussian_claim, judge_record_unit
 from tests.repository._source import ROOT

@@ -282,9 +282,9 @@ def test_a_hostile_expert_moves_nothing_and_tells_nobody_apart(storage: Storage,
         context[1, 0, 0] = bad
         return totality.LocalRound(**{**vars(local), "broadcast": {"context": context}})
 
-    def watching(self, vector, noise):
+    def watching(self, vector, *noise):
         carried.append(vector)
-        return carry(self, vector, noise)
+        return carry(self, vector, *noise)
 
     monkeypatch.setattr(SumProtection, "carry", watching)
     monkeypatch.setattr(

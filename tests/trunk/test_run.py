@@ -42,7 +42,7 @@ SUMMARY_KEYS = [
         "mechanism",
     ),
     *("relation", "sampling", "subspace", "noise_distribution", "noise_source", "delta"),
-    *("accountant", "accountants", "rounds", "final"),
+    *("accountant", "accountants", "rounds", "stopping", "final"),
     *(
         "local",
         "gain_over_local",

@@ -230,6 +230,8 @@ def test_no_export_tells_who_was_drawn_or_how_many(
     truth = Truth.of(run)
     assert told_draws(run, exports) == []
     assert told_sizes(truth, exports) == []
+    # One for each plan and document, which nobody could try out.
+    assert len(truth.salts) == 2 * ROUNDS and {len(salt) for salt in truth.salts} == {64}
     for salt in truth.salts:
         for name, data in exports.items():
             assert salt.encode() not in data and bytes.fromhex(salt) not in data, name
@@ -303,6 +305,7 @@ def test_a_run_of_an_early_version_verifies_and_its_draws_are_withheld(
     with tarfile.open(VECTORS / "secret-cohorts.tar.xz") as archive:
         archive.extractall(tmp_path, filter="data")
     place = ("--storage", Storage(tmp_path / "runs").url)
+    assert sotto("upgrade", *place).code == 0
     verified = sotto("audit", "verify", *place, "--json")
     assert (verified.code, verified.document["log"]["size"]) == (0, 40)
     spent = sotto("report", "latest", *place, "--json").document["final"]["epsilon"]

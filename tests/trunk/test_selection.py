@@ -167,15 +167,18 @@ def chosen(make_storage: MakeStorage) -> Finished:
 
 
 def test_validation_images_are_neither_trained_on_nor_dealt_twice(chosen: Finished) -> None:
+    counts: list[int] = []
     with opened(chosen.storage.reopen(chosen.run_id)) as simulation:
         for name, client in simulation.population.clients.items():
             train, held = client.profile.data, simulation.learning.evaluation.validation[name]
             assert client.profile.measured.own[HELD].examples is held
-            # Two base classes a client.
-            assert (train.num_examples, held.num_examples) == (6, 2)
-            assert sorted(set(train.arrays["labels"])) == sorted(held.arrays["labels"])
+            # Two base classes a client, of four images each, one in four for validation.
+            assert train.num_examples + held.num_examples == 8
+            counts.append(held.num_examples)
             rows = {row.tobytes() for row in train.arrays["features"]}
             assert not rows & {row.tobytes() for row in held.arrays["features"]}
+    # Of 40 coins of 0.25 within five deviations (2.7) of 10.
+    assert 0 < sum(counts) < 24
 
 
 def test_validation_accuracy_of_the_last_round_by_hand(chosen: Finished) -> None:
@@ -186,11 +189,14 @@ def test_validation_accuracy_of_the_last_round_by_hand(chosen: Finished) -> None
         for name in simulation.population.clients:
             held = simulation.learning.evaluation.validation[name]
             images = EvaluationSet(held, simulation.learning.classes)
-            found.append(accuracy(simulation.run.terms.method, ClientView(text), images))
+            method, some = simulation.run.terms.method, held.num_examples
+            found.append(accuracy(method, ClientView(text), images) if some else None)
+    known = [one for one in found if one is not None]
+    assert len(known) > 1
     for document in (chosen.summary["rounds"][-1], chosen.summary["final"]):
         assert document["validation"]["per_client"] == found
-        assert document["validation"]["mean"] == pytest.approx(sum(found) / 5)
-        assert document["validation"]["worst"] == min(found)
+        assert document["validation"]["mean"] == pytest.approx(sum(known) / len(known))
+        assert document["validation"]["worst"] == min(known)
 
 
 def test_the_best_round_of_a_run(chosen: Finished) -> None:
@@ -546,7 +552,6 @@ REFUSED = {
         [*NO_POOL, *NOISED, BEST, "evaluation.every=3"],
         "evaluation.every: 3 measures no round before the last of 3",
     ),
-    "too few images": ([NONE, "task.validation_share=0.25"], "less than one image of any class"),
 }
 
 

@@ -98,9 +98,9 @@ def test_a_hostile_basis_moves_no_upload_past_its_bound(storage: Storage, monkey
     carried = []
     original = SumProtection.carry
 
-    def watching(self, vector, noise):
+    def watching(self, vector, *rest):
         carried.append(vector)
-        return original(self, vector, noise)
+        return original(self, vector, *rest)
 
     def hostile(local):
         broadcast = {**local.broadcast, BASIS: local.broadcast[BASIS] * np.float32(scale)}

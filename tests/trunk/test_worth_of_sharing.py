@@ -23,7 +23,7 @@ PLAIN = (NONE, "secure_aggregation.enabled=false")
 def say_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every client uploads zeros, as one whose round failed."""
 
-    def prepare(self, result, broadcast, noise, validation=None):
+    def prepare(self, result, broadcast, noise, validation=None, **state):
         return self.prepare_nothing(broadcast, noise)
 
     monkeypatch.setattr(Protection, "prepare", prepare)
