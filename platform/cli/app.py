@@ -80,176 +80,6 @@ def default(context: typer.Context, version: Version = False) -> None:
 
 
 @app.command()
-def export(
-    run_id: RunName,
-    *,
-    output: Annotated[Path | None, typer.Option(help="Folder; default exports/RUN.")] = None,
-    client: ClientOption = None,
-    methods_: MethodsOption = None,
-    storage: Storage = DEFAULT_STORAGE,
-    as_json: Json = False,
-) -> None:
-    """Write the trained prompts as safetensors, with a model card."""
-    from platform.bootstrap import Surroundings
-    from platform.cli.models import export_command
-
-    surroundings = Surroundings.with_methods(methods_)
-    export_command(run_id, storage, surroundings, output=output, client=client, as_json=as_json)
-
-
-@app.command()
-def predict(
-    run_id: RunName,
-    files: Annotated[
-        list[Path], typer.Argument(help="Image files, or text files of one text each.")
-    ],
-    *,
-    client: ClientOption = None,
-    methods_: MethodsOption = None,
-    storage: Storage = DEFAULT_STORAGE,
-    as_json: Json = False,
-) -> None:
-    """Classify images, or texts, with what a run trained."""
-    from platform.bootstrap import Surroundings
-    from platform.cli.models import predict_command
-
-    surroundings = Surroundings.with_methods(methods_)
-    predict_command(run_id, files, storage, surroundings, client=client, as_json=as_json)
-
-
-@app.command()
-def backup(file: BackupFile, storage: Storage = DEFAULT_STORAGE, as_json: Json = False) -> None:
-    """Back up the database and its runs' records into a new FILE, also while a run goes on.
-
-    FILE counts once it is there: it was checked then. Keys, enrolment files, images and data
-    holders' own stores are not in it. It holds what the database holds, pool entries among it,
-    for as long as it is kept.
-    """
-    from platform.cli.backing_up import backup_command
-
-    backup_command(file, storage, as_json=as_json)
-
-
-@app.command()
-def restore(file: BackupFile, storage: Storage = DEFAULT_STORAGE, as_json: Json = False) -> None:
-    """Bring a backup back; the database's folder must be missing or empty.
-
-    A run that went on after the backup was made cannot go on from it where its clients are data
-    holders: they know of more than the database, and say so.
-    """
-    from platform.cli.backing_up import restore_command
-
-    restore_command(file, storage, as_json=as_json)
-
-
-@app.command()
-def upgrade(storage: Storage = DEFAULT_STORAGE, as_json: Json = False) -> None:
-    """Bring the database, and simulated clients' stores beside it, to this version's schema."""
-    from platform.cli.backing_up import upgrade_command
-
-    upgrade_command(storage, as_json=as_json)
-
-
-@app.command()
-def charges(
-    pseudonym: Pseudonym, file: NewFile, storage: Storage = DEFAULT_STORAGE, as_json: Json = False
-) -> None:
-    """Write what one client was charged into a new FILE, for its owner.
-
-    A client whose store came back from a backup takes it over with `catch-up`.
-    """
-    from platform.cli.backing_up import charges_command
-
-    charges_command(pseudonym, file, storage, as_json=as_json)
-
-
-@app.command()
-def serve(
-    *,
-    host: Annotated[
-        str, typer.Option(help="Address to serve at; another than localhost needs token and TLS.")
-    ] = "127.0.0.1",
-    port: Annotated[int, typer.Option(min=0, max=65535, help="0 takes a free one.")] = 8765,
-    name: Annotated[
-        list[str] | None,
-        typer.Option(metavar="HOST", help="A further name of the page, a proxy's say. Repeatable."),
-    ] = None,
-    token_file: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="Whose token readers must have; of mode 600."),
-    ] = None,
-    certificate: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Serve by TLS with this (PEM).")
-    ] = None,
-    key: Annotated[Path | None, typer.Option(metavar="FILE", help="Its key (PEM).")] = None,
-    socket: Annotated[
-        Path | None,
-        typer.Option(metavar="SOCKET", help="federation.socket: show who is connected there."),
-    ] = None,
-    storage: Storage = DEFAULT_STORAGE,
-) -> None:
-    """Serve a page of runs, budgets and the audit log, which follows runs that go on; read-only."""
-    from platform.cli.page_records import PlaceAsked, page_command
-
-    asked = PlaceAsked(
-        host=host,
-        port=port,
-        names=tuple(name or ()),
-        token_file=token_file,
-        certificate=certificate,
-        key=key,
-    )
-    page_command(asked, storage, socket)
-
-
-@app.command()
-def plot(
-    name: Annotated[
-        str,
-        typer.Argument(
-            metavar="RUN|SWEEP", help="A run's id, `latest`, or the folder of a sweep's results."
-        ),
-    ],
-    *,
-    kind: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="curves, tradeoff, clients, experts, holdings; of a sweep also final and axes. "
-            "Repeatable; default is all that there is data for.",
-        ),
-    ] = None,
-    output: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE|FOLDER",
-            help="A .svg or .png for one picture, or a folder; default pictures/NAME.",
-        ),
-    ] = None,
-    force: Annotated[bool, typer.Option("--force", help="Write over what is there.")] = False,
-    storage: Storage = DEFAULT_STORAGE,
-    as_json: Json = False,
-) -> None:
-    """Draw a run or a sweep, as SVG and PNG: accuracy, epsilon, clients, experts, holdings."""
-    from platform.cli.plotting import PlotQuestion, plot_command
-
-    question = PlotQuestion(name=name, kinds=tuple(kind or ()), output=output, force=force)
-    plot_command(question, storage, as_json=as_json)
-
-
-@app.command()
-def schemas(
-    name: Annotated[
-        str | None, typer.Argument(metavar="[NAME]", help="Print this one, as JSON.")
-    ] = None,
-    as_json: Json = False,
-) -> None:
-    """List the JSON Schemas of all outputs and errors, or print one."""
-    from platform.cli.schemas.catalogue import schemas_command
-
-    schemas_command(name, as_json=as_json)
-
-
-@app.command()
 def run(
     config: Annotated[
         Path | None,
@@ -550,6 +380,177 @@ def secagg_plan(
         ring_bits=ring_bits,
     )
     secagg_plan_command(question, as_json=as_json)
+
+
+# Help lists the commands of `report_app` last, in this order.
+@report_app.command()
+def export(
+    run_id: RunName,
+    *,
+    output: Annotated[Path | None, typer.Option(help="Folder; default exports/RUN.")] = None,
+    client: ClientOption = None,
+    methods_: MethodsOption = None,
+    storage: Storage = DEFAULT_STORAGE,
+    as_json: Json = False,
+) -> None:
+    """Write the trained prompts as safetensors, with a model card."""
+    from platform.bootstrap import Surroundings
+    from platform.cli.models import export_command
+
+    surroundings = Surroundings.with_methods(methods_)
+    export_command(run_id, storage, surroundings, output=output, client=client, as_json=as_json)
+
+
+@report_app.command()
+def predict(
+    run_id: RunName,
+    files: Annotated[
+        list[Path], typer.Argument(help="Image files, or text files of one text each.")
+    ],
+    *,
+    client: ClientOption = None,
+    methods_: MethodsOption = None,
+    storage: Storage = DEFAULT_STORAGE,
+    as_json: Json = False,
+) -> None:
+    """Classify images, or texts, with what a run trained."""
+    from platform.bootstrap import Surroundings
+    from platform.cli.models import predict_command
+
+    surroundings = Surroundings.with_methods(methods_)
+    predict_command(run_id, files, storage, surroundings, client=client, as_json=as_json)
+
+
+@report_app.command()
+def backup(file: BackupFile, storage: Storage = DEFAULT_STORAGE, as_json: Json = False) -> None:
+    """Back up the database and its runs' records into a new FILE, also while a run goes on.
+
+    FILE counts once it is there: it was checked then. Keys, enrolment files, images and data
+    holders' own stores are not in it. It holds what the database holds, pool entries among it,
+    for as long as it is kept.
+    """
+    from platform.cli.backing_up import backup_command
+
+    backup_command(file, storage, as_json=as_json)
+
+
+@report_app.command()
+def restore(file: BackupFile, storage: Storage = DEFAULT_STORAGE, as_json: Json = False) -> None:
+    """Bring a backup back; the database's folder must be missing or empty.
+
+    A run that went on after the backup was made cannot go on from it where its clients are data
+    holders: they know of more than the database, and say so.
+    """
+    from platform.cli.backing_up import restore_command
+
+    restore_command(file, storage, as_json=as_json)
+
+
+@report_app.command()
+def upgrade(storage: Storage = DEFAULT_STORAGE, as_json: Json = False) -> None:
+    """Bring the database, and simulated clients' stores beside it, to this version's schema."""
+    from platform.cli.backing_up import upgrade_command
+
+    upgrade_command(storage, as_json=as_json)
+
+
+@report_app.command()
+def charges(
+    pseudonym: Pseudonym, file: NewFile, storage: Storage = DEFAULT_STORAGE, as_json: Json = False
+) -> None:
+    """Write what one client was charged into a new FILE, for its owner.
+
+    A client whose store came back from a backup takes it over with `catch-up`.
+    """
+    from platform.cli.backing_up import charges_command
+
+    charges_command(pseudonym, file, storage, as_json=as_json)
+
+
+@report_app.command()
+def serve(
+    *,
+    host: Annotated[
+        str, typer.Option(help="Address to serve at; another than localhost needs token and TLS.")
+    ] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="0 takes a free one.")] = 8765,
+    name: Annotated[
+        list[str] | None,
+        typer.Option(metavar="HOST", help="A further name of the page, a proxy's say. Repeatable."),
+    ] = None,
+    token_file: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Whose token readers must have; of mode 600."),
+    ] = None,
+    certificate: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Serve by TLS with this (PEM).")
+    ] = None,
+    key: Annotated[Path | None, typer.Option(metavar="FILE", help="Its key (PEM).")] = None,
+    socket: Annotated[
+        Path | None,
+        typer.Option(metavar="SOCKET", help="federation.socket: show who is connected there."),
+    ] = None,
+    storage: Storage = DEFAULT_STORAGE,
+) -> None:
+    """Serve a page of runs, budgets and the audit log, which follows runs that go on; read-only."""
+    from platform.cli.page_records import PlaceAsked, page_command
+
+    asked = PlaceAsked(
+        host=host,
+        port=port,
+        names=tuple(name or ()),
+        token_file=token_file,
+        certificate=certificate,
+        key=key,
+    )
+    page_command(asked, storage, socket)
+
+
+@report_app.command()
+def plot(
+    name: Annotated[
+        str,
+        typer.Argument(
+            metavar="RUN|SWEEP", help="A run's id, `latest`, or the folder of a sweep's results."
+        ),
+    ],
+    *,
+    kind: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="curves, tradeoff, clients, experts, holdings; of a sweep also final and axes. "
+            "Repeatable; default is all that there is data for.",
+        ),
+    ] = None,
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE|FOLDER",
+            help="A .svg or .png for one picture, or a folder; default pictures/NAME.",
+        ),
+    ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Write over what is there.")] = False,
+    storage: Storage = DEFAULT_STORAGE,
+    as_json: Json = False,
+) -> None:
+    """Draw a run or a sweep, as SVG and PNG: accuracy, epsilon, clients, experts, holdings."""
+    from platform.cli.plotting import PlotQuestion, plot_command
+
+    question = PlotQuestion(name=name, kinds=tuple(kind or ()), output=output, force=force)
+    plot_command(question, storage, as_json=as_json)
+
+
+@report_app.command()
+def schemas(
+    name: Annotated[
+        str | None, typer.Argument(metavar="[NAME]", help="Print this one, as JSON.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """List the JSON Schemas of all outputs and errors, or print one."""
+    from platform.cli.schemas.catalogue import schemas_command
+
+    schemas_command(name, as_json=as_json)
 
 
 @cache_app.command("list")
