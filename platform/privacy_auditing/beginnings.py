@@ -36,6 +36,7 @@ from platform.experiment.neighbours import Records, differing, records_of
 from platform.holder.settings import load_holder
 from platform.privacy_auditing.failures import FailureGame, Seen, first_message, play
 from platform.privacy_auditing.offers import OfferAudit, audit_offers, hostile_offers
+from platform.privacy_auditing.outcome import Game
 from platform.wire.envelopes import Envelope
 from platform.wire.offers import Offer
 from platform.wire.transport import Handler
@@ -49,39 +50,18 @@ Content = Mapping[int, range]
 
 
 @dataclass(frozen=True, kw_only=True)
-class FolderAudit:
+class FolderAudit(Game):
     """What the game with folders gave.
 
     Attributes:
         mechanism: What protects the clients.
         folders: How often other content took the place of one client's folder.
-        reasons: One sentence for each contradiction.
     """
 
+    channel = FOLDERS
+    words = "other content took the place of one client's folder {folders} times"
     mechanism: str
     folders: int
-    reasons: tuple[str, ...]
-    channel: str = FOLDERS
-
-    @property
-    def passed(self) -> bool:
-        """Whether a folder changes nothing but what its client sends."""
-        return not self.reasons
-
-    @property
-    def played(self) -> str:
-        """What was played, in words."""
-        return f"other content took the place of one client's folder {self.folders} times"
-
-    def document(self) -> dict[str, Any]:
-        """Return plain values for JSON."""
-        return {
-            "channel": FOLDERS,
-            "mechanism": self.mechanism,
-            "folders": self.folders,
-            "passed": self.passed,
-            "reasons": list(self.reasons),
-        }
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -30,7 +30,7 @@ from platform.experiment.simulation import trainer_factory
 from platform.parties.client import Client
 from platform.parties.profile import ClientProfile
 from platform.parties.scoring import VALIDATION, EvaluationSet, MeasuredSets
-from platform.privacy_auditing.outcome import Vector, problems_of
+from platform.privacy_auditing.outcome import Game, Vector, problems_of
 from platform.protection.uploads import Protection
 from platform.wire.codec import decode_frame
 from platform.wire.entries import entry_base
@@ -71,7 +71,7 @@ class FailureGame:
 
 
 @dataclass(frozen=True, kw_only=True)
-class FailureAudit:
+class FailureAudit(Game):
     """What the game gave.
 
     Attributes:
@@ -79,32 +79,17 @@ class FailureAudit:
         rounds: How many hostile rounds were played.
         failed: In how many of them something failed inside the client.
         split: How many messages made some data sets fail and others not.
-        reasons: One sentence for each contradiction.
     """
 
+    channel = FAILURES
+    words = (
+        "{rounds} rounds under hostile messages, of which {failed} failed inside the client; "
+        "{split} messages failed on some data only"
+    )
     mechanism: str
     rounds: int
     failed: int
     split: int
-    reasons: tuple[str, ...]
-    channel: str = FAILURES
-
-    @property
-    def played(self) -> str:
-        """What was played, in words."""
-        return (
-            f"{self.rounds} rounds under hostile messages, of which {self.failed} failed inside "
-            f"the client; {self.split} messages failed on some data only"
-        )
-
-    @property
-    def passed(self) -> bool:
-        """Whether nothing tells clients apart."""
-        return not self.reasons
-
-    def document(self) -> dict[str, Any]:
-        """Return plain values for JSON."""
-        return {"channel": FAILURES, **asdict(self), "passed": self.passed}
 
 
 @dataclass(frozen=True)

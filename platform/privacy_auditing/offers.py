@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
+from platform.privacy_auditing.outcome import Game
 from platform.wire.envelopes import Envelope
 from platform.wire.offers import Offer, decode_acceptance, encode_offer
 from platform.wire.transport import Dropout, Handler, answer
@@ -27,45 +28,23 @@ MakeHost = Callable[[Path], Handler]
 
 
 @dataclass(frozen=True, kw_only=True)
-class OfferAudit:
+class OfferAudit(Game):
     """What the game gave.
 
     Attributes:
         offers: How many offers each holder was made.
         accepted: How many of them at least one holder accepted.
         split: How many of them were not answered by all holders alike.
-        reasons: One sentence for each of those.
     """
 
+    channel = OFFERS
+    words = (
+        "{offers} offers to holders of other folders, {accepted} accepted; {split} not answered by "
+        "all alike"
+    )
     offers: int
     accepted: int
     split: int
-    reasons: tuple[str, ...]
-    channel: str = OFFERS
-
-    @property
-    def played(self) -> str:
-        """What was played, in words."""
-        return (
-            f"{self.offers} offers to holders of other folders, {self.accepted} accepted; "
-            f"{self.split} answered by some in another way"
-        )
-
-    @property
-    def passed(self) -> bool:
-        """Whether no answer tells folders apart."""
-        return not self.reasons
-
-    def document(self) -> dict[str, Any]:
-        """Return plain values for JSON."""
-        return {
-            "channel": OFFERS,
-            "offers": self.offers,
-            "accepted": self.accepted,
-            "split": self.split,
-            "passed": self.passed,
-            "reasons": list(self.reasons),
-        }
 
 
 def hostile_offers(offer: Offer) -> dict[str, Offer]:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any, Protocol
+from dataclasses import asdict, dataclass
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,32 +22,34 @@ class Progress(Protocol):
         ...
 
 
-class Game(Protocol):
-    """What a game gave that is decided by what must be the same, not by guesses."""
+@dataclass(frozen=True, kw_only=True)
+class Game:
+    """What a game gave that is decided by what must be the same, not by guesses.
 
-    @property
-    def channel(self) -> str:
-        """The game's name, in the place of a channel's."""
-        ...
+    Attributes:
+        channel: The game's name, in the place of a channel's.
+        words: What was played, with the names of its numbers in braces.
+        reasons: One sentence for each contradiction.
+    """
 
-    @property
-    def played(self) -> str:
-        """What was played, in words."""
-        ...
+    channel: ClassVar[str]
+    words: ClassVar[str]
+    reasons: tuple[str, ...]
 
     @property
     def passed(self) -> bool:
         """Whether nothing tells clients apart."""
-        ...
+        return not self.reasons
 
     @property
-    def reasons(self) -> tuple[str, ...]:
-        """One sentence for each contradiction."""
-        ...
+    def played(self) -> str:
+        """What was played, in words."""
+        return self.words.format(**asdict(self))
 
     def document(self) -> dict[str, Any]:
         """Return plain values for JSON."""
-        ...
+        facts = {**asdict(self), "reasons": list(self.reasons)}
+        return {"channel": self.channel, **facts, "passed": self.passed}
 
 
 @dataclass(frozen=True, eq=False)

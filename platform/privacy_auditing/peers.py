@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any, cast
 
 import numpy as np
@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 from platform.bootstrap import RunPlan
 from platform.config.randomness import stream
 from platform.errors import PlatformError
+from platform.privacy_auditing.outcome import Game
 from platform.protection.seats import parameters_of
 from platform.protection.uploads import Protection
 from platform.rounds.plan import Quorum, RoundFacts, RoundPlan, SecurePlan
@@ -56,35 +57,20 @@ _Round = tuple[NDArray[Any], NDArray[Any], NDArray[np.int64] | None]
 
 
 @dataclass(frozen=True, kw_only=True)
-class PeerAudit:
+class PeerAudit(Game):
     """What the game gave.
 
     Attributes:
         mechanism: What protects the clients.
         rounds: How many rounds with a hostile peer were played.
         lost: How many of them have no result.
-        reasons: One sentence for each contradiction.
     """
 
+    channel = PEERS
+    words = "{rounds} rounds with a hostile peer, {lost} without a result"
     mechanism: str
     rounds: int
     lost: int
-    reasons: tuple[str, ...]
-    channel: str = PEERS
-
-    @property
-    def played(self) -> str:
-        """What was played, in words."""
-        return f"{self.rounds} rounds with a hostile peer, {self.lost} without a result"
-
-    @property
-    def passed(self) -> bool:
-        """Whether a peer sees nothing but the noised sum."""
-        return not self.reasons
-
-    def document(self) -> dict[str, Any]:
-        """Return plain values for JSON."""
-        return {"channel": PEERS, **asdict(self), "passed": self.passed}
 
 
 def audit_peers(run: RunPlan) -> PeerAudit:
