@@ -17,15 +17,11 @@ MODULES = [
     for path in python_files()
     if "migrations" not in path.parts and path.stem != "__main__"
 ]
-OF_ENGINES = {"platform.relay.flower.app": "flwr"}
-"""What an engine itself loads, in an environment of its own."""
 HEAVY = {"open_clip", "opacus", "pandas", "sklearn", "torch", "torchvision"}
 
 
 @pytest.mark.parametrize("name", MODULES)
 def test_a_module_imports(name):
-    if name in OF_ENGINES:
-        pytest.importorskip(OF_ENGINES[name])
     assert importlib.import_module(name).__name__ == name
 
 
