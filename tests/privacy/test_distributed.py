@@ -239,9 +239,9 @@ def test_rounding_is_right_on_average() -> None:
 
 
 def test_vectors_beyond_the_norm_are_refused() -> None:
-    with pytest.raises(SensitivityViolation, match="no vector has a norm"):
+    with pytest.raises(SensitivityViolation, match="no try of rounding has a norm"):
         round_conditionally(np.random.default_rng(0).bytes, np.full(10_000, 20.5), 1500.0)
-    with pytest.raises(SensitivityViolation, match="no vector has a norm"):
+    with pytest.raises(SensitivityViolation, match="no try of rounding has a norm"):
         round_conditionally(np.random.default_rng(0).bytes, np.array([1e300]), 1500.0)
     with pytest.raises(ValueError, match="at most 2\\^30"):
         squared_norm_after_rounding(2.0**31, 4)

@@ -19,7 +19,7 @@ import pytest
 import torch
 
 from platform.config import RunConfig, parse_config
-from platform.parties.profile import ClientProfile, noise_of
+from platform.parties.profile import ClientProfile, Safeguards, noise_of
 from platform.rounds.cohort import draw_cohort
 from platform.rounds.noise import coordinator_noise
 from privacy import IntegerUploadNoise, UploadNoise, grid_of, protect_upload
@@ -45,7 +45,8 @@ def secret(sampling: str = "poisson", source: str = "os", size: int = 20) -> Run
 
 def everything() -> dict[str, list[Any]]:
     """What a run draws from the operating system, each once; all seeds are constants."""
-    profile = cast(ClientProfile, SimpleNamespace(randomness=SimpleNamespace(noise_source="os")))
+    said = SimpleNamespace(randomness=SimpleNamespace(noise_source="os"), safeguards=Safeguards())
+    profile = cast(ClientProfile, said)
     zeros, noise = np.zeros(8), noise_of(profile, 1)
     on_reals = UploadNoise(1.0, 1.0, "replace_one")
     on_grid = IntegerUploadNoise(clipping_norm=1.0, noise_multiplier=1.0, scale=2.0**16)

@@ -30,6 +30,7 @@ from tests.drawn._pictures import write_picture
 from tests.drawn._users import open_to_all, readable_for_nobody
 
 CLASSES = ("cat", "dog", "guinea pig")
+KEY = b"a secret"
 
 
 def draw(root: Path, *folders: str, count: int = 3, ending: str = ".png") -> Path:
@@ -41,7 +42,7 @@ def draw(root: Path, *folders: str, count: int = 3, ending: str = ".png") -> Pat
     return root
 
 
-def load(root: Path, share: float = 0.5, key: bytes = b"a secret") -> Dataset:
+def load(root: Path, share: float = 0.5, key: bytes = KEY) -> Dataset:
     data, left_out = load_holding(root, CLASSES, test_share=share, key=key)
     assert left_out == ()
     return data
@@ -292,7 +293,7 @@ def test_a_file_of_no_bytes_is_listed_as_all_others(tmp_path: Path):
 def test_a_pipe_is_not_waited_for_and_left_out_alone(tmp_path: Path):
     whole = load(draw(tmp_path, "cat"))
     os.mkfifo(tmp_path / "cat" / "pipe.png")
-    data, (text,) = load_holding(tmp_path, CLASSES, test_share=0.5, key=b"")
+    data, (text,) = load_holding(tmp_path, CLASSES, test_share=0.5, key=KEY)
     assert "pipe.png' is no regular file" in text
     assert (paths(data.train), paths(data.test)) == (paths(whole.train), paths(whole.test))
 
@@ -375,7 +376,7 @@ def test_a_folder_of_no_class_is_left_out_and_named_with_the_valid_ones(tmp_path
     alone = load(draw(tmp_path, "cat", count=20))
     draw(tmp_path, "dgo", count=count)
     (tmp_path / "dgo").mkdir(exist_ok=True)
-    data, (text,) = load_holding(tmp_path, CLASSES, test_share=0.5, key=b"holder")
+    data, (text,) = load_holding(tmp_path, CLASSES, test_share=0.5, key=KEY)
     assert "'dgo', which is no class of the federation" in text
     assert text.endswith("valid: 'cat', 'dog', 'guinea pig'")
     assert (paths(data.train), paths(data.test)) == (paths(alone.train), paths(alone.test))

@@ -204,7 +204,7 @@ def test_accuracy_is_counted_by_domain(short, monkeypatch):
 
 def test_the_command_writes_a_model_that_loads(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(pretraining.torch, "set_num_threads", lambda threads: None)
-    monkeypatch.setattr(pretraining, "Recipe", _ShortRecipe)
+    monkeypatch.setattr(pretraining, "RECIPE", SHORT)
     monkeypatch.setattr(pretraining, "shapes_dataset", partial(_few_images, shapes_dataset))
     monkeypatch.setattr(pretraining, "homonyms_dataset", partial(_few_images, homonyms_dataset))
     path = tmp_path / "tiny.safetensors"
@@ -217,13 +217,6 @@ def test_the_command_writes_a_model_that_loads(tmp_path, capsys, monkeypatch):
 
 def _few_images(dataset, seed, train, test, **options):
     return dataset(seed, train, min(test, 1), **options)
-
-
-class _ShortRecipe(Recipe):
-    """The recipe at a size for tests."""
-
-    def __new__(cls, *, steps):
-        return dataclasses.replace(SHORT, steps=steps)
 
 
 def test_the_shipped_weights_are_of_the_recipe_in_the_code():

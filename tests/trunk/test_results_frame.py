@@ -127,5 +127,5 @@ def test_without_pandas_it_says_what_to_install(
     noised_run: Finished, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "pandas", None)
-    with pytest.raises(ConfigError, match=r"sotto\[notebook\]"):
+    with pytest.raises(ConfigError, match=r"\[notebook\]"):
         results(noised_run.storage.url)
