@@ -22,7 +22,6 @@ A share is therefore met on average only, and a side may stay empty.
 
 from __future__ import annotations
 
-import hashlib
 import hmac
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -31,7 +30,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from platform.data.dataset import Indices, Split, image_digests
+from platform.data.dataset import Indices, Split, content_digests
 from platform.data.shares import (
     Counts,
     DirichletShares,
@@ -452,17 +451,6 @@ def places_of(split: Split, rows: Indices, key: bytes, draw: Draw) -> NDArray[np
         DataError: If an image cannot be read.
     """
     return places(content_digests(split, rows), key, draw)
-
-
-def content_digests(split: Split, rows: Indices) -> list[bytes]:
-    """Return what tells the content of these rows from all other content: SHA-256, 32 bytes each.
-
-    Raises:
-        DataError: If an image cannot be read.
-    """
-    if split.texts is None:
-        return image_digests(split.images, rows)
-    return [hashlib.sha256(split.texts[row].encode()).digest() for row in rows.tolist()]
 
 
 def carve(client: ClientIndices, split: Split, share: float, key: bytes) -> ClientIndices:
