@@ -1,20 +1,12 @@
-"""What was recognised in a folder of somebody's own images, whatever its layout was.
+"""What is recognised in a folder of somebody's own images, and class folders read into that form.
 
-What a data holder's own folder looks like: recognised, said in a sentence, or refused in one.
-
-Two layouts are known, and told apart by the names of the folders at the top:
-
-- class folders: `CLASS/IMAGE`;
-- split folders: `train/CLASS/IMAGE`, and beside it `test/CLASS/IMAGE`, `val/CLASS/IMAGE` or both.
-
-A folder that could be read in both ways is refused: a wrong guess would make two classes of a
-split, or test images of training images, and nobody would see it from the numbers alone.
+A data holder's folder has a folder for each class, or folders for training and test (or validation)
+images with the class folders in them.
 """
 
 from __future__ import annotations
 
 import unicodedata
-from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -114,11 +106,6 @@ class OwnReading:
     def files(self) -> type[ImageFiles]:
         """How its images are read."""
         return next(iter(self.groups.values())).files
-
-
-def count_uses(listed: Iterable[Listed]) -> Mapping[Use | None, int]:
-    """Count images by what files say of their use."""
-    return Counter(image.use for image in listed)
 
 
 def number(count: int, one: str, many: str) -> str:
