@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from platform.agreement.reading import RunRecords, TrailEntry
-from platform.disk.digests import document_digest
+from platform.disk.log_files import document_digest
 
 ENDED = ("round.aborted", "round.committed", "round.lost")
 

@@ -8,7 +8,7 @@ from typing import Any, Final
 from platform.agreement.budgets import ClientBudget, RunBudget, left_of
 from platform.agreement.reading import Agreed
 from platform.agreement.statements import stopping_of
-from platform.protection.ledger_rows import as_releases
+from platform.protection.charging import as_releases
 from platform.rounds.documents import epsilon_document, json_number
 from platform.rounds.phases import in_rounds
 from privacy import Epsilons, RunningLedger

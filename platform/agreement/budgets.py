@@ -27,8 +27,12 @@ from platform.agreement.fruitless import (
 from platform.agreement.reading import Agreed
 from platform.errors import ConfigError, listed
 from platform.mechanisms import BUILT_IN, Mechanisms
-from platform.protection.ledger_rows import as_releases
-from platform.protection.lifetimes import charged_elsewhere, is_by_source, rows_that_count
+from platform.protection.charging import (
+    as_releases,
+    charged_elsewhere,
+    is_by_source,
+    rows_that_count,
+)
 from privacy import (
     Epsilons,
     RunningLedger,

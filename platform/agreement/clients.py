@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 
 from platform.agreement.ledgers import place
 from platform.agreement.reading import RunRecords
-from platform.protection.ledger_rows import law_of
+from platform.protection.charging import law_of
 from storage import LedgerRow, RoundRecord
 
 COHORT = ("cohort_kind", "cohort_size", "cohort_population", "cohort_drawn")

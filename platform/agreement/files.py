@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from platform.agreement.reading import RunRecords, TrailEntry
-from platform.disk.digests import bytes_digest, document_digest
+from platform.disk.log_files import bytes_digest, document_digest
 from platform.rounds.documents import summary_text
 
 SUMMARY: Final = "summary.json"

@@ -6,9 +6,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 
 from platform.agreement.reading import RunRecords, TrailEntry
-from platform.disk.digests import rows_digest
+from platform.disk.log_files import rows_digest
 from platform.mechanisms import Mechanisms
-from platform.protection.ledger_rows import as_releases
+from platform.protection.charging import as_releases
 from platform.rounds.audit_trail import release_facts
 from privacy import UnknownMechanism
 from storage import LedgerRow

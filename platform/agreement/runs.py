@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from platform.agreement.reading import RunRecords, TrailEntry
 from platform.config import dump_tree
-from platform.disk.digests import bytes_digest, config_digest, rows_digest
+from platform.disk.log_files import bytes_digest, config_digest, rows_digest
 from platform.rounds.audit_trail import PRUNED
 
 AFTER_THE_END = ("model.exported", "client.left", "client.removed", PRUNED)

@@ -10,8 +10,7 @@ from platform.agreement.forecasts import training_rounds
 from platform.agreement.reading import Agreed, RunRecords
 from platform.agreement.stopping import stopping_document
 from platform.config import RunConfig
-from platform.protection.ledger_rows import as_releases
-from platform.protection.lifetimes import is_by_source
+from platform.protection.charging import as_releases, is_by_source
 from platform.rounds.documents import SCHEMA_VERSION, epsilon_document, shown_round
 from privacy import Epsilons, epsilons
 from storage import LedgerRow

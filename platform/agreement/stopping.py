@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from platform.agreement.fruitless import is_charged, place_of
 from platform.config import RunConfig
-from platform.protection.ledger_rows import as_releases
+from platform.protection.charging import as_releases
 from platform.rounds.documents import epsilon_document
 from privacy import Release, RunningLedger
 from storage import LedgerRow

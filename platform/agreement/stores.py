@@ -8,8 +8,8 @@ from platform.agreement.clients import OwnLedger
 from platform.config import RunConfig, Sources, parse_config
 from platform.errors import ConfigError, RecordsDisagree
 from platform.mechanisms import Mechanisms
-from platform.parties.store_files import client_names, stores_file
-from platform.protection.lifetimes import stored_tree
+from platform.parties.identities import client_names, stores_file
+from platform.protection.charging import stored_tree
 from storage import RunRecord, open_client_stores
 
 

@@ -8,11 +8,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from methods import Aggregate, Groups
-from platform.protection.group_choice import GroupReading
+from platform.protection.extras import GroupReading
 from platform.rounds.run import RunTerms
-from platform.wire.layout import Summed
+from platform.wire.layout import Summed, unflatten
 from platform.wire.transport import ClientId
-from platform.wire.vectors import unflatten
 
 
 def aggregate_of(

@@ -14,7 +14,7 @@ from itertools import islice
 from typing import Final, Protocol, TypeVar
 
 from platform.errors import ClientsSilent, ProtocolError
-from platform.wire.envelopes import Envelope
+from platform.wire.codec import Envelope
 from platform.wire.messages import Stage
 from platform.wire.transport import ClientId, Dropout, Transport
 

@@ -7,7 +7,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from platform.protection.group_choice import GroupReading
+from platform.protection.extras import GroupReading
 from platform.rounds.phases import COLLECTION, ROUNDS
 from platform.rounds.plan import RoundOutcome, RoundPlan
 from privacy import Epsilons, SignalToNoise

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Final, Literal, Protocol
 
-from platform.disk.transactions import Records
+from platform.disk.opening import Records
 from platform.errors import ProtocolError
 from platform.protection.sums import NoisedSum
 from platform.wire.codec import Frame, decode_arrays, decode_frame, encode_arrays, encode_frame

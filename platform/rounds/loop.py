@@ -15,7 +15,7 @@ import numpy as np
 
 from methods import Arrays
 from platform.config.randomness import stream
-from platform.disk.digests import salted
+from platform.disk.log_files import salted
 from platform.errors import RoundAborted, RunStopped, TooFewLeft
 from platform.protection.uploads import Protection
 from platform.rounds.aggregating import aggregate_of
@@ -28,9 +28,8 @@ from platform.rounds.plan import RoundOutcome, RoundPlan
 from platform.rounds.progress import Progress, decode_state, encode_state
 from platform.rounds.run import Run
 from platform.rounds.spending import Spending
-from platform.wire.envelopes import Attempt
-from platform.wire.experts import encode_entry
-from platform.wire.layout import Summed
+from platform.wire.codec import Attempt
+from platform.wire.layout import Summed, encode_entry
 from platform.wire.transport import ClientId
 from privacy import BudgetExhausted
 from storage import UnitOfWork

@@ -7,11 +7,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from methods import Arrays
-from platform.protection.seats import round_parameters
+from platform.protection.sums import round_parameters
 from platform.protection.uploads import Protection
 from platform.rounds.plan import RoundPlan
-from platform.wire.messages import broadcast_digest
-from platform.wire.secure_round import SecureRound
+from platform.wire.messages import SecureRound, broadcast_digest
 from platform.wire.transport import ClientId
 from privacy.secure_aggregation import Finished, ServerState, decode_server_state
 from privacy.secure_aggregation import encode_server_state as encode_state

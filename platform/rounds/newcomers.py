@@ -15,7 +15,7 @@ from platform.rounds.asking import Question, ask_once
 from platform.rounds.departures import Farewells, record_joined
 from platform.rounds.offering import offer_run
 from platform.rounds.roll import call_roll, newest_attempt, require_distinct
-from platform.wire.offers import Offer, decode_acceptance, encode_offer
+from platform.wire.outside_rounds import Offer, decode_acceptance, encode_offer
 from platform.wire.transport import ClientId
 
 FIRST: Final = None

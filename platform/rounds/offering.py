@@ -6,7 +6,7 @@ from collections.abc import Container, Sequence
 
 from platform.errors import RunStopped
 from platform.rounds.asking import Question, ask_all
-from platform.wire.offers import Offer, decode_acceptance, encode_offer
+from platform.wire.outside_rounds import Offer, decode_acceptance, encode_offer
 from platform.wire.transport import ClientId, Transport
 
 

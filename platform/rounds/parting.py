@@ -13,7 +13,7 @@ from platform.rounds.asking import Question, ask_all
 from platform.rounds.pool import FixedPool, fixed_pool
 from platform.rounds.progress import Progress
 from platform.rounds.run import Run
-from platform.wire.envelopes import Envelope
+from platform.wire.codec import Envelope
 from platform.wire.outside_rounds import (
     Parting,
     PoolNotice,

@@ -17,11 +17,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from methods import Arrays
-from platform.protection.pool_rules import PoolRules
+from platform.protection.building import PoolRules
 from platform.rounds.neighbours import Neighbours, Search
 from platform.wire.codec import decode_arrays
-from platform.wire.experts import Fetched
-from platform.wire.vectors import flatten
+from platform.wire.layout import Fetched, flatten
 from storage import PoolEntry
 
 

@@ -9,8 +9,14 @@ from typing import Final
 from methods import Arrays
 from platform.errors import ProtocolError
 from platform.rounds.plan import KeysAhead
-from platform.wire.codec import Frame, decode_arrays, decode_frame, encode_arrays, encode_frame
-from platform.wire.envelopes import Attempt
+from platform.wire.codec import (
+    Attempt,
+    Frame,
+    decode_arrays,
+    decode_frame,
+    encode_arrays,
+    encode_frame,
+)
 from platform.wire.transport import ClientId
 from privacy import NoiseState
 

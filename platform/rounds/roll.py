@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Container, Mapping, Sequence
 
-from platform.disk.transactions import Records
+from platform.disk.opening import Records
 from platform.errors import CoordinatorBehind, RunStopped
 from platform.rounds.asking import Question, ask_all
 from platform.rounds.run import Roll
-from platform.wire.envelopes import Attempt, Envelope
+from platform.wire.codec import Attempt, Envelope
 from platform.wire.outside_rounds import (
     Introduction,
     RollCall,

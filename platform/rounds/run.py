@@ -13,12 +13,12 @@ from typing import Any
 from methods import Arrays, Method
 from platform.config import RunConfig
 from platform.config.randomness import stream
-from platform.disk.transactions import Records
-from platform.protection.budget import Budget
-from platform.protection.pool_rules import PoolRules
+from platform.disk.opening import Records
+from platform.protection.building import PoolRules
+from platform.protection.charging import Budget
 from platform.protection.uploads import Protection
 from platform.rounds.progress import Progress
-from platform.wire.envelopes import Attempt
+from platform.wire.codec import Attempt
 from platform.wire.transport import ClientId, Transport
 from privacy import CohortKind
 

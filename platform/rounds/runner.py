@@ -32,8 +32,7 @@ from platform.rounds.journal import (
 from platform.rounds.masked_sum import MaskedSum
 from platform.rounds.plan import PoolUpload, Readings, RoundOutcome, RoundPlan
 from platform.rounds.telling import assignments, last_relays
-from platform.wire.entries import LARGEST_COORDINATE
-from platform.wire.layout import Summed, Totals
+from platform.wire.layout import LARGEST_COORDINATE, Summed, Totals
 from platform.wire.messages import (
     Disclosure,
     Upload,

@@ -12,7 +12,7 @@ from methods import Arrays
 from platform.protection.uploads import Protection
 from platform.rounds.masked_sum import seat_of
 from platform.rounds.plan import RoundPlan
-from platform.wire.envelopes import Attempt
+from platform.wire.codec import Attempt
 from platform.wire.messages import (
     Assignment,
     Invitation,

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from platform.errors import ProtocolError
-from platform.wire.envelopes import peek
-from platform.wire.receipts import MOST_SENT, UploadDigest
+from platform.wire.codec import peek
+from platform.wire.receipt_messages import MOST_SENT, UploadDigest
 from platform.wire.transport import ClientId, Dropout
 
 
