@@ -17,9 +17,8 @@ from platform.config import RunConfig, StorageConfig
 from platform.config.federation_section import FederationConfig
 from platform.config.identity import code_of
 from platform.config.void_rules import void_settings
-from platform.data.encoding import frozen_model, is_public
-from platform.data.held import task_without_images
-from platform.data.loading import TaskData
+from platform.data.loading import TaskData, task_without_images
+from platform.data.preparing import frozen_model, is_public
 from platform.disk.files import require_free
 from platform.disk.opening import Records, closed_on_error, open_storage, records_in, run_folder
 from platform.errors import ConfigError
