@@ -9,8 +9,7 @@ from platform.agreement.budgets import ClientBudget, RunBudget, left_of
 from platform.agreement.reading import Agreed
 from platform.agreement.statements import stopping_of
 from platform.protection.ledger_rows import as_releases
-from platform.rounds.documents import epsilon_document, json_number
-from platform.rounds.phases import in_rounds
+from platform.rounds.documents import epsilon_document, in_rounds, json_number
 from privacy import Epsilons, RunningLedger
 
 SCHEMA_VERSION: Final = 1

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from platform.agreement.reading import Agreed, RunRecords
 from platform.agreement.stopping import releases_of_a_round
-from platform.rounds.phases import COLLECTION, in_rounds
+from platform.rounds.documents import COLLECTION, in_rounds
 from privacy import Release, RunningLedger, UnsupportedEvent, affordable_rounds
 
 

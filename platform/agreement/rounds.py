@@ -9,7 +9,7 @@ from platform.agreement.departures import GONE, voided
 from platform.agreement.reading import ENDINGS, RunRecords, TrailEntry
 from platform.disk.digests import bytes_digest, document_digest
 from platform.rounds.audit_trail import PRUNED
-from platform.rounds.phases import COLLECTION, ROUNDS
+from platform.rounds.documents import COLLECTION, ROUNDS
 from storage import RoundRecord
 
 

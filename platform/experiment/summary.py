@@ -25,16 +25,18 @@ from platform.experiment.silence import Silence
 from platform.parties.scoring import LOCAL
 from platform.rounds.documents import (
     ADVERSARIES,
+    COLLECTION,
     DEFAULTS,
     MEASURES,
     ROUND_KEYS,
+    ROUNDS,
     SCHEMA_VERSION,
     epsilon_document,
+    in_rounds,
     json_number,
     shown_round,
     summary_text,
 )
-from platform.rounds.phases import COLLECTION, ROUNDS, in_rounds
 from platform.rounds.run import Run
 from platform.rounds.spending import Spending
 

@@ -17,8 +17,7 @@ from platform.protection.secure_terms import SecureTerms, terms_of_others
 from platform.reports.blocks import Basis, Figure, Place
 from platform.reports.log_view import LogView
 from platform.reports.numbers import epsilon_text
-from platform.rounds.documents import ADVERSARIES, json_number
-from platform.rounds.phases import in_rounds
+from platform.rounds.documents import ADVERSARIES, in_rounds, json_number
 from privacy import MechanismFacts
 from storage import LedgerRow
 

@@ -18,7 +18,7 @@ from platform.reports.hazards import (
     unit_of_privacy,
 )
 from platform.reports.subject import Subject
-from platform.rounds.phases import in_rounds
+from platform.rounds.documents import in_rounds
 
 
 def stated_warnings(agreed: Agreed) -> list[str]:
