@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from methods.interface.subspace import subspace_of
-from platform.agreement.stopping import stopping_document, stopping_warnings
+from platform.agreement.attempts import stopping_document, stopping_warnings
 from platform.disk.files import write_text
 from platform.experiment.evaluation import Examined, Measured, accuracy_document
 from platform.experiment.newcomers import Newcomers

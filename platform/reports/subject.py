@@ -9,8 +9,8 @@ from functools import cached_property
 from typing import Any
 
 from platform.agreement import Agreed
+from platform.agreement.attempts import is_charged
 from platform.agreement.budgets import ClientBudget, RunBudget
-from platform.agreement.fruitless import is_charged
 from platform.agreement.reading import RunRecords
 from platform.agreement.statements import unfinished_document
 from platform.protection.secure_terms import SecureTerms, terms_of_others

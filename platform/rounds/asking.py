@@ -1,9 +1,12 @@
 """Questions outside rounds, where every client must be heard: asked again, a few times.
 
-In a round whoever is silent is lost. Here nobody may be: a report without one client's numbers, or
-a pool from which one was handed nothing, would be another run's. Each question has one answer
-however often it is asked, so a lost message costs a repetition, and the run stops when it does not
-help; what was done stays done.
+A round goes on without a client that does not answer. Outside rounds all must answer: a report
+without one client's numbers, or a pool from which one client was handed nothing, would be another
+run's. A client answers each question alike however often it is asked. So a lost message costs a
+repetition. If repeating does not help, the run stops, and what was done stays done.
+
+The last question asks clients to personalise, after the last release. The result never leaves them.
+Each keeps it in its own store under an attempt past the last round.
 """
 
 from __future__ import annotations

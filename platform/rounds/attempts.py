@@ -1,7 +1,11 @@
-"""Who is invited to a round, and who is lost in a simulated one.
+"""Attempts at rounds: drawn, charged and opened in one transaction, carried out, closed for good.
+
+Everything that fixes an attempt is written down before anything is sent. So a coordinator that is
+started again goes on with the same attempt: same cohort, same messages, no second charge. Another
+attempt follows only one that was given up, with fresh noise and a charge of its own.
 
 A cohort is a secret of the coordinator where that is to amplify (`central_noise` whose sum is
-released whoever came): it is drawn from the operating system's entropy then, unless the run is a
+released whoever came). Then it is drawn from the operating system's entropy, unless the run is a
 simulation with seeded noise. Everywhere else it is drawn from the run's seed and amplifies nothing.
 """
 

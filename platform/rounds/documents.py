@@ -1,4 +1,4 @@
-"""What a round is for: to train, or to make the pool that is made once."""
+"""What a round came to, as the records hold it, and in which phase of the run it was."""
 
 from __future__ import annotations
 

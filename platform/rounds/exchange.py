@@ -1,11 +1,11 @@
-"""What each stage of an attempt yielded, kept before the next is asked for.
+"""An attempt's talk with its clients: stages are sent, bytes counted, results kept.
 
-An attempt is executed once. A coordinator that is started again goes on after the last stage kept
-here, with the same messages, to which clients give the answers that they gave before. Of masked
-vectors the running sum and the list of their owners are enough. What is not kept is asked for
-again: answers to the last stage, because with them the sum would lie on the disk; uploads in the
-clear; and handles, because beside the pool they would say whose entries lie there. Noise that the
-coordinator adds is drawn once: the noised sum, of which all that leaves is made, is kept.
+An attempt is executed once. A coordinator that is started again goes on after the last stage in the
+journal. It sends the same messages, and clients give the answers that they gave before. Of masked
+vectors the journal keeps the running sum and the list of their owners. The coordinator asks again
+for everything else: for answers to the last stage, because with them the sum would lie on the disk;
+for uploads in the clear; and for handles, because beside the pool they would say whose entries lie
+there. Noise that the coordinator adds is drawn once: the journal keeps the noised sum.
 """
 
 from __future__ import annotations

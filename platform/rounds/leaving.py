@@ -1,10 +1,11 @@
 """Clients that have left a run for good: how the coordinator hears of it, and what it does then.
 
 A client says so in answer to whatever it is asked next (`platform.wire.leaving`), or the operator
-removes one that cannot say anything any more. From then on it is asked nothing, like a client that
-is lost in every round. Which entries of the pool are its is nobody's business but its own, and a
-generation without them would name it, so each generation that it may have given an entry to goes
-whole. That and the note in the audit log are one transaction. Its ledger rows stay for good.
+removes a client that can no longer say anything. From then on the coordinator asks it nothing, like
+a client that is lost in every round. The coordinator must not learn which pool entries are the
+client's, and a generation without them would name them. So it erases each generation that the
+client may have given an entry to. This and the note in the audit log are one transaction. The
+client's ledger rows stay for good.
 """
 
 from __future__ import annotations

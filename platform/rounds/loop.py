@@ -1,4 +1,9 @@
-"""Full garbage collections while rounds are held, of what rounds have made."""
+"""The run: round after round, with the ledger before everything that leaves a client.
+
+An attempt's spend is priced and written before its first message. Its state, metrics, ledger
+status, pool entries and audit entries are one transaction. A run can stop at any point and go on:
+what was committed stays, and the interrupted attempt goes on where it was and is never repeated.
+"""
 
 from __future__ import annotations
 

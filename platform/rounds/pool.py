@@ -1,11 +1,17 @@
-"""Nearest neighbours among many vectors: looked for in float32, decided in float64.
+"""The expert pool as the coordinator serves it, without saying whose entry is whose.
 
-One product with a resident float32 matrix gives all distances to several queries but for rounding,
-and a bound on that. Whoever cannot be told from the k nearest by them is measured again in float64,
-so what is found is what comparing all of them in float64 would find, ties included.
+Entries live in the coordinator's database under keyed hashes of their owners' secrets (`handle`).
+A fetch presents the client's own handles: the newest is the query of the nearest-neighbour search,
+all are excluded. Experts are handed out without handle, owner, round or meaningful order: ties and
+order are resolved by the entries' bytes, so a result does not depend on the order of rows in a
+file.
 
-Source of the bound: |fl(x'y) - x'y| <= n u / (1 - n u) |x|'|y| in any order of summation (Higham,
-Accuracy and Stability of Numerical Algorithms, 2nd ed., section 3.1).
+The search runs in float32 and decides in float64. One product with a resident float32 matrix gives
+all distances to several queries, up to a known bound on the rounding. Candidates that this bound
+cannot tell from the k nearest are measured again in float64, so the search finds what a comparison
+of all vectors in float64 would find, ties included. Source of the bound:
+|fl(x'y) - x'y| <= n u / (1 - n u) |x|'|y| in any order of summation (Higham, Accuracy and Stability
+of Numerical Algorithms, 2nd ed., section 3.1).
 """
 
 from __future__ import annotations

@@ -1,4 +1,10 @@
-"""Which bytes clients have uploaded, for the receipts that tell them so."""
+"""Hands each client, with the next message that begins anything, a receipt of what it was charged.
+
+The courier is a transport around another, so it adds no stage and no wait. With the first message
+of a round, and with the one that asks it to personalise, a client gets what the log says of it.
+Clients' answers say how far they have seen the log. They are kept with the log's heads, where a
+coordinator that is started again finds them.
+"""
 
 from __future__ import annotations
 

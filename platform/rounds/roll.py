@@ -1,4 +1,9 @@
-"""The roll call: who takes part, from clients' own words, before anything else is asked."""
+"""Who takes part in a run, from clients' own words, before anything else is asked.
+
+All clients are let in at the start, or enough of them then and the others between rounds. A run is
+planned for the clients that its configuration names. A client that has not come yet has an empty
+seat, like a client that is lost: it is asked nothing and charged nothing.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,9 @@
-"""How far a run has come: what its next round starts from."""
+"""A run as its coordinator conducts it: terms, clients, transport, records, and its progress.
+
+`RunTerms` are fixed before anything is written. `Roll` is known once clients have introduced
+themselves. With both, a `Run` can be held, and `Progress` is what its next round starts from.
+None of these types belongs to a client.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,15 @@
-"""The coordinator's side of the secure sum, with clients' names in place of share indices."""
+"""One attempt at one round: invite, assign, collect, open the sum, collect the pool entries.
+
+The coordinator sees masked vectors and their sum. It sees a client's update only where there is no
+secure aggregation. An attempt either yields an outcome or raises `RoundAborted`, which names the
+phase. The attempt's journal keeps the result of each stage before the next stage is sent, so an
+interrupted attempt goes on where it was, and nothing is done twice.
+
+Clients may have made their keys ahead, with the last message of the round before. Then there is no
+advertise stage: the invitation carries all keys, and clients answer with shares. If one client's
+keys are missing or not valid, the coordinator asks all clients for fresh keys. So no attempt mixes
+keys of two ages, and a client that was lost in one round is waited for in the next as always.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a round will cost, asked and written down before anything is sent."""
+"""What a round will cost, priced and written down before anything is sent, and what was charged."""
 
 from __future__ import annotations
 
