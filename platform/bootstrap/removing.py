@@ -17,7 +17,7 @@ from platform.disk.opening import open_storage, run_folder, transaction
 from platform.errors import ConfigError, ProtocolError
 from platform.experiment.resuming import require_same_enrolment
 from platform.parties.identities import fingerprint_of, read_enrolment
-from platform.rounds.departures import (
+from platform.rounds.leaving import (
     Departure,
     departures,
     joined,
