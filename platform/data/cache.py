@@ -22,11 +22,11 @@ import json
 import math
 import os
 import secrets
-import tokenize
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from tokenize import TokenError
 from typing import Any, Final, Literal, get_args
 
 import numpy as np
@@ -175,10 +175,7 @@ def open_rows(path: Path, count: int, into_memory: int) -> NDArray[Any]:
                 raise ValueError("another version of the format")
             shape, is_turned, dtype = np.lib.format.read_array_header_1_0(file)
         # At bytes that are no header, NumPy's parser raises any of these.
-        except (
-            *(EOFError, SyntaxError, TypeError, RecursionError, MemoryError),
-            tokenize.TokenError,
-        ) as error:
+        except (EOFError, SyntaxError, TypeError, RecursionError, MemoryError, TokenError) as error:
             raise ValueError("no header of an array") from error
         if is_turned or dtype.hasobject:
             raise ValueError("not an array of rows")

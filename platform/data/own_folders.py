@@ -20,7 +20,7 @@ from platform.errors import DataError
 Use = Literal["train", "validation", "test"]
 """What images are for."""
 Owners = Literal["nobody", "domains", "clients"]
-"""What groups of images are: none at all, domains, or what clients hold."""
+"""What the groups of images are: domains, the images of clients, or no groups at all."""
 
 SPLIT_NAMES: Final[Mapping[str, Use]] = {
     "train": "train",
@@ -44,7 +44,7 @@ class Listed(NamedTuple):
     Attributes:
         path: Below the whole folder, with forward slashes.
         name: Its class, as the files spell it.
-        use: What it is for; None where nothing says.
+        use: What it is for; None where the files do not say.
     """
 
     path: str
@@ -54,15 +54,15 @@ class Listed(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Group:
-    """Images that nothing tells apart by whose they are.
+    """Images of one domain or client, or all images where the files name neither.
 
     Attributes:
         root: Folder that paths are relative to, links followed.
         place: Where they lie, for errors.
         listed: All of them.
         sentence: What was recognised, for people.
-        parts: What its layout has places for, whether or not an image lies there: one image more or
-            less must not decide what becomes of the others.
+        parts: The uses that its layout has places for, whether or not an image lies there: one
+            image more or less must not decide how the others are used.
         files: How they are read.
     """
 
@@ -88,7 +88,7 @@ class OwnReading:
         layout: Which layout it has.
         words: In which words each class is spoken of, by its name in the files; in label order.
         owners: What its groups are.
-        groups: Images of each domain or client; of nobody a single group with an empty name.
+        groups: Images of each domain or client; without these a single group with an empty name.
         has_class_list: Whether a file lists the classes of all clients, so that none of them
             follows from what lies in a client's folder.
         remarks: What else is to be said of it.
@@ -114,7 +114,7 @@ def number(count: int, one: str, many: str) -> str:
 
 
 def some(names: Sequence[str]) -> str:
-    """Return the first names, and how many more there are."""
+    """Return the first names, and the number of the others."""
     shown = [repr(name) for name in names[:MOST_NAMED]]
     left = len(names) - len(shown)
     return conjoined([*shown, *([f"{left} more"] if left else [])])
@@ -280,9 +280,9 @@ def require_no_split_folders(names: Sequence[str], where: Path, level: str) -> N
 
 
 def folded(name: str) -> str:
-    """Return a class's name without what spellings of it differ in.
+    """Return a class's name in one spelling for all: small letters, and spaces for "_" and "-".
 
-    Those are capitals, "_" and "-" for spaces, and how a system writes an umlaut.
+    Umlauts, which systems write in two ways, are written in one.
     """
     # Again after folding, which may take a letter's mark from it.
     text = unicodedata.normalize("NFC", unicodedata.normalize("NFC", name).casefold())
