@@ -30,7 +30,7 @@ NO_STATE: NoiseState = MappingProxyType({})
 
 
 class Law(Protocol):
-    """What noise follows; see `privacy.noise_laws`."""
+    """What noise follows; see `privacy.events`."""
 
     def sample(self, source: NoiseSource, deviation: float, size: int) -> NDArray[Any]:
         """Return independent draws of that standard deviation."""

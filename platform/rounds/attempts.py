@@ -40,7 +40,7 @@ from platform.rounds.spending import Spending
 from platform.wire.codec import decode_arrays, encode_arrays
 from platform.wire.secure_round import MaskGraph, SumTerms
 from platform.wire.transport import ClientId
-from privacy.secure_aggregation.graph import SEED_BYTES
+from privacy.secure_aggregation.parameters import SEED_BYTES
 from storage import AttemptRecord, UnitOfWork
 
 

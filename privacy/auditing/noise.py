@@ -1,4 +1,6 @@
-"""Direct tests of noise, for what no guessing game sees.
+"""The one error of the direct tests: noise is not what was promised.
+
+Direct tests of noise, for what no guessing game sees.
 
 Each returns its p-value and raises `AuditError` where that is below alpha. They are exact for
 independent Gaussian coordinates of mean zero (the Kolmogorov-Smirnov one up to scipy's own series).
@@ -17,8 +19,22 @@ from scipy.special import stdtr
 from scipy.stats import binomtest, chi2, kstest, norm
 
 from privacy._validate import finite_vector, require_positive, require_probability
-from privacy.auditing.errors import AuditError
-from privacy.errors import NonFiniteUpdate
+from privacy.errors import NonFiniteUpdate, PrivacyError
+
+
+class AuditError(PrivacyError):
+    """Noise fails a test that right noise fails with probability at most the stated alpha.
+
+    Attributes:
+        p_value: How likely right noise looks at least as wrong, before any correction for the
+            number of comparisons.
+    """
+
+    def __init__(self, message: str, *, p_value: float) -> None:
+        """Keep the number beside the sentence, for reports."""
+        super().__init__(message)
+        self.p_value = p_value
+
 
 _TAIL = 3.0
 
