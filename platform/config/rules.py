@@ -14,7 +14,7 @@ from platform.config.privacy_rules import privacy_problems, unknown_mechanism
 from platform.config.schema import RunSections
 from platform.config.training_rules import training_problems
 from storage import InvalidRecordError
-from storage.address import file_of
+from storage.homes import file_of
 
 _RANDOM = ("dirichlet", "domain_dirichlet", "shared_ratio")
 KINDS_WITH = {

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from platform.errors import ConfigError, UnknownRun
 from storage import Database, InvalidRecordError, open_database
-from storage.address import file_of, shown
 from storage.files import make_folder
+from storage.homes import file_of, shown
 
 
 def open_storage(url: str) -> Database:

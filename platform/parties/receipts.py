@@ -35,7 +35,7 @@ from privacy.transparency import (
     read_note,
 )
 from storage import ClientIdentity, ClientStore, KeptReceipt, LedgerRow, Receipted, SeenLog
-from storage.leaf_data import CHARGE_PREFIX, SETTLED_PREFIX, charge_data, sealed_data
+from storage.leaves import CHARGE_PREFIX, SETTLED_PREFIX, charge_data, sealed_data
 from storage.merkle import is_consistent, leaf_hash, root_from_inclusion
 
 Key = tuple[int, int, str]
