@@ -185,6 +185,25 @@ class WithoutNoise(NoiseSource):
         return self._source.uniform_bytes(count)
 
 
+def draw(entropy: Entropy, size: int) -> bytes:
+    """Draw secret bytes and refuse a source that gives another number of them.
+
+    Args:
+        entropy: The source.
+        size: How many bytes are needed.
+
+    Returns:
+        Exactly `size` bytes.
+
+    Raises:
+        ValueError: If the source is broken; fewer bytes would be a weaker key.
+    """
+    drawn = entropy(size)
+    if len(drawn) != size:
+        raise ValueError(f"entropy gave {len(drawn)} bytes where {size} were asked for")
+    return drawn
+
+
 def standard_normal_from(entropy: Entropy, size: int) -> NDArray[np.float64]:
     """Turn uniform bytes into independent standard normal numbers.
 

@@ -28,8 +28,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from privacy.errors import Authentication, ProtocolViolation
+from privacy.randomness import Entropy, draw
 from privacy.secure_aggregation import shamir
-from privacy.secure_aggregation.entropy import Entropy, draw
 from privacy.secure_aggregation.identities import Credentials, Identity
 from privacy.secure_aggregation.keys import (
     KEY_BYTES,

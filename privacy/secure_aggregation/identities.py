@@ -31,7 +31,7 @@ from cryptography.hazmat.primitives.serialization import (
 )
 
 from privacy.errors import Authentication
-from privacy.secure_aggregation.entropy import Entropy, draw
+from privacy.randomness import Entropy, draw
 from privacy.secure_aggregation.parameters import (
     IDENTITY_BYTES,
     LARGEST_SERIAL,

@@ -29,7 +29,7 @@ import math
 from collections.abc import Mapping, Sequence
 
 from privacy.errors import InvalidShare
-from privacy.secure_aggregation.entropy import Entropy, draw
+from privacy.randomness import Entropy, draw
 
 PRIME = 2**257 - 93
 SECRET_BYTES = 32
