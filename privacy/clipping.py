@@ -1,30 +1,29 @@
-"""Clipping: the whole upload, as one vector, is brought inside a ball of known radius.
+"""Clipping, and the coordinates that travel beside a clipped update: a clip flag and a metric.
 
-The accountant is told that a clipped vector has norm at most C, so that must hold for the float64
-numbers that are sent, not only on paper. A sum of n squares in floating point is off by at most a
-factor 1 +- n u, with u = 2^-53, whatever the order of summation (Higham 2002, section 3.1). With
-m = (n + 8) u a vector is left alone only where its computed norm times 1 + m is within C; every
-other one is scaled to C (1 - 4 m), which covers the rounding of the norm, of the factor and of
-each product. At a million coordinates the price is 5e-10 of the norm.
+`clip` brings the whole upload, as one vector, inside a ball of known radius. The accountant is told
+that a clipped vector has norm at most C, so that must hold for the float64 numbers that are sent,
+not only on paper. A sum of n squares in floating point is off by at most a factor 1 +- n u, with u
+= 2^-53, whatever the order of summation (Higham 2002, section 3.1). With m = (n + 8) u a vector is
+left alone only where its computed norm times 1 + m is within C; every other one is scaled to C (1 -
+4 m), which covers the rounding of the norm, of the factor and of each product. At a million
+coordinates the price is 5e-10 of the norm.
 
-Adaptive clipping: the norm follows a quantile of the updates' norms (Andrew et al. 2021).
-
-Each client says with one more coordinate whether its update fitted: +b if its norm was at most C,
-else -b. The coordinate is appended after clipping and before noise, so what is noised has norm
-sqrt(C^2 + b^2), and that is the ledger's C: the flag's price. From the noised sum follows the
-noised fraction f of updates that fitted, and (their Algorithm 1)
+`AdaptiveClipping`: the norm follows a quantile of the updates' norms (Andrew et al. 2021). Each
+client says with one more coordinate whether its update fitted: +b if its norm was at most C, else
+-b. The coordinate is appended after clipping and before noise, so what is noised has norm sqrt(C^2
++ b^2), and that is the ledger's C: the flag's price. From the noised sum follows the noised
+fraction f of updates that fitted, and (their Algorithm 1)
 
     C <- C exp(-learning_rate (f - quantile)).
 
 Everything after the noise is post-processing. The fraction is cut to [0, 1], which noise may leave,
 so that no round changes C by more than exp(learning_rate).
 
-A client's metric beside its update: one more coordinate, noised with the rest.
-
-A share a in [0, 1], such as a validation accuracy, becomes the coordinate b (2a - 1) in [-b, b]. It
-is appended after clipping and before noise, so what is noised has norm at most sqrt(C^2 + b^2), and
-that is the ledger's C: the metric's price, paid once with the update's. The coordinate is centred
-because the norm bounds how far one client can move it; b a would waste half of that.
+`NoisedMetric`: a client's metric is one more coordinate, noised with the rest. A share a in [0, 1],
+such as a validation accuracy, becomes the coordinate b (2a - 1) in [-b, b]. It is appended after
+clipping and before noise, so what is noised has norm at most sqrt(C^2 + b^2), and that is the
+ledger's C: the metric's price, paid once with the update's. The coordinate is centred because the
+norm bounds how far one client can move it; b a would waste half of that.
 
 From the noised mean m of the coordinates follows the mean metric (1 + m / b) / 2, which is
 post-processing. It is unbiased and therefore not cut to [0, 1]: cut, the means of good rounds would

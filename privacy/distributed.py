@@ -15,12 +15,11 @@ Summing modulo 2^ring_bits is post-processing. Where a coordinate of the sum wra
 wrong by a multiple of 2^ring_bits: that costs utility, never privacy. `required_ring_bits` keeps it
 below a probability of 2^-40.
 
-Mechanism `upload_noise` on the integer grid: the whole noise on the client, drawn exactly.
-
-Clip, scale, round at random on the condition that the norm stays bounded, add a discrete Gaussian
-(Canonne, Kamath and Steinke 2020, Theorems 4 and 14). It is `distributed_noise` of a single share:
-what leaves is an integer computed from integers, so that attacks on the lowest bits of
-floating-point noise (Mironov 2012) have nothing to look at.
+`IntegerUploadNoise` is `upload_noise` on the same grid, the whole noise drawn exactly on the
+client: clip, scale, round at random on the condition that the norm stays bounded, add a discrete
+Gaussian (Canonne, Kamath and Steinke 2020, Theorems 4 and 14). It is `distributed_noise` of a
+single share: what leaves is an integer computed from integers, so that attacks on the lowest bits
+of floating-point noise (Mironov 2012) have nothing to look at.
 """
 
 from __future__ import annotations

@@ -1,22 +1,19 @@
-"""The law of a release's noise: what a ledger row states, what accountants price, what is drawn.
+"""The rows of the privacy ledger: the law of the noise, the facts of a mechanism, the release.
 
-A mechanism draws through the law that it states (`NoiseSource.draw`), so that what is charged and
-what is added are one thing. A law is open: whoever adds one gives it a name and draws from it, and
-a name that is read from a ledger is a law even where nothing here draws it. Accountants are closed:
-they price the laws in `PRICED_LAWS` and refuse every other.
+A `NoiseLaw` is what a ledger row states, what accountants price and what a mechanism draws
+(`NoiseSource.draw`), so the noise that is charged is the noise that is added. The set of laws is
+open: a new mechanism may bring a law with a name of its own, and a name read from a ledger is a law
+also where this module cannot draw it. Accountants price the laws in `PRICED_LAWS` and refuse all
+others.
 
-What a mechanism's name means in a ledger: facts that each mechanism declares and pricing reads.
-
-Whoever prices a release asks these facts and never the name, so that a mechanism that is added is
-priced by what it does. A name without facts cannot be in a release.
-
-What left a client, as immutable facts: the rows of the privacy ledger.
+`MechanismFacts` say what a mechanism's name means. Accountants ask these facts and never the name,
+so a new mechanism is priced by what it does. A release cannot carry a name without facts.
 
 A `Release` says what happened; `privacy.accounting` says what it costs. Events never change their
-meaning: a new kind of release becomes a new field value or a new type, and whoever cannot price it
-must refuse. A row never holds a bare noise multiplier, because whether a multiplier is relative to
-C or to the sensitivity differs between accountants; it holds the standard deviation, C, the
-relation and the law of the noise, and each accountant's adapter converts.
+meaning: a new kind of release becomes a new field value or a new type, and an accountant that
+cannot price it must refuse. A row never holds a bare noise multiplier, because some accountants
+take it relative to C and others relative to the sensitivity. A row holds the standard deviation,
+C, the relation and the law of the noise, and each accountant's adapter converts.
 
 What is charged: `reserved` (written before anything is sent, so a crash leaves a charge),
 `released`, and `aborted` unless it is known that nothing left the client. A resend of identical

@@ -2,13 +2,12 @@
 
 Two grids exist. `Quantiser` spreads levels evenly over an interval and is applied after noise on
 the reals; `SignedGrid` is the grid on which integer noise lives, negative numbers being two's
-complement in the ring. Whoever sums and opens needs no more of either than this protocol.
+complement in the ring. The code that sums and opens uses only the protocol `Grid`.
 
-Quantisation: real coordinates become integers that a ring of 16 to 64 bits can sum exactly.
-
-A secure sum adds integers modulo 2^16 to 2^64. Each coordinate is rounded to the nearest of 2^bits
-evenly spaced values between -value_bound and value_bound. Applied after clipping and noise it is
-post-processing, so it costs no privacy; what it costs is at most half a step per unit of weight.
+A secure sum adds integers modulo 2^16 to 2^64. `Quantiser` rounds each coordinate to the nearest of
+2^bits evenly spaced values between -value_bound and value_bound. Applied after clipping and noise
+it is post-processing, so it costs no privacy; what it costs is at most half a step per unit of
+weight.
 """
 
 from __future__ import annotations

@@ -1,20 +1,19 @@
-"""The two laws behind the samplers, as weights of integers counted from the mode.
+"""Exact samplers of integer noise: the discrete Gaussian and the Skellam law, vectorised.
 
-The discrete Gaussian has weight exp(-x^2 / (2 sigma^2)) at every integer x (Canonne, Kamath and
-Steinke 2020, Definition 1). A Skellam number of variance sigma^2 is the difference of two
-independent Poisson numbers of mean sigma^2 / 2, which has weight mean^k / k! at k >= 0.
+**Laws** give weights of integers counted from the mode. The discrete Gaussian has weight exp(-x^2 /
+(2 sigma^2)) at every integer x (Canonne, Kamath and Steinke 2020, Definition 1). A Skellam number
+of variance sigma^2 is the difference of two independent Poisson numbers of mean sigma^2 / 2, which
+has weight mean^k / k! at k >= 0.
 
 Each law gives its weight twice: to any number of decimal digits, and as float64 for whole arrays
 with an absolute error that is bounded far below `FLOAT_ERROR`. Samplers decide by the second only
 where the first could not disagree.
 
-Inversion of the cumulative distribution, with as many uniform bits as it takes.
-
-The integers are cut into blocks of 2^b around the mode. A block gets the weight of its point
-nearest to the mode, the largest in it. Blocks are numbered 0, 1, -1, 2, -2, ... in order of their
-distance, and a uniform real number u chooses block j if it lies between the cumulative weights
-C(j - 1) and C(j) (Devroye 1986, chapter III.2). Only so many bits of u are drawn as are needed to
-say so:
+**Tables** invert the cumulative distribution, with as many uniform bits as it takes. The integers
+are cut into blocks of 2^b around the mode. A block gets the weight of its point nearest to the
+mode, the largest in it. Blocks are numbered 0, 1, -1, 2, -2, ... in order of their distance, and a
+uniform real number u chooses block j if it lies between the cumulative weights C(j - 1) and C(j)
+(Devroye 1986, chapter III.2). Only so many bits of u are drawn as are needed to say so:
 
 - 16 bits decide, by one look into a table of 2^16 blocks, unless a threshold is near;
 - 64 bits then decide by binary search in thresholds, unless u is within 4 of 2^64 parts of one;
@@ -23,13 +22,12 @@ say so:
 Thresholds of any precision include the error of truncating the infinite sum and of every
 rounding, so the choice has exactly the block's probability.
 
-Exact vectorised draws of discrete Gaussian and Skellam noise.
-
-A draw picks a block, then a uniform offset in it, and keeps it with probability weight / largest
-weight of the block (rejection; Devroye 1986, chapter II.3). Blocks of one integer need neither
-step. Larger ones are 1/64 to 1/32 of a standard deviation, so about one draw in 100 is thrown away.
-Keeping is decided by 32 uniform bits and float64 where the two are further apart than every
-error could reach, else by more bits and decimals: the law is exact, not close.
+**Samplers** draw whole arrays. A draw picks a block, then a uniform offset in it, and keeps it with
+probability weight / largest weight of the block (rejection; Devroye 1986, chapter II.3). Blocks of
+one integer need neither step. Larger ones are 1/64 to 1/32 of a standard deviation, so about one
+draw in 100 is thrown away. Keeping is decided by 32 uniform bits and float64 where the two are
+further apart than every error could reach, else by more bits and decimals: the law is exact, not
+close.
 
 Timing depends on the draws (rejections, undecided words), not on anybody's data.
 """

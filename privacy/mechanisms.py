@@ -1,4 +1,4 @@
-"""Mechanisms: what is done to an upload on the client before it is masked and sent.
+"""Mechanisms on the reals, and the one door to every mechanism that treats a client's upload.
 
 `upload_noise` is the Gaussian mechanism (Dwork and Roth 2014, section 3.5.3) on the whole upload:
 clip to C, add independent Gaussian noise of standard deviation noise_multiplier x C to every
@@ -8,11 +8,8 @@ attacks on its lowest bits are not covered.
 has to be carried, so it is treated the same but for saturation, which is counted there and not
 refused: an error that depends on values that were noised tells nothing more than they do.
 
-`privacy.mechanisms` is the one door to these and to the mechanisms on the integer grid.
-
-Mechanism `dp_sgd`: what protects one record, as constants that the configuration fixes.
-
-Differentially private SGD (Abadi et al. 2016, Algorithm 1): a step takes a Poisson sample of the
+`dp_sgd` protects one record, with constants that the configuration fixes. Differentially private
+SGD (Abadi et al. 2016, Algorithm 1): a step takes a Poisson sample of the
 records, scales each record's gradient to L2 norm C, adds Gaussian noise of standard deviation
 noise_multiplier x C to the sum and divides by a constant. The unit is one record, the noise is on
 the client, and everything that is computed from the noised gradients costs nothing more.
@@ -21,10 +18,9 @@ Nothing here may follow from a client's data. A sampling probability B / n or a 
 ceil(n / B) would tell n, which no noise covers; so would a division by the size of the batch drawn.
 The training itself is in `privacy.training`, which needs torch.
 
-One door to every mechanism that treats a client's upload: how it is carried, noised and charged.
-
-A mechanism is whatever has all that `ClientMechanism` asks for. Here is what holds for each of
-them, whichever it is; what they do is in modules of their own.
+A mechanism is any object that has all that `ClientMechanism` asks for. `grid_of`, `protect_upload`
+and the functions after them hold for all mechanisms, also for those on the integer grid
+(`privacy.central`, `privacy.distributed`).
 """
 
 from __future__ import annotations

@@ -1,15 +1,14 @@
-"""Conditional randomised rounding: a vector goes to the integer grid, and its norm stays bounded.
+"""From real numbers to the integer grid: conditional rounding, and whole counts beside it.
 
-Randomised rounding (up with the probability of the fractional part) has no bias but can lengthen a
-vector by sqrt(d). Repeated until the norm is below a bound that it meets with probability at least
-1 - beta, it lengthens it hardly at all (Kairouz, Liu and Steinke 2021, Algorithm 1 and Proposition
-22).
+Conditional rounding keeps the norm bounded. Randomised rounding (up with the probability of the
+fractional part) has no bias but can lengthen a vector by sqrt(d). Repeated until the norm is below
+a bound that it meets with probability at least 1 - beta, it lengthens it hardly at all (Kairouz,
+Liu and Steinke 2021, Algorithm 1 and Proposition 22).
 
-A client in one of K groups, in secret: its update in one block, and a count beside it.
-
-A client's vector has K blocks, of which its update, clipped to C, is in one, with zeros elsewhere;
-K counts follow, b in the block's own and zero elsewhere. Only noised sums of such vectors are ever
-seen. How far a neighbour moves one, in L2:
+`GroupCounts` serve clients that are, in secret, in one of K groups. A client's vector has K blocks,
+of which its update, clipped to C, is in one, with zeros elsewhere; K counts follow, b in the
+block's own and zero elsewhere. Only noised sums of such vectors are ever seen. How far a neighbour
+moves one, in L2:
 
 - replace_one, both in one block: the count cancels, and updates are at most 2C apart;
 - replace_one, in two blocks: sqrt(|u|^2 + |u'|^2 + 2 b^2), at most sqrt(2 C^2 + 2 b^2);

@@ -1,9 +1,8 @@
-"""Steps of the schema of clients' stores: what each version changed, never edited once it was kept.
+"""The file of one or several clients' stores: made whole, opened, migrated, written in stages.
 
-A store says its version as ``PRAGMA user_version``. The statements stand here as they were, not as
+`STEPS` says what each version of the schema changed; a step is never edited once it was kept. A
+store says its version as ``PRAGMA user_version``. The statements stand here as they were, not as
 the tables of today would make them.
-
-The file of one or several clients' stores: made whole, opened, and written a stage at a time.
 
 In a federation a client's file holds its own store and nothing else. In a simulation all clients
 lie in one file, so that one commit makes durable what a whole stage of a round wrote: nobody's

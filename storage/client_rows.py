@@ -1,18 +1,16 @@
-"""Rows of one client's own store, as the calls of `ClientStore` need them.
+"""Rows of one client's own store: its sessions, its receipts, and its return from a backup.
 
-How far a client has come in its newest attempt, kept in its own store.
+`ClientSessions` says how far the client has come in its newest attempt. An attempt is executed
+once. What a client answered is kept with the request it answered, so the same request gets the same
+bytes, whatever was restarted in between; and the number of the newest attempt never goes back, so
+no older attempt is ever answered.
 
-An attempt is executed once. What a client answered is kept with the request it answered, so the
-same request gets the same bytes, whatever was restarted in between; and the number of the newest
-attempt never goes back, so no older attempt is ever answered.
+`ClientReceipts` keeps the receipts of a coordinator's log, and the newest head of each log.
 
-What a client keeps of a coordinator's log: receipts, and the newest head of each log.
-
-What a client's store knows of having come back from a backup.
-
-A backup is older than what its client released last. So a store that was restored says so, goes on
-with no attempt that was open in it, and is caught up with by adding what the client was charged
-since: charges are only ever added, and attempts are only ever over.
+`ClientRestoring` knows whether the store came back from a backup. A backup is older than what its
+client released last. So a store that was restored says so, goes on with no attempt that was open in
+it, and is caught up with by adding what the client was charged since: charges are only ever added,
+and attempts are only ever over.
 """
 
 from __future__ import annotations

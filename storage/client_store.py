@@ -4,7 +4,7 @@ It belongs to the client alone: in a federation it lies on the client's machine,
 a file of all clients, never in the coordinator's database. Each call is a transaction of its own,
 but for those within `atomically` and within a stage (`storage.client_files`).
 
-Opening clients' stores: one client's own file, or the file of all clients of a simulation.
+A store is opened from one client's own file, or from the file of all clients of a simulation.
 """
 
 from __future__ import annotations

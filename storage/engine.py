@@ -3,10 +3,9 @@
 Sources: SQLite's documentation of ``PRAGMA secure_delete``, ``wal_checkpoint`` and transactions;
 SQLAlchemy's notes on pysqlite (the driver must not begin transactions by itself).
 
-Statements of SQL on one open connection; the driver's errors become ours.
-
-What is run here has been written in this package, column by column, so there is nothing for a
-query builder to do, which would take longer than SQLite itself.
+`Statements` runs SQL on one open connection. What it runs has been written in this package, column
+by column, so there is nothing for a query builder to do, which would take longer than SQLite
+itself.
 """
 
 from __future__ import annotations

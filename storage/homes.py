@@ -1,9 +1,7 @@
-"""Where the coordinator's database is, by its URL: an SQLite file.
+"""The SQLite file that the coordinator's database rests on: found by its URL, made and checked.
 
 A URL is kept with every run and is seen in lists of processes, so a message never repeats a
 password that somebody wrote into one.
-
-The SQLite file that a database rests on: made, upgraded, watched and checked.
 """
 
 from __future__ import annotations

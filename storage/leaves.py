@@ -1,9 +1,8 @@
-"""What a leaf of the log says, byte by byte: an event, a charge, or how a charge was settled.
+"""Leaves of the log: what each of them says, byte by byte, and its place in the one tree.
 
-Each kind begins with a marker of its own, so no leaf of one kind can be read as one of another.
-Changing what is said, or how, needs a new marker.
-
-Leaves of the log as they are added: a place for each event and charge, in one tree a database.
+A leaf is an event, a charge, or how a charge was settled. Each kind begins with a marker of its
+own, so no leaf of one kind can be read as one of another. Changing what is said, or how, needs a
+new marker.
 
 Rows are only ever added (triggers see to it). A leaf says which row it is of; what is hashed is
 made of that row, so a row that is changed later no longer fits its leaf. How a charge was settled

@@ -1,13 +1,12 @@
-"""The log as it is read: its leaves, what they say, and the proofs of its tree.
+"""The log as it is read and checked: its leaves, what they say, and the proofs of its tree.
 
-The whole log held against its rows, its tiles, and heads that were kept elsewhere.
-
+`verify_log` holds the whole log against its rows, its tiles, and heads that were kept elsewhere.
 One pass in the order of the leaves, which is that of the events of each run, so every run's chain
 is checked on the way. What was added once never changes, so each page of leaves is read in a
 transaction of its own, and writers need not wait for all of it: only the last page is read together
 with what must not have outgrown it.
 
-Leaves for what was written before there was a log.
+`fill_log` makes leaves for what was written before there was a log.
 """
 
 from __future__ import annotations

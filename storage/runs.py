@@ -1,10 +1,9 @@
-"""Repositories of runs, of server states and of committed rounds.
+"""Repositories of runs, of server states, of committed rounds and of attempts at rounds.
 
-Attempts at rounds: what was fixed before anything was sent, and what came back so far.
-
-An attempt is executed once: whoever goes on with a run continues the open attempt from the stages
-kept here. They may hold masked sums, so they are erased when the attempt ends (the database runs
-with ``secure_delete``); the attempt's number stays, so that it is never given out again.
+An attempt keeps what was fixed before anything was sent, and what came back so far. An attempt is
+executed once: whoever goes on with a run continues the open attempt from the stages kept here. They
+may hold masked sums, so they are erased when the attempt ends (the database runs with
+``secure_delete``); the attempt's number stays, so that it is never given out again.
 """
 
 from __future__ import annotations

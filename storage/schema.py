@@ -1,16 +1,15 @@
-"""Versions of the two schemas, which count on their own: 0.1.0 is the first that was kept.
+"""The schema of a file: which version it has, whether it is whole, and how it becomes the newest.
 
-A file says which version it has, and opening it compares: a newer one is refused by name, an older
-one is migrated by whoever opens it for writing, and whatever else it says was never kept anywhere.
+The two schemas count their versions on their own; 0.1.0 is the first that was kept. A file says
+which version it has, and opening it compares: a newer one is refused by name, an older one is
+migrated by whoever opens it for writing, and whatever else it says was never kept anywhere.
 
-Whether a file is what was written: its pages, its indices, its schema with every trigger.
+`require_sound` checks a file's pages, indices, and schema with every trigger. SQLite answers from
+an index where it can, and does not notice by itself that an index says something else than its
+table, or that a trigger is gone.
 
-SQLite answers from an index where it can, and does not notice by itself that an index says
-something else than its table, or that a trigger is gone.
-
-Brings a coordinator's database to the newest schema, or refuses it; says what that schema is.
-
-Alembic is driven by its API: no ``alembic.ini`` and no ``env.py`` are needed at run time.
+`upgrade` brings a coordinator's database to the newest schema, or refuses it. Alembic is driven by
+its API: no ``alembic.ini`` and no ``env.py`` are needed at run time.
 """
 
 from __future__ import annotations

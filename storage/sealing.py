@@ -1,11 +1,11 @@
-"""What is known of a sealed table beforehand: its statements, and how its rows are hashed.
+"""Rows of tables that carry a digest, which is checked whenever a row is read.
 
-Rows of tables that carry a digest, checked whenever a row is read.
+A `Shape` is what is known of a table beforehand: its statements, and how its rows are hashed.
 
 Statements are written from the tables' own names; what comes from elsewhere is bound to them.
 
-It covers all other columns of the row, its key and its status included, so a bit that flips on a
-disk or in a cable is noticed before anybody computes with it. It defends against accidents and
+The digest covers all other columns of the row, its key and its status included, so a bit that flips
+on a disk or in a cable is noticed before anybody computes with it. It defends against accidents and
 careless edits, not against somebody who edits a row and computes its digest anew: that no row was
 added, removed or rewritten is shown by what must agree with it elsewhere.
 """

@@ -1,18 +1,16 @@
-"""The number that a report prints: which accountant speaks, and what it says.
+"""Who prices a ledger: the accountant that a report quotes, and all of them side by side.
 
 The first of `exact`, `pld` and `rdp` that supports *every* event of a ledger speaks. The exact
 formula supports plain Gaussian releases; where it does, none of the others can be lower. An event
 that nobody supports raises: there is no silent fallback to a number that is not a bound.
 
-What every accountant says about one ledger, side by side, for reports.
+`accountant_table` asks every accountant about one ledger; `support_table` asks which kinds of
+events each of them can price.
 
-Who can price what: every kind of event, relation and accountant, by asking the adapters.
-
-What an epsilon means in guesses: how often a fair coin can be guessed by somebody who looks.
-
-Somebody wants to know which of two neighbouring worlds is the real one, and without looking is
-right half of the time. A mechanism is (epsilon, delta)-private exactly if no test that rejects the
-one world by mistake with probability a accepts it by mistake with a probability below
+`largest_share_of_right_guesses` says what an epsilon means. Somebody wants to know which of two
+neighbouring worlds is the real one, and without looking is right half of the time. A mechanism is
+(epsilon, delta)-private exactly if no test that rejects the one world by mistake with probability a
+accepts it by mistake with a probability below
 
     f(a) = max(0, 1 - delta - e^epsilon a, e^-epsilon (1 - delta - a))
 

@@ -1,6 +1,6 @@
-"""What both dp_accounting adapters share: terms become its events, its refusals become ours.
+"""Adapters to dp_accounting: our terms become its events, and its refusals become ours.
 
-What integer noise costs: theorems as lines alpha -> rho alpha + xi over Renyi orders.
+Integer noise is priced by theorems, as lines alpha -> rho alpha + xi over Renyi orders.
 
 - **Discrete Gaussian.** n shares of deviation s on the grid do not add up to a discrete Gaussian,
   but nearly: Kairouz, Liu and Steinke 2021 bound what that costs by tau = 10 sum_{k=1}^{n-1}
@@ -23,18 +23,16 @@ What integer noise costs: theorems as lines alpha -> rho alpha + xi over Renyi o
 
 In L1 a vector of integers is at most sqrt(d) and at most L2 times as long as in L2.
 
-Adapter: privacy loss distributions (Doroshenko et al. 2022) as computed by dp_accounting.
+`pld_epsilon`: privacy loss distributions (Doroshenko et al. 2022). Convention: `PLDAccountant`
+takes noise relative to C *and* the relation, and doubles the sensitivity itself under REPLACE_ONE.
+Its discretisation rounds losses up, so the result is a bound.
 
-Convention: `PLDAccountant` takes noise relative to C *and* the relation, and doubles the
-sensitivity itself under REPLACE_ONE. Its discretisation rounds losses up, so the result is a bound.
-
-Adapter: Renyi differential privacy (Mironov 2017) as computed by dp_accounting.
-
-Convention: `RdpAccountant` reads a Gaussian event's multiplier as noise over *sensitivity* under
-every relation and never doubles anything, so under replace_one it is handed sd / (2C). The relation
-is passed along all the same: it is how the accountant knows to refuse Poisson sampling there, and
-cohorts of fixed size under add_or_remove_one. Those it bounds under replace_one by Theorem 27 of
-Wang, Balle and Kasiviswanathan 2019.
+`rdp_epsilon`: Renyi differential privacy (Mironov 2017). Convention: `RdpAccountant` reads a
+Gaussian event's multiplier as noise over *sensitivity* under every relation and never doubles
+anything, so under replace_one it is handed sd / (2C). The relation is passed along all the same: it
+is how the accountant knows to refuse Poisson sampling there, and cohorts of fixed size under
+add_or_remove_one. Those it bounds under replace_one by Theorem 27 of Wang, Balle and
+Kasiviswanathan 2019.
 """
 
 from __future__ import annotations

@@ -1,23 +1,22 @@
-"""A ledger that is priced round after round, at a cost that does not grow with the rounds.
+"""The ledger of a run that goes on, and the check that stops it before it overspends.
 
-What a release costs depends on nothing but what it is, so a client's ledger is kept as what it was
-charged for and how often, and clients that were charged alike are priced once. Every number is the
-one that `epsilons` and `claimed_epsilon` give for all the rows: only equal rows are counted instead
-of repeated, and that a draw was thrown away is remembered by round and attempt.
+`RunningLedger` is priced round after round, at a cost that does not grow with the rounds. What a
+release costs depends on nothing but what it is, so a client's ledger is kept as what it was charged
+for and how often, and clients that were charged alike are priced once. Every number is the one that
+`epsilons` and `claimed_epsilon` give for all the rows: only equal rows are counted instead of
+repeated, and that a draw was thrown away is remembered by round and attempt.
 
-It holds what it was told. Whoever keeps one must know that the stored ledger is still the one that
-it was told of, or read that anew.
+It holds what it was told. Its owner must know that the stored ledger has not changed since, or read
+the stored ledger anew.
 
-Stopping before overspending: the accountant is asked first, then anything is sent.
-
-A limit also holds for releases that are chosen one by one by what earlier ones gave where it is a
-*filter*, a limit on one number that adds up. For plain Gaussian releases epsilon at a fixed delta
-grows with mu alone, so a limit on it is one on the sum of mu^2, and what is composed fully
-adaptively under such a limit costs what that mu costs (Smith and Thakurta 2022; Koskela, Tobaben
-and Honkela 2023; for Renyi divergences of one order Feldman and Zrnic 2021). Of equal releases a
-limit allows a certain number, and fewer of them are a part of that many. For mixed kinds epsilon is
-minimised over orders, or computed from a whole distribution, and no theorem here makes a limit on
-it a filter.
+`require_affordable` asks the accountant before anything is sent. A limit also holds for releases
+that are chosen one by one by what earlier ones gave where it is a *filter*, a limit on one number
+that adds up. For plain Gaussian releases epsilon at a fixed delta grows with mu alone, so a limit
+on it is one on the sum of mu^2, and what is composed fully adaptively under such a limit costs what
+that mu costs (Smith and Thakurta 2022; Koskela, Tobaben and Honkela 2023; for Renyi divergences of
+one order Feldman and Zrnic 2021). Of equal releases a limit allows a certain number, and fewer of
+them are a part of that many. For mixed kinds epsilon is minimised over orders, or computed from a
+whole distribution, and no theorem here makes a limit on it a filter.
 """
 
 from __future__ import annotations

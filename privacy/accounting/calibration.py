@@ -1,9 +1,8 @@
 """Calibration: the least noise that keeps a planned run within its target epsilon.
 
-Calibration where records are sampled: few and slow evaluations in place of a closed formula.
-
-`pld` takes tenths of a second to seconds for one noise multiplier, so the search goes by secants
-between a multiplier that fits for certain and one that does not, and stops at 1e-5.
+Where records are sampled there is no closed formula: `pld` takes tenths of a second to seconds for
+one noise multiplier, so the search goes by secants between a multiplier that fits for certain and
+one that does not, and stops at 1e-5.
 """
 
 from __future__ import annotations

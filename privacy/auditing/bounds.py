@@ -1,8 +1,9 @@
-"""The lower bound on epsilon from one run with many canaries (Steinke, Nasr and Jagielski 2023).
+"""Two lower bounds on what an audit shows: from right guesses, and from the means of scores.
 
-Each of m canaries is in or out by its own fair coin. The auditor sees everything that was released,
-guesses r of the coins and abstains from the rest; v guesses are right. If changing one coin is
-covered by (epsilon, delta)-differential privacy, then (Theorem 5.2 in the form of Corollary 5.4)
+**One run with many canaries** (Steinke, Nasr and Jagielski 2023). Each of m canaries is in or out
+by its own fair coin. The auditor sees everything that was released, guesses r of the coins and
+abstains from the rest; v guesses are right. If changing one coin is covered by (epsilon,
+delta)-differential privacy, then (Theorem 5.2 in the form of Corollary 5.4)
 
     P[at least v right] <= f(v) + 2 m delta max_{1 <= i <= v} (f(v - i) - f(v)) / i,
     f(v) = P[Binomial(r, e^epsilon / (1 + e^epsilon)) >= v].
@@ -12,14 +13,12 @@ delta > 0 the best r may not be picked after the scores were seen). m calls of a
 canary each are one mechanism on m coins, of which each coin reaches one call only, so the theorem
 applies to them with the epsilon of a single call.
 
-How much of a claimed epsilon an audit shows where scores are normal: a bound from their means.
-
-Counting right guesses throws most of a score away, and with delta > 0 nearly all guesses must be
-abstained from. Under a Gaussian mechanism scores are normal, with one deviation and means that are
-mu deviations apart, so the t statistic of both kinds of canary follows Student's noncentral law
-with noncentrality mu / sqrt(1 / n_in + 1 / n_out). The mu at which a statistic as large as the
-one that was seen has probability 1 - confidence is an exact lower confidence bound, and so is the
-epsilon of a Gaussian mechanism with that mu.
+**Means of normal scores** show more of a claimed epsilon. Counting right guesses throws most of a
+score away, and with delta > 0 nearly all guesses must be abstained from. Under a Gaussian mechanism
+scores are normal, with one deviation and means that are mu deviations apart, so the t statistic of
+both kinds of canary follows Student's noncentral law with noncentrality mu / sqrt(1 / n_in + 1 /
+n_out). The mu at which a statistic as large as the one that was seen has probability 1 - confidence
+is an exact lower confidence bound, and so is the epsilon of a Gaussian mechanism with that mu.
 
 It holds for releases whose scores are normal and says nothing of others, so it is shown and decides
 nothing; the law of the noise is tested by itself (`noise`).

@@ -1,4 +1,6 @@
-"""What an audit is to refute: a trade-off between wrong guesses, and an epsilon.
+"""What an audit is to refute (`Claim`), and what it found (`AuditResult`).
+
+A claim is a trade-off between wrong guesses, and an epsilon.
 
 mu is the scale on which a build is judged. Whoever guesses a fair coin through a mechanism of total
 variation TV errs with probability at least (1 - TV) / 2, whatever the attack (Neyman-Pearson), and
@@ -8,8 +10,6 @@ TV = delta(0), the delta of the mechanism at epsilon 0. mu is defined by that bo
 
 so that for an unsampled Gaussian mechanism it is sensitivity over standard deviation, which is the
 mu of Gaussian differential privacy (Dong, Roth and Su 2022, Definition 2.6).
-
-What an audit found, as one immutable value that can be shown or stored.
 """
 
 from __future__ import annotations

@@ -19,13 +19,12 @@ rule must be fixed before the counted releases are seen.
 For Gaussian scores of equal variance the first line is an equality, and only then do the counts
 bound mu from above: an *upper* bound describes this score, never all attacks.
 
-How many canaries a build's mistake needs to be noticed: planned before anything is run.
-
-Under a claimed mu the number of wrong balanced guesses among m dominates Binomial(m, Phi(-mu / 2)).
-The build fails when it is below that distribution's alpha quantile, which is the same as Clopper
-and Pearson's bound on mu being above the claim. If the truth is a Gaussian of another mu, the
-number is Binomial(m, Phi(-wrong_mu / 2)), so the probability of noticing is exact. The audit also
-looks at both rates one by one and may notice a little more.
+How many canaries are needed to notice a mistake is planned before anything is run. Under a claimed
+mu the number of wrong balanced guesses among m dominates Binomial(m, Phi(-mu / 2)). The build fails
+when it is below that distribution's alpha quantile, which is the same as Clopper and Pearson's
+bound on mu being above the claim. If the truth is a Gaussian of another mu, the number is
+Binomial(m, Phi(-wrong_mu / 2)), so the probability of noticing is exact. The audit also looks at
+both rates one by one and may notice a little more.
 """
 
 from __future__ import annotations

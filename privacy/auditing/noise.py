@@ -1,6 +1,4 @@
-"""The one error of the direct tests: noise is not what was promised.
-
-Direct tests of noise, for what no guessing game sees.
+"""Direct tests of noise, for what no guessing game sees.
 
 Each returns its p-value and raises `AuditError` where that is below alpha. They are exact for
 independent Gaussian coordinates of mean zero (the Kolmogorov-Smirnov one up to scipy's own series).

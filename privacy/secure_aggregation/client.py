@@ -1,11 +1,9 @@
-"""A client's first half of a round: from the roster to dealt shares, from boxes to shares held.
+"""A client's side of one secure aggregation (Bonawitz et al. 2017, figure 4).
 
 Against an active adversary the dealer also commits to every share, and a holder compares what it
 decrypted with the commitments that the server will check later. A box that does not open, and a
 share that is none or does not fit, is noted as withheld: the server is told before it asks for any
 share, and the round goes on with those of others.
-
-A client's side of one secure aggregation (Bonawitz et al. 2017, figure 4).
 
     advertise -> Advertised --roster--> Shared --forwarded shares--> ReadyToMask
     mask      -> Masked --survivors--> Done                              semi-honest parties

@@ -1,4 +1,4 @@
-"""Keystreams as integers, added to a vector at about the speed of the cipher.
+"""Masks that are added to a vector in the ring, and the packed ring elements on the wire.
 
 A mask is one stream: what AES-256-GCM makes of zeros under the mask's own key and the zero nonce,
 read as little-endian words of the ring. GCM numbers its counter blocks from 1 and keeps the first
@@ -10,13 +10,12 @@ A vector of one block or less takes the stream in one call; a longer one block b
 block is still in the cache when it is added. Cipher and addition let other threads run, and sums
 in a ring do not depend on their order, so a long vector's masks are shared out among threads.
 
-Ring elements on the wire: b bits each, whatever the machine's word.
-
-Element j occupies bits j b to (j + 1) b - 1 of the message, where bit i is bit i mod 8 of byte
-i div 8, and the last byte is filled up with zeros. Rings of 16, 32 and 64 bits are the plain
-little-endian array, which is read in place. For the others, 64 / gcd(b, 64) elements fill a whole
-number of 64-bit words: with one such *period* a row, the same shifts serve every row, and all of
-them are made at once, in blocks of rows that stay in the cache.
+On the wire a ring element takes b bits, whatever the machine's word is. Element j occupies bits j b
+to (j + 1) b - 1 of the message, where bit i is bit i mod 8 of byte i div 8, and the last byte is
+filled up with zeros. Rings of 16, 32 and 64 bits are the plain little-endian array, which is read
+in place. For the others, 64 / gcd(b, 64) elements fill a whole number of 64-bit words: with one
+such *period* a row, the same shifts serve every row, and all of them are made at once, in blocks of
+rows that stay in the cache.
 """
 
 from __future__ import annotations

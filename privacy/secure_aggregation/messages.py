@@ -1,8 +1,8 @@
-"""What all messages have in common: who says what to whom in which round, and the proof of it.
+"""The messages of one secure aggregation: their common envelope, and one encoding of each body.
 
     header    "SA", version 4, kind (1 byte), digest of the parameters (32), round, attempt,
               sender, receiver (4 each; 0 is the server)                            52 bytes
-    body      fixed by the kind, see `messages`
+    body      fixed by the kind, see below
     trailer   checksum: the first 16 bytes of SHA-256 over header and body, but for a masked
               vector at its end; or, from a client against an active adversary, its Ed25519
               signature of the SHA-256 over all of both                             16 or 64 bytes
@@ -23,18 +23,17 @@ The bodies of the messages: one canonical encoding each, all integers little-end
                                      for each peer: index (4), box (94), [commitments (64)]
     4 forwarded shares      server   for each dealer: index (4), box (94), [commitments (64)]
     5 masked input          client   for each dealer whose box was unreadable: index (4); then
-                                     vector_length elements of ring_bits bits, see `packing`
+                                     vector_length elements of ring_bits bits, see `masking`
     6 survivors             server   for each survivor: index (4)
-    7 confirmed transcript  client   digest of the whole transcript (32), see `transcript`
+    7 confirmed transcript  client   digest of the whole transcript (32), see `states`
     8 confirmations         server   for each confirming client: index (4), signature of its kind 7
     9 revealed shares       client   for each dealer: index (4), share type (1), share (33)
 
-What stands in brackets, and kinds 7 and 8, exist against an active adversary only. Envelopes are
-those of `envelope`. A box is an AES-256-GCM nonce, the encrypted key share and seed share (66) and
-a tag; its associated data is the header of kind 3 from its dealer to its receiver. Commitments are
-to the key share, then to the seed share. Records stand in strictly ascending order of index, so a
-set has one encoding and a repeated client none; in kind 9 this also leaves no way to write down
-both shares of one dealer.
+What stands in brackets, and kinds 7 and 8, exist against an active adversary only. A box is an
+AES-256-GCM nonce, the encrypted key share and seed share (66) and a tag; its associated data is the
+header of kind 3 from its dealer to its receiver. Commitments are to the key share, then to the seed
+share. Records stand in strictly ascending order of index, so a set has one encoding and a repeated
+client none; in kind 9 this also leaves no way to write down both shares of one dealer.
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
-"""Thresholds and graphs computed from what they have to withstand.
+"""What all parties of one secure aggregation agree on: thresholds, graph and parameters.
 
-On the complete graph the rules are exact counts: t > c against semi-honest parties, 2t > n + c
-against active ones (Bonawitz et al. 2017, section 6). On the k-regular graph (Bell et al. 2020,
-section 3) they are union bounds over hypergeometric tails, because the graph is a uniformly random
-order of the clients that neither the corrupted nor the dropped ones could foresee:
+**Plans** are thresholds and graphs computed from what they have to withstand. On the complete graph
+the rules are exact counts: t > c against semi-honest parties, 2t > n + c against active ones
+(Bonawitz et al. 2017, section 6). On the k-regular graph (Bell et al. 2020, section 3) they are
+union bounds over hypergeometric tails, because the graph is a uniformly random order of the clients
+that neither the corrupted nor the dropped ones could foresee:
 
     secrecy      n P[Hyp(n-1, c, k) >= t]        no client has t corrupted neighbours
                + n P[Hyp(n, c+d, k/2) = k/2]     no k/2 in a row are gone, so honest survivors
@@ -13,19 +14,16 @@ order of the clients that neither the corrupted nor the dropped ones could fores
 Hyp(n, m, s) is the number of marked ones among s drawn from n of whom m are marked. A client holds
 a share of its own secrets as well, which the bounds do not count on.
 
-Who masks with whom and who holds whose shares: the k-regular graph of Bell et al. 2020.
+**The graph** says which clients mask with each other and hold each other's shares (Bell et al.
+2020). The clients stand on a ring in an order that a public seed gives, and each is joined to the k
+/ 2 before it and the k / 2 after it (a Harary graph over a random permutation, section 3 there).
+Every party can compute the graph from the round's parameters, so the server cannot hand out two.
 
-The clients stand on a ring in an order that a public seed gives, and each is joined to the k / 2
-before it and the k / 2 after it (a Harary graph over a random permutation, section 3 there). Every
-party can compute the graph from the round's parameters, so the server cannot hand out two.
-
-What every party of one secure aggregation has to agree on before the first message.
-
-The parameters are a value, and their digest stands at the start of every message, in every key
-derivation, in every signature and in the associated data of every ciphertext. Two parties that
-disagree on anything (the run, the attempt, the threshold, the cohort, the graph, the ring, whose
-identity is whose) therefore refuse each other's first message instead of adding up vectors that
-were masked under different rules.
+**The parameters** are agreed on before the first message. They are a value, and their digest stands
+at the start of every message, in every key derivation, in every signature and in the associated
+data of every ciphertext. Two parties that disagree on anything (the run, the attempt, the
+threshold, the cohort, the graph, the ring, whose identity is whose) therefore refuse each other's
+first message instead of adding up vectors that were masked under different rules.
 """
 
 from __future__ import annotations

@@ -1,28 +1,23 @@
-"""Aborts that say at which phase the round stopped and on whose account.
+"""The server's last step: from revealed shares to the sum, or to the reason why there is none.
 
-Whether enough clients are left to open a sum, and who is to blame if not.
+An abort says at which phase the round stopped and which clients caused it.
 
-A client is left for a dealer if it holds that dealer's shares, is still there and has not said that
-its box was unreadable. The server passes boxes on as they are, so a complaint is the fault of one
-of the two. Where at most c clients are faulty, more than c complaints of one dealer, or more than c
-dealers complained of by one client, decide between them; below that nobody is named.
+**Quorum.** A client is left for a dealer if it holds that dealer's shares, is still there and has
+not said that its box was unreadable. The server passes boxes on as they are, so a complaint is the
+fault of one of the two. Where at most c clients are faulty, more than c complaints of one dealer,
+or more than c dealers complained of by one client, decide between them; below that nobody is named.
 
-Clients' secrets from revealed shares, each the one that its owner published.
+**Rebuilding.** Every secret is rebuilt from t shares and compared: a seed with its commitment, a
+mask key with the public key on the roster. Against an active adversary each share is first compared
+with its dealer's commitment, and one that does not fit is its holder's fault (who checked it on
+receipt, or should have). Among semi-honest parties there are no commitments to shares; if the first
+t do not rebuild the secret, decoding finds the wrong ones as long as they are few, see `decode`.
+The sum is exact, or the server gives none.
 
-Every secret is rebuilt from t shares and compared: a seed with its commitment, a mask key with the
-public key on the roster. Against an active adversary each share is first compared with its dealer's
-commitment, and one that does not fit is its holder's fault (who checked it on receipt, or should
-have). Among semi-honest parties there are no commitments to shares; if the first t do not rebuild
-the secret, decoding finds the wrong ones as long as they are few, see `decoding`.
-
-The server's last step: from revealed shares to the sum, which is exact or is not given.
-
-What a server can still check when it sees nothing but the sum.
-
-The protocol bounds no vector, so a malicious client may add anything. If honest updates are clipped
-to norm C, a sum of n of them has norm at most n C, and noise and rounding add a known amount but
-for a negligible probability. A longer sum proves that somebody cheated (or that the ring wrapped
-around); a shorter one proves nothing.
+**Plausibility.** The protocol bounds no vector, so a malicious client may add anything. If honest
+updates are clipped to norm C, a sum of n of them has norm at most n C, and noise and rounding add a
+known amount but for a negligible probability. A longer sum proves that somebody cheated (or that
+the ring wrapped around); a shorter one proves nothing.
 
 Only a sum that has all its noise may be checked. Whether a bare sum passes is a bit of the data,
 and a malicious client chooses which: with C in the direction of another client it learns that

@@ -9,15 +9,14 @@ Share indices are small, which both halves use: Horner's rule multiplies by the 
 reducing until the end, and Lagrange coefficients are computed once for a set of indices and used
 for every secret of the round. Nothing here runs in constant time.
 
-Shares of one secret of which a few are wrong: find the secret and the wrong ones.
-
-The m shares of a secret are a Reed-Solomon codeword: the values, at m places, of one polynomial of
-degree below t. As long as at most (m - t) / 2 of them are wrong there is one such polynomial that
-fits all the others, and the extended Euclidean algorithm finds it (Gao 2003, "A New Algorithm for
-Decoding Reed-Solomon Codes"): with g0 = prod (x - x_i) and g1 through all points, stop at the first
-remainder of degree below (m + t) / 2; divided by its cofactor it is the polynomial. Wrong places
-are zeros of the cofactor, whose degree is at most (m - t) / 2, so more of them never pass. It takes
-O(m^2) operations, and only a round in which something is wrong pays for it.
+`decode` finds the secret, and the wrong shares, where a few of them are wrong. The m shares of a
+secret are a Reed-Solomon codeword: the values, at m places, of one polynomial of degree below t. As
+long as at most (m - t) / 2 of them are wrong there is one such polynomial that fits all the others,
+and the extended Euclidean algorithm finds it (Gao 2003, "A New Algorithm for Decoding Reed-Solomon
+Codes"): with g0 = prod (x - x_i) and g1 through all points, stop at the first remainder of degree
+below (m + t) / 2; divided by its cofactor it is the polynomial. Wrong places are zeros of the
+cofactor, whose degree is at most (m - t) / 2, so more of them never pass. It takes O(m^2)
+operations, and only a round in which something is wrong pays for it.
 
 Polynomials are lists of coefficients modulo PRIME, lowest first, without leading zeros.
 """

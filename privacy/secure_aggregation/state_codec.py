@@ -1,6 +1,4 @@
-"""One attribute of a state as bytes: how it is written, and how it is read and checked.
-
-States as bytes, without pickle, for a party that is a new process at every message.
+"""States as bytes, without pickle, for a party that is a new process at every message.
 
     "SC" for a client, "SS" for the server, version 4, tag of the phase (1 byte), then for the
     parameters and each attribute its length (4) and bytes; mappings are records in ascending

@@ -1,18 +1,17 @@
-"""What the clients of an active round agree on before anything is opened.
+"""What a party knows in each phase, and the digests that bind one execution together.
 
-A signature on the survivor list alone would also verify in another execution under the same
-parameters, with other keys, dealers or broadcasts, so that a server could collect the signatures
-for one sum from many executions. A confirmation therefore signs all that its client has seen of
-this one: the parameters, the roster with its keys (drawn anew in every execution), who dealt
-shares, who survived, and the digest of what was broadcast to all.
+The clients of an active round agree on a transcript before anything is opened. A signature on the
+survivor list alone would also verify in another execution under the same parameters, with other
+keys, dealers or broadcasts, so that a server could collect the signatures for one sum from many
+executions. A confirmation therefore signs all that its client has seen of this one: the parameters,
+the roster with its keys (drawn anew in every execution), who dealt shares, who survived, and the
+digest of what was broadcast to all.
 
-What a party knows in each phase: one frozen type per phase and party.
-
-A step takes a state and returns the next one; it never changes the state it was given, so a
-message that is refused leaves nothing behind. A phase holds what later phases need and nothing
-else: the channel's private key is gone once shares are dealt, all other channel keys and the mask
-pair's private key once shares are read, seed and mask keys once the masked vector exists, and
-`Done` has no secret at all.
+Each phase of each party has one frozen type. A step takes a state and returns the next one; it
+never changes the state it was given, so a message that is refused leaves nothing behind. A phase
+holds what later phases need and nothing else: the channel's private key is gone once shares are
+dealt, all other channel keys and the mask pair's private key once shares are read, seed and mask
+keys once the masked vector exists, and `Done` has no secret at all.
 
 States are values, and a value can be used twice. Whoever keeps them must go forward only: masking
 two vectors from one `ReadyToMask`, or answering two survivor lists from one `Masked`, gives the

@@ -1,14 +1,14 @@
-"""Opacus' `DPOptimizer` with noise from a `NoiseSource`.
+"""What needs Opacus: its optimiser with noise of ours, and its accountant.
 
-Opacus draws its noise from a torch generator, which is seeded and predictable unless a package is
-installed that its secure mode needs. Everything else is Opacus' own: clipping all parameters
-jointly, adding up, dividing by the expected batch size, stepping.
+`NoisyOptimizer` takes its noise from a `NoiseSource`. Opacus draws its noise from a torch
+generator, which is seeded and predictable unless a package is installed that its secure mode needs.
+Everything else is Opacus' own: clipping all parameters jointly, adding up, dividing by the expected
+batch size, stepping.
 
-Adapter: privacy loss random variables (Gopi, Lee and Wutschitz 2021) as computed by Opacus.
-
-Convention: Opacus knows one mechanism, the Poisson-sampled Gaussian, and one relation, a record
-more or less; noise is relative to the sensitivity. Under replace_one an unsampled release is the
-same Gaussian with sd / (2C); a sampled one is another mechanism, which Opacus does not have.
+`prv_epsilon` uses privacy loss random variables (Gopi, Lee and Wutschitz 2021). Convention: Opacus
+knows one mechanism, the Poisson-sampled Gaussian, and one relation, a record more or less; noise is
+relative to the sensitivity. Under replace_one an unsampled release is the same Gaussian with sd /
+(2C); a sampled one is another mechanism, which Opacus does not have.
 
 It is here and not beside the other adapters because Opacus brings torch.
 """

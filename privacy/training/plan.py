@@ -1,6 +1,6 @@
-"""How much is trained, what bounds one example, and what is reported: frozen values.
+"""How much is trained on which batches, what bounds one example, and what is reported.
 
-Which examples a step sees: shuffled epochs, or a Poisson sample of secret coins.
+A step sees a batch of a shuffled epoch, or a Poisson sample of secret coins.
 """
 
 from __future__ import annotations

@@ -1,16 +1,15 @@
-"""Checkpoints of a log, and cosignatures of who has seen them.
+"""What a log publishes beside its leaves: checkpoints, changes of its key, and files of tiles.
 
 A checkpoint (C2SP's tlog-checkpoint 1.0) is a note of three lines: the log's origin, the number of
 its leaves, and the root of their tree. Who cosigns one (tlog-cosignature 1.0) says: of the trees
 that I have seen of this log, each is the beginning of every later one.
 
-How the key of a log changes: handed over by the old one, or lost and replaced.
+A log's key is handed over to another one, or lost and replaced. A hand-over is a note that both
+keys sign. Of a lost key nothing can be signed, so the new one says so alone, and whoever followed
+the log has to hear from its operator, over another channel, that this is so; anybody who took the
+log's place could say the same.
 
-A hand-over is a note that both keys sign. Of a lost key nothing can be signed, so the new one says
-so alone, and whoever followed the log has to hear from its operator, over another channel, that
-this is so; anybody who took the log's place could say the same.
-
-Where the tiles of a log lie, as C2SP's tlog-tiles 1.0 names their files.
+Tiles lie where C2SP's tlog-tiles 1.0 names their files.
 """
 
 from __future__ import annotations
