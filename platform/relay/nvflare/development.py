@@ -14,7 +14,7 @@ import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 import yaml
 
@@ -27,19 +27,13 @@ PROJECT: Final = "sotto"
 ADMIN: Final = "admin@sotto.example"
 SERVER: Final = "localhost"
 THIS: Final = Path(sys.executable)
-Scheme = Literal["grpc", "tcp"]
 STARTING: Final = 180.0
 """Seconds in which all must be connected."""
 
 
 @contextlib.contextmanager
 def nvflare_poc(
-    hub: Path,
-    sockets: Mapping[str, Path],
-    folder: Path,
-    python: Path = THIS,
-    *,
-    scheme: Scheme = "tcp",
+    hub: Path, sockets: Mapping[str, Path], folder: Path, python: Path = THIS
 ) -> Iterator[Path]:
     """Relay between a hub and clients' sockets through FLARE as long as the context lasts.
 
@@ -48,7 +42,6 @@ def nvflare_poc(
         sockets: Each client's socket by its name, which is its site's name.
         folder: For keys, FLARE's own files and `*.log`; made anew, and left for whoever looks.
         python: The interpreter of the environment in which FLARE is installed.
-        scheme: What connections speak under TLS.
 
     Yields:
         The folder of the kits, once all sites are connected and the relay runs.
@@ -57,7 +50,7 @@ def nvflare_poc(
         ConfigError: If FLARE is not installed, or has not started in three minutes.
     """
     folder = folder.absolute()
-    kits = provision(folder, tuple(sockets), python, scheme=scheme)
+    kits = provision(folder, tuple(sockets), python)
     for name, path in sockets.items():
         settle(kits / name, path)
     enrolment = folder / "enrolment.json"
@@ -77,9 +70,7 @@ def nvflare_poc(
         _end(started, folder)
 
 
-def provision(
-    folder: Path, clients: Sequence[str], python: Path = THIS, *, scheme: Scheme = "tcp"
-) -> Path:
+def provision(folder: Path, clients: Sequence[str], python: Path = THIS) -> Path:
     """Make certificates, keys and start-up kits for a project on this machine; their folder.
 
     Raises:
@@ -94,7 +85,7 @@ def provision(
     ]
     builders = ("workspace.WorkspaceBuilder", "static_file.StaticFileBuilder", "cert.CertBuilder")
     options: dict[str, dict[str, str]] = {
-        "static_file.StaticFileBuilder": {"config_folder": "config", "scheme": scheme}
+        "static_file.StaticFileBuilder": {"config_folder": "config", "scheme": "tcp"}
     }
     project = {
         "api_version": 3,
