@@ -16,8 +16,8 @@ from datetime import datetime
 from itertools import pairwise
 from pathlib import Path
 
-from platform.relay.flower.development_root import DevelopmentRoot
-from platform.relay.flower.keys import create_key
+from platform.relay.flower.connection import create_key
+from platform.relay.flower.development import DevelopmentRoot
 from platform.relay.nvflare.development import ADMIN, SERVER, provision
 
 HERE = Path(__file__).parent

@@ -22,7 +22,7 @@ from platform.holder.identity import own_identity
 from platform.holder.limits import allowed_mechanisms
 from platform.holder.settings import HolderSettings, OwnLimits, own_hints
 from platform.holder.store import read_store
-from platform.relay.streams import LONGEST_PATH, connect
+from platform.relay.packets import LONGEST_PATH, connect
 from privacy.secure_aggregation import fingerprint
 from storage import StorageError
 

@@ -15,8 +15,17 @@ from pathlib import Path
 from typing import Final
 
 from platform.errors import CoordinatorBehind, ProtocolError
-from platform.relay.packets import LONGEST_REASON, Outcome, Request, decode_request, encode_packet
-from platform.relay.streams import is_readable, listening, receive, send
+from platform.relay.packets import (
+    LONGEST_REASON,
+    Outcome,
+    Request,
+    decode_request,
+    encode_packet,
+    is_readable,
+    listening,
+    receive,
+    send,
+)
 from platform.wire.transport import Dropout, Handler, answer
 
 FIELD: Final = "socket"
