@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from platform.config.federation_rules import HELD
+from platform.config.rules import HELD
 from platform.data.dataset import Dataset, Split
 from platform.data.holder_images import DOMAIN
 from platform.data.loading import TaskData

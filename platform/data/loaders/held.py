@@ -5,7 +5,7 @@ Nobody but the client reads it; what the coordinator knows is the public list of
 
 from __future__ import annotations
 
-from platform.config.federation_rules import HELD
+from platform.config.rules import HELD
 from platform.data.catalogue import DataRequest, DatasetInfo
 from platform.data.dataset import Dataset
 from platform.errors import ConfigError
