@@ -59,9 +59,8 @@ from methods.interface.method import (
     Unit,
     Weighting,
 )
-from methods.networks.extractors import NetworkConfig
+from methods.networks.extractors import ClipTower, NetworkConfig
 from methods.networks.layers import Parameters
-from methods.networks.towers import ClipTower
 
 MEAN, SQUARE = "style.mean", "style.square"
 """Names of an entry's arrays, (W,) each."""

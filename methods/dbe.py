@@ -59,10 +59,8 @@ from methods.interface.method import (
     Unit,
 )
 from methods.networks.extractors import NetworkConfig
-from methods.networks.features import features_of
 from methods.networks.layers import Layer, Layers, Parameters, linear
-from methods.networks.method import HEAD, BatchObjective
-from methods.networks.modular import FED, GATED, ModularMethod
+from methods.networks.method import FED, GATED, HEAD, BatchObjective, ModularMethod, features_of
 
 CLIENT_MEAN = "client_mean"
 """z_p, the client's own shift (D,)."""

@@ -50,8 +50,7 @@ from methods.interface.method import (
 )
 from methods.networks.extractors import NetworkConfig
 from methods.networks.layers import Parameters, under
-from methods.networks.method import BatchObjective
-from methods.networks.proximal import pull_to
+from methods.networks.method import BatchObjective, pull_to
 
 OWN = "own."
 

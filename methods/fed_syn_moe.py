@@ -40,10 +40,9 @@ from methods.interface.method import (
     Trainer,
 )
 from methods.networks.extractors import NetworkConfig
-from methods.networks.gate import Drop, Gate, GateConfig
 from methods.networks.layers import Layers, Parameters, linear, start
 from methods.networks.method import HEAD, BatchObjective, SplitMethod
-from methods.networks.mixture import mixed
+from methods.networks.mixture import Drop, Gate, GateConfig, mixed
 
 LOCAL = "local."
 """What the names of the local network's arrays begin with."""

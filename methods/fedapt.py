@@ -50,7 +50,7 @@ from methods.interface.method import (
     Trainer,
     Weighting,
 )
-from methods.networks.starts import linear_start
+from methods.networks.layers import linear_start
 from methods.prompts.prompt import (
     CONTEXT,
     PromptConfig,

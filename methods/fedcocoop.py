@@ -30,7 +30,7 @@ from torch.nn import functional
 from methods.errors import MethodError
 from methods.interface.averaging import AveragedMethod
 from methods.interface.method import Arrays, ClientView, Method, Objective, Task, TensorSpec
-from methods.networks.starts import linear_start
+from methods.networks.layers import linear_start
 from methods.prompts.prompt import CONTEXT, PromptConfig, PromptEncoder, as_tensor, build_encoder
 
 TEXTS_AT_ONCE = 1024

@@ -57,11 +57,16 @@ from methods.interface.method import (
     Unit,
 )
 from methods.networks.extractors import NetworkConfig
-from methods.networks.features import features_of
-from methods.networks.layers import Layer, Layers, Parameters, linear, linear_layers
-from methods.networks.method import HEAD, BatchObjective
-from methods.networks.modular import FED, GATED, ModularMethod
-from methods.networks.norm import norm, norm_layers
+from methods.networks.layers import (
+    Layer,
+    Layers,
+    Parameters,
+    linear,
+    linear_layers,
+    norm,
+    norm_layers,
+)
+from methods.networks.method import FED, GATED, HEAD, BatchObjective, ModularMethod, features_of
 
 GENERIC = "generic"
 POLICY = "policy"

@@ -69,7 +69,7 @@ from methods.interface.method import (
     Weighting,
 )
 from methods.interface.over import OverMethod
-from methods.networks.blocks import blocks
+from methods.networks.method import blocks
 
 GAP: Final = "adjustment.gap"
 MEASURED: Final = "adjustment.measured"

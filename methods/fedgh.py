@@ -60,10 +60,8 @@ from methods.interface.method import (
 from methods.lg_fedavg import LgFedAvg
 from methods.networks.class_tables import PRESENCE, PROTOTYPES, class_means, known_rows
 from methods.networks.extractors import NetworkConfig
-from methods.networks.features import features_of
 from methods.networks.layers import Parameters, linear
-from methods.networks.method import HEAD
-from methods.networks.server_training import ServerLoss, descend
+from methods.networks.method import HEAD, ServerLoss, descend, features_of
 
 Pairs = tuple[NDArray[np.float32], NDArray[np.int64]]
 """Prototypes (m, D) and their classes (m,)."""

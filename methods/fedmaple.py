@@ -35,7 +35,7 @@ from torch.nn import functional
 from methods.errors import MethodError
 from methods.interface.averaging import AveragedMethod
 from methods.interface.method import Arrays, ClientView, Method, Need, Objective, Task, TensorSpec
-from methods.networks.starts import linear_start
+from methods.networks.layers import linear_start
 from methods.prompts.deep import DeepImageEncoder, DeepTextEncoder
 from methods.prompts.prompt import PromptConfig, as_tensor, require_backbone
 

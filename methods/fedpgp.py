@@ -38,7 +38,6 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
-from methods.clip.captions import Captions
 from methods.interface.method import (
     Arrays,
     ClientView,
@@ -53,6 +52,7 @@ from methods.interface.method import (
 from methods.prompts.prompt import (
     CONTEXT,
     CONTEXT_STANDARD_DEVIATION,
+    Captions,
     PromptConfig,
     PromptMethod,
     PromptObjective,

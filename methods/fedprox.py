@@ -31,7 +31,7 @@ from methods.interface.method import (
     Trainer,
 )
 from methods.networks.extractors import NetworkConfig
-from methods.networks.proximal import pull_to
+from methods.networks.method import pull_to
 
 
 @dataclass(frozen=True)

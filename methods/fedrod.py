@@ -41,8 +41,7 @@ from methods.interface.method import (
 )
 from methods.networks.extractors import NetworkConfig
 from methods.networks.layers import Layers, Parameters, linear, linear_layers
-from methods.networks.method import BatchObjective, PerExample
-from methods.networks.modular import FED, GATED, ModularMethod
+from methods.networks.method import FED, GATED, BatchObjective, ModularMethod, PerExample
 
 GENERIC = "generic"
 

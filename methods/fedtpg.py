@@ -33,7 +33,6 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
-from methods.clip.captions import Captions
 from methods.errors import MethodError
 from methods.interface.averaging import AveragedMethod
 from methods.interface.defaults import ALL_UNITS, CLIENT_ONLY
@@ -50,9 +49,10 @@ from methods.interface.method import (
     Unit,
     Weighting,
 )
-from methods.networks.starts import linear_start
+from methods.networks.layers import linear_start
 from methods.prompts.prompt import (
     CONTEXT_STANDARD_DEVIATION,
+    Captions,
     PromptConfig,
     PromptEncoder,
     as_tensor,

@@ -23,7 +23,7 @@ is the map of the mean, so it is made of m at once.
 
 Departures: the frozen network there is a ResNet-50. Here the map is the image tower's own last
 tokens as CLIP left them (`needs: tokens`). The feature is the tower's, of length one, and the head
-starts as CLIP's text features (`methods.networks.towers`); there is no dropout.
+starts as CLIP's text features (`ClipTower`); there is no dropout.
 """
 
 from __future__ import annotations
@@ -51,10 +51,9 @@ from methods.interface.method import (
     Trainer,
     Unit,
 )
-from methods.networks.extractors import NetworkConfig
+from methods.networks.extractors import ClipTower, NetworkConfig
 from methods.networks.layers import Layers, Parameters, linear, linear_layers
 from methods.networks.method import HEAD, BatchObjective, SplitMethod
-from methods.networks.towers import ClipTower
 
 MAP: Final = "map"
 DOMAIN_PROMPT, TASK_PROMPT, MODULATION = "domain_prompt", "task_prompt", "modulation"

@@ -14,7 +14,7 @@ Where the paper is silent or its published code departs from it:
 
 - Weights: softmax over the experts that denoising left, then the k largest, as they are (text and
   code); `renormalise` scales them to add up to one.
-- Denoising is not in the published code at all. T has no published value (`energy.py`).
+- Denoising is not in the published code at all. T has no published value (`kept_experts`).
 - The loss is cross-entropy of the mixture. What the code adds of GPFL's and DBE's own losses does
   not depend on the gate. Experts are frozen always (the code can train them).
 - The code takes the local learning rate for six of nine bases; here `gate_rate` holds for all.
@@ -49,11 +49,9 @@ from methods.interface.method import (
     Trainer,
 )
 from methods.interface.over import OverMethod
-from methods.networks.gate import GATE, Gate, GateConfig
 from methods.networks.layers import specs
-from methods.networks.method import BatchObjective
-from methods.networks.mixture import Mixture, stacked
-from methods.networks.modular import ModularMethod
+from methods.networks.method import BatchObjective, ModularMethod
+from methods.networks.mixture import GATE, Gate, GateConfig, Mixture, stacked
 
 OWN = f"{GATE}own"
 """Name under which a client keeps which of its experts is its own."""

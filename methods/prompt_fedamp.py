@@ -49,8 +49,16 @@ from methods.interface.method import (
     Trainer,
     Visibility,
 )
-from methods.prompts.prompt import CONTEXT, PromptConfig, PromptMethod, as_tensor, build_encoder
-from methods.prompts.proximal import half_norm, half_square, train_prompt_near
+from methods.prompts.prompt import (
+    CONTEXT,
+    PromptConfig,
+    PromptMethod,
+    as_tensor,
+    build_encoder,
+    half_norm,
+    half_square,
+    train_prompt_near,
+)
 
 MESSAGE = "message/"
 

@@ -19,8 +19,14 @@ import numpy as np
 from annotated_types import Ge, Le
 
 from methods.interface.method import ClientView, Examples, LocalResult, Method, Task, Trainer
-from methods.prompts.prompt import CONTEXT, PromptConfig, PromptMethod, as_tensor, build_encoder
-from methods.prompts.proximal import train_prompt_near
+from methods.prompts.prompt import (
+    CONTEXT,
+    PromptConfig,
+    PromptMethod,
+    as_tensor,
+    build_encoder,
+    train_prompt_near,
+)
 
 
 @dataclass(frozen=True)

@@ -52,9 +52,9 @@ from methods.interface.method import (
     Unit,
     Weighting,
 )
-from methods.networks.blocks import blocks
 from methods.networks.extractors import NetworkConfig
 from methods.networks.layers import Parameters
+from methods.networks.method import blocks
 
 CONTROL = "control."
 AT_ONCE = 256

@@ -46,10 +46,9 @@ from methods.interface.method import (
     Trainer,
     Unit,
 )
-from methods.networks.blocks import blocks
 from methods.networks.extractors import NetworkConfig
 from methods.networks.layers import Layers
-from methods.networks.method import SplitMethod
+from methods.networks.method import SplitMethod, blocks
 
 VARIANTS = ({"network": "features"}, {"network": "clip"}, {"bookkeeping": "plain"})
 

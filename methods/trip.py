@@ -3,7 +3,7 @@
 Gong et al. 2025, "Token-Level Prompt Mixture with Parameter-Free Routing for Federated Domain
 Generalization", Algorithm 1 and Eqs. 2-13. M prompts are averaged over clients (Eq. 13). Each
 image has a prompt of its own, the experts' mean weighted by the shares that a router without
-parameters finds in the image's tokens (Eqs. 3-8, `methods.experts.routing`), and the loss is
+parameters finds in the image's tokens (Eqs. 3-8, `methods.networks.routing`), and the loss is
 
     cross-entropy + beta KL(zero-shot CLIP || prediction)                            (Eqs. 10-12)
 
@@ -37,16 +37,6 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
-from methods.clip.captions import Captions
-from methods.experts.capacity_kmeans import Rules
-from methods.experts.routing import (
-    KEY_INITS,
-    LearnedRouter,
-    RandomRouter,
-    Router,
-    StaticRouter,
-    draw_keys,
-)
 from methods.interface.method import (
     Aggregate,
     Arrays,
@@ -62,7 +52,17 @@ from methods.interface.method import (
     TensorSpec,
     Trainer,
 )
+from methods.networks.routing import (
+    KEY_INITS,
+    LearnedRouter,
+    RandomRouter,
+    Router,
+    Rules,
+    StaticRouter,
+    draw_keys,
+)
 from methods.prompts.prompt import (
+    Captions,
     PromptConfig,
     PromptEncoder,
     PromptMethod,

@@ -37,9 +37,8 @@ from methods.interface.method import (
     Weighting,
 )
 from methods.networks.extractors import NetworkConfig
-from methods.networks.features import rows_of
 from methods.networks.layers import Layers, Parameters
-from methods.networks.method import BatchObjective, SplitMethod
+from methods.networks.method import BatchObjective, SplitMethod, rows_of
 
 PROTOTYPES, PRESENCE = "prototypes", "presence"
 """What is sent: means of features, and flags."""

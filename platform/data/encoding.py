@@ -56,7 +56,7 @@ def is_public(model: ModelConfig) -> bool:
     The model that ships, or an architecture of open_clip with one of its own tags for it.
     """
     # Imported late: a method with a network of its own needs none of it.
-    from methods.clip.published import is_listed
+    from methods.clip.adapter import is_listed
 
     return is_listed(model.name, model.pretrained)
 

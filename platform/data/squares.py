@@ -34,7 +34,7 @@ class Squares:
     @property
     def transform_digest(self) -> str:
         """SHA-256 of what is done to an image, in hexadecimal."""
-        from methods.clip.preprocessing import square_preprocessing
+        from methods.clip.image_tower import square_preprocessing
 
         text = json.dumps(asdict(square_preprocessing(self.side)), sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()
@@ -47,6 +47,6 @@ class Squares:
     def fit(self, images: NDArray[np.uint8] | Sequence[NDArray[np.uint8]]) -> NDArray[np.uint8]:
         """Return images (H, W, 3) of any sizes at this one, (n, S, S, 3)."""
         # Imported late: what needs no images at a size of its own needs no open_clip for them.
-        from methods.clip.preprocessing import fit_square
+        from methods.clip.image_tower import fit_square
 
         return fit_square(images, self.side)

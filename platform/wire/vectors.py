@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from methods import Arrays, TensorSpec, UpdateSpecMismatch
-from methods.interface.directions import flat, length, shaped
+from methods.interface.subspace import flat, length, shaped
 
 Spec = Mapping[str, TensorSpec]
 
