@@ -127,11 +127,7 @@ class DoPrompt(SplitMethod):
         return {**network, PROMPTS: drawn.astype(np.float32)}
 
     def client_update(
-        self,
-        view: ClientView,
-        data: Examples,
-        trainer: Trainer,
-        rng: np.random.Generator,
+        self, view: ClientView, data: Examples, trainer: Trainer, rng: np.random.Generator
     ) -> LocalResult:
         """Train all of it, by four learning rates."""
         config, layers = self.config, self.personal_layers
@@ -180,10 +176,7 @@ class DoPrompt(SplitMethod):
         return self._beside(parameters, inputs, prompts)
 
     def predict(
-        self,
-        view: ClientView,
-        batch: Arrays,
-        classes: Sequence[str],
+        self, view: ClientView, batch: Arrays, classes: Sequence[str]
     ) -> NDArray[np.float32]:
         """Return logits (n, len(classes)), by no domain.
 

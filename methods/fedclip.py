@@ -144,10 +144,7 @@ class FedClip(AveragedMethod):
         return AdapterObjective(text, scale, self.config.loss)
 
     def predict(
-        self,
-        view: ClientView,
-        batch: Arrays,
-        classes: Sequence[str],
+        self, view: ClientView, batch: Arrays, classes: Sequence[str]
     ) -> NDArray[np.float32]:
         """Return CLIP's logits (n, C) of adapted image features."""
         backbone = self.captions.backbone

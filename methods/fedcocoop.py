@@ -160,10 +160,7 @@ class FedCoCoOp(AveragedMethod):
         return ConditionalObjective(self.encoder, self.meta_net, self.classes)
 
     def predict(
-        self,
-        view: ClientView,
-        batch: Arrays,
-        classes: Sequence[str],
+        self, view: ClientView, batch: Arrays, classes: Sequence[str]
     ) -> NDArray[np.float32]:
         """Return logits (n, C) with the broadcast context and Meta-Net."""
         backbone = self.encoder.backbone

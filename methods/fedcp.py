@@ -110,10 +110,7 @@ class FedCP(ModularMethod):
     def policy_layers(self) -> Layers:
         """The policy network."""
         width = self.extractor.width
-        return {
-            **linear_layers(POLICY, width, 2 * width),
-            **norm_layers(POLICY_NORM, 2 * width),
-        }
+        return {**linear_layers(POLICY, width, 2 * width), **norm_layers(POLICY_NORM, 2 * width)}
 
     @property
     def generic_layers(self) -> Layers:
@@ -183,11 +180,7 @@ class FedCP(ModularMethod):
         return losses + self.config.mmd_weight * distance
 
     def client_update(
-        self,
-        view: ClientView,
-        data: Examples,
-        trainer: Trainer,
-        rng: np.random.Generator,
+        self, view: ClientView, data: Examples, trainer: Trainer, rng: np.random.Generator
     ) -> LocalResult:
         """Train all but the generic head."""
         names = (*self.extractor.layers, *self.policy_layers, *self.head_layers)
@@ -214,11 +207,7 @@ class FedCP(ModularMethod):
         return LocalResult(update, None, own)
 
     def server_update(
-        self,
-        state: Arrays,
-        aggregate: Aggregate,
-        pool: Sequence[Arrays],
-        rng: np.random.Generator,
+        self, state: Arrays, aggregate: Aggregate, pool: Sequence[Arrays], rng: np.random.Generator
     ) -> Arrays:
         """Add the mean change, and half of the mean difference to the generic head."""
         halves = {n: 0.5 * aggregate.values[n] for n in self.generic_layers}

@@ -254,11 +254,7 @@ class FedGen(SplitMethod):
         }
 
     def client_update(
-        self,
-        view: ClientView,
-        data: Examples,
-        trainer: Trainer,
-        rng: np.random.Generator,
+        self, view: ClientView, data: Examples, trainer: Trainer, rng: np.random.Generator
     ) -> LocalResult:
         """Train the network on its own data and on generated pairs."""
         trained = trainer.fit(
@@ -299,11 +295,7 @@ class FedGen(SplitMethod):
         return drawn["noise"], drawn["labels"]
 
     def server_update(
-        self,
-        state: Arrays,
-        aggregate: Aggregate,
-        pool: Sequence[Arrays],
-        rng: np.random.Generator,
+        self, state: Arrays, aggregate: Aggregate, pool: Sequence[Arrays], rng: np.random.Generator
     ) -> Arrays:
         """Return FedAvg's mean change, then the generator's training.
 

@@ -110,11 +110,7 @@ class FedGH(LgFedAvg):
         return {PROTOTYPES: spec((classes, self.extractor.width)), PRESENCE: spec((classes,))}
 
     def client_update(
-        self,
-        view: ClientView,
-        data: Examples,
-        trainer: Trainer,
-        rng: np.random.Generator,
+        self, view: ClientView, data: Examples, trainer: Trainer, rng: np.random.Generator
     ) -> LocalResult:
         """Train the network under the global head, and sum up what its extractor then makes."""
         trained = self.train(
@@ -127,11 +123,7 @@ class FedGH(LgFedAvg):
         return LocalResult({PROTOTYPES: scaled, PRESENCE: flags}, None, own)
 
     def server_update(
-        self,
-        state: Arrays,
-        aggregate: Aggregate,
-        pool: Sequence[Arrays],
-        rng: np.random.Generator,
+        self, state: Arrays, aggregate: Aggregate, pool: Sequence[Arrays], rng: np.random.Generator
     ) -> Arrays:
         """Train the head.
 

@@ -147,10 +147,7 @@ class FedMaPLe(AveragedMethod):
         return DeepPromptObjective(self.text, self.image, self.classes)
 
     def predict(
-        self,
-        view: ClientView,
-        batch: Arrays,
-        classes: Sequence[str],
+        self, view: ClientView, batch: Arrays, classes: Sequence[str]
     ) -> NDArray[np.float32]:
         """Return logits (n, C) with the broadcast prompts and coupling functions."""
         backbone = self.text.backbone

@@ -195,11 +195,7 @@ class FedOTP(PromptMethod):
         return {} if self.is_decoupled else self._fresh_prompts(client_rng)
 
     def client_update(
-        self,
-        view: ClientView,
-        data: Examples,
-        trainer: Trainer,
-        rng: np.random.Generator,
+        self, view: ClientView, data: Examples, trainer: Trainer, rng: np.random.Generator
     ) -> LocalResult:
         """Train the broadcast prompt and the own ones together; upload the former's change."""
         # What was trained after a last release may not enter a further one.
@@ -212,11 +208,7 @@ class FedOTP(PromptMethod):
         return LocalResult({CONTEXT: trained[CONTEXT] - view.broadcast[CONTEXT]}, None, kept)
 
     def personalise(
-        self,
-        view: ClientView,
-        data: Examples,
-        trainer: Trainer,
-        rng: np.random.Generator,
+        self, view: ClientView, data: Examples, trainer: Trainer, rng: np.random.Generator
     ) -> Arrays:
         """Train the own prompts alone, decoupled, beside the last shared one."""
         own = self._fresh_prompts(rng)
@@ -234,10 +226,7 @@ class FedOTP(PromptMethod):
         return {OWN: trained[OWN]}
 
     def predict(
-        self,
-        view: ClientView,
-        batch: Arrays,
-        classes: Sequence[str],
+        self, view: ClientView, batch: Arrays, classes: Sequence[str]
     ) -> NDArray[np.float32]:
         """Return logits (n, C) under the broadcast prompt and the own ones, where there are any."""
         backbone = self.encoder.backbone

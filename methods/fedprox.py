@@ -57,11 +57,7 @@ class FedProx(FedAvg):
         return self.config.mu > 0.0
 
     def client_update(
-        self,
-        view: ClientView,
-        data: Examples,
-        trainer: Trainer,
-        rng: np.random.Generator,
+        self, view: ClientView, data: Examples, trainer: Trainer, rng: np.random.Generator
     ) -> LocalResult:
         """Train the whole network, pulled back to the broadcast."""
         trained = trainer.fit(

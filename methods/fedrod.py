@@ -98,11 +98,7 @@ class FedRoD(ModularMethod):
         return parts[GENERIC].detach() + output
 
     def client_update(
-        self,
-        view: ClientView,
-        data: Examples,
-        trainer: Trainer,
-        rng: np.random.Generator,
+        self, view: ClientView, data: Examples, trainer: Trainer, rng: np.random.Generator
     ) -> LocalResult:
         """Train extractor and generic head by one loss, the personal head by the other."""
         counts = None

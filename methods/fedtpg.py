@@ -149,11 +149,7 @@ class FedTPG(AveragedMethod):
         return {n: started(rng, n, spec.shape) for n, spec in self.shared_spec().items()}
 
     def client_update(
-        self,
-        view: ClientView,
-        data: Examples,
-        trainer: Trainer,
-        rng: np.random.Generator,
+        self, view: ClientView, data: Examples, trainer: Trainer, rng: np.random.Generator
     ) -> LocalResult:
         """Train the net, and upload its change."""
         names = tuple(self.shared_spec())
@@ -184,10 +180,7 @@ class FedTPG(AveragedMethod):
         return self.encoder.text_features(context, classes)
 
     def predict(
-        self,
-        view: ClientView,
-        batch: Arrays,
-        classes: Sequence[str],
+        self, view: ClientView, batch: Arrays, classes: Sequence[str]
     ) -> NDArray[np.float32]:
         """Return CLIP's logits (n, C) under the context of the classes that are asked about."""
         backbone = self.encoder.backbone

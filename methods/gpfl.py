@@ -166,11 +166,7 @@ class GPFL(ModularMethod):
         return 0.5 * self.config.decay * total
 
     def client_update(
-        self,
-        view: ClientView,
-        data: Examples,
-        trainer: Trainer,
-        rng: np.random.Generator,
+        self, view: ClientView, data: Examples, trainer: Trainer, rng: np.random.Generator
     ) -> LocalResult:
         """Count the classes, train everything together, keep head and shares."""
         shares = label_shares(data.arrays["labels"], len(self.classes))

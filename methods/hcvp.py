@@ -152,11 +152,7 @@ class Hcvp(SplitMethod):
         return {**self.extractor.prepare(arrays), MAP: tokens.mean(axis=1, dtype=np.float32)}
 
     def client_update(
-        self,
-        view: ClientView,
-        data: Examples,
-        trainer: Trainer,
-        rng: np.random.Generator,
+        self, view: ClientView, data: Examples, trainer: Trainer, rng: np.random.Generator
     ) -> LocalResult:
         """Train all of it, the head by a rate of its own."""
         head = tuple(self.head_layers)
@@ -165,10 +161,7 @@ class Hcvp(SplitMethod):
             BatchObjective(self.losses),
             self.model_of(view),
             data.arrays,
-            groups=(
-                ParameterGroup(others),
-                ParameterGroup(head, self.config.head_learning_rate),
-            ),
+            groups=(ParameterGroup(others), ParameterGroup(head, self.config.head_learning_rate)),
             rng=rng,
         )
         return self.result(view, trained)
@@ -201,10 +194,7 @@ class Hcvp(SplitMethod):
         return linear(parameters, HEAD, feature)
 
     def predict(
-        self,
-        view: ClientView,
-        batch: Arrays,
-        classes: Sequence[str],
+        self, view: ClientView, batch: Arrays, classes: Sequence[str]
     ) -> NDArray[np.float32]:
         """Return logits (n, len(classes)), by no domain.
 

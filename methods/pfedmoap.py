@@ -372,11 +372,7 @@ class PFedMoAP(PromptMethod):
         return {} if self.is_decoupled or self.shares_gate else self.gate.init(client_rng)
 
     def client_update(
-        self,
-        view: ClientView,
-        data: Examples,
-        trainer: Trainer,
-        rng: np.random.Generator,
+        self, view: ClientView, data: Examples, trainer: Trainer, rng: np.random.Generator
     ) -> LocalResult:
         """ClientUpdate of Algorithm 1: starts from the global prompt."""
         start = view.broadcast[CONTEXT]
@@ -393,11 +389,7 @@ class PFedMoAP(PromptMethod):
         return LocalResult(update, {CONTEXT: context}, kept)
 
     def personalise(
-        self,
-        view: ClientView,
-        data: Examples,
-        trainer: Trainer,
-        rng: np.random.Generator,
+        self, view: ClientView, data: Examples, trainer: Trainer, rng: np.random.Generator
     ) -> Arrays:
         """Train the gate alone, decoupled, on top of prompts that were trained without it."""
         if not (self.is_decoupled and view.experts):
@@ -411,10 +403,7 @@ class PFedMoAP(PromptMethod):
         return trainer.fit(objective, start, data.arrays, groups=groups, rng=rng, steps=steps)
 
     def predict(
-        self,
-        view: ClientView,
-        batch: Arrays,
-        classes: Sequence[str],
+        self, view: ClientView, batch: Arrays, classes: Sequence[str]
     ) -> NDArray[np.float32]:
         """Eq. 10 with the client's own prompt P_i; the plain prompt without experts or gate."""
         held = self._held(view)
@@ -429,10 +418,7 @@ class PFedMoAP(PromptMethod):
         return logits.cpu().numpy().astype(np.float32)
 
     def expert_weights(
-        self,
-        view: ClientView,
-        batch: Arrays,
-        classes: Sequence[str],
+        self, view: ClientView, batch: Arrays, classes: Sequence[str]
     ) -> NDArray[np.float32] | None:
         """Return gate's weights of local and non-local experts (Figure 6), the local one first."""
         held = self._held(view)
@@ -473,10 +459,7 @@ class PFedMoAP(PromptMethod):
     ) -> Arrays:
         objective = self._objective(experts, self.classes)
         gate = tuple(name for name in parameters if name != CONTEXT)
-        groups = (
-            ParameterGroup((CONTEXT,)),
-            ParameterGroup(gate, self.config.gate_learning_rate),
-        )
+        groups = (ParameterGroup((CONTEXT,)), ParameterGroup(gate, self.config.gate_learning_rate))
         return trainer.fit(objective, parameters, data.arrays, groups=groups, rng=rng)
 
     def _objective(self, experts: Sequence[Arrays], classes: tuple[str, ...]) -> MixtureObjective:

@@ -112,22 +112,14 @@ class PMMoE(OverMethod):
         return replace(policy, spec=specs(self.base.module_layers), trains=self.base.refines)
 
     def contribute(
-        self,
-        view: ClientView,
-        data: Examples,
-        trainer: Trainer,
-        rng: np.random.Generator,
+        self, view: ClientView, data: Examples, trainer: Trainer, rng: np.random.Generator
     ) -> LocalResult:
         """Return the client's module as it converged."""
         personal = self._refined(view, data, trainer, rng) if self.base.refines else view.personal
         return LocalResult({}, self._module(replace(view, personal=personal)), personal)
 
     def personalise(
-        self,
-        view: ClientView,
-        data: Examples,
-        trainer: Trainer,
-        rng: np.random.Generator,
+        self, view: ClientView, data: Examples, trainer: Trainer, rng: np.random.Generator
     ) -> Arrays:
         """Train a fresh gate over the experts; without experts, what the base does.
 
@@ -147,10 +139,7 @@ class PMMoE(OverMethod):
         return {**ready.personal, **self._train_gate(mixture, ready, data, trainer, rng=rng)}
 
     def predict(
-        self,
-        view: ClientView,
-        batch: Arrays,
-        classes: Sequence[str],
+        self, view: ClientView, batch: Arrays, classes: Sequence[str]
     ) -> NDArray[np.float32]:
         """Return logits (n, len(classes)) of the mixture; of the base before there is one.
 
@@ -166,10 +155,7 @@ class PMMoE(OverMethod):
         return logits[:, columns].cpu().numpy().astype(np.float32)
 
     def expert_weights(
-        self,
-        view: ClientView,
-        batch: Arrays,
-        classes: Sequence[str],
+        self, view: ClientView, batch: Arrays, classes: Sequence[str]
     ) -> NDArray[np.float32] | None:
         """Return weights (n, E) in the pool's order; they add up to one also after top-k.
 

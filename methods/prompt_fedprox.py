@@ -52,11 +52,7 @@ class PromptFedProx(PromptMethod):
         return self.config.mu > 0.0
 
     def client_update(
-        self,
-        view: ClientView,
-        data: Examples,
-        trainer: Trainer,
-        rng: np.random.Generator,
+        self, view: ClientView, data: Examples, trainer: Trainer, rng: np.random.Generator
     ) -> LocalResult:
         """Train the broadcast prompt, pulled back to it, and upload its change."""
         start = view.broadcast[CONTEXT]

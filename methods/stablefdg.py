@@ -258,11 +258,7 @@ class StableFDG(FedAvg):
         return replace(serving(self.config, 0), spec=dict.fromkeys(names, style))
 
     def client_update(
-        self,
-        view: ClientView,
-        data: Examples,
-        trainer: Trainer,
-        rng: np.random.Generator,
+        self, view: ClientView, data: Examples, trainer: Trainer, rng: np.random.Generator
     ) -> LocalResult:
         """Return the styles under the broadcast, and what training with another's gave."""
         entry = self.styles_of(view.broadcast, data)

@@ -131,11 +131,7 @@ class InGroups(OverMethod):
         return _stacked([self.base.broadcast(_at(state, k), client) for k in range(self.groups)])
 
     def client_update(
-        self,
-        view: ClientView,
-        data: Examples,
-        trainer: Trainer,
-        rng: np.random.Generator,
+        self, view: ClientView, data: Examples, trainer: Trainer, rng: np.random.Generator
     ) -> LocalResult:
         """Train the expert that fits best.
 
@@ -175,11 +171,7 @@ class InGroups(OverMethod):
         return int(np.argmin(np.nan_to_num(np.asarray(losses), nan=np.inf, posinf=np.inf)))
 
     def server_update(
-        self,
-        state: Arrays,
-        aggregate: Aggregate,
-        pool: Sequence[Arrays],
-        rng: np.random.Generator,
+        self, state: Arrays, aggregate: Aggregate, pool: Sequence[Arrays], rng: np.random.Generator
     ) -> Arrays:
         """Move each expert by the mean of its group, where that is large enough.
 
@@ -201,11 +193,7 @@ class InGroups(OverMethod):
         return _stacked(after)
 
     def personalise(
-        self,
-        view: ClientView,
-        data: Examples,
-        trainer: Trainer,
-        rng: np.random.Generator,
+        self, view: ClientView, data: Examples, trainer: Trainer, rng: np.random.Generator
     ) -> Arrays:
         """Pick among the last experts, which nothing tells of any more, and do what the base does.
 
@@ -219,19 +207,13 @@ class InGroups(OverMethod):
         return _with_choice(personal, choice)
 
     def predict(
-        self,
-        view: ClientView,
-        batch: Arrays,
-        classes: Sequence[str],
+        self, view: ClientView, batch: Arrays, classes: Sequence[str]
     ) -> NDArray[np.float32]:
         """Return the base's logits with the client's expert; the first before it has picked."""
         return self.base.predict(self._view(view, _choice(view)), batch, classes)
 
     def expert_weights(
-        self,
-        view: ClientView,
-        batch: Arrays,
-        classes: Sequence[str],
+        self, view: ClientView, batch: Arrays, classes: Sequence[str]
     ) -> NDArray[np.float32] | None:
         """Return the base's weights of the experts that it mixes."""
         return self.base.expert_weights(self._view(view, _choice(view)), batch, classes)

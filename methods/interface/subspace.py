@@ -333,11 +333,7 @@ class InSubspace(OverMethod):
         return {**sent, BASIS: state[BASIS], ORIGIN: self.origin}
 
     def client_update(
-        self,
-        view: ClientView,
-        data: Examples,
-        trainer: Trainer,
-        rng: np.random.Generator,
+        self, view: ClientView, data: Examples, trainer: Trainer, rng: np.random.Generator
     ) -> LocalResult:
         """Train as the method does and project the update; or train coordinates, with noised steps.
 
@@ -357,11 +353,7 @@ class InSubspace(OverMethod):
         return replace(result, update={COORDINATES: coordinates.astype(np.float32)})
 
     def server_update(
-        self,
-        state: Arrays,
-        aggregate: Aggregate,
-        pool: Sequence[Arrays],
-        rng: np.random.Generator,
+        self, state: Arrays, aggregate: Aggregate, pool: Sequence[Arrays], rng: np.random.Generator
     ) -> Arrays:
         """Apply what the coordinates stand for as the method does; and find new directions."""
         basis, spec = state[BASIS].astype(np.float64), self.base.shared_spec()
@@ -375,20 +367,13 @@ class InSubspace(OverMethod):
         return self._with_basis(self.base.server_update(without_basis(state), told, pool, rng), rng)
 
     def personalise(
-        self,
-        view: ClientView,
-        data: Examples,
-        trainer: Trainer,
-        rng: np.random.Generator,
+        self, view: ClientView, data: Examples, trainer: Trainer, rng: np.random.Generator
     ) -> Arrays:
         """Return the method's personal state."""
         return self.base.personalise(_without_basis_in(view), data, trainer, rng)
 
     def predict(
-        self,
-        view: ClientView,
-        batch: Arrays,
-        classes: Sequence[str],
+        self, view: ClientView, batch: Arrays, classes: Sequence[str]
     ) -> NDArray[np.float32]:
         """Return the method's logits."""
         return self.base.predict(_without_basis_in(view), batch, classes)

@@ -279,20 +279,13 @@ class PromptMethod(AveragedMethod):
         return PromptObjective(self.encoder, self.classes)
 
     def predict(
-        self,
-        view: ClientView,
-        batch: Arrays,
-        classes: Sequence[str],
+        self, view: ClientView, batch: Arrays, classes: Sequence[str]
     ) -> NDArray[np.float32]:
         """Return CLIP's logits (n, C) under the broadcast prompt."""
         return self.broadcast_logits(view, batch, classes)
 
     def train_prompt(
-        self,
-        context: NDArray[Any],
-        data: Examples,
-        trainer: Trainer,
-        rng: np.random.Generator,
+        self, context: NDArray[Any], data: Examples, trainer: Trainer, rng: np.random.Generator
     ) -> NDArray[Any]:
         """Train a context (l, token width) alone by cross-entropy on the client's data."""
         objective = PromptObjective(self.encoder, self.classes)
