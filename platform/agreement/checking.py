@@ -24,8 +24,8 @@ from platform.agreement.statements import (
 from platform.agreement.trail import (
     attempt_disagreements,
     canary_disagreements,
-    departure_disagreements,
     ending_disagreements,
+    leaving_disagreements,
     round_disagreements,
     run_disagreements,
     shown_disagreements,
@@ -115,7 +115,7 @@ def disagreements(
     yield from round_disagreements(records, config.pool.generations)
     yield from attempt_disagreements(records)
     members = () if config.federation is None else config.federation.clients
-    yield from departure_disagreements(records, members)
+    yield from leaving_disagreements(records, members)
     yield from ledger_disagreements(records, config.mechanisms)
     if own is not None:
         yield from client_disagreements(records, own, rounds_then)

@@ -12,27 +12,26 @@ from platform.bootstrap.federating import section_of
 from platform.bootstrap.simulating import stored_config
 from platform.bootstrap.surroundings import Surroundings
 from platform.config import RunConfig
-from platform.disk.opening import open_storage, run_folder
-from platform.disk.run_lock import only_process_of
-from platform.disk.transactions import transaction
+from platform.disk.files import only_process_of
+from platform.disk.opening import open_storage, run_folder, transaction
 from platform.errors import ConfigError, ProtocolError
 from platform.experiment.resuming import require_same_enrolment
-from platform.parties.enrolment import fingerprint_of, read_enrolment
+from platform.parties.identities import fingerprint_of, read_enrolment
 from platform.rounds.leaving import (
-    Departure,
-    departures,
+    LeftClient,
     joined,
-    record_departure,
+    left_clients,
+    record_leaving,
     verify_statement,
 )
-from platform.wire.leaving import Left, decode_left
+from platform.wire.outside_rounds import Left, decode_left
 from privacy.secure_aggregation import Enrolment
 from storage import Database
 
 
 def remove_client(
     run_id: str, url: str, client: str, *, statement: Path | None, surroundings: Surroundings
-) -> Departure:
+) -> LeftClient:
     """Note that a client takes part in a run no more, and erase what may have its entries in it.
 
     Args:
@@ -71,9 +70,9 @@ def _remove(
     *,
     said: Left | None,
     known: Enrolment | None,
-) -> Departure:
+) -> LeftClient:
     with transaction(database) as uow:
-        if any(gone.client == client for gone in departures(uow, run_id, clients)):
+        if any(gone.client == client for gone in left_clients(uow, run_id, clients)):
             raise ConfigError(f"CLIENT: {client!r} takes part in run {run_id} no more already")
         pseudonym = joined(uow, run_id, clients).get(client)
         if said is not None:
@@ -83,8 +82,8 @@ def _remove(
                 raise ConfigError(
                     f"--statement: {error}; valid is what {client} wrote when it left run {run_id}"
                 ) from error
-        record_departure(uow, run_id, clients, client, pseudonym=pseudonym, statement=said)
-        return departures(uow, run_id, clients)[-1]
+        record_leaving(uow, run_id, clients, client, pseudonym=pseudonym, statement=said)
+        return left_clients(uow, run_id, clients)[-1]
 
 
 def _enrolment(config: RunConfig, run_id: str, started: str | None) -> Enrolment | None:

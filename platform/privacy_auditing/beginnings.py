@@ -37,8 +37,8 @@ from platform.holder.settings import load_holder
 from platform.privacy_auditing.failures import FailureGame, Seen, first_message, play
 from platform.privacy_auditing.offers import OfferAudit, audit_offers, hostile_offers
 from platform.privacy_auditing.outcome import Game
-from platform.wire.envelopes import Envelope
-from platform.wire.offers import Offer
+from platform.wire.codec import Envelope
+from platform.wire.outside_rounds import Offer
 from platform.wire.transport import Handler
 
 FOLDERS: Final = "folders"

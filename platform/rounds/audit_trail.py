@@ -1,11 +1,11 @@
 """What the coordinator writes into the audit log, in one place, so that it can be read as a whole.
 
 An entry names at most pseudonyms, and numbers of a federation's clients. It never names a pool
-handle, an entry or its digest, served experts, a vector, a size or a class. `platform.disk.digests`
-makes the digests by which entries bind other records. Of a cohort that was drawn in secret the log
-holds only commitments, whose salts are in the database: in the plan of the attempt and in the
-document of the round. The text of an entry must hide the draw by itself, as chains of hashes are
-shown, and not leaves alone.
+handle, an entry or its digest, served experts, a vector, a size or a class. The digests by which
+entries bind other records are in `platform.disk.log_files`. Of a cohort that was drawn in secret
+the log holds only commitments, whose salts are in the database: in the plan of the attempt and in
+the document of the round. The text of an entry must hide the draw by itself, as chains of hashes
+are shown, and not leaves alone.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from platform.disk.digests import SALT, bytes_digest, document_digest, rows_digest
+from platform.disk.log_files import SALT, bytes_digest, document_digest, rows_digest
 from platform.errors import RoundAborted
-from platform.protection.ledger_rows import as_row
+from platform.protection.charging import as_row
 from platform.rounds.plan import RoundOutcome, RoundPlan
 from privacy import GAUSSIAN, NO_NOISE, IntegerNoise, Release
 from storage import AuditEntry

@@ -1,11 +1,11 @@
 """Clients that have left a run for good: how the coordinator hears of it, and what it does then.
 
-A client says so in answer to whatever it is asked next (`platform.wire.leaving`), or the operator
-removes a client that can no longer say anything. From then on the coordinator asks it nothing, like
-a client that is lost in every round. The coordinator must not learn which pool entries are the
-client's, and a generation without them would name them. So it erases each generation that the
-client may have given an entry to. This and the note in the audit log are one transaction. The
-client's ledger rows stay for good.
+A client says so in answer to whatever it is asked next (`platform.wire.outside_rounds`), or the
+operator removes a client that can no longer say anything. From then on the coordinator asks it
+nothing, like a client that is lost in every round. The coordinator must not learn which pool
+entries are the client's, and a generation without them would name them. So it erases each
+generation that the client may have given an entry to. This and the note in the audit log are one
+transaction. The client's ledger rows stay for good.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from platform.disk.transactions import Records
+from platform.disk.opening import Records
 from platform.errors import ProtocolError
 from platform.rounds.audit_trail import AuditTrail, parsed_detail
 from platform.rounds.documents import in_rounds
 from platform.rounds.run import Roll
-from platform.wire.envelopes import peek
-from platform.wire.leaving import KIND, Left, decode_left
+from platform.wire.codec import peek
 from platform.wire.messages import Stage
+from platform.wire.outside_rounds import KIND, Left, decode_left
 from platform.wire.transport import ClientId, Dropout, Transport
 from privacy import Authentication
 from privacy.secure_aggregation import Enrolment
@@ -35,7 +35,7 @@ GONE: Final = Dropout("the client has left the run for good")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Departure:
+class LeftClient:
     """One client that takes part no more.
 
     Attributes:
@@ -90,7 +90,7 @@ def verify_statement(
         raise ProtocolError("message: the statement of leaving is not signed by its key") from error
 
 
-def record_departure(
+def record_leaving(
     uow: UnitOfWork,
     run_id: str,
     clients: Sequence[ClientId],
@@ -122,9 +122,9 @@ def record_departure(
     )
 
 
-def departures(uow: UnitOfWork, run_id: str, clients: Sequence[ClientId]) -> list[Departure]:
+def left_clients(uow: UnitOfWork, run_id: str, clients: Sequence[ClientId]) -> list[LeftClient]:
     """Return the clients that have left a run, in the order in which it was noted."""
-    found: list[Departure] = []
+    found: list[LeftClient] = []
     last = 0
     for entry in uow.audit.query(run=run_id):
         detail = parsed_detail(entry)
@@ -132,7 +132,7 @@ def departures(uow: UnitOfWork, run_id: str, clients: Sequence[ClientId]) -> lis
             last = entry.round or 0
         if entry.action == LEFT or entry.action == REMOVED:
             found.append(
-                Departure(
+                LeftClient(
                     client=clients[detail["client"] - 1],
                     pseudonym=detail["pseudonym"],
                     action=LEFT if entry.action == LEFT else REMOVED,
@@ -171,7 +171,7 @@ def record_joined(
 
 
 @dataclass(frozen=True, kw_only=True)
-class Farewells:
+class LeavingTransport:
     """The transport of a run whose clients may leave: it carries nothing to those that have left.
 
     Attributes:
@@ -179,7 +179,7 @@ class Farewells:
         run_id: The run.
         roll: Who takes part; a client that says it has left is taken off at once.
         known: Says whose keys are whose, None against a semi-honest server.
-        records: Where departures are noted.
+        records: Where leaving is noted.
     """
 
     transport: Transport
@@ -213,7 +213,7 @@ class Farewells:
         except ProtocolError as error:
             return Dropout(str(error))
         with self.records.write() as uow:
-            record_departure(
+            record_leaving(
                 uow,
                 self.run_id,
                 self.roll.clients,
@@ -269,7 +269,7 @@ def standings(
         last.update(dict.fromkeys(row.document["survivors"], row.round_number))
     gone = {
         one.client: f"{'left' if one.action == LEFT else 'removed'} on {one.time[:10]}"
-        for one in departures(uow, run_id, clients)
+        for one in left_clients(uow, run_id, clients)
     }
     known = joined(uow, run_id, clients)
     absent = dict.fromkeys((c for c in clients if c not in known), "has not joined")
