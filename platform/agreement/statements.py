@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -83,10 +84,9 @@ def summary_disagreements(
     if summary.get("audit_head") != head:
         yield f"{SUMMARY} states another audit_head than that of {ended.name}"
     stated = {name: value for name, value in summary.items() if name != "audit_head"}
-    try:
+    digest = None
+    with suppress(ValueError):
         digest = document_digest(stated)
-    except ValueError:
-        digest = None
     if digest != ended.detail.get("summary_sha256"):
         yield f"{SUMMARY} is not the one that {ended.name} saw"
     elif text != summary_text(summary):

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, Final
 
 from platform.agreement.reading import ENDINGS, RunRecords, TrailEntry
@@ -265,10 +266,9 @@ def canary_disagreements(records: RunRecords, config: RunConfig) -> Iterator[str
     if len(revealed) > 1:
         yield f"its canaries were revealed twice, in {revealed[0].name} and in {revealed[1].name}"
     for item in revealed[:1]:
-        try:
+        commitment = None
+        with suppress(KeyError, TypeError, ValueError):
             commitment = commitment_to(bytes.fromhex(item.detail["key"]))
-        except (KeyError, TypeError, ValueError):
-            commitment = None
         if commitment != committed:
             yield f"the key of canaries in {item.name} is not the one that the run began with"
         last = records.trail[item.entry.sequence :]

@@ -130,7 +130,8 @@ class Spending:
         # The cost of a secret draw does not depend on its result, so all clients are charged as if
         # they were drawn. So rows, prices and the round that ends the run tell nothing of the draw.
         charged = [client for client in plan.cohort if client not in plan.quorum.empty]
-        sampling, terms = None, run.terms
+        terms = run.terms
+        sampling: CohortSampling | None = None
         if terms.cohort_kind is not None:
             charged = list(roll.pseudonyms)
             sampling = CohortSampling(
