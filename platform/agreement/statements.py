@@ -208,14 +208,11 @@ def differences(found: Any, right: Any, path: str = "") -> Iterator[tuple[str, A
     elif isinstance(found, list) and isinstance(right, list) and len(found) == len(right):
         for index, (mine, theirs) in enumerate(zip(found, right, strict=True)):
             yield from differences(mine, theirs, f"{path}[{index}]")
-    elif not _same(found, right):
+    elif _is_number(found) and _is_number(right):
+        if not math.isclose(found, right, rel_tol=TOLERANCE):
+            yield path, found, right
+    elif type(found) is not type(right) or found != right:
         yield path, _short(found), _short(right)
-
-
-def _same(found: Any, right: Any) -> bool:
-    if _is_number(found) and _is_number(right):
-        return math.isclose(found, right, rel_tol=TOLERANCE)
-    return type(found) is type(right) and bool(found == right)
 
 
 def _is_number(value: Any) -> bool:
@@ -223,7 +220,7 @@ def _is_number(value: Any) -> bool:
 
 
 def _short(value: Any) -> Any:
-    """Return a list or an object would fill the sentence."""
+    # A list or an object would fill the sentence.
     if isinstance(value, (list, Mapping)):
         return f"{type(value).__name__} of {len(value)}"
     return value

@@ -292,24 +292,15 @@ class Courier:
             line = read_signature(said.cosignature.removesuffix("\n"))
             if line.encode() != said.cosignature:
                 raise Authentication("the cosignature is not one line")
-            note = replace(standing.opened, signatures=(line,))
-            require_cosigned(note, self._key_of(client, said))
+            key, enrolled = NoteKey.decode(said.key), self.roll.identities.get(client)
+            if key.name != self.roll.pseudonyms[client] or enrolled not in (None, key.public):
+                raise Authentication("the cosignature is by another key")
+            require_cosigned(replace(standing.opened, signatures=(line,)), key)
         except (Authentication, ValueError):
             return
         self._seen[client] = standing.size
         self._uploads.forget(client)
         lines.append(said.cosignature)
-
-    def _key_of(self, client: ClientId, said: Witnessed) -> NoteKey:
-        """Return the key that a client cosigns by.
-
-        Raises:
-            Authentication: It is not the one that is enrolled, or of another name.
-        """
-        key, enrolled = NoteKey.decode(said.key), self.roll.identities.get(client)
-        if key.name != self.roll.pseudonyms[client] or enrolled not in (None, key.public):
-            raise Authentication("the cosignature is by another key")
-        return key
 
     def _receipt(
         self,
