@@ -25,7 +25,6 @@ from platform.wire.messages import Stage
 from platform.wire.outside_rounds import (
     Offer,
     Parting,
-    PoolNotice,
     decode_acceptance,
     decode_claim,
     decode_personalised,
@@ -215,7 +214,7 @@ def personalise(run: Run, progress: Progress) -> float | None:
     if run.terms.fetches_at_end:
         # Each client names its own entry.
         places = {client: envelope(client) for client in run.roll.present}
-        notices = (Question(c, e, encode_pool_notice(PoolNotice(e))) for c, e in places.items())
+        notices = (Question(c, e, encode_pool_notice(e)) for c, e in places.items())
         answers = ask_all(run.transport, "claim", notices, decode_claim, left=left)
         claims = {client: claim.handle for client, claim in answers}
 

@@ -19,7 +19,6 @@ from platform.rounds.run import Roll
 from platform.wire.codec import Attempt, Envelope
 from platform.wire.outside_rounds import (
     Offer,
-    RollCall,
     decode_acceptance,
     decode_introduction,
     encode_offer,
@@ -55,7 +54,7 @@ def call_roll(
             has no enrolled key of its own: all others would refuse every round with it.
     """
     envelope = Envelope(run_id, 0, 0)
-    message = encode_roll_call(RollCall(envelope))
+    message = encode_roll_call(envelope)
     questions = (Question(client, envelope, message) for client in clients)
     told = dict(ask_all(transport, "join", questions, decode_introduction, left=left))
     for client, said in told.items():
