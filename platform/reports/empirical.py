@@ -8,9 +8,18 @@ from dataclasses import dataclass
 from typing import Any
 
 from platform.experiment.canary_notes import lower_text
-from platform.reports.blocks import Basis, Block, Figure, Section, Table, Words, paragraph, words
-from platform.reports.numbers import share_text
-from platform.reports.releases import prices_alone
+from platform.reports.blocks import (
+    Basis,
+    Block,
+    Figure,
+    Section,
+    Table,
+    Words,
+    paragraph,
+    share_text,
+    words,
+)
+from platform.reports.spending import prices_alone
 from platform.reports.subject import Subject, epsilon_figure
 
 TOLERANCE = 1e-6

@@ -22,9 +22,9 @@ from platform.reports.blocks import (
     Table,
     Words,
     paragraph,
+    ranges,
     words,
 )
-from platform.reports.numbers import ranges
 from platform.reports.subject import Subject
 from privacy import ReleaseKey
 

@@ -21,19 +21,16 @@ from platform.reports.blocks import (
     Words,
     bullets,
     paragraph,
+    points_text,
+    share_text,
     words,
 )
 from platform.reports.empirical import SeenChannel, empirical_section, refuted, require_same_claim
 from platform.reports.evidence import bases_of, evidence_section
-from platform.reports.guarantee import odds_section, right_guesses, unit_section
-from platform.reports.hazards import hazards_section
-from platform.reports.log_view import LogView
-from platform.reports.numbers import points_text, share_text
-from platform.reports.releases import releases_section
-from platform.reports.spending import spending_section
-from platform.reports.subject import Subject
-from platform.reports.trust import trust_section
-from platform.reports.warnings import report_warnings
+from platform.reports.guarantee import odds_section, right_guesses, trust_section, unit_section
+from platform.reports.hazards import hazards_section, report_warnings
+from platform.reports.spending import releases_section, spending_section
+from platform.reports.subject import LogView, Subject
 from platform.rounds.documents import ADVERSARIES
 from privacy import MechanismFacts
 

@@ -14,13 +14,39 @@ from platform.agreement.fruitless import is_charged
 from platform.agreement.reading import RunRecords
 from platform.agreement.statements import unfinished_document
 from platform.protection.secure_terms import SecureTerms, terms_of_others
-from platform.reports.blocks import Basis, Figure, Place
-from platform.reports.log_view import LogView
-from platform.reports.numbers import epsilon_text
+from platform.reports.blocks import Basis, Figure, Place, epsilon_text
 from platform.rounds.documents import ADVERSARIES, json_number
 from platform.rounds.phases import in_rounds
-from privacy import MechanismFacts
+from privacy import MechanismFacts, ReleaseKey
 from storage import LedgerRow
+
+
+@dataclass(frozen=True, kw_only=True)
+class LogView:
+    """A log that was recomputed from its rows and held against the heads that were kept of it.
+
+    Attributes:
+        size: How many leaves it has.
+        root: Of their tree, in hexadecimal.
+        key: The public key by which the kept heads are signed; None where none is known.
+        heads: How many heads are kept beside the database.
+        was_lost: Whether a key took over that the one before it did not sign.
+        charges: Which leaf each ledger row is, from 0.
+        events: Which leaf each entry of an audit log is, by run and number.
+    """
+
+    size: int
+    root: str
+    key: str | None
+    heads: int
+    was_lost: bool
+    charges: Mapping[ReleaseKey, int]
+    events: Mapping[tuple[str, int], int]
+
+    @property
+    def is_signed(self) -> bool:
+        """Whether some head of it is signed by a key that is known."""
+        return self.key is not None and self.heads > 0
 
 
 @dataclass(frozen=True)

@@ -1,22 +1,38 @@
-"""A report as one HTML file: no script, nothing fetched, all text escaped, readable by all.
+"""A report as plain data, as one HTML file, and as a tagged PDF (PDF/UA-1).
 
-The template knows blocks, not runs. Undefined names in it are errors, and whatever is put into it
-is escaped: names, sentences and details may have been written by anybody.
+The HTML holds no script and fetches nothing. Names, sentences and details may have been written by
+anybody, so the template escapes all that is put into it, and treats undefined names as errors.
+WeasyPrint makes the PDF of the page. It needs Pango, a library of the operating system, so it is an
+extra.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from platform.reports.blocks import Figure, Link, Plot
+from platform.reports.blocks import (
+    Basis,
+    Block,
+    Bullets,
+    Facts,
+    Figure,
+    Link,
+    Paragraph,
+    Piece,
+    Plot,
+    Section,
+    Table,
+    Words,
+    text_of,
+)
 from platform.reports.evidence import proof_anchor
-from platform.reports.report import Report
+from platform.reports.report import SCHEMA_VERSION, Report
 
 TEMPLATES: Final = Path(__file__).parent / "templates"
 
@@ -179,3 +195,113 @@ def _some(rounds: Sequence[float]) -> list[float]:
 
 def _level(value: float, *, percent: bool) -> str:
     return f"{100 * value:.0f}%" if percent else f"{value:.6g}"
+
+
+VARIANT: Final = "pdf/ua-1"
+
+
+def pdf_file(report: Report) -> bytes:
+    """Return a report as a tagged PDF.
+
+    Raises:
+        ImportError: If WeasyPrint is not installed.
+        OSError: If Pango is not installed.
+    """
+    weasyprint = load_weasyprint()
+    # Whatever would be fetched ends the work: there is nothing in a report that would need it.
+    nothing = weasyprint.urls.URLFetcher(allowed_protocols=(), fail_on_errors=True)
+    page = weasyprint.HTML(string=html_page(report), url_fetcher=nothing)
+    made: bytes = page.write_pdf(pdf_variant=VARIANT, finisher=_say_scopes)
+    return made
+
+
+def _say_scopes(document: Any, pdf: Any) -> None:
+    """Say of each header cell whether it is of its column or its row (PDF/UA-1, 7.5).
+
+    Cells name their headers, but the header above a column of headers is named by none.
+    """
+    found: list[Any] = [one for one in pdf.objects if isinstance(one, dict) and "S" in one]
+    elements = {one.reference: one for one in found}
+    for cell in elements.values():
+        if cell["S"] == "/TH":
+            group = elements[elements[cell["P"]]["P"]]
+            cell["A"]["Scope"] = "/Column" if group["S"] == "/THead" else "/Row"
+
+
+def load_weasyprint() -> Any:
+    """Return the module that lays out; it loads Pango when it is imported.
+
+    Raises:
+        ImportError: If it is not installed.
+        OSError: If Pango is not installed.
+    """
+    import weasyprint
+
+    return weasyprint
+
+
+def plain_data(report: Report) -> dict[str, Any]:
+    """Return a report as plain data, warnings first; infinity as "inf"."""
+    numbers = {basis: number for number, basis in enumerate(report.bases, start=1)}
+    return {
+        "warnings": list(report.warnings),
+        "schema_version": SCHEMA_VERSION,
+        "run_id": report.run_id,
+        "title": report.title,
+        "lead": _block(report.lead, numbers),
+        "right_guesses_of_100_at_most": {
+            name: None if figure is None else figure.value for name, figure in report.odds
+        },
+        "sections": [_section(section, numbers) for section in report.sections],
+        "rests_on": [_basis(basis, number) for basis, number in numbers.items()],
+    }
+
+
+def _section(section: Section, numbers: Mapping[Basis, int]) -> dict[str, Any]:
+    blocks = [_block(block, numbers) for block in section.blocks]
+    return {"anchor": section.anchor, "title": section.title, "blocks": blocks}
+
+
+def _block(block: Block, numbers: Mapping[Basis, int]) -> dict[str, Any]:
+    match block:
+        case Paragraph():
+            return {"kind": "paragraph", "text": _words(block.words, numbers)}
+        case Bullets():
+            return {"kind": "list", "items": [_words(item, numbers) for item in block.items]}
+        case Facts():
+            rows = [{"term": term, "is": _words(line, numbers)} for term, line in block.rows]
+            return {"kind": "facts", "rows": rows}
+        case Table():
+            cells = [[_words(cell, numbers) for cell in row] for row in block.rows]
+            head = {"caption": block.caption, "columns": list(block.columns)}
+            return {"kind": "table", **head, "rows": cells, "anchors": list(block.anchors)}
+        case _:
+            lines = [{"label": one.label, "points": list(one.points)} for one in block.lines]
+            return {"kind": "plot", "title": block.title, "says": block.says, "lines": lines}
+
+
+def _words(line: Words, numbers: Mapping[Basis, int]) -> dict[str, Any] | str:
+    """Return plain text, and beside it the numbers in it where there are any."""
+    figures = [_figure(piece, numbers) for piece in line if isinstance(piece, Figure)]
+    return {"text": text_of(line), "numbers": figures} if figures else text_of(line)
+
+
+def _figure(piece: Piece, numbers: Mapping[Basis, int]) -> dict[str, Any]:
+    if not isinstance(piece, Figure):
+        raise TypeError(f"a {type(piece).__name__} is no figure")
+    return {"text": piece.text, "value": piece.value, "rests_on": numbers[piece.basis]}
+
+
+def _basis(basis: Basis, number: int) -> dict[str, Any]:
+    return {
+        "number": number,
+        "what": basis.what,
+        "run": basis.run_id or None,
+        "rows": [
+            {"round": number_, "attempt": attempt, "channel": channel}
+            for number_, attempt, channel in basis.places
+        ],
+        "pseudonyms": None if basis.pseudonyms is None else list(basis.pseudonyms),
+        "audit_entries": list(basis.entries),
+        "command": basis.check or None,
+    }
