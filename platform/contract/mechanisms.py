@@ -16,9 +16,8 @@ import numpy as np
 from methods import Aggregate, Arrays, Examples, Method, Task, Visibility
 from platform.config import RunConfig, parse_config
 from platform.contract.cases import Case
-from platform.contract.driving import RUN, clients_of
+from platform.contract.driving import RUN, a_plan, clients_of
 from platform.contract.examples import POPULATION
-from platform.contract.plans import a_plan
 from platform.experiment.method_building import build_method
 from platform.experiment.simulation import trainer_factory
 from platform.parties.client import Client

@@ -19,9 +19,13 @@ from platform.errors import ConfigError
 from platform.experiment.simulation import randomness
 from platform.parties.profile import ClientProfile, RunNames, Safeguards
 from platform.privacy_auditing.beginnings import audit_folders, audit_holders
-from platform.privacy_auditing.failures import FailureAudit, FailureGame, audit_failures
+from platform.privacy_auditing.hostile_rounds import (
+    FailureAudit,
+    FailureGame,
+    audit_failures,
+    audit_peers,
+)
 from platform.privacy_auditing.outcome import ChannelAudit, Game, Progress
-from platform.privacy_auditing.peers import audit_peers
 from platform.privacy_auditing.records import RecordGame, audit_training
 from platform.privacy_auditing.uploads import UploadGame, audit_upload
 from privacy import Channel, Release, ReleaseKey
