@@ -17,9 +17,8 @@ from platform.config import RunConfig, StorageConfig
 from platform.config.federation_section import FederationConfig
 from platform.config.identity import code_of
 from platform.config.void_rules import void_settings
-from platform.data.encoding import frozen_model, is_public
-from platform.data.held import task_without_images
-from platform.data.loading import TaskData
+from platform.data.loading import TaskData, task_without_images
+from platform.data.preparing import frozen_model, is_public
 from platform.disk.opening import closed_on_error, open_storage, run_folder
 from platform.disk.run_lock import require_free
 from platform.disk.transactions import Records, records_in

@@ -24,12 +24,16 @@ from platform.bootstrap.surroundings import Surroundings
 from platform.config import RunConfig, parse_config
 from platform.config.sections import ModelConfig
 from platform.data.cache import cache_folder
-from platform.data.encoding import cached_encoders, frozen_model, is_public, plain_encoders
-from platform.data.held import task_of_one, task_without_images
 from platform.data.holder_images import TEST_SHARE, load_holding, only_client
-from platform.data.loading import TaskData
+from platform.data.loading import TaskData, task_of_one, task_without_images
 from platform.data.partition import ClientIndices
-from platform.data.preparing import prepared_batch
+from platform.data.preparing import (
+    cached_encoders,
+    frozen_model,
+    is_public,
+    plain_encoders,
+    prepared_batch,
+)
 from platform.errors import ConfigError, Declined, ProtocolError, UnknownRun
 from platform.experiment.dealing import own_examples
 from platform.experiment.environment import resolve_device

@@ -13,9 +13,14 @@ from platform.config import (
 )
 from platform.config.void_rules import void_settings
 from platform.data.cache import cache_folder
-from platform.data.encoding import cached_encoders, frozen_model, plain_encoders
 from platform.data.loading import TaskData, load_task_data
-from platform.data.preparing import Encoders, prepared_batch
+from platform.data.preparing import (
+    Encoders,
+    cached_encoders,
+    frozen_model,
+    plain_encoders,
+    prepared_batch,
+)
 from platform.errors import ConfigError
 from platform.experiment.dealing import Learning, deal_examples, measuring_of, public_examples
 from platform.experiment.environment import resolve_device, use_threads

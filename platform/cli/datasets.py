@@ -19,10 +19,17 @@ from platform.config.sections import Layout
 from platform.data.catalogue import DataRequest, Draws, Hints, dataset_infos, user_path
 from platform.data.checking import FEW, Findings, FolderReport, check_folder, counts
 from platform.data.dataset import Dataset
-from platform.data.dirichlet import Counts
-from platform.data.holdings import PARTS, Holding, holdings, holdings_document, seeds_used
-from platform.data.loading import TaskData, load_task_data
+from platform.data.loading import (
+    PARTS,
+    Holding,
+    TaskData,
+    holdings,
+    holdings_document,
+    load_task_data,
+    seeds_used,
+)
 from platform.data.own_layouts import OWN_LAYOUTS
+from platform.data.shares import Counts
 from platform.errors import ConfigError
 
 FIRST, LARGEST, MOST_CLASSES = 4, 3, 40

@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from platform.pictures.canvas import require_drawable, write_picture
-from platform.pictures.style import ALARM, COLOURS, INK
+from platform.pictures.canvas import ALARM, COLOURS, INK, require_drawable, write_picture
 from platform.privacy_auditing.outcome import ChannelAudit
 
 if TYPE_CHECKING:

@@ -9,9 +9,18 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from platform.data.holdings import PARTS, Holding
-from platform.pictures.canvas import add_legend, fitted, new_figure, require_drawable, write_picture
-from platform.pictures.style import ALARM, SHADES, look, wrapped
+from platform.data.loading import PARTS, Holding
+from platform.pictures.canvas import (
+    ALARM,
+    SHADES,
+    add_legend,
+    fitted,
+    look,
+    new_figure,
+    require_drawable,
+    wrapped,
+    write_picture,
+)
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -14,8 +14,7 @@ from platform.cli.drawing_holdings import HoldingsPicture
 from platform.cli.output import console, print_json
 from platform.config import RunConfig
 from platform.config.federation_rules import HELD
-from platform.data.holdings import holdings
-from platform.data.loading import load_task_data
+from platform.data.loading import holdings, load_task_data
 from platform.errors import ConfigError, UnknownRun, listed
 from platform.results.comparisons import sweep_pictures
 from platform.results.kinds import ABSENT, run_pictures

@@ -11,9 +11,8 @@ from numpy.typing import NDArray
 from methods import Arrays, Examples, Method
 from platform.config.randomness import stream
 from platform.config.run import RunConfig
-from platform.data.dataset import Split
-from platform.data.duplicates import require_one_label
-from platform.data.images import ImageFiles
+from platform.data.checking import require_one_label
+from platform.data.dataset import ImageFiles, Split
 from platform.data.loading import CommonRows, TaskData
 from platform.data.preparing import CHUNK, Encoders, prepared_arrays
 from platform.data.public import public_rows

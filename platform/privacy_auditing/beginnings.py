@@ -29,8 +29,8 @@ from platform.bootstrap.joining import host_of
 from platform.config import RunConfig, parse_config
 from platform.config.randomness import stream
 from platform.config.sections import PartitionConfig
-from platform.data.encoding import frozen_model, plain_encoders
 from platform.data.loading import load_task_data
+from platform.data.preparing import frozen_model, plain_encoders
 from platform.experiment.dealing import deal_examples
 from platform.experiment.neighbours import Records, differing, records_of
 from platform.holder.settings import load_holder

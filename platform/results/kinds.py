@@ -6,9 +6,18 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
-from platform.pictures.bars import Bar, BarPicture, Series
 from platform.pictures.canvas import Picture
-from platform.pictures.lines import Line, LinePicture, Panel, Scale, percent, point
+from platform.pictures.charts import (
+    Bar,
+    BarPicture,
+    Line,
+    LinePicture,
+    Panel,
+    Scale,
+    Series,
+    percent,
+    point,
+)
 from platform.results.numbers import RunNumbers, adversaries_alike
 
 ROUND: Final = Scale("round", "whole")

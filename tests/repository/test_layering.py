@@ -49,7 +49,7 @@ THIRD_PARTY = {
     "platform.contract": {"numpy", "open_clip", "pytest", "safetensors", "torch", "yaml"},
     # No type of an engine leaves its folder.
     "platform.relay.nvflare": {"cryptography", "nvflare", "yaml"},
-    "platform.data.own_saved": {"pyarrow"},
+    "platform.data.own_lists": {"pyarrow"},
     "platform.sweeping.submitting": {"distributed"},
     "platform.page": {"anyio", "jinja2", "markupsafe", "prometheus_client", "starlette", "uvicorn"},
     "platform.relay.flower": {"cryptography", "flwr", "uvicorn"},

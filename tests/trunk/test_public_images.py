@@ -11,7 +11,7 @@ import pytest
 from methods.interface.directions import BASIS, ORIGIN
 from platform.bootstrap import RunPlan, Surroundings, plan_run
 from platform.config import parse_config
-from platform.data.images import image_digests
+from platform.data.dataset import image_digests
 from platform.data.loading import load_task_data
 from platform.data.public import public_rows
 from platform.data.shapes import CLASSES as OUTLINES

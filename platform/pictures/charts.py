@@ -1,15 +1,33 @@
-"""Pictures of lines: panels of curves with bands, also towards an infinite value."""
+"""Pictures of lines: panels of curves with bands, also towards an infinite value.
+
+Pictures of bars, all with their numbers: lying, so that long names have room.
+
+Pictures of cells: rows by columns, dark where much is, with a number in each.
+
+Pictures of many values a row: one dot each, their mean, and the lowest as numbers.
+"""
 
 from __future__ import annotations
 
 import itertools
 import math
+import statistics
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Literal
 
-from platform.pictures.canvas import add_legend, fitted, new_figure
-from platform.pictures.style import FONT_SIZE, INK, look, wrapped
+from platform.pictures.canvas import (
+    FONT_SIZE,
+    INK,
+    SHADES,
+    SMALL,
+    add_legend,
+    drawable,
+    fitted,
+    look,
+    new_figure,
+    wrapped,
+)
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -278,3 +296,258 @@ def _even_numbers(low: float, high: float) -> list[float]:
     powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
     every = [n * 10.0**power for power in powers for n in (1.0, 2.0, 5.0)]
     return [value for value in every if 0.99 * low <= value <= 1.01 * high] or [low, high]
+
+
+_NAMES: Final = 2.6
+_AXES: Final = 3.4
+"""Inches for the names of rows."""
+_BAR: Final = 0.17
+_BETWEEN: Final = 0.1
+
+
+@dataclass(frozen=True)
+class Bar:
+    """One bar.
+
+    Attributes:
+        value: Its length, None where there is none.
+        deviation: Of the numbers that it is the mean of, None of a single one.
+    """
+
+    value: float | None
+    deviation: float | None = None
+
+
+@dataclass(frozen=True)
+class Series:
+    """Bars that look alike, one a row.
+
+    Attributes:
+        label: What they are called.
+        bars: In the order of the rows.
+    """
+
+    label: str
+    bars: tuple[Bar, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class BarPicture:
+    """Rows of bars.
+
+    Attributes:
+        name: Of the file, without a suffix.
+        title: What it shows, in words.
+        across: What the bars measure, in percent.
+        up: What the rows are; empty where their names say it.
+        rows: Names.
+        series: One bar a row of each.
+        absent: What stands where a bar is missing.
+    """
+
+    name: str
+    title: str
+    across: str
+    up: str
+    rows: tuple[str, ...]
+    series: tuple[Series, ...]
+    absent: str = "not measured"
+
+    def figure(self) -> Figure:
+        """Return the figure."""
+        names = [wrapped(row, _NAMES) for row in self.rows]
+        lines = max(name.count("\n") + 1 for name in names)
+        row = max(_BAR * len(self.series) + _BETWEEN, 0.16 * lines + 0.04)
+        tall = max(row * len(names) + 0.2, 1.0)
+        figure = new_figure(6.4, tall + 1.3)
+        axes = figure.subplots()
+        handles = _draw_bars(axes, self, names)
+        figure.suptitle(wrapped(self.title, 6.0, FONT_SIZE + 1.0), fontsize=FONT_SIZE + 1.0)
+        axes.set_xlabel(wrapped(self.across, _AXES))
+        axes.set_ylabel(wrapped(self.up, tall))
+        if len(handles) > 1:
+            add_legend(figure, handles)
+        return fitted(figure, {axes: (_AXES, tall)})
+
+
+def _draw_bars(axes: Axes, picture: BarPicture, names: Sequence[str]) -> dict[str, Any]:
+    count, handles = len(picture.series), dict[str, Any]()
+    width = 0.84 / count
+    longest = 0.0
+    for index, series in enumerate(picture.series):
+        style = look(index)
+        known = [(row, bar) for row, bar in enumerate(series.bars) if bar.value is not None]
+        places = [row - 0.42 + width * (index + 0.5) for row in range(len(names))]
+        drawn = axes.barh(
+            *([places[row] for row, _ in known], [bar.value or 0.0 for _, bar in known], width),
+            color=style.colour,
+            hatch=style.hatch,
+            edgecolor="white",
+            linewidth=0.6,
+        )
+        handles[series.label] = drawn
+        for row, bar in enumerate(series.bars):
+            longest = max(longest, _number(axes, bar, places[row], picture.absent))
+    axes.set_xlim(0.0, 1.05 * longest or 1.0)
+    axes.set_yticks(range(len(names)), list(names))
+    axes.set_ylim(len(names) - 0.5, -0.5)
+    axes.tick_params(axis="y", length=0)
+    axes.grid(axis="x", alpha=0.3)
+    return handles
+
+
+def _number(axes: Axes, bar: Bar, place: float, absent: str) -> float:
+    """Write a bar's number behind it; return how far it reaches."""
+    value, width = bar.value or 0.0, bar.deviation or 0.0
+    text = drawable(absent) if bar.value is None else f"{value:.1f}"
+    if bar.deviation is not None:
+        text += f" ± {width:.1f}"
+        axes.hlines(place, max(value - width, 0.0), value + width, color=INK, linewidth=1.2)
+    axes.annotate(
+        text,
+        (value + width, place),
+        xytext=(3.0, 0.0),
+        textcoords="offset points",
+        va="center",
+        fontsize=SMALL,
+        color=INK,
+        annotation_clip=False,
+    )
+    return value + width
+
+
+_CELL: Final = (0.62, 0.34)
+_DARK: Final = 0.55
+"""Share of the largest value from which a number is written in white."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CellPicture:
+    """A number for each row and column.
+
+    Attributes:
+        name: Of the file, without a suffix.
+        title: What it shows, in words.
+        across: What the columns are.
+        columns: Their names.
+        rows: Names.
+        cells: By row, then by column.
+    """
+
+    name: str
+    title: str
+    across: str
+    columns: tuple[str, ...]
+    rows: tuple[str, ...]
+    cells: tuple[tuple[Bar, ...], ...]
+
+    def figure(self) -> Figure:
+        """Return the figure."""
+        names = [wrapped(row, _NAMES) for row in self.rows]
+        lines = max(name.count("\n") + 1 for name in names)
+        least = (max(_CELL[0] * len(self.columns), 2.0), max(_CELL[1], 0.16 * lines) * len(names))
+        width = max(least[0] + 3.2, 4.4)
+        figure = new_figure(width, least[1] + 1.1)
+        axes = figure.subplots()
+        _draw_cells(axes, self)
+        axes.set_xticks(range(len(self.columns)), [wrapped(n, 0.6) for n in self.columns])
+        axes.set_yticks(range(len(names)), names)
+        axes.tick_params(length=0)
+        axes.set_xlabel(wrapped(self.across, least[0]))
+        figure.suptitle(wrapped(self.title, width - 0.4, FONT_SIZE + 1.0), fontsize=FONT_SIZE + 1.0)
+        return fitted(figure, {axes: least})
+
+
+def _draw_cells(axes: Axes, picture: CellPicture) -> None:
+    import numpy as np
+
+    values = [[np.nan if c.value is None else c.value for c in row] for row in picture.cells]
+    shown = np.ma.masked_invalid(np.array(values, float))
+    top = float(shown.max()) or 1.0
+    axes.imshow(shown, cmap=SHADES, vmin=0.0, vmax=top, aspect="auto", interpolation="nearest")
+    for spine in axes.spines.values():
+        spine.set_visible(False)
+    for row, cells in enumerate(picture.cells):
+        for column, cell in enumerate(cells):
+            if cell.value is None:
+                continue
+            text = f"{cell.value:.1f}"
+            text += "" if cell.deviation is None else f"\n± {cell.deviation:.1f}"
+            ink = "white" if cell.value > _DARK * top else INK
+            axes.text(column, row, text, ha="center", va="center", fontsize=SMALL, color=ink)
+
+
+_ROW: Final = 0.36
+_LANES: Final = 7
+"""Heights within a row, so that equal values lie beside each other."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class DotPicture:
+    """Rows of dots.
+
+    Attributes:
+        name: Of the file, without a suffix.
+        title: What it shows, in words.
+        across: What the dots measure, in percent.
+        rows: Names.
+        values: Of each row, at least one.
+    """
+
+    name: str
+    title: str
+    across: str
+    rows: tuple[str, ...]
+    values: tuple[tuple[float, ...], ...]
+
+    def figure(self) -> Figure:
+        """Return the figure."""
+        names = [wrapped(row, _NAMES) for row in self.rows]
+        lines = max(name.count("\n") + 1 for name in names)
+        tall = max(_ROW, 0.16 * lines + 0.06) * len(names)
+        figure = new_figure(7.0, tall + 1.2)
+        axes = figure.subplots()
+        for row, values in enumerate(self.values):
+            _draw_row(axes, row, values)
+        axes.set_yticks(range(len(names)), names)
+        axes.set_ylim(len(names) - 0.5, -0.5)
+        axes.tick_params(axis="y", length=0)
+        axes.grid(axis="x", alpha=0.3)
+        figure.suptitle(wrapped(self.title, 6.6, FONT_SIZE + 1.0), fontsize=FONT_SIZE + 1.0)
+        axes.set_xlabel(wrapped(f"{self.across}\n(upright line: the mean)", _AXES))
+        _spread_limits(axes, [value for values in self.values for value in values])
+        return fitted(figure, {axes: (_AXES, tall)})
+
+
+def _draw_row(axes: Axes, row: int, values: tuple[float, ...]) -> None:
+    style, mean = look(row), statistics.fmean(values)
+    ordered = sorted(values)
+    heights = [row + 0.09 * (place % _LANES - _LANES // 2) for place in range(len(ordered))]
+    axes.plot(
+        *(ordered, heights),
+        linestyle="none",
+        marker=style.mark,
+        color=style.colour,
+        markersize=3.5,
+        markerfacecolor="none",
+        alpha=0.75,
+    )
+    axes.vlines(mean, row - 0.38, row + 0.38, color=INK, linewidth=1.6)
+    axes.annotate(
+        f"mean {mean:.1f}, worst {ordered[0]:.1f}",
+        (1.0, row),
+        xycoords=axes.get_yaxis_transform(),
+        xytext=(6.0, 0.0),
+        textcoords="offset points",
+        va="center",
+        fontsize=SMALL,
+        color=INK,
+        annotation_clip=False,
+    )
+
+
+def _spread_limits(axes: Axes, values: list[float]) -> None:
+    low, high = min(values), max(values)
+    wide = max(high - low, 2.0)
+    middle = (low + high) / 2.0
+    axes.set_xlim(middle - 0.54 * wide, middle + 0.54 * wide)
