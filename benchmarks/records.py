@@ -36,8 +36,7 @@ from platform.parties.receipts import Receipts
 from platform.rounds import receipts as courier_module
 from platform.rounds.loop import Federation
 from platform.rounds.observing import SilentObserver
-from platform.rounds.receipts import Courier
-from platform.rounds.uploads_received import UploadsReceived
+from platform.rounds.receipts import Courier, UploadsReceived
 from storage.leaves import NewLeaves
 
 BATCH = 1000

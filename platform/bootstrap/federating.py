@@ -38,10 +38,10 @@ from platform.experiment.void_options import void_options
 from platform.parties.enrolment import enrolment_of, fingerprint_of
 from platform.protection.fitting import void_pool
 from platform.relay.hub import Hub, HubTransport, Told
-from platform.rounds.departures import Farewells, departures, joined
-from platform.rounds.newcomers import Door
+from platform.rounds.leaving import Farewells, departures, joined
 from platform.rounds.observing import Observer
 from platform.rounds.receipts import Courier
+from platform.rounds.roll import Door
 from platform.rounds.run import Roll, Run, RunTerms
 from platform.wire.envelopes import Envelope
 from platform.wire.messages import Stage

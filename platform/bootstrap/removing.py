@@ -18,7 +18,7 @@ from platform.disk.transactions import transaction
 from platform.errors import ConfigError, ProtocolError
 from platform.experiment.resuming import require_same_enrolment
 from platform.parties.enrolment import fingerprint_of, read_enrolment
-from platform.rounds.departures import (
+from platform.rounds.leaving import (
     Departure,
     departures,
     joined,

@@ -33,7 +33,7 @@ from platform.experiment.second_phase import (
 from platform.experiment.simulation import Simulation, build_population
 from platform.parties.enrolment import enrolment_of, fingerprint_of
 from platform.parties.profile import RunNames
-from platform.rounds.cohort import simulated_losses
+from platform.rounds.attempts import simulated_losses
 from platform.rounds.observing import Observer
 from platform.rounds.roll import call_roll, newest_attempt
 from platform.rounds.run import Run

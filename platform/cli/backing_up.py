@@ -12,7 +12,7 @@ from platform.disk.archives import Manifest
 from platform.disk.files import write_bytes
 from platform.disk.opening import database_file, open_existing
 from platform.errors import ConfigError
-from platform.rounds.charges import charges_of
+from platform.rounds.spending import charges_of
 from platform.wire.charges import encode_charges
 from storage import StorageFull, open_client_stores
 from storage.client_files import stored_version

@@ -13,8 +13,7 @@ from platform.cli.output import console, epsilon, fraction, print_json, table
 from platform.disk.opening import open_existing
 from platform.errors import ConfigError
 from platform.results.reading import numbers_of
-from platform.rounds.documents import ADVERSARIES
-from platform.rounds.phases import in_rounds
+from platform.rounds.documents import ADVERSARIES, in_rounds
 
 COLUMNS: Final = ("run", "status", "accuracy", "std", "worst", "gain", *ADVERSARIES)
 MEASURES: Final = ("mean", "weighted", "std", "worst")

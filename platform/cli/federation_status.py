@@ -12,7 +12,7 @@ from platform.cli.output import console, print_json, table
 from platform.disk.opening import open_existing
 from platform.errors import ConfigError
 from platform.relay.links import status_of
-from platform.rounds.standing import Standing, standings
+from platform.rounds.leaving import Standing, standings
 
 PATIENCE = 10.0
 """Seconds that a hub may take to answer."""

@@ -27,7 +27,7 @@ from platform.experiment.trained import TrainedModel
 from platform.parties.profile import view_of
 from platform.rounds.audit_trail import AuditTrail
 from platform.rounds.observing import SilentObserver
-from platform.rounds.progress import decode_state
+from platform.rounds.run import decode_state
 
 MOST_BYTES: Final = 1_000_000
 """Of one text that is classified."""

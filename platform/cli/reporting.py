@@ -13,7 +13,7 @@ from platform.config.federation_rules import HELD
 from platform.experiment.canary_notes import canary_warnings, lower_text
 from platform.experiment.optimisers import optimizer_words
 from platform.reports.hazards import claim_warnings, unfinished_words
-from platform.rounds.phases import in_rounds
+from platform.rounds.documents import in_rounds
 
 HEADLINES: Final = {
     "all_classes": "accuracy on all test examples",

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from platform.agreement import require_agreement
-from platform.agreement.files import finished_digests
+from platform.agreement.statements import finished_digests
 from platform.disk.digests import bytes_digest, rows_digest
 from platform.disk.run_lock import only_process_of
 from platform.disk.transactions import mark_interrupted

@@ -33,8 +33,7 @@ from platform.parties.scoring import (
 )
 from platform.rounds.asking import Question, ask_all
 from platform.rounds.documents import NO_ACCURACY
-from platform.rounds.progress import Progress
-from platform.rounds.run import Run
+from platform.rounds.run import Progress, Run
 from platform.wire.envelopes import Attempt, Envelope
 from platform.wire.outside_rounds import (
     Examination,

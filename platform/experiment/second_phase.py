@@ -24,8 +24,7 @@ from platform.experiment.resuming import require_same_releases
 from platform.parties.store_files import client_names, stores_file
 from platform.protection.uploads import Protection
 from platform.rounds.audit_trail import AuditTrail
-from platform.rounds.progress import Progress, decode_state
-from platform.rounds.run import Run
+from platform.rounds.run import Progress, Run, decode_state
 from platform.wire.codec import decode_arrays
 from storage import Database, open_client_stores
 

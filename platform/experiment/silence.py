@@ -26,9 +26,9 @@ from platform.experiment.simulation import Simulation
 from platform.parties.profile import ClientProfile, PersonalState, first_state, view_of
 from platform.parties.totality import forget, personalise, train_or_stay
 from platform.protection.uploads import Prepared, Protection
-from platform.rounds.aggregating import aggregate_of
+from platform.rounds.documents import in_rounds
+from platform.rounds.loop import aggregate_of
 from platform.rounds.observing import Observer
-from platform.rounds.phases import in_rounds
 from platform.rounds.pool import ResidentPool
 from platform.wire.entries import entry_base
 from platform.wire.experts import encode_entry

@@ -40,7 +40,7 @@ from platform.privacy_auditing.outcome import (
 )
 from platform.protection.secure_terms import smallest_real_sum
 from platform.protection.uploads import Prepared, Protection
-from platform.rounds.noise import coordinator_noise
+from platform.rounds.attempts import coordinator_noise
 from platform.wire.vectors import Spec, flatten, unflatten, vector_length
 from privacy import Channel, Release, UnknownMechanism
 from privacy.auditing import (

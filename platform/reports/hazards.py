@@ -14,13 +14,13 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal
 
 from platform.agreement import Agreed
+from platform.agreement.attempts import stopping_warnings
 from platform.agreement.statements import stopping_of
-from platform.agreement.stopping import stopping_warnings
 from platform.experiment.canary_notes import canary_warnings
 from platform.experiment.caveats import privacy_warnings
 from platform.reports.blocks import Section, Table, epsilon_text, paragraph, words
 from platform.reports.subject import Subject
-from platform.rounds.phases import in_rounds
+from platform.rounds.documents import in_rounds
 
 Status = Literal["answered", "open", "hazard"]
 

@@ -8,8 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from platform.results.statistics import Axes
-from platform.rounds.documents import ADVERSARIES, NO_ACCURACY
-from platform.rounds.phases import in_rounds
+from platform.rounds.documents import ADVERSARIES, NO_ACCURACY, in_rounds
 
 HEADLINES: Final = {
     "client_mean": "local",

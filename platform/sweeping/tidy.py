@@ -13,8 +13,7 @@ from platform.experiment.optimisers import optimizer_document
 from platform.experiment.selection import BESIDE
 from platform.results.numbers import HEADLINES
 from platform.results.statistics import Axes
-from platform.rounds.documents import ADVERSARIES
-from platform.rounds.phases import in_rounds
+from platform.rounds.documents import ADVERSARIES, in_rounds
 from platform.sweeping.running import Outcome
 
 LAST: Final = "last"

@@ -23,7 +23,7 @@ from platform.cli.serving import serve_command
 from platform.holder.host import Host
 from platform.relay import __main__ as relaying
 from platform.relay.hub import HubTransport
-from platform.rounds.journal import DatabaseJournal
+from platform.rounds.exchange import DatabaseJournal
 from platform.rounds.loop import Federation
 
 MAINS: dict[str, Callable[[], object]] = {

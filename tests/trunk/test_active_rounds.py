@@ -14,7 +14,7 @@ from platform.errors import PlatformError, ProtocolError, RoundAborted
 from platform.parties.store_files import client_names
 from platform.protection.seats import round_parameters
 from platform.protection.secure_terms import SecureTerms
-from platform.rounds.masked_sum import seat_of
+from platform.rounds.runner import seat_of
 from platform.wire.messages import (
     Disclosure,
     Invitation,

@@ -18,9 +18,9 @@ from platform.parties.client import Client
 from platform.parties.session import decode_session
 from platform.protection.limits import Limits
 from platform.protection.secure_terms import SecureTerms
-from platform.rounds.journal import MemoryJournal, StageResult
-from platform.rounds.masked_sum import seat_of
+from platform.rounds.exchange import MemoryJournal, StageResult
 from platform.rounds.plan import KeysAhead, RoundOutcome
+from platform.rounds.runner import seat_of
 from platform.wire.envelopes import peek
 from platform.wire.messages import (
     Disclosure,

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from platform.rounds.audit_trail import AuditTrail
-from platform.rounds.departures import GONE, Farewells
+from platform.rounds.leaving import GONE, Farewells
 from platform.wire.envelopes import peek
 from platform.wire.experts import handle
 from platform.wire.messages import decode_assignment

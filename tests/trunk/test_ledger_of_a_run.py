@@ -20,7 +20,7 @@ import pytest
 
 from platform.experiment.finishing import execute
 from platform.parties.store_files import client_names
-from platform.rounds.cohort import draw_cohort
+from platform.rounds.attempts import draw_cohort
 from platform.rounds.observing import SilentObserver
 from platform.wire.envelopes import peek
 from platform.wire.messages import ROUND_STAGES

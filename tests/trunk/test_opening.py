@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from platform.agreement.forecasts import rounds_to_come
+from platform.agreement.attempts import rounds_to_come
 from platform.agreement.reading import Agreed, read_records
 from platform.bootstrap import plan_run
 from platform.errors import ConfigError, RunStopped

@@ -23,7 +23,7 @@ from platform.errors import ConfigError
 from platform.experiment.evaluation import harmonic_mean
 from platform.experiment.finishing import execute
 from platform.rounds.observing import SilentObserver
-from platform.rounds.progress import Progress
+from platform.rounds.run import Progress
 from tests.trunk._runs import NO_POOL, NONE, SMALL, Command, Finished, Storage, opened
 from tests.trunk.conftest import MakeStorage
 

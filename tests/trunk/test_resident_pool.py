@@ -16,9 +16,8 @@ from methods import PoolPolicy, TensorSpec
 from platform.experiment.finishing import execute
 from platform.protection.pool_rules import PoolRules
 from platform.rounds import attempts
-from platform.rounds.neighbours import Neighbours, Search
 from platform.rounds.observing import SilentObserver
-from platform.rounds.pool import ResidentPool
+from platform.rounds.pool import Neighbours, ResidentPool, Search
 from platform.wire.experts import encode_entry
 from storage import DatabaseDamaged, PoolEntry
 from tests.trunk._runs import opened, over

@@ -32,7 +32,7 @@ from platform.holder.checking import check_holder
 from platform.holder.settings import HolderSettings, load_holder
 from platform.parties.catching_up import catch_up
 from platform.rounds.audit_trail import AuditTrail
-from platform.rounds.charges import charges_of
+from platform.rounds.spending import charges_of
 from platform.wire.charges import Charges, RunCharges, decode_charges, encode_charges
 from platform.wire.envelopes import Envelope
 from platform.wire.messages import Invitation, encode_invitation

@@ -12,8 +12,8 @@ import pytest
 from platform.errors import RunStopped
 from platform.experiment.finishing import execute
 from platform.experiment.simulation import Simulation
+from platform.rounds.attempts import draw_cohort
 from platform.rounds.audit_trail import AuditTrail
-from platform.rounds.cohort import draw_cohort
 from platform.rounds.observing import SilentObserver
 from platform.rounds.runner import RoundRunner
 from platform.rounds.spending import Spending

@@ -17,7 +17,7 @@ from platform.config import parse_config
 from platform.experiment.evaluation import Measured, over_clients
 from platform.experiment.finishing import execute
 from platform.parties.store_files import client_names
-from platform.rounds.cohort import draw_cohort
+from platform.rounds.attempts import draw_cohort
 from platform.rounds.observing import SilentObserver
 from tests.trunk._runs import (
     ADVERSARIES,

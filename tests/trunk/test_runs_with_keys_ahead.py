@@ -17,7 +17,7 @@ from platform.errors import CoordinatorBehind
 from platform.experiment.finishing import execute
 from platform.experiment.simulation import Simulation
 from platform.rounds.attempts import Attempts
-from platform.rounds.journal import AHEAD, DatabaseJournal, decode_keys
+from platform.rounds.exchange import AHEAD, DatabaseJournal, decode_keys
 from platform.rounds.loop import Federation
 from platform.rounds.observing import SilentObserver
 from platform.rounds.spending import Spending

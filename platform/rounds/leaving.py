@@ -1,10 +1,11 @@
 """Clients that have left a run for good: how the coordinator hears of it, and what it does then.
 
 A client says so in answer to whatever it is asked next (`platform.wire.leaving`), or the operator
-removes one that cannot say anything any more. From then on it is asked nothing, like a client that
-is lost in every round. Which entries of the pool are its is nobody's business but its own, and a
-generation without them would name it, so each generation that it may have given an entry to goes
-whole. That and the note in the audit log are one transaction. Its ledger rows stay for good.
+removes a client that can no longer say anything. From then on the coordinator asks it nothing, like
+a client that is lost in every round. The coordinator must not learn which pool entries are the
+client's, and a generation without them would name them. So it erases each generation that the
+client may have given an entry to. This and the note in the audit log are one transaction. The
+client's ledger rows stay for good.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from typing import Final, Literal
 from platform.disk.transactions import Records
 from platform.errors import ProtocolError
 from platform.rounds.audit_trail import AuditTrail, parsed_detail
+from platform.rounds.documents import in_rounds
 from platform.rounds.run import Roll
 from platform.wire.envelopes import peek
 from platform.wire.leaving import KIND, Left, decode_left
@@ -222,3 +224,55 @@ def _is_farewell(reply: bytes) -> bool:
         return peek(reply)[0] == KIND
     except ProtocolError:
         return False
+
+
+@dataclass(frozen=True)
+class Standing:
+    """One client in one run.
+
+    Attributes:
+        survived: The last round whose result it is part of, None before any.
+        completed: The last round that is over, 0 before any.
+        gone: Why it takes part no more, or does not yet; None of a client that takes part.
+    """
+
+    survived: int | None
+    completed: int
+    gone: str | None
+
+    @property
+    def words(self) -> str:
+        """The same for people; who is behind by a cohort that it was not drawn into is, too."""
+        if self.gone is not None:
+            return self.gone
+        if not self.completed:
+            return "no round is over yet"
+        if self.survived == self.completed:
+            return f"in round {self.completed}"
+        last = "none" if self.survived is None else str(self.survived)
+        return f"behind: last in round {last} of {self.completed}"
+
+
+def standings(
+    uow: UnitOfWork, run_id: str, clients: Sequence[ClientId]
+) -> dict[ClientId, Standing]:
+    """Return where each client stands.
+
+    Args:
+        uow: Read from here.
+        run_id: The run.
+        clients: All clients' names, in order.
+    """
+    rounds = [row for row in uow.rounds.all(run_id) if in_rounds([row.document])]
+    completed = max((row.round_number for row in rounds), default=0)
+    last: dict[ClientId, int] = {}
+    for row in rounds:
+        last.update(dict.fromkeys(row.document["survivors"], row.round_number))
+    gone = {
+        one.client: f"{'left' if one.action == LEFT else 'removed'} on {one.time[:10]}"
+        for one in departures(uow, run_id, clients)
+    }
+    known = joined(uow, run_id, clients)
+    absent = dict.fromkeys((c for c in clients if c not in known), "has not joined")
+    why = {**absent, **gone}
+    return {c: Standing(last.get(c), completed, why.get(c)) for c in clients}
