@@ -30,8 +30,8 @@ from platform.data.preparing import frozen_model
 from platform.experiment.environment import use_threads
 from platform.holder.serving import Serving
 from platform.holder.settings import HolderSettings, load_holder
-from platform.wire.enclosing import bare
-from platform.wire.envelopes import peek
+from platform.wire.codec import peek
+from platform.wire.receipt_messages import bare
 
 Way = Literal["late", "cut", "closed"]
 Moment = Literal["invitation", "assignment"]

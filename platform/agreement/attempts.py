@@ -17,7 +17,7 @@ from typing import Any, Final, Literal
 
 from platform.agreement.reading import Agreed, RunRecords
 from platform.config import RunConfig
-from platform.protection.ledger_rows import as_releases
+from platform.protection.charging import as_releases
 from platform.rounds.documents import COLLECTION, epsilon_document, in_rounds
 from privacy import Release, RunningLedger, UnsupportedEvent, affordable_rounds
 from storage import LedgerRow

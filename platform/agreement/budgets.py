@@ -29,8 +29,12 @@ from platform.agreement.statements import stopping_of
 from platform.agreement.trail import GONE
 from platform.errors import ConfigError, listed
 from platform.mechanisms import BUILT_IN, Mechanisms
-from platform.protection.ledger_rows import as_releases
-from platform.protection.lifetimes import charged_elsewhere, is_by_source, rows_that_count
+from platform.protection.charging import (
+    as_releases,
+    charged_elsewhere,
+    is_by_source,
+    rows_that_count,
+)
 from platform.rounds.documents import epsilon_document, in_rounds, json_number
 from privacy import (
     Epsilons,

@@ -9,12 +9,11 @@ from pathlib import Path
 
 from platform.agreement.reading import RunRecords, TrailEntry
 from platform.config import RunConfig, Sources, parse_config
-from platform.disk.digests import rows_digest
+from platform.disk.log_files import rows_digest
 from platform.errors import ConfigError, RecordsDisagree
 from platform.mechanisms import Mechanisms
-from platform.parties.store_files import client_names, stores_file
-from platform.protection.ledger_rows import as_releases, law_of
-from platform.protection.lifetimes import stored_tree
+from platform.parties.identities import client_names, stores_file
+from platform.protection.charging import as_releases, law_of, stored_tree
 from platform.rounds.audit_trail import release_facts
 from privacy import UnknownMechanism
 from storage import LedgerRow, RoundRecord, RunRecord, open_client_stores

@@ -11,9 +11,8 @@ from typing import Any, Final
 from platform.agreement.attempts import stopping_document, training_rounds
 from platform.agreement.reading import Agreed, RunRecords, TrailEntry
 from platform.config import RunConfig
-from platform.disk.digests import bytes_digest, document_digest
-from platform.protection.ledger_rows import as_releases
-from platform.protection.lifetimes import is_by_source
+from platform.disk.log_files import bytes_digest, document_digest
+from platform.protection.charging import as_releases, is_by_source
 from platform.rounds.documents import SCHEMA_VERSION, epsilon_document, shown_round, summary_text
 from privacy import Epsilons, epsilons
 from storage import LedgerRow

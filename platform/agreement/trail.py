@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from platform.agreement.reading import ENDINGS, RunRecords, TrailEntry
 from platform.config import RunConfig, dump_tree
-from platform.disk.digests import bytes_digest, config_digest, document_digest, rows_digest
+from platform.disk.log_files import bytes_digest, config_digest, document_digest, rows_digest
 from platform.rounds.audit_trail import PRUNED
 from platform.rounds.documents import COLLECTION, ROUNDS
 from privacy.auditing import commitment_to

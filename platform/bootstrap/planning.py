@@ -35,9 +35,14 @@ from platform.experiment.second_phase import (
     require_fitting_pool,
 )
 from platform.experiment.void_options import void_options
-from platform.protection.budget import Budget
-from platform.protection.building import amplifying_cohorts, protect_run, weighing
-from platform.protection.fitting import pool_rules_of, void_pool
+from platform.protection.building import (
+    amplifying_cohorts,
+    pool_rules_of,
+    protect_run,
+    void_pool,
+    weighing,
+)
+from platform.protection.charging import Budget
 from platform.rounds.observing import Observer
 from platform.rounds.run import RunTerms
 

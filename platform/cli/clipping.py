@@ -28,7 +28,7 @@ from platform.experiment.rehearsal import (
 )
 from platform.experiment.simulation import Simulation
 from platform.rounds.observing import Observer
-from platform.wire.vectors import vector_length
+from platform.wire.layout import vector_length
 
 
 @dataclass(frozen=True, kw_only=True)

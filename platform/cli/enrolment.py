@@ -8,13 +8,13 @@ from pathlib import Path
 
 from platform.cli.output import console, print_json, table
 from platform.errors import ConfigError
-from platform.parties.enrolment import (
+from platform.parties.identities import (
+    client_names,
     create_enrolment,
     node_of,
     read_enrolment,
     write_enrolment,
 )
-from platform.parties.store_files import client_names
 from privacy.secure_aggregation import Enrolment, fingerprint, node_fingerprint
 
 

@@ -17,7 +17,7 @@ from platform.cli.access import require_summary
 from platform.cli.output import console, fraction, print_json, table
 from platform.data.catalogue import dataset_info
 from platform.disk.files import write_bytes, write_text
-from platform.disk.transactions import transaction
+from platform.disk.opening import transaction
 from platform.errors import ConfigError
 from platform.experiment.evaluation import Accuracy
 from platform.experiment.exported_accuracy import exported_accuracy

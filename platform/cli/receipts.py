@@ -17,14 +17,14 @@ from platform.disk.files import write_bytes
 from platform.errors import ConfigError
 from platform.holder.settings import load_holder
 from platform.holder.store import read_store
-from platform.parties.receipt_files import (
+from platform.parties.receipt_checks import (
     RunReceipts,
     forks,
     read_receipts,
     verified,
     write_receipts,
 )
-from platform.wire.receipts import ADVERSARIES, UploadDigest
+from platform.wire.receipt_messages import ADVERSARIES, UploadDigest
 from storage import KeptReceipt, LedgerRow
 
 _SPENT = tuple(f"epsilon {name}" for name in ADVERSARIES)

@@ -15,8 +15,8 @@ import typer
 from platform.agreement import require_agreement, stored_tree
 from platform.cli.access import resolved
 from platform.cli.output import console, epsilon, fraction, print_json, size, table
+from platform.disk.files import is_held
 from platform.disk.opening import is_there, open_existing
-from platform.disk.run_lock import is_held
 from platform.errors import ConfigError, RecordsDisagree
 from platform.experiment.pruning import (
     Leftovers,

@@ -16,8 +16,8 @@ from platform.bootstrap import Surroundings
 from platform.bootstrap.joining import serve_holder
 from platform.cli.interrupting import CLIENT, Ended, ending_at_once
 from platform.errors import listed
-from platform.holder.keeping import Keeping
 from platform.holder.settings import HolderSettings, load_holder
+from platform.holder.store import Keeping
 
 ENDING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 

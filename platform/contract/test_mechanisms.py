@@ -42,8 +42,8 @@ from platform.experiment import method_building
 from platform.protection.building import protect_run
 from platform.rounds.plan import RoundOutcome
 from platform.rounds.runner import RoundRunner
+from platform.wire.layout import flatten
 from platform.wire.transport import InProcessTransport
-from platform.wire.vectors import flatten
 from privacy import ReleaseKey, SeededNoise
 from privacy.auditing import verify_distribution, verify_noise_variance
 

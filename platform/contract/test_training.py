@@ -30,7 +30,7 @@ from platform.contract.examples import (
     handed_out,
 )
 from platform.wire.codec import decode_arrays, encode_arrays
-from platform.wire.vectors import require_spec
+from platform.wire.layout import require_spec
 
 
 def test_examples_of_one_class_move_what_is_shared_unless_it_is_announced(

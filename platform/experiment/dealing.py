@@ -18,8 +18,8 @@ from platform.data.preparing import CHUNK, Encoders, prepared_arrays
 from platform.data.public import public_rows
 from platform.data.rows import Rows
 from platform.experiment.evaluation import EvaluationPlan, NewClient, Panel
+from platform.parties.identities import client_names
 from platform.parties.scoring import EvaluationSet
-from platform.parties.store_files import client_names
 from platform.wire.transport import ClientId
 
 BatchMaking = Callable[[NDArray[np.uint8] | Sequence[str]], Arrays]

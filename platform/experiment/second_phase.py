@@ -21,7 +21,7 @@ from platform.config.randomness import stream
 from platform.errors import ConfigError, RunStopped
 from platform.experiment.method_building import options_of_others
 from platform.experiment.resuming import require_same_releases
-from platform.parties.store_files import client_names, stores_file
+from platform.parties.identities import client_names, stores_file
 from platform.protection.uploads import Protection
 from platform.rounds.audit_trail import AuditTrail
 from platform.rounds.run import Progress, Run, decode_state

@@ -17,10 +17,8 @@ from platform.data.checking import examine
 from platform.data.holder_images import load_holding
 from platform.data.own_layouts import recognise_own
 from platform.errors import ConfigError, DataError
-from platform.holder.budget import own_account
-from platform.holder.identity import own_identity
-from platform.holder.limits import allowed_mechanisms
-from platform.holder.settings import HolderSettings, OwnLimits, own_hints
+from platform.holder.own_limits import allowed_mechanisms, own_account
+from platform.holder.settings import HolderSettings, OwnLimits, own_hints, own_identity
 from platform.holder.store import read_store
 from platform.relay.streams import LONGEST_PATH, connect
 from privacy.secure_aggregation import fingerprint

@@ -19,10 +19,9 @@ from methods import Arrays, Method
 from methods.interface.directions import ORIGIN
 from platform.errors import ProtocolError
 from platform.protection.uploads import Protection
-from platform.wire.envelopes import Attempt, Envelope
-from platform.wire.messages import MAX_EXPERTS, Assignment, Invitation
+from platform.wire.codec import Attempt, Envelope
+from platform.wire.messages import MAX_EXPERTS, Assignment, Invitation, SecureRound
 from platform.wire.outside_rounds import Parting
-from platform.wire.secure_round import SecureRound
 
 Looks = Mapping[str, tuple[tuple[int, ...], np.dtype[np.generic]]]
 """Shape and dtype of each array."""

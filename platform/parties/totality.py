@@ -1,4 +1,11 @@
-"""A client's part of a round, from what it was sent to what may leave it; no failure shows.
+"""Training under `dp_sgd`: the method is handed closed data and checked on what it hands back.
+
+The bound on one record holds for what noised steps returned and for what is made of that. So the
+data is sealed (only the trainer opens it), and update, pool entry and personal state must be arrays
+that the trainer returned in this round, or that were known before it. Personal state is checked
+because later releases start from it.
+
+A client's part of a round, from what it was sent to what may leave it; no failure shows.
 
 Whether training fails depends on the data: on a broadcast with one huge bias the loss is infinite
 for those who hold that class, and who errors would say so, without noise and without a charge. So
@@ -26,7 +33,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from methods import Arrays, ClientView, LocalResult
+from methods import Arrays, ClientView, Examples, LocalResult, Trainer
 from platform.config.randomness import stream
 from platform.parties.profile import (
     ClientProfile,
@@ -36,17 +43,94 @@ from platform.parties.profile import (
     batches_of,
     first_state,
     noise_of,
-    train,
     view_of,
 )
 from platform.parties.scoring import VALIDATION, accuracy
-from platform.protection.prepared import Prepared
-from platform.protection.uploads import Protection
-from platform.wire.codec import encode_arrays
-from platform.wire.entries import entry_base
-from platform.wire.envelopes import Attempt
-from platform.wire.experts import encode_experts
-from privacy import NoiseSource, NoiseState, NonFiniteUpdate
+from platform.protection.uploads import Prepared, Protection
+from platform.wire.codec import Attempt, encode_arrays
+from platform.wire.layout import encode_experts, entry_base
+from privacy import NoiseSource, NoiseState, NonFiniteUpdate, SensitivityViolation
+from privacy.training import LocalTrainer, require_released, seal
+
+Work = Callable[[ClientView, Examples, Trainer, np.random.Generator], LocalResult]
+"""`Method.client_update` or `Method.contribute`."""
+
+
+def train_privately(
+    work: Work,
+    view: ClientView,
+    data: Examples,
+    *,
+    trainer: LocalTrainer,
+    steps: int,
+    rng: np.random.Generator,
+) -> LocalResult:
+    """Return one client's training in one round.
+
+    Args:
+        work: What the method does in this round.
+        view: What the coordinator sent, pool entries released under the same mechanism, and the
+            client's state, itself the outcome of this function or its initial value.
+        data: The client's examples.
+        trainer: With noise.
+        steps: Noised steps that are charged for this round; 0 where nothing may be trained.
+        rng: For batches, in a simulation.
+
+    Raises:
+        SensitivityViolation: If the method read its data by another way than the trainer, returned
+            what the trainer did not, or took more steps than are charged.
+    """
+    trainer.released.clear()
+    result = work(view, Examples(seal(data.arrays)), trainer, rng)
+    constants = [view.broadcast, *view.experts, view.personal]
+    parts = {
+        "update": result.update,
+        "pool entry": result.pool_entry or {},
+        "personal state": result.personal,
+    }
+    for part, arrays in parts.items():
+        require_released(arrays, trainer.released, constants, part=part)
+    if trainer.released.steps > steps:
+        raise SensitivityViolation(
+            f"the method took {trainer.released.steps} noised steps in a round; {steps} are "
+            "charged (training.local_steps)"
+        )
+    return result
+
+
+def train(
+    profile: ClientProfile,
+    make_trainer: TrainerFactory,
+    view: ClientView,
+    *,
+    round_number: int,
+    noise: NoiseSource,
+) -> LocalResult:
+    """Return one client's training in one round, privately where the run asks for that.
+
+    Args:
+        profile: The client.
+        make_trainer: Its trainers.
+        view: What the coordinator sent, the experts that it was handed and its state before.
+        round_number: The round, which fixes the batches of a simulation, and whether the client
+            gives its update or, in the collection, its pool entry.
+        noise: For noised steps; not drawn from where there are none.
+
+    Raises:
+        SensitivityViolation: Under `dp_sgd`, if the method left the way that is private.
+    """
+    protection, rng = profile.protection.in_round(round_number), batches_of(profile, round_number)
+    collects = protection is profile.protection.collection
+    work = profile.method.contribute if collects else profile.method.client_update
+    # Rates follow the rounds that train, which a collection before them is none of.
+    nth = round_number - profile.protection.first_round + 1
+    mechanism, scheduled = protection.training, None if collects else nth
+    if mechanism is None:
+        return work(view, profile.data, make_trainer(None, round_number=scheduled), rng)
+    steps = mechanism.steps if protection.charged else 0
+    trainer = make_trainer(noise, round_number=scheduled)
+    return train_privately(work, view, profile.data, trainer=trainer, steps=steps, rng=rng)
+
 
 Result = TypeVar("Result")
 Remember = Callable[[str], None]

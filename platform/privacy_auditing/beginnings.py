@@ -36,8 +36,8 @@ from platform.experiment.neighbours import Records, differing, records_of
 from platform.holder.settings import load_holder
 from platform.privacy_auditing.hostile_rounds import FailureGame, Seen, first_message, play
 from platform.privacy_auditing.outcome import Game
-from platform.wire.envelopes import Envelope
-from platform.wire.offers import Offer, decode_acceptance, encode_offer
+from platform.wire.codec import Envelope
+from platform.wire.outside_rounds import Offer, decode_acceptance, encode_offer
 from platform.wire.transport import Dropout, Handler, answer
 
 OFFERS: Final = "offers"

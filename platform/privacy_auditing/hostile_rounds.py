@@ -43,19 +43,18 @@ from platform.parties.client import Client
 from platform.parties.profile import ClientProfile
 from platform.parties.scoring import VALIDATION, EvaluationSet, MeasuredSets
 from platform.privacy_auditing.outcome import Game, Vector, problems_of
-from platform.protection.seats import parameters_of
 from platform.protection.uploads import Protection
 from platform.rounds.plan import Quorum, RoundFacts, RoundPlan, SecurePlan
 from platform.rounds.runner import RoundRunner
-from platform.wire.codec import decode_frame
-from platform.wire.entries import entry_base
-from platform.wire.envelopes import Envelope, peek
+from platform.wire.codec import Envelope, decode_frame, peek
+from platform.wire.layout import entry_base
 from platform.wire.messages import (
     Answer,
     Assignment,
     Disclosure,
     Invitation,
     Relay,
+    SumTerms,
     Upload,
     broadcast_digest,
     decode_assignment,
@@ -69,7 +68,6 @@ from platform.wire.messages import (
     encode_relay,
     encode_upload,
 )
-from platform.wire.secure_round import SumTerms
 from platform.wire.transport import InProcessTransport
 from privacy import NO_STATE, ClientMechanism, PrivacyError, SeededNoise, SumNoise
 from privacy.auditing import AuditError, verify_distribution, verify_noise_variance
@@ -511,7 +509,7 @@ class _Party:
     def _join(self, message: bytes, envelope: Envelope) -> bytes:
         seat, payload = decode_invitation(message).secure, b""
         if seat is not None:
-            parameters = parameters_of(envelope, seat, self.protection)
+            parameters = self.protection.sums.parameters(envelope, seat)
             self.state, payload = masking.advertise(parameters, seat.index)
         return encode_answer(Answer(envelope, (), payload))
 

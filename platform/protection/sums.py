@@ -6,6 +6,10 @@ appended, add noise, put it on the grid that is summed, masked or not.
 The coordinator adds its own noise to the sum in the ring, before anything is decoded or checked.
 What becomes of a round is then a function of the noised ring element, whatever peers have added to
 it; `NoisedSum` is the only sum that can be opened.
+
+A client's seat in the secure aggregation: what a message says of it, and if that is this run's.
+
+Both sides make the protocol's parameters here, so that they agree where the message does.
 """
 
 from __future__ import annotations
@@ -18,14 +22,15 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from platform.errors import RunStopped
-from platform.protection.extras import Extras, around
-from platform.protection.group_choice import GroupReading
-from platform.protection.secure_terms import SecureTerms
-from platform.wire.layout import Summed, Totals, UploadLayout
-from platform.wire.vectors import Spec, tensor_at
+from platform.errors import ProtocolError, RunStopped
+from platform.protection.extras import Extras, GroupReading, around
+from platform.protection.secure_terms import SecureTerms, meets
+from platform.wire.codec import Envelope
+from platform.wire.layout import Spec, Summed, Totals, UploadLayout, tensor_at
+from platform.wire.messages import SecureRound
 from privacy import (
     NO_STATE,
+    CalibrationError,
     ClientMechanism,
     Grid,
     NoiseSource,
@@ -38,7 +43,15 @@ from privacy import (
     protect_upload,
     signal_to_noise,
 )
-from privacy.secure_aggregation import largest_norm, require_plausible_norm
+from privacy.secure_aggregation import (
+    Adversary,
+    RoundParameters,
+    largest_norm,
+    require_plausible_norm,
+)
+
+LARGEST_COHORT = 1 << 17
+"""Most clients of one round that an invitation may name, so that a number costs no memory."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -104,6 +117,27 @@ class SumProtection:
         # All clients of a simulation ask for it several times in every round.
         dimension = max(self.layout.protected, 1)
         return grid_of(self.mechanism, dimension, bits=self.bits, clients=self.clients)
+
+    def parameters(self, envelope: Envelope, seat: SecureRound) -> RoundParameters:
+        """Return the protocol's parameters from what a message says of a client's seat.
+
+        Both sides make them here, so that they agree where the message does.
+
+        Raises:
+            ProtocolError: If they are impossible, or not those of this run's vector and terms.
+        """
+        try:
+            if not 1 <= seat.index <= seat.clients <= LARGEST_COHORT:
+                raise ValueError("the seat is not one of the cohort's")
+            ring_bits = self.layout.ring_bits(self.grid(), seat.clients)
+            if (seat.vector_length, seat.ring_bits) != (self.layout.length, ring_bits):
+                raise ValueError("the vector is not this run's")
+            parameters = round_parameters(envelope, seat)
+            if self.terms is not None and not meets(parameters, self.terms):
+                raise ValueError("the terms of the secure sum are not this run's")
+            return parameters
+        except (ValueError, CalibrationError) as error:
+            raise ProtocolError(f"message: the invitation is not valid: {error}") from error
 
     def carry(
         self, vector: NDArray[np.float64], noise: NoiseSource, state: NoiseState = NO_STATE
@@ -240,3 +274,29 @@ def protect(
             f"secure_aggregation.value_bound: {error.value_bound:g} is too small for tensor "
             f"{tensor_at(error.index, spec)!r}; raise it"
         ) from error
+
+
+def round_parameters(envelope: Envelope, secure: SecureRound) -> RoundParameters:
+    """Return the secure aggregation's parameters as a message states them.
+
+    Raises:
+        ValueError: If no round can be run with them.
+    """
+    enrolled = secure.enrolled
+    identities = () if enrolled is None else enrolled.identities
+    return RoundParameters(
+        run_id=envelope.run_id,
+        round_number=envelope.round_number,
+        attempt=envelope.attempt,
+        clients=tuple(range(1, secure.clients + 1)),
+        threshold=secure.terms.threshold,
+        vector_length=secure.vector_length,
+        ring_bits=secure.ring_bits,
+        corrupt=secure.terms.corrupt,
+        adversary=Adversary.ACTIVE if identities else Adversary.SEMI_HONEST,
+        identities=identities,
+        degree=secure.graph.degree,
+        graph_seed=secure.graph.seed,
+        smallest_sum=secure.terms.smallest_sum,
+        enrolment_serial=0 if enrolled is None else enrolled.serial,
+    )

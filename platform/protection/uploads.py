@@ -1,4 +1,6 @@
-"""What a client does to its update and its pool entry before either leaves it.
+"""What a client's protection made of its round: all that may leave the client, and nothing else.
+
+What a client does to its update and its pool entry before either leaves it.
 
 The order is that of the mechanism: clip the whole difference as one vector, add noise, put it on
 the grid that is masked and summed. A pool entry travels as the difference to the broadcast too.
@@ -10,7 +12,7 @@ and entry are made of noised steps, which are what is charged, and both only hav
 from __future__ import annotations
 
 import dataclasses
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,20 +20,22 @@ from numpy.typing import NDArray
 from methods import Arrays, LocalResult
 from platform.errors import ProtocolError
 from platform.mechanisms import EntryNoise
-from platform.protection.extras import Extras, around
-from platform.protection.group_choice import require_one_block
-from platform.protection.prepared import Prepared as Prepared
+from platform.protection.extras import Extras, around, require_one_block
 from platform.protection.secure_terms import SecureTerms
 from platform.protection.sums import SumProtection, protect
-from platform.wire.entries import (
+from platform.wire.layout import (
     LARGEST_COORDINATE,
+    Spec,
+    UploadLayout,
     entry_base,
+    flatten,
     level_type,
     require_same,
+    require_spec,
     require_storable,
+    unflatten,
+    vector_length,
 )
-from platform.wire.layout import UploadLayout
-from platform.wire.vectors import Spec, flatten, require_spec, unflatten, vector_length
 from privacy import (
     NO_STATE,
     Channel,
@@ -48,6 +52,27 @@ from privacy import (
     release_of_upload,
     reserved,
 )
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """What may leave the client in one attempt.
+
+    Attributes:
+        levels: The protected update as integers, before weights; None where it travels exactly.
+        vector: The protected update as numbers.
+        entry: The pool entry as it is sent, empty without one.
+        channels: Which releases these are.
+        state: What the noise of the client's next attempt goes on from, empty where it is drawn
+            afresh. It never leaves the client.
+    """
+
+    levels: NDArray[np.uint64] | None
+    vector: NDArray[np.float64]
+    entry: Arrays
+    channels: tuple[Channel, ...]
+    state: NoiseState = field(default_factory=dict, repr=False, kw_only=True)
+
 
 LEVELS = "levels"
 

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from platform.agreement.budgets import ClientBudget
 from platform.agreement.statements import lifetime_of, stopping_of
-from platform.protection.ledger_rows import as_releases, law_of
+from platform.protection.charging import as_releases, law_of
 from platform.reports.blocks import (
     Basis,
     Block,

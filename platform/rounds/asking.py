@@ -20,14 +20,16 @@ from methods import Arrays
 from platform.errors import ClientsSilent, ProtocolError, RunStopped
 from platform.rounds.pool import FixedPool, fixed_pool
 from platform.rounds.run import Progress, Run
-from platform.wire.envelopes import Envelope
+from platform.wire.codec import Envelope
 from platform.wire.messages import Stage
-from platform.wire.offers import Offer, decode_acceptance, encode_offer
 from platform.wire.outside_rounds import (
+    Offer,
     Parting,
     PoolNotice,
+    decode_acceptance,
     decode_claim,
     decode_personalised,
+    encode_offer,
     encode_parting,
     encode_pool_notice,
 )

@@ -20,7 +20,7 @@ from typing import Any
 from methods import Arrays
 from platform.config import RunConfig
 from platform.config.randomness import stream
-from platform.disk.digests import salted
+from platform.disk.log_files import salted
 from platform.errors import RoundAborted, RunStopped, TooFewLeft
 from platform.protection.uploads import Protection
 from platform.rounds.audit_trail import AuditTrail
@@ -40,7 +40,7 @@ from platform.rounds.run import Progress, Roll, Run
 from platform.rounds.runner import Experts, RoundRunner
 from platform.rounds.spending import Spending
 from platform.wire.codec import decode_arrays, encode_arrays
-from platform.wire.secure_round import MaskGraph, SumTerms
+from platform.wire.messages import MaskGraph, SumTerms
 from platform.wire.transport import ClientId, Losses
 from privacy import NoiseSource, SeededNoise, SystemNoise
 from privacy.secure_aggregation.graph import SEED_BYTES

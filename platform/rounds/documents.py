@@ -7,7 +7,7 @@ import math
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
-from platform.protection.group_choice import GroupReading
+from platform.protection.extras import GroupReading
 from platform.rounds.plan import RoundOutcome, RoundPlan
 from privacy import Epsilons, SignalToNoise
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Final, Literal, Protocol, TypeVar
 
-from platform.disk.transactions import Records
+from platform.disk.opening import Records
 from platform.errors import ProtocolError
 from platform.protection.sums import NoisedSum
 from platform.protection.uploads import Protection

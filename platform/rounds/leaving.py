@@ -1,11 +1,11 @@
 """Clients that have left a run for good: how the coordinator hears of it, and what it does then.
 
-A client says so in answer to whatever it is asked next (`platform.wire.leaving`), or the operator
-removes a client that can no longer say anything. From then on the coordinator asks it nothing, like
-a client that is lost in every round. The coordinator must not learn which pool entries are the
-client's, and a generation without them would name them. So it erases each generation that the
-client may have given an entry to. This and the note in the audit log are one transaction. The
-client's ledger rows stay for good.
+A client says so in answer to whatever it is asked next (`platform.wire.outside_rounds`), or the
+operator removes a client that can no longer say anything. From then on the coordinator asks it
+nothing, like a client that is lost in every round. The coordinator must not learn which pool
+entries are the client's, and a generation without them would name them. So it erases each
+generation that the client may have given an entry to. This and the note in the audit log are one
+transaction. The client's ledger rows stay for good.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from platform.disk.transactions import Records
+from platform.disk.opening import Records
 from platform.errors import ProtocolError
 from platform.rounds.audit_trail import AuditTrail, parsed_detail
 from platform.rounds.documents import in_rounds
 from platform.rounds.run import Roll
-from platform.wire.envelopes import peek
-from platform.wire.leaving import KIND, Left, decode_left
+from platform.wire.codec import peek
 from platform.wire.messages import Stage
+from platform.wire.outside_rounds import KIND, Left, decode_left
 from platform.wire.transport import ClientId, Dropout, Transport
 from privacy import Authentication
 from privacy.secure_aggregation import Enrolment

@@ -18,9 +18,9 @@ from numpy.typing import NDArray
 
 from methods import Aggregate, Arrays, Groups
 from platform.config.randomness import stream
-from platform.disk.digests import salted
+from platform.disk.log_files import salted
 from platform.errors import RoundAborted, RunStopped, TooFewLeft
-from platform.protection.group_choice import GroupReading
+from platform.protection.extras import GroupReading
 from platform.protection.uploads import Protection
 from platform.rounds.attempts import Attempts, close_if_open, may_repeat
 from platform.rounds.audit_trail import AuditTrail
@@ -29,11 +29,9 @@ from platform.rounds.observing import Observer
 from platform.rounds.plan import RoundOutcome, RoundPlan
 from platform.rounds.run import Progress, Run, RunTerms, decode_state, encode_state
 from platform.rounds.spending import Spending
-from platform.wire.envelopes import Attempt
-from platform.wire.experts import encode_entry
-from platform.wire.layout import Summed
+from platform.wire.codec import Attempt
+from platform.wire.layout import Summed, encode_entry, unflatten
 from platform.wire.transport import ClientId
-from platform.wire.vectors import unflatten
 from privacy import BudgetExhausted
 from storage import UnitOfWork
 

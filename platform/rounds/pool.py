@@ -25,10 +25,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from methods import Arrays
-from platform.protection.pool_rules import PoolRules
+from platform.protection.building import PoolRules
 from platform.wire.codec import decode_arrays
-from platform.wire.experts import Fetched
-from platform.wire.vectors import flatten
+from platform.wire.layout import Fetched, flatten
 from storage import PoolEntry
 
 _BLOCK = 2048

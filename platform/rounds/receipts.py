@@ -17,21 +17,22 @@ from pathlib import Path
 from typing import Final
 
 from platform.disk.log_files import KeptChanges, add_note, kept_notes, log_signer
-from platform.disk.transactions import Records
+from platform.disk.opening import Records
 from platform.errors import CoordinatorBehind, ProtocolError
-from platform.protection.budget import Budget
-from platform.protection.ledger_rows import as_releases
+from platform.protection.charging import Budget, as_releases
 from platform.rounds.run import Roll
-from platform.wire.enclosing import Witnessed, enclose, unclose_answer
-from platform.wire.envelopes import Attempt, Envelope, peek
+from platform.wire.codec import Attempt, Envelope, peek
 from platform.wire.messages import Stage
-from platform.wire.receipts import (
+from platform.wire.receipt_messages import (
     ADVERSARIES,
     MOST_SENT,
     Receipt,
     ReceiptLeaf,
     UploadDigest,
+    Witnessed,
+    enclose,
     sign_receipts,
+    unclose_answer,
 )
 from platform.wire.transport import ClientId, Dropout, Transport
 from privacy import Authentication, Epsilons, RunningLedger

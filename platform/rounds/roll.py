@@ -12,17 +12,19 @@ from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from platform.disk.transactions import Records
+from platform.disk.opening import Records
 from platform.errors import ClientsSilent, CoordinatorBehind, RunStopped
 from platform.rounds.asking import Question, ask_all, ask_once, offer_run
 from platform.rounds.leaving import Farewells, record_joined
 from platform.rounds.run import Roll
-from platform.wire.envelopes import Attempt, Envelope
-from platform.wire.offers import Offer, decode_acceptance, encode_offer
+from platform.wire.codec import Attempt, Envelope
 from platform.wire.outside_rounds import (
     Introduction,
+    Offer,
     RollCall,
+    decode_acceptance,
     decode_introduction,
+    encode_offer,
     encode_roll_call,
 )
 from platform.wire.transport import ClientId, Transport

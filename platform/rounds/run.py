@@ -14,14 +14,20 @@ from typing import Any, Final
 from methods import Arrays, Method
 from platform.config import RunConfig
 from platform.config.randomness import stream
-from platform.disk.transactions import Records
+from platform.disk.opening import Records
 from platform.errors import ProtocolError
-from platform.protection.budget import Budget
-from platform.protection.pool_rules import PoolRules
+from platform.protection.building import PoolRules
+from platform.protection.charging import Budget
 from platform.protection.uploads import Protection
 from platform.rounds.plan import KeysAhead
-from platform.wire.codec import Frame, decode_arrays, decode_frame, encode_arrays, encode_frame
-from platform.wire.envelopes import Attempt
+from platform.wire.codec import (
+    Attempt,
+    Frame,
+    decode_arrays,
+    decode_frame,
+    encode_arrays,
+    encode_frame,
+)
 from platform.wire.transport import ClientId, Transport
 from privacy import CohortKind, NoiseState
 

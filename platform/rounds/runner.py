@@ -24,8 +24,7 @@ from numpy.typing import NDArray
 
 from methods import Arrays, MethodError
 from platform.errors import PlatformError, ProtocolError, RoundAborted
-from platform.protection.seats import round_parameters
-from platform.protection.sums import NoisedSum, SumProtection
+from platform.protection.sums import NoisedSum, SumProtection, round_parameters
 from platform.protection.uploads import Protection
 from platform.rounds.exchange import (
     AHEAD,
@@ -38,15 +37,15 @@ from platform.rounds.exchange import (
     encode_noised,
 )
 from platform.rounds.plan import PoolUpload, Readings, RoundOutcome, RoundPlan
-from platform.wire.entries import LARGEST_COORDINATE
-from platform.wire.envelopes import Attempt
-from platform.wire.layout import Summed, Totals
+from platform.wire.codec import Attempt
+from platform.wire.layout import LARGEST_COORDINATE, Summed, Totals
 from platform.wire.messages import (
     Answer,
     Assignment,
     Disclosure,
     Invitation,
     Relay,
+    SecureRound,
     Stage,
     Upload,
     broadcast_digest,
@@ -58,7 +57,6 @@ from platform.wire.messages import (
     encode_invitation,
     encode_relay,
 )
-from platform.wire.secure_round import SecureRound
 from platform.wire.transport import ClientId, Transport
 from privacy import (
     NoiseSource,

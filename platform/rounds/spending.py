@@ -8,8 +8,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 from platform.errors import ConfigError
-from platform.protection.ledger_rows import as_releases, as_row
-from platform.protection.lifetimes import charged_elsewhere, rows_that_count
+from platform.protection.charging import as_releases, as_row, charged_elsewhere, rows_that_count
 from platform.protection.uploads import Protection
 from platform.rounds.audit_trail import AuditTrail
 from platform.rounds.plan import RoundPlan

@@ -30,10 +30,15 @@ from platform.agreement import require_agreement
 from platform.bootstrap import Surroundings, create_run, reopen_run
 from platform.config import RunConfig, parse_config
 from platform.config.identity import code_of, identity
-from platform.disk.files import open_lock
-from platform.disk.opening import database_file, is_there, open_existing, open_storage, run_folder
-from platform.disk.run_lock import wait_until_free
-from platform.disk.transactions import mark_interrupted
+from platform.disk.files import open_lock, wait_until_free
+from platform.disk.opening import (
+    database_file,
+    is_there,
+    mark_interrupted,
+    open_existing,
+    open_storage,
+    run_folder,
+)
 from platform.errors import ConfigError, PlatformError, RecordsDisagree
 from platform.experiment.finishing import execute
 from platform.experiment.method_origins import origin_document

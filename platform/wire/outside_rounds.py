@@ -1,4 +1,10 @@
-"""What coordinator and clients say to each other before the first round and after the last.
+"""The first words of a run: what the coordinator asks of a client, and whether it takes part.
+
+A run is offered as its configuration, which is data: the client reads it by the closed schema,
+checks it against its own limits, and builds all that follows from it by itself. Beside it are the
+facts in which both must agree for the sums to mean anything.
+
+What coordinator and clients say to each other before the first round and after the last.
 
 | stage       | coordinator -> client                     | client -> coordinator              |
 |-------------|-------------------------------------------|------------------------------------|
@@ -9,28 +15,153 @@
 
 Nothing of what is said here is computed from a client's data but `Scores`, which none but a
 simulated client gives: it is the experimenter's view of a federation, and no part of one.
+
+What a client that has left a run for good answers to every further message of that run.
+
+| from -> to            | message | what                                        |
+|-----------------------|---------|---------------------------------------------|
+| client -> coordinator | `Left`  | that it takes part no more, under its key   |
+
+It names the run, so it says nothing in another, and the client, so it is good for nobody else. It
+carries no time and nothing of the message that it answers: it is the same bytes whatever was asked,
+and may as well be handed over by another way.
 """
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from platform.errors import ProtocolError
-from platform.wire.codec import MAX_NAME, Frame, encode_frame
-from platform.wire.envelopes import (
+from platform.wire.codec import (
+    MAX_NAME,
     Arrays,
     Attempt,
     Envelope,
+    Frame,
     blob,
+    encode_frame,
     envelope_fields,
     integers,
     opened,
 )
-from platform.wire.experts import Fetched
+from platform.wire.layout import Fetched
+
+LONGEST_CONFIG: Final = 1 << 20
+_MOST_REASONS: Final = 32
+_LONGEST_REASON: Final = 1024
+_LONGEST_FACT: Final = 256
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What both sides must have alike; each is compared as it is.
+
+    Attributes:
+        version: Sotto's.
+        model: Digest of the frozen model's weights and image preprocessing; empty without a model.
+        method: Digest of the method's file where it is not a packaged one; empty else.
+    """
+
+    version: str
+    model: str
+    method: str
+
+
+@dataclass(frozen=True)
+class Offer:
+    """Asks a client to take part in a run.
+
+    Attributes:
+        envelope: Of round 0.
+        config: The run's configuration, canonical JSON without any path of the coordinator's.
+        facts: Of the coordinator.
+    """
+
+    envelope: Envelope
+    config: bytes
+    facts: Facts
+
+
+@dataclass(frozen=True)
+class Acceptance:
+    """What a client says to an offer.
+
+    Attributes:
+        envelope: The offer's.
+        reasons: Why it does not take part, naming settings and never data; empty if it does.
+    """
+
+    envelope: Envelope
+    reasons: tuple[str, ...]
+
+
+def encode_offer(message: Offer) -> bytes:
+    """Serialise an offer."""
+    facts = message.facts
+    fields = {
+        **envelope_fields(message.envelope),
+        "version": facts.version,
+        "model": facts.model,
+        "method": facts.method,
+    }
+    return encode_frame(Frame("offer", fields, {}, {"config": message.config}))
+
+
+def decode_offer(data: bytes) -> Offer:
+    """Read an offer.
+
+    Raises:
+        ProtocolError: If it is none.
+    """
+    frame, envelope = opened(data, "offer")
+    if (envelope.round_number, envelope.attempt, envelope.committed) != (0, 0, None):
+        raise ProtocolError("message: a run is offered before the first round")
+    config = blob(frame, "config")
+    if len(config) > LONGEST_CONFIG:
+        raise ProtocolError("message: the configuration is too long")
+    named = {name: _fact(frame.fields, name) for name in ("version", "model", "method")}
+    return Offer(envelope, config, Facts(**named))
+
+
+def encode_acceptance(message: Acceptance) -> bytes:
+    """Serialise what a client says to an offer."""
+    reasons = [reason[:_LONGEST_REASON] for reason in message.reasons[:_MOST_REASONS]]
+    fields = {**envelope_fields(message.envelope), "reasons": reasons}
+    return encode_frame(Frame("acceptance", fields, {}, {}))
+
+
+def decode_acceptance(data: bytes) -> Acceptance:
+    """Read what a client says to an offer.
+
+    Raises:
+        ProtocolError: If it is none.
+    """
+    frame, envelope = opened(data, "acceptance")
+    reasons = frame.fields.get("reasons")
+    if not isinstance(reasons, list) or len(reasons) > _MOST_REASONS:
+        raise ProtocolError("message: the reasons are not valid")
+    for reason in reasons:
+        # They end up on terminals.
+        if not isinstance(reason, str) or not reason.isprintable():
+            raise ProtocolError("message: a reason is not a sentence")
+        if len(reason) > _LONGEST_REASON:
+            raise ProtocolError("message: a reason is too long")
+    return Acceptance(envelope, tuple(reasons))
+
+
+def _fact(fields: Mapping[str, Any], name: str) -> str:
+    value = fields.get(name)
+    if not isinstance(value, str) or len(value) > _LONGEST_FACT or not (value + "x").isprintable():
+        raise ProtocolError(f"message: {name} is missing")
+    return value
+
 
 Tally = tuple[int, int]
 """Test images whose class was found, and all test images."""
@@ -353,3 +484,64 @@ def _parts(arrays: Arrays) -> tuple[Arrays, Arrays]:
             raise ProtocolError("message: an array belongs to nothing")
         parts[part][rest] = value
     return parts["broadcast"], parts["expert"]
+
+
+KIND: Final = "left"
+_SIGNED: Final = b"sotto/leaving/v1\n"
+_SIGNATURES: Final = (0, 64)
+"""Bytes of a signature, or none where nobody has a key."""
+
+
+@dataclass(frozen=True)
+class Left:
+    """Says that a client has left a run for good.
+
+    Attributes:
+        run_id: The run.
+        client: The client's name in the federation.
+        pseudonym: Its name in ledger and audit log.
+        signature: Of `digest`, under the client's identity key; empty without one.
+    """
+
+    run_id: str
+    client: str
+    pseudonym: str
+    signature: bytes = b""
+
+    @property
+    def digest(self) -> bytes:
+        """What is signed: SHA-256 of a marker, the run, the client and its pseudonym."""
+        text = json.dumps([self.run_id, self.client, self.pseudonym], separators=(",", ":"))
+        return hashlib.sha256(_SIGNED + text.encode("ascii")).digest()
+
+
+def encode_left(message: Left) -> bytes:
+    """Serialise a statement of leaving; its envelope is of round 0."""
+    fields = {
+        **envelope_fields(Envelope(message.run_id, 0, 0)),
+        "client": message.client,
+        "pseudonym": message.pseudonym,
+    }
+    return encode_frame(Frame(KIND, fields, {}, {"signature": message.signature}))
+
+
+def decode_left(data: bytes) -> Left:
+    """Read a statement of leaving; whether it is true is another question.
+
+    Raises:
+        ProtocolError: If it is none.
+    """
+    frame, envelope = opened(data, KIND)
+    if envelope != Envelope(envelope.run_id, 0, 0) or frame.arrays or len(frame.blobs) > 1:
+        raise ProtocolError("message: it carries what it has no room for")
+    names: list[str] = []
+    for field in ("client", "pseudonym"):
+        name = frame.fields.get(field)
+        # They end up in logs and on terminals.
+        if not isinstance(name, str) or not 0 < len(name) <= MAX_NAME or not name.isprintable():
+            raise ProtocolError(f"message: the {field} is missing")
+        names.append(name)
+    signature = blob(frame, "signature")
+    if len(signature) not in _SIGNATURES:
+        raise ProtocolError("message: the signature is none")
+    return Left(envelope.run_id, names[0], names[1], signature)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from platform.errors import ClientRestored, CoordinatorBehind, ProtocolError
-from platform.wire.envelopes import peek
+from platform.wire.codec import peek
 from platform.wire.messages import Stage
 from privacy import BudgetExhausted, UnsupportedEvent
 

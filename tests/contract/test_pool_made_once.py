@@ -19,7 +19,7 @@ from platform.experiment.finishing import execute
 from platform.experiment.method_building import build_method
 from platform.rounds.observing import SilentObserver
 from platform.rounds.pool import fixed_pool
-from platform.wire.experts import encode_entry
+from platform.wire.layout import encode_entry
 from storage import PoolEntry
 
 HEAD = ("head.bias", "head.weight")

@@ -20,7 +20,7 @@ from typing import Any
 from platform.cli import app, client_app
 from platform.cli.running import federate, federate_again
 from platform.cli.serving import serve_command
-from platform.holder.host import Host
+from platform.holder.serving import Host
 from platform.relay import __main__ as relaying
 from platform.relay.hub import HubTransport
 from platform.rounds.exchange import DatabaseJournal

@@ -32,7 +32,7 @@ WALL = {
     "platform.cli.run_listing": "how long ago a run began, and whether one of before is over",
     "platform.cli.serving": "a log line",
     "platform.data.features": "what a dead writer left in a cache a day ago",
-    "platform.parties.receipts": "a cosignature",
+    "platform.parties.receipt_checks": "a cosignature",
     "platform.relay.flower.development_root": "a certificate for development",
     "storage.database": "an audit entry",
 }

@@ -15,8 +15,7 @@ import pytest
 from platform.errors import RunStopped
 from platform.experiment.finishing import execute
 from platform.experiment.simulation import Simulation
-from platform.parties.enrolment import create_enrolment
-from platform.parties.store_files import client_names
+from platform.parties.identities import client_names, create_enrolment
 from platform.rounds.attempts import Attempts
 from platform.rounds.exchange import DatabaseJournal
 from platform.rounds.loop import Federation

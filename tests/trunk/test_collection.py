@@ -16,8 +16,7 @@ from platform.errors import ConfigError, ProtocolError
 from platform.experiment.finishing import execute
 from platform.experiment.simulation import Simulation
 from platform.experiment.twins import train_twin
-from platform.parties.client import Client
-from platform.parties.outside_rounds import OutsideRounds
+from platform.parties.client import Client, OutsideRounds
 from platform.privacy_auditing.audit import AuditPlan, audit_run
 from platform.rounds.loop import Federation
 from platform.rounds.observing import SilentObserver
@@ -25,11 +24,9 @@ from platform.rounds.plan import RoundFacts
 from platform.rounds.pool import fixed_pool
 from platform.rounds.runner import RoundRunner
 from platform.rounds.spending import Spending
-from platform.wire.codec import decode_arrays
-from platform.wire.envelopes import peek
-from platform.wire.experts import encode_entry, handle
-from platform.wire.messages import decode_disclosure, encode_disclosure
-from platform.wire.secure_round import SumTerms
+from platform.wire.codec import decode_arrays, peek
+from platform.wire.layout import encode_entry, handle
+from platform.wire.messages import SumTerms, decode_disclosure, encode_disclosure
 from platform.wire.transport import InProcessTransport
 from privacy import ReleaseKey, claimed_epsilon
 from storage import PoolEntry

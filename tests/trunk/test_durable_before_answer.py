@@ -19,7 +19,7 @@ from platform.contract.driving import RUN, Setting, make_clients, quick_folder
 from platform.errors import ProtocolError
 from platform.parties.client import Client
 from platform.wire import messages
-from platform.wire.envelopes import Envelope
+from platform.wire.codec import Envelope
 from platform.wire.messages import Assignment, Invitation
 from platform.wire.transport import Dropout, answer
 from privacy import UnsupportedEvent, UploadNoise

@@ -16,14 +16,21 @@ from platform.cli.models import read_image
 from platform.config.sections import ModelConfig
 from platform.disk.opening import open_existing
 from platform.errors import ConfigError, Declined, ProtocolError, RunStopped, UnknownRun
-from platform.holder.host import MOST_RUNS, Host
+from platform.holder.serving import MOST_RUNS, Host
 from platform.holder.settings import load_holder
-from platform.parties.enrolment import create_key, write_enrolment
-from platform.wire.codec import decode_arrays
-from platform.wire.enclosing import bare
-from platform.wire.envelopes import Envelope, peek
-from platform.wire.offers import Facts, Offer, decode_acceptance, encode_offer
-from platform.wire.outside_rounds import RollCall, decode_parting, encode_parting, encode_roll_call
+from platform.parties.identities import create_key, write_enrolment
+from platform.wire.codec import Envelope, decode_arrays, peek
+from platform.wire.outside_rounds import (
+    Facts,
+    Offer,
+    RollCall,
+    decode_acceptance,
+    decode_parting,
+    encode_offer,
+    encode_parting,
+    encode_roll_call,
+)
+from platform.wire.receipt_messages import bare
 from privacy.secure_aggregation import Enrolment
 from tests.trunk._federations import (
     NAMES,

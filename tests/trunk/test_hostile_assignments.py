@@ -26,9 +26,8 @@ from platform.parties.scoring import EvaluationSet, MeasuredSets
 from platform.protection.uploads import Protection
 from platform.wire import messages
 from platform.wire import outside_rounds as outside
-from platform.wire.codec import Frame, decode_frame, encode_frame
-from platform.wire.envelopes import Envelope
-from platform.wire.experts import Fetched
+from platform.wire.codec import Envelope, Frame, decode_frame, encode_frame
+from platform.wire.layout import Fetched
 from platform.wire.messages import Assignment, Invitation
 from privacy import AdaptiveClipping, UploadNoise
 

@@ -12,10 +12,20 @@ from hypothesis import strategies as st
 
 from platform.errors import ProtocolError
 from platform.wire import messages, outside_rounds
-from platform.wire.codec import Frame, decode_frame, encode_frame
-from platform.wire.envelopes import Envelope, peek
-from platform.wire.experts import Fetched
-from platform.wire.messages import Answer, Assignment, Disclosure, Invitation, Relay, Upload
+from platform.wire.codec import Envelope, Frame, decode_frame, encode_frame, peek
+from platform.wire.layout import Fetched
+from platform.wire.messages import (
+    Answer,
+    Assignment,
+    Disclosure,
+    EnrolledCohort,
+    Invitation,
+    MaskGraph,
+    Relay,
+    SecureRound,
+    SumTerms,
+    Upload,
+)
 from platform.wire.outside_rounds import (
     Claim,
     Examination,
@@ -26,7 +36,6 @@ from platform.wire.outside_rounds import (
     RollCall,
     Scores,
 )
-from platform.wire.secure_round import EnrolledCohort, MaskGraph, SecureRound, SumTerms
 
 ENVELOPE = Envelope("run-1", 3, 2, (2, 1))
 EXPERTS = tuple({"context": np.full((2, 3), float(i), np.float32)} for i in range(12))
@@ -281,7 +290,7 @@ def test_experts_are_sorted_out_in_one_pass(monkeypatch):
     arrays = Counting({f"expert/{i:04d}/x": np.zeros(0, np.float32) for i in range(count)})
     fields = {"run_id": "r", "round": 1, "attempt": 1, "experts": count}
     frame = Frame("assignment", fields, arrays, {"payload": b""})
-    monkeypatch.setattr("platform.wire.envelopes.decode_frame", lambda _: frame)
+    monkeypatch.setattr("platform.wire.codec.decode_frame", lambda _: frame)
     header = encode_frame(Frame("assignment", fields, {}, {}))
     assert len(messages.decode_assignment(header).experts) == count
     assert arrays.seen <= 3 * count

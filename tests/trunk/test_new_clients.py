@@ -9,7 +9,7 @@ from methods import ClientView, Examples
 from platform.config.randomness import stream
 from platform.experiment.finishing import execute
 from platform.experiment.newcomers import measure_newcomers
-from platform.parties.outside_rounds import OutsideRounds
+from platform.parties.client import OutsideRounds
 from platform.parties.scoring import EvaluationSet, accuracy
 from platform.rounds.observing import SilentObserver
 from tests.trunk._runs import (

@@ -21,7 +21,7 @@ from platform.rounds.loop import Federation
 from platform.rounds.observing import SilentObserver
 from platform.rounds.spending import Spending
 from platform.wire.codec import decode_arrays
-from platform.wire.experts import handle
+from platform.wire.layout import handle
 from privacy.training import LocalTrainer
 from tests.trunk._runs import (
     FIXED,

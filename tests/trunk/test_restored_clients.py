@@ -26,15 +26,15 @@ from platform.errors import (
     CoordinatorBehind,
     ProtocolError,
 )
-from platform.holder.backups import back_up_store, own_store, restore_store
-from platform.holder.budget import own_account
 from platform.holder.checking import check_holder
+from platform.holder.own_limits import own_account
 from platform.holder.settings import HolderSettings, load_holder
-from platform.parties.catching_up import catch_up
+from platform.holder.store import back_up_store, own_store, restore_store
+from platform.parties.own_ledger import catch_up
 from platform.rounds.audit_trail import AuditTrail
 from platform.rounds.spending import charges_of
 from platform.wire.charges import Charges, RunCharges, decode_charges, encode_charges
-from platform.wire.envelopes import Envelope
+from platform.wire.codec import Envelope
 from platform.wire.messages import Invitation, encode_invitation
 from platform.wire.outside_rounds import RollCall, decode_introduction, encode_roll_call
 from storage import ClientStore

@@ -17,7 +17,7 @@ from platform.rounds.audit_trail import AuditTrail
 from platform.rounds.observing import SilentObserver
 from platform.rounds.runner import RoundRunner
 from platform.rounds.spending import Spending
-from platform.wire.envelopes import peek
+from platform.wire.codec import peek
 from platform.wire.messages import Stage, decode_answer
 from platform.wire.transport import ClientId, Dropout, InProcessTransport
 from tests.trunk._runs import (

@@ -20,7 +20,7 @@ from platform.config import RunConfig, parse_config
 from platform.errors import ConfigError, RunStopped, UnknownRun
 from platform.experiment.finishing import execute
 from platform.experiment.second_phase import require_same_classes
-from platform.parties.outside_rounds import OutsideRounds
+from platform.parties.client import OutsideRounds
 from platform.rounds.observing import SilentObserver
 from platform.wire.codec import decode_arrays
 from storage import open_database

@@ -8,21 +8,43 @@ All receipts of one stage are signed at once: the signature is over the root of 
 makes them) whose leaves they are, and each carries its proof. 32 random bytes in each see to it
 that hashes of others' receipts tell nothing about them. The layout is a frame, the proof's hashes,
 place and number of the stage's receipts, and the signature. Receipts of before that, each signed
-alone, are read by `platform.wire.first_receipts`.
+alone, are read by `platform.wire.receipt_messages`.
+
+Messages that carry another message, and beside it a receipt or how far a log was seen.
+
+| from -> to            | message    | what                                                        |
+|-----------------------|------------|-------------------------------------------------------------|
+| coordinator -> client | `Enclosed` | a receipt, and the next round's first message beside it     |
+| client -> coordinator | `Answered` | how far the client has seen the log, and the answer to that |
+
+A receipt rides on what is sent anyway, so nobody waits for it.
+
+Receipts as they were at first, each signed alone; they stay what they are, and are only read.
 """
 
 from __future__ import annotations
 
+import hashlib
+import math
 import secrets
 import struct
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from platform.errors import ProtocolError
-from platform.wire.codec import Frame, decode_frame, encode_frame
-from platform.wire.envelopes import Envelope, blob, envelope_fields, integers, opened
+from platform.wire.codec import (
+    Envelope,
+    Frame,
+    blob,
+    decode_frame,
+    encode_frame,
+    envelope_fields,
+    integers,
+    opened,
+    peek,
+)
 from storage.merkle import inclusion_proofs, leaf_hash, path_length, root_from_inclusion
 
 HASH_BYTES: Final = 32
@@ -338,3 +360,163 @@ def decode_uploads(data: bytes) -> tuple[UploadDigest, ...]:
     if len(data) % _UPLOAD.size or len(data) > MOST_LEAVES * _UPLOAD.size:
         raise ProtocolError("message: the uploads of a receipt are not valid")
     return tuple([UploadDigest(*values) for values in _UPLOAD.iter_unpack(data)])
+
+
+@dataclass(frozen=True)
+class Witnessed:
+    """How far a client has seen the log.
+
+    Attributes:
+        size: Of the newest tree that it has found to continue all that it saw before.
+        key: The client's public key for that, as text.
+        cosignature: The line by which it signs that; empty where it needs a proof from `size`.
+    """
+
+    size: int
+    key: str
+    cosignature: str
+
+
+def enclose(message: bytes, receipt: bytes) -> bytes:
+    """Return a message that carries another and a receipt."""
+    # Under the message's own envelope, by which those on the way know what it belongs to.
+    fields = envelope_fields(peek(message)[1])
+    return encode_frame(Frame("enclosed", fields, {}, {"message": message, "beside": receipt}))
+
+
+def is_enclosed(message: bytes) -> bool:
+    """Return whether a message carries another and a receipt.
+
+    Raises:
+        ProtocolError: If it does not parse.
+    """
+    return peek(message)[0] == "enclosed"
+
+
+def bare(message: bytes) -> bytes:
+    """Return the message that one carries beside a receipt, or one that carries none itself.
+
+    Raises:
+        ProtocolError: If it does not parse.
+    """
+    return unclose(message)[0] if is_enclosed(message) else message
+
+
+def unclose(data: bytes) -> tuple[bytes, bytes]:
+    """Return the message and the receipt that one carries.
+
+    Raises:
+        ProtocolError: If it carries none, or they are of different runs.
+    """
+    frame, message = _unclosed(data, "enclosed", _ENCLOSED)
+    receipt = frame.blobs["beside"]
+    if peek(receipt)[1].run_id != peek(message)[1].run_id:
+        raise ProtocolError("message: what it carries belongs elsewhere")
+    return message, receipt
+
+
+def enclose_answer(reply: bytes, witnessed: Witnessed) -> bytes:
+    """Return an answer that carries another, and how far its client has seen the log."""
+    fields = {**envelope_fields(peek(reply)[1]), "size": witnessed.size}
+    blobs = {
+        "message": reply,
+        "cosignature": witnessed.cosignature.encode(),
+        "key": witnessed.key.encode(),
+    }
+    return encode_frame(Frame("answered", fields, {}, blobs))
+
+
+def unclose_answer(data: bytes) -> tuple[bytes, Witnessed | None]:
+    """Return an answer, and how far its client has seen the log; None where it does not say so.
+
+    Raises:
+        ProtocolError: If it does not parse.
+    """
+    if peek(data)[0] != "answered":
+        return data, None
+    frame, reply = _unclosed(data, "answered", _ANSWERED)
+    (size,) = integers([frame.fields.get("size")], 1)
+    return reply, Witnessed(size, text_of(frame, "key"), text_of(frame, "cosignature"))
+
+
+def _unclosed(data: bytes, kind: str, names: Set[str]) -> tuple[Frame, bytes]:
+    frame, envelope = opened(data, kind)
+    if frame.blobs.keys() != names or frame.arrays:
+        raise ProtocolError("message: it carries what it has no room for")
+    message = frame.blobs["message"]
+    inner, its_envelope = peek(message)
+    if its_envelope != envelope or inner == kind:
+        raise ProtocolError("message: what it carries belongs elsewhere")
+    return frame, message
+
+
+_ENCLOSED: Final = frozenset({"message", "beside"})
+_ANSWERED: Final = frozenset({"message", "cosignature", "key"})
+
+
+FIRST_SIGNED: Final = b"sotto-receipt-v1\n"
+_FIRST_KIND: Final = "receipt"
+_FIRST_FIELDS: Final = frozenset(
+    {
+        *("run_id", "round", "attempt", "committed"),
+        *("since", "leaves", "salted", "epsilons", "delta", "accountant", "changes"),
+    }
+)
+
+
+def decode_kept(data: bytes) -> Receipt:
+    """Read a receipt of any version that there was.
+
+    Raises:
+        ProtocolError: If it is none, or carries what it has no room for.
+    """
+    return _decode_first(data) if peek(data)[0] == _FIRST_KIND else decode_receipt(data)
+
+
+def _decode_first(data: bytes) -> Receipt:
+    frame, envelope = opened(data[:-SIGNATURE_BYTES], _FIRST_KIND)
+    fields = frame.fields
+    (since, changes) = integers([fields.get("since"), fields.get("changes")], 2)
+    positions, salted = integers(fields.get("leaves")), integers(fields.get("salted"))
+    if len(positions) > MOST_LEAVES or changes > MOST_LEAVES:
+        raise ProtocolError("message: a receipt has too many parts")
+    delta, accountant = fields.get("delta"), fields.get("accountant")
+    if not isinstance(delta, float) or not isinstance(accountant, str):
+        raise ProtocolError("message: a receipt says at which delta, and by which accountant")
+    names = {"key", "checkpoint", "consistency", *(f"change/{i:04d}" for i in range(changes))}
+    names |= {f"{kind}/{i:04d}" for kind in ("leaf", "proof") for i in range(len(positions))}
+    names |= {f"salt/{i:04d}" for i in salted}
+    if frame.arrays or fields.keys() != _FIRST_FIELDS or frame.blobs.keys() != names:
+        raise ProtocolError("message: it carries what it has no room for")
+    return Receipt(
+        envelope=envelope,
+        since=since,
+        key=text_of(frame, "key"),
+        changes=tuple(text_of(frame, f"change/{index:04d}") for index in range(changes)),
+        checkpoint=text_of(frame, "checkpoint"),
+        consistency=hashes_of(frame, "consistency"),
+        leaves=tuple(_first_leaves(frame, positions, salted)),
+        epsilons=_first_epsilons(fields["epsilons"]),
+        delta=delta,
+        accountant=accountant,
+        signed=FIRST_SIGNED + hashlib.sha256(data[:-SIGNATURE_BYTES]).digest(),
+        signature=data[-SIGNATURE_BYTES:],
+    )
+
+
+def _first_leaves(
+    frame: Frame, positions: Sequence[int], salted: Sequence[int]
+) -> Iterator[ReceiptLeaf]:
+    for index, position in enumerate(positions):
+        salt = blob(frame, f"salt/{index:04d}") if index in salted else b""
+        data, proof = blob(frame, f"leaf/{index:04d}"), hashes_of(frame, f"proof/{index:04d}")
+        yield ReceiptLeaf(position, data, salt, proof)
+
+
+def _first_epsilons(values: Any) -> dict[str, float]:
+    is_list = isinstance(values, list) and len(values) == len(ADVERSARIES)
+    if not is_list or not all(v is None or isinstance(v, float) for v in values):
+        raise ProtocolError("message: a receipt states epsilon against three adversaries")
+    if any(value is not None and value < 0 for value in values):
+        raise ProtocolError("message: an epsilon is negative")
+    return {n: math.inf if v is None else v for n, v in zip(ADVERSARIES, values, strict=True)}
