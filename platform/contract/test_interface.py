@@ -27,7 +27,7 @@ from methods import (
 from methods.interface.defaults import ALL_UNITS
 from methods.interface.method import Need
 from platform.config import MethodConfig
-from platform.config.keys import known_keys
+from platform.config.run import known_keys
 from platform.contract.cases import Case
 from platform.contract.driving import local_trainer, rng, same_arrays, server_update, train
 from platform.contract.examples import (

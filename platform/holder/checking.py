@@ -20,7 +20,7 @@ from platform.errors import ConfigError, DataError
 from platform.holder.own_limits import allowed_mechanisms, own_account
 from platform.holder.settings import HolderSettings, OwnLimits, own_hints, own_identity
 from platform.holder.store import read_store
-from platform.relay.streams import LONGEST_PATH, connect
+from platform.relay.packets import LONGEST_PATH, connect
 from privacy.secure_aggregation import fingerprint
 from storage import StorageError
 

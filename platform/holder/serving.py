@@ -22,8 +22,17 @@ from typing import Final, Generic, Protocol, TypeVar
 
 from platform.errors import ConfigError, CoordinatorBehind, Declined, ProtocolError, UnknownRun
 from platform.holder.store import Keeping
-from platform.relay.packets import LONGEST_REASON, Outcome, Request, decode_request, encode_packet
-from platform.relay.streams import is_readable, listening, receive, send
+from platform.relay.packets import (
+    LONGEST_REASON,
+    Outcome,
+    Request,
+    decode_request,
+    encode_packet,
+    is_readable,
+    listening,
+    receive,
+    send,
+)
 from platform.wire.codec import peek
 from platform.wire.outside_rounds import (
     Acceptance,

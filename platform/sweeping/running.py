@@ -29,7 +29,7 @@ from methods import MethodError
 from platform.agreement import require_agreement
 from platform.bootstrap import Surroundings, create_run, reopen_run
 from platform.config import RunConfig, parse_config
-from platform.config.identity import code_of, identity
+from platform.config.run import code_of, identity
 from platform.disk.files import open_lock, wait_until_free
 from platform.disk.opening import (
     database_file,
