@@ -1,20 +1,25 @@
-"""The games that begin before there are examples: at clients' folders on a disk, and at offers.
+"""The games that begin before there are examples: at offers, and at clients' folders on a disk.
 
-The other games begin at a client's examples. Here the folders of two clients are drawn and written,
-read by the run's own settings of a task, encoded and trained on, and each client answers the first
-broadcast as ever, its noise from a seed. Then other content takes the place of one client's folder.
-The other client must send the very same numbers, and of the one all that is not noised must look
-the same. Where records are the unit an image is added, taken away or replaced besides, and no other
-image may come to be trained on, or cease to be.
+**Offers.** An offer costs a coordinator nothing: no round is held and no row is charged. A hostile
+coordinator offers run after run to holders with the same settings and folders of their own. Each
+offer has another value of a key that a split, a draw or a list could depend on. Each answer,
+accepted or declined, must be the same bytes for all contents of the folder, and also without a
+folder.
 
-A data holder decides on offers before any round: see `platform.privacy_auditing.beginnings`.
+**Folders.** The other games begin at a client's examples. Here the game draws and writes the
+folders of two clients, reads them by the run's own settings of a task, encodes them and trains on
+them. Each client answers the first broadcast as ever, its noise from a seed. Then other content
+takes the place of one client's folder. The other client must send the very same numbers, and all
+that is not noised must look the same for the changed client. Where records are the unit, the game
+also adds, takes away or replaces one image; the set of all other images that are trained on must
+stay the same.
 """
 
 from __future__ import annotations
 
 import json
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
@@ -116,31 +121,26 @@ def audit_offers(
         said[name] = [_answer(host, encode_offer(offer)) for offer in offers.values()]
     reasons, accepted = [], 0
     for about, *answers in zip(offers, *said.values(), strict=True):
-        accepted += any(_is_accepted(one) for one in answers)
+        accepted += any(
+            isinstance(one, bytes) and not decode_acceptance(one).reasons for one in answers
+        )
         if len(set(answers)) > 1:
             others = [name for name, one in zip(said, answers, strict=True) if one != answers[0]]
-            reasons.append(f"{about}: {_listed(others)} is not answered as {next(iter(said))!r} is")
+            listed = ", ".join(map(repr, others))
+            reasons.append(f"{about}: {listed} is not answered as {next(iter(said))!r} is")
     return OfferAudit(
         offers=len(offers), accepted=accepted, split=len(reasons), reasons=tuple(reasons)
     )
 
 
 def _answer(host: Handler, message: bytes) -> bytes | str:
-    """Return what a coordinator gets to see: an answer, or why there is none."""
+    """Return the answer that a coordinator sees, or the reason why it sees no answer."""
     try:
         said = answer(host, message)
     # Whatever it is, the coordinator sees that there is no answer.
     except Exception as error:
         return type(error).__name__
     return said.reason if isinstance(said, Dropout) else said
-
-
-def _is_accepted(said: bytes | str) -> bool:
-    return isinstance(said, bytes) and not decode_acceptance(said).reasons
-
-
-def _listed(names: Sequence[str]) -> str:
-    return ", ".join(map(repr, names))
 
 
 FOLDERS: Final = "folders"

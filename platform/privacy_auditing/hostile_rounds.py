@@ -247,7 +247,7 @@ def _data(game: FailureGame) -> Iterator[tuple[int, Examples]]:
 
 
 def play(game: FailureGame, told: Told, data: Examples, number: int, *, streams: int) -> Seen:
-    """Return one round of a client that was never asked before."""
+    """Return what is seen of one round of a client that takes part for the first time."""
     protection, learning = game.run.terms.protection, game.run.learning
     validation = EvaluationSet(data, learning.classes)
     profile = replace(
@@ -306,7 +306,7 @@ def _looks(answer: bytes | str) -> tuple[Any, ...]:
 
 
 def _problems(protection: Protection, uploads: Sequence[Vector], error: float) -> tuple[str, ...]:
-    """Return whether what failed clients uploaded is noise of the right size around zero."""
+    """Return in what the uploads of failed clients differ from noise of the right size."""
     samples = np.concatenate([np.zeros(0), *uploads])
     if not samples.size:
         return ()

@@ -44,8 +44,6 @@ from platform.rounds.attempts import coordinator_noise
 from platform.wire.layout import Spec, flatten, unflatten, vector_length
 from privacy import Channel, Release, UnknownMechanism
 from privacy.auditing import (
-    Claim,
-    ClientScores,
     claim_of,
     judge_client_unit,
     oversized_needed,
@@ -247,13 +245,18 @@ def audit_upload(game: UploadGame, tell: Progress) -> ChannelAudit:
         channel=game.name,
         mechanism=config.privacy.mechanism,
         result=judge_client_unit(scores, claim, family_wise_error=error),
-        guesses=_guesses(scores, claim),
+        guesses=Guesses(
+            standardise(
+                scores.scores, threshold=scores.threshold, distance=scores.distance, mu=claim.mu
+            ),
+            scores.included,
+        ),
         problems=_noise_problems(game, rounds, error / 3.0),
     )
 
 
 def _released(game: UploadGame, vector: Vector, number: int) -> Vector:
-    """Return what is seen of a canary, in its own coordinates and what it is known by beside."""
+    """Return what an adversary sees of a canary, in the canary's own coordinates, and its flag."""
     if not game.in_groups:
         return _folded(game, _seen(game, vector, number))
     spec, first = game.spec, number % groups_of(game.spec)
@@ -271,9 +274,9 @@ def _released(game: UploadGame, vector: Vector, number: int) -> Vector:
 
 
 def _folded(game: UploadGame, seen: Vector, own: Vector | None = None) -> Vector:
-    """Return all that is appended as one coordinate.
+    """Return a vector whose appended coordinates became one: their part along the flags.
 
-    Along it the canaries' neighbours are farthest.
+    Canaries and their neighbours are farthest apart along it.
     """
     length = vector_length(game.spec)
     own = seen[:length] if own is None else own
@@ -283,15 +286,8 @@ def _folded(game: UploadGame, seen: Vector, own: Vector | None = None) -> Vector
     return np.append(own, flags @ game.flags / game.flag)
 
 
-def _guesses(scores: ClientScores, claim: Claim) -> Guesses:
-    standard = standardise(
-        scores.scores, threshold=scores.threshold, distance=scores.distance, mu=claim.mu
-    )
-    return Guesses(standard, scores.included)
-
-
 def _noise_problems(game: UploadGame, rounds: Iterator[int], alpha: float) -> tuple[str, ...]:
-    """Return what the game cannot see: another variance, another law, noise that is used twice."""
+    """Return problems that guesses do not show: a wrong variance or law, noise that repeats."""
     nothing, deviation = np.zeros(vector_length(game.spec)), game.charge.standard_deviation
     # A release of nothing fits, and says so with all that is appended.
     offset = np.append(nothing, game.bounds)
@@ -310,7 +306,7 @@ def _noise_problems(game: UploadGame, rounds: Iterator[int], alpha: float) -> tu
 def _noise_of_round(
     game: UploadGame, nothing: Vector, round_number: int
 ) -> tuple[Vector, list[Vector]]:
-    """Return a channel's noise, and what the same client put into the sum if it must be another."""
+    """Return a channel's noise, and the same client's part of the sum if its noise must differ."""
     protection = game.protection
     is_separate = game.channel == "pool" and protection.has_own_entry_noise
     if not is_separate or protection.mechanism.facts.is_bare_to_server:
@@ -327,7 +323,9 @@ def _seen(game: UploadGame, vector: Vector, round_number: int) -> Vector:
         return _opened(game, _prepare(game, game.profile, vector, round_number))
     facts = protection.mechanism.facts
     if facts.is_shared_out or facts.is_bare_to_server:
-        clients = _honest_shares(game) if facts.is_shared_out else 2
+        config, clients = game.run.terms.config, 2
+        if facts.is_shared_out:
+            clients = smallest_real_sum(config) - config.secure_aggregation.corrupt
         return _sum(game, vector, clients, round_number)
     if not facts.noises_alone:
         # Whoever looks at another place sees another noise than this would be judged by.
@@ -338,11 +336,6 @@ def _seen(game: UploadGame, vector: Vector, round_number: int) -> Vector:
 def _opened(game: UploadGame, prepared: Prepared) -> Vector:
     broadcast = _zeros(game.protection.layout.spec)
     return flatten(game.protection.open_entry(prepared.entry, broadcast), game.spec)
-
-
-def _honest_shares(game: UploadGame) -> int:
-    config = game.run.terms.config
-    return smallest_real_sum(config) - config.secure_aggregation.corrupt
 
 
 def _sum(game: UploadGame, vector: Vector, clients: int, round_number: int) -> Vector:

@@ -59,28 +59,23 @@ QUESTIONS: Final = {
 
 def unit_section(subject: Subject) -> Section:
     """Return whose privacy it is, and which worlds are compared."""
-    return Section("unit", "What is protected", tuple(_unit(subject)))
-
-
-def _unit(subject: Subject) -> Iterator[Block]:
     unit, relation = subject.facts.unit, subject.agreed.config.relation
     if unit is None:
-        yield paragraph(
+        sentences = [
             f"Nothing is protected in the sense of differential privacy. Mechanism "
             f"{subject.facts.name} adds no noise, so there is no unit, no neighbouring relation "
             "and no finite epsilon."
-        )
-        return
-    yield paragraph(f"The unit of privacy is {UNITS[unit]}.")
-    yield paragraph(
-        f"The neighbouring relation is {relation}: two worlds are compared that differ in one "
-        f"{unit} only; {_of(RELATIONS, unit, relation)}. Everything below is about telling "
-        "these two worlds apart, whatever else the one who looks knows already."
-    )
-    yield paragraph(
-        "A person whose data are held by several clients, or who is described by other people's "
-        "data, is not one unit, and is not covered by one unit's epsilon."
-    )
+        ]
+    else:
+        sentences = [
+            f"The unit of privacy is {UNITS[unit]}.",
+            f"The neighbouring relation is {relation}: two worlds are compared that differ in one "
+            f"{unit} only; {_of(RELATIONS, unit, relation)}. Everything below is about telling "
+            "these two worlds apart, whatever else the one who looks knows already.",
+            "A person whose data are held by several clients, or who is described by other "
+            "people's data, is not one unit, and is not covered by one unit's epsilon.",
+        ]
+    return Section("unit", "What is protected", tuple(map(paragraph, sentences)))
 
 
 def _of(texts: Mapping[str, str], unit: str, relation: str) -> str:
@@ -173,19 +168,23 @@ _BEYOND: Final = (1, 2, 5, 10)
 
 def trust_section(subject: Subject) -> Section:
     """Return whom the claim trusts."""
-    return Section("trust", "Who is trusted, and what breaks if they lie", tuple(_trust(subject)))
-
-
-def _trust(subject: Subject) -> Iterator[Block]:
-    yield paragraph(
+    own = paragraph(
         "Each client trusts its own machine and the program on it. Whatever others do, a client's "
         "own program clips and noises what leaves it as configured, checks what it is told, and "
         "keeps a ledger of its own."
         if subject.facts.claims
         else "Each client trusts its own machine and the program on it, and everybody named below."
     )
-    yield bullets(*_server(subject), *_of_clients(subject), *_of_records(subject))
-    yield from _colluders(subject)
+    records = (
+        "All clients were simulated in one process, so all records are one person's. That "
+        "they agree shows care, and proves nothing against whoever ran it."
+        if subject.is_simulated
+        else "The coordinator's ledger is its own word. Each client keeps another on its own "
+        "machine, out of the coordinator's reach, and can compare."
+    )
+    others = bullets(*_server(subject), *_of_clients(subject), records)
+    title = "Who is trusted, and what breaks if they lie"
+    return Section("trust", title, (own, others, *_colluders(subject)))
 
 
 def _server(subject: Subject) -> Iterator[str]:
@@ -202,32 +201,24 @@ def _server(subject: Subject) -> Iterator[str]:
             "The server is trusted entirely: it adds the noise itself and sees the sums without. "
             "If it lies, or is broken into, no epsilon here holds against anybody."
         )
+    elif facts.is_shared_out and subject.withstands_liars:
+        yield (
+            "The server may lie: keys, lists and shares are signed by enrolled identities, and a "
+            "client stops where they do not fit. That counts on the enrolment having reached all "
+            "clients by a way that the server does not control."
+        )
     elif facts.is_shared_out:
-        yield _shared_out(is_active=subject.withstands_liars)
+        yield (
+            "The server is trusted to follow the protocol of the secure sum. If it lies about "
+            "whose keys are whose or who is there, it can fill a sum with clients of its own: too "
+            "few honest shares of noise are in it then, and the epsilon against it does not hold."
+        )
     else:
         yield (
             "The server is not trusted: every client adds all of its noise before anything leaves "
             "it. If the server lies about the model, the cohort or the result, epsilon holds "
             "nevertheless; the model may be useless or somebody else's."
         )
-    yield from _masks(terms)
-
-
-def _shared_out(*, is_active: bool) -> str:
-    if is_active:
-        return (
-            "The server may lie: keys, lists and shares are signed by enrolled identities, and a "
-            "client stops where they do not fit. That counts on the enrolment having reached all "
-            "clients by a way that the server does not control."
-        )
-    return (
-        "The server is trusted to follow the protocol of the secure sum. If it lies about whose "
-        "keys are whose or who is there, it can fill a sum with clients of its own: too few honest "
-        "shares of noise are in it then, and the epsilon against it does not hold."
-    )
-
-
-def _masks(terms: SecureTerms | None) -> Iterator[str]:
     if terms is None:
         yield "Secure aggregation is off: the server sees each client's upload by itself."
         return
@@ -258,22 +249,17 @@ def _of_clients(subject: Subject) -> Iterator[str]:
                 else "nothing bounds what that upload reveals."
             )
         )
-    yield (
-        f"Peers may upload anything. {_lying(subject)} The model may be shifted by any amount: a "
-        "vector's honesty is not checked, only the plausibility of a sum with all its noise."
-    )
-
-
-def _lying(subject: Subject) -> str:
-    """Return how many clients may lie about their uploads."""
-    if subject.facts.is_shared_out and subject.terms is not None:
-        return (
-            f"Up to {subject.terms.corrupt} clients may lie about their uploads, for a lie may be "
-            "to leave out a share of the noise; if more do, sums have less noise than epsilon "
-            "counts."
-        )
-    return (
+    lying = (
         "However many clients lie about their uploads, the privacy of honest clients is as stated."
+    )
+    if facts.is_shared_out and terms is not None:
+        lying = (
+            f"Up to {terms.corrupt} clients may lie about their uploads, for a lie may be to leave "
+            "out a share of the noise; if more do, sums have less noise than epsilon counts."
+        )
+    yield (
+        f"Peers may upload anything. {lying} The model may be shifted by any amount: a "
+        "vector's honesty is not checked, only the plausibility of a sum with all its noise."
     )
 
 
@@ -285,19 +271,6 @@ def _opening(terms: SecureTerms) -> str:
         f"The graph was drawn for so many; if more collude, {terms.threshold} of one client's "
         f"{terms.degree} neighbours may be among them, and they, together with the server,"
     )
-
-
-def _of_records(subject: Subject) -> Iterator[str]:
-    if subject.is_simulated:
-        yield (
-            "All clients were simulated in one process, so all records are one person's. That "
-            "they agree shows care, and proves nothing against whoever ran it."
-        )
-    else:
-        yield (
-            "The coordinator's ledger is its own word. Each client keeps another on its own "
-            "machine, out of the coordinator's reach, and can compare."
-        )
 
 
 def _colluders(subject: Subject) -> Iterator[Block]:

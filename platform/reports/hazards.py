@@ -9,9 +9,10 @@ somebody has to. `hazard`: the records show that it is there.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final, Literal
+from functools import partial
+from typing import Any, Final, Literal, get_args
 
 from platform.agreement import Agreed
 from platform.agreement.attempts import stopping_warnings
@@ -43,20 +44,8 @@ class Answer:
     says: str
 
 
-def _answered(says: str) -> Answer:
-    return Answer("answered", says)
-
-
-def _open(says: str) -> Answer:
-    return Answer("open", says)
-
-
-def _hazard(says: str) -> Answer:
-    return Answer("hazard", says)
-
-
-def _nothing_claimed() -> Answer:
-    return _hazard("nothing is claimed: the mechanism adds no noise")
+_answered, _open, _hazard = (partial(Answer, status) for status in get_args(Status))
+_NOTHING_CLAIMED: Final = Answer("hazard", "nothing is claimed: the mechanism adds no noise")
 
 
 def large_epsilon(subject: Subject) -> Answer:
@@ -79,7 +68,7 @@ def large_epsilon(subject: Subject) -> Answer:
 def catastrophic_delta(subject: Subject) -> Answer:
     """Say whether delta leaves room for a mechanism that shows one unit to everybody."""
     if not subject.facts.claims:
-        return _nothing_claimed()
+        return _NOTHING_CLAIMED
     delta, clients = subject.delta, subject.agreed.config.task.clients
     if subject.facts.unit == "record":
         return _open(
@@ -97,7 +86,7 @@ def catastrophic_delta(subject: Subject) -> Answer:
 def unit_of_privacy(subject: Subject) -> Answer:
     """Say whether the unit covers what somebody wants to tell apart."""
     if subject.facts.unit is None:
-        return _nothing_claimed()
+        return _NOTHING_CLAIMED
     if subject.facts.unit == "client":
         return _open(
             "the unit is a whole client; whether a client is one person, and whether a person is "
@@ -112,7 +101,7 @@ def unit_of_privacy(subject: Subject) -> Answer:
 def comparable(subject: Subject) -> Answer:
     """Say by what epsilons may be compared."""
     if not subject.facts.claims:
-        return _nothing_claimed()
+        return _NOTHING_CLAIMED
     return _answered(
         f"unit {subject.facts.unit}, relation {subject.agreed.config.relation} and delta "
         f"{subject.delta:g} stand before every epsilon; others are not comparable, and a "
@@ -123,7 +112,7 @@ def comparable(subject: Subject) -> Answer:
 def converted(subject: Subject) -> Answer:
     """Say whether the numbers before the conversion to epsilon and delta are given."""
     if not subject.facts.claims:
-        return _nothing_claimed()
+        return _NOTHING_CLAIMED
     return _answered(
         "noise, bound, sampling and accountant of every kind of release are given, so that "
         "anybody can convert at another delta"
@@ -132,7 +121,9 @@ def converted(subject: Subject) -> Answer:
 
 def other_releases(subject: Subject) -> Answer:
     """Say whether something else of the same data is released without noise."""
-    if subject.agreed.config.evaluation.selection != "last" and not _selects_by_noise(subject):
+    evaluation = subject.agreed.config.evaluation
+    is_noised = subject.facts.claims and evaluation.release == "noised"
+    if evaluation.selection != "last" and not is_noised:
         return _hazard(
             "a round was chosen by exact accuracies of the clients' validation data, which no "
             "noise covers"
@@ -140,11 +131,6 @@ def other_releases(subject: Subject) -> Answer:
     if subject.is_simulated and subject.summary is not None:
         return _hazard("this document holds exact accuracies of the clients' data, without noise")
     return _open("whether anything else of the same data is published is in no record of a run")
-
-
-def _selects_by_noise(subject: Subject) -> bool:
-    evaluation = subject.agreed.config.evaluation
-    return subject.facts.claims and evaluation.release == "noised"
 
 
 def own_code(subject: Subject) -> Answer:
@@ -249,7 +235,7 @@ def implementation(subject: Subject) -> Answer:
     """Say whether randomness and arithmetic are what the proofs count on."""
     config = subject.agreed.config
     if not subject.facts.claims:
-        return _nothing_claimed()
+        return _NOTHING_CLAIMED
     if subject.is_void:
         return _hazard("the noise comes from a seed and can be taken off again")
     if config.noise_distribution == "gaussian":
@@ -397,26 +383,15 @@ ADDED = (
 
 def report_warnings(subject: Subject) -> tuple[str, ...]:
     """Return the warnings of a report: hazards that are there, then what the run says of itself."""
-    found = (*_canary_hazards(subject), *_hazards(subject), *_budgets(subject), *_stated(subject))
-    return tuple(dict.fromkeys(found))
-
-
-def _canary_hazards(subject: Subject) -> Iterator[str]:
-    yield from canary_warnings((subject.summary or {}).get("canaries"))
-
-
-def _hazards(subject: Subject) -> Iterator[str]:
-    for hazard in ADDED:
-        answer = hazard(subject)
-        if answer.status == "hazard":
-            yield answer.says
-
-
-def _budgets(subject: Subject) -> Iterator[str]:
+    hazards = [answer_of(subject) for answer_of in ADDED]
     problems = {one.lifetime.problem for one in subject.budget.clients}
-    for problem in sorted(text for text in problems if text is not None):
-        yield f"what a client has spent over its lifetime has no epsilon: {problem}"
-
-
-def _stated(subject: Subject) -> Iterator[str]:
-    yield from stated_warnings(subject.agreed)
+    found = (
+        *canary_warnings((subject.summary or {}).get("canaries")),
+        *(answer.says for answer in hazards if answer.status == "hazard"),
+        *(
+            f"what a client has spent over its lifetime has no epsilon: {problem}"
+            for problem in sorted(text for text in problems if text is not None)
+        ),
+        *stated_warnings(subject.agreed),
+    )
+    return tuple(dict.fromkeys(found))

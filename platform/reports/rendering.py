@@ -9,7 +9,7 @@ extra.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -24,9 +24,7 @@ from platform.reports.blocks import (
     Figure,
     Link,
     Paragraph,
-    Piece,
     Plot,
-    Section,
     Table,
     Words,
     text_of,
@@ -52,7 +50,18 @@ Spot = tuple[float, float]
 
 def html_page(report: Report) -> str:
     """Return a report as a whole HTML document."""
-    template = _environment().get_template("report.html.jinja")
+    environment = Environment(
+        loader=FileSystemLoader(TEMPLATES),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+    environment.tests["figure"] = lambda value: isinstance(value, Figure)
+    environment.tests["link"] = lambda value: isinstance(value, Link)
+    environment.filters["kind"] = lambda value: type(value).__name__
+    template = environment.get_template("report.html.jinja")
     numbers = {basis: number for number, basis in enumerate(report.bases, start=1)}
     return template.render(
         report=report,
@@ -62,33 +71,6 @@ def html_page(report: Report) -> str:
         canvas=canvas,
         frame={"width": WIDTH, "height": HEIGHT, "left": LEFT, "right": WIDTH - RIGHT, "top": TOP},
     )
-
-
-def _environment() -> Environment:
-    found = Environment(
-        loader=FileSystemLoader(TEMPLATES),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-    )
-    found.tests["figure"] = _is_figure
-    found.tests["link"] = _is_link
-    found.filters["kind"] = _kind
-    return found
-
-
-def _is_figure(value: Any) -> bool:
-    return isinstance(value, Figure)
-
-
-def _is_link(value: Any) -> bool:
-    return isinstance(value, Link)
-
-
-def _kind(value: Any) -> str:
-    return type(value).__name__
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -154,30 +136,30 @@ def canvas(plot: Plot) -> Canvas:
             round(TOP + (1.0 - y / top) * tall, 1),
         )
 
+    lines = []
+    for index, line in enumerate(plot.lines):
+        spots = tuple(place(x, y) for x, y in line.points)
+        mark, dashes, ink = STYLES[index % len(STYLES)]
+        lines.append(
+            DrawnLine(
+                label=line.label,
+                mark=mark,
+                dashes=dashes,
+                ink=ink,
+                path=" ".join(f"{x},{y}" for x, y in spots),
+                spots=spots[:: max(1, -(-len(spots) // _MOST_MARKS))],
+                key=(LEFT + 4.0 + index * (WIDTH - LEFT - RIGHT) / len(plot.lines), 14.0),
+            )
+        )
     levels = [step * index for index in range(round(top / step) + 1)]
     return Canvas(
         plot=plot,
-        across=tuple((place(x, 0.0)[0], f"{x:g}") for x in _some(rounds)),
-        up=tuple((place(low, y)[1], _level(y, percent=plot.percent)) for y in levels),
-        lines=tuple(
-            _drawn(index, len(plot.lines), line.label, [place(x, y) for x, y in line.points])
-            for index, line in enumerate(plot.lines)
+        across=tuple((place(x, 0.0)[0], f"{x:g}") for x in rounds[:: -(-len(rounds) // 10)]),
+        up=tuple(
+            (place(low, y)[1], f"{100 * y:.0f}%" if plot.percent else f"{y:.6g}") for y in levels
         ),
+        lines=tuple(lines),
         limit=None if plot.limit is None else place(low, plot.limit[0])[1],
-    )
-
-
-def _drawn(index: int, lines: int, label: str, spots: Sequence[Spot]) -> DrawnLine:
-    every = max(1, -(-len(spots) // _MOST_MARKS))
-    mark, dashes, ink = STYLES[index % len(STYLES)]
-    return DrawnLine(
-        label=label,
-        mark=mark,
-        dashes=dashes,
-        ink=ink,
-        path=" ".join(f"{x},{y}" for x, y in spots),
-        spots=tuple(spots[::every]),
-        key=(LEFT + 4.0 + index * (WIDTH - LEFT - RIGHT) / lines, 14.0),
     )
 
 
@@ -186,15 +168,6 @@ def _step(highest: float) -> float:
     rough = max(highest, 1e-9) / _TICKS
     power = 10.0 ** math.floor(math.log10(rough))
     return next(n * power for n in (1.0, 2.0, 5.0, 10.0) if n * power >= rough * (1 - 1e-9))
-
-
-def _some(rounds: Sequence[float]) -> list[float]:
-    every = max(1, -(-len(rounds) // 10))
-    return list(rounds[::every])
-
-
-def _level(value: float, *, percent: bool) -> str:
-    return f"{100 * value:.0f}%" if percent else f"{value:.6g}"
 
 
 VARIANT: Final = "pdf/ua-1"
@@ -252,14 +225,30 @@ def plain_data(report: Report) -> dict[str, Any]:
         "right_guesses_of_100_at_most": {
             name: None if figure is None else figure.value for name, figure in report.odds
         },
-        "sections": [_section(section, numbers) for section in report.sections],
-        "rests_on": [_basis(basis, number) for basis, number in numbers.items()],
+        "sections": [
+            {
+                "anchor": section.anchor,
+                "title": section.title,
+                "blocks": [_block(block, numbers) for block in section.blocks],
+            }
+            for section in report.sections
+        ],
+        "rests_on": [
+            {
+                "number": number,
+                "what": basis.what,
+                "run": basis.run_id or None,
+                "rows": [
+                    {"round": round_number, "attempt": attempt, "channel": channel}
+                    for round_number, attempt, channel in basis.places
+                ],
+                "pseudonyms": None if basis.pseudonyms is None else list(basis.pseudonyms),
+                "audit_entries": list(basis.entries),
+                "command": basis.check or None,
+            }
+            for basis, number in numbers.items()
+        ],
     }
-
-
-def _section(section: Section, numbers: Mapping[Basis, int]) -> dict[str, Any]:
-    blocks = [_block(block, numbers) for block in section.blocks]
-    return {"anchor": section.anchor, "title": section.title, "blocks": blocks}
 
 
 def _block(block: Block, numbers: Mapping[Basis, int]) -> dict[str, Any]:
@@ -282,26 +271,9 @@ def _block(block: Block, numbers: Mapping[Basis, int]) -> dict[str, Any]:
 
 def _words(line: Words, numbers: Mapping[Basis, int]) -> dict[str, Any] | str:
     """Return plain text, and beside it the numbers in it where there are any."""
-    figures = [_figure(piece, numbers) for piece in line if isinstance(piece, Figure)]
+    figures = [
+        {"text": piece.text, "value": piece.value, "rests_on": numbers[piece.basis]}
+        for piece in line
+        if isinstance(piece, Figure)
+    ]
     return {"text": text_of(line), "numbers": figures} if figures else text_of(line)
-
-
-def _figure(piece: Piece, numbers: Mapping[Basis, int]) -> dict[str, Any]:
-    if not isinstance(piece, Figure):
-        raise TypeError(f"a {type(piece).__name__} is no figure")
-    return {"text": piece.text, "value": piece.value, "rests_on": numbers[piece.basis]}
-
-
-def _basis(basis: Basis, number: int) -> dict[str, Any]:
-    return {
-        "number": number,
-        "what": basis.what,
-        "run": basis.run_id or None,
-        "rows": [
-            {"round": number_, "attempt": attempt, "channel": channel}
-            for number_, attempt, channel in basis.places
-        ],
-        "pseudonyms": None if basis.pseudonyms is None else list(basis.pseudonyms),
-        "audit_entries": list(basis.entries),
-        "command": basis.check or None,
-    }

@@ -56,16 +56,11 @@ FLAVOURS: Final = {
 
 def releases_section(subject: Subject) -> Section:
     """Return each kind of release, with its noise and its price alone."""
-    return Section("releases", "What left the clients", tuple(_releases(subject)))
-
-
-def _releases(subject: Subject) -> Iterator[Block]:
-    yield from _flavour(subject)
-    kinds = _kinds(subject)
+    blocks, kinds = [*_flavour(subject)], _kinds(subject)
     if not kinds:
-        yield paragraph("No release of any client is in the ledger.")
-        return
-    yield Table(
+        blocks.append(paragraph("No release of any client is in the ledger."))
+        return Section("releases", "What left the clients", tuple(blocks))
+    shown = Table(
         "Each kind of release, and the epsilon of one of them alone",
         (
             "Release",
@@ -79,11 +74,12 @@ def _releases(subject: Subject) -> Iterator[Block]:
         ),
         tuple(_release_row(subject, rows) for rows in kinds),
     )
-    yield paragraph(
+    told = paragraph(
         "C bounds the length of what one unit adds; the noise's standard deviation is stated as a "
         "multiple of it. A row is reserved in the ledger before anything leaves a client, and is "
         "free only where it is known that nothing did."
     )
+    return Section("releases", "What left the clients", (*blocks, shown, told))
 
 
 def _flavour(subject: Subject) -> Iterator[Block]:
@@ -96,38 +92,31 @@ def _flavour(subject: Subject) -> Iterator[Block]:
         "cumulative over all that the unit released and for the unit that has spent most. Delta "
         f"is the probability that is left outside the promise. The accountant is {how}."
     )
-    mu = _mu(subject)
-    if mu is not None:
-        basis = subject.epsilon("server").basis
-        yield paragraph(
-            "In its own terms the run is mu-Gaussian-differentially private with mu = ",
-            Figure(f"{mu:.6g}", mu, basis),
-            " against who sees every release, which can be converted at any other delta.",
-        )
+    worst = subject.worst("server")
+    if worst is not None and subject.budget.epsilons.accountant == "exact":
+        rows = [row for row in subject.rows if row.pseudonym == worst.member.pseudonym]
+        found = compose(as_releases(rows, subject.agreed.config.mechanisms), no_cohort)
+        if found.is_noised and not found.is_empty:
+            mu = total_mu(found)
+            yield paragraph(
+                "In its own terms the run is mu-Gaussian-differentially private with mu = ",
+                Figure(f"{mu:.6g}", mu, subject.epsilon("server").basis),
+                " against who sees every release, which can be converted at any other delta.",
+            )
     accountants = {} if subject.summary is None else subject.summary["accountants"]
     if accountants:
         yield bullets(
             *(
-                words(f"By accountant {name}, for who has spent most: ", _by(subject, value))
+                words(
+                    f"By accountant {name}, for who has spent most: ",
+                    # An accountant that has no number says why.
+                    value
+                    if isinstance(value, str) and value != "inf"
+                    else Figure(epsilon_text(value), value, subject.stated("accountants")),
+                )
                 for name, value in accountants.items()
             )
         )
-
-
-def _by(subject: Subject, value: float | str) -> Piece:
-    """Return what an accountant says, or why it says nothing."""
-    if isinstance(value, str) and value != "inf":
-        return value
-    return Figure(epsilon_text(value), value, subject.stated("accountants"))
-
-
-def _mu(subject: Subject) -> float | None:
-    worst = subject.worst("server")
-    if worst is None or subject.budget.epsilons.accountant != "exact":
-        return None
-    rows = [row for row in subject.rows if row.pseudonym == worst.member.pseudonym]
-    found = compose(as_releases(rows, subject.agreed.config.mechanisms), no_cohort)
-    return None if found.is_empty or not found.is_noised else total_mu(found)
 
 
 def _kinds(subject: Subject) -> list[list[LedgerRow]]:
@@ -153,24 +142,23 @@ def _kinds(subject: Subject) -> list[list[LedgerRow]]:
 def _release_row(subject: Subject, rows: Sequence[LedgerRow]) -> tuple[Words, ...]:
     first = rows[0]
     ratio = first.standard_deviation / first.clipping_norm
+    shares = "" if first.shares is None else f" of {first.shares} honest shares"
+    law = f", {law_of(first)} noise{shares}" if first.standard_deviation else ""
+    steps = "" if first.count == 1 else f", {first.count} noised steps"
+    alone = _price_alone(subject, rows)
     basis = subject.basis("these ledger rows; epsilon is of one of them, priced alone", rows)
     return (
         words(CHANNELS.get(first.channel, first.channel)),
         words(ranges([row.round_number for row in rows])),
-        words(_protection(first)),
+        words(f"{first.mechanism}{law}{steps}, {first.relation}"),
         _norms(rows, basis),
         words(Figure(f"{ratio:.4g}", ratio, basis) if ratio else "no noise"),
         words(_sampling(first)),
         _statuses(subject, rows, basis),
-        _alone(subject, rows, basis),
+        words(epsilon_figure(0.0, basis), ": nothing had left a client")
+        if alone is None
+        else by_adversary(alone, basis),
     )
-
-
-def _protection(row: LedgerRow) -> str:
-    shares = "" if row.shares is None else f" of {row.shares} honest shares"
-    law = f", {law_of(row)} noise{shares}" if row.standard_deviation else ""
-    steps = "" if row.count == 1 else f", {row.count} noised steps"
-    return f"{row.mechanism}{law}{steps}, {row.relation}"
 
 
 def _norms(rows: Sequence[LedgerRow], basis: Basis) -> Words:
@@ -205,13 +193,6 @@ def _statuses(subject: Subject, rows: Sequence[LedgerRow], basis: Basis) -> Word
             pieces += [", "] if pieces else []
             pieces += [Figure(str(count), count, basis), f" {said[name]}"]
     return tuple(pieces)
-
-
-def _alone(subject: Subject, rows: Sequence[LedgerRow], basis: Basis) -> Words:
-    found = _price_alone(subject, rows)
-    if found is None:
-        return words(epsilon_figure(0.0, basis), ": nothing had left a client")
-    return by_adversary(found, basis)
 
 
 def prices_alone(subject: Subject) -> list[dict[str, float]]:
@@ -257,15 +238,26 @@ def spending_section(subject: Subject) -> Section:
 def _run(subject: Subject) -> Iterator[Block]:
     config, epsilons = subject.agreed.config, subject.epsilons
     limits = {"target": config.privacy.target_epsilon, "lifetime": config.privacy.lifetime_budget}
+    stopping = stopping_of(subject.agreed.spending, config)
+    known = [one.lifetime.left for one in subject.budget.clients if one.lifetime.left is not None]
+    lifetime_left = words("no limit, so nothing is counted down")
+    if known:
+        basis = subject.basis("limit less epsilon over all runs, least over clients", subject.rows)
+        lifetime_left = words(Figure(left_text(min(known)), min(known), basis))
     yield Facts(
         (
             *((f"Of the run, against {name}", words(subject.epsilon(name))) for name in epsilons),
-            ("However the run ends", _stopping(subject)),
+            (
+                "However the run ends",
+                words(
+                    "nothing was charged that is claimed" if stopping is None else stopping["holds"]
+                ),
+            ),
             ("Limit of the run", _limit(subject, "privacy.target_epsilon", limits["target"])),
             ("Left of the run's limit", _least_left(subject)),
             ("Over a client's lifetime", _lifetime(subject)),
             ("Limit of a lifetime", _limit(subject, "privacy.lifetime_budget", limits["lifetime"])),
-            ("Left of a lifetime's limit", _lifetime_left(subject)),
+            ("Left of a lifetime's limit", lifetime_left),
             ("Rounds that still fit", _forecast(subject)),
         )
     )
@@ -275,12 +267,6 @@ def _run(subject: Subject) -> Iterator[Block]:
     )
     holds = {one.lifetime.holds for one in subject.budget.clients} - {None}
     yield from (paragraph(f"Over a client's lifetime {text}.") for text in sorted(map(str, holds)))
-
-
-def _stopping(subject: Subject) -> Words:
-    """Return what holds of a run that ends because of what was released."""
-    found = stopping_of(subject.agreed.spending, subject.agreed.config)
-    return words("nothing was charged that is claimed" if found is None else found["holds"])
 
 
 def _limit(subject: Subject, key: str, limit: float | None) -> Words:
@@ -330,14 +316,6 @@ def _lifetime(subject: Subject) -> Words:
     )
 
 
-def _lifetime_left(subject: Subject) -> Words:
-    known = [one.lifetime.left for one in subject.budget.clients if one.lifetime.left is not None]
-    if not known:
-        return words("no limit, so nothing is counted down")
-    basis = subject.basis("limit less epsilon over all runs, least over clients", subject.rows)
-    return words(Figure(left_text(min(known)), min(known), basis))
-
-
 def _forecast(subject: Subject) -> Words:
     coming, fitting = subject.budget.coming, subject.budget.rounds_left
     if coming is None:
@@ -354,9 +332,7 @@ def _rounds(subject: Subject) -> Iterator[Block]:
     if not subject.rounds:
         yield paragraph("No round is over.")
         return
-    plot = _plot(subject)
-    if plot is not None:
-        yield plot
+    yield from _plot(subject)
     yield Table(
         "Round by round: epsilon is cumulative, so each row covers all rows above it; it holds for "
         "a row that is chosen before the run",
@@ -389,8 +365,8 @@ def _round(subject: Subject, document: Mapping[str, Any]) -> tuple[Words, ...]:
     )
 
 
-def _plot(subject: Subject) -> Plot | None:
-    """Return epsilon over rounds; lines that are the same are one."""
+def _plot(subject: Subject) -> Iterator[Plot]:
+    """Yield epsilon over rounds, if it is finite; adversaries with the same points share a line."""
     lines: dict[tuple[tuple[float, float], ...], list[str]] = {}
     for name in ADVERSARIES:
         points = tuple(
@@ -401,12 +377,12 @@ def _plot(subject: Subject) -> Plot | None:
         lines.setdefault(points, []).append(name)
     infinite = lines.pop((), [])
     if not lines:
-        return None
+        return
     drawn = [Line(", ".join(names), points) for points, names in lines.items()]
     ends = "; ".join(f"{line.label}: {epsilon_text(line.points[-1][1])}" for line in drawn)
     target = subject.agreed.config.privacy.target_epsilon
     missing = f" Infinite, so not drawn: {', '.join(infinite)}." if infinite else ""
-    return Plot(
+    yield Plot(
         title="Epsilon spent, round by round",
         says=f"Cumulative epsilon after the last round shown: {ends}.{missing}",
         across="Round",
@@ -425,20 +401,17 @@ def _clients(subject: Subject) -> Iterator[Block]:
         return
     alike: dict[tuple[Any, ...], list[ClientBudget]] = {}
     for one in subject.budget.clients:
-        alike.setdefault(_spent_of(one), []).append(one)
+        spent = tuple(json_number(getattr(one.epsilons, name)) for name in ADVERSARIES)
+        reserved = (one.reserved.epsilon, *sorted(one.reserved.releases.items()))
+        life = (one.lifetime.epsilon, one.lifetime.left, one.lifetime.problem)
+        key = (*spent, reserved, one.left, *life, one.member.gone)
+        alike.setdefault(key, []).append(one)
     if alike:
         yield Table(
             "Client by client, those that stand alike in one row",
             ("Clients", "Epsilon", "Reserved only", "Left of run", "Lifetime", "Left of lifetime"),
             tuple(_client(subject, group) for group in alike.values()),
         )
-
-
-def _spent_of(one: ClientBudget) -> tuple[Any, ...]:
-    spent = tuple(json_number(getattr(one.epsilons, name)) for name in ADVERSARIES)
-    life = one.lifetime
-    reserved = (one.reserved.epsilon, *sorted(one.reserved.releases.items()))
-    return (*spent, reserved, one.left, life.epsilon, life.left, life.problem, one.member.gone)
 
 
 def _client(subject: Subject, group: list[ClientBudget]) -> tuple[Words, ...]:
@@ -452,8 +425,10 @@ def _client(subject: Subject, group: list[ClientBudget]) -> tuple[Words, ...]:
     known = subject.facts.claims or first.releases > 0
     gone = "; take part no more" if first.member.gone else ""
     life = first.lifetime
+    # Of many clients the cell says how many; the basis of their numbers names them.
+    named = ", ".join(names) if len(names) <= MOST_NAMED else f"{len(names)} clients"
     return (
-        words(f"{_names(names)}{gone}"),
+        words(f"{named}{gone}"),
         by_adversary(spent, basis) if known else words("not known yet"),
         words(epsilon_figure(first.reserved.epsilon, basis) if first.reserved.releases else "none"),
         words(
@@ -464,18 +439,17 @@ def _client(subject: Subject, group: list[ClientBudget]) -> tuple[Words, ...]:
     )
 
 
-def _names(names: tuple[str, ...]) -> str:
-    """Return clients by their pseudonyms; of many how many, as their numbers' basis names them."""
-    if len(names) <= MOST_NAMED:
-        return ", ".join(names)
-    return f"{len(names)} clients"
-
-
 def _attempts(subject: Subject) -> Iterator[Block]:
     found = subject.budget.attempts
     if not found:
         return
-    priced = [(one, cost, _rows_of(subject, one.place)) for one, cost in found]
+    rows: dict[tuple[int, int], list[LedgerRow]] = {}
+    for row in subject.rows:
+        rows.setdefault((row.round_number, row.attempt), []).append(row)
+    priced = [
+        (one, cost, subject.basis("the rows of this attempt", rows.get(one.place, ())))
+        for one, cost in found
+    ]
     yield Table(
         "Attempts that gave no result, and by how much less epsilon would be without each",
         ("Round and attempt", "State", "Why", "Clients charged", "Cost"),
@@ -490,8 +464,3 @@ def _attempts(subject: Subject) -> Iterator[Block]:
             for one, cost, basis in priced
         ),
     )
-
-
-def _rows_of(subject: Subject, place: tuple[int, int]) -> Basis:
-    rows = [row for row in subject.rows if (row.round_number, row.attempt) == place]
-    return subject.basis("the rows of this attempt", rows)

@@ -192,14 +192,6 @@ def answer_cell(
     return {"run_id": run_id, "error": error, "seconds": time.perf_counter() - started}
 
 
-def _require_code(name: str, code: str | None, surroundings: Surroundings) -> None:
-    """Check that a method's file is the one that the sweep was made with."""
-    if code_of(origin_document(surroundings.registry, name)) != code:
-        raise ConfigError(
-            f"--methods: the file of {name!r} has changed since the sweep began; start it again"
-        )
-
-
 def run_cell(
     config: RunConfig, code: str | None = None, surroundings: Surroundings | None = None
 ) -> str:
@@ -218,7 +210,11 @@ def run_cell(
         PlatformError: If the run cannot start or go on; also the errors of the other packages.
     """
     surroundings = surroundings or Surroundings()
-    _require_code(config.method.name, code, surroundings)
+    name = config.method.name
+    if code_of(origin_document(surroundings.registry, name)) != code:
+        raise ConfigError(
+            f"--methods: the file of {name!r} has changed since the sweep began; start it again"
+        )
     url, cell = config.storage.url, identity(config.model_dump(mode="json"), code)
     with only_worker_of(url, cell):
         known = known_runs(url).get(cell)

@@ -11,13 +11,12 @@ each task begins by making a folder of its own, which succeeds once.
 
 from __future__ import annotations
 
-import math
 import re
 import secrets
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -37,7 +36,7 @@ _ADDRESS: Final = re.compile(r"(tcp|tls|ucx|ws|wss)://[A-Za-z0-9_.:\[\]-]{1,200}
 
 def _minutes(text: str) -> int:
     with suppress(ValueError):
-        if 0 < (found := int(text)) < math.inf:
+        if (found := int(text)) > 0:
             return found
     raise ValueError("a number above 0")
 
@@ -208,7 +207,12 @@ def submit_cells(
         ConfigError: If nothing can be submitted here, or cells share clients.
         KeyboardInterrupt: After the jobs were cancelled; the same call goes on later.
     """
-    _require_apart(cells)
+    for cell in cells:
+        if cell.run.privacy.lifetime_budget is not None:
+            raise ConfigError(
+                f"--on: cell ({cell}) has privacy.lifetime_budget, so cells spend from one ledger "
+                "of each client; valid is a sweep without --on, or without that key"
+            )
     place = place.absolute()
     outcomes = {i: done for i, cell in enumerate(cells) if (done := _finished(cell, place))}
     observer.sweep_started(len(cells), len(outcomes))
@@ -258,15 +262,6 @@ def _name(cell: Cell) -> str:
     return cell.identity[:_NAME_DIGITS]
 
 
-def _require_apart(cells: Collection[Cell]) -> None:
-    for cell in cells:
-        if cell.run.privacy.lifetime_budget is not None:
-            raise ConfigError(
-                f"--on: cell ({cell}) has privacy.lifetime_budget, so cells spend from one ledger "
-                "of each client; valid is a sweep without --on, or without that key"
-            )
-
-
 def _finished(cell: Cell, place: Path, *, seconds: float = 0.0) -> Outcome | None:
     url = database_of(cell, place)
     run = known_runs(url).get(cell.identity)
@@ -289,23 +284,19 @@ class _Queue:
     place: Path
     folder: Path | None
     running: dict[int, tuple[DaskJob, float]] = field(default_factory=dict)
-    last: dict[int, tuple[DaskJob, float]] = field(default_factory=dict)
 
     def submit(self, index: int, cell: Cell) -> None:
         """Hand over a cell's command line."""
         job = self.jobs.submit(command_of(cell, self.place, self.folder))
         self.running[index] = (job, time.perf_counter())
 
-    def ended(self) -> Iterator[int]:
-        """Yield the cells whose jobs have ended, however."""
-        for index, (job, _) in list(self.running.items()):
-            if job.done():
-                self.last[index] = self.running.pop(index)
-                yield index
+    def ended(self) -> list[int]:
+        """Return the cells whose jobs have ended, however."""
+        return [index for index, (job, _) in self.running.items() if job.done()]
 
     def outcome(self, index: int, cell: Cell) -> Outcome:
-        """Return what a job that has ended left in its database."""
-        job, begun = self.last.pop(index)
+        """Return what a job that has ended left in its database, and take it off the list."""
+        job, begun = self.running.pop(index)
         seconds = time.perf_counter() - begun
         found = _finished(cell, self.place, seconds=seconds)
         return found or Outcome(cell=cell, error=_error_of(job), seconds=seconds)

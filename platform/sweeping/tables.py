@@ -281,18 +281,16 @@ def _seeds(grid: Grid, slot: _Slot, label: Label) -> set[int]:
 
 def _with_best(rows: Sequence[Row]) -> Iterator[Row]:
     """Mark the best of each column; none where there is nothing to compare."""
-    best = [_best([row.numbers[index] for row in rows]) for index in range(len(rows[0].numbers))]
+    best: list[float | None] = []
+    for index in range(len(rows[0].numbers)):
+        means = [mean for row in rows if (mean := _shown(row.numbers[index])) is not None]
+        best.append(max(means) if len(means) > 1 else None)
     for row in rows:
         numbers = tuple(
             Number(n.spread, n.missing, top is not None and _shown(n) == top)
             for n, top in zip(row.numbers, best, strict=True)
         )
         yield replace(row, numbers=numbers)
-
-
-def _best(numbers: Sequence[Number]) -> float | None:
-    shown = [value for number in numbers if (value := _shown(number)) is not None]
-    return max(shown) if len(shown) > 1 else None
 
 
 def _shown(number: Number) -> float | None:
@@ -386,12 +384,15 @@ def training_notes(records: Sequence[Record]) -> tuple[str, ...]:
 def _names(of: Sequence[Record], records: Sequence[Record]) -> list[str]:
     """Return whose runs these are: a method's name alone where all its runs are among them."""
     others = {record.method for record in records if record not in of}
-    return list(dict.fromkeys(r.method if r.method not in others else _whole(r) for r in of))
-
-
-def _whole(record: Record) -> str:
-    values = "".join(f", {key}={value}" for key, value in record.axes)
-    return f"{record.method} in {record.config}{values}"
+    return list(
+        dict.fromkeys(
+            record.method
+            if record.method not in others
+            else f"{record.method} in {record.config}"
+            + "".join(f", {key}={value}" for key, value in record.axes)
+            for record in of
+        )
+    )
 
 
 PRIVACY_COLUMNS: Final = ("epsilon (server / peers / observer)", "delta")
@@ -417,7 +418,9 @@ def _markdown_lines(table: Table) -> Iterator[str]:
     yield _markdown_row(titles)
     yield "|" + "---|" * (1 + len(table.axes)) + "---:|" * (len(names) + len(private))
     for row in table.rows:
-        numbers = (_bold(number) for number in row.numbers)
+        shown = map(shown_number, row.numbers)
+        best = (one.is_best for one in row.numbers)
+        numbers = (f"**{text}**" if mark else text for text, mark in zip(shown, best, strict=True))
         axes = (escaped(value) for _, value in row.label.axes)
         method = f"`{row.label.method}`{row.marks}"
         yield _markdown_row((method, *axes, *numbers, *_privacy(table, row)))
@@ -442,10 +445,6 @@ def plain_rows(table: Table) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
         for row in table.rows
     ]
     return ("method", *table.axes, *_flat_names(table.columns), *private), rows
-
-
-def _bold(number: Number) -> str:
-    return f"**{shown_number(number)}**" if number.is_best else shown_number(number)
 
 
 def _markdown_row(cells: Sequence[str]) -> str:
