@@ -345,7 +345,7 @@ def run_cells(
 
 
 def _next(cells: Sequence[Cell], missing: Iterable[int], busy: Iterable[int]) -> int | None:
-    """Return the first cell that may start beside those that run, None where all must wait."""
+    """Return the first cell that may start beside those that run; None if all must wait."""
     one_runs = any(_spends_for_life(cells[index]) for index in busy)
     free = (index for index in missing if not (one_runs and _spends_for_life(cells[index])))
     return next(free, None)

@@ -453,10 +453,7 @@ def _markdown_row(cells: Sequence[str]) -> str:
 
 
 def _flat_names(columns: Sequence[Column]) -> list[str]:
-    """Return group and name in one, the group only where there are several.
-
-    The name where it tells.
-    """
+    """Return one heading a column: its group and its name, each only where columns differ in it."""
     groups = {column.group for column in columns}
     names = {column.name for column in columns}
     if len(groups) == 1:
@@ -612,7 +609,7 @@ def document(grid: Grid, outcomes: Sequence[Outcome], output: Path) -> dict[str,
     return {
         "output": str(output),
         "grid": grid.digest,
-        "cells": [_group_document(of) for of in groups.values()],
+        "cells": [_group_document(records) for records in groups.values()],
         "failed": [
             {"cell": str(outcome.cell), "error": outcome.error}
             for outcome in outcomes
@@ -665,5 +662,5 @@ def _statistics(records: Sequence[Record], selection: str, measure: str) -> dict
 
 
 def _union(parts: Iterable[Iterable[str]]) -> list[str]:
-    """Return all that occur, in the order in which they first do."""
+    """Return each text once, in the order of first occurrence."""
     return list(dict.fromkeys(itertools.chain.from_iterable(parts)))
