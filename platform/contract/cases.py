@@ -190,7 +190,7 @@ With a factor in brackets each method is still drawn once, with whichever value 
 
 
 def draw(demands: Sequence[frozenset[Pair]]) -> list[bool]:
-    """Return which rows to take so that whatever any of them demands is met by one that is taken.
+    """Return which rows to take so that the taken rows meet all demands.
 
     Greedy and without chance: the rows that meet most that is new go first, in their order.
     """
@@ -236,10 +236,10 @@ def drawn(test: str, cases: Sequence[Mapping[str, Any]]) -> list[bool]:
 
 
 def mark_undrawn(items: Iterable[pytest.Item]) -> None:
-    """Mark as slow what a quick run does not draw of these tests."""
+    """Mark the cases of these tests as slow that a quick run does not draw."""
     tests: dict[str, list[pytest.Function]] = {}
     for item in items:
-        # What is slow anyway does not stand for anything in a quick run.
+        # Tests that are slow anyway represent nothing in a quick run.
         if isinstance(item, pytest.Function) and item.get_closest_marker("slow") is None:
             tests.setdefault(item.nodeid.partition("[")[0], []).append(item)
     for cases in tests.values():

@@ -239,7 +239,7 @@ def why_refused(case: Case, method: Method, asked: Asked) -> str | None:
 
 
 def admitted(method: Method, asked: Asked) -> bool:
-    """Whether a mechanism fits: by who sees uploads, and whose data they are made of."""
+    """Whether a mechanism fits the method's visibility and units."""
     if asked.mechanism in ("distributed_noise", "central_noise"):
         return method.visibility is not Visibility.PER_CLIENT and "client" in method.units
     unit = {"none": None, "dp_sgd": "record", "upload_noise": "client"}[asked.mechanism]

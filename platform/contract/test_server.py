@@ -103,12 +103,7 @@ def play(method: Method, rounds: int = 2) -> list[Arrays]:
         state = frozen(decode_arrays(encode_arrays(state)))
         results = {name: trained(method, state, personal[name], i) for i, name in enumerate(NAMES)}
         personal = {name: result.personal for name, result in results.items()}
-        state = method.server_update(
-            state,
-            aggregate_of(method, results),
-            [r.pool_entry for r in results.values() if r.pool_entry is not None],
-            np.random.default_rng(9),
-        )
+        state = server_update(method, state, results)
         states.append(dict(state))
     return states
 
@@ -123,20 +118,6 @@ def trained(method: Method, state: Arrays, personal: Arrays, number: int) -> Loc
         local_trainer(learning_rate=0.1, steps=1),
         np.random.default_rng(3),
     )
-
-
-def aggregate_of(method: Method, results: dict[str, LocalResult]) -> Aggregate:
-    """Return what the server is shown of two clients' results."""
-    sums = {
-        name: np.asarray(
-            sum(result.update[name] for result in results.values())
-            / (1 if spec.weighting is Weighting.SUM else 2)
-        )
-        for name, spec in method.shared_spec().items()
-    }
-    shown = {name: dict(result.update) for name, result in results.items()}
-    individual = shown if method.visibility is Visibility.PER_CLIENT else None
-    return Aggregate(frozen(sums), 16.0, 2, POPULATION, individual)
 
 
 def test_an_averaged_method_takes_an_optimisers_steps(

@@ -118,7 +118,7 @@ def audit_run(plan: AuditPlan, tell: Progress) -> list[ChannelAudit]:
 
 
 def audit_failing(plan: AuditPlan) -> FailureAudit:
-    """Audit what is seen of clients whose training fails, from the broadcast to the last answer.
+    """Audit the visible behaviour of clients whose training fails, in a whole round.
 
     Args:
         plan: What to audit; its canaries play no part.
@@ -127,7 +127,7 @@ def audit_failing(plan: AuditPlan) -> FailureAudit:
 
 
 def audit_games(plan: AuditPlan, surroundings: Surroundings) -> list[Game]:
-    """Play what no canary is sent in, from offers and folders to what hostile peers see.
+    """Play the games without canaries: offers, folders, failures and hostile peers.
 
     Args:
         plan: What to audit; its canaries play no part.

@@ -74,7 +74,7 @@ class OfferAudit(Game):
 
 
 def hostile_offers(offer: Offer) -> dict[str, Offer]:
-    """Return the offers of a coordinator that wants to know what lies in a folder, by what is new.
+    """Return offers of a coordinator that wants to know a folder's content, by the changed key.
 
     Args:
         offer: One that a holder could accept; each of the others differs from it in one key, and in
@@ -137,7 +137,7 @@ def _answer(host: Handler, message: bytes) -> bytes | str:
     """Return the answer that a coordinator sees, or the reason why it sees no answer."""
     try:
         said = answer(host, message)
-    # Whatever it is, the coordinator sees that there is no answer.
+    # The coordinator sees for any error that there is no answer.
     except Exception as error:
         return type(error).__name__
     return said.reason if isinstance(said, Dropout) else said
@@ -217,7 +217,7 @@ def _contents(game: FailureGame) -> dict[str, tuple[Content, int | None]]:
 
 
 def _play(game: FailureGame, place: Path, content: Content) -> _Played:
-    """Return what comes of a folder of the first client; the other's is always the same."""
+    """Play with this folder of the first client; the second client's folder is always the same."""
     learning, whole = game.run.learning, {label: range(EACH) for label in range(SHOWN)}
     with tempfile.TemporaryDirectory(dir=place) as folder:
         root, names = Path(folder) / "images", Path(folder) / "names.txt"
@@ -233,7 +233,7 @@ def _play(game: FailureGame, place: Path, content: Content) -> _Played:
 
 
 def _sent(game: FailureGame, data: tuple[Examples, ...]) -> Iterator[Seen]:
-    """Yield what is seen of each client, its noise and its batches by its place alone."""
+    """Yield the round of each client; its noise and batches depend on its position alone."""
     randomness = replace(game.profile.randomness, noise_source="seeded")
     seeded = replace(game, profile=replace(game.profile, randomness=randomness))
     number, told = first_message(seeded)
@@ -269,7 +269,7 @@ def _reading(game: FailureGame, root: Path, names: Path) -> RunConfig:
 
 
 def _problems(before: _Played, now: _Played, changes: int | None) -> Iterator[str]:
-    """Yield what depends on a folder and may not."""
+    """Yield a sentence for each observation that depends on a folder and must not."""
     moved = differing(before.records, now.records)
     if moved.keys() - {CLIENTS[0]}:
         yield "another client has other records"

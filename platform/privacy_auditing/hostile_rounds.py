@@ -289,7 +289,7 @@ def _answers(client: Client, told: Told, number: int) -> Sequence[bytes | str]:
             encode_relay(Relay(envelope, b"")),
         ):
             answers.append(client.handle(message))
-    # Whatever it is, somebody sees that there is no answer.
+    # The coordinator sees for any error that there is no answer.
     except Exception as error:
         answers.append(type(error).__name__)
     return answers

@@ -90,7 +90,7 @@ class RecordGame:
 
 @dataclass(frozen=True)
 class _Setting:
-    """What is alike in all trainings: what a client is sent, and its state before."""
+    """The inputs that all trainings share: messages to the client, and its state before."""
 
     make_trainer: TrainerFactory
     broadcast: Arrays
@@ -279,7 +279,7 @@ def _scale(
 
 
 def _arrays(tensors: Tensors, scale: Mapping[str, float]) -> dict[str, Vector]:
-    """Return tensors in units of their noise, joined to what is released as one, and to all of it.
+    """Return tensors in units of their noise, joined by release, and all of them joined.
 
     What has no noise counts as if it had a little: then nothing hides it.
     """
@@ -296,7 +296,7 @@ def _arrays(tensors: Tensors, scale: Mapping[str, float]) -> dict[str, Vector]:
 
 
 def _directions(game: RecordGame, canary: _Canary) -> dict[str, Vector]:
-    """Return what the canary is expected to add, where it adds anything.
+    """Return the expected effect of the canary on each array that it changes.
 
     A sampled record counts as in as many batches as is usual, and in one at least: below that no
     threshold tells it from noise.

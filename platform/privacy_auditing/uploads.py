@@ -75,7 +75,7 @@ def placed(vector: Vector, spec: Spec, group: int) -> Vector:
 
 
 def block(seen: Vector, spec: Spec, group: int) -> Vector:
-    """Return a group's block of a whole vector, whatever follows it."""
+    """Return a group's block of a vector; coordinates behind the blocks are ignored."""
     offset, found = 0, {}
     for name in sorted(spec):
         size = math.prod(spec[name].shape)
@@ -119,7 +119,7 @@ NOISE_VECTORS = 20
 """Releases of nothing, whose noise is tested directly."""
 
 EXAMPLES = 7
-"""What each client says of the size of its data; under a mechanism it must not matter."""
+"""The number of examples that each client reports; under a mechanism it must not matter."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -156,7 +156,7 @@ class UploadGame:
 
     @property
     def in_groups(self) -> bool:
-        """Whether what is sent lies in one of several blocks."""
+        """Whether the update lies in one of several blocks."""
         return self.channel == "sum" and self.protection.extras.groups is not None
 
     @property
@@ -187,7 +187,7 @@ class UploadGame:
 
     @property
     def bounds(self) -> Vector:
-        """What a vector of zeros ends with: it fits, and is in the first group if in any."""
+        """The coordinates appended to zeros: they fit, and are in the first group if any."""
         extras = self.protection.extras
         if not self.in_groups or extras.groups is None:
             return self.flags
@@ -206,7 +206,7 @@ class UploadGame:
 
     @property
     def flag(self) -> float | None:
-        """Length of what a vector ends with and its neighbour with the opposite of, else None."""
+        """Length of the flags, which a neighbour has with the opposite sign; None without."""
         if self.apart:
             return None
         return float(np.linalg.norm(self.flags)) if self.flags.size else None
@@ -317,7 +317,7 @@ def _noise_of_round(
 
 
 def _seen(game: UploadGame, vector: Vector, round_number: int) -> Vector:
-    """Return what an adversary sees where one client sends this vector in a round of its own."""
+    """Return the adversary's view of one client that sends this vector in a round of its own."""
     protection = game.protection
     if game.channel == "pool":
         return _opened(game, _prepare(game, game.profile, vector, round_number))
@@ -328,7 +328,7 @@ def _seen(game: UploadGame, vector: Vector, round_number: int) -> Vector:
             clients = smallest_real_sum(config) - config.secure_aggregation.corrupt
         return _sum(game, vector, clients, round_number)
     if not facts.noises_alone:
-        # Whoever looks at another place sees another noise than this would be judged by.
+        # The audit would judge the wrong noise at any other place.
         raise UnknownMechanism(f"nothing is known of where {facts.name} can be seen")
     return _prepare(game, game.profile, vector, round_number).vector
 
@@ -351,7 +351,7 @@ def _sum(game: UploadGame, vector: Vector, clients: int, round_number: int) -> V
     levels = [layout.weigh(one.levels, EXAMPLES) for one in sent if one.levels is not None]
     noise = coordinator_noise(game.run.terms.config, round_number, 1)
     found = sums.open(sums.noised(sums.add_up(levels), clients, noise)).sums
-    # What the other clients' updates, which fit, say of that is known.
+    # The flags of the other clients are known, because their updates fit.
     own = found.size - game.bounds.size
     return np.asarray(found - np.append(np.zeros(own), (clients - 1) * game.bounds))
 

@@ -65,7 +65,7 @@ class SeenChannel:
 
 
 def empirical_section(subject: Subject, seen: Sequence[SeenChannel]) -> Section:
-    """Return an empirical lower bound with its power, or that there is none."""
+    """Return the empirical lower bound with its power, or the statement that no audit was made."""
     found = None if subject.summary is None else subject.summary.get("canaries")
     blocks: list[Block] = [] if found is None else [*_canaries(subject, found)]
     if seen:
@@ -104,7 +104,7 @@ def _audited(seen: Sequence[SeenChannel]) -> Iterator[Block]:
 
 
 def _canaries(subject: Subject, found: Mapping[str, Any]) -> Iterator[Block]:
-    """Yield what clients of an audit have seen of this very run, beside the most they could see."""
+    """Yield the bound that canaries measured in this run, and the most that they could measure."""
     basis = subject.stated("canaries")
     yield paragraph(
         f"{found['canaries']} clients of this run were canaries of an audit, with secret coins and "
@@ -156,7 +156,7 @@ def _row(one: SeenChannel) -> tuple[Words, ...]:
 
 
 def refuted(seen: Sequence[SeenChannel]) -> Iterator[str]:
-    """Yield what must be said first where an audit has refuted a claim."""
+    """Yield one warning for each claim that an audit has refuted."""
     for one in seen:
         if not one.passed:
             yield (
@@ -170,7 +170,7 @@ class OtherClaim(ValueError):
 
 
 def require_same_claim(subject: Subject, seen: Sequence[SeenChannel]) -> None:
-    """Check that an audit is of what a run's releases claim.
+    """Check that an audit tested the same claim as the run's releases make.
 
     Raises:
         OtherClaim: Naming the first difference.

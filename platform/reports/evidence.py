@@ -30,7 +30,7 @@ from privacy import ReleaseKey
 
 
 def bases_of(sections: Iterable[Section]) -> tuple[Basis, ...]:
-    """Return what all figures rest on, each once, in the order in which a reader meets them."""
+    """Return the bases of all figures, each once, in the order in which a reader meets them."""
     found: dict[Basis, None] = {}
     for section in sections:
         for block in section.blocks:
@@ -54,18 +54,18 @@ def _lines(block: Block) -> Iterator[Words]:
 
 
 def proof_anchor(number: int) -> str:
-    """Return by what the entry of a number is linked; the first is 1."""
+    """Return the anchor of the n-th basis; the first is 1."""
     return f"proof-{number}"
 
 
 def rows_anchor(run_id: str, place: Place) -> str:
-    """Return by what the ledger rows of a place are linked."""
+    """Return the anchor of the ledger rows of a place."""
     name = "-".join(map(str, (run_id, *place)))
     return "rows-" + "".join(c if c.isascii() and c.isalnum() else "-" for c in name)
 
 
 def evidence_section(subjects: Sequence[Subject], bases: Sequence[Basis]) -> Section:
-    """Return what every number rests on, and the ledger rows themselves.
+    """Return the section that lists the basis of every number, and the ledger rows.
 
     Args:
         subjects: The runs of the document; the first is what it is about.

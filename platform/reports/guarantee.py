@@ -309,7 +309,7 @@ def _collusion(subject: Subject, releases: Sequence[Release], colluding: int) ->
 
 
 def _weakened(release: Release, colluding: int) -> Release | None:
-    """Return a release with the noise that honest shares leave; None where none is left."""
+    """Return a release with only the honest shares' noise; None if no honest share is left."""
     noise = release.law
     if not (isinstance(noise, IntegerNoise) and release.mechanism.is_shared_out):
         return release

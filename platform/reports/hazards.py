@@ -84,7 +84,7 @@ def catastrophic_delta(subject: Subject) -> Answer:
 
 
 def unit_of_privacy(subject: Subject) -> Answer:
-    """Say whether the unit covers what somebody wants to tell apart."""
+    """Say whether the unit of privacy covers the person whom an attacker wants to single out."""
     if subject.facts.unit is None:
         return _NOTHING_CLAIMED
     if subject.facts.unit == "client":
@@ -99,7 +99,7 @@ def unit_of_privacy(subject: Subject) -> Answer:
 
 
 def comparable(subject: Subject) -> Answer:
-    """Say by what epsilons may be compared."""
+    """Say under which conditions epsilons of runs are comparable."""
     if not subject.facts.claims:
         return _NOTHING_CLAIMED
     return _answered(
@@ -134,7 +134,7 @@ def other_releases(subject: Subject) -> Answer:
 
 
 def own_code(subject: Subject) -> Answer:
-    """Say what of the mathematics is whose code."""
+    """Say which parts of the mathematics are this package's own code."""
     if subject.method_origin is not None:
         return _hazard("the method is code from outside this package")
     return _open(
@@ -144,7 +144,7 @@ def own_code(subject: Subject) -> Answer:
 
 
 def small_groups(subject: Subject) -> Answer:
-    """Say whether it is shown how those fare who are few."""
+    """Say whether the report shows how small groups of people fare."""
     if subject.summary is None or subject.summary["final"]["accuracy"]["worst"] is None:
         return _open("nothing was measured that would show how clients that are few fare")
     return _open(
@@ -154,12 +154,12 @@ def small_groups(subject: Subject) -> Answer:
 
 
 def human_judgement(subject: Subject) -> Answer:
-    """Say what was done to noisy numbers to make them look better."""
+    """Say whether somebody edited noisy numbers to make them look better."""
     return _answered("no released number was rounded, cut or smoothed to look better")
 
 
 def statistical_bias(subject: Subject) -> Answer:
-    """Say whether what is released is biased."""
+    """Say whether released numbers are biased."""
     if not subject.facts.claims:
         return _answered("nothing is clipped or noised")
     return _open(
@@ -169,14 +169,14 @@ def statistical_bias(subject: Subject) -> Answer:
 
 
 def contributions(subject: Subject) -> Answer:
-    """Say whether what one unit can add is bounded."""
+    """Say whether the contribution of one unit is bounded."""
     if not subject.facts.claims:
         return _hazard("nothing bounds what one client adds")
     return _answered("every unit's part is clipped to C before noise, and noise is scaled to C")
 
 
 def domain_from_data(subject: Subject) -> Answer:
-    """Say whether what is released has a shape that the data decide."""
+    """Say whether the data decide the shape of a release."""
     return _answered(
         "shapes, names and numbers of all that is sent, and the list of classes, are fixed before "
         "training; what does not fit is refused"
@@ -184,7 +184,7 @@ def domain_from_data(subject: Subject) -> Answer:
 
 
 def memorised(subject: Subject) -> Answer:
-    """Say whether the model may have memorised what it was trained on."""
+    """Say whether the model may have memorised its training data."""
     if subject.is_void:
         return _hazard("the noise can be taken off again, so nothing bounds what is remembered")
     if any(value is None or math.isinf(value) for value in subject.epsilons.values()):
@@ -232,7 +232,7 @@ def trust(subject: Subject) -> Answer:
 
 
 def implementation(subject: Subject) -> Answer:
-    """Say whether randomness and arithmetic are what the proofs count on."""
+    """Say whether randomness and arithmetic fulfil the assumptions of the proofs."""
     config = subject.agreed.config
     if not subject.facts.claims:
         return _NOTHING_CLAIMED
@@ -251,7 +251,7 @@ def data_security(subject: Subject) -> Answer:
 
 
 def access_control(subject: Subject) -> Answer:
-    """Say who may read what."""
+    """Say who may read the records."""
     return _open("who may read database, stores and this document is the operator's to say")
 
 
@@ -335,7 +335,7 @@ def hazards_section(subject: Subject) -> Section:
 
 
 def stated_warnings(agreed: Agreed) -> list[str]:
-    """Return what must be said of a run so that its numbers are not misread, finished or not."""
+    """Return the warnings that keep a reader from misreading a run's numbers, finished or not."""
     if agreed.summary is not None:
         return list(agreed.summary["warnings"])
     over = len(in_rounds([row.document for row in agreed.spending.rounds]))
@@ -344,7 +344,7 @@ def stated_warnings(agreed: Agreed) -> list[str]:
 
 
 def claim_warnings(agreed: Agreed) -> list[str]:
-    """Return what must be said of a run's claim, as far as its configuration says it."""
+    """Return the warnings about a run's claim that follow from its configuration and ledger."""
     if agreed.is_unpriced:
         return [
             f"mechanism {agreed.config.mechanism.name}: nothing was charged so far; it adds no "
@@ -358,7 +358,7 @@ def claim_warnings(agreed: Agreed) -> list[str]:
 
 
 def unfinished_words(document: Mapping[str, Any], over: int) -> str:
-    """Return where a run stands that has not finished, in words that nobody takes for an end.
+    """Return the state of an unfinished run, in words that cannot be mistaken for an end.
 
     Args:
         document: Its `status` and `planned_rounds`.
@@ -378,11 +378,11 @@ ADDED = (
     own_code,
     trusted_records,
 )
-"""Hazards that are warned of beside what a run says of itself, most important first."""
+"""Hazards that a report warns of besides the run's own warnings, most important first."""
 
 
 def report_warnings(subject: Subject) -> tuple[str, ...]:
-    """Return the warnings of a report: hazards that are there, then what the run says of itself."""
+    """Return the warnings of a report: hazards of this run first, then the run's own warnings."""
     hazards = [answer_of(subject) for answer_of in ADDED]
     problems = {one.lifetime.problem for one in subject.budget.clients}
     found = (

@@ -172,7 +172,7 @@ def _comparison(subject: Subject, others: Sequence[Subject]) -> Iterator[Block]:
 
 
 def differences(one: Subject, other: Subject) -> list[str]:
-    """Return in what two runs differ so that their epsilons are not comparable."""
+    """Return the differences that make the epsilons of two runs incomparable."""
     pairs = {
         "unit": (one.facts.unit or "none", other.facts.unit or "none"),
         "relation": (_relation(one), _relation(other)),
@@ -499,7 +499,7 @@ def _side_channels(subject: Subject) -> Iterator[str]:
 
 
 def limits_section(subject: Subject) -> Section:
-    """Return what is not protected."""
+    """Return the section about leaks that no epsilon bounds."""
     return Section(
         "limits",
         "What is not protected",
@@ -606,7 +606,7 @@ def _the_rest(subject: Subject) -> Iterator[str]:
 
 
 def composition_section(subject: Subject) -> Section:
-    """Return what is counted together, and what may be done with results for free."""
+    """Return the section about composition and about free post-processing."""
     config = subject.agreed.config
     retries = (
         "An attempt that failed stays charged where anything may have left a client; a new one "

@@ -120,7 +120,7 @@ def _flavour(subject: Subject) -> Iterator[Block]:
 
 
 def _kinds(subject: Subject) -> list[list[LedgerRow]]:
-    """Return the ledger's rows by what they cost; a bound that adapts is one kind."""
+    """Return ledger rows grouped by price; rows that differ in an adaptive bound are one kind."""
     kinds: dict[LedgerRow, list[LedgerRow]] = {}
     for row in subject.rows:
         ratio = float(f"{row.standard_deviation / row.clipping_norm:.11e}")

@@ -77,7 +77,7 @@ class Subject:
 
     @property
     def is_void(self) -> bool:
-        """Whether a claim is made that nobody is protected by, as its noise can be computed."""
+        """Whether the claim protects nobody, because anyone with the seed can compute the noise."""
         return self.facts.claims and self.agreed.config.privacy.noise_source == "seeded"
 
     @property
@@ -167,7 +167,7 @@ class Subject:
         )
 
     def shown(self, pseudonym: str) -> str:
-        """Return a pseudonym, but where it would tell who was drawn."""
+        """Return a pseudonym, or a placeholder if the pseudonym would reveal a secret draw."""
         return "(withheld)" if self.hides_draws else pseudonym
 
     @property
@@ -227,7 +227,7 @@ class Subject:
 
     @property
     def charged_rows(self) -> Sequence[LedgerRow]:
-        """What counts."""
+        """The ledger rows that are charged."""
         return [row for row in self.rows if is_charged(row)]
 
 

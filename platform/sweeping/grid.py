@@ -85,7 +85,7 @@ class Cell:
 
     @property
     def identity(self) -> str:
-        """What its run is found again by."""
+        """The key by which a later sweep finds the run of this cell."""
         return identity(self.run.model_dump(mode="json"), self.code)
 
     def __str__(self) -> str:
@@ -112,7 +112,7 @@ class Grid:
 
     @property
     def digest(self) -> str:
-        """Of what all cells are configured with, in hexadecimal."""
+        """Hexadecimal digest of the identities of all cells."""
         return hashlib.sha256("".join(cell.identity for cell in self.cells).encode()).hexdigest()
 
 
@@ -227,7 +227,7 @@ class _Builder:
 
     def cells(self) -> Iterator[Cell]:
         """Yield all cells, in order."""
-        # With the first value of everything, as a file may lack what the sweep sets.
+        # The first value of every setting, because a file may lack keys that a sweep sets.
         first = [f"{key}={values[0]}" for key, values in self.settings]
         bases = {c: load_config(Path(c), first, self.sources) for c in self.request.configs}
         counts = Counter(base.name for base in bases.values())
@@ -297,7 +297,7 @@ def _own_settings(texts: Sequence[str], axes: Sequence[str]) -> dict[str, list[s
 
 
 def absolute_storage(url: str) -> str:
-    """Return the same database whatever folder a process works in."""
+    """Return the URL with an absolute path, so that it holds in any working folder."""
     prefix, name = "sqlite:///", url.removeprefix("sqlite:///")
     return url if name in (url, "", ":memory:") else f"{prefix}{Path(name).absolute()}"
 

@@ -162,7 +162,7 @@ def serve(connection: Connection, folder: str | None) -> None:
             message = json.loads(connection.recv_bytes())
             answer = answer_cell(message["config"], message["code"], surroundings)
             connection.send_bytes(json.dumps(answer).encode())
-            # What a run leaves behind holds itself alive in circles.
+            # Objects of a run refer to each other in cycles, so only the collector frees them.
             gc.collect()
     except (EOFError, BrokenPipeError):
         return
@@ -171,7 +171,7 @@ def serve(connection: Connection, folder: str | None) -> None:
 def answer_cell(
     tree: dict[str, Any], code: str | None = None, surroundings: Surroundings | None = None
 ) -> dict[str, Any]:
-    """Run a cell, whatever comes of it.
+    """Run a cell; errors become part of the answer.
 
     Args:
         tree: The whole configuration.
@@ -452,7 +452,7 @@ def _start(folder: Path | None) -> _Worker:
     process = multiprocessing.get_context("spawn").Process(
         target=serve, args=(theirs, None if folder is None else str(folder))
     )
-    # A child inherits what is blocked: Ctrl-C while it imports would print a trace.
+    # The child inherits blocked signals. Ctrl-C during its imports would otherwise print a trace.
     blocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         with _one_thread():
@@ -465,7 +465,7 @@ def _start(folder: Path | None) -> _Worker:
 
 @contextmanager
 def _one_thread() -> Iterator[None]:
-    """Set what children read when they import numpy, before any configuration."""
+    """Limit numpy's threads in child processes: they read these variables at import."""
     before = {name: os.environ.get(name) for name in THREAD_VARIABLES}
     os.environ.update(dict.fromkeys(THREAD_VARIABLES, "1"))
     try:

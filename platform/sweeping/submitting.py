@@ -116,11 +116,11 @@ class DaskJob:
         return self.folder / "stderr"
 
     def done(self) -> bool:
-        """Return whether it has ended; what it returned is never asked for."""
+        """Return whether the task has ended. Nobody reads its return value."""
         return bool(self.future.done())
 
     def cancel(self) -> None:
-        """Take it out of the queue; what has started goes on until it ends, or its time does."""
+        """Take the task out of the queue; a started command goes on until it ends or times out."""
         self.future.cancel(force=True)
 
 

@@ -294,7 +294,7 @@ def _with_best(rows: Sequence[Row]) -> Iterator[Row]:
 
 
 def _shown(number: Number) -> float | None:
-    """Return the mean in percent as it is printed, so that what looks equal counts as equal."""
+    """Return the mean in percent as printed, so that means that look equal count as equal."""
     return None if number.spread is None else round(100 * number.spread.mean, 2)
 
 
@@ -329,7 +329,7 @@ def _selected(records: Sequence[Record], selection: str) -> str:
 
 
 def _privacy_words(records: Sequence[Record]) -> str:
-    """Return what the epsilons are about and count on, in words."""
+    """Return the unit, mechanism and assumptions of the epsilons, in words."""
     of = [record.privacy for record in records if record.privacy.get("unit")]
     if not of:
         return "none"
