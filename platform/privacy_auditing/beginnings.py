@@ -166,17 +166,8 @@ class FolderAudit(Game):
     folders: int
 
 
-@dataclass(frozen=True)
-class _Played:
-    """What came of two clients' folders.
-
-    Attributes:
-        records: What each client holds, and on which side.
-        seen: What is seen of each client.
-    """
-
-    records: Mapping[str, Records]
-    seen: tuple[Seen, ...]
+_Played = tuple[Mapping[str, Records], tuple[Seen, ...]]
+"""The records that each of two clients holds, and on which side; the round seen of each."""
 
 
 def audit_folders(game: FailureGame) -> FolderAudit:
@@ -229,7 +220,7 @@ def _play(game: FailureGame, place: Path, content: Content) -> _Played:
         backbone = frozen_model(config.task.model, learning.device)
         encoders = plain_encoders(backbone, method.pixel_size)
         train, _ = deal_examples(data, method, encoders, config.evaluation.protocol)
-        return _Played(records_of(config, data), tuple(_sent(game, tuple(train.values()))))
+        return records_of(config, data), tuple(_sent(game, tuple(train.values())))
 
 
 def _sent(game: FailureGame, data: tuple[Examples, ...]) -> Iterator[Seen]:
@@ -270,12 +261,12 @@ def _reading(game: FailureGame, root: Path, names: Path) -> RunConfig:
 
 def _problems(before: _Played, now: _Played, changes: int | None) -> Iterator[str]:
     """Yield a sentence for each observation that depends on a folder and must not."""
-    moved = differing(before.records, now.records)
+    (records, (own, other)), (records_now, (own_now, other_now)) = before, now
+    moved = differing(records, records_now)
     if moved.keys() - {CLIENTS[0]}:
         yield "another client has other records"
     if changes is not None and moved.get(CLIENTS[0], Records()).total() != changes:
         yield "the side of another image changes"
-    (own, other), (own_now, other_now) = before.seen, now.seen
     if own.facts != own_now.facts or other.facts != other_now.facts:
         yield "clients are told apart by what is not noised"
     if not np.array_equal(_numbers(other), _numbers(other_now)):
