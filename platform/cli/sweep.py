@@ -34,7 +34,7 @@ from platform.sweeping.running import Outcome, only_sweep_in, run_cells
 from platform.sweeping.submitting import cluster_of, database_name, submit_cells
 from platform.sweeping.tables import Table, announce, document, plain_rows, publish
 from platform.sweeping.tidy import BEST, LAST, record_of
-from storage.address import shown
+from storage.homes import shown
 
 OUTPUTS = Path("sweeps")
 CELLS = "cells"
