@@ -207,9 +207,5 @@ def has_consensus(state: Arrays) -> bool:
 
 
 def build(config: Config, task: Task) -> Method:
-    """Build the method.
-
-    Raises:
-        BackboneError: If the network needs a CLIP model and the task has none.
-    """
+    """Build the method."""
     return DBE.built(config, task)

@@ -159,9 +159,5 @@ def prefixed(network: Arrays) -> dict[str, NDArray[Any]]:
 
 
 def build(config: Config, task: Task) -> Method:
-    """Build the method.
-
-    Raises:
-        BackboneError: If the network needs a CLIP model and the task has none.
-    """
+    """Build the method."""
     return replace(Ditto.built(config, task), is_decoupled=task.decoupled)

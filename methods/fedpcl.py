@@ -129,9 +129,5 @@ class FedPCL(TableMethod):
 
 
 def build(config: Config, task: Task) -> Method:
-    """Build the method.
-
-    Raises:
-        BackboneError: If the network needs a CLIP model and the task has none.
-    """
+    """Build the method."""
     return FedPCL.built(config, task)

@@ -121,9 +121,5 @@ class FedProto(TableMethod):
 
 
 def build(config: Config, task: Task) -> Method:
-    """Build the method.
-
-    Raises:
-        BackboneError: If the network needs a CLIP model and the task has none.
-    """
+    """Build the method."""
     return FedProto.built(config, task)

@@ -36,6 +36,7 @@ from numpy.typing import NDArray
 
 from methods import dbe, fedbabu, fedcp, fedgh, fedper, fedrep, fedrod, gpfl, lg_fedavg
 from methods.errors import MethodError
+from methods.interface.defaults import OverMethod
 from methods.interface.method import (
     Arrays,
     ClientView,
@@ -48,7 +49,6 @@ from methods.interface.method import (
     Task,
     Trainer,
 )
-from methods.interface.over import OverMethod
 from methods.networks.layers import specs
 from methods.networks.method import BatchObjective, ModularMethod
 from methods.networks.mixture import GATE, Gate, GateConfig, Mixture, stacked

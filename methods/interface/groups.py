@@ -39,6 +39,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from methods.errors import MethodError
+from methods.interface.defaults import OverMethod
 from methods.interface.method import (
     Aggregate,
     Arrays,
@@ -52,7 +53,6 @@ from methods.interface.method import (
     Trainer,
     Weighting,
 )
-from methods.interface.over import OverMethod
 from methods.interface.subspace import Spec, flat, length, shaped
 
 CROWDED: Final = 2.0

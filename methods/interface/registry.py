@@ -260,7 +260,11 @@ def files_in(folder: Path) -> Iterator[FileInFolder]:
     """
     if not folder.is_dir():
         raise BrokenMethod(f"--methods: {str(folder)!r} is no folder; valid: a folder of methods")
-    found = [path for path in sorted(folder.glob("*.py")) if _is_method(path.stem)]
+    found = [
+        path
+        for path in sorted(folder.glob("*.py"))
+        if not path.stem.startswith(("_", "test_")) and path.stem != "conftest"
+    ]
     if not found:
         raise BrokenMethod(f"--methods: {str(folder)!r} holds no method; valid: files NAME.py")
     for path in found:
@@ -272,10 +276,6 @@ def files_in(folder: Path) -> Iterator[FileInFolder]:
             yield FileInFolder(path.stem, path, path.read_bytes())
         except OSError as error:
             raise _broken(f"--methods file {str(path)!r}", error) from error
-
-
-def _is_method(stem: str) -> bool:
-    return not stem.startswith(("_", "test_")) and stem != "conftest"
 
 
 def _broken(what: str, error: BaseException) -> MethodError:
