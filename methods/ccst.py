@@ -254,7 +254,7 @@ def styled(found: Tensor, mean: Tensor, deviation: Tensor, is_own: Tensor) -> Te
 
 
 def serving(config: Config, clients: int) -> PoolPolicy:
-    """Return how the pool is used, whatever an entry holds; known before anything is built."""
+    """Return how the pool is used, without an entry's tensors; known before anything is built."""
     return PoolPolicy({}, clients, select="all", fixed=True, when="before")
 
 

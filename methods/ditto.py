@@ -146,7 +146,7 @@ class Ditto(FedAvg):
         return self.tensors(self.model_of(view))
 
     def whole_model_of(self, view: ClientView) -> dict[str, NDArray[Any]]:
-        """Return arrays of the personal network; of the global one while there is none."""
+        """Return arrays of the personal network; of the global one before the first fit."""
         return {
             name: view.personal.get(OWN + name, value)
             for name, value in self.model_of(view).items()

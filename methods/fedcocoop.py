@@ -113,7 +113,7 @@ class ConditionalObjective:
     encoder_parameters: frozenset[str] = frozenset()
 
     def encode(self, parameters: Parameters) -> Parameters:
-        """Nothing."""
+        """Return nothing: all of it sees the batch."""
         return {}
 
     def logits(self, parameters: Parameters, images: Tensor) -> Tensor:

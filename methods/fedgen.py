@@ -358,7 +358,7 @@ def trust_of(shares: NDArray[Any]) -> NDArray[np.float64]:
 
     From shares (K, C).
 
-    A class that nobody has is everybody's alike.
+    A class without examples counts alike for all clients.
     """
     return np.stack([distribution(column) for column in shares.T], axis=1)
 

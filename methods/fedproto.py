@@ -86,7 +86,7 @@ class FedProto(TableMethod):
         return supervised + weight * parameters[KNOWN][labels] * distances
 
     def cross_entropies(self, parameters: Parameters, batch: Parameters) -> Tensor:
-        """Return cross-entropy of the head, (B,), whatever predicts."""
+        """Return cross-entropy of the head, (B,), also where prototypes predict."""
         logits = linear(parameters, HEAD, self.features(parameters, batch))
         return functional.cross_entropy(logits, batch["labels"], reduction="none")
 

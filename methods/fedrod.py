@@ -70,7 +70,7 @@ class FedRoD(ModularMethod):
 
     @property
     def learns_one_class(self) -> bool:
-        """Not by the balanced softmax: over a single class it is one, whatever is shared."""
+        """Not by the balanced softmax: over a single class it is always one."""
         return self.config.generic_loss == "cross_entropy"
 
     @property

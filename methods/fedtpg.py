@@ -136,7 +136,7 @@ class FedTPG(AveragedMethod):
 
     @property
     def learns_one_class(self) -> bool:
-        """Not over a client's own classes: of a single one the loss is zero, whatever the net."""
+        """Not over a client's own classes: the loss of a single class is always zero."""
         return self.config.names == "all"
 
     def shared_spec(self) -> Mapping[str, TensorSpec]:

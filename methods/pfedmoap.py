@@ -455,7 +455,7 @@ class PFedMoAP(PromptMethod):
 
 
 def serving(config: Config, clients: int) -> PoolPolicy:
-    """Return how the pool is used, whatever an entry holds; known before anything is built."""
+    """Return how the pool is used, without an entry's tensors; known before anything is built."""
     return PoolPolicy({}, config.experts, config.select)
 
 

@@ -232,7 +232,7 @@ def without_gate(personal: Arrays) -> dict[str, NDArray[Any]]:
 
 
 def serving(config: Config, clients: int) -> PoolPolicy:
-    """Return how the pool is used, whatever an entry holds; known before anything is built."""
+    """Return how the pool is used, without an entry's tensors; known before anything is built."""
     return PoolPolicy({}, clients, select="all", exclude_self=False, minimum=2, fixed=True)
 
 

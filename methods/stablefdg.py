@@ -402,7 +402,7 @@ def _one_after_the_other(first: Change, then: Change | None) -> Callable[[Tensor
 
 
 def serving(config: Config, clients: int) -> PoolPolicy:
-    """Return how the pool is used, whatever an entry holds; known before anything is built."""
+    """Return how the pool is used, without an entry's tensors; known before anything is built."""
     return PoolPolicy({}, 1, select="random")
 
 

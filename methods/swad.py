@@ -92,9 +92,9 @@ class Counts:
     """How often each segment counts, the first segment first.
 
     Attributes:
-        settled: By what is known so far, whatever follows.
+        settled: By what is known so far; later losses change none of it.
         final: If training ended now; all zero where the copy of `first` is the result.
-        first: The valley's first segment, None as long as there is none.
+        first: The valley's first segment, None before the valley begins.
     """
 
     settled: tuple[int, ...]

@@ -150,7 +150,7 @@ class TripObjective:
     encoder_parameters: frozenset[str] = frozenset()
 
     def encode(self, parameters: Parameters) -> Parameters:
-        """Nothing."""
+        """Return nothing: all of it sees the batch."""
         return {}
 
     def losses(self, parameters: Parameters, encoded: Parameters, batch: Parameters) -> Tensor:

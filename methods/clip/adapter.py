@@ -55,7 +55,7 @@ def architecture_of(model: nn.Module) -> list[tuple[str, str, str, dict[str, Set
 
 
 def _settings(module: nn.Module) -> dict[str, Setting]:
-    # Not what loading and running change, and what is not in the forward pass.
+    # Loading and running change the first two, which are no part of the forward pass.
     passing = {"training", "grad_checkpointing"}
     return {
         name: value

@@ -77,15 +77,15 @@ class MethodDefaults:
 
     @property
     def has_public_jacobian(self) -> bool:
-        """There is none."""
+        """No Jacobian is known."""
         return False
 
     def public_jacobian(self, broadcast: Arrays) -> NDArray[np.float64] | None:
-        """There is none."""
+        """Return None: no Jacobian is known."""
         return None
 
     def public_gradients(self, broadcast: Arrays, public: Examples) -> NDArray[np.float64] | None:
-        """There are none that are known."""
+        """Return None: no gradients are known."""
         return None
 
     def prepare(self, arrays: Arrays) -> Arrays:
@@ -93,7 +93,7 @@ class MethodDefaults:
         return arrays
 
     def shared_spec(self) -> Mapping[str, TensorSpec]:
-        """Nothing is shared."""
+        """Return no tensors: nothing is shared."""
         return {}
 
     def pool_policy(self) -> PoolPolicy | None:
@@ -107,7 +107,7 @@ class MethodDefaults:
     def init_client(
         self, shared_rng: np.random.Generator, client_rng: np.random.Generator
     ) -> Arrays:
-        """Nothing personal."""
+        """Return no personal state."""
         return {}
 
     def broadcast(self, state: Arrays, client: str | None = None) -> Arrays:
@@ -117,13 +117,13 @@ class MethodDefaults:
     def server_update(
         self, state: Arrays, aggregate: Aggregate, pool: Sequence[Arrays], rng: np.random.Generator
     ) -> Arrays:
-        """Nothing to update."""
+        """Return the state as it is."""
         return state
 
     def contribute(
         self, view: ClientView, data: Examples, trainer: Trainer, rng: np.random.Generator
     ) -> LocalResult:
-        """Nothing: there is no pool that is made once."""
+        """Return nothing: the method has no pool that is made once."""
         return LocalResult({}, None, view.personal)
 
     def personalise(
@@ -135,7 +135,7 @@ class MethodDefaults:
     def expert_weights(
         self, view: ClientView, batch: Arrays, classes: Sequence[str]
     ) -> NDArray[np.float32] | None:
-        """There are no experts."""
+        """Return None: the method has no experts."""
         return None
 
 

@@ -1,6 +1,6 @@
 """A public subspace: uploads, clipping, noise and sums in a few directions that are known to all.
 
-Noise of standard deviation s on each of d coordinates has norm s sqrt(d), whatever the update's. In
+Noise of standard deviation s on each of d coordinates has norm s sqrt(d) beside any update. In
 k directions it has s sqrt(k), and of the update what lies in them stays. So k directions that hold
 most of an update raise its signal to noise by up to sqrt(d / k) (projected DP-SGD: Zhou et al.
 2021, "Bypassing the Ambient Dimension", ICLR; Yu et al. 2021, "Do Not Let Privacy Overbill
@@ -451,7 +451,7 @@ def in_subspace(
 
 
 def subspace_of(method: Method) -> InSubspace | None:
-    """Return the subspace that a method's uploads live in, around whatever else; None without."""
+    """Return the subspace that a method's uploads live in, under any wrappers; None without."""
     while isinstance(method, OverMethod):
         if isinstance(method, InSubspace):
             return method

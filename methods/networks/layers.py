@@ -1,6 +1,6 @@
 """Layers as names, shapes and starts: a part of a network is a mapping of names to layers.
 
-A part can be shared, personal, or a module of an expert pool; whoever decides that needs names and
+A part can be shared, personal, or a module of an expert pool; that decision needs names and
 shapes only. Values are arrays by name, so a network has no state of its own.
 
 Layer normalisation (Ba et al. 2016) takes each row by its own mean and variance, none of a batch.

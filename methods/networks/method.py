@@ -64,7 +64,7 @@ class BatchObjective:
     encoder_parameters: frozenset[str] = frozenset()
 
     def encode(self, parameters: Parameters) -> Parameters:
-        """Nothing."""
+        """Return nothing: all of it sees the batch."""
         return {}
 
     def losses(self, parameters: Parameters, encoded: Parameters, batch: Parameters) -> Tensor:

@@ -157,7 +157,7 @@ def cluster(products: Floats, seats: Ints, rules: Rules) -> Clusters:
 def farthest_first(products: Floats, clusters: int) -> Ints:
     """Return seats far from one another.
 
-    The longest token, then whatever is farthest from all before.
+    The first is the longest token, each further one the farthest from all before.
 
     Args:
         products: G of each image, (n, T, T).
@@ -381,7 +381,7 @@ class StaticRouter:
         return {}
 
     def init(self, rng: np.random.Generator) -> dict[str, NDArray[np.float32]]:
-        """Nothing."""
+        """Return no parameters."""
         return {}
 
     def shares(self, parameters: Parameters, batch: Parameters, *, training: bool) -> Tensor:
@@ -436,7 +436,7 @@ class LearnedRouter:
         """Return switch Transformer's Eq. 4 over an image's tokens: M sum_e f_e P_e.
 
         f_e is the fraction of tokens that expert e is first choice of, P_e their mean share. There
-        is none for whole images: the fractions of a batch would tie its examples together.
+        is no such loss for whole images: the fractions of a batch would tie its examples together.
         """
         if self.source == "features" or self.balance_weight == 0:
             return torch.zeros_like(batch["features"][:, 0])
@@ -491,7 +491,7 @@ class RandomRouter:
         return {}
 
     def init(self, rng: np.random.Generator) -> dict[str, NDArray[np.float32]]:
-        """Nothing."""
+        """Return no parameters."""
         return {}
 
     def shares(self, parameters: Parameters, batch: Parameters, *, training: bool) -> Tensor:
