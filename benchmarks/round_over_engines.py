@@ -52,7 +52,7 @@ from privacy.secure_aggregation import Enrolment
 
 VALUES = sized(65_536, 64)
 CLASSES = ("circle", "square")
-ENGINES = ("local", "nvflare", "nvflare-grpc", "flower")
+ENGINES = ("local", "nvflare", "flower")
 OWN, ALL = "coordinator", "round"
 """What is left of a round beside its waits, and all of it."""
 CONFIG = """

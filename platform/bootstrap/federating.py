@@ -14,9 +14,9 @@ from platform.bootstrap.planning import plan_terms
 from platform.bootstrap.recording import new_run_id, record_run
 from platform.bootstrap.surroundings import Surroundings
 from platform.config import RunConfig, StorageConfig
-from platform.config.federation_section import FederationConfig
-from platform.config.identity import code_of
-from platform.config.void_rules import void_settings
+from platform.config.rules import void_settings
+from platform.config.run import code_of
+from platform.config.sections import FederationConfig
 from platform.data.loading import TaskData, task_without_images
 from platform.data.preparing import frozen_model, is_public
 from platform.disk.files import require_free

@@ -11,7 +11,7 @@ from platform.bootstrap.surroundings import Surroundings
 from platform.config import (
     RunConfig,
 )
-from platform.config.void_rules import void_settings
+from platform.config.rules import void_settings
 from platform.data.cache import cache_folder
 from platform.data.loading import TaskData, load_task_data
 from platform.data.preparing import (

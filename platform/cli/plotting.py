@@ -13,7 +13,7 @@ from platform.cli.datasets import title_of
 from platform.cli.drawing_holdings import HoldingsPicture
 from platform.cli.output import console, print_json
 from platform.config import RunConfig
-from platform.config.federation_rules import HELD
+from platform.config.rules import HELD
 from platform.data.loading import holdings, load_task_data
 from platform.errors import ConfigError, UnknownRun, listed
 from platform.results.comparisons import sweep_pictures

@@ -20,7 +20,7 @@ from platform.cli.output import print_json
 from platform.cli.reporting import print_summary
 from platform.cli.watching import ScreenObserver
 from platform.config import RunConfig, StorageConfig, load_config, parse_config
-from platform.config.federation_section import FederationConfig
+from platform.config.sections import FederationConfig
 from platform.disk.opening import open_storage
 from platform.errors import ConfigError
 from platform.experiment.conducting import Conducted, conduct

@@ -14,7 +14,7 @@ from typing import Final
 
 import numpy as np
 
-from platform.config.federation_rules import HELD
+from platform.config.rules import HELD
 from platform.data.catalogue import Hints
 from platform.data.dataset import Dataset, ImageFiles, image_digests
 from platform.data.loaders._files import image_split

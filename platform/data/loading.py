@@ -16,8 +16,8 @@ from typing import Any
 
 import numpy as np
 
-from platform.config.federation_rules import HELD
 from platform.config.randomness import key_of, stream
+from platform.config.rules import HELD
 from platform.config.run import RunConfig
 from platform.config.sections import TaskConfig
 from platform.data.catalogue import DataRequest, Draws, Hints, dataset_info, load_dataset, user_path

@@ -16,7 +16,7 @@ import yaml
 
 from methods import Method, Registry
 from platform.config import RunConfig
-from platform.config.plain_yaml import read_yaml, yaml_problem
+from platform.config.files import read_yaml, yaml_problem
 from platform.config.randomness import stream
 from platform.errors import ConfigError, RunStopped
 from platform.experiment.method_building import options_of_others

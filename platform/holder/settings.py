@@ -22,10 +22,8 @@ from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo, mod
 
 from methods import Registry
 from platform.config import read_mapping, validated
-from platform.config.bounds import Clients, Positive, Threads
-from platform.config.federation_section import ClientName
 from platform.config.files import is_file
-from platform.config.sections import Layout, Section
+from platform.config.sections import ClientName, Clients, Layout, Positive, Section, Threads
 from platform.data.catalogue import Hints
 from platform.errors import ConfigError
 from platform.mechanisms import BUILT_IN

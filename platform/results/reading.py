@@ -10,14 +10,14 @@ from typing import Final
 
 from platform.agreement import Agreed, require_agreement, stored_tree
 from platform.agreement.statements import stated_document
-from platform.config.identity import code_of, identity
+from platform.config.run import code_of, identity
 from platform.disk.opening import is_there, open_existing, run_folder
 from platform.errors import UnknownRun, listed
 from platform.results.numbers import RunNumbers
 from platform.results.sweeps import SweepCell, read_sweep
 from platform.rounds.audit_trail import parsed_detail
 from storage import Database
-from storage.address import PREFIX
+from storage.homes import PREFIX
 
 LATEST: Final = "latest"
 

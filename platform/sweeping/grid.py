@@ -16,7 +16,7 @@ from typing import Final
 
 from methods import Registry
 from platform.config import RunConfig, Sources, StorageConfig, load_config
-from platform.config.identity import code_of, identity
+from platform.config.run import code_of, identity
 from platform.errors import ConfigError
 from platform.experiment.method_building import validate_options
 from platform.experiment.method_origins import origin_document

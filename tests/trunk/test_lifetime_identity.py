@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from platform.config.federation_rules import HELD
+from platform.config.rules import HELD
 from platform.data.catalogue import dataset_infos
 from platform.experiment.finishing import execute
 from platform.protection.charging import FILELESS, Source

@@ -29,7 +29,7 @@ from platform.cli.schemas.shapes import (
     record,
 )
 from platform.config import RunConfig
-from platform.config.keys import Key
+from platform.config.run import Key
 from platform.data.catalogue import DatasetInfo
 from platform.errors import ConfigError, listed
 from platform.holder.checking import Check

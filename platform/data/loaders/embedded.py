@@ -29,7 +29,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from platform.config.federation_rules import HELD
+from platform.config.rules import HELD
 from platform.data.catalogue import DataRequest, DatasetInfo
 from platform.data.dataset import Dataset, Indices, Split
 from platform.data.homonyms import BY_CLIENT, BY_STYLE, SENSES, homonyms_dataset, senses_of_styles
