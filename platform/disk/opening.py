@@ -12,8 +12,8 @@ from pathlib import Path
 from platform.disk.log_files import keep_head
 from platform.errors import ConfigError, UnknownRun
 from storage import CheckpointError, Database, InvalidRecordError, UnitOfWork, open_database
-from storage.address import file_of, shown
 from storage.files import make_folder
+from storage.homes import file_of, shown
 
 
 def open_storage(url: str) -> Database:

@@ -54,7 +54,7 @@ from privacy.transparency import (
     read_note,
 )
 from storage import ClientIdentity, ClientStore, KeptReceipt, LedgerRow, Receipted, SeenLog
-from storage.leaf_data import CHARGE_PREFIX, SETTLED_PREFIX, charge_data, sealed_data
+from storage.leaves import CHARGE_PREFIX, SETTLED_PREFIX, charge_data, sealed_data
 from storage.ledger import ledger_key
 from storage.merkle import is_consistent, leaf_hash, root_from_inclusion
 

@@ -14,7 +14,7 @@ from platform.config import RunConfig
 from platform.errors import ConfigError
 from privacy import CalibrationError
 from privacy.secure_aggregation import RoundParameters, plan
-from privacy.secure_aggregation.planning import active_threshold
+from privacy.secure_aggregation.parameters import active_threshold
 
 
 @dataclass(frozen=True, kw_only=True)
