@@ -37,7 +37,7 @@ from platform.experiment.void_options import void_options
 from platform.parties.identities import enrolment_of, fingerprint_of
 from platform.protection.building import void_pool
 from platform.relay.hub import Hub, HubTransport, Told
-from platform.rounds.leaving import Farewells, departures, joined
+from platform.rounds.leaving import LeavingTransport, joined, left_clients
 from platform.rounds.observing import Observer
 from platform.rounds.receipts import Courier
 from platform.rounds.roll import Door
@@ -233,7 +233,7 @@ def _assembled(
     section = section_of(terms.config)
     enrolled = enrolment_of(terms.config, terms.protection.terms)
     roll = _known_roll(records, run_id, section, enrolled)
-    through = Farewells(
+    through = LeavingTransport(
         transport=transport, run_id=run_id, roll=roll, known=enrolled, records=records
     )
     offer = Offer(Envelope(run_id, 0, 0), offered(terms.config), facts)
@@ -274,7 +274,7 @@ def _known_roll(
     named = section.clients
     with records.read() as uow:
         pseudonyms = joined(uow, run_id, named)
-        left = {gone.client for gone in departures(uow, run_id, named)}
+        left = {gone.client for gone in left_clients(uow, run_id, named)}
     members = {} if enrolled is None else enrolled.members
     keys = {name: members[name].current for name in named if name in members}
     return Roll(

@@ -18,10 +18,10 @@ from platform.errors import ConfigError, ProtocolError
 from platform.experiment.resuming import require_same_enrolment
 from platform.parties.identities import fingerprint_of, read_enrolment
 from platform.rounds.leaving import (
-    Departure,
-    departures,
+    LeftClient,
     joined,
-    record_departure,
+    left_clients,
+    record_leaving,
     verify_statement,
 )
 from platform.wire.outside_rounds import Left, decode_left
@@ -31,7 +31,7 @@ from storage import Database
 
 def remove_client(
     run_id: str, url: str, client: str, *, statement: Path | None, surroundings: Surroundings
-) -> Departure:
+) -> LeftClient:
     """Note that a client takes part in a run no more, and erase what may have its entries in it.
 
     Args:
@@ -70,9 +70,9 @@ def _remove(
     *,
     said: Left | None,
     known: Enrolment | None,
-) -> Departure:
+) -> LeftClient:
     with transaction(database) as uow:
-        if any(gone.client == client for gone in departures(uow, run_id, clients)):
+        if any(gone.client == client for gone in left_clients(uow, run_id, clients)):
             raise ConfigError(f"CLIENT: {client!r} takes part in run {run_id} no more already")
         pseudonym = joined(uow, run_id, clients).get(client)
         if said is not None:
@@ -82,8 +82,8 @@ def _remove(
                 raise ConfigError(
                     f"--statement: {error}; valid is what {client} wrote when it left run {run_id}"
                 ) from error
-        record_departure(uow, run_id, clients, client, pseudonym=pseudonym, statement=said)
-        return departures(uow, run_id, clients)[-1]
+        record_leaving(uow, run_id, clients, client, pseudonym=pseudonym, statement=said)
+        return left_clients(uow, run_id, clients)[-1]
 
 
 def _enrolment(config: RunConfig, run_id: str, started: str | None) -> Enrolment | None:

@@ -12,7 +12,7 @@ from platform.cli.watching import heading, round_line
 from platform.config.rules import HELD
 from platform.experiment.canary_notes import canary_warnings, lower_text
 from platform.experiment.optimisers import optimizer_words
-from platform.reports.warnings import claim_warnings, unfinished_words
+from platform.reports.hazards import claim_warnings, unfinished_words
 from platform.rounds.documents import in_rounds
 
 HEADLINES: Final = {

@@ -14,7 +14,7 @@ from platform.experiment.canary_notes import canary_notes, canary_warnings
 from platform.experiment.selection import best_on_validation
 from platform.mechanisms import Circumstances
 from platform.rounds.documents import has_collection
-from platform.rounds.leaving import LEFT, departures
+from platform.rounds.leaving import LEFT, left_clients
 from platform.rounds.run import Run
 
 OF_RUN: Final = "the run "
@@ -97,7 +97,7 @@ def _restored(run: Run) -> Iterator[str]:
 def _departed(run: Run) -> Iterator[str]:
     clients = run.roll.clients
     with run.records.read() as uow:
-        found = departures(uow, run.run_id, clients)
+        found = left_clients(uow, run.run_id, clients)
     for gone in found:
         what = "left for good" if gone.action == LEFT else "was removed by the operator"
         name = "never charged" if gone.pseudonym is None else gone.pseudonym

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from platform.bootstrap import plan_run
-from platform.contract.plans import a_plan
+from platform.contract.driving import a_plan
 from platform.errors import ConfigError, ProtocolError
 from platform.experiment.finishing import execute
 from platform.experiment.simulation import Simulation

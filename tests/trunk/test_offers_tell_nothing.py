@@ -25,7 +25,7 @@ from platform.bootstrap.joining import host_of, serve_holder
 from platform.config import parse_config
 from platform.errors import ConfigError
 from platform.holder.settings import HolderSettings, load_holder
-from platform.privacy_auditing.offers import audit_offers, hostile_offers
+from platform.privacy_auditing.beginnings import audit_offers, hostile_offers
 from platform.wire.codec import Envelope, decode_frame
 from platform.wire.messages import (
     Assignment,
