@@ -223,8 +223,8 @@ def make_backup(file: Path, build: Build, may_hold: MayHold) -> Manifest:
 
     Args:
         file: The backup; nothing may be there.
-        build: Fills an empty folder with copies that it has examined; returns what is to be said of
-            them, and which is which member.
+        build: Fills an empty folder with copies that it has examined; returns their manifest and
+            the members by name.
         may_hold: Whether a member may have this name.
 
     Raises:
@@ -262,7 +262,7 @@ def restore_backup(
         may_hold: Whether a member may have this name.
 
     Raises:
-        ConfigError: If the folder holds anything, or the backup is none that is whole.
+        ConfigError: If the folder holds anything, or the backup is not whole.
         StorageFull: If it cannot be written; nothing is left of it.
     """
     folder = folder.absolute()

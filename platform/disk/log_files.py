@@ -97,7 +97,7 @@ def existing_signer(database: Path) -> NoteSigner:
     """Return what signs the heads of a database's log, which has signed some.
 
     Raises:
-        ConfigError: There is no key beside the database, or the file of the key is none.
+        ConfigError: There is no key beside the database, or its file holds no key.
     """
     path = key_file(database)
     try:
@@ -128,7 +128,7 @@ def change_key(database: Path) -> NoteKey:
     the next process that signs puts the new key in its place.
 
     Raises:
-        ConfigError: There is no key yet, or its file is none.
+        ConfigError: There is no key yet, or its file holds no key.
         Unwritable: Something cannot be written.
     """
     old = existing_signer(database)
@@ -191,7 +191,7 @@ def kept_notes(database: Path) -> Iterator[tuple[int, SignedNote]]:
     The last line may lack its end, where a process was killed or a disk was full; that is no head.
 
     Raises:
-        Authentication: A line is none that we write.
+        Authentication: A line is not one that we write.
     """
     path = heads_file(database)
     for number, line in enumerate(_lines(path), 1):
@@ -215,7 +215,7 @@ class KeptChanges:
         """Return all changes that there are by now, oldest first.
 
         Raises:
-            Authentication: A line is none that we write.
+            Authentication: A line is not one that we write.
         """
         path = heads_file(self.database)
         for line in _lines(path, self._bytes):
@@ -314,7 +314,7 @@ def copy_heads(database: Path, size: int, target: Path) -> int:
     """Copy what was kept when a log had at most so many leaves, and return the number of lines.
 
     Raises:
-        Authentication: A line is none that we write.
+        Authentication: A line is not one that we write.
         Unwritable: The copy cannot be written.
     """
     lines = []
@@ -369,7 +369,7 @@ def _write_key(path: Path, signer: NoteSigner) -> bool:
         try:
             with written(part) as file:
                 file.write(_encoded(signer))
-            # A link does not replace what is there.
+            # A link does not replace an existing file.
             os.link(part, path)
         except FileExistsError:
             return False
@@ -410,7 +410,7 @@ def rows_digest(rows: Iterable[LedgerRow], *, with_status: bool) -> str:
 
     Args:
         rows: The rows.
-        with_status: Whether what became of them is part of it; what was reserved stays the same.
+        with_status: Whether the status is part of the digest; without it a row keeps its digest.
     """
     lines = []
     for row in rows:

@@ -176,7 +176,7 @@ class Spending:
         mechanisms: Names of those that were charged for.
         releases: How often something left the client, or may have.
         epsilon: At the holder's delta; infinite without noise, None where nobody can price it.
-        problem: Why nobody can; None where there is a number.
+        problem: Why nobody can price it; None where there is a number.
         limit: The holder's own; None without.
     """
 

@@ -69,7 +69,7 @@ class Host(Generic[Own]):
         join: Makes the client of a run that was accepted, when the run first asks something of it;
             raises as `consider` does where limits were tightened since, and never for the images.
         tell: Told of offers that were accepted or declined, for the log.
-        erase: Erases what is in the client's store of a run that was left, but for its charges.
+        erase: Erases a run that was left from the client's store, except its charges.
     """
 
     folder: Path
@@ -95,7 +95,7 @@ class Host(Generic[Own]):
         try:
             reply = self._answer(kind, run_id, message)
         finally:
-            # The owner may have left meanwhile, in another process: what was written is erased.
+            # The owner may have left meanwhile in another process: new writes are erased, too.
             farewell = self._farewell(run_id)
         return reply if farewell is None else farewell
 
@@ -177,7 +177,7 @@ class Host(Generic[Own]):
             # It may name this machine's files.
             self.tell(f"run {run_id}: {error}")
             return (UNFIT,)
-        # Only now: what is kept was accepted.
+        # Only accepted offers are kept.
         self._keeping.keep(run_id, "offer", encode_offer(offer))
         return ()
 
@@ -242,7 +242,7 @@ class Serving:
                         self._accept(sock, ended)
             finally:
                 self.path.unlink(missing_ok=True)
-                # Whoever is at work ends its transaction first.
+                # A thread that is answering ends its transaction first.
                 self._one.acquire()
 
     def _accept(self, sock: socket.socket, ended: threading.Event) -> None:

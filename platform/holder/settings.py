@@ -4,10 +4,9 @@ One YAML file on the holder's own machine, read like a run's configuration: plai
 tree of sections, unknown keys refused. No coordinator ever sees it. Paths that are not absolute
 count from the file's own folder.
 
-Who the data holder is against a coordinator that may lie: its own key, enrolled under its name.
-
-The key was made on this machine and stays on it. A file that others may read is no secret, so it is
-refused before anything is signed with it.
+Against a coordinator that may lie, the holder has its own key, enrolled under its name. The key was
+made on this machine and stays on it. A file that others may read is no secret, so the holder
+refuses it before it signs anything with it.
 """
 
 from __future__ import annotations
@@ -36,6 +35,7 @@ FOLDER: Final = "folder"
 """Under which name a validation is given the folder of the settings' file."""
 STORE: Final = "client.db"
 SOCKET: Final = "client.sock"
+OTHERS: Final = stat.S_IRWXG | stat.S_IRWXO
 
 
 def _placed(value: Any, info: ValidationInfo) -> Path:
@@ -204,17 +204,6 @@ def _problems(settings: HolderSettings) -> Iterator[str]:
         if settings.enrolment is None:
             absent, given = given, absent
         yield f"{absent}: is missing and {given} is given; valid: both, or neither"
-    yield from _limit_problems(settings)
-    # Links are followed, and a path that leads nowhere yet is as good as any.
-    root, storage = map(os.path.realpath, (settings.data.root, settings.storage))
-    if Path(storage).is_relative_to(root):
-        yield (
-            f"storage: {str(settings.storage)!r} lies in data.root, where only images belong; "
-            "valid: a folder outside of it"
-        )
-
-
-def _limit_problems(settings: HolderSettings) -> Iterator[str]:
     limits = settings.limits
     if limits.adversary == "active" and settings.identity is None:
         yield (
@@ -229,9 +218,13 @@ def _limit_problems(settings: HolderSettings) -> Iterator[str]:
                 f"limits.mechanisms: {bare[0]!r} spends an infinite epsilon, and limits.{key} is "
                 f"{limit:g}; valid: without {bare[0]}, or limits.{key}: null"
             )
-
-
-OTHERS: Final = stat.S_IRWXG | stat.S_IRWXO
+    # Links are followed, and a path that leads nowhere yet is as good as any.
+    root, storage = map(os.path.realpath, (settings.data.root, settings.storage))
+    if Path(storage).is_relative_to(root):
+        yield (
+            f"storage: {str(settings.storage)!r} lies in data.root, where only images belong; "
+            "valid: a folder outside of it"
+        )
 
 
 def own_credentials(settings: HolderSettings, *, corrupt_rate: float) -> Credentials | None:

@@ -200,7 +200,7 @@ def restore_store(file: Path, settings: HolderSettings, now: datetime) -> Manife
         now: The time, which the store remembers.
 
     Raises:
-        ConfigError: If the backup is none that is whole, or there is something in the folder.
+        ConfigError: If the backup is not whole, or the folder is not empty.
         StorageError: If the store in it is damaged or of a newer version, or cannot be written;
             then nothing is there.
     """

@@ -140,7 +140,8 @@ def require_new(envelope: Envelope, known: SessionRecord | None, protection: Pro
 
     Raises:
         CoordinatorBehind: If the client has answered a newer one.
-        ProtocolError: If it has answered this one, or sent what may leave it once a round.
+        ProtocolError: If it has answered this one, or has sent an upload that may leave it only
+            once a round.
     """
     number, attempt = envelope.round_number, envelope.attempt
     if known is None:

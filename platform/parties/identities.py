@@ -127,7 +127,7 @@ def node_of(enrolment: Enrolment, name: str, *, key: str = "FILE") -> str:
     """Return the key by which a client's machine is known, as OpenSSH writes it.
 
     Raises:
-        ConfigError: If none is bound to this name.
+        ConfigError: If no node is bound to this name.
     """
     member = enrolment.members.get(name)
     if member is None or member.node is None:
@@ -212,7 +212,7 @@ def require_enrolled(
     """Refuse a key that is not the one that is enrolled under a name.
 
     Raises:
-        ConfigError: If it is another's, or nobody's.
+        ConfigError: If it is enrolled under another name, or not at all.
     """
     if known.names.get(identity.public) != name:
         raise ConfigError(f"{key}: the key of {name} is not enrolled under that name")

@@ -183,7 +183,7 @@ class Receipts:
         """Hold the leaves against the client's own ledger, from the last receipt's round on.
 
         Returns:
-            Charges of rounds that are not over: what a round costs is logged before it begins.
+            Charges of rounds that are not over: the log has a round's cost before it begins.
 
         Raises:
             ReceiptRefused: A leaf is not in the log or not the client's, or one is another than the
@@ -322,8 +322,8 @@ def opened_head(receipt: Receipt) -> tuple[NoteKey, SignedNote, Checkpoint]:
     """Return the key that a receipt names, and the head of the log that it signed.
 
     Raises:
-        Authentication: The checkpoint is none, or not signed by that key.
-        ValueError: The key is none.
+        Authentication: The checkpoint is not valid, or not signed by that key.
+        ValueError: The key is not valid.
     """
     return _opened_head(receipt.key, receipt.checkpoint)
 
@@ -436,7 +436,7 @@ def read_receipts(path: Path) -> tuple[KeptReceipt, ...]:
     """Return the receipts of a file.
 
     Raises:
-        ConfigError: It cannot be read, or is none.
+        ConfigError: It cannot be read, or is no file of receipts.
     """
     try:
         data = path.read_bytes() if path.stat().st_size <= MOST_BYTES else b""
@@ -582,7 +582,7 @@ def _continued(
     if head.origin != origin:
         yield f"receipt at size {head.size}: it is of log {head.origin}, not of {origin}"
     if receipt.since not in heads:
-        # It continues what was seen in another run, whose receipt says so.
+        # It continues a head that the client saw in another run, whose receipt says so.
         return
     seen = SeenLog(origin, receipt.key, receipt.since, heads[receipt.since])
     try:

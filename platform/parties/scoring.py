@@ -66,7 +66,7 @@ class MeasuredSets:
     Attributes:
         own: Its own sets by name: `LOCAL` or `OWN`, and `VALIDATION` where it has one.
         common: The sets that it has in common with other clients.
-        shared: What is known of them, alike for all clients of a process.
+        shared: Their counts, which all clients of a process share.
     """
 
     own: Mapping[str, EvaluationSet] = field(default_factory=dict)

@@ -86,7 +86,7 @@ def as_row(release: Release) -> LedgerRow:
 def as_releases(rows: Iterable[LedgerRow], mechanisms: Mechanisms) -> list[Release]:
     """Return stored rows as the accounting prices them.
 
-    A stored row holds a mechanism's name; what it means is looked up here and nowhere else.
+    A stored row holds a mechanism's name, and only this function looks up its meaning.
 
     A row becomes `aborted` only if nothing left the client for certain, so such rows are free.
     Anything that may have left stays `reserved` or becomes `released`, and is charged.
@@ -158,7 +158,7 @@ def _law(row: LedgerRow) -> NoiseLaw:
 FILELESS: Final = (*MADE, "digits")
 """Data sets that read nothing below `task.root`."""
 _FOLDERS: Final = (*OWN, "folders")
-"""Data sets that are whatever lies in `task.root`."""
+"""Data sets that the user puts into `task.root`."""
 
 
 @dataclass(frozen=True)
@@ -232,7 +232,7 @@ def charged_elsewhere(
         pseudonyms: The run's clients.
 
     Raises:
-        UnknownMechanism: A row names a mechanism that is not there, so that nobody can price it.
+        UnknownMechanism: A row names a mechanism that is not there, so it has no price.
     """
     charged = RunningLedger(as_releases(rows, config.mechanisms))
     return charged.charged_to_all(pseudonyms) if is_by_source(config) else charged
@@ -299,8 +299,8 @@ class Limits:
         Args:
             run: What one or several clients have spent in the run that asks.
             life: What they have spent in their whole life, that run included.
-            planned: What the next attempt would add; not what is in the ledger already, which is
-                the same release once more and free.
+            planned: What the next attempt would add, without releases that are in the ledger: these
+                are the same once more, and free.
 
         Raises:
             BudgetExhausted: Naming the limit.

@@ -310,7 +310,7 @@ def around(mechanism: ClientMechanism, clipping_norm: float) -> ClientMechanism:
     """Return the same mechanism around another norm.
 
     Raises:
-        ProtocolError: If there is none to speak of.
+        ProtocolError: If nothing is clipped in this run.
     """
     if mechanism.clipping_norm is None:
         raise ProtocolError("message: nothing is clipped in this run")

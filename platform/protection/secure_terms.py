@@ -133,7 +133,7 @@ def _regular(config: RunConfig) -> SecureTerms | None:
     try:
         found = plan(
             clients,
-            # Half a client less, rounded up, is the whole number whatever the division rounds to.
+            # Half a client less, rounded up, gives the whole number even if the division rounds.
             corrupt_rate=max(section.corrupt - 0.5, 0.0) / clients,
             dropout_rate=max(section.tolerated_dropout_rate, config.cohort.dropout_rate),
             graph="k_regular" if asked else "auto",

@@ -172,7 +172,7 @@ class SumProtection:
         added = self.mechanism.noise_for_sum(self.layout.protected, noise, state)
         if added is None:
             return NoisedSum(total, clients, state)
-        # The sum of the clients' weights, where they weigh, follows what is protected.
+        # If clients weigh, the sum of their weights follows the protected coordinates.
         noised = total.copy()
         noised[: added.steps.size] += added.steps.astype(np.uint64)
         return NoisedSum(noised & self._modulus(clients), clients, added.state)

@@ -61,8 +61,8 @@ class Prepared:
         vector: The protected update as numbers.
         entry: The pool entry as it is sent, empty without one.
         channels: Which releases these are.
-        state: What the noise of the client's next attempt goes on from, empty where it is drawn
-            afresh. It never leaves the client.
+        state: The state from which the noise of the client's next attempt continues, empty if it
+            is drawn afresh. It never leaves the client.
     """
 
     levels: NDArray[np.uint64] | None
@@ -82,8 +82,8 @@ class EntryProtection:
     Attributes:
         spec: The arrays of an entry.
         noise: Whether it carries the sum's noise or its own.
-        mechanism: What is done to it where that is not what is done to the sum: the noise of an
-            entry must be on the client. None where both are treated alike.
+        mechanism: The mechanism of an entry if it differs from that of the sum: the noise of an
+            entry must be on the client. None if both have the same.
     """
 
     spec: Spec
@@ -255,7 +255,7 @@ class Protection:
             broadcast: What it trained from.
             noise: The client's own.
             validation: Its validation accuracy, where that comes with the update.
-            state: What its last attempt of the run left, in whatever round.
+            state: What its last attempt of the run left, in any round.
 
         Raises:
             ProtocolError: If the accuracy is needed and missing, or the update is not in the block

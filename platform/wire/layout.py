@@ -109,7 +109,7 @@ class Summed:
         vector: Per coordinate the mean or the sum that the tensor's weighting asks for.
         total_weight: Sum of the weights.
         extras: Mean of each extra coordinate, by name, over `total_weight` clients.
-        survivors: How many clients are in the sum; None where that is secret, or nobody is.
+        survivors: How many clients are in the sum; None if that is secret, or there are none.
     """
 
     vector: NDArray[np.float64]

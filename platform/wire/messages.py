@@ -14,6 +14,8 @@ them. If all clients gave theirs, the next round begins with the share stage, wh
 then. Without secure aggregation there is no share stage, and the vector travels in the clear. Every
 message has run, round and attempt, and the round that was committed last. The messages before the
 first round and after the last are in `platform.wire.outside_rounds`.
+
+Each decoder raises `ProtocolError` if the bytes are not a valid message of its kind.
 """
 
 from __future__ import annotations
@@ -276,11 +278,7 @@ def encode_invitation(message: Invitation) -> bytes:
 
 
 def decode_invitation(data: bytes) -> Invitation:
-    """Read an invitation.
-
-    Raises:
-        ProtocolError: If it is not valid.
-    """
+    """Read an invitation."""
     frame, envelope = opened(data, "invitation")
     numbers = frame.fields.get("secure")
     secure = None if numbers is None else read_secure(frame, numbers)
@@ -299,11 +297,7 @@ def encode_answer(message: Answer) -> bytes:
 
 
 def decode_answer(data: bytes) -> Answer:
-    """Read an answer.
-
-    Raises:
-        ProtocolError: If it is not valid.
-    """
+    """Read an answer."""
     frame, envelope = opened(data, "answer")
     handles = tuple(frame.blobs[n] for n in sorted(frame.blobs) if n.startswith("handle/"))
     return Answer(envelope, handles, blob(frame, "payload"))
@@ -319,11 +313,7 @@ def encode_relay(message: Relay) -> bytes:
 
 
 def decode_relay(data: bytes) -> Relay:
-    """Read a relay.
-
-    Raises:
-        ProtocolError: If it is not valid.
-    """
+    """Read a relay."""
     frame, envelope = opened(data, "relay")
     numbers = frame.fields.get("ahead")
     ahead = None if numbers is None else read_secure(frame, numbers)
@@ -346,11 +336,7 @@ def encode_assignment(message: Assignment) -> bytes:
 
 
 def decode_assignment(data: bytes) -> Assignment:
-    """Read an assignment.
-
-    Raises:
-        ProtocolError: If it is not valid.
-    """
+    """Read an assignment."""
     frame, envelope = opened(data, "assignment")
     (count,) = integers([frame.fields.get("experts")], 1)
     broadcast, experts = _split(frame.arrays)
@@ -369,11 +355,7 @@ def encode_upload(message: Upload) -> bytes:
 
 
 def decode_upload(data: bytes) -> Upload:
-    """Read an upload.
-
-    Raises:
-        ProtocolError: If it is not valid.
-    """
+    """Read an upload."""
     frame, envelope = opened(data, "upload")
     (weight,) = integers([frame.fields.get("weight")], 1)
     vector = frame.arrays.get("vector")
@@ -390,11 +372,7 @@ def encode_disclosure(message: Disclosure) -> bytes:
 
 
 def decode_disclosure(data: bytes) -> Disclosure:
-    """Read a disclosure.
-
-    Raises:
-        ProtocolError: If it is not valid.
-    """
+    """Read a disclosure."""
     frame, envelope = opened(data, "disclosure")
     return Disclosure(
         envelope=envelope,

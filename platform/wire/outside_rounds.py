@@ -20,6 +20,8 @@ A client that has left a run for good answers every further message of that run 
 names the run and the client, so it says nothing in another run or for another client. It has no
 time and nothing of the message that it answers, so its bytes are always the same, and it may be
 handed over by another way.
+
+Each decoder raises `ProtocolError` if the bytes are not a valid message of its kind.
 """
 
 from __future__ import annotations
@@ -110,11 +112,7 @@ def encode_offer(message: Offer) -> bytes:
 
 
 def decode_offer(data: bytes) -> Offer:
-    """Read an offer.
-
-    Raises:
-        ProtocolError: If it is not valid.
-    """
+    """Read an offer."""
     frame, envelope = opened(data, "offer")
     if (envelope.round_number, envelope.attempt, envelope.committed) != (0, 0, None):
         raise ProtocolError("message: a run is offered before the first round")
@@ -133,11 +131,7 @@ def encode_acceptance(message: Acceptance) -> bytes:
 
 
 def decode_acceptance(data: bytes) -> Acceptance:
-    """Read what a client says to an offer.
-
-    Raises:
-        ProtocolError: If it is not valid.
-    """
+    """Read what a client says to an offer."""
     frame, envelope = opened(data, "acceptance")
     reasons = frame.fields.get("reasons")
     if not isinstance(reasons, list) or len(reasons) > _MOST_REASONS:
@@ -258,11 +252,7 @@ def encode_roll_call(envelope: Envelope) -> bytes:
 
 
 def decode_roll_call(data: bytes) -> Envelope:
-    """Read a roll call.
-
-    Raises:
-        ProtocolError: If it is not valid.
-    """
+    """Read a roll call."""
     return _bare_envelope(data, "roll_call")
 
 
@@ -275,11 +265,7 @@ def encode_introduction(message: Introduction) -> bytes:
 
 
 def decode_introduction(data: bytes) -> Introduction:
-    """Read an introduction.
-
-    Raises:
-        ProtocolError: If it is not valid.
-    """
+    """Read an introduction."""
     frame, envelope = opened(data, "introduction")
     pseudonym = frame.fields.get("pseudonym")
     # It ends up in ledgers, logs and on terminals.
@@ -303,11 +289,7 @@ def encode_pool_notice(envelope: Envelope) -> bytes:
 
 
 def decode_pool_notice(data: bytes) -> Envelope:
-    """Read a notice.
-
-    Raises:
-        ProtocolError: If it is not valid.
-    """
+    """Read a notice."""
     return _bare_envelope(data, "pool_notice")
 
 
@@ -318,11 +300,7 @@ def encode_claim(message: Claim) -> bytes:
 
 
 def decode_claim(data: bytes) -> Claim:
-    """Read a claim.
-
-    Raises:
-        ProtocolError: If it is not valid.
-    """
+    """Read a claim."""
     frame, envelope = opened(data, "claim")
     return Claim(envelope, blob(frame, "handle"))
 
@@ -341,11 +319,7 @@ def encode_parting(message: Parting) -> bytes:
 
 
 def decode_parting(data: bytes) -> Parting:
-    """Read a parting.
-
-    Raises:
-        ProtocolError: If it is not valid.
-    """
+    """Read a parting."""
     frame, envelope = opened(data, "parting")
     broadcast, stacked = _parts(frame.arrays)
     pool = frame.fields.get("pool")
@@ -369,11 +343,7 @@ def encode_personalised(message: Personalised) -> bytes:
 
 
 def decode_personalised(data: bytes) -> Personalised:
-    """Read the answer to a parting.
-
-    Raises:
-        ProtocolError: If it is not valid.
-    """
+    """Read the answer to a parting."""
     frame, envelope = opened(data, "personalised")
     return Personalised(envelope, _truth(frame, "is_new"))
 
@@ -390,11 +360,7 @@ def encode_examination(message: Examination) -> bytes:
 
 
 def decode_examination(data: bytes) -> Examination:
-    """Read an examination.
-
-    Raises:
-        ProtocolError: If it is not valid.
-    """
+    """Read an examination."""
     frame, envelope = opened(data, "examination")
     broadcast, experts = _parts(frame.arrays)
     names = frame.fields.get("sets")
@@ -415,11 +381,7 @@ def encode_scores(message: Scores) -> bytes:
 
 
 def decode_scores(data: bytes) -> Scores:
-    """Read scores.
-
-    Raises:
-        ProtocolError: If they are not valid.
-    """
+    """Read scores."""
     frame, envelope = opened(data, "scores")
     told = frame.fields.get("tallies")
     if not isinstance(told, dict):
@@ -501,11 +463,7 @@ def encode_left(message: Left) -> bytes:
 
 
 def decode_left(data: bytes) -> Left:
-    """Read a statement of leaving, without checking its signature.
-
-    Raises:
-        ProtocolError: If it is not valid.
-    """
+    """Read a statement of leaving, without checking its signature."""
     frame, envelope = opened(data, KIND)
     if envelope != Envelope(envelope.run_id, 0, 0) or frame.arrays or len(frame.blobs) > 1:
         raise ProtocolError("message: it carries what it has no room for")

@@ -84,7 +84,7 @@ class InProcessTransport:
         losses: Which clients go silent in a round.
         lost_at: The stage at which they are lost; its message does not reach them.
         stage: Makes what these clients write in it durable at its end, or none of it if it raises.
-        tell: Told the stage of each answer, for whoever watches.
+        tell: Told the stage of each answer, for observers.
     """
 
     handlers: Mapping[ClientId, Handler]
