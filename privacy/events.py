@@ -183,6 +183,11 @@ STATUSES: tuple[str, ...] = get_args(Status)
 COHORT_KINDS: tuple[str, ...] = get_args(CohortKind)
 
 
+def sensitivity_over_norm(relation: Relation) -> float:
+    """Return how far a neighbour moves what was noised, over C: 2 under replace_one, else 1."""
+    return 2.0 if relation == "replace_one" else 1.0
+
+
 @dataclass(frozen=True, kw_only=True, order=True)
 class CohortSampling:
     """How the clients of a round were drawn, in secret, where that can amplify.
@@ -354,7 +359,7 @@ class Release:
     @property
     def sensitivity(self) -> float:
         """How far a neighbour moves what was noised, in L2: 2C under replace_one, else C."""
-        return self.clipping_norm * (2.0 if self.relation == "replace_one" else 1.0)
+        return self.clipping_norm * sensitivity_over_norm(self.relation)
 
     @property
     def charged(self) -> bool:

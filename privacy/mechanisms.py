@@ -183,7 +183,17 @@ class NoProtection:
             UploadSaturated: A coordinate is beyond the bound and is not to be cut; the error
                 carries the index of the worst.
         """
-        return _carry(finite_vector(vector), _quantiser(self, grid), cuts=self.cuts)
+        finite, quantiser = finite_vector(vector), _quantiser(self, grid)
+        quantised = quantiser.quantise(finite)
+        if quantised.saturated and not self.cuts:
+            raise UploadSaturated(
+                "a coordinate is beyond secure_aggregation.value_bound "
+                f"{quantiser.value_bound:g}; raise the bound",
+                index=int(np.abs(finite).argmax()),
+                value_bound=quantiser.value_bound,
+            )
+        norm = float(np.linalg.norm(finite))
+        return ProtectedUpload(quantised.levels, norm, False, quantised.saturated)
 
     def noise_in_sum(self, clients: int) -> float:
         """Return 0."""
@@ -275,7 +285,10 @@ class UploadNoise:
         """
         quantiser = _quantiser(self, grid)
         clipped = clip(vector, self.clipping_norm)
-        noised = clipped.vector + _draw(self.standard_deviation, clipped.vector.size, noise)
+        noised = clipped.vector
+        if self.standard_deviation:
+            source = require_noise_source(noise)
+            noised = noised + source.draw(GAUSSIAN, self.standard_deviation, noised.size)
         quantised = quantiser.quantise(noised)
         return ProtectedUpload(
             quantised.levels, clipped.norm, clipped.was_clipped, quantised.saturated
@@ -327,27 +340,6 @@ def _quantiser(mechanism: FloatMechanism, grid: Grid) -> Quantiser:
     if not isinstance(grid, Quantiser):
         raise wrong_grid(mechanism, grid)
     return grid
-
-
-def _draw(standard_deviation: float, size: int, noise: NoiseSource | None) -> NDArray[np.float64]:
-    if standard_deviation == 0.0:
-        return np.zeros(size)
-    return require_noise_source(noise).draw(GAUSSIAN, standard_deviation, size)
-
-
-def _carry(vector: NDArray[np.float64], quantiser: Quantiser, *, cuts: bool) -> ProtectedUpload:
-    quantised = quantiser.quantise(vector)
-    if quantised.saturated and not cuts:
-        worst = int(np.abs(vector).argmax())
-        raise UploadSaturated(
-            f"a coordinate is beyond secure_aggregation.value_bound {quantiser.value_bound:g}; "
-            "raise the bound",
-            index=worst,
-            value_bound=quantiser.value_bound,
-        )
-    return ProtectedUpload(
-        quantised.levels, float(np.linalg.norm(vector)), False, quantised.saturated
-    )
 
 
 DP_SGD = MechanismFacts(

@@ -59,6 +59,7 @@ from dp_accounting.rdp import RdpAccountant
 
 from privacy.accounting.composition import Composition, FixedSizeTerm, IntegerTerm, Term
 from privacy.errors import UnsupportedEvent
+from privacy.events import sensitivity_over_norm
 
 
 def compose_all(accountant: PrivacyAccountant, composition: Composition, unit: float) -> None:
@@ -197,11 +198,6 @@ def _ratios(term: IntegerTerm, sensitivity: float) -> tuple[float, float, float]
     return ratio, ratio * longest, deviation
 
 
-_RELATIONS = {
-    "replace_one": NeighboringRelation.REPLACE_ONE,
-    "add_or_remove_one": NeighboringRelation.ADD_OR_REMOVE_ONE,
-}
-
 SMALLEST_NOISE = 0.02
 """Over C. At 0.05 ten releases take a minute; time and memory grow with the inverse square."""
 
@@ -228,15 +224,10 @@ def pld_epsilon(composition: Composition, delta: float) -> float:
         raise UnsupportedEvent(
             f"PLDAccountant takes gigabytes at noise below {SMALLEST_NOISE:g} of the clipping norm"
         )
-    accountant = PLDAccountant(_RELATIONS[composition.relation])
+    accountant = PLDAccountant(NeighboringRelation[composition.relation.upper()])
     compose_all(accountant, composition, 1.0)
     return float(accountant.get_epsilon(delta))
 
-
-_CONVENTIONS = {
-    "replace_one": (NeighboringRelation.REPLACE_ONE, 2.0),
-    "add_or_remove_one": (NeighboringRelation.ADD_OR_REMOVE_ONE, 1.0),
-}
 
 _FINE_ORDERS = (
     *(1.0 + tenth / 10.0 for tenth in range(1, 100)),
@@ -266,27 +257,25 @@ def rdp_epsilon(composition: Composition, delta: float) -> float:
         UnsupportedEvent: dp_accounting refuses a term, its reason is in the message; or it would
             be inaccurate, as for a cohort of fixed size with very little or very much noise.
     """
-    relation, sensitivity = _CONVENTIONS[composition.relation]
+    relation = NeighboringRelation[composition.relation.upper()]
+    sensitivity = sensitivity_over_norm(composition.relation)
+    low, high = _FIXED_SIZE_NOISE
     for term in composition.fixed_size_terms:
-        _require_accurate(term, sensitivity)
+        if not low <= term.noise_to_clip / sensitivity <= high:
+            raise UnsupportedEvent(
+                f"RdpAccountant bounds cohorts of fixed size for noise from {low:g} to {high:g} "
+                f"times the sensitivity only, not {term.noise_to_clip / sensitivity:g}"
+            )
     if composition.integer_terms:
-        return _epsilon_of_integers(composition, delta)
+        return _epsilon_of_integers(composition, delta, relation, sensitivity)
     accountant = RdpAccountant(neighboring_relation=relation)
     compose_all(accountant, composition, sensitivity)
     return float(accountant.get_epsilon(delta))
 
 
-def _require_accurate(term: FixedSizeTerm, sensitivity: float) -> None:
-    low, high = _FIXED_SIZE_NOISE
-    if not low <= term.noise_to_clip / sensitivity <= high:
-        raise UnsupportedEvent(
-            f"RdpAccountant bounds cohorts of fixed size for noise from {low:g} to {high:g} times "
-            f"the sensitivity only, not {term.noise_to_clip / sensitivity:g}"
-        )
-
-
-def _epsilon_of_integers(composition: Composition, delta: float) -> float:
-    relation, sensitivity = _CONVENTIONS[composition.relation]
+def _epsilon_of_integers(
+    composition: Composition, delta: float, relation: NeighboringRelation, sensitivity: float
+) -> float:
     whole = any(term.noise.name == "skellam" for term in composition.integer_terms)
     orders = [order for order in _FINE_ORDERS if not whole or order == int(order)]
     found = []

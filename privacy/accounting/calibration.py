@@ -86,9 +86,11 @@ def calibrate_noise_multiplier(
         )
 
     def fits(name: Accountant) -> Callable[[float], bool]:
-        return lambda z: (
-            _cost(z, releases, relation, delta=target_delta, name=name) <= target_epsilon
-        )
+        def fit(z: float) -> bool:
+            composition = Composition(relation, (Term(z, 1.0, releases),))
+            return price(composition, target_delta, name).epsilon <= target_epsilon
+
+        return fit
 
     smallest = smallest_fit(fits("exact"), 1.0)
     if accountant in ("auto", "exact"):
@@ -142,10 +144,6 @@ def calibrate(
     return smallest_fit(fits, smallest)
 
 
-def _cost(z: float, releases: int, relation: Relation, *, delta: float, name: Accountant) -> float:
-    return price(Composition(relation, (Term(z, 1.0, releases),)), delta, name).epsilon
-
-
 def smallest_fit(fits: Callable[[float], bool], start: float) -> float:
     """Find the smallest z that fits, by galloping away from `start` and then bisection.
 
@@ -175,13 +173,9 @@ def smallest_fit(fits: Callable[[float], bool], start: float) -> float:
     while high / low > 1.0 + _PRECISION / 4.0:
         middle = math.sqrt(low * high)
         low, high = (low, middle) if fits(middle) else (middle, high)
-    return _round_up(high, fits)
-
-
-def _round_up(z: float, fits: Callable[[float], bool]) -> float:
-    """Return round to 10 digits without losing the fit."""
-    rounded = round_digits(z, _STORED_DIGITS)
-    return rounded if fits(rounded) else round_digits(z * (1.0 + 1e-9), _STORED_DIGITS)
+    rounded = round_digits(high, _STORED_DIGITS)
+    # Rounding down may lose the fit.
+    return rounded if fits(rounded) else round_digits(high * (1.0 + 1e-9), _STORED_DIGITS)
 
 
 _SAMPLED_PRECISION = 1e-5

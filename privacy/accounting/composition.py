@@ -23,7 +23,6 @@ from privacy.events import (
     GAUSSIAN,
     NO_NOISE,
     PRICED_LAWS,
-    CohortSampling,
     IntegerNoise,
     Relation,
     Release,
@@ -165,11 +164,15 @@ def compose(
     for row in charged:
         # Without amplification the client counts as if it were in every round: an upper bound,
         # whatever the draw was.
-        cohort = _cohort(row) if is_amplified(row) else None
+        cohort = row.cohort
+        # A cohort of all amplifies nothing, and the theorem on fixed sizes does not cover it.
+        if cohort is not None and (cohort.size == cohort.population or not is_amplified(row)):
+            cohort = None
         noise = _noise_to_clip(row)
         if isinstance(row.law, IntegerNoise):
             # Of which shares a sum is made changes its price, at the same variance.
-            _require_unsampled(row, cohort)
+            if row.sampling != "none" or cohort is not None:
+                raise UnsupportedEvent("no accountant here amplifies integer noise by sampling")
             integer[noise, row.law] += row.count
         elif cohort is not None and cohort.kind == "fixed_size":
             fixed_size[noise, cohort.size, cohort.population] += row.count
@@ -183,18 +186,6 @@ def compose(
         integer_terms=tuple(sorted(IntegerTerm(*key, n) for key, n in integer.items())),
         fixed_size_terms=tuple(sorted(FixedSizeTerm(*key, n) for key, n in fixed_size.items())),
     )
-
-
-def _cohort(release: Release) -> CohortSampling | None:
-    """Return how the cohort was drawn, unless everybody was."""
-    # A cohort of all amplifies nothing, and the theorem on fixed sizes does not cover it.
-    cohort = release.cohort
-    return cohort if cohort is not None and cohort.size < cohort.population else None
-
-
-def _require_unsampled(release: Release, cohort: CohortSampling | None) -> None:
-    if release.sampling != "none" or cohort is not None:
-        raise UnsupportedEvent("no accountant here amplifies integer noise by sampling")
 
 
 def _noise_to_clip(release: Release) -> float:

@@ -21,6 +21,7 @@ from scipy.special import erfcx, ndtri
 from privacy._validate import require_probability
 from privacy.accounting.composition import Composition
 from privacy.errors import UnsupportedEvent
+from privacy.events import sensitivity_over_norm
 
 _ROOT_TWO = math.sqrt(2.0)
 _SAFE = 20.0
@@ -50,7 +51,7 @@ def epsilon(composition: Composition, delta: float) -> float:
 
 def total_mu(composition: Composition) -> float:
     """Return mu, the root of the summed squares of sensitivity over standard deviation."""
-    sensitivity = 2.0 if composition.relation == "replace_one" else 1.0
+    sensitivity = sensitivity_over_norm(composition.relation)
     # Products and `sum` give infinity where `**` and `fsum` would raise OverflowError.
     ratios = [(term.count, sensitivity / term.noise_to_clip) for term in composition.terms]
     return math.sqrt(sum(count * ratio * ratio for count, ratio in ratios))

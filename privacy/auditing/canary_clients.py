@@ -22,7 +22,7 @@ What other clients upload is noise to this look, and makes the bound smaller.
 
 Sources: canaries of random directions in one run are Andrew et al. 2023, One-shot empirical privacy
 estimation for federated learning; the bound from guessed coins is Steinke, Nasr and Jagielski 2023
-(`one_run`), which holds for any mechanism and needs a direction for each canary.
+(`bounds`), which holds for any mechanism and needs a direction for each canary.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ from privacy.auditing.bounds import (
     noncentrality,
     planned_guesses,
 )
-from privacy.events import RELATIONS, Relation
+from privacy.events import RELATIONS, Relation, sensitivity_over_norm
 
 KEY_BYTES = 32
 CERTAINTY = 1.0 - 1e-6
@@ -196,7 +196,7 @@ def canary_bound(
     require_probability(delta=delta)
     if released.shape != (canaries.dimension,) or not np.isfinite(released).all():
         raise ValueError(f"released is not a finite vector of {canaries.dimension} coordinates")
-    every, factor = canaries.scores(released), _factor(canaries.relation)
+    every, factor = canaries.scores(released), sensitivity_over_norm(canaries.relation)
     weights = canaries.together * canaries.sides
     length, freedom = float(np.linalg.norm(weights)), canaries.dimension - 1
     own = every[: canaries.directions]
@@ -250,14 +250,11 @@ def canary_ceiling(
     if not length > 0.0:
         return 0.0
     # Student's law with a noncentrality has the deviation sqrt(1 + ncp^2 / 2 n).
-    width = math.hypot(_factor(relation) / length, mu / math.sqrt(2.0 * (dimension - 1)))
+    width = math.hypot(
+        sensitivity_over_norm(relation) / length, mu / math.sqrt(2.0 * (dimension - 1))
+    )
     low = mu - float(norm.isf(1.0 - CONFIDENCE)) * width
     return epsilon_at(low, delta) if low > 0.0 else 0.0
-
-
-def _factor(relation: Relation) -> float:
-    """Return how far one client moves a sum at most, over C."""
-    return 2.0 if relation == "replace_one" else 1.0
 
 
 def _guessed(

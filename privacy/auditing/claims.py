@@ -117,8 +117,7 @@ def claim_of(release: Release, delta: float, accountant: Accountant = "auto") ->
     if composition.is_sampled:
         total_variation = _total_variation(composition)
         return sampled_claim(total_variation=total_variation, epsilon=epsilon, delta=delta)
-    sensitivity = (2.0 if release.relation == "replace_one" else 1.0) * release.clipping_norm
-    stated = math.sqrt(release.count) * sensitivity / release.standard_deviation
+    stated = math.sqrt(release.count) * release.sensitivity / release.standard_deviation
     return Claim(min(stated, mu_of(epsilon, delta)), epsilon, delta, is_gaussian=True)
 
 

@@ -391,7 +391,7 @@ class RoundParameters:
         ring_bits: Size of the ring of the sum, 16 to 64: the integers modulo 2^ring_bits.
         corrupt: Number c of clients that may pool what they see with the server. Semi-honest
             parties need t > c (Bonawitz et al. 2017, theorem 6.3), an active adversary needs
-            2t > n + c (section 6.2), and a k-regular graph the bounds of `planning`.
+            2t > n + c (section 6.2), and a k-regular graph the bounds of `plan`.
         adversary: Whether messages are signed and survivor lists agreed on.
         identities: Under an active adversary each client's Ed25519 public key, in the order of
             `clients`; empty otherwise.

@@ -137,7 +137,7 @@ class Shared:
         mask_private: Private half of the mask pair, 32 bytes.
         mask_publics: Public half of the mask pair of every peer on the roster.
         receiving_keys: For every peer on the roster, the key that opens its box.
-        roster: Digest of the roster as it was received, from `transcript`.
+        roster: Digest of the roster as it was received, from `roster_digest`.
     """
 
     parameters: RoundParameters
@@ -292,7 +292,7 @@ class CollectingMasked:
     Attributes:
         parameters: The round.
         context: Digest of what was broadcast to all, 32 bytes.
-        announced: Digest of the roster U1, from `transcript`.
+        announced: Digest of the roster U1, from `roster_digest`.
         dealt: What the clients in U2 have published.
         refused: Messages not taken so far.
     """
