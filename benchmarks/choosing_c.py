@@ -20,7 +20,7 @@ from _scores import provenance, spread
 from _sizes import RESULTS, sized
 
 from platform.bootstrap import Surroundings, create_run
-from platform.cli.clipping import ClippingQuestion, rehearse
+from platform.cli.trying import ClippingQuestion, rehearse
 from platform.config import parse_config
 from platform.experiment.finishing import execute
 from platform.rounds.observing import SilentObserver

@@ -10,11 +10,11 @@ from platform.agreement import Agreed, Fault, require_agreement, stored_tree
 from platform.agreement.budget_documents import budget_document, overview_document
 from platform.agreement.budgets import pseudonyms_of, read_budget, require_known_client
 from platform.agreement.statements import lifetime_of
-from platform.cli.access import resolved
 from platform.cli.output import console, epsilon, print_json, rounded_down, table
 from platform.disk.opening import open_existing
 from platform.errors import RecordsDisagree
 from platform.reports.warnings import claim_warnings, stated_warnings
+from platform.results.reading import resolved
 from platform.rounds.documents import ADVERSARIES
 from privacy import MOST_ROUNDS
 from storage import AuditChainBroken, Database, RunRecord

@@ -17,7 +17,7 @@ from typing import Any, Final, TypeVar
 
 from platform.agreement import Agreed, stored_tree
 from platform.agreement.statements import stated_document
-from platform.cli.auditing import audited
+from platform.cli.auditing import NAMES, AuditFilter, Period, audited, entry_rows, matching
 from platform.cli.budgeting import (
     ATTEMPT_COLUMNS,
     CLIENT_COLUMNS,
@@ -28,10 +28,8 @@ from platform.cli.budgeting import (
     terms_words,
 )
 from platform.cli.output import epsilon, fraction
-from platform.cli.querying import NAMES, AuditFilter, Period, entry_rows, matching
-from platform.cli.reporting import summary_rows, unfinished_rows
-from platform.cli.watching import NAMES as ROUND_COLUMNS
-from platform.cli.watching import round_cells, round_remarks
+from platform.cli.reporting import NAMES as ROUND_COLUMNS
+from platform.cli.reporting import round_cells, round_remarks, summary_rows, unfinished_rows
 from platform.disk.opening import database_file, is_there, open_existing
 from platform.errors import ConfigError, UnknownRun
 from platform.page import Cell, Field, Gauge, Plot, Point, Sheet, Table

@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from platform.agreement import Agreed
-from platform.cli.datasets import title_of
-from platform.cli.drawing_holdings import HoldingsPicture
+from platform.cli.datasets import HoldingsPicture, title_of
 from platform.cli.output import console, print_json
 from platform.config import RunConfig
 from platform.config.federation_rules import HELD

@@ -10,13 +10,12 @@ from contextlib import closing
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Final
+from typing import Annotated, Final, Literal
 
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 from rich.console import Console
 
 from platform.agreement.budgets import RunBudget, read_budget
-from platform.cli.access import resolved
-from platform.cli.audit_files import read_audit
 from platform.cli.output import console, table
 from platform.disk.files import write_bytes
 from platform.disk.log_files import heads_file, kept_heads, known_key
@@ -24,11 +23,12 @@ from platform.disk.opening import open_existing
 from platform.errors import ConfigError, RunStopped
 from platform.reports import Report, budget_report
 from platform.reports.blocks import Block, Bullets, Facts, Paragraph, Table, Words, text_of
-from platform.reports.empirical import OtherClaim
+from platform.reports.empirical import AuditedClaim, OtherClaim, SeenChannel
 from platform.reports.html_pages import html_page
 from platform.reports.log_view import LogView
 from platform.reports.pdf_files import load_weasyprint, pdf_file
 from platform.reports.plain_data import plain_data
+from platform.results.reading import resolved
 from privacy import ReleaseKey
 from storage import Database, Leaf, UnitOfWork
 
@@ -235,3 +235,75 @@ def _key(leaf: Leaf) -> ReleaseKey:
         pseudonym=leaf.pseudonym or "",
         channel=leaf.channel or "",  # type: ignore[arg-type]
     )
+
+
+Word = Annotated[str, Field(pattern=r"^[a-z_]{1,40}$")]
+Share = Annotated[float, Field(ge=0.0, le=1.0)]
+NotNegative = Annotated[float, Field(ge=0.0, allow_inf_nan=False)]
+
+
+class _Seen(BaseModel):
+    """One channel; what else it says is not shown."""
+
+    model_config = ConfigDict(strict=True)
+
+    channel: Literal["sum", "pool", "training"]
+    mechanism: Word
+    unit: Literal["client", "record"]
+    epsilon_lower_bound_95: NotNegative
+    claimed_epsilon: NotNegative
+    delta: Share
+    canaries: Annotated[int, Field(ge=1)]
+    power: Share
+    passed: bool
+
+
+class _Game(BaseModel):
+    """What was seen of offers, folders, clients that fail, and hostile peers."""
+
+    model_config = ConfigDict(strict=True)
+
+    channel: Literal["offers", "folders", "failures", "peers"]
+    passed: bool
+
+
+_FILE: TypeAdapter[list[_Seen | _Game]] = TypeAdapter(list[_Seen | _Game])
+
+
+def read_audit(path: Path) -> tuple[SeenChannel, ...]:
+    """Return what an audit saw.
+
+    Raises:
+        ConfigError: If the file is not there, or is none that `audit-privacy --json` writes.
+    """
+    try:
+        found = _FILE.validate_json(path.read_bytes())
+    except OSError as error:
+        raise ConfigError(
+            f"--audit: {str(path)!r} cannot be read ({error.strerror}); {_VALID}"
+        ) from error
+    except ValidationError as error:
+        raise ConfigError(f"--audit: {str(path)!r} is not valid; {_VALID}") from error
+    channels = [one for one in found if isinstance(one, _Seen)]
+    if not channels:
+        raise ConfigError(f"--audit: {str(path)!r} is of no channel; {_VALID}")
+    # What tells folders apart, or data sets by their failures, does so on every channel alike.
+    alike = all(one.passed for one in found if isinstance(one, _Game))
+    return tuple(_seen(one, passed=one.passed and alike) for one in channels)
+
+
+def _seen(one: _Seen, *, passed: bool) -> SeenChannel:
+    claim = AuditedClaim(
+        mechanism=one.mechanism, unit=one.unit, epsilon=one.claimed_epsilon, delta=one.delta
+    )
+    return SeenChannel(
+        channel=one.channel,
+        claim=claim,
+        lower_bound=one.epsilon_lower_bound_95,
+        canaries=one.canaries,
+        power=one.power,
+        passed=passed,
+    )
+
+
+_VALID = "valid is what `audit-privacy CONFIG --json` prints"

@@ -13,9 +13,8 @@ import typer
 from rich.progress import TaskID, TextColumn
 
 from methods import Registry
-from platform.cli import exit_codes
-from platform.cli.interrupting import Ended, interruptible, same_again
-from platform.cli.options import DEFAULT_STORAGE
+from platform.cli.command_line import DEFAULT_STORAGE
+from platform.cli.ending import FAILED, Ended, interruptible, same_again
 from platform.cli.output import WithBar, console, epsilon, fraction, print_json, printable, table
 from platform.config import Sources
 from platform.errors import ConfigError
@@ -190,7 +189,7 @@ def _report_failures(outcomes: tuple[Outcome, ...]) -> None:
         typer.echo(printable(f"error: cell ({outcome.cell}): {problem}"), err=True)
     if failed:
         typer.echo(f"{len(failed)} of {len(outcomes)} cells failed", err=True)
-        raise typer.Exit(exit_codes.FAILED)
+        raise typer.Exit(FAILED)
 
 
 def _jobs(grid: Grid) -> int:

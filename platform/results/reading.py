@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from platform.agreement import Agreed, require_agreement, stored_tree
 from platform.agreement.statements import stated_document
@@ -50,7 +50,7 @@ def read_runs(url: str, names: Iterable[str] | None = None) -> list[Agreed]:
     """
     with closing(open_existing(url)) as database:
         known = known_ids(database)
-        wanted = known if names is None else [resolved(known, name, url) for name in names]
+        wanted = known if names is None else [_known_as(known, name, url) for name in names]
         return [require_agreement(database, run_id) for run_id in dict.fromkeys(wanted)]
 
 
@@ -60,7 +60,7 @@ def known_ids(database: Database) -> list[str]:
         return [run.run_id for run in uow.runs.list()]
 
 
-def resolved(known: Sequence[str], name: str, url: str) -> str:
+def _known_as(known: Sequence[str], name: str, url: str) -> str:
     """Return a run's full id; `latest` is the newest run.
 
     Args:
@@ -81,6 +81,52 @@ def resolved(known: Sequence[str], name: str, url: str) -> str:
     if not known:
         raise UnknownRun(f"RUN: there is no run in {url} yet")
     return known[-1]
+
+
+def resolve_run(run_id: str, storage: str) -> str:
+    """Return the run's full id; `latest` is the newest run.
+
+    Raises:
+        UnknownRun: If there is no such run.
+    """
+    with closing(open_existing(storage)) as database:
+        return resolved(database, run_id, storage)
+
+
+def resolved(database: Database, run_id: str, storage: str) -> str:
+    """Return the run's full id in an open database; `latest` is the newest run.
+
+    Raises:
+        UnknownRun: If there is no such run.
+    """
+    return _known_as(known_ids(database), run_id, storage)
+
+
+def agreed_run(run_id: str, storage: str) -> Agreed:
+    """Return a run whose records agree, finished or not.
+
+    Raises:
+        UnknownRun: If there is no such run.
+        RunStopped: If its records do not agree.
+        AuditChainBroken: If its audit log was changed.
+    """
+    with closing(open_existing(storage)) as database:
+        return require_agreement(database, resolved(database, run_id, storage))
+
+
+def require_summary(run_id: str, storage: str) -> dict[str, Any]:
+    """Return a finished run's summary, if its records agree.
+
+    Raises:
+        UnknownRun: If there is no such run, or it has not finished.
+        RunStopped: If its records do not agree.
+        AuditChainBroken: If its audit log was changed.
+    """
+    agreed = agreed_run(run_id, storage)
+    if agreed.summary is None:
+        found = agreed.records.run_id
+        raise UnknownRun(f"RUN: {found} has not finished; go on with `run --resume {found}`")
+    return dict(agreed.summary)
 
 
 def read_sweep_runs(folder: Path, url: str) -> tuple[list[tuple[RunNumbers, Agreed]], int]:

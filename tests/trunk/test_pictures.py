@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from matplotlib.colors import to_rgb
 
-from platform.cli.drawing_holdings import HoldingsPicture
+from platform.cli.datasets import HoldingsPicture
 from platform.data.holdings import Holding
 from platform.pictures.bars import Bar, BarPicture, Series
 from platform.pictures.canvas import Picture, encoded

@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from platform.bootstrap import Surroundings, plan_run
-from platform.cli.clipping import ClippingQuestion, rehearse
+from platform.cli.trying import ClippingQuestion, rehearse
 from platform.config import RunConfig, Sources, parse_config
 from platform.data.shapes import Rendering, Stream
 from platform.errors import ConfigError

@@ -185,7 +185,7 @@ def _is_open(order, around, sets, degree, threshold):
 
 @pytest.mark.parametrize("as_json", [False, True])
 def test_the_command_prints_both_regimes(capsys, as_json):
-    from platform.cli.secagg_planning import PlanQuestion, secagg_plan_command
+    from platform.cli.federation import PlanQuestion, secagg_plan_command
 
     secagg_plan_command(PlanQuestion(clients=1000), as_json=as_json)
     printed = capsys.readouterr().out
@@ -204,7 +204,7 @@ def test_the_command_prints_both_regimes(capsys, as_json):
 
 @pytest.mark.parametrize("place", [0, 2])
 def test_the_bytes_printed_are_the_bytes_sent(capsys, place):
-    from platform.cli.secagg_planning import PlanQuestion, secagg_plan_command
+    from platform.cli.federation import PlanQuestion, secagg_plan_command
 
     question = PlanQuestion(clients=9, dropout_rate=0, length=100, ring_bits=21)
     secagg_plan_command(question, as_json=True)
@@ -216,7 +216,7 @@ def test_the_bytes_printed_are_the_bytes_sent(capsys, place):
 
 
 def test_the_command_says_what_is_refused(capsys):
-    from platform.cli.secagg_planning import PlanQuestion, secagg_plan_command
+    from platform.cli.federation import PlanQuestion, secagg_plan_command
 
     question = PlanQuestion(clients=10, corrupt_rate=0.5, dropout_rate=0.4)
     secagg_plan_command(question, as_json=True)
@@ -226,7 +226,7 @@ def test_the_command_says_what_is_refused(capsys):
 
 
 def test_the_table_says_what_is_refused_and_why(capsys):
-    from platform.cli.secagg_planning import PlanQuestion, secagg_plan_command
+    from platform.cli.federation import PlanQuestion, secagg_plan_command
 
     question = PlanQuestion(clients=10, corrupt_rate=0.5, dropout_rate=0.4)
     secagg_plan_command(question, as_json=False)
@@ -236,7 +236,7 @@ def test_the_table_says_what_is_refused_and_why(capsys):
 
 
 def test_the_command_refuses_numbers_out_of_range():
-    from platform.cli.secagg_planning import PlanQuestion, secagg_plan_command
+    from platform.cli.federation import PlanQuestion, secagg_plan_command
     from platform.errors import ConfigError
 
     with pytest.raises(ConfigError, match="secagg-plan: corrupt_rate"):
