@@ -198,21 +198,23 @@ def sweep(
     as_json: Json = False,
 ) -> None:
     """Run a grid of configurations, or go on with one, and write tables and plots."""
-    from platform.cli.sweep import ClusterOptions, SweepOptions, sweep_command
+    from platform.cli.sweep import sweep_command
 
-    options = SweepOptions(
-        configs=tuple(configs),
+    sweep_command(
+        configs,
         methods=method,
         seeds=seed,
-        settings=tuple(set_ or ()),
-        method_settings=tuple(for_ or ()),
+        settings=set_ or (),
+        method_settings=for_ or (),
         device=device,
         folder=methods_,
         storage=storage,
-    )
-    where = ClusterOptions(on, tuple(cluster or ()))
-    sweep_command(
-        *(options, where), jobs=jobs, output=output, as_published=reference, as_json=as_json
+        on=on,
+        cluster_settings=cluster or (),
+        jobs=jobs,
+        output=output,
+        as_published=reference,
+        as_json=as_json,
     )
 
 
@@ -347,16 +349,15 @@ def clipping(
 ) -> None:
     """Choose privacy.clipping_norm by a dry run on public images; nothing is charged or kept."""
     from platform.bootstrap import Surroundings
-    from platform.cli.trying import ClippingQuestion, clipping_command
+    from platform.cli.trying import clipping_command
 
-    question = ClippingQuestion(
-        config=config,
-        overrides=tuple(set_ or ()),
+    clipping_command(
+        *(config, set_ or (), Surroundings.with_methods(methods_)),
         dataset=dataset,
         root=None if root is None else str(root),
         rounds=rounds,
+        as_json=as_json,
     )
-    clipping_command(question, Surroundings.with_methods(methods_), as_json=as_json)
 
 
 @app.command("secagg-plan")
@@ -369,16 +370,16 @@ def secagg_plan(
     as_json: Json = False,
 ) -> None:
     """Compute graph and threshold of secure aggregation, semi-honest and active."""
-    from platform.cli.federation import PlanQuestion, secagg_plan_command
+    from platform.cli.federation import secagg_plan_command
 
-    question = PlanQuestion(
-        clients=clients,
+    secagg_plan_command(
+        clients,
         corrupt_rate=corrupt_rate,
         dropout_rate=dropout_rate,
         length=length,
         ring_bits=ring_bits,
+        as_json=as_json,
     )
-    secagg_plan_command(question, as_json=as_json)
 
 
 # Help lists the commands of `report_app` last, in this order.
@@ -492,17 +493,17 @@ def serve(
     storage: Storage = DEFAULT_STORAGE,
 ) -> None:
     """Serve a page of runs, budgets and the audit log, which follows runs that go on; read-only."""
-    from platform.cli.page_records import PlaceAsked, page_command
+    from platform.cli.page_records import page_command
 
-    asked = PlaceAsked(
-        host=host,
-        port=port,
-        names=tuple(name or ()),
-        token_file=token_file,
-        certificate=certificate,
-        key=key,
-    )
-    page_command(asked, storage, socket)
+    place = {
+        "host": host,
+        "port": port,
+        "names": tuple(name or ()),
+        "token_file": token_file,
+        "certificate": certificate,
+        "key": key,
+    }
+    page_command(place, storage, socket)
 
 
 @report_app.command()

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,9 +26,9 @@ from platform.relay.links import status_of
 from platform.results.reading import resolve_run, resolved
 from platform.rounds.standing import Standing, standings
 from privacy.errors import CalibrationError
-from privacy.secure_aggregation import Enrolment, Plan, fingerprint, node_fingerprint, plan
+from privacy.secure_aggregation import Enrolment, fingerprint, node_fingerprint, plan
 from privacy.secure_aggregation.packing import packed_bytes
-from privacy.secure_aggregation.planning import CORRECTNESS_BITS, SECURITY_BITS, GraphChoice
+from privacy.secure_aggregation.planning import GraphChoice
 
 PATIENCE = 10.0
 """Seconds that a hub may take to answer."""
@@ -167,10 +168,6 @@ def show_node_command(path: Path, name: str) -> None:
     sys.stdout.write(f"{node_of(read_enrolment(path), name)}\n")
 
 
-def _short(node: str | None) -> str:
-    return "-" if node is None else node_fingerprint(node)
-
-
 def _show_enrolment(enrolment: Enrolment, *, as_json: bool) -> None:
     members = [
         (name, "-" if m.current is None else fingerprint(m.current), m.node, len(m.retired))
@@ -189,7 +186,10 @@ def _show_enrolment(enrolment: Enrolment, *, as_json: bool) -> None:
         )
         return
     out = console()
-    rows = [(name, key, _short(node), str(retired)) for name, key, node, retired in members]
+    rows = [
+        (name, key, "-" if node is None else node_fingerprint(node), str(retired))
+        for name, key, node, retired in members
+    ]
     out.print(table(None, ("name", "fingerprint of the key", "node key", "retired keys"), rows))
     out.print(f"serial {enrolment.serial}, fingerprint {enrolment.fingerprint}")
     out.print("compare the fingerprint with the other parties by telephone or in person")
@@ -207,46 +207,30 @@ _REGIMES: tuple[tuple[bool, GraphChoice], ...] = (
 )
 
 
-@dataclass(frozen=True, kw_only=True)
-class PlanQuestion:
-    """What the aggregation has to withstand.
-
-    Attributes:
-        clients: Size of the cohort.
-        corrupt_rate: Share of it that may collude with the coordinator.
-        dropout_rate: Share of it that may be lost.
-        security_bits: Secrecy fails with probability at most 2^-security_bits.
-        correctness_bits: A round aborts with probability at most 2^-correctness_bits.
-        length: Number of values in a vector.
-        ring_bits: Bits of each of them.
-    """
-
-    clients: int
-    corrupt_rate: float = 0.05
-    dropout_rate: float = 0.1
-    security_bits: float = SECURITY_BITS
-    correctness_bits: float = CORRECTNESS_BITS
-    length: int = 65_536
-    ring_bits: int = 32
-
-
-def secagg_plan_command(question: PlanQuestion, *, as_json: bool) -> None:
+def secagg_plan_command(
+    clients: int,
+    *,
+    corrupt_rate: float = 0.05,
+    dropout_rate: float = 0.1,
+    length: int = 65_536,
+    ring_bits: int = 32,
+    as_json: bool,
+) -> None:
     """Print the numbers of every regime, and which graph `auto` takes.
+
+    Args:
+        clients: Size of the cohort.
+        corrupt_rate: Share of the cohort that may collude with the coordinator.
+        dropout_rate: Share of the cohort that may be lost.
+        length: Number of values in a vector.
+        ring_bits: Bits of each value.
+        as_json: Print JSON.
 
     Raises:
         ConfigError: If a number is out of its range.
     """
-    try:
-        documents = list(_documents(question))
-    except ValueError as error:
-        raise ConfigError(f"secagg-plan: {error}") from error
-    if as_json:
-        print_json(documents)
-    else:
-        _show_plans(question, documents)
-
-
-def _documents(question: PlanQuestion) -> Iterator[Mapping[str, Any]]:
+    planned = partial(plan, clients, corrupt_rate=corrupt_rate, dropout_rate=dropout_rate)
+    documents: list[dict[str, Any]] = []
     for active, graph in _REGIMES:
         base = {
             "adversary": "active" if active else "semi_honest",
@@ -254,37 +238,29 @@ def _documents(question: PlanQuestion) -> Iterator[Mapping[str, Any]]:
             "rule": "2t > n + c" if active else "t > c" if graph == "complete" else "bounds",
         }
         try:
-            found, auto = _plan(question, active, graph), _plan(question, active, "auto")
+            found, auto = planned(active=active, graph=graph), planned(active=active, graph="auto")
+            packed = packed_bytes(length, ring_bits)
         except CalibrationError as error:
             refused = dict.fromkeys(("neighbours", "threshold", "corrupt", "smallest_sum"))
-            yield base | refused | {"chosen": False, "refused": str(error)}
+            documents.append(base | refused | {"chosen": False, "refused": str(error)})
             continue
-        yield base | _numbers(question, found) | {"chosen": found == auto, "refused": None}
-
-
-def _plan(question: PlanQuestion, active: bool, graph: GraphChoice) -> Plan:
-    return plan(
-        question.clients,
-        corrupt_rate=question.corrupt_rate,
-        dropout_rate=question.dropout_rate,
-        active=active,
-        graph=graph,
-        security_bits=question.security_bits,
-        correctness_bits=question.correctness_bits,
-    )
-
-
-def _numbers(question: PlanQuestion, found: Plan) -> dict[str, Any]:
-    sent = found.neighbours * _PER_NEIGHBOUR[found.active] + _ONCE[found.active]
-    return {
-        "neighbours": found.neighbours,
-        "threshold": found.threshold,
-        "corrupt": found.corrupt,
-        "smallest_sum": found.smallest_sum,
-        "security_bits": _finite(found.security_bits),
-        "correctness_bits": _finite(found.correctness_bits),
-        "bytes_up": sent + packed_bytes(question.length, question.ring_bits),
-    }
+        except ValueError as error:
+            raise ConfigError(f"secagg-plan: {error}") from error
+        sent = found.neighbours * _PER_NEIGHBOUR[active] + _ONCE[active]
+        numbers = {
+            "neighbours": found.neighbours,
+            "threshold": found.threshold,
+            "corrupt": found.corrupt,
+            "smallest_sum": found.smallest_sum,
+            "security_bits": _finite(found.security_bits),
+            "correctness_bits": _finite(found.correctness_bits),
+            "bytes_up": sent + packed,
+        }
+        documents.append(base | numbers | {"chosen": found == auto, "refused": None})
+    if as_json:
+        print_json(documents)
+    else:
+        _show_plans(clients, documents)
 
 
 def _finite(bits: float) -> float | None:
@@ -292,7 +268,7 @@ def _finite(bits: float) -> float | None:
     return None if math.isinf(bits) else round(bits, 1)
 
 
-def _show_plans(question: PlanQuestion, documents: Sequence[Mapping[str, Any]]) -> None:
+def _show_plans(clients: int, documents: Sequence[Mapping[str, Any]]) -> None:
     names = ("adversary", "graph", "rule", "neighbours", "threshold", "corrupt", "smallest_sum")
     short = ("adversary", "graph", "rule", "k", "t", "c", "least sum")
     columns = (*short, "leaks", "aborts", "bytes up", "auto")
@@ -307,12 +283,10 @@ def _show_plans(question: PlanQuestion, documents: Sequence[Mapping[str, Any]]) 
         for d in documents
     ]
     out = console()
-    out.print(table(f"secure aggregation of {question.clients} clients", columns, rows))
+    out.print(table(f"secure aggregation of {clients} clients", columns, rows))
     for document in documents:
         if document["refused"] is not None:
-            out.print(
-                f"{document['adversary']}, {document['graph']}: {document['refused']}",
-            )
+            out.print(f"{document['adversary']}, {document['graph']}: {document['refused']}")
 
 
 def _said(document: Mapping[str, Any], name: str) -> str:

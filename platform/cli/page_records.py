@@ -11,7 +11,6 @@ import sys
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -491,23 +490,11 @@ def verified_tables(found: Mapping[str, Any], faults: Sequence[str]) -> Iterator
     )
 
 
-@dataclass(frozen=True, kw_only=True)
-class PlaceAsked:
-    """Where to serve, as `platform.page.server.Place` has it."""
-
-    host: str
-    port: int
-    names: tuple[str, ...]
-    token_file: Path | None
-    certificate: Path | None
-    key: Path | None
-
-
-def page_command(asked: PlaceAsked, storage: str, socket: Path | None) -> None:
+def page_command(place: Mapping[str, Any], storage: str, socket: Path | None) -> None:
     """Serve the page until Ctrl-C or SIGTERM.
 
     Args:
-        asked: Where.
+        place: Where, as `platform.page.server.Place` takes it.
         storage: The coordinator's database, which need not be there yet.
         socket: Of a hub; None for no table of connected clients.
 
@@ -537,4 +524,4 @@ def page_command(asked: PlaceAsked, storage: str, socket: Path | None) -> None:
     except StorageError:
         # What is damaged, or busy, the page itself says.
         pass
-    serve(records, Place(**asdict(asked)), tell)
+    serve(records, Place(**place), tell)

@@ -180,16 +180,15 @@ def report(
 
         print_report(run_id, storage, as_json=as_json)
         return
-    from platform.cli.privacy_reports import ReportQuestion, privacy_report_command
+    from platform.cli.privacy_reports import privacy_report_command
 
-    question = ReportQuestion(
-        run_id=run_id,
-        compared=tuple(compare or ()),
-        format=format_ or "table",
+    privacy_report_command(
+        *((run_id, *(compare or ())), storage),
+        format_=format_ or "table",
         output=output,
         audit=audit,
+        as_json=as_json,
     )
-    privacy_report_command(question, storage, as_json=as_json)
 
 
 @report_app.command()

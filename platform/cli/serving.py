@@ -27,7 +27,7 @@ from platform.cli.output import console, epsilon, fraction, print_json, printabl
 from platform.disk.files import write_bytes
 from platform.errors import ConfigError, listed
 from platform.holder.keeping import Keeping
-from platform.holder.settings import HolderSettings, load_holder
+from platform.holder.settings import load_holder
 from platform.holder.store import read_store
 from platform.parties.receipt_files import (
     RunReceipts,
@@ -69,7 +69,14 @@ def serve_command(config: Path, *, as_json: bool) -> None:
     came: list[int] = []
 
     def told(number: int) -> Ended:
-        return _ended(number, settings, config)
+        going = Keeping(settings.storage).going_on()
+        runs = f"; it takes part in {listed(going)}" if going else ""
+        return Ended(
+            number,
+            f"{settings.name} has ended{runs}",
+            run_id=going[0] if len(going) == 1 else None,
+            command=shlex.join((*CLIENT, str(config))),
+        )
 
     def end(number: int, frame: FrameType | None) -> None:
         came.append(number)
@@ -87,17 +94,6 @@ def serve_command(config: Path, *, as_json: bool) -> None:
     # SIGTERM is how a service is told to end, and it has done so.
     if came[:1] == [signal.SIGINT]:
         raise told(signal.SIGINT)
-
-
-def _ended(number: int, settings: HolderSettings, config: Path) -> Ended:
-    going = Keeping(settings.storage).going_on()
-    runs = f"; it takes part in {listed(going)}" if going else ""
-    return Ended(
-        number,
-        f"{settings.name} has ended{runs}",
-        run_id=going[0] if len(going) == 1 else None,
-        command=shlex.join((*CLIENT, str(config))),
-    )
 
 
 def predict_command(config: Path, run_id: str, files: Sequence[Path], *, as_json: bool) -> None:
@@ -177,7 +173,12 @@ def verify_receipts(
         Exit: With the code for records that do not hold, also where nothing could be compared.
     """
     trusted = None if key is None else parse_key(key)
-    kept, own = _source(source)
+    kept: Sequence[KeptReceipt]
+    own: Sequence[LedgerRow] | None
+    if source.suffix in (".yaml", ".yml"):
+        kept, own = _of_holder(source)
+    else:
+        kept, own = read_receipts(source), None
     found = verified(kept, own, key=trusted)
     compared: list[dict[str, Any]] = []
     for path in compare:
@@ -190,11 +191,10 @@ def verify_receipts(
     problems += [_unknown(x) for x in bound if x["run"] is None]
     problems += [p for other in compared for p in other["problems"]]
     if as_json:
-        runs = [_receipts_document(run) for run in found]
+        runs = [_document(run) for run in found]
         print_json({"runs": runs, "compared": compared, "uploads": bound})
     else:
-        _print_receipts(found, compared)
-        _print_uploads(bound)
+        _print(found, compared, bound)
     if problems:
         raise typer.Exit(AUDIT_BROKEN)
 
@@ -215,12 +215,6 @@ def export_receipts(config: Path, file: Path, *, as_json: bool) -> None:
         console().print(f"{len(kept)} receipts in {file}", soft_wrap=True)
 
 
-def _source(source: Path) -> tuple[Sequence[KeptReceipt], Sequence[LedgerRow] | None]:
-    if source.suffix in (".yaml", ".yml"):
-        return _of_holder(source)
-    return read_receipts(source), None
-
-
 def _of_holder(config: Path) -> tuple[Sequence[KeptReceipt], Sequence[LedgerRow]]:
     found = read_store(load_holder(config), lambda store: (store.receipts.all(), store.rows()))
     if found is None:
@@ -230,7 +224,7 @@ def _of_holder(config: Path) -> tuple[Sequence[KeptReceipt], Sequence[LedgerRow]
     return found
 
 
-def _receipts_document(run: RunReceipts) -> dict[str, Any]:
+def _document(run: RunReceipts) -> dict[str, Any]:
     return {
         "run": run.run_id,
         "log": run.log.origin,
@@ -273,22 +267,17 @@ def _unknown(upload: Mapping[str, Any]) -> str:
     return f"no receipt is of the upload in {upload['file']}"
 
 
-def _print_uploads(bound: Sequence[Mapping[str, Any]]) -> None:
-    for upload in bound:
-        if upload["run"] is None:
-            typer.echo(f"error: {printable(_unknown(upload))}", err=True)
-        else:
-            told = f"round {upload['round']}, attempt {upload['attempt']} of run {upload['run']}"
-            console().print(printable(f"{upload['file']}: the upload of {told}"))
-
-
 def _finite_each(values: Mapping[str, float] | None) -> dict[str, float | str] | None:
     if values is None:
         return None
     return {name: "inf" if math.isinf(value) else value for name, value in values.items()}
 
 
-def _print_receipts(found: Sequence[RunReceipts], compared: Sequence[Mapping[str, Any]]) -> None:
+def _print(
+    found: Sequence[RunReceipts],
+    compared: Sequence[Mapping[str, Any]],
+    bound: Sequence[Mapping[str, Any]],
+) -> None:
     rows = []
     for run in found:
         spent = [epsilon(run.epsilons[name]) if run.epsilons else "-" for name in ADVERSARIES]
@@ -303,3 +292,9 @@ def _print_receipts(found: Sequence[RunReceipts], compared: Sequence[Mapping[str
     for other in compared:
         for problem in other["problems"]:
             typer.echo(f"error: {printable(problem)}", err=True)
+    for upload in bound:
+        if upload["run"] is None:
+            typer.echo(f"error: {printable(_unknown(upload))}", err=True)
+        else:
+            told = f"round {upload['round']}, attempt {upload['attempt']} of run {upload['run']}"
+            console().print(printable(f"{upload['file']}: the upload of {told}"))

@@ -52,37 +52,25 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-@dataclass(frozen=True, kw_only=True)
-class ClippingQuestion:
-    """What `clipping` is asked.
-
-    Attributes:
-        config: The configuration.
-        overrides: Overrides of it.
-        dataset: Public data set in place of what the configuration names, if any.
-        root: Its folder, likewise.
-        rounds: How many rounds are tried; None for all.
-    """
-
-    config: Path
-    overrides: tuple[str, ...] = ()
-    dataset: str | None = None
-    root: str | None = None
-    rounds: int | None = None
-
-
 def clipping_command(
-    question: ClippingQuestion, surroundings: Surroundings, *, as_json: bool
+    config: Path,
+    overrides: Sequence[str],
+    surroundings: Surroundings,
+    *,
+    dataset: str | None,
+    root: str | None,
+    rounds: int | None,
+    as_json: bool,
 ) -> None:
     """Run a configuration dry, and say how long its uploads would be.
 
     Raises:
         ConfigError: If it cannot be run, or on no image that is public.
     """
-    loaded = load_config(question.config, question.overrides, surroundings.sources)
+    loaded = load_config(config, overrides, surroundings.sources)
     screen = ScreenObserver(loaded.privacy.target_delta, quiet=True)
     with interruptible(lambda number: Ended(number, "interrupted; nothing is kept")), screen:
-        found = rehearse(loaded, question, surroundings, screen)
+        found = rehearse(loaded, surroundings, screen, dataset=dataset, root=root, rounds=rounds)
     if as_json:
         print_json(found)
     else:
@@ -90,24 +78,38 @@ def clipping_command(
 
 
 def rehearse(
-    config: RunConfig, question: ClippingQuestion, surroundings: Surroundings, observer: Observer
+    config: RunConfig,
+    surroundings: Surroundings,
+    observer: Observer,
+    *,
+    dataset: str | None = None,
+    root: str | None = None,
+    rounds: int | None = None,
 ) -> dict[str, Any]:
     """Return what a dry run of a configuration gives, as plain data.
+
+    Args:
+        config: The configuration.
+        surroundings: What a run takes from outside.
+        observer: Sees the dry run.
+        dataset: Public data set in place of the configuration's; None for that one.
+        root: Its folder, likewise.
+        rounds: How many rounds are tried; None for all.
 
     Raises:
         ConfigError: If it cannot be run, or on no image that is public.
     """
-    public = on_public_images(config, question.dataset, question.root)
+    public = on_public_images(config, dataset, root)
     norms: dict[int, list[float]] = {}
     apart = replace(
         surroundings,
         images=Stream.REHEARSAL,
         carry=lambda within: Listening(surroundings.carry(within), norms),
     )
-    # Run folder, database, clients' stores and features: all of it goes at the end.
+    # The run's folder, database, clients' stores and features all go at the end.
     with TemporaryDirectory() as folder:
         url = f"sqlite:///{folder}/sotto.db"
-        dry = rehearsal_config(public, question.rounds, url, surroundings.sources)
+        dry = rehearsal_config(public, rounds, url, surroundings.sources)
         simulation = create_run(dry, observer, apart)
         try:
             execute(simulation, observer)

@@ -9,10 +9,9 @@ from typing import Any
 
 from platform.disk.files import write_text
 from platform.results.comparisons import sweep_pictures
-from platform.results.numbers import RunNumbers
-from platform.results.statistics import spread_of
-from platform.results.sweeps import SWEEP_FILE, SweepCell, sweep_file
-from platform.results.writing import files_of, write_pictures
+from platform.results.numbers import RunNumbers, spread_of
+from platform.results.reading import SWEEP_FILE, SweepCell, sweep_file
+from platform.results.run_pictures import files_of, write_pictures
 from platform.rounds.documents import ADVERSARIES, json_number
 from platform.sweeping.grid import Grid
 from platform.sweeping.running import Outcome

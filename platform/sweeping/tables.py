@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from platform.experiment.optimisers import optimizer_words
 from platform.experiment.selection import PROTOCOLS
-from platform.results.statistics import (
+from platform.results.numbers import (
     HELD_OUT,
     Label,
     Spread,

@@ -14,9 +14,8 @@ from platform.pictures.cells import CellPicture
 from platform.pictures.dots import DotPicture
 from platform.pictures.lines import LinePicture
 from platform.results.comparisons import file_names, line_names, sweep_pictures
-from platform.results.numbers import RunNumbers
-from platform.results.statistics import Label
-from platform.results.writing import files_of, write_pictures
+from platform.results.numbers import Label, RunNumbers
+from platform.results.run_pictures import files_of, write_pictures
 from platform.sweeping.grid import Cell, Grid
 from platform.sweeping.publishing import numbers_of, publish
 from platform.sweeping.running import Outcome
