@@ -26,12 +26,12 @@ from typing import Final, Literal
 from platform.bootstrap import Surroundings
 from platform.bootstrap.joining import host_of
 from platform.config.sections import ModelConfig
-from platform.data.encoding import frozen_model
+from platform.data.preparing import frozen_model
 from platform.experiment.environment import use_threads
 from platform.holder.serving import Serving
 from platform.holder.settings import HolderSettings, load_holder
-from platform.wire.enclosing import bare
-from platform.wire.envelopes import peek
+from platform.wire.codec import peek
+from platform.wire.receipt_messages import bare
 
 Way = Literal["late", "cut", "closed"]
 Moment = Literal["invitation", "assignment"]

@@ -14,10 +14,9 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-from platform.relay.enrolled import development_enrolment
-from platform.relay.flower.development import Running, _commands, _free_port
-from platform.relay.flower.development_root import DevelopmentRoot
-from platform.relay.flower.keys import create_key, request_certificate
+from platform.relay.flower.connection import create_key, request_certificate
+from platform.relay.flower.development import DevelopmentRoot, Running, _commands, _free_port
+from platform.relay.links import development_enrolment
 
 PYTHON = Path(__file__).resolve().parents[1] / ".venv-flower" / "bin" / "python"
 
@@ -64,8 +63,8 @@ def _key(folder: Path, name: str, root: DevelopmentRoot) -> str:
 
 def nodes(address: str, folder: Path) -> None:
     """Run all nodes in threads until killed."""
+    from platform.relay.flower.connection import node_place
     from platform.relay.flower.node import Node
-    from platform.relay.flower.place import node_place
 
     ended, workers = threading.Event(), []
     for name, socket in json.loads((folder / "places.json").read_text("utf-8")).items():

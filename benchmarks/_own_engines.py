@@ -16,9 +16,9 @@ from datetime import datetime
 from itertools import pairwise
 from pathlib import Path
 
-from platform.relay.flower.development_root import DevelopmentRoot
-from platform.relay.flower.keys import create_key
-from platform.relay.nvflare.development import ADMIN, SERVER, Scheme, provision
+from platform.relay.flower.connection import create_key
+from platform.relay.flower.development import DevelopmentRoot
+from platform.relay.nvflare.development import ADMIN, SERVER, provision
 
 HERE = Path(__file__).parent
 PROGRAMS = HERE / "_own_programs"
@@ -177,17 +177,16 @@ def flower_rounds(
     return list(found["seconds"])
 
 
-def nvflare_rounds(folder: Path, scheme: Scheme, sizes: Mapping[str, int]) -> list[float]:
+def nvflare_rounds(folder: Path, sizes: Mapping[str, int]) -> list[float]:
     """Seconds of each round of FLARE's federated averaging under mutual TLS.
 
     Args:
         folder: For keys and logs.
-        scheme: What connections speak under TLS.
         sizes: Numbers of `clients`, `values` and `rounds`.
     """
     programs, place = environment("nvflare"), folder / "project"
     names = [f"site-{number}" for number in range(1, sizes["clients"] + 1)]
-    kits = provision(place, names, programs / "python", scheme=scheme)
+    kits = provision(place, names, programs / "python")
     keep_within(kits / SERVER)
     running = Started(folder, programs, {"PYTHONUNBUFFERED": "1"})
     try:

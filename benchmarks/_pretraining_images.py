@@ -20,8 +20,7 @@ from torch.nn import functional
 
 from benchmarks._pretraining_recipe import Descent, Progress, Recipe
 from methods.clip import tiny
-from platform.data._drawing import draw_with_distance
-from platform.data.shapes import CLASSES, DOMAINS, Stream
+from platform.data.shapes import CLASSES, DOMAINS, Stream, draw_with_distance
 
 _BLOCK = 64
 """Images that are drawn at once."""

@@ -19,11 +19,10 @@ from unittest import mock
 
 import numpy as np
 
-from platform.protection.seats import round_parameters
+from platform.protection.sums import round_parameters
 from platform.relay.links import HubLink, Parcel
 from platform.relay.packets import Outcome, decode_request, encode_packet
-from platform.wire.enclosing import bare
-from platform.wire.envelopes import peek
+from platform.wire.codec import peek
 from platform.wire.messages import (
     Answer,
     Disclosure,
@@ -38,13 +37,15 @@ from platform.wire.messages import (
     encode_relay,
     encode_upload,
 )
-from platform.wire.offers import Acceptance, encode_acceptance
 from platform.wire.outside_rounds import (
+    Acceptance,
     Introduction,
     Personalised,
+    encode_acceptance,
     encode_introduction,
     encode_personalised,
 )
+from platform.wire.receipt_messages import bare
 from privacy.secure_aggregation import (
     ClientState,
     Confirmed,
@@ -57,7 +58,6 @@ from privacy.secure_aggregation import (
     keys,
     masking,
     shamir,
-    sharing,
 )
 
 
@@ -215,8 +215,8 @@ class Crowd:
         with ExitStack() as stack:
             for patch in (
                 counted(keys.PrivateKey, "_derive", "agreements", one),
-                counted(sharing, "seal", "boxes sealed", one),
-                counted(sharing, "unseal", "boxes opened", one),
+                counted(client, "seal", "boxes sealed", one),
+                counted(client, "unseal", "boxes opened", one),
                 counted(shamir, "deal", "share values", _evaluated),
                 counted(masking, "_add_all", "mask values", _expanded),
             ):

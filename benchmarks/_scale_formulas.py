@@ -11,12 +11,16 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from platform.wire.envelopes import Envelope
+from platform.wire.codec import Envelope
 from platform.wire.messages import (
     Answer,
     Disclosure,
+    EnrolledCohort,
     Invitation,
+    MaskGraph,
     Relay,
+    SecureRound,
+    SumTerms,
     Upload,
     encode_answer,
     encode_disclosure,
@@ -24,7 +28,6 @@ from platform.wire.messages import (
     encode_relay,
     encode_upload,
 )
-from platform.wire.secure_round import EnrolledCohort, MaskGraph, SecureRound, SumTerms
 from privacy.secure_aggregation import plan
 
 HEADER, CHECKSUM, SIGNATURE = 52, 16, 64

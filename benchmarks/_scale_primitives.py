@@ -19,7 +19,7 @@ from benchmarks._sizes import sized
 from platform.relay.hub import Hub
 from platform.relay.links import HubLink
 from platform.relay.packets import Outcome, decode_request, encode_packet
-from platform.wire.envelopes import Envelope
+from platform.wire.codec import Envelope
 from platform.wire.messages import Relay, decode_relay, encode_relay
 from privacy.secure_aggregation import (
     Finished,

@@ -14,7 +14,7 @@ from typing import Any, Final
 import yaml
 
 from benchmarks._scale_clients import Crowd, identities_of
-from platform.parties.enrolment import write_enrolment
+from platform.parties.identities import write_enrolment
 
 KINDS: Final = ("regular", "complete", "active", "plain")
 STAGES: Final = ("advertise", "share", "train", "confirm", "unmask")

@@ -7,7 +7,7 @@ last). The first round is not counted.
 
 Writes `docs/results/federation-own.csv` and the page; rows of other engines are kept.
 
-    python benchmarks/engines_own.py --engine flower | nvflare | nvflare-grpc [--clients 10]
+    python benchmarks/engines_own.py --engine flower | nvflare [--clients 10]
 """
 
 from __future__ import annotations
@@ -22,16 +22,15 @@ from _own_engines import flower, flower_rounds, nvflare_rounds
 from _sizes import SMALLEST
 
 VALUES = 65_536
-ENGINES = {"flower": 4, "nvflare": 31, "nvflare-grpc": 31}
+ENGINES = {"flower": 4, "nvflare": 31}
 """How many rounds, the first included: SuperNodes take long for each."""
 APPS = {"FedAvg": "flower_fedavg", "SecAgg+": "flower_secaggplus"}
 
 
 def measured(engine: str, folder: Path, sizes: dict[str, int]) -> dict[str, list[float]]:
     """Seconds of each round, by what aggregates."""
-    kind, _, scheme = engine.partition("-")
-    if kind == "nvflare":
-        return {"FedAvg": nvflare_rounds(folder, scheme or "tcp", sizes)}
+    if engine == "nvflare":
+        return {"FedAvg": nvflare_rounds(folder, sizes)}
     # Seven of ten shares, and as large a part of others.
     sizes["threshold"] = 7 * sizes["clients"] // 10
     with flower(folder, sizes["clients"]) as (running, address):

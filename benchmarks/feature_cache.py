@@ -66,8 +66,8 @@ def measure(folder: Path, kind: str, threads: int) -> dict[str, float]:
 
     from methods.clip.adapter import load_backbone
     from platform.data.cache import CacheFolder
+    from platform.data.dataset import ImageFiles
     from platform.data.features import cached_rows
-    from platform.data.images import ImageFiles
     from platform.data.preparing import CHUNK
 
     torch.set_num_threads(threads)

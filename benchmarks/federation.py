@@ -94,12 +94,11 @@ def engine(name: str) -> Engine:
     if name == "local":
         return local
     # Each engine has an environment of its own, with nothing in it that trains.
-    kind, _, scheme = name.partition("-")
-    python = Path(__file__).parents[1] / f".venv-{kind}" / "bin" / "python"
-    if kind == "nvflare":
+    python = Path(__file__).parents[1] / f".venv-{name}" / "bin" / "python"
+    if name == "nvflare":
         from platform.relay.nvflare import nvflare_poc
 
-        return partial(nvflare_poc, python=python, scheme=scheme or "tcp")
+        return partial(nvflare_poc, python=python)
     from platform.relay.flower import flower_on_localhost
 
     return partial(flower_on_localhost, python=python)

@@ -31,7 +31,7 @@ from benchmarks._crowd import Losses, crowd
 from benchmarks._crowd_checks import faults
 from benchmarks._crowd_page import publish, row_of
 from benchmarks._sizes import sized
-from platform.parties.enrolment import create_key, write_enrolment
+from platform.parties.identities import create_key, write_enrolment
 from privacy.secure_aggregation import Enrolment
 
 CLASSES = ("circle", "square", "star")

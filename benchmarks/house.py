@@ -16,6 +16,7 @@ import tokenize
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -67,6 +68,7 @@ def size_of(files: Iterable[Path]) -> Size:
     return sum((_size_of(file) for file in files), Size(0, 0, 0, 0))
 
 
+@cache
 def _size_of(file: Path) -> Size:
     text = file.read_text("utf-8")
     tree = ast.parse(text)
@@ -74,16 +76,14 @@ def _size_of(file: Path) -> Size:
     for token in tokenize.generate_tokens(io.StringIO(text).readline):
         if token.type not in LAYOUT:
             code.update(range(token.start[0], token.end[0] + 1))
+    marked = 0
     for node in ast.walk(tree):
-        # Docstrings, and the strings under attributes that stand for them.
-        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
-            if isinstance(node.value.value, str):
+        match node:
+            # Docstrings, and the strings under attributes that stand for them.
+            case ast.Expr(value=ast.Constant(value=str())):
                 code.difference_update(range(node.lineno, (node.end_lineno or node.lineno) + 1))
-    marked = sum(
-        any("dataclass" in ast.unparse(mark) for mark in node.decorator_list)
-        for node in ast.walk(tree)
-        if isinstance(node, ast.ClassDef)
-    )
+            case ast.ClassDef(decorator_list=marks):
+                marked += any("dataclass" in ast.unparse(mark) for mark in marks)
     return Size(1, len(text.splitlines()), len(code), marked)
 
 

@@ -30,14 +30,13 @@ import storage
 from methods import Registry
 from platform.bootstrap import Surroundings, create_run
 from platform.config import parse_config
-from platform.disk import transactions
-from platform.parties import receipts as client_module
-from platform.parties.receipts import Receipts
+from platform.disk import opening
+from platform.parties import receipt_checks as client_module
+from platform.parties.receipt_checks import Receipts
 from platform.rounds import receipts as courier_module
 from platform.rounds.loop import Federation
 from platform.rounds.observing import SilentObserver
-from platform.rounds.receipts import Courier
-from platform.rounds.uploads_received import UploadsReceived
+from platform.rounds.receipts import Courier, UploadsReceived
 from storage.leaves import NewLeaves
 
 BATCH = 1000
@@ -171,7 +170,7 @@ def receipts(rounds: int) -> None:
     """Print what the log and the receipts of 100 clients take of a round."""
     spent: dict[str, list[float]] = defaultdict(list)
     spy(spent, NewLeaves, "place", "log")
-    spy(spent, transactions, "keep_head", "log")
+    spy(spent, opening, "keep_head", "log")
     for name in ("add_charges", "add_settled", "add_event"):
         spy(spent, NewLeaves, name, "log")
     for name in ("_with_receipts", "_opened"):

@@ -27,10 +27,10 @@ from _sizes import SMALLEST, sized
 
 import storage
 from methods import PoolPolicy, TensorSpec
-from platform.protection.pool_rules import PoolRules
+from platform.protection.building import PoolRules
 from platform.rounds.pool import ResidentPool
 from platform.wire.codec import decode_arrays
-from platform.wire.experts import encode_entry
+from platform.wire.layout import encode_entry
 
 ENTRIES, SIZE, CLIENTS, K = sized((10_000, 8192, 100, 9), (50, 64, 10, 9))
 AIM_MS = 50.0

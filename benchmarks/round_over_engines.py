@@ -42,17 +42,17 @@ from platform.bootstrap.joining import serve_holder
 from platform.config import RunConfig, parse_config
 from platform.experiment.conducting import conduct
 from platform.holder.settings import load_holder
-from platform.parties.enrolment import create_key
+from platform.parties.identities import create_key
 from platform.relay.hub import Told
 from platform.rounds.observing import SilentObserver
-from platform.wire.envelopes import peek
+from platform.wire.codec import peek
 from platform.wire.messages import ROUND_STAGES
 from platform.wire.transport import Transport
 from privacy.secure_aggregation import Enrolment
 
 VALUES = sized(65_536, 64)
 CLASSES = ("circle", "square")
-ENGINES = ("local", "nvflare", "nvflare-grpc", "flower")
+ENGINES = ("local", "nvflare", "flower")
 OWN, ALL = "coordinator", "round"
 """What is left of a round beside its waits, and all of it."""
 CONFIG = """

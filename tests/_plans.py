@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from platform.wire.secure_round import EnrolledCohort, SecureRound, SumTerms
+from platform.wire.messages import EnrolledCohort, SecureRound, SumTerms
 
 Numbers = Mapping[str, Any]
 

@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 from docs.pages.markdown import table
-from platform.config.keys import Key, known_keys
+from platform.config.run import Key, known_keys
 
 BESIDE = Path(__file__).resolve().parents[1] / "configuration.md"
 

@@ -14,10 +14,10 @@ from platform.agreement.checking import (
     faults_of,
     require_agreement,
 )
-from platform.agreement.clients import OwnLedger
+from platform.agreement.ledgers import OwnLedger
 from platform.agreement.reading import Agreed, RunRecords, read_records
 from platform.agreement.registry import erased_folders, registry_disagreements, unknown_charges
-from platform.protection.lifetimes import stored_tree
+from platform.protection.charging import stored_tree
 
 __all__ = [
     "Agreed",

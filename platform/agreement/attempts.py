@@ -1,50 +1,264 @@
-"""Whether a run's newest attempt is the one that its audit log saw opened, and as open as it says.
+"""The attempts of a run that are charged: without a result, still to come, and all as planned.
 
-An attempt that is forgotten, or that was ended and is open again, would be carried out twice.
+An epsilon that is composed of the releases so far holds if their number was fixed beforehand. If
+somebody stops because of what was released and then quotes that number, its delta is larger: five
+times the stated one after 10 rounds, ten times after 100 (Gaussian noise at 1e-5). The price of all
+planned attempts holds at every stop. What was released until then is a part of what the whole plan
+would have released, and taking a part is post-processing (Dwork and Roth 2014, Proposition 2.1),
+provided that the stop followed from what was released and from nothing else of the data.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final, Literal
 
-from platform.agreement.reading import RunRecords, TrailEntry
-from platform.disk.digests import document_digest
+from platform.agreement.reading import Agreed, RunRecords
+from platform.config import RunConfig
+from platform.protection.charging import as_releases
+from platform.rounds.documents import COLLECTION, epsilon_document, in_rounds
+from privacy import Release, RunningLedger, UnsupportedEvent, affordable_rounds
+from storage import LedgerRow
 
-ENDED = ("round.aborted", "round.committed", "round.lost")
+Place = tuple[int, int]
+"""Round and attempt."""
 
+State = Literal["open", "aborted", "lost"]
 
-def attempt_disagreements(records: RunRecords) -> Iterator[str]:
-    """Yield where the newest attempt is not what the audit log saw."""
-    opened, newest = records.entries("round.opened"), records.attempt
-    if not opened or newest is None:
-        if opened or newest is not None:
-            told = "none" if not opened else opened[-1].name
-            row = "none" if newest is None else f"round {newest.round_number}"
-            yield f"its newest attempt is of {row}, but the audit log saw {told} opened"
-        return
-    last = opened[-1]
-    key = (last.entry.round, last.detail.get("attempt"))
-    if (newest.round_number, newest.attempt) != key:
-        yield (
-            f"its newest attempt is round {newest.round_number}, attempt {newest.attempt}, but "
-            f"{last.name} opened round {key[0]}, attempt {key[1]}"
-        )
-        return
-    ended = _ending(records, last)
-    if newest.is_open == (ended is not None):
-        state = "open" if newest.is_open else "closed"
-        told = "no audit entry ended it" if ended is None else f"{ended.name} ended it"
-        yield f"its attempt {newest.attempt} at round {newest.round_number} is {state}, but {told}"
-    cohort, sealed = newest.plan.get("cohort"), last.detail.get("plan_sha256")
-    if sealed is not None and sealed != document_digest(newest.plan):
-        yield f"the plan of its newest attempt is not the one that {last.name} commits to"
-    elif sealed is None and len(cohort or ()) != last.detail.get("cohort"):
-        yield f"the cohort of its newest attempt is not of the size that {last.name} says"
+ENDED: Final[Mapping[str, State]] = {"round.aborted": "aborted", "round.lost": "lost"}
+"""What an attempt is once the audit log has an entry of that action."""
 
 
-def _ending(records: RunRecords, opened: TrailEntry) -> TrailEntry | None:
+@dataclass(frozen=True, kw_only=True)
+class Fruitless:
+    """One attempt that gave no result, or none so far.
+
+    Attributes:
+        round_number: The round.
+        attempt: The attempt.
+        state: `open`: it goes on, or goes on when the run does; `aborted`: given up, another may
+            follow; `lost`: given up for good, the round stays without a result.
+        why: The phase in which it ended, or the reason; None of an open one.
+        charged: Clients whose releases count, as something may have left them.
+    """
+
+    round_number: int
+    attempt: int
+    state: State
+    why: str | None
+    charged: int
+
+    @property
+    def place(self) -> Place:
+        """Round and attempt."""
+        return self.round_number, self.attempt
+
+
+def place_of(row: LedgerRow) -> Place:
+    """Return the attempt that a ledger row is of."""
+    return row.round_number, row.attempt
+
+
+def is_charged(row: LedgerRow) -> bool:
+    """Return whether something may have left the row's client.
+
+    In ledgers of early versions a client that a secret draw left out has a row, and pays nothing.
+    """
+    return row.status != "aborted" and row.cohort_drawn is not False
+
+
+def fruitless_attempts(records: RunRecords) -> tuple[Fruitless, ...]:
+    """Return the attempts without a result, in order.
+
+    Args:
+        records: Of the run whose ledger and rounds these are.
+    """
+    charged: dict[Place, set[str]] = {}
+    for row in records.ledger:
+        if is_charged(row):
+            charged.setdefault(place_of(row), set()).add(row.pseudonym)
+    found: dict[Place, tuple[State, str | None]] = {}
     for item in records.entries(*ENDED):
-        same = item.entry.round == opened.entry.round
-        if same and item.detail.get("attempt") == opened.detail.get("attempt"):
-            return item
-    return None
+        place = item.entry.round or 0, int(item.detail.get("attempt", 0))
+        why = item.detail.get("reason", item.detail.get("phase"))
+        found[place] = ENDED[item.entry.action], None if why is None else str(why)
+    newest = records.attempt
+    if newest is not None and newest.is_open:
+        found[newest.round_number, newest.attempt] = "open", None
+    return tuple(
+        Fruitless(
+            round_number=place[0],
+            attempt=place[1],
+            state=state,
+            why=why,
+            charged=len(charged.get(place, ())),
+        )
+        for place, (state, why) in sorted(found.items())
+    )
+
+
+THEOREM: Final = "(post-processing: Dwork and Roth 2014, Proposition 2.1)"
+
+
+def stopping_document(
+    ledger: Sequence[LedgerRow], config: RunConfig, training: Collection[int]
+) -> dict[str, Any] | None:
+    """Return how many attempts were charged and planned, and the epsilon that holds at every end.
+
+    A pool that is made once counts as far as it was charged.
+
+    Args:
+        ledger: All rows of the run.
+        config: The run's.
+        training: The numbers of the rounds that train.
+
+    Returns:
+        None where nothing is claimed or nothing was charged so far.
+
+    Raises:
+        UnsupportedEvent: If the rows cannot be priced together.
+    """
+    rows = [row for row in ledger if is_charged(row) and row.round_number in training]
+    if not (config.mechanism.facts.claims and rows):
+        return None
+    section = config.privacy
+    charged, planned = len({place_of(row) for row in rows}), config.rounds + section.spare_attempts
+    attempts = Counter(name for name, _ in {(row.pseudonym, place_of(row)) for row in rows})
+    whole = RunningLedger(as_releases(ledger, config.mechanisms))
+    if charged < planned:
+        for release in releases_of_a_round(ledger, config, training):
+            whole.add(
+                replace(release, pseudonym=name, count=release.count * (planned - done))
+                for name, done in attempts.items()
+            )
+    known = epsilon_document(whole.epsilons(section.target_delta, section.accountant))
+    return {
+        "as_planned": charged == planned,
+        "attempts": charged,
+        "planned_attempts": planned,
+        "epsilon": None if charged > planned else known,
+        "holds": _holds(charged, planned, known),
+    }
+
+
+def _holds(charged: int, planned: int, known: Mapping[str, float | str]) -> str:
+    if charged == planned:
+        return "the end was planned: epsilon is for rounds whose number was fixed beforehand"
+    if charged > planned:
+        return (
+            f"{charged} attempts were charged and {planned} were planned: every epsilon is for a "
+            "number of attempts that is fixed beforehand, and none holds where released numbers "
+            "ended the run"
+        )
+    stated = "/".join(n if isinstance(n, str) else f"{n:.2f}" for n in known.values())
+    return (
+        f"{charged} of {planned} planned attempts were charged: the epsilon of a round is for one "
+        "that was fixed beforehand; whichever released numbers ended the run, epsilon for "
+        f"{'/'.join(known)} is at most {stated}, that of all planned attempts {THEOREM}"
+    )
+
+
+def stopping_warnings(found: Mapping[str, Any] | None) -> list[str]:
+    """Return what must be said where a run's end was not planned."""
+    return [] if found is None or found["as_planned"] else [found["holds"]]
+
+
+def releases_of_a_round(
+    ledger: Sequence[LedgerRow], config: RunConfig, training: Collection[int]
+) -> list[Release]:
+    """Return what one round adds to a client's ledger, empty where none was charged yet."""
+    # What is before or after them is the collection of a pool that is made once.
+    rows = [row for row in ledger if row.round_number in training]
+    if not rows:
+        return []
+    first = max(rows, key=lambda row: (row.round_number, row.attempt))
+    same = [r for r in rows if (place_of(r), r.pseudonym) == (place_of(first), first.pseudonym)]
+    return [
+        replace(
+            release,
+            status="reserved",
+            left_client=True,
+            # As if it were drawn into each of them.
+            cohort=None if release.cohort is None else replace(release.cohort, is_drawn=True),
+        )
+        for release in as_releases(same, config.mechanisms)
+    ]
+
+
+@dataclass(frozen=True)
+class Coming:
+    """The rounds of a run that nobody has been charged for yet.
+
+    Attributes:
+        rounds: How many the configuration plans.
+        releases: What one of them adds to a client's ledger; empty where nothing has been charged
+            so far, so that no row says what a round releases.
+    """
+
+    rounds: int
+    releases: tuple[Release, ...]
+
+    def affordable(
+        self, spent: RunningLedger, pseudonym: str, limit: float | None, agreed: Agreed
+    ) -> int | None:
+        """Return how many further rounds fit under a limit, each charged to one client.
+
+        Args:
+            spent: What the client has spent, in the run or in its life.
+            pseudonym: The client.
+            limit: What it may spend; None without limit.
+            agreed: The run, which says who prices and at which delta.
+
+        Returns:
+            So many rounds, `MOST_ROUNDS` for so many or more; None where nothing limits them, or
+            nobody can say.
+        """
+        if limit is None or not self.releases:
+            return None
+        section = agreed.config.privacy
+        planned = [replace(row, pseudonym=pseudonym) for row in self.releases]
+        try:
+            return affordable_rounds(
+                spent,
+                planned,
+                section.target_delta,
+                target_epsilon=limit,
+                accountant=section.accountant,
+                likely=self.rounds,
+            )
+        except UnsupportedEvent:
+            return None
+
+
+def rounds_to_come(agreed: Agreed) -> Coming | None:
+    """Return what a run has still to release; None of one that releases nothing any more.
+
+    A run that has ended releases nothing, nor does a second phase, which rests on the releases of
+    its first run. What a round costs is read from the ledger: with a norm that adapts only the
+    ratio of noise to norm is priced, and that stays.
+    """
+    if agreed.summary is not None or agreed.config.phase_two_of is not None:
+        return None
+    records, training = agreed.spending, training_rounds(agreed.spending, agreed.config.rounds)
+    trained = in_rounds([row.document for row in records.rounds])
+    reached = max((int(document["round"]) for document in trained), default=0)
+    newest = records.attempt
+    if newest is not None and newest.is_open:
+        # It is charged already.
+        reached = max(reached, newest.round_number)
+    coming = sum(number > reached for number in training)
+    return Coming(coming, tuple(releases_of_a_round(records.ledger, agreed.config, training)))
+
+
+def training_rounds(records: RunRecords, rounds: int) -> range:
+    """Return the numbers of the rounds that train, of which so many are planned.
+
+    From 2 where a pool is made once before them, and from 1 where nothing says so yet.
+    """
+    newest = records.attempt
+    phases = {row.round_number: row.document.get("phase") for row in records.rounds}
+    opening = newest is not None and newest.round_number == 1 and newest.plan.get("collects")
+    first = 2 if phases.get(1) == COLLECTION or opening else 1
+    return range(first, first + rounds)

@@ -14,20 +14,19 @@ from datetime import datetime
 from pathlib import Path
 from typing import Final
 
-from platform.agreement.files import FILES, SUMMARY
-from platform.disk.archives import Archive, Manifest
-from platform.disk.backups import make_backup, restore_backup
+from platform.agreement.statements import FILES, SUMMARY
+from platform.disk.archives import Archive, Manifest, make_backup, restore_backup
 from platform.disk.files import make_folder
 from platform.disk.log_files import HEADS, copy_heads, heads_file
 from platform.disk.opening import database_file, is_there
 from platform.errors import ConfigError, UnknownRun
-from platform.parties.store_files import STORES
+from platform.parties.identities import STORES
 from platform.rounds.audit_trail import AuditTrail
 from privacy import Authentication
 from storage import Database, DatabaseDamaged, open_client_stores, open_database
-from storage.address import PREFIX
 from storage.copying import copy_databases
 from storage.database import schema_version
+from storage.homes import PREFIX
 
 KIND: Final = "coordinator"
 DATABASE: Final = "database.db"

@@ -7,17 +7,29 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Final
 
-from platform.agreement.attempts import attempt_disagreements
-from platform.agreement.canaries import canary_disagreements, shown_disagreements
-from platform.agreement.clients import OwnLedger, client_disagreements
-from platform.agreement.departures import departure_disagreements
-from platform.agreement.files import file_disagreements, read_summary, summary_disagreements
-from platform.agreement.ledgers import ledger_disagreements
+from platform.agreement.ledgers import (
+    OwnLedger,
+    client_disagreements,
+    config_of,
+    ledger_disagreements,
+    read_own_ledgers,
+)
 from platform.agreement.reading import Agreed, RunRecords, read_records
-from platform.agreement.rounds import round_disagreements
-from platform.agreement.runs import ending_disagreements, run_disagreements
-from platform.agreement.statements import statement_disagreements
-from platform.agreement.stores import config_of, read_own_ledgers
+from platform.agreement.statements import (
+    file_disagreements,
+    read_summary,
+    statement_disagreements,
+    summary_disagreements,
+)
+from platform.agreement.trail import (
+    attempt_disagreements,
+    canary_disagreements,
+    departure_disagreements,
+    ending_disagreements,
+    round_disagreements,
+    run_disagreements,
+    shown_disagreements,
+)
 from platform.config import RunConfig
 from platform.errors import RecordsDisagree
 from platform.mechanisms import BUILT_IN, Mechanisms

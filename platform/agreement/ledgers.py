@@ -1,19 +1,24 @@
-"""Whether a run's ledger is the one that its audit log and its rounds tell of."""
+"""Whether a run's ledger agrees with its audit log, its rounds and the clients' own ledgers."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from itertools import groupby
+from pathlib import Path
 
 from platform.agreement.reading import RunRecords, TrailEntry
-from platform.disk.digests import rows_digest
+from platform.config import RunConfig, Sources, parse_config
+from platform.disk.log_files import rows_digest
+from platform.errors import ConfigError, RecordsDisagree
 from platform.mechanisms import Mechanisms
-from platform.protection.ledger_rows import as_releases
+from platform.parties.identities import client_names, stores_file
+from platform.protection.charging import as_releases, law_of, stored_tree
 from platform.rounds.audit_trail import release_facts
 from privacy import UnknownMechanism
-from storage import LedgerRow
+from storage import LedgerRow, RoundRecord, RunRecord, open_client_stores
 
-Key = tuple[int, int, str]
+Reserved = tuple[int, int, str]
 """Round, attempt and channel: what one audit entry reserves."""
 
 
@@ -40,10 +45,10 @@ def ledger_disagreements(records: RunRecords, mechanisms: Mechanisms) -> Iterato
     yield from _settled(records, groups)
 
 
-def grouped(ledger: Sequence[LedgerRow]) -> dict[Key, list[LedgerRow]]:
+def grouped(ledger: Sequence[LedgerRow]) -> dict[Reserved, list[LedgerRow]]:
     """Return the rows by round, attempt and channel."""
 
-    def key(row: LedgerRow) -> Key:
+    def key(row: LedgerRow) -> Reserved:
         return row.round_number, row.attempt, row.channel
 
     return {found: list(rows) for found, rows in groupby(sorted(ledger, key=key), key)}
@@ -57,7 +62,7 @@ def place(row: LedgerRow) -> str:
     )
 
 
-def _of(key: Key, rows: Sequence[LedgerRow]) -> str:
+def _of(key: Reserved, rows: Sequence[LedgerRow]) -> str:
     return f"{len(rows)} rows of round {key[0]}, attempt {key[1]}, channel {key[2]}"
 
 
@@ -90,7 +95,7 @@ _OF_ALL = ("clients", "rows_sha256")
 """What an entry says of its rows together."""
 
 
-def _settled(records: RunRecords, groups: Mapping[Key, Sequence[LedgerRow]]) -> Iterator[str]:
+def _settled(records: RunRecords, groups: Mapping[Reserved, Sequence[LedgerRow]]) -> Iterator[str]:
     committed = {row.round_number: row for row in records.rounds if row.document.get("survivors")}
     aborted = {
         (item.entry.round, item.detail.get("attempt")): item
@@ -130,4 +135,132 @@ def _released(
         yield (
             f"the ledger has {len(released)} released rows of round {number}, attempt {attempt}, "
             f"channel {rows[0].channel}, but the round's row has {survivors} survivors"
+        )
+
+
+COHORT = ("cohort_kind", "cohort_size", "cohort_population", "cohort_drawn")
+"""What a client does not know of its row: how the coordinator drew it."""
+
+RowKey = tuple[int, int, str, str]
+
+
+@dataclass(frozen=True)
+class OwnLedger:
+    """What one client keeps itself.
+
+    Attributes:
+        client: Its name, as rounds list survivors.
+        pseudonym: Its name in ledgers.
+        rows: Its own ledger, over all runs.
+    """
+
+    client: str
+    pseudonym: str
+    rows: tuple[LedgerRow, ...]
+
+
+def client_disagreements(
+    records: RunRecords, own: Sequence[OwnLedger], rounds_then: Sequence[RoundRecord]
+) -> Iterator[str]:
+    """Yield where a client's own ledger and the coordinator's differ.
+
+    Args:
+        records: The coordinator's.
+        own: The clients'.
+        rounds_then: The rounds that were over before `own` was read: of a run that goes on
+            meanwhile, what a client wrote later is not in `own`.
+    """
+    known = {ledger.pseudonym for ledger in own}
+    for row in records.ledger:
+        if row.pseudonym not in known:
+            yield (
+                f"a client's store is missing or another's: none is of ledger {place(row)}; put it "
+                "back or start a new run"
+            )
+            return
+    mine = {_key(row): row for row in records.ledger}
+    for ledger in own:
+        theirs = {_key(row): row for row in ledger.rows if row.run_id == records.run_id}
+        for key, row in theirs.items():
+            yield from _compared(ledger, row, mine.get(key))
+        yield from _missing(records, ledger, theirs, rounds_then)
+
+
+def _key(row: LedgerRow) -> RowKey:
+    return row.round_number, row.attempt, row.channel, row.pseudonym
+
+
+def _compared(ledger: OwnLedger, own: LedgerRow, row: LedgerRow | None) -> Iterator[str]:
+    where = f"{place(own)} of {ledger.client}'s own ledger"
+    if row is None:
+        yield f"{where} is not in the coordinator's"
+        return
+    if row.status == "aborted":
+        yield f"{where} is aborted in the coordinator's, though the client had made its upload"
+    if own.status == "released" and row.status != "released":
+        yield f"{where} is released, but {row.status} in the coordinator's"
+    if row.cohort_drawn is False:
+        yield f"{where} is of a client that was not drawn, says the coordinator's"
+    # An attempt that was open when the software was replaced may name its law on one side only.
+    facts, theirs = ({**asdict(one), "noise_kind": law_of(one)} for one in (own, row))
+    for name in facts:
+        unknown = name in COHORT and facts[name] is None
+        if name != "status" and not unknown and facts[name] != theirs[name]:
+            yield (
+                f"{where}: {name} is {facts[name]!r} there and {theirs[name]!r} in the "
+                "coordinator's"
+            )
+
+
+def _missing(
+    records: RunRecords,
+    ledger: OwnLedger,
+    theirs: Mapping[RowKey, LedgerRow],
+    rounds_then: Sequence[RoundRecord],
+) -> Iterator[str]:
+    """Yield a survivor made its upload, so it has a row; one that was lost may have none."""
+    survived = {
+        (row.round_number, row.attempt)
+        for row in rounds_then
+        if ledger.client in row.document.get("survivors", ())
+    }
+    for row in records.ledger:
+        if row.pseudonym != ledger.pseudonym or (row.round_number, row.attempt) not in survived:
+            continue
+        if _key(row) not in theirs:
+            yield f"ledger {place(row)} is not in {ledger.client}'s own ledger, though it survived"
+        if row.status != "released":
+            yield f"ledger {place(row)} is {row.status}, though {ledger.client} survived"
+
+
+def config_of(run: RunRecord, mechanisms: Mechanisms) -> RunConfig:
+    """Return the configuration in a run's row, checked against these mechanisms.
+
+    Raises:
+        RecordsDisagree: If it is none.
+    """
+    try:
+        return parse_config(stored_tree(run), sources=Sources(mechanisms=mechanisms))
+    except (ConfigError, TypeError) as error:
+        raise RecordsDisagree(run.run_id, f"its configuration is not valid: {error}") from error
+
+
+def read_own_ledgers(config: RunConfig, folder: Path) -> tuple[OwnLedger, ...]:
+    """Return what the clients of a simulation keep themselves; a store that is missing is left out.
+
+    Args:
+        config: The run's.
+        folder: Of the run whose clients these are.
+    """
+    path = stores_file(config, folder)
+    if not path.is_file() or not path.stat().st_size:
+        return ()
+    opened = open_client_stores(path, read_only=True)
+    names = {*client_names(config.task.clients), *config.canary_names}
+    with opened.kept_open():
+        opened.verify_integrity()
+        return tuple(
+            OwnLedger(name, store.identity.pseudonym, store.rows())
+            for name, store in opened.stores.items()
+            if name in names
         )

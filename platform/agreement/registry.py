@@ -9,9 +9,9 @@ from typing import Any, Final
 
 import yaml
 
-from platform.config.plain_yaml import read_yaml
+from platform.config.files import read_yaml
 from platform.errors import ConfigError
-from platform.parties.store_files import shared_stores
+from platform.parties.identities import shared_stores
 from platform.rounds.audit_trail import parsed_detail, run_number
 from storage import (
     AuditChainBroken,

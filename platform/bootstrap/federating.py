@@ -14,15 +14,13 @@ from platform.bootstrap.planning import plan_terms
 from platform.bootstrap.recording import new_run_id, record_run
 from platform.bootstrap.surroundings import Surroundings
 from platform.config import RunConfig, StorageConfig
-from platform.config.federation_section import FederationConfig
-from platform.config.identity import code_of
-from platform.config.void_rules import void_settings
-from platform.data.encoding import frozen_model, is_public
-from platform.data.held import task_without_images
-from platform.data.loading import TaskData
-from platform.disk.opening import closed_on_error, open_storage, run_folder
-from platform.disk.run_lock import require_free
-from platform.disk.transactions import Records, records_in
+from platform.config.rules import void_settings
+from platform.config.run import code_of
+from platform.config.sections import FederationConfig
+from platform.data.loading import TaskData, task_without_images
+from platform.data.preparing import frozen_model, is_public
+from platform.disk.files import require_free
+from platform.disk.opening import Records, closed_on_error, open_storage, records_in, run_folder
 from platform.errors import ConfigError
 from platform.experiment.conducting import Conducted, nothing_measured
 from platform.experiment.environment import resolve_device, sotto_version, use_threads
@@ -36,17 +34,17 @@ from platform.experiment.resuming import (
     require_same_releases,
 )
 from platform.experiment.void_options import void_options
-from platform.parties.enrolment import enrolment_of, fingerprint_of
-from platform.protection.fitting import void_pool
+from platform.parties.identities import enrolment_of, fingerprint_of
+from platform.protection.building import void_pool
 from platform.relay.hub import Hub, HubTransport, Told
-from platform.rounds.departures import Farewells, departures, joined
-from platform.rounds.newcomers import Door
+from platform.rounds.leaving import Farewells, departures, joined
 from platform.rounds.observing import Observer
 from platform.rounds.receipts import Courier
+from platform.rounds.roll import Door
 from platform.rounds.run import Roll, Run, RunTerms
-from platform.wire.envelopes import Envelope
+from platform.wire.codec import Envelope
 from platform.wire.messages import Stage
-from platform.wire.offers import Facts, Offer
+from platform.wire.outside_rounds import Facts, Offer
 from platform.wire.transport import ClientId, Transport
 from privacy.secure_aggregation import Enrolment
 

@@ -24,26 +24,26 @@ from platform.bootstrap.surroundings import Surroundings
 from platform.config import RunConfig, parse_config
 from platform.config.sections import ModelConfig
 from platform.data.cache import cache_folder
-from platform.data.encoding import cached_encoders, frozen_model, is_public, plain_encoders
-from platform.data.held import task_of_one, task_without_images
 from platform.data.holder_images import TEST_SHARE, load_holding, only_client
-from platform.data.loading import TaskData
+from platform.data.loading import TaskData, task_of_one, task_without_images
 from platform.data.partition import ClientIndices
-from platform.data.preparing import prepared_batch
+from platform.data.preparing import (
+    cached_encoders,
+    frozen_model,
+    is_public,
+    plain_encoders,
+    prepared_batch,
+)
 from platform.errors import ConfigError, Declined, ProtocolError, UnknownRun
 from platform.experiment.dealing import own_examples
 from platform.experiment.environment import resolve_device
 from platform.experiment.simulation import randomness, trainer_factory
 from platform.experiment.trained import TrainedModel
 from platform.holder.checking import look_at_images
-from platform.holder.host import Host
-from platform.holder.identity import own_credentials, own_identity
-from platform.holder.keeping import Keeping
-from platform.holder.leaving import erase_run
-from platform.holder.limits import own_limits, require_within
-from platform.holder.serving import Serving
-from platform.holder.settings import HolderSettings, own_hints
-from platform.holder.store import only_process_with
+from platform.holder.own_limits import own_limits, require_within
+from platform.holder.serving import Host, Serving
+from platform.holder.settings import HolderSettings, own_credentials, own_hints, own_identity
+from platform.holder.store import Keeping, erase_run, only_process_with
 from platform.parties.client import Client
 from platform.parties.expectations import expectations_of
 from platform.parties.profile import ClientProfile, Randomness, RunNames, Safeguards, view_of
@@ -51,8 +51,7 @@ from platform.parties.scoring import LOCAL, VALIDATION, EvaluationSet, MeasuredS
 from platform.protection.uploads import Protection
 from platform.rounds.observing import SilentObserver
 from platform.rounds.run import RunTerms
-from platform.wire.offers import Facts, Offer
-from platform.wire.outside_rounds import decode_parting
+from platform.wire.outside_rounds import Facts, Offer, decode_parting
 from privacy.secure_aggregation import Credentials
 from privacy.transparency import NoteKey
 from storage import ClientStore, open_client_store

@@ -11,11 +11,16 @@ from platform.bootstrap.surroundings import Surroundings
 from platform.config import (
     RunConfig,
 )
-from platform.config.void_rules import void_settings
+from platform.config.rules import void_settings
 from platform.data.cache import cache_folder
-from platform.data.encoding import cached_encoders, frozen_model, plain_encoders
 from platform.data.loading import TaskData, load_task_data
-from platform.data.preparing import Encoders, prepared_batch
+from platform.data.preparing import (
+    Encoders,
+    cached_encoders,
+    frozen_model,
+    plain_encoders,
+    prepared_batch,
+)
 from platform.errors import ConfigError
 from platform.experiment.dealing import Learning, deal_examples, measuring_of, public_examples
 from platform.experiment.environment import resolve_device, use_threads
@@ -30,9 +35,14 @@ from platform.experiment.second_phase import (
     require_fitting_pool,
 )
 from platform.experiment.void_options import void_options
-from platform.protection.budget import Budget
-from platform.protection.building import amplifying_cohorts, protect_run, weighing
-from platform.protection.fitting import pool_rules_of, void_pool
+from platform.protection.building import (
+    amplifying_cohorts,
+    pool_rules_of,
+    protect_run,
+    void_pool,
+    weighing,
+)
+from platform.protection.charging import Budget
 from platform.rounds.observing import Observer
 from platform.rounds.run import RunTerms
 

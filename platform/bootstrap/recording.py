@@ -12,13 +12,12 @@ import yaml
 
 from methods import Registry
 from platform.config import RunConfig, SeedConfig, dump_config
-from platform.disk.digests import config_digest
 from platform.disk.files import write_text
-from platform.disk.opening import run_folder
-from platform.disk.transactions import transaction
+from platform.disk.log_files import config_digest
+from platform.disk.opening import run_folder, transaction
 from platform.experiment.environment import environment
 from platform.experiment.method_origins import origin_document
-from platform.parties.enrolment import enrolment_of, fingerprint_of
+from platform.parties.identities import enrolment_of, fingerprint_of
 from platform.rounds.audit_trail import AuditTrail
 from platform.rounds.run import RunTerms
 from storage import Database

@@ -12,20 +12,19 @@ from platform.bootstrap.federating import section_of
 from platform.bootstrap.simulating import stored_config
 from platform.bootstrap.surroundings import Surroundings
 from platform.config import RunConfig
-from platform.disk.opening import open_storage, run_folder
-from platform.disk.run_lock import only_process_of
-from platform.disk.transactions import transaction
+from platform.disk.files import only_process_of
+from platform.disk.opening import open_storage, run_folder, transaction
 from platform.errors import ConfigError, ProtocolError
 from platform.experiment.resuming import require_same_enrolment
-from platform.parties.enrolment import fingerprint_of, read_enrolment
-from platform.rounds.departures import (
+from platform.parties.identities import fingerprint_of, read_enrolment
+from platform.rounds.leaving import (
     Departure,
     departures,
     joined,
     record_departure,
     verify_statement,
 )
-from platform.wire.leaving import Left, decode_left
+from platform.wire.outside_rounds import Left, decode_left
 from privacy.secure_aggregation import Enrolment
 from storage import Database
 

@@ -13,9 +13,14 @@ from platform.config import (
     StorageConfig,
     parse_config,
 )
-from platform.disk.opening import closed_on_error, open_existing, open_storage, run_folder
-from platform.disk.run_lock import require_free
-from platform.disk.transactions import records_in
+from platform.disk.files import require_free
+from platform.disk.opening import (
+    closed_on_error,
+    open_existing,
+    open_storage,
+    records_in,
+    run_folder,
+)
 from platform.errors import UnknownRun
 from platform.experiment.canaries import draw_key, read_canaries
 from platform.experiment.evaluation import measure_round
@@ -31,9 +36,9 @@ from platform.experiment.second_phase import (
     require_second_phase,
 )
 from platform.experiment.simulation import Simulation, build_population
-from platform.parties.enrolment import enrolment_of, fingerprint_of
+from platform.parties.identities import enrolment_of, fingerprint_of
 from platform.parties.profile import RunNames
-from platform.rounds.cohort import simulated_losses
+from platform.rounds.attempts import simulated_losses
 from platform.rounds.observing import Observer
 from platform.rounds.roll import call_roll, newest_attempt
 from platform.rounds.run import Run

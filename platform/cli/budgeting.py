@@ -7,8 +7,13 @@ from contextlib import closing
 from typing import Any, Final
 
 from platform.agreement import Agreed, Fault, require_agreement, stored_tree
-from platform.agreement.budget_documents import budget_document, overview_document
-from platform.agreement.budgets import pseudonyms_of, read_budget, require_known_client
+from platform.agreement.budgets import (
+    budget_document,
+    overview_document,
+    pseudonyms_of,
+    read_budget,
+    require_known_client,
+)
 from platform.agreement.statements import lifetime_of
 from platform.cli.output import console, epsilon, print_json, rounded_down, table
 from platform.disk.opening import open_existing

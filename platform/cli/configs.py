@@ -19,7 +19,7 @@ from methods import Registry
 from platform.cli.output import console, print_json, table
 from platform.config import RunConfig, Sources, dump_config, load_config
 from platform.config.files import packaged_titles
-from platform.config.keys import known_keys
+from platform.config.run import known_keys
 from platform.disk.files import named
 from platform.errors import ConfigError, printable
 

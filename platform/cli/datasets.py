@@ -18,13 +18,29 @@ from platform.config.sections import Layout
 from platform.data.catalogue import DataRequest, Draws, Hints, dataset_infos, user_path
 from platform.data.checking import FEW, Findings, FolderReport, check_folder, counts
 from platform.data.dataset import Dataset
-from platform.data.dirichlet import Counts
-from platform.data.holdings import PARTS, Holding, holdings, holdings_document, seeds_used
-from platform.data.loading import TaskData, load_task_data
+from platform.data.loading import (
+    PARTS,
+    Holding,
+    TaskData,
+    holdings,
+    holdings_document,
+    load_task_data,
+    seeds_used,
+)
 from platform.data.own_layouts import OWN_LAYOUTS
+from platform.data.shares import Counts
 from platform.errors import ConfigError
-from platform.pictures.canvas import add_legend, fitted, new_figure, require_drawable, write_picture
-from platform.pictures.style import ALARM, SHADES, look, wrapped
+from platform.pictures.canvas import (
+    ALARM,
+    SHADES,
+    add_legend,
+    fitted,
+    look,
+    new_figure,
+    require_drawable,
+    wrapped,
+    write_picture,
+)
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -15,20 +15,20 @@ from platform.agreement import stored_tree
 from platform.cli.output import console, print_json, table
 from platform.disk.opening import open_existing
 from platform.errors import ConfigError
-from platform.parties.enrolment import (
+from platform.parties.identities import (
+    client_names,
     create_enrolment,
     node_of,
     read_enrolment,
     write_enrolment,
 )
-from platform.parties.store_files import client_names
 from platform.relay.links import status_of
 from platform.results.reading import resolve_run, resolved
-from platform.rounds.standing import Standing, standings
+from platform.rounds.leaving import Standing, standings
 from privacy.errors import CalibrationError
 from privacy.secure_aggregation import Enrolment, fingerprint, node_fingerprint, plan
-from privacy.secure_aggregation.packing import packed_bytes
-from privacy.secure_aggregation.planning import GraphChoice
+from privacy.secure_aggregation.masking import packed_bytes
+from privacy.secure_aggregation.parameters import GraphChoice
 
 PATIENCE = 10.0
 """Seconds that a hub may take to answer."""

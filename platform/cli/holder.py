@@ -17,14 +17,19 @@ from platform.cli.ending import BAD_INPUT
 from platform.cli.keeping import show_manifest
 from platform.cli.output import console, epsilon, print_json, rounded_down, table
 from platform.errors import ConfigError
-from platform.holder.backups import back_up_store, own_store, restore_store
-from platform.holder.budget import Account, Spending, account_of, own_account
 from platform.holder.checking import CONFIGURATION, Check, check_file, check_holder
-from platform.holder.leaving import leave_runs, write_statement
+from platform.holder.own_limits import Account, Spending, account_of, own_account
 from platform.holder.settings import HolderSettings, load_holder
-from platform.holder.store import read_store
-from platform.parties.catching_up import catch_up
-from platform.parties.enrolment import create_key, read_key
+from platform.holder.store import (
+    back_up_store,
+    leave_runs,
+    own_store,
+    read_store,
+    restore_store,
+    write_statement,
+)
+from platform.parties.identities import create_key, read_key
+from platform.parties.own_ledger import catch_up
 from platform.wire.charges import Charges, decode_charges
 from privacy.secure_aggregation import Identity, fingerprint
 

@@ -17,9 +17,8 @@ from platform.agreement.backups import back_up, require_database, restore, store
 from platform.cli.output import console, epsilon, fraction, print_json, size, table
 from platform.data.cache import CachedRows, cached_rows, clear
 from platform.disk.archives import Manifest
-from platform.disk.files import write_bytes
+from platform.disk.files import is_held, write_bytes
 from platform.disk.opening import database_file, is_there, open_existing
-from platform.disk.run_lock import is_held
 from platform.errors import ConfigError, RecordsDisagree
 from platform.experiment.pruning import (
     Leftovers,
@@ -30,8 +29,8 @@ from platform.experiment.pruning import (
     second_phases_first,
 )
 from platform.results.reading import numbers_of, resolved
-from platform.rounds.charges import charges_of
 from platform.rounds.documents import ADVERSARIES
+from platform.rounds.spending import charges_of
 from platform.wire.charges import encode_charges
 from storage import (
     AuditChainBroken,

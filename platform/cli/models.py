@@ -16,7 +16,7 @@ from platform.bootstrap import Surroundings, reopen_run
 from platform.cli.output import console, fraction, print_json, table
 from platform.data.catalogue import dataset_info
 from platform.disk.files import write_bytes, write_text
-from platform.disk.transactions import transaction
+from platform.disk.opening import transaction
 from platform.errors import ConfigError
 from platform.experiment.evaluation import Accuracy
 from platform.experiment.exported_accuracy import exported_accuracy
@@ -27,7 +27,7 @@ from platform.parties.profile import view_of
 from platform.results.reading import require_summary
 from platform.rounds.audit_trail import AuditTrail
 from platform.rounds.observing import SilentObserver
-from platform.rounds.progress import decode_state
+from platform.rounds.run import decode_state
 
 MOST_BYTES: Final = 1_000_000
 """Of one text that is classified."""

@@ -33,8 +33,7 @@ from platform.disk.opening import database_file, is_there, open_existing
 from platform.errors import ConfigError, UnknownRun
 from platform.page import Cell, Field, Gauge, Plot, Point, Sheet, Table
 from platform.relay.links import status_of
-from platform.rounds.documents import ADVERSARIES, shown_round
-from platform.rounds.phases import in_rounds
+from platform.rounds.documents import ADVERSARIES, in_rounds, shown_round
 from storage import (
     Database,
     DatabaseBusy,

@@ -12,9 +12,8 @@ from platform.agreement import Agreed
 from platform.cli.datasets import HoldingsPicture, title_of
 from platform.cli.output import console, print_json
 from platform.config import RunConfig
-from platform.config.federation_rules import HELD
-from platform.data.holdings import holdings
-from platform.data.loading import load_task_data
+from platform.config.rules import HELD
+from platform.data.loading import holdings, load_task_data
 from platform.errors import ConfigError, UnknownRun, listed
 from platform.pictures.canvas import SUFFIXES, Picture
 from platform.results.comparisons import sweep_pictures

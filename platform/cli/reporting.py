@@ -21,15 +21,14 @@ from platform.cli.output import (
     size,
     table,
 )
-from platform.config.federation_rules import HELD
+from platform.config.rules import HELD
 from platform.disk.opening import open_existing
 from platform.errors import ConfigError
 from platform.experiment.canary_notes import canary_warnings, lower_text
 from platform.experiment.optimisers import optimizer_words
 from platform.reports.warnings import claim_warnings, unfinished_words
 from platform.results.reading import agreed_run, numbers_of, resolved
-from platform.rounds.documents import ADVERSARIES
-from platform.rounds.phases import in_rounds
+from platform.rounds.documents import ADVERSARIES, in_rounds
 
 WIDTHS = (5, 9, 8, 5, 6, 14, 9, 5, 5, 5)
 NAMES = ("round", "cohort", "accuracy", "std", "worst", "epsilon s/p/o", "s/n", "up", "down", "s")

@@ -17,7 +17,7 @@ from platform.cli.ending import ABOVE_CLAIM, FAILED, ended_run, finding, interru
 from platform.cli.output import print_json
 from platform.cli.reporting import ScreenObserver, print_summary
 from platform.config import RunConfig, StorageConfig, load_config, parse_config
-from platform.config.federation_section import FederationConfig
+from platform.config.sections import FederationConfig
 from platform.disk.opening import open_storage
 from platform.errors import ConfigError
 from platform.experiment.conducting import Conducted, conduct

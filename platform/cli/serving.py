@@ -26,17 +26,16 @@ from platform.cli.models import print_classes, read_image
 from platform.cli.output import console, epsilon, fraction, print_json, printable, table
 from platform.disk.files import write_bytes
 from platform.errors import ConfigError, listed
-from platform.holder.keeping import Keeping
 from platform.holder.settings import load_holder
-from platform.holder.store import read_store
-from platform.parties.receipt_files import (
+from platform.holder.store import Keeping, read_store
+from platform.parties.receipt_checks import (
     RunReceipts,
     forks,
     read_receipts,
     verified,
     write_receipts,
 )
-from platform.wire.receipts import ADVERSARIES, UploadDigest
+from platform.wire.receipt_messages import ADVERSARIES, UploadDigest
 from storage import KeptReceipt, LedgerRow
 
 ENDING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)

@@ -36,7 +36,7 @@ from platform.sweeping.submitting import database_name, submit_cells
 from platform.sweeping.tables import Table
 from platform.sweeping.tidy import BEST, LAST, record_of
 from platform.sweeping.writing import plain_rows
-from storage.address import shown
+from storage.homes import shown
 
 OUTPUTS = Path("sweeps")
 CELLS = "cells"

@@ -32,8 +32,7 @@ from platform.experiment.rehearsal import (
     rounds_of,
 )
 from platform.experiment.simulation import Simulation
-from platform.pictures.canvas import require_drawable, write_picture
-from platform.pictures.style import ALARM, COLOURS, INK
+from platform.pictures.canvas import ALARM, COLOURS, INK, require_drawable, write_picture
 from platform.privacy_auditing.audit import (
     FAMILY_WISE_ERROR,
     AuditPlan,
@@ -43,7 +42,7 @@ from platform.privacy_auditing.audit import (
 )
 from platform.privacy_auditing.outcome import ChannelAudit, Game
 from platform.rounds.observing import Observer, SilentObserver
-from platform.wire.vectors import vector_length
+from platform.wire.layout import vector_length
 from privacy import CalibrationError
 from privacy.auditing import AuditResult, canaries_needed
 

@@ -13,11 +13,12 @@ from platform.config.sections import (
     ModelConfig,
     PartitionConfig,
     PublicDataConfig,
+    ScheduleConfig,
     SeedConfig,
     StorageConfig,
     TaskConfig,
+    TrainingConfig,
 )
-from platform.config.training_section import ScheduleConfig, TrainingConfig
 
 __all__ = [
     "PACKAGED_CONFIGS",

@@ -1,20 +1,137 @@
-"""Where configurations lie, and reading one file of them."""
+"""Where configurations lie, and reading one of them as plain YAML.
+
+PyYAML takes the last of two equal keys in silence, turns dates into objects, follows aliases to any
+size, and lets Python's own errors through. This reader refuses all of that with `yaml.YAMLError`,
+and also files that are nested too deeply.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import takewhile
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import yaml
+from yaml.constructor import ConstructorError
+from yaml.nodes import MappingNode, Node, ScalarNode
 
 from methods import Registry
-from platform.config.plain_yaml import read_yaml, yaml_problem
 from platform.errors import ConfigError
 from platform.mechanisms import BUILT_IN, Mechanisms
+
+DEEPEST: Final = 32
+"""Levels of a configuration; the deepest section has four."""
+_BEYOND: Final = 2**63
+"""Configurations have smaller numbers only; Python sets no limit on hexadecimal digits."""
+_PLAIN: Final = ("null", "bool", "int", "float", "str", "seq", "map")
+_TAGS: Final = frozenset(f"tag:yaml.org,2002:{kind}" for kind in _PLAIN)
+_FLOAT: Final = re.compile(r"^[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+$")
+_OF_PYTHON: Final = (ValueError, ArithmeticError, LookupError, AttributeError)
+
+
+class _Loader(yaml.SafeLoader):
+    """Plain data only, and 1e-5 is a number as in YAML 1.2; PyYAML would make it a text."""
+
+    _depth = 0
+
+    def compose_node(self, parent: Node | None, index: Any) -> Node | None:
+        """Count levels, and refuse aliases."""
+        # Of no type in PyYAML's stubs.
+        event = cast(Any, self).peek_event()
+        if self.check_event(yaml.AliasEvent):
+            raise ConstructorError(None, None, "an alias is not allowed", event.start_mark)
+        if self._depth > DEEPEST:
+            problem = f"it is nested more than {DEEPEST} levels deep"
+            raise ConstructorError(None, None, problem, event.start_mark)
+        self._depth += 1
+        try:
+            return super().compose_node(parent, index)
+        finally:
+            self._depth -= 1
+
+    def construct_object(self, node: Node, deep: bool = False) -> Any:
+        """Refuse a node that is no plain data, or whose text does not fit its tag."""
+        _require_plain(node)
+        try:
+            found = super().construct_object(node, deep)
+            if isinstance(found, int) and abs(found) >= _BEYOND:
+                raise OverflowError
+            return found
+        except _OF_PYTHON as error:
+            text = str(node.value)[:40] if isinstance(node, ScalarNode) else ""
+            kind = node.tag.rpartition(":")[2]
+            problem = f"{text!r} is no {kind} that can be read"
+            raise ConstructorError(None, None, problem, node.start_mark) from error
+
+    def construct_mapping(self, node: MappingNode, deep: bool = False) -> dict[Any, Any]:
+        """Refuse a key that is given twice, of which PyYAML takes the last."""
+        # A tag may claim another kind than the node has.
+        if not isinstance(node, MappingNode):
+            raise ConstructorError(None, None, "what is tagged a map is none", node.start_mark)
+        seen = set()
+        for key, _ in node.value:
+            # PyYAML would merge by a key's tag before it constructs the key.
+            _require_plain(key)
+            # Only texts can be equal here: a section's keys are nothing else.
+            if isinstance(key, ScalarNode) and key.value in seen:
+                problem = f"the key {key.value!r} is given twice"
+                raise ConstructorError(None, None, problem, key.start_mark)
+            if isinstance(key, ScalarNode):
+                seen.add(key.value)
+        return super().construct_mapping(node, deep)
+
+
+def _require_plain(node: Node) -> None:
+    if node.tag not in _TAGS:
+        problem = f"{node.tag!r} is not plain data"
+        raise ConstructorError(None, None, problem, node.start_mark)
+
+
+class _Dumper(yaml.SafeDumper):
+    """Quotes a text that `_Loader` would take for a number; writes everything out."""
+
+    def ignore_aliases(self, data: Any) -> bool:
+        """Write every value out."""
+        return True
+
+
+for _side in (_Loader, _Dumper):
+    _side.add_implicit_resolver("tag:yaml.org,2002:float", _FLOAT, list("-+.0123456789"))
+# A date is a text, as no key takes a date; `<<` and `=` are keys like others.
+_Loader.yaml_implicit_resolvers = {
+    first: [(tag, pattern) for tag, pattern in resolvers if tag in _TAGS]
+    for first, resolvers in _Loader.yaml_implicit_resolvers.items()
+}
+
+
+def read_yaml(text: str) -> Any:
+    """Return a YAML document as plain data.
+
+    Raises:
+        yaml.YAMLError: If it does not parse, asks for anything but plain data, gives a key twice,
+            or is nested too deeply.
+    """
+    return yaml.load(text, Loader=_Loader)  # noqa: S506 - a SafeLoader
+
+
+def dump_yaml(tree: Mapping[str, Any]) -> str:
+    """Return plain data as YAML; reading it back gives the same."""
+    text: str = yaml.dump(dict(tree), Dumper=_Dumper, sort_keys=False)
+    return text
+
+
+def yaml_problem(error: Exception) -> str:
+    """Return what is wrong, on one line, with the line where it is."""
+    mark = getattr(error, "problem_mark", None)
+    problem = getattr(error, "problem", None)
+    if mark is None or not problem:
+        return " ".join(str(error).split())
+    context = getattr(error, "context", None)
+    return " ".join(f"{context or ''} {problem}, line {mark.line + 1}".split())
+
 
 PACKAGED_CONFIGS = Path(__file__).resolve().parents[2] / "configs"
 _SENTENCE_END: Final = re.compile(r"\.\s+(?=[A-Z`])")
@@ -44,7 +161,7 @@ class Sources:
 def packaged_names(sources: Sources) -> Iterator[str]:
     """Yield the name of every packaged configuration, in order.
 
-    Presets of methods are none, nor are settings of published runs.
+    Presets of methods and settings of published runs are left out.
     """
     parts = (sources.presets, sources.references)
     for path in sorted(sources.configs.rglob("*.yaml")):
@@ -65,7 +182,7 @@ def _title(path: Path) -> str:
 
 
 def packaged_file(name: str | Path, sources: Sources) -> Path | None:
-    """Return the file of a packaged configuration, or None where there is none of this name."""
+    """Return the file of a packaged configuration, or None if the name is unknown."""
     # A name stays below `configs/`: an absolute one would replace that folder, `..` leave it.
     if not is_below(Path(name)):
         return None
@@ -79,7 +196,7 @@ def is_below(path: Path) -> bool:
 
 
 def is_file(path: Path) -> bool:
-    """Whether there is such a file; no text is too long to ask about."""
+    """Whether there is such a file; a path that is too long is none."""
     try:
         return path.is_file()
     except OSError:
@@ -87,7 +204,7 @@ def is_file(path: Path) -> bool:
 
 
 def what_is_packaged(sources: Sources) -> str:
-    """Return the packaged names, in so far as they fit into a sentence."""
+    """Return the packaged names that fit into a sentence."""
     names = ", ".join(name for name in packaged_names(sources) if "/" not in name)
     return f"{names}, or a table of a paper such as papers/pfedmoap/table-1-flowers102"
 
@@ -113,7 +230,7 @@ def read_mapping(path: Path) -> dict[str, Any]:
     """Return a file of keys and values as plain data.
 
     Raises:
-        ConfigError: If it cannot be read, or is no mapping.
+        ConfigError: If the file cannot be read, or holds no mapping.
     """
     try:
         tree = read_yaml(path.read_text(encoding="utf-8"))

@@ -1,15 +1,24 @@
-"""Reading a configuration: files, dotted overrides, and errors in one sentence.
+"""Reading a configuration: files that extend others, overrides, and errors in one sentence.
 
-Overrides are applied to what a file and all that it extends say together, in two passes.
-Setting `method.name` to another name replaces the whole method section by that method's preset, and
-setting `privacy.mechanism` to one without noise drops the keys that mean nothing then; both happen
-before any other override, whatever the order on the command line. What a new name drops is said
-before the run.
+`extends: BASE` takes another configuration and changes keys. BASE is the name of a packaged
+configuration, or, ending in `.yaml` or `.yml`, a file below the folder of the file that names it.
+Sections are merged key by key; any other value, a list or null as well, replaces that of the base.
+
+Dotted overrides come after all files. Two keys change more than themselves, before all other
+changes: another `method.name` brings its whole preset, and the options that it drops are said
+before the run; `privacy.mechanism: none` drops the keys that mean nothing without noise.
+
+`configs/references` holds the settings of published runs whose code does otherwise than the paper
+says. In a paper's folder, `table-N.yaml` belongs to the configurations `table-N-DATA` of that
+table, and `table-N-DATA.yaml` to one of them alone. `all` changes keys for every method, `methods`
+for each of the table's methods, also if nothing changes; `same_as` names a table of the same paper
+whose changes come first. A configuration so changed has another name, so that no table mixes both.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import re
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, TypeVar, get_args
 
@@ -17,17 +26,208 @@ import yaml
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
-from platform.config.extending import dropped_options, read_whole, without_noise_keys
-from platform.config.files import Sources, find_config, read_preset
-from platform.config.plain_yaml import DEEPEST, dump_yaml, read_yaml, yaml_problem
-from platform.config.references import with_published
+from platform.config.files import (
+    DEEPEST,
+    Sources,
+    dump_yaml,
+    find_config,
+    is_below,
+    is_file,
+    packaged_file,
+    read_mapping,
+    read_preset,
+    read_yaml,
+    what_is_packaged,
+    yaml_problem,
+)
+from platform.config.privacy_rules import NOISE_KEYS
 from platform.config.run import RunConfig
 from platform.config.schema import MECHANISMS
 from platform.errors import ConfigError
 
 Tree = TypeVar("Tree", bound=BaseModel)
 LONGEST: Final = 200
-"""Characters of a value that a sentence repeats."""
+"""How many characters of a value an error message repeats."""
+LONGEST_CHAIN: Final = 8
+"""Files that one configuration may be made of."""
+_FILES: Final = (".yaml", ".yml")
+_WITHOUT_NOISE: Final = {
+    "privacy": (*NOISE_KEYS, "relation", "spare_attempts", "personal"),
+    "evaluation": ("release", "metric_ratio"),
+    "pool": ("clipping_norm",),
+}
+"""Keys that mean nothing without a mechanism, by section."""
+KEYS: Final = ("same_as", "all", "methods")
+SUFFIX: Final = "-published"
+_TABLE: Final = re.compile(r"(table-\d+)-\w+")
+
+
+def read_whole(path: Path, sources: Sources) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """Return a file merged with all that it extends, and remarks on the options that this drops.
+
+    Raises:
+        ConfigError: If a file cannot be read, or `extends` does not lead to an end.
+    """
+    changes = [read_mapping(path)]
+    chain = [path]
+    while "extends" in changes[-1]:
+        base = _base(changes[-1].pop("extends"), chain, sources)
+        chain.append(base)
+        changes.append(read_mapping(base))
+    tree = changes.pop()
+    remarks: list[str] = []
+    while changes:
+        last = changes.pop()
+        preset = _another_preset(tree, last, sources)
+        if preset is not None:
+            remarks += dropped_options(tree["method"], preset, last["method"])
+        tree = change(tree, last, sources)
+    return tree, tuple(remarks)
+
+
+def dropped_options(
+    before: Mapping[str, Any], preset: Mapping[str, Any], given: Container[str] = ()
+) -> Iterator[str]:
+    """Yield a remark on the options that a method's preset replaces, if there are any.
+
+    Args:
+        before: The method's section so far.
+        preset: The other method's.
+        given: Options that are set again beside the name, which are not lost.
+    """
+    gone = [
+        f"{key}: {value}"
+        for key, value in before.items()
+        if key != "name" and key not in given and preset.get(key) != value
+    ]
+    if gone:
+        yield (
+            f"method.name: {preset['name']} takes the place of {before.get('name')} with the "
+            f"options of its preset, so these of the configuration are dropped: {', '.join(gone)}"
+        )
+
+
+def change(tree: Mapping[str, Any], changes: Mapping[str, Any], sources: Sources) -> dict[str, Any]:
+    """Return a tree with changes to it; neither argument is altered.
+
+    Raises:
+        ConfigError: If the changes name an unknown method.
+    """
+    changed, privacy = dict(tree), changes.get("privacy")
+    preset = _another_preset(tree, changes, sources)
+    if preset is not None:
+        changed["method"] = preset
+    if isinstance(privacy, dict) and sources.mechanisms.claims_nothing(privacy.get("mechanism")):
+        changed = without_noise_keys(changed)
+    return merged(changed, changes)
+
+
+def _another_preset(
+    tree: Mapping[str, Any], changes: Mapping[str, Any], sources: Sources
+) -> dict[str, Any] | None:
+    """Return the preset of the method that the changes name, None if the tree has it already."""
+    before, method = tree.get("method"), changes.get("method")
+    if not isinstance(before, dict) or not isinstance(method, dict):
+        return None
+    name = method.get("name", before.get("name"))
+    return None if name == before.get("name") else read_preset(name, sources)
+
+
+def without_noise_keys(tree: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a tree without the keys that mean nothing under `privacy.mechanism: none`."""
+    kept = dict(tree)
+    for section, keys in _WITHOUT_NOISE.items():
+        if isinstance(kept.get(section), dict):
+            kept[section] = {k: v for k, v in kept[section].items() if k not in keys}
+    return kept
+
+
+def merged(tree: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a tree with changes merged into its sections, key by key."""
+    result = dict(tree)
+    for key, value in changes.items():
+        before = result.get(key)
+        if isinstance(before, dict) and isinstance(value, dict):
+            value = merged(before, value)
+        result[key] = value
+    return result
+
+
+def _base(name: Any, chain: list[Path], sources: Sources) -> Path:
+    told = f"extends: {name!r} in {str(chain[-1])!r}"
+    folder, base = chain[-1].parent, None
+    if isinstance(name, str) and not name.endswith(_FILES):
+        base = packaged_file(name, sources)
+    elif isinstance(name, str) and is_below(Path(name)) and is_file(folder / name):
+        # A configuration that came from elsewhere reads no file outside its own folder: no absolute
+        # path, no `..`, and no link that leads out.
+        if (folder / name).resolve().is_relative_to(folder.resolve()):
+            base = folder / name
+    if base is None:
+        raise ConfigError(
+            f"{told} is no configuration; valid: the name of a packaged one "
+            f"({what_is_packaged(sources)}), or a file below this one's folder such as base.yaml"
+        )
+    if base.resolve() in (path.resolve() for path in chain):
+        raise ConfigError(f"{told} leads back to itself; valid: a base that does not extend this")
+    if len(chain) == LONGEST_CHAIN:
+        raise ConfigError(f"{told} makes too long a chain; valid: at most {LONGEST_CHAIN} files")
+    return base
+
+
+def with_published(tree: Mapping[str, Any], config: Path, sources: Sources) -> dict[str, Any]:
+    """Return a table's configuration with the settings of its published run.
+
+    Args:
+        tree: The configuration, with the section of the method that is to run.
+        config: The file that it is from.
+        sources: Where packaged files lie.
+
+    Raises:
+        ConfigError: If there are no published settings of this file or of this method.
+    """
+    path = _reference(config, sources)
+    shared, methods = _read(path)
+    name = tree.get("method", {}).get("name")
+    if name not in methods:
+        named = path.relative_to(sources.references).with_suffix("").as_posix()
+        raise ConfigError(
+            f"--reference: {named} has no published settings of {name!r}; valid "
+            f"methods: {', '.join(methods)}"
+        )
+    changed = change(change(tree, shared, sources), methods[name], sources)
+    return {**changed, "name": f"{tree['name']}{SUFFIX}"}
+
+
+def _reference(config: Path, sources: Sources) -> Path:
+    """Return the file of published settings that belongs to a configuration."""
+    papers, file = (sources.configs / "papers").resolve(), config.resolve()
+    table = _TABLE.fullmatch(file.stem)
+    if table is not None and file.parent.parent == papers:
+        for name in (file.stem, table[1]):
+            path = sources.references / file.parent.name / f"{name}.yaml"
+            if is_file(path):
+                return path
+    raise ConfigError(
+        f"--reference: CONFIG {str(config)!r} has no published settings; valid: a packaged "
+        "configuration of a paper's table, such as papers/trip/table-1-pacs"
+    )
+
+
+def _read(path: Path) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
+    """Return the changes for all methods, and for each method by its name."""
+    tree = read_mapping(path)
+    for key in tree:
+        if key not in KEYS:
+            raise ConfigError(
+                f"--reference: {str(path)!r} has {key!r}; valid keys: {', '.join(KEYS)}"
+            )
+    shared, methods = tree.get("all", {}), tree.get("methods", {})
+    if "same_as" not in tree:
+        return shared, methods
+    first, own = _read(path.with_name(f"{tree['same_as']}.yaml"))
+    known = {**own, **{name: {} for name in methods if name not in own}}
+    return merged(first, shared), {n: merged(known[n], methods.get(n, {})) for n in known}
 
 
 def load_config(
@@ -49,7 +249,7 @@ def load_config(
     tree, remarks = read_whole(file, where)
     if not where.as_published:
         return parse_config(tree, overrides, where).with_remarks(remarks)
-    # Which settings are the published run's depends on the method; overrides are of what they give.
+    # The published settings depend on the method, and all other overrides come after them.
     naming = [text for text in overrides if text.startswith("method.name=")]
     named, said = _apply(tree, [_parse_override(text) for text in naming], where)
     rest = [text for text in overrides if text not in naming]
@@ -66,17 +266,17 @@ def parse_config(
         ConfigError: Naming the field, its value and what is valid.
     """
     where = sources or Sources()
-    merged, remarks = _apply(dict(tree), [_parse_override(text) for text in overrides], where)
-    return validated(RunConfig, merged, {MECHANISMS: where.mechanisms}).with_remarks(remarks)
+    changed, remarks = _apply(dict(tree), [_parse_override(text) for text in overrides], where)
+    return validated(RunConfig, changed, {MECHANISMS: where.mechanisms}).with_remarks(remarks)
 
 
 def validated(kind: type[Tree], tree: Mapping[str, Any], context: Mapping[str, Any]) -> Tree:
     """Return plain data as a frozen tree of sections.
 
     Args:
-        kind: What it is the tree of.
+        kind: The type of the tree.
         tree: As YAML gives it.
-        context: What the tree's own checks are given.
+        context: Passed to the tree's own checks.
 
     Raises:
         ConfigError: Naming the first field that is wrong, its value and what is valid.
@@ -93,7 +293,7 @@ def dump_config(config: RunConfig) -> str:
 
 
 def dump_tree(tree: Mapping[str, Any]) -> str:
-    """Return configuration that was stored as plain data, as the YAML that it was started with."""
+    """Return a configuration that was stored as plain data as YAML."""
     return dump_yaml(tree)
 
 
@@ -112,7 +312,7 @@ def _parse_override(text: str) -> tuple[tuple[str, ...], Any]:
 def _apply(
     tree: dict[str, Any], overrides: Iterable[tuple[tuple[str, ...], Any]], sources: Sources
 ) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """Return a tree with overrides, and what is to be said of them."""
+    """Return a tree with overrides, and remarks on them."""
     rest: list[tuple[tuple[str, ...], Any]] = []
     remarks: list[str] = []
     overrides = list(overrides)
@@ -121,7 +321,6 @@ def _apply(
         if path == ("method", "name"):
             before = tree.get("method")
             if isinstance(before, dict) and before.get("name") == value:
-                # What it has is the method's already.
                 continue
             tree["method"] = read_preset(value, sources)
             if isinstance(before, dict):
@@ -147,7 +346,7 @@ def _set(tree: dict[str, Any], path: tuple[str, ...], value: Any) -> None:
 
 
 def _tuples(value: Any) -> Any:
-    """Return YAML lists as tuples, which is what strict frozen sections hold."""
+    """Return YAML lists as tuples, as strict frozen sections hold tuples."""
     if isinstance(value, Mapping):
         return {key: _tuples(item) for key, item in value.items()}
     return tuple(value) if isinstance(value, list) else value
@@ -159,7 +358,7 @@ def sentence(error: ErrorDetails, section: str = "", *, kind: type[BaseModel] = 
     Args:
         error: The first error of a validation.
         section: Name of the section that was validated, if it was not the whole tree.
-        kind: The whole tree, for the keys that it knows.
+        kind: The type of the whole tree, for the keys that it knows.
     """
     field = ".".join(str(part) for part in (section, *error["loc"]) if part != "")
     field = field or "configuration"
@@ -174,11 +373,12 @@ def sentence(error: ErrorDetails, section: str = "", *, kind: type[BaseModel] = 
         case "value_error":
             return f"{field}: {message}"
         case _:
-            return f"{field}: {shortened(error['input'])} is not valid; {_lower_first(message)}"
+            message = message[:1].lower() + message[1:]
+            return f"{field}: {shortened(error['input'])} is not valid; {message}"
 
 
 def shortened(value: Any) -> str:
-    """Return a value as Python writes it, in so far as it fits into a sentence."""
+    """Return a value as Python writes it, cut to a length that fits into a sentence."""
     text = repr(value)
     return text if len(text) <= LONGEST else f"{text[:LONGEST]}... ({len(text)} characters)"
 
@@ -191,7 +391,3 @@ def _known_keys(path: tuple[int | str, ...], whole: type[BaseModel]) -> str:
         for kind in get_args(annotation) or (annotation,):
             fields = getattr(kind, "model_fields", fields)
     return ", ".join(fields)
-
-
-def _lower_first(text: str) -> str:
-    return text[:1].lower() + text[1:]

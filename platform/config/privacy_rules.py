@@ -1,4 +1,4 @@
-"""What a mechanism needs, and what it cannot be combined with: each refusal with its reason.
+"""What mechanisms and private experts need, and what they cannot be combined with.
 
 Each rule gives one sentence that names the field, its value and what is valid.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import assert_never
 
-from platform.config.schema import RunSections
+from platform.config.schema import PoolConfig, RunSections
 from privacy import PRICED_LAWS
 
 NOISE_KEYS = (
@@ -24,7 +24,7 @@ NOISE_KEYS = (
 
 
 def unknown_mechanism(config: RunSections) -> Iterator[str]:
-    """Yield that there is no such mechanism; no other rule can be asked then."""
+    """Yield that there is no such mechanism; then no other rule can be checked."""
     name, valid = config.privacy.mechanism, config.mechanisms.names
     if name not in valid:
         yield f"privacy.mechanism: {name!r} is not valid; valid: {', '.join(valid)}"
@@ -35,8 +35,18 @@ def privacy_problems(config: RunSections) -> Iterator[str]:
     mechanism = config.mechanism
     yield from _release(config)
     yield from _selection(config)
-    yield from _pool_norm(config)
-    yield from _relation(config)
+    norm = config.pool.clipping_norm
+    if norm is not None and not mechanism.clips_uploads:
+        yield (
+            f"pool.clipping_norm: {norm} has no meaning under privacy.mechanism = "
+            f"{mechanism.name}, which clips no pool entry; valid: null"
+        )
+    valid, own = config.mechanism.relations, config.privacy.relation
+    if own is not None and own not in valid:
+        yield (
+            f"privacy.relation: {own} is not available under {config.privacy.mechanism}; valid: "
+            f"{', '.join(valid)}"
+        )
     yield from _subspace(config)
     if not mechanism.facts.claims:
         yield from _without_noise(config)
@@ -47,15 +57,16 @@ def privacy_problems(config: RunSections) -> Iterator[str]:
             f"meaning under privacy.mechanism = {mechanism.name}, where all weigh alike; leave it "
             "out"
         )
-    yield from _amount_of_noise(config)
-    yield from _noise_distribution(config)
-    yield from _pool(config)
+    yield from _noise(config)
     if mechanism.facts.is_in_steps:
         yield from _noised_steps(config)
     if mechanism.clips_uploads:
         yield from _clipped_uploads(config)
-    if mechanism.needs_masks:
-        yield from _masks(config)
+    if mechanism.needs_masks and not config.secure_aggregation.enabled:
+        yield (
+            "secure_aggregation.enabled: false shows every client's own share of the noise with "
+            f"its update; {config.privacy.mechanism} needs true"
+        )
     yield from _cohort_sampling(config)
 
 
@@ -164,7 +175,7 @@ def _without_noise(config: RunSections) -> Iterator[str]:
         yield from _cohort_sampling(config)
 
 
-def _amount_of_noise(config: RunSections) -> Iterator[str]:
+def _noise(config: RunSections) -> Iterator[str]:
     section = config.privacy
     if (section.noise_multiplier is None) == (section.target_epsilon is None):
         yield (
@@ -176,9 +187,6 @@ def _amount_of_noise(config: RunSections) -> Iterator[str]:
             f"privacy.personal: decoupled has no meaning under {section.mechanism}, which bounds "
             "the upload whatever it was trained from; valid: joint"
         )
-
-
-def _noise_distribution(config: RunSections) -> Iterator[str]:
     valid = config.mechanism.distributions
     if config.noise_distribution not in valid:
         yield (
@@ -191,13 +199,10 @@ def _noise_distribution(config: RunSections) -> Iterator[str]:
             f"{config.noise_distribution}, which no accountant prices; valid: a mechanism whose "
             f"noise has one of the laws {', '.join(PRICED_LAWS)}"
         )
-
-
-def _pool(config: RunSections) -> Iterator[str]:
-    mechanism, noise = config.mechanism, config.pool.noise
-    if noise is None or noise in mechanism.entry_noise:
+    mechanism, entries = config.mechanism, config.pool.noise
+    if entries is None or entries in mechanism.entry_noise:
         return
-    match noise:
+    match entries:
         case "same":
             yield (
                 f"pool.noise: 'same' under {mechanism.name} would put an entry into the pool that "
@@ -209,25 +214,7 @@ def _pool(config: RunSections) -> Iterator[str]:
                 "are made of noised steps; valid: same"
             )
         case _:
-            assert_never(noise)
-
-
-def _pool_norm(config: RunSections) -> Iterator[str]:
-    mechanism, norm = config.mechanism, config.pool.clipping_norm
-    if norm is not None and not mechanism.clips_uploads:
-        yield (
-            f"pool.clipping_norm: {norm} has no meaning under privacy.mechanism = "
-            f"{mechanism.name}, which clips no pool entry; valid: null"
-        )
-
-
-def _relation(config: RunSections) -> Iterator[str]:
-    valid, own = config.mechanism.relations, config.privacy.relation
-    if own is not None and own not in valid:
-        yield (
-            f"privacy.relation: {own} is not available under {config.privacy.mechanism}; valid: "
-            f"{', '.join(valid)}"
-        )
+            assert_never(entries)
 
 
 def _clipped_uploads(config: RunSections) -> Iterator[str]:
@@ -277,14 +264,6 @@ def _noised_steps(config: RunSections) -> Iterator[str]:
         )
 
 
-def _masks(config: RunSections) -> Iterator[str]:
-    if not config.secure_aggregation.enabled:
-        yield (
-            "secure_aggregation.enabled: false shows every client's own share of the noise with "
-            f"its update; {config.privacy.mechanism} needs true"
-        )
-
-
 def _cohort_sampling(config: RunSections) -> Iterator[str]:
     if config.cohort.sampling != "poisson":
         return
@@ -309,4 +288,70 @@ def _cohort_sampling(config: RunSections) -> Iterator[str]:
         yield (
             f"cohort.retries: {config.cohort.retries} would draw a secret cohort again, which "
             "voids what cohort.sampling = poisson is for; valid: 0"
+        )
+
+
+KEYS_OF = {
+    "entries": ("noise", "clipping_norm", "minimum", "generations"),
+    "groups": ("experts", "count_ratio", "floor", "empty"),
+}
+"""Keys of `pool` that mean something under one kind only."""
+
+
+def group_problems(config: RunSections) -> Iterator[str]:
+    """Yield contradictions between `pool.kind` and all else."""
+    kind = config.pool.kind
+    for other, names in KEYS_OF.items():
+        if other == kind:
+            continue
+        for name in names:
+            value = getattr(config.pool, name)
+            default = PoolConfig.model_fields[name].default
+            if value != default:
+                shown = "null" if default is None else default
+                yield (
+                    f"pool.{name}: {value} has no meaning with pool.kind = {kind}; valid: {shown}, "
+                    f"or pool.kind: {other}"
+                )
+    if kind == "groups":
+        yield from _groups(config)
+
+
+def _groups(config: RunSections) -> Iterator[str]:
+    experts, clients = config.pool.experts, config.task.clients
+    if experts is None:
+        yield f"pool.experts: is needed with pool.kind = groups; valid: 2 to {clients}"
+    elif not 2 <= experts <= clients:
+        yield (
+            f"pool.experts: {experts} is not valid; valid: 2 to task.clients = {clients}, as a "
+            "group has at least one client"
+        )
+    elif config.pool.empty == "split" and experts < 3:
+        yield (
+            f"pool.empty: split needs pool.experts of at least 3, and it is {experts}, of which "
+            "none can have more than twice an even share of the clients; valid: keep"
+        )
+    # A client's choice must not be seen, and noise must cover it.
+    mechanism = config.mechanism
+    valid = [m.name for m in config.mechanisms if not (m.facts.claims and m.facts.noises_alone)]
+    named = ", ".join(sorted(valid))
+    if mechanism.facts.is_in_steps:
+        yield (
+            f"privacy.mechanism: {mechanism.name} noises training steps, and not which expert a "
+            f"client picks, which pool.kind = groups would show; valid: {named}"
+        )
+    elif mechanism.facts.claims and mechanism.facts.noises_alone:
+        yield (
+            f"privacy.mechanism: {mechanism.name} noises each upload for itself, which drowns "
+            f"pool.kind = groups, where only sums are ever seen; valid: {named}"
+        )
+    if not config.secure_aggregation.enabled:
+        yield (
+            "secure_aggregation.enabled: false would show the coordinator which expert each "
+            "client picks; pool.kind = groups needs true"
+        )
+    if config.pool.count_ratio is not None and not mechanism.facts.claims:
+        yield (
+            f"pool.count_ratio: {config.pool.count_ratio} has no meaning under privacy.mechanism = "
+            f"{mechanism.name}, which clips nothing; valid: null"
         )

@@ -1,20 +1,19 @@
-"""Checks that join sections of a configuration.
+"""Checks that join sections of a configuration, and settings that do nothing.
 
-Each rule raises ValueError with one sentence that names the field, its value and what is valid.
+Each rule yields one sentence that names the field, its value and what is valid.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
+from typing import Final
 
-from platform.config.audit_rules import audit_problems
-from platform.config.federation_rules import federation_problems
-from platform.config.group_rules import group_problems
-from platform.config.privacy_rules import privacy_problems, unknown_mechanism
-from platform.config.schema import RunSections
-from platform.config.training_rules import training_problems
+from platform.config.privacy_rules import group_problems, privacy_problems, unknown_mechanism
+from platform.config.schema import RunSections, SecureAggregationConfig
+from platform.config.sections import FederationConfig, TaskConfig
 from storage import InvalidRecordError
-from storage.address import file_of
+from storage.homes import file_of
 
 _RANDOM = ("dirichlet", "domain_dirichlet", "shared_ratio")
 KINDS_WITH = {
@@ -42,25 +41,22 @@ def require_consistent(config: RunSections) -> None:
     Raises:
         ValueError: With the first contradiction as one sentence.
     """
-    for problem in _problems(config):
-        raise ValueError(problem)
-
-
-def _problems(config: RunSections) -> Iterator[str]:
-    yield from _storage(config)
-    yield from unknown_mechanism(config)
-    yield from federation_problems(config)
-    yield from _own_images(config)
-    yield from _partition(config)
-    yield from _shots_of_records(config)
-    yield from _senses(config)
-    yield from _protocol(config)
-    yield from training_problems(config)
-    yield from _cohort(config)
-    yield from _secure_aggregation(config)
-    yield from group_problems(config)
-    yield from privacy_problems(config)
-    yield from audit_problems(config)
+    for rule in (
+        _storage,
+        unknown_mechanism,
+        federation_problems,
+        _task,
+        _protocol,
+        training_problems,
+        _cohort,
+        _secure_aggregation,
+        group_problems,
+        privacy_problems,
+        audit_problems,
+    ):
+        # The first contradiction is enough; later rules may rely on earlier ones.
+        for problem in rule(config):
+            raise ValueError(problem)
 
 
 def _storage(config: RunSections) -> Iterator[str]:
@@ -70,7 +66,7 @@ def _storage(config: RunSections) -> Iterator[str]:
         yield str(error)
 
 
-def _own_images(config: RunSections) -> Iterator[str]:
+def _task(config: RunSections) -> Iterator[str]:
     task = config.task
     for name, value, valid in (
         ("layout", task.layout, OWN[:1]),
@@ -81,10 +77,32 @@ def _own_images(config: RunSections) -> Iterator[str]:
                 f"task.{name}: {value} has no meaning with task.dataset = {task.dataset}; valid: "
                 f"null, or the data set {' or '.join(valid)}"
             )
+    yield from _partition(config)
+    partition, facts = task.partition, config.mechanism.facts
+    # A data set that is made from the seed has as many records as are asked for.
+    is_own = partition.kind == "domain" and task.dataset not in MADE
+    if facts.unit == "record" and is_own and task.shots is not None and config.federation is None:
+        yield (
+            f"task.shots: {task.shots} of each class does not fit privacy.mechanism = "
+            f"{facts.name}, whose epsilon is about one record: of a fixed number one record more "
+            "displaces another; valid with task.partition.kind = domain: null"
+        )
+    senses, protocol = task.senses, config.evaluation.protocol
+    if senses is not None and task.dataset != "homonyms":
+        yield (
+            f"task.senses: {senses} has no meaning with task.dataset = {task.dataset}; valid: "
+            "null, or the data set homonyms"
+        )
+    if senses == "clients" and protocol not in ("client_mean", "all_classes"):
+        yield (
+            f"task.senses: clients does not fit evaluation.protocol = {protocol}, which measures "
+            "clients of all senses on the same images; valid: styles, one sense for all, or "
+            "client_mean or all_classes"
+        )
 
 
 def _partition(config: RunSections) -> Iterator[str]:
-    section, domains = config.task.partition, config.task.domains or ()
+    task, section = config.task, config.task.partition
     for name, kinds in KINDS_WITH.items():
         value = getattr(section, name)
         if value is not None and section.kind not in kinds:
@@ -97,47 +115,21 @@ def _partition(config: RunSections) -> Iterator[str]:
             "task.partition.shared_ratio: null does not say which share of each class all clients "
             "have alike; valid with task.partition.kind = shared_ratio: 0 to 1, such as 0.2"
         )
-    if config.task.dataset == OWNED and section.kind != "domain":
+    if task.dataset == OWNED and section.kind != "domain":
         yield (
             f"task.partition.kind: {section.kind} does not fit task.dataset = {OWNED}, whose "
             "folders say who has what; valid: domain"
         )
-    if section.kind == "hierarchical_dirichlet" and config.task.shots is not None:
+    if section.kind == "hierarchical_dirichlet" and task.shots is not None:
         yield (
-            f"task.shots: {config.task.shots} does not fit task.partition.kind = "
+            f"task.shots: {task.shots} does not fit task.partition.kind = "
             "hierarchical_dirichlet, which deals out all images; valid: null"
         )
-    yield from _many_clients(config)
     by_client = section.images_per_client is not None
-    if config.task.shots is None and config.task.dataset in MADE and not by_client:
+    if by_client and task.shots is not None:
         yield (
-            f"task.shots: null takes all training examples, and {config.task.dataset} makes as "
-            "many as are asked for; valid: 1 or more"
-        )
-    # The same domain twice is the same pictures twice, and two clients could be dealt one each.
-    for name in domains:
-        if domains.count(name) > 1:
-            yield f"task.domains: {name!r} is listed twice; valid: each domain once"
-
-
-def _shots_of_records(config: RunSections) -> Iterator[str]:
-    task, facts = config.task, config.mechanism.facts
-    # What is made from the seed has as many records as are asked for.
-    is_own = task.partition.kind == "domain" and task.dataset not in MADE
-    if facts.unit == "record" and is_own and task.shots is not None and config.federation is None:
-        yield (
-            f"task.shots: {task.shots} of each class does not fit privacy.mechanism = "
-            f"{facts.name}, whose epsilon is about one record: of a fixed number one record more "
-            "displaces another; valid with task.partition.kind = domain: null"
-        )
-
-
-def _many_clients(config: RunSections) -> Iterator[str]:
-    section, shots = config.task.partition, config.task.shots
-    if section.images_per_client is not None and shots is not None:
-        yield (
-            f"task.shots: {shots} of each class does not fit task.partition.images_per_client = "
-            f"{section.images_per_client}, which are drawn whatever their class; valid: null"
+            f"task.shots: {task.shots} of each class does not fit task.partition.images_per_client "
+            f"= {section.images_per_client}, which are drawn whatever their class; valid: null"
         )
     if section.classes_per_client is not None and section.shared_classes is not None:
         yield (
@@ -151,21 +143,16 @@ def _many_clients(config: RunSections) -> Iterator[str]:
             f"task.partition.classes_per_client = {section.classes_per_client}, where classes are "
             "drawn one by one; valid: null"
         )
-
-
-def _senses(config: RunSections) -> Iterator[str]:
-    senses, dataset, protocol = config.task.senses, config.task.dataset, config.evaluation.protocol
-    if senses is not None and dataset != "homonyms":
+    if task.shots is None and task.dataset in MADE and not by_client:
         yield (
-            f"task.senses: {senses} has no meaning with task.dataset = {dataset}; valid: null, or "
-            "the data set homonyms"
+            f"task.shots: null takes all training examples, and {task.dataset} makes as "
+            "many as are asked for; valid: 1 or more"
         )
-    if senses == "clients" and protocol not in ("client_mean", "all_classes"):
-        yield (
-            f"task.senses: clients does not fit evaluation.protocol = {protocol}, which measures "
-            "clients of all senses on the same images; valid: styles, one sense for all, or "
-            "client_mean or all_classes"
-        )
+    # A repeated domain would give the same pictures to two clients.
+    domains = task.domains or ()
+    for name in domains:
+        if domains.count(name) > 1:
+            yield f"task.domains: {name!r} is listed twice; valid: each domain once"
 
 
 def _protocol(config: RunSections) -> Iterator[str]:
@@ -220,7 +207,7 @@ def _cohort(config: RunSections) -> Iterator[str]:
 
 
 def _cohort_key(config: RunSections) -> str:
-    """Return the key that says how many clients a round has; of two, the one that was given."""
+    """Return the key that was given for the number of clients in a round."""
     return "task.clients" if config.cohort.size is None else "cohort.size"
 
 
@@ -256,3 +243,266 @@ def _secure_aggregation(config: RunSections) -> Iterator[str]:
             f"cohort.dropout_rate: {config.cohort.dropout_rate} leaves {left} of {size} clients, "
             f"fewer than secure_aggregation.threshold = {threshold}"
         )
+
+
+SCHEDULES_WITH = {"gamma": "exponential", "final": "cosine", "rounds": "cosine"}
+"""Under which kind of schedule a key means something."""
+LEAST_FACTOR = 1e-30
+"""The least product with a rate that single precision still holds."""
+
+
+def training_problems(config: RunSections) -> Iterator[str]:
+    """Yield contradictions in the section on local training."""
+    section = config.training
+    if section.optimizer != "sgd" and section.momentum:
+        yield (
+            f"training.momentum: {section.momentum} has no meaning with training.optimizer = "
+            f"{section.optimizer}; valid: 0"
+        )
+    for name in ("betas", "eps"):
+        value = getattr(section, name)
+        if section.optimizer == "sgd" and value is not None:
+            yield (
+                f"training.{name}: {value} has no meaning with training.optimizer = sgd; valid: "
+                "null, or the optimizer adam or adamw"
+            )
+    schedule, where = config.training.schedule, "training.schedule"
+    if schedule is None:
+        return
+    for name, kind in SCHEDULES_WITH.items():
+        value = getattr(schedule, name)
+        if value is not None and schedule.kind != kind:
+            yield (
+                f"{where}.{name}: {value} has no meaning with {where}.kind = {schedule.kind}; "
+                f"valid: null, or the kind {kind}"
+            )
+    if schedule.kind == "exponential" and schedule.gamma is None:
+        yield (
+            f"{where}.gamma: null does not say how rates change; valid with {where}.kind = "
+            "exponential: above 0 and at most 1, such as 0.8"
+        )
+    if schedule.warm_up_factor is not None and not schedule.warm_up_rounds:
+        yield (
+            f"{where}.warm_up_factor: {schedule.warm_up_factor} has no meaning with "
+            f"{where}.warm_up_rounds = 0; valid: null"
+        )
+    if schedule.warm_up_rounds >= config.rounds:
+        yield (
+            f"{where}.warm_up_rounds: {schedule.warm_up_rounds} leave no round after them; valid: "
+            f"less than rounds = {config.rounds}"
+        )
+    elif schedule.rounds is not None and schedule.rounds < config.rounds:
+        yield (
+            f"{where}.rounds: {schedule.rounds} end before the run does, and its last rounds would "
+            f"have a rate of {schedule.final or 0:g} times theirs; valid: null, or at least rounds "
+            f"= {config.rounds}"
+        )
+    elif schedule.least(config.rounds) < LEAST_FACTOR:
+        yield (
+            f"{where}.gamma: {schedule.gamma} leaves nothing of the rates in round "
+            f"{config.rounds}; valid: a factor that leaves {LEAST_FACTOR:g} of them or more"
+        )
+
+
+HELD: Final = "held_by_clients"
+"""The data set of a federation: the images in each client's own folder."""
+
+
+def federation_problems(config: RunSections) -> Iterator[str]:
+    """Yield contradictions with a federation section, or with its absence.
+
+    The coordinator of a federation cannot measure what a simulation measures, nor deal out data.
+    """
+    section, dataset = config.federation, config.task.dataset
+    if section is None:
+        if dataset == HELD:
+            yield (
+                f"task.dataset: {HELD} are images in clients' own folders; valid with a "
+                "federation section only"
+            )
+        return
+    if dataset != HELD:
+        yield (
+            f"task.dataset: {dataset} has no meaning with a federation section, whose clients have "
+            f"images of their own; valid: {HELD}"
+        )
+    for field, names in (("clients", section.clients), ("classes", section.classes)):
+        for name, times in Counter(names).items():
+            if times > 1:
+                yield f"federation.{field}: {name!r} is listed twice; valid: each name once"
+    if config.task.clients != len(section.clients):
+        yield (
+            f"task.clients: {config.task.clients} is not the number of federation.clients; valid: "
+            f"{len(section.clients)}"
+        )
+    yield from _numbers(section, config)
+    evaluation = config.evaluation
+    for field, value, valid in (
+        ("evaluation.local_twins", evaluation.local_twins, False),
+        ("evaluation.worth_of_sharing", evaluation.worth_of_sharing, False),
+        ("evaluation.measured_clients", evaluation.measured_clients, None),
+        ("evaluation.protocol", evaluation.protocol, "client_mean"),
+        ("evaluation.selection", evaluation.selection, "last"),
+        ("cohort.dropout_rate", config.cohort.dropout_rate, 0.0),
+        ("task.new_clients", config.task.new_clients, 0),
+        ("task.domains", config.task.domains, None),
+        ("privacy.noise_source", config.privacy.noise_source, "os"),
+        ("phase_two_of", config.phase_two_of, None),
+        ("audit", None if config.audit is None else "a section", None),
+    ):
+        if value != valid:
+            yield (
+                f"{field}: {_shown(value)} is for simulations, which see all clients' images; "
+                f"valid with a federation section: {_shown(valid)}"
+            )
+    if config.privacy.subspace == "public_images":
+        yield (
+            "privacy.subspace: public_images is not built for a federation section yet; valid: "
+            "none, text_jacobian, random"
+        )
+
+
+def _numbers(section: FederationConfig, config: RunSections) -> Iterator[str]:
+    needed = max(
+        config.cohort.minimum, config.threshold if config.secure_aggregation.enabled else 1
+    )
+    for field, enough, most, why in (
+        ("start_with", section.start_with, len(section.clients), _CHARGED),
+        ("go_on_with", section.go_on_with, config.cohort_size, _TIMED),
+    ):
+        if enough is None:
+            continue
+        if not needed <= enough <= most:
+            yield (
+                f"federation.{field}: {enough} is not a number of clients that a round can be held "
+                f"with; valid: null, or {needed} to {most}"
+            )
+        if config.has_secret_cohorts:
+            yield (
+                f"federation.{field}: {enough} does not go with cohorts that are drawn in secret, "
+                f"{why}; valid: null"
+            )
+
+
+_CHARGED: Final = "as what a draw costs is charged to all clients from the first round on"
+_TIMED: Final = "as who answers first is no draw, and what is drawn costs less for a draw only"
+
+
+def _shown(value: object) -> str:
+    if value is None:
+        return "null"
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+_WITHOUT_FILES: Final = (*MADE, "digits")
+_OF_MASKS: Final = ("threshold", "graph", "corrupt", "enrolment", "largest_weight")
+
+
+def void_settings(config: RunSections) -> Iterator[str]:
+    """Yield the settings that do nothing in this run, for any method.
+
+    They are told before the first round and never refused: a sweep or an override leaves them
+    behind legitimately, as masks that are switched off leave their threshold.
+    """
+    task, fields = config.task, TaskConfig.model_fields
+    if task.root != fields["root"].default and task.dataset in _WITHOUT_FILES:
+        yield (
+            f"task.root: {task.root} is not read, as task.dataset = {task.dataset} comes with the "
+            "program; your own images are task.dataset: images"
+        )
+    if task.test_per_class != fields["test_per_class"].default and task.dataset not in MADE:
+        yield (
+            f"task.test_per_class: {task.test_per_class} does nothing with task.dataset = "
+            f"{task.dataset}, whose test images are what its files hold; it is for "
+            f"{', '.join(MADE)}"
+        )
+    cohort, every = config.cohort, config.evaluation.every
+    if cohort.dropout_rate and not config.lost_per_round and not config.has_secret_cohorts:
+        yield (
+            f"cohort.dropout_rate: {cohort.dropout_rate:g} of {config.cohort_size} clients is less "
+            "than half a client, so nobody is lost; it takes a larger rate or more clients"
+        )
+    if every > config.rounds:
+        yield (
+            f"evaluation.every: {every} is more than rounds = {config.rounds}, so only the last "
+            "round is measured"
+        )
+    if cohort.sampling == "poisson" and config.cohort_size == config.task.clients:
+        yield (
+            f"cohort.sampling: poisson draws all {config.task.clients} clients in every round, as "
+            "cohort.size is their number, so it amplifies nothing; it takes a smaller cohort.size"
+        )
+    section, masks = config.secure_aggregation, SecureAggregationConfig.model_fields
+    for name in () if section.enabled else _OF_MASKS:
+        value = getattr(section, name)
+        if value != masks[name].default:
+            yield (
+                f"secure_aggregation.{name}: {value} does nothing with "
+                "secure_aggregation.enabled = false, which shows the server every upload; it takes "
+                "enabled: true"
+            )
+
+
+MOST: Final = 10_000
+"""The most canaries that a run may have."""
+
+
+def audit_problems(config: RunSections) -> Iterator[str]:
+    """Yield contradictions between `audit` and all else."""
+    section = config.audit
+    if section is None:
+        return
+    if section.canaries > MOST:
+        yield f"audit.canaries: {section.canaries} is not valid; valid: 1 to {MOST}"
+    directions = section.directions
+    if directions is not None and section.canaries % directions:
+        yield (
+            f"audit.directions: {directions} does not divide audit.canaries = {section.canaries} "
+            "evenly; valid: null, or a divisor of it"
+        )
+    mechanism = config.mechanism
+    able = [
+        other.name
+        for other in config.mechanisms
+        if other.facts.claims and not (other.facts.is_in_steps or other.facts.noises_alone)
+    ]
+    if mechanism.name not in able:
+        yield (
+            f"audit: canary clients are seen in noised sums, and privacy.mechanism = "
+            f"{mechanism.name} has its noise elsewhere, or none; valid: null, or one of "
+            f"{', '.join(able)}"
+        )
+    secure, cohort = config.secure_aggregation, config.cohort
+    # Unless a thinner graph is asked for, canaries get the complete one.
+    graph = "k_regular" if secure.graph == "k_regular" else "complete"
+    for field, value, valid, why in (
+        ("cohort.size", config.cohort_size, config.task.clients, _ALWAYS),
+        ("cohort.sampling", cohort.sampling, "fixed_size", _ALWAYS),
+        ("cohort.dropout_rate", cohort.dropout_rate, 0.0, _ALWAYS),
+        ("secure_aggregation.adversary", secure.adversary, "semi_honest", _UNENROLLED),
+        ("secure_aggregation.graph", graph, "complete", _MANY),
+        ("pool.kind", config.pool.kind, "entries", "as a canary is in no group"),
+        ("privacy.subspace", config.privacy.subspace, "none", "which has other directions a round"),
+        ("privacy.adaptive_clipping", _given(config.privacy.adaptive_clipping), None, _NORM),
+        ("privacy.lifetime_budget", config.privacy.lifetime_budget, None, _ONE_LIFE),
+        ("evaluation.release", config.evaluation.release, "none", "as a canary has no accuracy"),
+        ("method.server_optimizer", _given(config.method.server_optimizer), None, _LOOK),
+        ("phase_two_of", config.phase_two_of, None, "which has no sums of its own"),
+    ):
+        if value != valid:
+            yield (
+                f"{field}: {value} does not go with canary clients, {why}; valid: "
+                f"{'null' if valid is None else valid}, or audit: null"
+            )
+
+
+_ALWAYS: Final = "each of whom is in every sum"
+_UNENROLLED: Final = "whose keys are in no enrolment file"
+_MANY: Final = "more of whom may collude than a client's neighbours withstand"
+_NORM: Final = "whose uploads have one norm in all rounds"
+_ONE_LIFE: Final = "who live for one run"
+_LOOK: Final = "whose uploads are looked for in the sum of all changes of the model"
+
+
+def _given(section: object) -> str | None:
+    return None if section is None else "a section"

@@ -1,8 +1,12 @@
-"""A run's configuration: all sections, and nothing in them that contradicts the rest."""
+"""A run's configuration: all sections, all keys as users read them, and the run's identity."""
 
 from __future__ import annotations
 
-from typing import Self
+import hashlib
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Self
 
 from pydantic import PrivateAttr, model_validator
 
@@ -30,3 +34,118 @@ class RunConfig(RunSections):
     def _consistent(self) -> Self:
         require_consistent(self)
         return self
+
+
+_BOUNDS = {
+    "minimum": "at least",
+    "exclusiveMinimum": "above",
+    "maximum": "at most",
+    "exclusiveMaximum": "below",
+}
+_TYPES = {"array": "list", "object": "mapping"}
+
+
+@dataclass(frozen=True)
+class Key:
+    """A key of a configuration.
+
+    Attributes:
+        name: With its sections, between dots.
+        values: Which it takes, in words.
+        default: As YAML, or `required`.
+        meaning: One or more sentences.
+    """
+
+    name: str
+    values: str
+    default: str
+    meaning: str
+
+
+def known_keys() -> tuple[Key, ...]:
+    """Return every key, in the order of the sections; a method's own options are not among them."""
+    document = RunConfig.model_json_schema()
+    return tuple(_keys(document, document["$defs"], ""))
+
+
+def _keys(section: Mapping[str, Any], sections: Mapping[str, Any], prefix: str) -> Iterator[Key]:
+    for name, field in section["properties"].items():
+        kinds = [_resolved(kind, sections) for kind in field.get("anyOf", [field])]
+        inner = next((kind for kind in kinds if "properties" in kind), None)
+        # A section that may be null is a key itself.
+        if inner is None or len(kinds) > 1:
+            required = name in section.get("required", ())
+            yield Key(
+                prefix + name,
+                values=" or ".join(map(_values, kinds)),
+                default="required" if required else _default(field["default"]),
+                meaning=" ".join(field["description"].split()),
+            )
+        if inner is not None:
+            yield from _keys(inner, sections, f"{prefix}{name}.")
+
+
+def _resolved(kind: Mapping[str, Any], sections: Mapping[str, Any]) -> Mapping[str, Any]:
+    found: Mapping[str, Any] = sections[kind["$ref"].rpartition("/")[2]] if "$ref" in kind else kind
+    return found
+
+
+def _values(kind: Mapping[str, Any]) -> str:
+    if "properties" in kind:
+        return "section"
+    if "enum" in kind or "const" in kind:
+        return ", ".join(kind.get("enum", [kind.get("const")]))
+    bounds = [f"{word} {_number(kind[name])}" for name, word in _BOUNDS.items() if name in kind]
+    return " ".join([_TYPES.get(kind["type"], kind["type"]), " and ".join(bounds)]).strip()
+
+
+def _number(value: float) -> str:
+    return str(value) if isinstance(value, int) else f"{value:g}"
+
+
+def _default(value: Any) -> str:
+    if isinstance(value, dict):
+        return "section"
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+LATER: Final = (
+    "training.betas",
+    "training.eps",
+    "training.schedule",
+    "task.partition.fewest_classes",
+    "task.partition.minimum_test",
+    "task.partition.slices",
+)
+"""Keys that are newer than identities: while one is null, it is not part of the identity."""
+
+
+def identity(tree: Mapping[str, Any], code: str | None = None) -> str:
+    """Return SHA-256 of a configuration without where it is stored, in hexadecimal.
+
+    Storage is left out, so that a database that was moved keeps its runs. A key of `LATER` changes
+    no identity while it is null, so that older runs and folders named by identities are found.
+
+    Args:
+        tree: The configuration.
+        code: SHA-256 of the method's file where it comes from outside, else None.
+    """
+    kept: Mapping[str, Any] = {name: part for name, part in tree.items() if name != "storage"}
+    for key in LATER:
+        kept = _without_null(kept, key.split("."))
+    text = json.dumps(kept, sort_keys=True) + (code or "")
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _without_null(tree: Mapping[str, Any], path: Sequence[str]) -> Mapping[str, Any]:
+    """Return a tree without the value at a path, where that is null."""
+    first, *rest = path
+    inner = tree.get(first)
+    if rest and isinstance(inner, Mapping):
+        return {**tree, first: _without_null(inner, rest)}
+    return tree if rest or inner is not None else {k: v for k, v in tree.items() if k != first}
+
+
+def code_of(document: object) -> str | None:
+    """Return the digest of a method's file by what was recorded; None for a packaged method."""
+    return str(document.get("sha256")) if isinstance(document, Mapping) else None

@@ -11,30 +11,28 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, PrivateAttr
 
-from platform.config.bounds import (
+from platform.config.sections import (
     Clients,
     ClientsOrNone,
+    CohortConfig,
     Directions,
+    EvaluationConfig,
     Experts,
+    FederationConfig,
+    MethodConfig,
     Positive,
+    PublicDataConfig,
     Rate,
     Rounds,
     RoundsOrNone,
-    Seed,
-    Threads,
-)
-from platform.config.federation_section import FederationConfig
-from platform.config.sections import (
-    CohortConfig,
-    EvaluationConfig,
-    MethodConfig,
-    PublicDataConfig,
     Section,
+    Seed,
     SeedConfig,
     StorageConfig,
     TaskConfig,
+    Threads,
+    TrainingConfig,
 )
-from platform.config.training_section import TrainingConfig
 from platform.mechanisms import BUILT_IN, EntryNoise, Mechanism, Mechanisms, NoiseDistribution
 from privacy import Relation
 

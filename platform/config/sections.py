@@ -1,28 +1,67 @@
 """What is learned, from what, by whom, and what is measured: sections without privacy in them.
 
-Every section is frozen and refuses unknown keys. The text below a key is what users read of it, in
+Every section is frozen and refuses unknown keys. Users read the text below a key in
 `configs --keys` and on the page of keys.
+
+Every number has an upper bound, far above what anybody has asked for and low enough that such a run
+can begin: a slip of a zero or of a unit is one sentence at once, and neither costs an hour nor the
+machine's whole memory.
 """
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+import math
+from typing import Annotated, Any, Final, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from platform.config.bounds import (
-    Classes,
-    Clients,
-    ClientsOrNone,
-    Fraction,
-    Gibibytes,
-    Images,
-    Positive,
-    Rendered,
-    Retries,
-    Rounds,
-    Seed,
-)
+MOST_CLIENTS: Final = 100_000
+"""Names of clients have five digits, so that they sort as they count."""
+MOST_ROUNDS: Final = 100_000
+"""Accountants and schedules look at every round before the first; published runs have up to 1,000.
+"""
+MOST_EXPERTS: Final = 10_000
+"""Names of experts in a message have four digits."""
+LARGEST_SEED: Final = 2**63 - 1
+"""Databases and YAML have signed numbers of 64 bits."""
+LARGEST_REAL: Final = 1e6
+"""Of a norm, a multiplier of noise, an epsilon or a concentration: beyond it noise or data say
+nothing any more, and squares of 32 bits are still exact to seven digits.
+"""
+
+Clients = Annotated[int, Field(ge=1, le=MOST_CLIENTS)]
+ClientsOrNone = Annotated[int, Field(ge=0, le=MOST_CLIENTS)]
+Rounds = Annotated[int, Field(ge=1, le=MOST_ROUNDS)]
+RoundsOrNone = Annotated[int, Field(ge=0, le=MOST_ROUNDS)]
+Experts = Annotated[int, Field(ge=1, le=MOST_EXPERTS)]
+Seed = Annotated[int, Field(ge=0, le=LARGEST_SEED)]
+Images = Annotated[int, Field(ge=1, le=10_000_000)]
+"""Of a client or a class: ImageNet has 14 million in all."""
+Rendered = Annotated[int, Field(ge=1, le=100_000)]
+"""Images of a class that are drawn for the run, a millisecond each."""
+Classes = Annotated[int, Field(ge=1, le=100_000)]
+"""ImageNet-21k has 22 thousand."""
+Threads = Annotated[int, Field(ge=1, le=1024)]
+"""More CPUs than a machine has."""
+Epochs = Annotated[int, Field(ge=1, le=10_000)]
+Steps = Annotated[int, Field(ge=1, le=1_000_000)]
+"""Of one client in one round: days of the smallest model."""
+Batch = Annotated[int, Field(ge=1, le=65_536)]
+"""Examples that one step holds in memory at once, each with its own gradient under `dp_sgd`."""
+Directions = Annotated[int, Field(ge=1, le=65_536)]
+"""Of a subspace, each a vector as long as the upload; prompts have some ten thousand values."""
+Retries = Annotated[int, Field(ge=0, le=1_000)]
+"""Of one round, each with fresh keys and a charge of its own."""
+Fraction = Annotated[float, Field(ge=0.0, le=1.0)]
+Positive = Annotated[float, Field(gt=0.0, le=LARGEST_REAL, allow_inf_nan=False)]
+Rate = Annotated[float, Field(gt=0.0, le=1_000.0, allow_inf_nan=False)]
+"""Of learning: parameters begin at about 1."""
+Decay = Annotated[float, Field(ge=0.0, le=1_000.0, allow_inf_nan=False)]
+Seconds = Annotated[float, Field(gt=0.0, le=2_592_000.0, allow_inf_nan=False)]
+"""Up to thirty days."""
+Gibibytes = Annotated[float, Field(gt=0.0, le=1_048_576.0, allow_inf_nan=False)]
+"""Up to a pebibyte, beyond any disk."""
+
 
 Layout = Literal[
     "class_folders",
@@ -333,3 +372,147 @@ class StorageConfig(Section):
     """The coordinator's database; run folders and the feature cache lie beside it."""
     cache_gib: Gibibytes = 20.0
     """Most GiB that the feature cache may take; what was not used for longest goes first."""
+
+
+Share = Annotated[float, Field(gt=0.0, le=1.0)]
+Beta = Annotated[float, Field(ge=0.0, lt=1.0)]
+ADAM_BETAS = (0.9, 0.999)
+ADAM_EPS = 1e-8
+"""Kingma and Ba 2015, Algorithm 1, which are torch's own."""
+
+
+class ScheduleConfig(Section):
+    """By which factor of its rate a round trains: a function of the round's number alone."""
+
+    kind: Literal["constant", "exponential", "cosine"] = "constant"
+    """After warm-up: `constant`, the rates as they are; `exponential`, `gamma` times those of the
+    round before; `cosine`, falling from the rates to `final` of them along half a cosine, the last
+    of whose `rounds` comes one step before its end (Loshchilov and Hutter 2017, Eq. 5).
+    """
+    gamma: Share | None = None
+    """Factor from one round to the next; required under `exponential` only."""
+    final: Fraction | None = None
+    """Share of the rates that the cosine falls to; only under `cosine`. Null: 0."""
+    rounds: Rounds | None = None
+    """Rounds that warm-up and cosine take together, at least as many as the run has; only under
+    `cosine`. Null: the run's own.
+    """
+    warm_up_rounds: RoundsOrNone = 0
+    """Rounds before those of `kind`, which counts from the first one after them."""
+    warm_up_factor: Share | None = None
+    """Factor in all of these rounds; only with some. Null: it grows evenly, to 1 in the first round
+    after them (Goyal et al. 2017, section 2.2).
+    """
+
+    def factor(self, round_number: int, rounds: int) -> float:
+        """Return what all learning rates of a round are multiplied by, in (0, 1].
+
+        Args:
+            round_number: From 1 to `rounds`.
+            rounds: Of the run.
+        """
+        if round_number <= self.warm_up_rounds:
+            growing = round_number / (self.warm_up_rounds + 1)
+            return growing if self.warm_up_factor is None else self.warm_up_factor
+        past = round_number - self.warm_up_rounds - 1
+        if self.kind == "exponential":
+            return float((1.0 if self.gamma is None else self.gamma) ** past)
+        if self.kind == "cosine":
+            length, final = (self.rounds or rounds) - self.warm_up_rounds, self.final or 0.0
+            return final + (1.0 - final) * (1.0 + math.cos(math.pi * past / length)) / 2.0
+        return 1.0
+
+    def least(self, rounds: int) -> float:
+        """Return the smallest factor of a run with this many rounds."""
+        return min(self.factor(number, rounds) for number in range(1, rounds + 1))
+
+
+class TrainingConfig(Section):
+    """Local training, with an optimiser that starts anew in every round."""
+
+    optimizer: Literal["sgd", "adam", "adamw"] = "sgd"
+    """Of local training; starts anew in every round."""
+    local_epochs: Epochs | None = None
+    """Amount of local training in a round: exactly one of this and `local_steps`."""
+    local_steps: Steps | None = None
+    """Amount of local training in a round: exactly one of this and `local_epochs`."""
+    batch_size: Batch = 16
+    """Examples a step."""
+    learning_rate: Rate = 0.002
+    """Of the prompts; a method may name other rates in its own section."""
+    momentum: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.0
+    """Of `sgd` only."""
+    weight_decay: Decay = 0.0
+    """Of the optimiser."""
+    betas: tuple[Beta, Beta] | None = None
+    """How much of the mean gradient, and of the mean square, a step of `adam` or `adamw` keeps;
+    null: 0.9 and 0.999 there, and nothing under `sgd`.
+    """
+    eps: Positive | None = None
+    """What `adam` and `adamw` add to the root that they divide by; null: 1e-8 there, and nothing
+    under `sgd`.
+    """
+    schedule: ScheduleConfig | None = None
+    """Of all learning rates over rounds, a method's own included; what is trained after the last
+    round (personalising, an entry of a pool that is made once) has the rates as they are. Null:
+    constant.
+    """
+
+    @model_validator(mode="after")
+    def _one_amount(self) -> Self:
+        if (self.local_epochs is None) == (self.local_steps is None):
+            raise ValueError("give exactly one of local_epochs and local_steps")
+        return self
+
+    @property
+    def effective_betas(self) -> tuple[float, float]:
+        """Adam's, also where they are not given."""
+        return ADAM_BETAS if self.betas is None else self.betas
+
+    @property
+    def effective_eps(self) -> float:
+        """Adam's, also where it is not given."""
+        return ADAM_EPS if self.eps is None else self.eps
+
+    def factor(self, round_number: int | None, rounds: int) -> float:
+        """Return what all learning rates are multiplied by: in a round, or None after the last."""
+        if self.schedule is None or round_number is None:
+            return 1.0
+        return self.schedule.factor(round_number, rounds)
+
+
+ClientName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$")]
+ClassName = Annotated[str, Field(min_length=1, max_length=200)]
+
+
+class FederationConfig(Section):
+    """Clients that are processes of their own, each with its own data; see `federation.clients`."""
+
+    clients: Annotated[tuple[ClientName, ...], Field(min_length=1)]
+    """The clients' names, as each client's own configuration states its name; `task.clients` is
+    their number.
+    """
+    classes: Annotated[tuple[ClassName, ...], Field(min_length=1)]
+    """All classes, in label order. The list is public and fixed in advance; a client need not have
+    images of each.
+    """
+    socket: str = "runs/hub.sock"
+    """Path of the Unix socket at which relays reach the coordinator."""
+    phase_seconds: Seconds = 60.0
+    """How long a message without training may take, there and back; a client that takes longer is
+    lost in that round.
+    """
+    training_seconds: Seconds = 900.0
+    """The same where clients train or personalise."""
+    joining_seconds: Seconds = 600.0
+    """How long the coordinator waits at its start for all clients to be there."""
+    start_with: Clients | None = None
+    """How many clients must have accepted before the first round; whoever comes later joins between
+    rounds and counts as lost until then. At least as many as a round needs, and not where cohorts
+    are drawn in secret. Null: all.
+    """
+    go_on_with: Clients | None = None
+    """How many clients' updates end the wait for a round's training: who is slower counts as lost
+    in that round, so a cohort may be larger than what a round needs (over-selection). At least as
+    many as a round needs, and not where cohorts are drawn in secret. Null: all.
+    """

@@ -25,10 +25,9 @@ from platform.protection.sums import SumProtection
 from platform.protection.uploads import EntryProtection, Protection
 from platform.rounds.plan import RoundFacts, RoundOutcome, RoundPlan
 from platform.rounds.runner import RoundRunner
-from platform.wire.envelopes import Attempt
+from platform.wire.codec import Attempt
 from platform.wire.layout import build_layout
-from platform.wire.messages import Stage
-from platform.wire.secure_round import SumTerms
+from platform.wire.messages import Stage, SumTerms
 from platform.wire.transport import ClientId, InProcessTransport, Transport
 from privacy import ClientMechanism, NoProtection
 from privacy.training import LocalTrainer, TrainingPlan

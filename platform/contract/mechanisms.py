@@ -26,9 +26,9 @@ from platform.protection.building import protect_run
 from platform.protection.uploads import Protection
 from platform.rounds.plan import RoundFacts, RoundOutcome, RoundPlan
 from platform.rounds.runner import RoundRunner
-from platform.wire.secure_round import MaskGraph, SumTerms
+from platform.wire.layout import unflatten
+from platform.wire.messages import MaskGraph, SumTerms
 from platform.wire.transport import ClientId, InProcessTransport
-from platform.wire.vectors import unflatten
 from privacy import SeededNoise
 
 NAMES = ("client-0", "client-1", "client-2")

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from platform.rounds.plan import Quorum, RoundFacts, RoundPlan, SecurePlan
-from platform.wire.envelopes import Attempt
-from platform.wire.secure_round import MaskGraph, SumTerms
+from platform.wire.codec import Attempt
+from platform.wire.messages import MaskGraph, SumTerms
 from platform.wire.transport import ClientId
 
 

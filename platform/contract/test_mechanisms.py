@@ -15,9 +15,8 @@ import pytest
 from numpy.typing import NDArray
 
 from methods import Method, Task, Weighting
-from methods.interface.directions import BASIS
 from methods.interface.method import Need
-from methods.interface.subspace import InSubspace
+from methods.interface.subspace import BASIS, InSubspace
 from platform.contract.cases import Case
 from platform.contract.driving import RUN, CheckedMethod, pool_of_rounds
 from platform.contract.examples import draw_examples, handed_out
@@ -42,8 +41,8 @@ from platform.experiment import method_building
 from platform.protection.building import protect_run
 from platform.rounds.plan import RoundOutcome
 from platform.rounds.runner import RoundRunner
+from platform.wire.layout import flatten
 from platform.wire.transport import InProcessTransport
-from platform.wire.vectors import flatten
 from privacy import ReleaseKey, SeededNoise
 from privacy.auditing import verify_distribution, verify_noise_variance
 

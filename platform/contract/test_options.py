@@ -11,7 +11,7 @@ import pytest
 
 from methods import CountsUpTo, CountsWith
 from platform.config import MethodConfig
-from platform.config.keys import known_keys
+from platform.config.run import known_keys
 from platform.contract.cases import Case
 from platform.errors import ConfigError
 from platform.experiment.method_building import validate_options

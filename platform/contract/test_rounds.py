@@ -22,7 +22,7 @@ from platform.contract.driving import (
 )
 from platform.contract.examples import POPULATION, draw_examples, handed_out
 from platform.errors import RoundAborted, RunStopped
-from platform.wire.vectors import flatten, unflatten
+from platform.wire.layout import flatten, unflatten
 from privacy import NoProtection, UploadNoise, UploadSaturated
 
 NAMES = tuple(f"client-{i}" for i in range(6))

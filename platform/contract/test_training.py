@@ -10,7 +10,7 @@ from platform.contract.driving import IdleTrainer, local_trainer, pool_of_rounds
 from platform.contract.examples import draw_examples, draw_experts, frozen, handed_out
 from platform.contract.training import rng, same_arrays, same_results, start, train
 from platform.wire.codec import decode_arrays, encode_arrays
-from platform.wire.vectors import require_spec
+from platform.wire.layout import require_spec
 
 
 def test_examples_of_one_class_move_what_is_shared_unless_it_is_announced(

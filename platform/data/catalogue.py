@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import Final, Protocol
 
 from platform.config.sections import Layout
-from platform.data.dataset import Dataset, Modality
-from platform.data.images import Indices
+from platform.data.dataset import Dataset, Indices, Modality
 from platform.data.shapes import Stream
 from platform.errors import ConfigError
 
@@ -19,12 +18,8 @@ FAMILIES: Final = (
     "coop_splits",
     "domain_folders",
     "own_images",
-    "cifar",
-    "mnist",
-    "tiny_imagenet",
+    "published",
     "site_lists",
-    "ag_news",
-    "held",
 )
 """Modules of `platform.data.loaders`."""
 _NEEDS: Final[Mapping[Modality, frozenset[str]]] = {

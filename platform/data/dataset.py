@@ -1,16 +1,231 @@
-"""What a data set is: two splits of images, or of texts, with labels and domains."""
+"""Images in memory or in files, read when they are needed.
+
+Both kinds are indexed by row numbers and give RGB images of their own sizes; a model's adapter
+brings those to one size. A file is opened only if it is what it says: a picture of a common format,
+not larger than any data set's, below the data set's own folder.
+
+A picture's orientation tag (EXIF) is not applied, as in torchvision's folders and CoOp's loaders,
+whose numbers are the ones to compare with. Transparency is dropped, of an animation the first
+frame is taken, and 16 bits become 8 by their share of the largest value.
+
+What a data set is: two splits of images, or of texts, with labels and domains.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import hashlib
+import io
+import os
+import stat
+import struct
+import zlib
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Literal
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Final, Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from platform.data.images import ImageFiles, Images, Indices
 from platform.errors import DataError
+
+Indices = NDArray[np.int64]
+MOST_PIXELS: Final = 80_000_000
+"""Above any picture of the known data sets; a small file can claim far more (a bomb).
+
+Below the number at which Pillow warns by itself.
+"""
+MOST_BYTES: Final = 256_000_000
+"""Above any file of `MOST_PIXELS` pixels, which take three bytes each at most."""
+DECODING_VERSION: Final = 1
+"""To be raised with every change of what `decode` makes of any file: cached rows depend on it."""
+FORMATS: Final = ("JPEG", "PNG", "BMP", "GIF", "WEBP", "PPM")
+
+_ROWS: Final = 256
+_DAMAGE: Final = (
+    *(OSError, SyntaxError, ValueError, IndexError, KeyError, TypeError, EOFError),
+    *(OverflowError, AttributeError, NotImplementedError, struct.error, zlib.error, Warning),
+)
+
+
+class Images(Protocol):
+    """Images by row number."""
+
+    def __len__(self) -> int:
+        """Return the number of images."""
+        ...
+
+    def __getitem__(self, rows: Indices, /) -> Any:
+        """RGB images of these rows, uint8 (H, W, 3) each; an array where all sizes are equal."""
+        ...
+
+
+@dataclass(frozen=True)
+class ImageFiles:
+    """Images that stay in their files until they are asked for.
+
+    Attributes:
+        root: Folder that all paths are relative to, and that none leaves.
+        paths: One path a row, with forward slashes.
+    """
+
+    root: Path
+    paths: tuple[str, ...]
+
+    @cached_property
+    def _resolved(self) -> Path:
+        """Where the root is; asked for once, as this takes as long as to read a small file."""
+        return self.root.resolve()
+
+    def __len__(self) -> int:
+        """Return the number of files."""
+        return len(self.paths)
+
+    def __getitem__(self, rows: Indices, /) -> list[NDArray[np.uint8]]:
+        """Return the decoded images of these rows.
+
+        Raises:
+            DataError: If one cannot be read, is no image, or is too large.
+        """
+        return [decode(self.bytes_of(int(row)), self.paths[int(row)]) for row in rows]
+
+    def size_of(self, row: int) -> int:
+        """Return a file's size in bytes, 0 where it cannot be told."""
+        try:
+            return (self.root / self.paths[row]).stat().st_size
+        # Whoever reads it says what is wrong with it.
+        except (OSError, ValueError):
+            return 0
+
+    def place_of(self, row: int) -> Hashable | None:
+        """Return what tells a file from all others, however it is linked; None if not there."""
+        try:
+            status = (self.root / self.paths[row]).stat()
+        except (OSError, ValueError):
+            return None
+        return (status.st_dev, status.st_ino)
+
+    def bytes_of(self, row: int) -> bytes:
+        """Return a file as it is.
+
+        Raises:
+            DataError: If it cannot be read, lies outside the root once links are followed, is no
+                regular file, or is too large.
+        """
+        path = self.root / self.paths[row]
+        try:
+            target = path.resolve(strict=True)
+            is_inside, mode = target.is_relative_to(self._resolved), target.stat().st_mode
+            # A pipe would never end, and a device has no size.
+            if is_inside and stat.S_ISREG(mode):
+                data = _read(target)
+                _require_size(str(path), len(data))
+                return data
+        # A path that is none is a ValueError, and a loop of links is a RuntimeError.
+        except (OSError, ValueError, RuntimeError) as error:
+            raise DataError(
+                f"task.root: {str(path)!r} cannot be read ({_reason(error)}); valid is an image "
+                "file"
+            ) from error
+        reason = "is no regular file" if is_inside else f"leads out of {str(self.root)!r}"
+        raise DataError(f"task.root: {str(path)!r} {reason}; valid is an image file below it")
+
+
+def decode(data: bytes, name: str) -> NDArray[np.uint8]:
+    """Return an image file's pixels, uint8 (H, W, 3).
+
+    Args:
+        data: The file.
+        name: How errors call it.
+
+    Raises:
+        DataError: If it is no image of a known format, is cut off, or has too many pixels.
+    """
+    # Imported late: a run on rendered images needs no decoder.
+    from PIL import Image, UnidentifiedImageError
+
+    try:
+        with Image.open(io.BytesIO(data), formats=FORMATS) as image:
+            # The size is in the header; nothing large has been allocated yet.
+            if image.width * image.height > MOST_PIXELS:
+                raise _too_large(name, f"claims {image.width} x {image.height} pixels")
+            return _rgb(image)
+    # One is raised far above our limit; the other is raised where warnings are errors.
+    except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
+        raise _too_large(name, "claims more pixels than any data set's") from error
+    except UnidentifiedImageError as error:
+        raise DataError(
+            f"task.root: {name!r} is no image; valid formats: {', '.join(FORMATS)}"
+        ) from error
+    # Decoders raise what they like at a file that is cut off or damaged.
+    except _DAMAGE as error:
+        raise DataError(
+            f"task.root: {name!r} is a damaged image ({type(error).__name__}); valid is one that "
+            "decodes"
+        ) from error
+
+
+def image_digests(images: Images, rows: Indices) -> list[bytes]:
+    """Return what tells these images' contents from all others': SHA-256, 32 bytes each.
+
+    Of a file its bytes, of an array its shape and values; neither depends on where it lies.
+
+    Raises:
+        DataError: If a file cannot be read.
+    """
+    if isinstance(images, ImageFiles):
+        return [hashlib.sha256(images.bytes_of(int(row))).digest() for row in rows]
+    return [_array_digest(np.asarray(images[rows[i : i + 1]])) for i in range(len(rows))]
+
+
+def _array_digest(image: NDArray[np.uint8]) -> bytes:
+    shape = f"{image.shape[1:]}{image.dtype.str}\0".encode()
+    return hashlib.sha256(shape + np.ascontiguousarray(image).tobytes()).digest()
+
+
+def _rgb(image: Any) -> NDArray[np.uint8]:
+    """Return a decoded image's colours.
+
+    By strips, since a file of a few kilobytes may have so many pixels that each copy of all of them
+    on the way to their colours takes a third of a gigabyte.
+    """
+    made = np.empty((image.height, image.width, 3), np.uint8)
+    for top in range(0, image.height, _ROWS):
+        bottom = min(top + _ROWS, image.height)
+        made[top:bottom] = _strip(image.crop((0, top, image.width, bottom)))
+    return made
+
+
+def _strip(image: Any) -> NDArray[Any]:
+    if image.mode.startswith("I"):
+        # Pillow cuts these values off at 255 instead of scaling them.
+        grey: NDArray[Any] = np.clip(np.asarray(image) // 257, 0, 255)
+        return grey[..., None]
+    if image.mode == "P" and "transparency" in image.info:
+        # The colours are the same this way, and Pillow does not warn of what it drops.
+        image = image.convert("RGBA")
+    return np.asarray(image.convert("RGB"))
+
+
+def _read(path: Path) -> bytes:
+    with path.open("rb") as file:
+        # Room for all that is asked for is made beforehand, so no more is than there should be.
+        return file.read(min(os.fstat(file.fileno()).st_size, MOST_BYTES) + 1)
+
+
+def _require_size(name: str, size: int) -> None:
+    if size > MOST_BYTES:
+        raise DataError(f"task.root: {name!r} is too large; valid are at most {MOST_BYTES:,} bytes")
+
+
+def _too_large(name: str, what: str) -> DataError:
+    return DataError(f"task.root: {name!r} {what}; valid are at most {MOST_PIXELS:,} in all")
+
+
+def _reason(error: Exception) -> str:
+    return (error.strerror if isinstance(error, OSError) else None) or type(error).__name__
+
 
 Modality = Literal["images", "texts"]
 

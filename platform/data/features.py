@@ -24,8 +24,16 @@ from typing import Any, Final, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from platform.data.cache import About, CacheFolder, Kind, evict, write_about
-from platform.data.images import (
+from platform.data.cache import (
+    About,
+    CacheFolder,
+    Kind,
+    Shelf,
+    evict,
+    remove_leftovers,
+    write_about,
+)
+from platform.data.dataset import (
     DECODING_VERSION,
     ImageFiles,
     Images,
@@ -34,8 +42,6 @@ from platform.data.images import (
     image_digests,
 )
 from platform.data.rows import Rows
-from platform.data.segments import remove_leftovers
-from platform.data.shelf import Shelf
 from platform.errors import ConfigError
 
 Progress = Callable[[int, int], None]

@@ -1,7 +1,7 @@
 """A data holder's images, labelled by the federation's classes and split once and for all.
 
 Where folders split the images, that split holds. Where they do not, each image's own bytes and a
-secret of the holder say on which side it is (`platform.data.validation`): what is added or removed
+secret of the holder say on which side it is (`platform.data.partition`): what is added or removed
 later, and what a file or its folder is called, moves no other image from one side to another.
 """
 
@@ -14,16 +14,13 @@ from typing import Final
 
 import numpy as np
 
-from platform.config.federation_rules import HELD
+from platform.config.rules import HELD
 from platform.data.catalogue import Hints
-from platform.data.dataset import Dataset
-from platform.data.holder_folder import folded
-from platform.data.images import ImageFiles, image_digests
+from platform.data.dataset import Dataset, ImageFiles, image_digests
 from platform.data.loaders._files import image_split
+from platform.data.own_folders import Group, Use, folded
 from platform.data.own_layouts import recognise_own
-from platform.data.own_reading import Group, Use
-from platform.data.partition import ClientIndices
-from platform.data.validation import carve, places
+from platform.data.partition import ClientIndices, carve, places
 from platform.errors import DataError
 
 DOMAIN: Final = "own"

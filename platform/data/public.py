@@ -11,12 +11,11 @@ import numpy as np
 from platform.config import PublicDataConfig, RunConfig
 from platform.config.randomness import stream
 from platform.data.catalogue import DataRequest, Draws, Hints, load_dataset, user_path
-from platform.data.dataset import Dataset, Split
+from platform.data.checking import require_sound
+from platform.data.dataset import Dataset, ImageFiles, Indices, Split, image_digests
 from platform.data.homonyms import BY_CLIENT, SENSES
-from platform.data.images import ImageFiles, Indices, image_digests
 from platform.data.loading import TaskData, hints_of
 from platform.data.shapes import Stream
-from platform.data.soundness import require_sound
 from platform.errors import ConfigError
 
 RENDERED: Final = ("homonyms", "shapes")

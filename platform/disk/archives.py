@@ -1,8 +1,12 @@
 """Backups as single files: a zip whose last bytes are the digest of all before them.
 
-Members are stored as they are, so nothing that is read is larger than the file, and any tool for
-zips takes one out where Sotto is not at hand. Names are a closed set: what a member may be called
-is asked of whoever opens the archive, and no name is ever a path that is followed.
+Members are stored uncompressed, so that nothing that is read is larger than the file, and any tool
+for zips takes a member out where Sotto is not at hand. The caller that opens an archive says which
+names its members may have, and no name is ever a path that is followed.
+
+Backing up and restoring a folder happens whole or not at all, and never over anything. Unfinished
+work lies in a folder of its own beside the target, under a name that is not taken for the target,
+and the next backup or restoration there removes it.
 
 Source: APPNOTE.TXT of PKWARE, 4.3.16: an archive ends with a comment, of any bytes.
 """
@@ -12,16 +16,19 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import shutil
 import struct
 import zipfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import IO, Any, Final
+from typing import Any, Final
 
-from platform.disk.files import written
+from platform.disk.files import make_folder, sync_folder, written
 from platform.errors import ConfigError
+from storage import StorageFull
+from storage.files import alone_in
 
 FORMAT: Final = "sotto-backup"
 VERSION: Final = 1
@@ -73,7 +80,10 @@ def write_archive(path: Path, manifest: Manifest, members: Mapping[str, Path]) -
         with zipfile.ZipFile(out, "w", zipfile.ZIP_STORED) as archive:
             archive.writestr(_info(MANIFEST), json.dumps(head, indent=1, sort_keys=True))
             for name, file in sorted(members.items()):
-                _add(archive, name, file)
+                info = _info(name)
+                info.file_size = file.stat().st_size
+                with file.open("rb") as source, archive.open(info, "w", force_zip64=True) as to:
+                    shutil.copyfileobj(source, to, _CHUNK)
             archive.comment = b"0" * _DIGITS
         out.flush()
         digest = _file_digest(path, leave=_DIGITS)
@@ -135,24 +145,27 @@ def opened_archive(path: Path, kind: str, may_hold: Callable[[str], bool]) -> It
             "valid: a file that `backup` made"
         ) from error
     with file:
-        _require_digest(path, file)
+        size = os.fstat(file.fileno()).st_size
+        file.seek(max(0, size - _DIGITS))
+        if file.read().decode("ascii", "replace") != _file_digest(path, leave=_DIGITS):
+            raise _damaged(path, "its digest is not the one that it ends with")
+        file.seek(0)
         try:
             archive = zipfile.ZipFile(file)
             with archive:
                 manifest = _read_manifest(path, archive, kind)
-                _require_members(path, archive.infolist(), manifest, may_hold)
+                for info in archive.infolist():
+                    is_plain = info.compress_type == zipfile.ZIP_STORED
+                    if info.filename != MANIFEST and not (is_plain and may_hold(info.filename)):
+                        raise _damaged(
+                            path, f"it holds {info.filename!r}, which does not belong in it"
+                        )
+                if sorted(archive.namelist()) != sorted([MANIFEST, *manifest.digests]):
+                    raise _damaged(path, "its members are not those that its manifest names")
         except _DAMAGED as error:
             raise _damaged(path, "it does not hold together") from error
         with zipfile.ZipFile(file) as archive:
             yield Archive(path, manifest, archive)
-
-
-def _require_digest(path: Path, file: IO[bytes]) -> None:
-    size = os.fstat(file.fileno()).st_size
-    file.seek(max(0, size - _DIGITS))
-    if file.read().decode("ascii", "replace") != _file_digest(path, leave=_DIGITS):
-        raise _damaged(path, "its digest is not the one that it ends with")
-    file.seek(0)
 
 
 def _read_manifest(path: Path, archive: zipfile.ZipFile, kind: str) -> Manifest:
@@ -177,31 +190,8 @@ def _read_manifest(path: Path, archive: zipfile.ZipFile, kind: str) -> Manifest:
     return manifest
 
 
-def _require_members(
-    path: Path,
-    found: Sequence[zipfile.ZipInfo],
-    manifest: Manifest,
-    may_hold: Callable[[str], bool],
-) -> None:
-    for info in found:
-        is_plain = info.compress_type == zipfile.ZIP_STORED
-        if info.filename != MANIFEST and not (is_plain and may_hold(info.filename)):
-            raise _damaged(path, f"it holds {info.filename!r}, which does not belong in it")
-    names = [info.filename for info in found]
-    if sorted(names) != sorted([MANIFEST, *manifest.digests]):
-        raise _damaged(path, "its members are not those that its manifest names")
-
-
-def _add(archive: zipfile.ZipFile, name: str, path: Path) -> None:
-    info = _info(name)
-    info.file_size = path.stat().st_size
-    with path.open("rb") as source, archive.open(info, "w", force_zip64=True) as out:
-        while block := source.read(_CHUNK):
-            out.write(block)
-
-
 def _info(name: str) -> zipfile.ZipInfo:
-    # Without the time, so that the same contents are the same file.
+    # Without the time, so that equal contents give equal files.
     info = zipfile.ZipInfo(name, _MOMENT)
     info.external_attr = 0o600 << 16
     return info
@@ -222,3 +212,110 @@ def _damaged(path: Path, what: str) -> ConfigError:
     return ConfigError(
         f"FILE: {str(path)!r} is damaged or no backup: {what}; valid: one that is whole"
     )
+
+
+Build = Callable[[Path], tuple[Manifest, Mapping[str, Path]]]
+MayHold = Callable[[str], bool]
+
+
+def make_backup(file: Path, build: Build, may_hold: MayHold) -> Manifest:
+    """Write a backup and look at it once more before it gets its name.
+
+    Args:
+        file: The backup; nothing may be there.
+        build: Fills an empty folder with copies that it has examined; returns what is to be said of
+            them, and which is which member.
+        may_hold: Whether a member may have this name.
+
+    Raises:
+        ConfigError: If the file is there.
+        StorageFull: If it cannot be written; nothing is left of it.
+    """
+    with _written_to(file), _alone_beside(file):
+        if file.exists() or file.is_symlink():
+            raise ConfigError(f"FILE: {str(file)!r} exists already; valid is one that does not")
+        with _unfinished(file) as folder:
+            manifest, members = build(folder)
+            archive = folder / "archive"
+            manifest = write_archive(archive, manifest, members)
+            with opened_archive(archive, manifest.kind, may_hold):
+                archive.rename(file)
+            sync_folder(file.parent)
+    return manifest
+
+
+def restore_backup(
+    file: Path,
+    folder: Path,
+    *,
+    kind: str,
+    lay_out: Callable[[Archive, Path], None],
+    may_hold: MayHold,
+) -> Manifest:
+    """Bring back what a backup holds, in a folder that appears when all of it is there.
+
+    Args:
+        file: The backup.
+        folder: What becomes of it; it may be there if it is empty.
+        kind: What the backup must be of.
+        lay_out: Fills an empty folder from an archive, and examines what it wrote.
+        may_hold: Whether a member may have this name.
+
+    Raises:
+        ConfigError: If the folder holds anything, or the backup is none that is whole.
+        StorageFull: If it cannot be written; nothing is left of it.
+    """
+    folder = folder.absolute()
+    with opened_archive(file, kind, may_hold) as archive:
+        with _written_to(folder), _alone_beside(folder):
+            is_here = folder.is_symlink() or folder == Path.cwd()
+            is_taken = folder.exists() and (not folder.is_dir() or any(folder.iterdir()))
+            if is_here or is_taken:
+                raise ConfigError(
+                    f"--storage: {str(folder)!r} is there, and nothing is restored over anything; "
+                    "valid is a folder that is empty or missing"
+                )
+            with _unfinished(folder) as place:
+                whole = place / "whole"
+                make_folder(whole)
+                lay_out(archive, whole)
+                for path in (whole, *whole.rglob("*")):
+                    if path.is_dir():
+                        sync_folder(path)
+                whole.rename(folder)
+                sync_folder(folder.parent)
+        return archive.manifest
+
+
+@contextmanager
+def _alone_beside(target: Path) -> Iterator[None]:
+    make_folder(target.absolute().parent)
+    with alone_in(target.absolute().parent):
+        yield
+
+
+@contextmanager
+def _unfinished(target: Path) -> Iterator[Path]:
+    """Return an empty folder for what may become the target; it is gone after the block."""
+    folder = target.with_name(f".{target.name}.part")
+    # A process that was killed in here left it.
+    _remove(folder)
+    make_folder(folder)
+    try:
+        yield folder
+    finally:
+        _remove(folder)
+
+
+def _remove(folder: Path) -> None:
+    if folder.exists():
+        shutil.rmtree(folder)
+
+
+@contextmanager
+def _written_to(target: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        # The message has the target's name, and nothing of the contents.
+        raise StorageFull(f"{str(target)!r} cannot be written: {error.strerror}") from error

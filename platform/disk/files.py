@@ -1,15 +1,23 @@
-"""Files of a run: for their owner only, whole or not at all, and on the disk once they are done."""
+"""Files of a run: for their owner only, whole or not at all, on the disk once done; and its lock.
+
+A lock on a file says which process runs a run, or serves a store, and ends with that process. Two
+processes that continued one run would each charge the clients for the same attempts. So every way
+to run or resume holds this lock, while reading commands take none. A data holder's process holds a
+lock on its storage folder in the same way.
+"""
 
 from __future__ import annotations
 
+import fcntl
 import os
 import secrets
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO
+from typing import IO, Final
 
-from platform.errors import Unwritable
+from platform.errors import RunBusy, Unwritable
 from storage.files import make_folder, sync_folder
 
 __all__ = [
@@ -72,7 +80,7 @@ def written(path: Path) -> Iterator[IO[bytes]]:
     """
     with open(path, "xb", opener=_private) as file:
         yield file
-        # Renamed before it is on the disk, it could be found empty after a power cut.
+        # A file renamed before it is on the disk could be empty after a power cut.
         file.flush()
         os.fsync(file.fileno())
 
@@ -80,7 +88,7 @@ def written(path: Path) -> Iterator[IO[bytes]]:
 def erase(path: Path) -> None:
     """Write zeros over a file and delete it; does nothing where there is none.
 
-    What a file system that writes elsewhere, or a copy that was made of it, has of it stays there.
+    A file system that writes elsewhere keeps the old contents, and so does a copy of the file.
 
     Raises:
         OSError: If it cannot be written or deleted.
@@ -102,9 +110,102 @@ def open_lock(path: Path) -> IO[str]:
     Raises:
         OSError: If it cannot be opened.
     """
-    # To append, as nobody's file is ever emptied, and closing it gives the lock back.
+    # Opened to append, so that no file is ever emptied. Closing it releases the lock.
     return open(path, "a", encoding="utf-8", opener=_private)
 
 
 def _private(path: str, flags: int) -> int:
     return os.open(path, flags, 0o600)
+
+
+LOCK_NAME: Final = "run.lock"
+TRIES: Final = 3
+PAUSE: Final = 0.02
+"""Seconds between two tries: `is_held` asks for much less."""
+
+
+class Held(Exception):
+    """Another process holds a lock."""
+
+
+@contextmanager
+def only_process_of(folder: Path) -> Iterator[None]:
+    """Keep a run to this process.
+
+    Args:
+        folder: The run's; made if missing.
+
+    Raises:
+        RunBusy: If another process runs it.
+        Unwritable: If the lock cannot be made.
+    """
+    try:
+        with held(folder / LOCK_NAME):
+            yield
+    except Held as error:
+        raise RunBusy(
+            f"run {folder.name}: is being run by another process; wait until that has ended"
+        ) from error
+
+
+def require_free(folder: Path) -> None:
+    """Check, before a run asks its clients anything, that no process runs it just now.
+
+    A process that continues the run takes the lock later, and is refused if another was quicker.
+
+    Raises:
+        RunBusy: If another process runs it.
+    """
+    with only_process_of(folder):
+        pass
+
+
+@contextmanager
+def held(lock: Path) -> Iterator[None]:
+    """Hold a lock as long as the block lasts.
+
+    Args:
+        lock: Its file; made if missing, with its folder.
+
+    Raises:
+        Held: If another process holds it.
+        Unwritable: If it cannot be made.
+    """
+    with _opened(lock) as file:
+        for _ in range(TRIES):
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                # `is_held` may ask just now; its question takes less time than this pause.
+                time.sleep(PAUSE)
+        else:
+            raise Held(str(lock))
+        yield
+
+
+def is_held(folder: Path) -> bool | None:
+    """Return whether a process runs the run just now; None where none ever has.
+
+    Nothing is made or kept; `held` waits for as long as the question takes.
+    """
+    try:
+        with (folder / LOCK_NAME).open("rb") as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return None
+    return False
+
+
+def wait_until_free(folder: Path) -> None:
+    """Wait until no process runs the run; another may take it directly after."""
+    with _opened(folder / LOCK_NAME) as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+
+
+def _opened(lock: Path) -> IO[str]:
+    with named(lock):
+        make_folder(lock.parent)
+        return open_lock(lock)

@@ -1,15 +1,19 @@
-"""The coordinator's database by its URL, and where the files of its runs lie."""
+"""The coordinator's database by its URL, its transactions, and where the files of its runs lie."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
+from platform.disk.log_files import keep_head
 from platform.errors import ConfigError, UnknownRun
-from storage import Database, InvalidRecordError, open_database
-from storage.address import file_of, shown
+from storage import CheckpointError, Database, InvalidRecordError, UnitOfWork, open_database
 from storage.files import make_folder
+from storage.homes import file_of, shown
 
 
 def open_storage(url: str) -> Database:
@@ -71,8 +75,8 @@ def open_existing(url: str, *, read_only: bool = True) -> Database:
 def closed_on_error(database: Database) -> Iterator[Database]:
     """Close the database if the block raises; otherwise it goes on in what the block has built.
 
-    Left to the garbage collector it would be closed at any time, also while somebody else opens
-    the file to read it and has just seen that another has it open.
+    The garbage collector would close it at any time, also while another process opens the file to
+    read it and has just seen that it is open elsewhere.
     """
     try:
         yield database
@@ -101,3 +105,65 @@ def database_file(url: str) -> Path:
 def run_folder(url: str, run_id: str) -> Path:
     """Return where a run's files lie: beside the database."""
     return database_file(url).parent / run_id
+
+
+LOGGER = logging.getLogger(__name__)
+
+
+@contextmanager
+def transaction(database: Database) -> Iterator[UnitOfWork]:
+    """Return a unit of work that is committed unless the block raises.
+
+    If the log has grown, its head is kept outside the database after the commit.
+
+    A reader may be in the way of erasing old pages. That does not undo the commit, so the round has
+    not failed; the next commit or opening erases the pages.
+
+    Raises:
+        StorageFull: Nothing was committed.
+        DatabaseBusy: Nothing was committed.
+        Unwritable: Committed, but the log's head could not be kept.
+    """
+    with database.unit_of_work() as uow:
+        yield uow
+        try:
+            head = uow.commit()
+        except CheckpointError as error:
+            LOGGER.warning("%s", error)
+            head = error.head
+    if head is not None:
+        keep_head(database.path, head)
+
+
+@dataclass(frozen=True)
+class Records:
+    """Where a coordinator writes, and reads what it wrote.
+
+    Attributes:
+        read: One view of all that is kept.
+        write: One transaction, committed when its block ends.
+        file: The database's; the heads of its log lie beside it.
+    """
+
+    read: Callable[[], AbstractContextManager[UnitOfWork]]
+    write: Callable[[], AbstractContextManager[UnitOfWork]]
+    file: Path
+
+
+def records_in(database: Database) -> Records:
+    """Return the records of a database."""
+    read = partial(database.unit_of_work, read_only=True)
+    return Records(read, partial(transaction, database), database.path)
+
+
+def mark_interrupted(database: Database, run_id: str) -> None:
+    """Label a run that has stopped; nothing that the run may do later depends on this label.
+
+    A signal can come just after the run's last commit, so one that has finished stays finished.
+
+    Raises:
+        StorageError: If the label cannot be written.
+    """
+    with transaction(database) as uow:
+        if uow.runs.get(run_id).status == "running":
+            uow.runs.set_status(run_id, "interrupted")

@@ -27,7 +27,7 @@ from platform.config import RunConfig
 from platform.disk.files import write_text
 from platform.errors import RunStopped
 from platform.rounds.run import RunTerms
-from platform.wire.vectors import Spec, unflatten, vector_length
+from platform.wire.layout import Spec, unflatten, vector_length
 from privacy.auditing import Canaries, commitment_to, new_key
 
 KEY_FILE: Final = "canaries.key"

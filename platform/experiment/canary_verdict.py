@@ -15,12 +15,11 @@ from typing import Any
 import numpy as np
 
 from platform.experiment.simulation import Simulation
-from platform.protection.ledger_rows import as_releases
-from platform.rounds.phases import in_rounds
-from platform.rounds.progress import Progress
-from platform.rounds.run import Run
+from platform.protection.charging import as_releases
+from platform.rounds.documents import in_rounds
+from platform.rounds.run import Progress, Run
 from platform.rounds.spending import Spending
-from platform.wire.vectors import flatten
+from platform.wire.layout import flatten
 from privacy import Release
 from privacy.auditing import Canaries, CanaryBound, canary_bound, mu_of
 

@@ -13,8 +13,8 @@ from platform.data.catalogue import dataset_info
 from platform.experiment.canary_notes import canary_notes, canary_warnings
 from platform.experiment.selection import best_on_validation
 from platform.mechanisms import Circumstances
-from platform.rounds.departures import LEFT, departures
-from platform.rounds.phases import has_collection
+from platform.rounds.documents import has_collection
+from platform.rounds.leaving import LEFT, departures
 from platform.rounds.run import Run
 
 OF_RUN: Final = "the run "

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from platform.agreement import require_agreement
-from platform.agreement.files import finished_digests
-from platform.disk.digests import bytes_digest, rows_digest
-from platform.disk.run_lock import only_process_of
-from platform.disk.transactions import mark_interrupted
+from platform.agreement.statements import finished_digests
+from platform.disk.files import only_process_of
+from platform.disk.log_files import bytes_digest, rows_digest
+from platform.disk.opening import mark_interrupted
 from platform.errors import ClientsSilent, RecordsDisagree, Unwritable
 from platform.experiment.canary_verdict import Verdict
 from platform.experiment.summary import metrics_files, write_run_files

@@ -22,12 +22,11 @@ from platform.experiment.concluding import (
 from platform.experiment.evaluation import Examined, Measured
 from platform.experiment.resuming import require_spent_elsewhere
 from platform.experiment.summary import Findings, summary_document
+from platform.rounds.asking import personalise, pool_gone
 from platform.rounds.documents import NO_ACCURACY
 from platform.rounds.loop import Federation
 from platform.rounds.observing import Observer
-from platform.rounds.parting import personalise, pool_gone
-from platform.rounds.progress import Progress
-from platform.rounds.run import Run
+from platform.rounds.run import Progress, Run
 from storage import Database
 
 UNSEEN = Examined(Measured("client_mean", {}), None)

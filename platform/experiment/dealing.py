@@ -11,16 +11,15 @@ from numpy.typing import NDArray
 from methods import Arrays, Examples, Method
 from platform.config.randomness import stream
 from platform.config.run import RunConfig
-from platform.data.dataset import Split
-from platform.data.duplicates import require_one_label
-from platform.data.images import ImageFiles
+from platform.data.checking import require_one_label
+from platform.data.dataset import ImageFiles, Split
 from platform.data.loading import CommonRows, TaskData
 from platform.data.preparing import CHUNK, Encoders, prepared_arrays
 from platform.data.public import public_rows
 from platform.data.rows import Rows
 from platform.experiment.evaluation import EvaluationPlan, NewClient, Panel
+from platform.parties.identities import client_names
 from platform.parties.scoring import EvaluationSet
-from platform.parties.store_files import client_names
 from platform.wire.transport import ClientId
 
 BatchMaking = Callable[[NDArray[np.uint8] | Sequence[str]], Arrays]

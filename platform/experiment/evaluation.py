@@ -8,7 +8,7 @@ test images of a domain that nobody holds.
 
 Validation images, which a client neither trains on nor is tested on, choose among rounds; clients
 that never took part are measured at the end. Each client counts on its own images and answers with
-the counts; in a federation none would (`platform.parties.outside_rounds`).
+the counts; in a federation none would (`platform.parties.client`).
 """
 
 from __future__ import annotations
@@ -33,9 +33,8 @@ from platform.parties.scoring import (
 )
 from platform.rounds.asking import Question, ask_all
 from platform.rounds.documents import NO_ACCURACY
-from platform.rounds.progress import Progress
-from platform.rounds.run import Run
-from platform.wire.envelopes import Attempt, Envelope
+from platform.rounds.run import Progress, Run
+from platform.wire.codec import Attempt, Envelope
 from platform.wire.outside_rounds import (
     Examination,
     Scores,

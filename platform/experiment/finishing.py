@@ -28,12 +28,11 @@ from platform.experiment.silence import measure_silence
 from platform.experiment.simulation import Simulation
 from platform.experiment.summary import Findings, summary_document
 from platform.experiment.twins import measure_twins
+from platform.rounds.asking import personalise
 from platform.rounds.documents import NO_ACCURACY
 from platform.rounds.loop import Federation
 from platform.rounds.observing import Observer
-from platform.rounds.parting import personalise
-from platform.rounds.progress import Progress
-from platform.rounds.run import Run
+from platform.rounds.run import Progress, Run
 
 
 def execute(simulation: Simulation, observer: Observer) -> dict[str, Any]:

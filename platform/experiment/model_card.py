@@ -12,7 +12,7 @@ from platform.config.sections import ModelConfig
 from platform.experiment.evaluation import Accuracy
 from platform.experiment.markdown_text import escaped
 from platform.experiment.simulation import Simulation
-from platform.rounds.phases import in_rounds
+from platform.rounds.documents import in_rounds
 
 CAUTION = (
     "Measured in a simulation when this file was written, and rounded to whole percents; it is in "

@@ -11,10 +11,9 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from platform.config import RunConfig
-from platform.data.dataset import Split
-from platform.data.images import Indices
+from platform.data.dataset import Indices, Split
 from platform.data.loading import TaskData, load_task_data
-from platform.data.validation import content_digests
+from platform.data.partition import content_digests
 
 Records = Counter[tuple[str, bytes, str]]
 """Records by side (`train`, `validation` or `test`), digest of their content, and class."""

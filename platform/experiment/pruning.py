@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from platform.agreement import Agreed, require_agreement, stored_tree
-from platform.disk.run_lock import only_process_of
-from platform.disk.transactions import transaction
+from platform.disk.files import only_process_of
+from platform.disk.opening import transaction
 from platform.errors import ConfigError
-from platform.parties.store_files import stores_file
+from platform.parties.identities import stores_file
 from platform.rounds.audit_trail import PRUNED, AuditTrail
 from storage import ClientStore, Database, RunRecord, UnitOfWork, open_client_stores
 

@@ -7,8 +7,7 @@ from pathlib import Path
 
 from platform.agreement import Agreed, require_agreement
 from platform.errors import RunStopped
-from platform.protection.ledger_rows import as_row
-from platform.protection.lifetimes import rows_that_count
+from platform.protection.charging import as_row, rows_that_count
 from platform.protection.uploads import Protection
 from platform.rounds.run import Run
 from privacy import ReleaseKey

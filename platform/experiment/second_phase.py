@@ -16,16 +16,15 @@ import yaml
 
 from methods import Method, Registry
 from platform.config import RunConfig
-from platform.config.plain_yaml import read_yaml, yaml_problem
+from platform.config.files import read_yaml, yaml_problem
 from platform.config.randomness import stream
 from platform.errors import ConfigError, RunStopped
 from platform.experiment.method_building import options_of_others
 from platform.experiment.resuming import require_same_releases
-from platform.parties.store_files import client_names, stores_file
+from platform.parties.identities import client_names, stores_file
 from platform.protection.uploads import Protection
 from platform.rounds.audit_trail import AuditTrail
-from platform.rounds.progress import Progress, decode_state
-from platform.rounds.run import Run
+from platform.rounds.run import Progress, Run, decode_state
 from platform.wire.codec import decode_arrays
 from storage import Database, open_client_stores
 

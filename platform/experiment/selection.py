@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from platform.config import RunConfig
-from platform.rounds.phases import in_rounds
+from platform.rounds.documents import in_rounds
 
 PROTOCOLS: Final = {
     "client_mean": "client mean: every client on its own test examples",

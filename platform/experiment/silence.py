@@ -26,13 +26,11 @@ from platform.experiment.simulation import Simulation
 from platform.parties.profile import ClientProfile, PersonalState, first_state, view_of
 from platform.parties.totality import forget, personalise, train_or_stay
 from platform.protection.uploads import Prepared, Protection
-from platform.rounds.aggregating import aggregate_of
+from platform.rounds.documents import in_rounds
+from platform.rounds.loop import aggregate_of
 from platform.rounds.observing import Observer
-from platform.rounds.phases import in_rounds
 from platform.rounds.pool import ResidentPool
-from platform.wire.entries import entry_base
-from platform.wire.experts import encode_entry
-from platform.wire.layout import Summed, Totals
+from platform.wire.layout import Summed, Totals, encode_entry, entry_base
 from platform.wire.transport import ClientId
 from privacy import NO_STATE, NoiseSource, NoiseState, SeededNoise
 from storage import PoolEntry

@@ -12,8 +12,8 @@ from platform.config import RunConfig
 from platform.experiment.canaries import NOTHING_LEARNT, methods_of
 from platform.experiment.dealing import Learning
 from platform.parties.client import Client
-from platform.parties.enrolment import credentials_of
 from platform.parties.expectations import expectations_of
+from platform.parties.identities import credentials_of, stores_file
 from platform.parties.profile import (
     ClientProfile,
     Randomness,
@@ -22,7 +22,6 @@ from platform.parties.profile import (
     TrainerFactory,
 )
 from platform.parties.scoring import CommonScores
-from platform.parties.store_files import stores_file
 from platform.protection.uploads import Protection
 from platform.rounds.run import Run, RunTerms
 from platform.wire.transport import ClientId

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from methods.interface.subspace import subspace_of
-from platform.agreement.stopping import stopping_document, stopping_warnings
+from platform.agreement.attempts import stopping_document, stopping_warnings
 from platform.disk.files import write_text
 from platform.experiment.evaluation import Examined, Measured, accuracy_document
 from platform.experiment.newcomers import Newcomers
@@ -25,16 +25,18 @@ from platform.experiment.silence import Silence
 from platform.parties.scoring import LOCAL
 from platform.rounds.documents import (
     ADVERSARIES,
+    COLLECTION,
     DEFAULTS,
     MEASURES,
     ROUND_KEYS,
+    ROUNDS,
     SCHEMA_VERSION,
     epsilon_document,
+    in_rounds,
     json_number,
     shown_round,
     summary_text,
 )
-from platform.rounds.phases import COLLECTION, ROUNDS, in_rounds
 from platform.rounds.run import Run
 from platform.rounds.spending import Spending
 

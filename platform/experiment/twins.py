@@ -26,8 +26,8 @@ from platform.parties.profile import (
     view_of,
 )
 from platform.parties.totality import forget, personalise, train_or_stay
+from platform.rounds.documents import in_rounds
 from platform.rounds.observing import Observer
-from platform.rounds.phases import in_rounds
 
 
 def measure_twins(

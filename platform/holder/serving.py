@@ -1,7 +1,10 @@
-"""The data holder's socket: one message at a time, however many relays are connected.
+"""The process of a data holder: its socket, the offers that it considers, and its clients of runs.
 
-Nothing that a message causes ends the process but the operator: an error inside becomes "no
-answer", and what it was stays in the process's own log.
+An accepted offer is kept beside the client's store. So a process that starts anew, at any moment,
+is the same client in the same runs. Under one name the holder only ever accepts one configuration.
+
+The socket answers one message at a time, however many relays are connected. Only the operator ends
+the process: an error inside becomes "no answer", and its text stays in the process's own log.
 """
 
 from __future__ import annotations
@@ -12,12 +15,191 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import Final, Generic, Protocol, TypeVar
 
-from platform.errors import CoordinatorBehind, ProtocolError
-from platform.relay.packets import LONGEST_REASON, Outcome, Request, decode_request, encode_packet
-from platform.relay.streams import is_readable, listening, receive, send
+from platform.errors import ConfigError, CoordinatorBehind, Declined, ProtocolError, UnknownRun
+from platform.holder.store import Keeping
+from platform.relay.packets import (
+    LONGEST_REASON,
+    Outcome,
+    Request,
+    decode_request,
+    encode_packet,
+    is_readable,
+    listening,
+    receive,
+    send,
+)
+from platform.wire.codec import peek
+from platform.wire.outside_rounds import (
+    Acceptance,
+    Offer,
+    decode_offer,
+    encode_acceptance,
+    encode_offer,
+)
+from platform.wire.receipt_messages import bare
 from platform.wire.transport import Dropout, Handler, answer
+
+MOST_RUNS: Final = 4
+"""Runs whose clients are in memory at once, the newest."""
+UNFIT: Final = "the run cannot be set up on this client's machine; its own log says why"
+"""What a coordinator is told where the reason itself is nobody's but the data holder's."""
+
+
+class Handles(Protocol):
+    """What answers a run's messages: a client of it."""
+
+    def handle(self, message: bytes) -> bytes:
+        """Answer one message."""
+        ...
+
+
+Own = TypeVar("Own", bound=Handles)
+
+
+@dataclass(kw_only=True)
+class Host(Generic[Own]):
+    """Answers every message that reaches a data holder's process.
+
+    Attributes:
+        folder: The client's storage folder.
+        consider: Raises `Declined` or `ConfigError` where an offered run is declined. It looks at
+            settings and at what is public, and at no image: an answer to it is charged to nobody.
+        join: Makes the client of a run that was accepted, when the run first asks something of it;
+            raises as `consider` does where limits were tightened since, and never for the images.
+        tell: Told of offers that were accepted or declined, for the log.
+        erase: Erases what is in the client's store of a run that was left, but for its charges.
+    """
+
+    folder: Path
+    consider: Callable[[Offer], object]
+    join: Callable[[Offer], Own]
+    tell: Callable[[str], None] = lambda line: None
+    erase: Callable[[str], None] = lambda run_id: None
+    _clients: dict[str, Own] = field(default_factory=dict, init=False)
+    _erased: set[str] = field(default_factory=set, init=False)
+
+    def handle(self, message: bytes) -> bytes:
+        """Answer one message.
+
+        Raises:
+            ProtocolError: If it belongs to no run that was accepted, or is refused there.
+            BudgetExhausted: If it would pass the client's own limits.
+        """
+        kind, envelope = peek(message)
+        run_id = envelope.run_id
+        farewell = self._farewell(run_id)
+        if farewell is not None:
+            return farewell
+        try:
+            reply = self._answer(kind, run_id, message)
+        finally:
+            # The owner may have left meanwhile, in another process: what was written is erased.
+            farewell = self._farewell(run_id)
+        return reply if farewell is None else farewell
+
+    def _answer(self, kind: str, run_id: str, message: bytes) -> bytes:
+        if kind == "offer":
+            return self._reply(decode_offer(message))
+        reply = self.client_of(run_id).handle(message)
+        if kind in ("parting", "enclosed") and peek(bare(message))[0] == "parting":
+            # What all clients share after the last round; the first one counts, as for the client.
+            if self._keeping.read(run_id, "parting") is None:
+                self._keeping.keep(run_id, "parting", bare(message))
+                self.tell(f"run {run_id}: has ended, and its model is kept here")
+        return reply
+
+    def _farewell(self, run_id: str) -> bytes | None:
+        """Return the statement of having left a run for good, None if the holder has not left.
+
+        Before its first use all of the run is erased: the leaving process may have been killed
+        before it was done.
+        """
+        statement = self._keeping.read(run_id, "left")
+        if statement is not None and run_id not in self._erased:
+            self._clients.pop(run_id, None)
+            self.erase(run_id)
+            self._erased.add(run_id)
+            self.tell(f"run {run_id}: was left for good; nothing more is answered in it")
+        return statement
+
+    @property
+    def _keeping(self) -> Keeping:
+        return Keeping(self.folder)
+
+    def parting(self, run_id: str) -> bytes:
+        """Return the parting of a run that is over.
+
+        Raises:
+            UnknownRun: If there is no such run here, or it is not over.
+        """
+        try:
+            kept = self._keeping.read(run_id, "parting")
+        except ProtocolError:
+            kept = None
+        if kept is None:
+            raise UnknownRun(
+                f"RUN: no run {run_id!r} has ended here; valid: one that has, see `budget`"
+            )
+        return kept
+
+    def offer(self, run_id: str) -> Offer:
+        """Return the offer of a run that was accepted.
+
+        Raises:
+            ProtocolError: If there is none.
+        """
+        kept = self._keeping.read(run_id, "offer")
+        if kept is None:
+            raise ProtocolError("message: it belongs to no run that was accepted here")
+        return decode_offer(kept)
+
+    def _reply(self, offer: Offer) -> bytes:
+        run_id = offer.envelope.run_id
+        kept = self._keeping.read(run_id, "offer")
+        if kept is not None and decode_offer(kept) != offer:
+            reasons: tuple[str, ...] = (f"run {run_id} was offered before, and otherwise",)
+        else:
+            reasons = self._accept(offer)
+        said = "accepted" if not reasons else f"declined: {'; '.join(reasons)}"
+        self.tell(f"run {run_id}: {said}")
+        return encode_acceptance(Acceptance(offer.envelope, reasons))
+
+    def _accept(self, offer: Offer) -> tuple[str, ...]:
+        run_id = offer.envelope.run_id
+        try:
+            if run_id not in self._clients:
+                self.consider(offer)
+        except Declined as error:
+            return error.reasons
+        except ConfigError as error:
+            # It may name this machine's files.
+            self.tell(f"run {run_id}: {error}")
+            return (UNFIT,)
+        # Only now: what is kept was accepted.
+        self._keeping.keep(run_id, "offer", encode_offer(offer))
+        return ()
+
+    def client_of(self, run_id: str) -> Own:
+        """Return the client of a run that was accepted.
+
+        Raises:
+            ProtocolError: If there is none, or it takes part no more.
+        """
+        if run_id not in self._clients:
+            try:
+                client = self.join(self.offer(run_id))
+            except (Declined, ConfigError) as error:
+                # Limits were tightened since it was accepted, or keys or weights were moved.
+                self.tell(f"run {run_id}: takes part no more: {error}")
+                raise ProtocolError("message: this client takes part in the run no more") from error
+            # A client is all in its store: a dropped one is made anew when the run asks it again.
+            while len(self._clients) >= MOST_RUNS:
+                del self._clients[next(iter(self._clients))]
+            self._clients[run_id] = client
+        return self._clients[run_id]
+
 
 FIELD: Final = "socket"
 _PATIENCE: Final = 0.2

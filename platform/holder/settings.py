@@ -3,11 +3,17 @@
 One YAML file on the holder's own machine, read like a run's configuration: plain data, a frozen
 tree of sections, unknown keys refused. No coordinator ever sees it. Paths that are not absolute
 count from the file's own folder.
+
+Who the data holder is against a coordinator that may lie: its own key, enrolled under its name.
+
+The key was made on this machine and stays on it. A file that others may read is no secret, so it is
+refused before anything is signed with it.
 """
 
 from __future__ import annotations
 
 import os
+import stat
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, Self
@@ -16,14 +22,14 @@ from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo, mod
 
 from methods import Registry
 from platform.config import read_mapping, validated
-from platform.config.bounds import Clients, Positive, Threads
-from platform.config.federation_section import ClientName
 from platform.config.files import is_file
-from platform.config.sections import Layout, Section
+from platform.config.sections import ClientName, Clients, Layout, Positive, Section, Threads
 from platform.data.catalogue import Hints
 from platform.errors import ConfigError
 from platform.mechanisms import BUILT_IN
+from platform.parties.identities import read_enrolment, read_key, require_enrolled
 from privacy import Relation
+from privacy.secure_aggregation import Credentials, Enrolment, Identity
 from privacy.transparency import NoteKey
 
 FOLDER: Final = "folder"
@@ -223,3 +229,59 @@ def _limit_problems(settings: HolderSettings) -> Iterator[str]:
                 f"limits.mechanisms: {bare[0]!r} spends an infinite epsilon, and limits.{key} is "
                 f"{limit:g}; valid: without {bare[0]}, or limits.{key}: null"
             )
+
+
+OTHERS: Final = stat.S_IRWXG | stat.S_IRWXO
+
+
+def own_credentials(settings: HolderSettings, *, corrupt_rate: float) -> Credentials | None:
+    """Return what the holder knows about an active round without asking the server.
+
+    Args:
+        settings: The holder's.
+        corrupt_rate: Share of a cohort that may collude, as the run's terms say.
+
+    Returns:
+        None without an identity, which is enough against a semi-honest server.
+
+    Raises:
+        ConfigError: As for `own_identity`.
+    """
+    own = own_identity(settings)
+    return None if own is None else Credentials(*own, corrupt_rate)
+
+
+def own_identity(settings: HolderSettings) -> tuple[Identity, Enrolment] | None:
+    """Return the holder's key and the enrolment that names it; None where it has none.
+
+    Raises:
+        ConfigError: If a file is missing, others may use the key, or it is not the one that is
+            enrolled under the holder's name.
+    """
+    if settings.identity is None or settings.enrolment is None:
+        return None
+    identity = private_key(settings.identity)
+    known = read_enrolment(settings.enrolment, key="enrolment")
+    require_enrolled(known, identity, settings.name, key="identity")
+    return identity, known
+
+
+def private_key(path: Path) -> Identity:
+    """Return a private key that nobody but its owner may read.
+
+    Raises:
+        ConfigError: If the file is missing, holds no key, or may be used by others.
+    """
+    try:
+        mode = stat.S_IMODE(path.stat().st_mode)
+    except OSError as error:
+        raise ConfigError(
+            f"identity: {str(path)!r} cannot be read ({error.strerror}); make one with "
+            "`python -m platform.client keys create`"
+        ) from error
+    if mode & OTHERS:
+        raise ConfigError(
+            f"identity: {str(path)!r} has the permissions {mode:o}, so others may use the key; "
+            "valid: 600"
+        )
+    return read_key(path, key="identity")

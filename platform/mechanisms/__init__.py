@@ -7,10 +7,12 @@ from platform.mechanisms.mechanism import (
     EntryNoise,
     Mechanism,
     NoiseDistribution,
+    Settings,
+    Steps,
+    Sums,
     no_caveats,
 )
 from platform.mechanisms.registry import BUILT_IN, Mechanisms
-from platform.mechanisms.settings import Settings, Steps, Sums
 
 __all__ = [
     "BUILT_IN",

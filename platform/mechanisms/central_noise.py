@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from platform.mechanisms.mechanism import Circumstances, Mechanism
-from platform.mechanisms.settings import Settings
+from platform.mechanisms.mechanism import Circumstances, Mechanism, Settings
 from platform.mechanisms.upload_noise import on_the_client
 from privacy import CENTRAL_NOISE as FACTS
 from privacy import CentralNoise

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from platform.mechanisms.mechanism import Mechanism, no_caveats
-from platform.mechanisms.settings import Settings
+from platform.mechanisms.mechanism import Mechanism, Settings, no_caveats
 from privacy import NONE as FACTS
 from privacy import NoProtection
 

@@ -1,4 +1,4 @@
-"""What a client is in one run, and what it computes from that: first state, batches, training."""
+"""What a client is in one run, and what follows from that: first state, batches, and noise."""
 
 from __future__ import annotations
 
@@ -7,12 +7,11 @@ from typing import Literal, Protocol
 
 import numpy as np
 
-from methods import Arrays, ClientView, Examples, LocalResult, Method
+from methods import Arrays, ClientView, Examples, Method
 from platform.config.randomness import stream
 from platform.parties.expectations import Expectations
-from platform.parties.record_level import train_privately
 from platform.parties.scoring import MeasuredSets
-from platform.protection.limits import Limits
+from platform.protection.charging import Limits
 from platform.protection.uploads import Protection
 from platform.wire.transport import ClientId
 from privacy import NoiseSource, SeededNoise, SystemNoise, WithoutNoise
@@ -27,9 +26,9 @@ class TrainerFactory(Protocol):
     def __call__(
         self, noise: NoiseSource | None, *, round_number: int | None = None
     ) -> LocalTrainer:
-        """Return one with noise for what is released under `dp_sgd`, else the plain one.
+        """Return a trainer with noise for releases under `dp_sgd`, else the plain one.
 
-        At the rates of a round, or at those of what is trained after the last (None).
+        It has the learning rates of a round, or those after the last round (None).
         """
         ...
 
@@ -138,40 +137,6 @@ def as_sent(profile: ClientProfile, view: ClientView) -> ClientView:
     Unless the method has one for each client, which others' training is in, it is common to all.
     """
     return replace(view, is_common=profile.method.visibility == "aggregate_only")
-
-
-def train(
-    profile: ClientProfile,
-    make_trainer: TrainerFactory,
-    view: ClientView,
-    *,
-    round_number: int,
-    noise: NoiseSource,
-) -> LocalResult:
-    """Return one client's training in one round, privately where the run asks for that.
-
-    Args:
-        profile: The client.
-        make_trainer: Its trainers.
-        view: What the coordinator sent, the experts that it was handed and its state before.
-        round_number: The round, which fixes the batches of a simulation, and whether the client
-            gives its update or, in the collection, its pool entry.
-        noise: For noised steps; not drawn from where there are none.
-
-    Raises:
-        SensitivityViolation: Under `dp_sgd`, if the method left the way that is private.
-    """
-    protection, rng = profile.protection.in_round(round_number), batches_of(profile, round_number)
-    collects = protection is profile.protection.collection
-    work = profile.method.contribute if collects else profile.method.client_update
-    # Rates follow the rounds that train, which a collection before them is none of.
-    nth = round_number - profile.protection.first_round + 1
-    mechanism, scheduled = protection.training, None if collects else nth
-    if mechanism is None:
-        return work(view, profile.data, make_trainer(None, round_number=scheduled), rng)
-    steps = mechanism.steps if protection.charged else 0
-    trainer = make_trainer(noise, round_number=scheduled)
-    return train_privately(work, view, profile.data, trainer=trainer, steps=steps, rng=rng)
 
 
 def noise_of(

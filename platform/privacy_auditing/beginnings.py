@@ -29,16 +29,16 @@ from platform.bootstrap.joining import host_of
 from platform.config import RunConfig, parse_config
 from platform.config.randomness import stream
 from platform.config.sections import PartitionConfig
-from platform.data.encoding import frozen_model, plain_encoders
 from platform.data.loading import load_task_data
+from platform.data.preparing import frozen_model, plain_encoders
 from platform.experiment.dealing import deal_examples
 from platform.experiment.neighbours import Records, differing, records_of
 from platform.holder.settings import load_holder
 from platform.privacy_auditing.failures import FailureGame, Seen, first_message, play
 from platform.privacy_auditing.offers import OfferAudit, audit_offers, hostile_offers
 from platform.privacy_auditing.outcome import Game
-from platform.wire.envelopes import Envelope
-from platform.wire.offers import Offer
+from platform.wire.codec import Envelope
+from platform.wire.outside_rounds import Offer
 from platform.wire.transport import Handler
 
 FOLDERS: Final = "folders"

@@ -32,9 +32,8 @@ from platform.parties.profile import ClientProfile
 from platform.parties.scoring import VALIDATION, EvaluationSet, MeasuredSets
 from platform.privacy_auditing.outcome import Game, Vector, problems_of
 from platform.protection.uploads import Protection
-from platform.wire.codec import decode_frame
-from platform.wire.entries import entry_base
-from platform.wire.envelopes import Envelope
+from platform.wire.codec import Envelope, decode_frame
+from platform.wire.layout import entry_base
 from platform.wire.messages import (
     Assignment,
     Invitation,

@@ -14,7 +14,7 @@ import numpy as np
 
 from methods import Arrays, TensorSpec
 from platform.privacy_auditing.outcome import Vector
-from platform.wire.vectors import Spec, flatten, unflatten
+from platform.wire.layout import Spec, flatten, unflatten
 
 ROOT = math.sqrt(2.0)
 

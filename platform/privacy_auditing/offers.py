@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from platform.privacy_auditing.outcome import Game
-from platform.wire.envelopes import Envelope
-from platform.wire.offers import Offer, decode_acceptance, encode_offer
+from platform.wire.codec import Envelope
+from platform.wire.outside_rounds import Offer, decode_acceptance, encode_offer
 from platform.wire.transport import Dropout, Handler, answer
 
 OFFERS: Final = "offers"

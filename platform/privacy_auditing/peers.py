@@ -24,15 +24,15 @@ from platform.bootstrap import RunPlan
 from platform.config.randomness import stream
 from platform.errors import PlatformError
 from platform.privacy_auditing.outcome import Game
-from platform.protection.seats import parameters_of
 from platform.protection.uploads import Protection
 from platform.rounds.plan import Quorum, RoundFacts, RoundPlan, SecurePlan
 from platform.rounds.runner import RoundRunner
-from platform.wire.envelopes import Envelope, peek
+from platform.wire.codec import Envelope, peek
 from platform.wire.messages import (
     Answer,
     Disclosure,
     Relay,
+    SumTerms,
     Upload,
     broadcast_digest,
     decode_assignment,
@@ -43,7 +43,6 @@ from platform.wire.messages import (
     encode_relay,
     encode_upload,
 )
-from platform.wire.secure_round import SumTerms
 from platform.wire.transport import InProcessTransport
 from privacy import NO_STATE, ClientMechanism, PrivacyError, SeededNoise, SumNoise
 from privacy.secure_aggregation import Advertised
@@ -231,7 +230,7 @@ class _Party:
     def _join(self, message: bytes, envelope: Envelope) -> bytes:
         seat, payload = decode_invitation(message).secure, b""
         if seat is not None:
-            parameters = parameters_of(envelope, seat, self.protection)
+            parameters = self.protection.sums.parameters(envelope, seat)
             self.state, payload = masking.advertise(parameters, seat.index)
         return encode_answer(Answer(envelope, (), payload))
 

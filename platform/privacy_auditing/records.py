@@ -25,7 +25,8 @@ from methods import Arrays, ClientView, Examples, LocalResult
 from platform.bootstrap import RunPlan
 from platform.config.randomness import stream
 from platform.experiment.simulation import trainer_factory
-from platform.parties.profile import ClientProfile, TrainerFactory, first_state, noise_of, train
+from platform.parties.profile import ClientProfile, TrainerFactory, first_state, noise_of
+from platform.parties.totality import train
 from platform.privacy_auditing.outcome import (
     ChannelAudit,
     Guesses,

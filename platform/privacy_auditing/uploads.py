@@ -28,8 +28,8 @@ from numpy.typing import NDArray
 from methods import LocalResult
 from platform.bootstrap import RunPlan
 from platform.config.randomness import stream
+from platform.parties.identities import client_names
 from platform.parties.profile import ClientProfile, noise_of
-from platform.parties.store_files import client_names
 from platform.privacy_auditing.groups import (
     ROOT,
     block,
@@ -50,8 +50,8 @@ from platform.privacy_auditing.outcome import (
 )
 from platform.protection.secure_terms import smallest_real_sum
 from platform.protection.uploads import Prepared, Protection
-from platform.rounds.noise import coordinator_noise
-from platform.wire.vectors import Spec, flatten, unflatten, vector_length
+from platform.rounds.attempts import coordinator_noise
+from platform.wire.layout import Spec, flatten, unflatten, vector_length
 from privacy import Channel, Release, UnknownMechanism
 from privacy.auditing import (
     Claim,

@@ -1,11 +1,11 @@
-"""What a client does to the vector that is summed, and the coordinator with the sum.
+"""What a client does to the vector that is summed, and the coordinator to the sum.
 
 The order is that of the mechanism: clip the whole difference as one vector with all that is
 appended, add noise, put it on the grid that is summed, masked or not.
 
-The coordinator adds its own noise to the sum in the ring, before anything is decoded or checked.
-What becomes of a round is then a function of the noised ring element, whatever peers have added to
-it; `NoisedSum` is the only sum that can be opened.
+The coordinator adds its own noise to the sum in the ring, before it decodes or checks anything. So
+the outcome of a round is a function of the noised ring element, whatever peers have added to it.
+`NoisedSum` is the only sum that can be opened.
 """
 
 from __future__ import annotations
@@ -18,14 +18,15 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from platform.errors import RunStopped
-from platform.protection.extras import Extras, around
-from platform.protection.group_choice import GroupReading
-from platform.protection.secure_terms import SecureTerms
-from platform.wire.layout import Summed, Totals, UploadLayout
-from platform.wire.vectors import Spec, tensor_at
+from platform.errors import ProtocolError, RunStopped
+from platform.protection.extras import Extras, GroupReading, around
+from platform.protection.secure_terms import SecureTerms, meets
+from platform.wire.codec import Envelope
+from platform.wire.layout import Spec, Summed, Totals, UploadLayout, tensor_at
+from platform.wire.messages import SecureRound
 from privacy import (
     NO_STATE,
+    CalibrationError,
     ClientMechanism,
     Grid,
     NoiseSource,
@@ -38,7 +39,15 @@ from privacy import (
     protect_upload,
     signal_to_noise,
 )
-from privacy.secure_aggregation import largest_norm, require_plausible_norm
+from privacy.secure_aggregation import (
+    Adversary,
+    RoundParameters,
+    largest_norm,
+    require_plausible_norm,
+)
+
+LARGEST_COHORT = 1 << 17
+"""Most clients of one round that an invitation may name, so that a number costs no memory."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -101,9 +110,30 @@ class SumProtection:
 
     @cached_property
     def _grid(self) -> Grid:
-        # All clients of a simulation ask for it several times in every round.
+        # All clients of a simulation need it several times in every round.
         dimension = max(self.layout.protected, 1)
         return grid_of(self.mechanism, dimension, bits=self.bits, clients=self.clients)
+
+    def parameters(self, envelope: Envelope, seat: SecureRound) -> RoundParameters:
+        """Return the protocol's parameters from what a message says of a client's seat.
+
+        Both sides make them here, so that they agree where the message does.
+
+        Raises:
+            ProtocolError: If they are impossible, or not those of this run's vector and terms.
+        """
+        try:
+            if not 1 <= seat.index <= seat.clients <= LARGEST_COHORT:
+                raise ValueError("the seat is not one of the cohort's")
+            ring_bits = self.layout.ring_bits(self.grid(), seat.clients)
+            if (seat.vector_length, seat.ring_bits) != (self.layout.length, ring_bits):
+                raise ValueError("the vector is not this run's")
+            parameters = round_parameters(envelope, seat)
+            if self.terms is not None and not meets(parameters, self.terms):
+                raise ValueError("the terms of the secure sum are not this run's")
+            return parameters
+        except (ValueError, CalibrationError) as error:
+            raise ProtocolError(f"message: the invitation is not valid: {error}") from error
 
     def carry(
         self, vector: NDArray[np.float64], noise: NoiseSource, state: NoiseState = NO_STATE
@@ -160,7 +190,7 @@ class SumProtection:
         return dataclasses.replace(totals, noise_state=noised.noise_state)
 
     def average(self, totals: Totals, planned: int) -> Summed:
-        """Return what becomes of a sum.
+        """Return the average that a sum stands for.
 
         Args:
             totals: The sum, with all its noise.
@@ -180,8 +210,8 @@ class SumProtection:
     def require_plausible(self, totals: Totals) -> None:
         """Refuse a sum that clipped updates and their noise cannot have made.
 
-        It is all that can be checked of vectors that nobody sees: a longer sum proves that a
-        client cheated or the ring wrapped around.
+        Vectors under masks allow no other check: a longer sum proves that a client cheated or that
+        the ring wrapped around.
 
         Args:
             totals: The sum with all its noise. A check of a bare sum would tell of the data.
@@ -240,3 +270,29 @@ def protect(
             f"secure_aggregation.value_bound: {error.value_bound:g} is too small for tensor "
             f"{tensor_at(error.index, spec)!r}; raise it"
         ) from error
+
+
+def round_parameters(envelope: Envelope, secure: SecureRound) -> RoundParameters:
+    """Return the secure aggregation's parameters as a message states them.
+
+    Raises:
+        ValueError: If no round can be run with them.
+    """
+    enrolled = secure.enrolled
+    identities = () if enrolled is None else enrolled.identities
+    return RoundParameters(
+        run_id=envelope.run_id,
+        round_number=envelope.round_number,
+        attempt=envelope.attempt,
+        clients=tuple(range(1, secure.clients + 1)),
+        threshold=secure.terms.threshold,
+        vector_length=secure.vector_length,
+        ring_bits=secure.ring_bits,
+        corrupt=secure.terms.corrupt,
+        adversary=Adversary.ACTIVE if identities else Adversary.SEMI_HONEST,
+        identities=identities,
+        degree=secure.graph.degree,
+        graph_seed=secure.graph.seed,
+        smallest_sum=secure.terms.smallest_sum,
+        enrolment_serial=0 if enrolled is None else enrolled.serial,
+    )

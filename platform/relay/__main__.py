@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from threading import Event
 
-from platform.relay.forwarding import forward
+from platform.relay.links import forward
 
 USAGE = "python -m platform.relay HUB NAME=SOCKET...: carry messages between sockets\n"
 _FEWEST = 2

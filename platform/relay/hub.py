@@ -1,8 +1,8 @@
 """The coordinator's end: a socket that relays connect to, and the transport that speaks through it.
 
-A request stays open until it is answered or its time is over, whichever relay is connected: one
-that comes back, or another one, is handed all that is open for its clients. So an engine that dies
-and is started again goes on where it was.
+A request stays open until it is answered or its time is over. A relay that connects, for the first
+time or again, gets all open requests of its clients. So an engine that dies and is started again
+goes on where it was.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from typing import Any, Final, Self, TypeVar
 
 from platform.errors import ConfigError, CoordinatorBehind, ProtocolError
 from platform.relay.packets import (
+    LENGTH,
     ClientStatus,
     Hello,
     Outcome,
@@ -27,16 +28,17 @@ from platform.relay.packets import (
     decode_outcome,
     decode_packet,
     encode_packet,
+    listening,
+    require_length,
 )
-from platform.relay.streams import LENGTH, listening, require_length
 from platform.wire.messages import Stage
 from platform.wire.transport import ClientId, Dropout
 
 FIELD: Final = "federation.socket"
 NUMBER_BITS: Final = 52
-"""Of a hub's first number; all that follow are whole numbers in any JSON."""
+"""Bits of a hub's first number, so that all later numbers are exact integers in any JSON."""
 TELLING: Final = 0.1
-"""Seconds between two times that whoever watches is told who is missing."""
+"""Seconds between two reports to the observer of who is missing."""
 Result = TypeVar("Result")
 
 
@@ -52,11 +54,11 @@ class _Open:
 
 @dataclass(frozen=True)
 class Told:
-    """What happens, for whoever watches; called in the hub's own thread.
+    """The hub's calls to an observer, made in the hub's own thread.
 
     Attributes:
-        connected: A client can be reached, or cannot any more.
-        waiting: A stage waits for these clients; for none where it is over.
+        connected: Says whether a client can be reached now.
+        waiting: Names the clients that a stage waits for; an empty set at its end.
     """
 
     connected: Callable[[ClientId, bool], None] = lambda client, there: None
@@ -69,12 +71,12 @@ class Hub:
     def __init__(
         self, *, path: Path, clients: Sequence[ClientId], told: Told | None = None
     ) -> None:
-        """Take where to listen, for whom, and who watches; nothing is opened yet.
+        """Keep the settings; `__enter__` opens the socket.
 
         Args:
             path: Of its socket.
-            clients: All clients' names; no relay may carry another's messages.
-            told: Told what happens.
+            clients: All clients' names; a relay may carry no other client's messages.
+            told: The observer.
         """
         self.path = path
         self.clients = tuple(clients)
@@ -83,14 +85,14 @@ class Hub:
         self._open: dict[int, _Open] = {}
         self._relays: set[asyncio.Task[None]] = set()
         self._last: dict[ClientId, str] = {}
-        # Drawn, so that what is late for a coordinator that is gone is no outcome of this one's.
+        # The first number is drawn, so late outcomes for an earlier coordinator match no request.
         self._numbers = secrets.randbits(NUMBER_BITS)
 
     def __enter__(self) -> Self:
         """Listen.
 
         Raises:
-            ConfigError: If that is not possible at this path.
+            ConfigError: If the hub cannot listen at this path.
         """
         sock = listening(self.path, FIELD)
         self._loop = asyncio.new_event_loop()
@@ -101,7 +103,15 @@ class Hub:
 
     def __exit__(self, *_: object) -> None:
         """Hang up, and leave no socket behind."""
-        self._wait(self._hang_up())
+
+        async def hang_up() -> None:
+            self._server.close()
+            for relay in list(self._relays):
+                relay.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await asyncio.gather(*self._relays, return_exceptions=True)
+
+        self._wait(hang_up())
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
@@ -109,7 +119,7 @@ class Hub:
 
     @property
     def connected(self) -> frozenset[ClientId]:
-        """The clients for whom a relay is there just now."""
+        """The clients that some relay carries now."""
         return frozenset(self._links)
 
     def exchange(
@@ -119,14 +129,14 @@ class Hub:
         seconds: float,
         enough: int | None = None,
     ) -> Mapping[ClientId, bytes | Dropout]:
-        """Send each client its message, and wait so long at most.
+        """Send each client its message and wait for the outcomes.
 
         Args:
             stage: What is asked.
             messages: By client.
-            seconds: How long to wait, in s.
-            enough: The wait is over as soon as so many have answered (a refusal or a loss is no
-                answer); None waits for all.
+            seconds: How long to wait at most, in s.
+            enough: The wait ends as soon as so many clients have answered (a refusal or a loss is
+                no answer); None waits for all.
 
         Raises:
             CoordinatorBehind: If a client knows of a newer commit.
@@ -162,7 +172,13 @@ class Hub:
         for client, outcome in outcomes.items():
             if outcome is not None and outcome.kind == "behind":
                 raise CoordinatorBehind(f"{client}: {outcome.reason}")
-        replies = {c: late if o is None else _reply(o) for c, o in outcomes.items()}
+        replies: dict[ClientId, bytes | Dropout] = {}
+        for client, outcome in outcomes.items():
+            if outcome is None:
+                replies[client] = late
+            else:
+                answered = outcome.kind == "answer"
+                replies[client] = outcome.body if answered else Dropout(outcome.reason)
         self._last.update(
             {c: r.reason if isinstance(r, Dropout) else "answer" for c, r in replies.items()}
         )
@@ -171,7 +187,7 @@ class Hub:
     async def _tell(
         self, stage: Stage, waiting: Mapping[ClientId, asyncio.Future[Outcome]]
     ) -> None:
-        """Tell who is missing now and then; after each answer, a stage would cost n^2."""
+        """Report who is missing at intervals; a report after each answer would cost n^2."""
         told, missing = None, frozenset(waiting)
         while missing:
             if missing != told:
@@ -195,60 +211,45 @@ class Hub:
         try:
             await self._follow(reader, writer)
         except (ProtocolError, OSError, asyncio.IncompleteReadError, asyncio.CancelledError):
-            # What it carried stays open, for when it is back; or the hub itself hangs up.
+            # The relay's requests stay open for when it is back, or the hub itself hangs up.
             pass
         finally:
-            self._forget(writer)
+            for client in [client for client, link in self._links.items() if link is writer]:
+                del self._links[client]
+                self.told.connected(client, False)
             writer.close()
 
     async def _follow(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         hello = decode_packet(await _read(reader))
         if isinstance(hello, Query):
-            _write(writer, encode_packet(self._status()))
+            asked = {waiting.client: waiting.stage for waiting in self._open.values()}
+            last = self._last
+            status = Status(
+                tuple(
+                    ClientStatus(name, name in self._links, asked.get(name, ""), last.get(name, ""))
+                    for name in self.clients
+                )
+            )
+            _write(writer, encode_packet(status))
             await writer.drain()
             return
         if not isinstance(hello, Hello) or not set(hello.clients) <= set(self.clients):
             raise ProtocolError("packet: a relay says first which of the clients it carries")
-        self._welcome(frozenset(hello.clients), writer)
-        while True:
-            outcome = decode_outcome(await _read(reader))
-            known = self._open.get(outcome.number)
-            # Late, or given before: it changes nothing. Nobody answers for another's client.
-            if known is None or self._links.get(known.client) is not writer:
-                continue
-            if not known.outcome.done():
-                known.outcome.set_result(outcome)
-
-    def _status(self) -> Status:
-        asked = {waiting.client: waiting.stage for waiting in self._open.values()}
-        last = self._last
-        return Status(
-            tuple(
-                ClientStatus(name, name in self._links, asked.get(name, ""), last.get(name, ""))
-                for name in self.clients
-            )
-        )
-
-    def _welcome(self, clients: frozenset[ClientId], writer: asyncio.StreamWriter) -> None:
+        clients = frozenset(hello.clients)
         for client in sorted(clients):
             self._links[client] = writer
             self.told.connected(client, True)
         for waiting in self._open.values():
             if waiting.client in clients and not waiting.outcome.done():
                 _write(writer, waiting.packet)
-
-    def _forget(self, writer: asyncio.StreamWriter) -> None:
-        gone = [client for client, link in self._links.items() if link is writer]
-        for client in gone:
-            del self._links[client]
-            self.told.connected(client, False)
-
-    async def _hang_up(self) -> None:
-        self._server.close()
-        for relay in list(self._relays):
-            relay.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await asyncio.gather(*self._relays, return_exceptions=True)
+        while True:
+            outcome = decode_outcome(await _read(reader))
+            known = self._open.get(outcome.number)
+            # A late or repeated outcome changes nothing; a relay answers for its own clients only.
+            if known is None or self._links.get(known.client) is not writer:
+                continue
+            if not known.outcome.done():
+                known.outcome.set_result(outcome)
 
 
 @dataclass(frozen=True)
@@ -257,9 +258,9 @@ class HubTransport:
 
     Attributes:
         hub: Where relays connect.
-        seconds: How long a stage waits where its caller names no deadline, by stage.
+        seconds: How long a stage waits if its caller names no deadline, by stage.
         otherwise: How long all other stages wait.
-        enough: With how many updates a round goes on without the others, None: with all.
+        enough: A round goes on as soon as so many updates are there; None waits for all.
     """
 
     hub: Hub
@@ -268,7 +269,7 @@ class HubTransport:
     enough: int | None = None
 
     def __post_init__(self) -> None:
-        """Refuse a wait that is none."""
+        """Refuse waits that are not above zero."""
         for wait in (*self.seconds.values(), self.otherwise):
             if wait <= 0:
                 raise ConfigError(f"federation.deadlines: {wait} is no time; valid: above 0 s")
@@ -286,7 +287,7 @@ class HubTransport:
 async def _until(
     asked: Collection[asyncio.Future[Outcome]], seconds: float, enough: int | None
 ) -> str:
-    """Wait, and return why whoever has not answered by then is not waited for."""
+    """Wait for the outcomes; return the reason that clients without an outcome are given."""
     over, left, needed = asyncio.Event(), len(asked), len(asked) if enough is None else enough
     answers = 0
 
@@ -305,10 +306,6 @@ async def _until(
     except TimeoutError:
         return f"no answer in {seconds:g} s"
     return f"the round goes on with {answers} others, who were faster"
-
-
-def _reply(outcome: Outcome) -> bytes | Dropout:
-    return outcome.body if outcome.kind == "answer" else Dropout(outcome.reason)
 
 
 def _write(writer: asyncio.StreamWriter, packet: bytes) -> None:

@@ -1,33 +1,40 @@
-"""A relay's two ends: what an engine's job on the server's side and on a client's side call.
+"""What every relay is made of: its link to the hub, the way to a client, and who is enrolled.
 
-    with HubLink.to(hub, clients) as link:              with engine:
-        for request in link.waiting(1.0): ...               outcome = deliver(socket, request)
-        link.answer(outcome)
+    relay(hub, clients, carry, ended)       asks the hub for requests and brings back outcomes
+    deliver(socket, packet, seconds)        hands a request to a client's process
 
-Requests and outcomes are bytes to whoever carries them.
+Requests and outcomes are bytes to a relay. Each request is carried in a thread of its own, so a
+slow client delays no other client.
 """
 
 from __future__ import annotations
 
+import json
 import socket
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Final, Self
 
-from platform.errors import ProtocolError
+from platform.errors import ConfigError, ProtocolError
 from platform.relay.packets import (
     Hello,
     Outcome,
     Query,
     Status,
+    connect,
+    decode_outcome,
     decode_packet,
     decode_request,
     encode_packet,
+    is_readable,
+    receive,
+    send,
 )
-from platform.relay.streams import connect, is_readable, receive, send
 
 FIRST_PAUSE: Final = 0.02
 LONGEST_PAUSE: Final = 1.0
@@ -41,7 +48,7 @@ class Parcel:
         number: Tells it from all others.
         client: Whom it is for.
         seconds: How long the hub waits.
-        packet: To be handed to the client's process as it is.
+        packet: The bytes that the client's process gets.
     """
 
     number: int
@@ -59,7 +66,7 @@ class HubLink:
 
     @classmethod
     def to(cls, hub: Path, clients: Sequence[str]) -> Self:
-        """Connect, and say whose messages are carried here.
+        """Connect, and say whose messages this relay carries.
 
         Raises:
             OSError: If no coordinator listens there.
@@ -77,12 +84,12 @@ class HubLink:
         self.sock.close()
 
     def waiting(self, seconds: float) -> list[Parcel]:
-        """Return the requests that are there, waiting so long for the first; [] if none came.
+        """Wait so many seconds for a request; return all that have arrived, perhaps none.
 
         Raises:
             ConnectionError: If the coordinator has hung up.
             OSError: If the connection failed.
-            ProtocolError: If it says what is no request.
+            ProtocolError: If the coordinator sends anything but a request.
         """
         found: list[Parcel] = []
         while is_readable(self.sock, 0.0 if found else seconds):
@@ -111,7 +118,7 @@ def status_of(hub: Path, seconds: float) -> Status:
 
     Raises:
         OSError: If no coordinator listens there, or it does not answer in that time.
-        ProtocolError: If what it says is no status.
+        ProtocolError: If its answer is no status.
     """
     with connect(hub, seconds) as sock:
         send(sock, encode_packet(Query()))
@@ -130,7 +137,7 @@ def lost(number: int, reason: str) -> bytes:
 def deliver(client: Path, packet: bytes, seconds: float) -> bytes:
     """Hand a request to a client's process, and return its outcome.
 
-    Tried again while the process is not there (it may be starting), until the time is over. The
+    It tries again while the process is not there (it may be starting), until the time is over. The
     same request may be delivered any number of times.
 
     Args:
@@ -158,3 +165,124 @@ def deliver(client: Path, packet: bytes, seconds: float) -> bytes:
             return outcome
         time.sleep(min(pause, max(0.0, end - time.monotonic())))
         pause = min(2 * pause, LONGEST_PAUSE)
+
+
+Carrying = Callable[[Parcel], bytes | None]
+"""Brings a request to its client and returns the outcome; None if the hub should ask again."""
+LATE = "the client's process gave no outcome in time"
+
+
+def relay(hub: Path, clients: Sequence[str], carry: Carrying, ended: Callable[[], bool]) -> None:
+    """Carry messages until told to end; connect again whenever the coordinator starts anew.
+
+    Args:
+        hub: The coordinator's socket.
+        clients: The clients whose messages this relay carries.
+        carry: Brings a request to its client, and makes sure that only this client answers.
+        ended: Says whether to end.
+    """
+    pause = FIRST_PAUSE
+    while not ended():
+        try:
+            with HubLink.to(hub, tuple(clients)) as link:
+                pause = FIRST_PAUSE
+                while not ended():
+                    for parcel in link.waiting(0.2):
+                        name = f"relay-{parcel.client}-{parcel.number}"
+                        work = partial(_bring_back, link, carry, parcel)
+                        threading.Thread(target=work, name=name, daemon=True).start()
+        except (OSError, ProtocolError):
+            time.sleep(pause)
+            pause = min(2 * pause, LONGEST_PAUSE)
+
+
+def _bring_back(link: HubLink, carry: Carrying, parcel: Parcel) -> None:
+    outcome = carry(parcel)
+    if outcome is None:
+        return
+    try:
+        same = decode_outcome(outcome).number == parcel.number
+    except ProtocolError:
+        same = False
+    if not same:
+        outcome = lost(parcel.number, "what came back is no outcome of this request")
+    # If the coordinator is gone it will ask again.
+    with suppress(OSError):
+        link.answer(outcome)
+
+
+def forward(hub: Path, clients: Mapping[str, Path], ended: threading.Event) -> None:
+    """Carry messages between sockets of one machine until told to end.
+
+    Args:
+        hub: The coordinator's socket.
+        clients: Each client's socket by its name.
+        ended: Says when to end.
+    """
+    relay(
+        hub, tuple(clients), lambda parcel: hand_over(clients[parcel.client], parcel), ended.is_set
+    )
+
+
+def hand_over(client: Path, parcel: Parcel) -> bytes:
+    """Return a client's outcome of a request, or a `lost` outcome if it gave none in time."""
+    try:
+        return deliver(client, parcel.packet, parcel.seconds)
+    except TimeoutError:
+        return lost(parcel.number, LATE)
+
+
+WHOLE: Final = {"members", "serial", "version"}
+MEMBER: Final = {"current", "node", "retired"}
+
+
+def read_nodes(path: Path) -> Mapping[str, str]:
+    """Return each client's node key as OpenSSH writes it, by the client's name.
+
+    The enrolment binds a client's name to two keys: the key that the client signs with, which
+    relays ignore, and the key of the machine that carries its messages. This reader needs no
+    package that trains.
+
+    Args:
+        path: The enrolment file.
+
+    Returns:
+        The current members that have a node key; relays let in no other machine.
+
+    Raises:
+        ConfigError: If the file is no enrolment, two clients have the same node, or no client has
+            one.
+    """
+    try:
+        whole = json.loads(path.read_bytes())
+    except (OSError, ValueError, RecursionError) as error:
+        raise ConfigError(f"{path}: cannot be read; valid: an enrolment") from error
+    if not isinstance(whole, dict) or whole.keys() != WHOLE:
+        raise ConfigError(f"{path}: is no enrolment")
+    if not isinstance(whole["members"], dict):
+        raise ConfigError(f"{path}: is no enrolment")
+    found: dict[str, str] = {}
+    for name, member in whole["members"].items():
+        if not isinstance(member, dict) or member.keys() != MEMBER:
+            raise ConfigError(f"{path}: {name!r} is no member of an enrolment")
+        if member["current"] is not None and member["node"] is not None:
+            found[str(name)] = str(member["node"])
+    if not found:
+        raise ConfigError(f"{path}: binds nobody to a node; valid after `enrolment bind`")
+    if len(set(found.values())) != len(found):
+        raise ConfigError(f"{path}: two clients have the same node; valid: one each")
+    return found
+
+
+def development_enrolment(nodes: Mapping[str, str]) -> bytes:
+    """Return an enrolment for development, which binds names to nodes but to no signing key.
+
+    Args:
+        nodes: Each client's node key by the client's name.
+    """
+    members = {
+        name: {"current": f"{number:064x}", "node": node, "retired": []}
+        for number, (name, node) in enumerate(sorted(nodes.items()))
+    }
+    whole = {"version": 1, "serial": len(members), "members": members}
+    return json.dumps(whole, sort_keys=True, indent=1).encode() + b"\n"

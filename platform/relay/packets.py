@@ -8,24 +8,37 @@
 | `Query`   | anybody -> hub       | asks who is there                             |
 | `Status`  | hub -> anybody       | each client: reachable, asked for, last said  |
 
-On a stream each packet is preceded by its length (uint32, big-endian).
+On a stream each packet is preceded by its length (uint32, big-endian). The last part of this file
+reads and writes packets on a Unix socket.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import contextlib
+import os
+import select
+import socket
+import stat
+import struct
+from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Final, Literal, get_args
 
-from platform.errors import ProtocolError
+from platform.errors import ConfigError, ProtocolError
 from platform.wire.codec import Frame, decode_frame, encode_frame
+from storage.files import make_folder
 
 LARGEST_PACKET: Final = 1 << 29
 """Bytes of one packet at most."""
 LONGEST_REASON: Final = 512
+LENGTH: Final = struct.Struct(">I")
+LONGEST_PATH: Final = 107
+"""Bytes of a Unix socket's path at most."""
+KINDS: Final = ("hello", "request", "outcome", "query", "status")
 
 Kind = Literal["answer", "lost", "behind"]
-"""An answer; none, for a reason; none, as the client knows of a newer commit (an old database)."""
+"""The client answered; no answer came; the client knows a newer commit than this coordinator."""
 
 
 @dataclass(frozen=True)
@@ -71,7 +84,7 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Query:
-    """Asks who is there; in place of a hello, and answered once."""
+    """Asks who is there. It stands in place of a hello, and the hub answers once."""
 
 
 @dataclass(frozen=True)
@@ -79,7 +92,7 @@ class Status:
     """What the hub knows of each client.
 
     Attributes:
-        clients: One each, in the federation's order.
+        clients: Each client, in the federation's order.
     """
 
     clients: tuple[ClientStatus, ...]
@@ -92,9 +105,9 @@ class ClientStatus:
     Attributes:
         name: The client's.
         reachable: Whether a relay is connected that carries its messages.
-        asked: The stage whose answer is waited for, empty for none.
-        last: What came of the last request: `answer`, or the reason why there was none; empty
-            before the first.
+        asked: The stage whose answer the hub waits for; empty if it waits for no answer.
+        last: `answer` if the last request was answered, else the reason; empty before the first
+            request.
     """
 
     name: str
@@ -112,37 +125,38 @@ def encode_packet(packet: Packet) -> bytes:
     Raises:
         ProtocolError: If it is beyond what a stream carries.
     """
-    data = encode_frame(_frame(packet))
+    fields: dict[str, Any] = {}
+    blobs: dict[str, bytes] = {}
+    match packet:
+        case Hello():
+            kind, fields = "hello", {"clients": list(packet.clients)}
+        case Request():
+            kind, blobs = "request", {"body": packet.body}
+            fields = {"number": packet.number, "client": packet.client, "seconds": packet.seconds}
+        case Outcome():
+            kind, blobs = "outcome", {"body": packet.body}
+            fields = {"number": packet.number, "outcome": packet.kind, "reason": packet.reason}
+        case Query():
+            kind = "query"
+        case Status():
+            kind, fields = "status", {"clients": [vars(client) for client in packet.clients]}
+    data = encode_frame(Frame(kind, fields, {}, blobs))
     if len(data) > LARGEST_PACKET:
         raise ProtocolError(f"packet: {len(data)} bytes; valid: up to {LARGEST_PACKET}")
     return data
-
-
-def _frame(packet: Packet) -> Frame:
-    if isinstance(packet, Hello):
-        return Frame("hello", {"clients": list(packet.clients)}, {}, {})
-    if isinstance(packet, Request):
-        fields = {"number": packet.number, "client": packet.client, "seconds": packet.seconds}
-        return Frame("request", fields, {}, {"body": packet.body})
-    if isinstance(packet, Query):
-        return Frame("query", {}, {}, {})
-    if isinstance(packet, Status):
-        return Frame("status", {"clients": [vars(client) for client in packet.clients]}, {}, {})
-    fields = {"number": packet.number, "outcome": packet.kind, "reason": packet.reason}
-    return Frame("outcome", fields, {}, {"body": packet.body})
 
 
 def decode_packet(data: bytes) -> Packet:
     """Read a packet.
 
     Raises:
-        ProtocolError: If it is none.
+        ProtocolError: If the bytes are no packet.
     """
     frame = decode_frame(data)
-    if frame.arrays or frame.kind not in _READERS:
+    if frame.arrays or frame.kind not in KINDS:
         raise ProtocolError("packet: it is none")
     try:
-        return _READERS[frame.kind](frame.fields, frame.blobs)
+        return _read(frame.kind, frame.fields, frame.blobs)
     except (KeyError, TypeError) as error:
         raise ProtocolError("packet: a field is missing or not valid") from error
 
@@ -151,7 +165,7 @@ def decode_request(data: bytes) -> Request:
     """Read a request.
 
     Raises:
-        ProtocolError: If it is none.
+        ProtocolError: If the bytes are no request.
     """
     packet = decode_packet(data)
     if not isinstance(packet, Request):
@@ -163,7 +177,7 @@ def decode_outcome(data: bytes) -> Outcome:
     """Read an outcome.
 
     Raises:
-        ProtocolError: If it is none.
+        ProtocolError: If the bytes are no outcome.
     """
     packet = decode_packet(data)
     if not isinstance(packet, Outcome):
@@ -171,38 +185,28 @@ def decode_outcome(data: bytes) -> Outcome:
     return packet
 
 
-def _hello(fields: Mapping[str, Any], blobs: Mapping[str, bytes]) -> Hello:
-    clients = fields["clients"]
-    if not isinstance(clients, list):
+def _read(kind: str, fields: Mapping[str, Any], blobs: Mapping[str, bytes]) -> Packet:
+    if kind == "query":
+        return Query()
+    if kind in ("hello", "status"):
+        clients = fields["clients"]
+        if not isinstance(clients, list):
+            raise TypeError
+        if kind == "hello":
+            return Hello(tuple(_text(name) for name in clients))
+        return Status(tuple(_client_status(client) for client in clients))
+    number = fields["number"]
+    if isinstance(number, bool) or not isinstance(number, int) or number < 0:
         raise TypeError
-    return Hello(tuple(_text(name) for name in clients))
-
-
-def _request(fields: Mapping[str, Any], blobs: Mapping[str, bytes]) -> Request:
-    seconds = fields["seconds"]
-    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or seconds < 0:
-        raise TypeError
-    number, client = _number(fields["number"]), _text(fields["client"])
-    return Request(number, client, float(seconds), blobs["body"])
-
-
-def _outcome(fields: Mapping[str, Any], blobs: Mapping[str, bytes]) -> Outcome:
-    kind = fields["outcome"]
-    if kind not in get_args(Kind):
+    if kind == "request":
+        seconds = fields["seconds"]
+        if isinstance(seconds, bool) or not isinstance(seconds, int | float) or seconds < 0:
+            raise TypeError
+        return Request(number, _text(fields["client"]), float(seconds), blobs["body"])
+    if fields["outcome"] not in get_args(Kind):
         raise TypeError
     reason = _text(fields["reason"], LONGEST_REASON)
-    return Outcome(_number(fields["number"]), kind, reason, blobs["body"])
-
-
-def _query(fields: Mapping[str, Any], blobs: Mapping[str, bytes]) -> Query:
-    return Query()
-
-
-def _status(fields: Mapping[str, Any], blobs: Mapping[str, bytes]) -> Status:
-    clients = fields["clients"]
-    if not isinstance(clients, list):
-        raise TypeError
-    return Status(tuple(_client_status(client) for client in clients))
+    return Outcome(number, fields["outcome"], reason, blobs["body"])
 
 
 def _client_status(client: Any) -> ClientStatus:
@@ -212,23 +216,133 @@ def _client_status(client: Any) -> ClientStatus:
     return ClientStatus(_text(client["name"]), client["reachable"], _text(client["asked"]), last)
 
 
-def _number(value: object) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-        raise TypeError
-    return value
-
-
 def _text(value: object, longest: int = 256) -> str:
-    # It is shown to people, whatever it holds.
+    # The hub shows these texts to people.
     if not isinstance(value, str) or len(value) > longest or not (value.isprintable() or not value):
         raise TypeError
     return value
 
 
-_READERS: Mapping[str, Callable[[Mapping[str, Any], Mapping[str, bytes]], Packet]] = {
-    "hello": _hello,
-    "request": _request,
-    "outcome": _outcome,
-    "query": _query,
-    "status": _status,
-}
+def send(sock: socket.socket, data: bytes) -> None:
+    """Send a packet.
+
+    Raises:
+        OSError: If the other side has gone.
+    """
+    sock.sendall(LENGTH.pack(len(data)))
+    sock.sendall(data)
+
+
+def is_readable(sock: socket.socket, seconds: float) -> bool:
+    """Wait at most so many seconds; return whether there is something to receive or accept.
+
+    It polls, as `select` refuses descriptors from 1,024 on.
+    """
+    poll = select.poll()
+    poll.register(sock, select.POLLIN)
+    return bool(poll.poll(1e3 * seconds))
+
+
+def receive(sock: socket.socket) -> bytes | None:
+    """Wait for a packet; return None if the other side has hung up between two packets.
+
+    Raises:
+        ProtocolError: If the packet is longer than `LARGEST_PACKET`, or cut off.
+        OSError: If the socket fails or times out.
+    """
+    head = _exactly(sock, LENGTH.size, may_end=True)
+    if head is None:
+        return None
+    (length,) = LENGTH.unpack(head)
+    require_length(length)
+    return _exactly(sock, length)
+
+
+def require_length(length: int) -> None:
+    """Refuse a packet that is longer than `LARGEST_PACKET`.
+
+    Raises:
+        ProtocolError: If it is longer.
+    """
+    if length > LARGEST_PACKET:
+        raise ProtocolError(f"packet: {length} bytes are announced; valid: up to {LARGEST_PACKET}")
+
+
+def _exactly(sock: socket.socket, length: int, *, may_end: bool = False) -> bytes | None:
+    parts, left = [], length
+    while left:
+        part = sock.recv(min(left, 1 << 20))
+        if not part:
+            if may_end and left == length:
+                return None
+            raise ProtocolError("packet: it is cut off")
+        parts.append(part)
+        left -= len(part)
+    return b"".join(parts)
+
+
+def connect(path: Path, seconds: float | None = None) -> socket.socket:
+    """Return a connection whose reads end after so many seconds.
+
+    Raises:
+        OSError: If no process listens there.
+    """
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        sock.settimeout(seconds)
+        sock.connect(str(path))
+    except BaseException:
+        sock.close()
+        raise
+    return sock
+
+
+def listening(path: Path, field: str, waiting: int = 128) -> socket.socket:
+    """Return a socket that listens at a path which only its owner can reach.
+
+    A socket that a dead process left there is replaced.
+
+    Args:
+        path: Where to listen; its folder is made, for its owner only.
+        field: The setting that an error names.
+        waiting: Connections that may wait to be accepted.
+
+    Raises:
+        ConfigError: If the path is too long or cannot be used, or a process listens there.
+    """
+    if len(os.fsencode(str(path))) > LONGEST_PATH:
+        raise ConfigError(
+            f"{field}: {str(path)!r} is too long for a socket; valid: up to {LONGEST_PATH} bytes"
+        )
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        make_folder(path.parent)
+        _clear(path, field)
+        # Permissions are set before `bind`, so others can never connect; a umask would hold for
+        # all threads.
+        os.fchmod(sock.fileno(), 0o600)
+        sock.bind(str(path))
+        sock.listen(waiting)
+    except OSError as error:
+        sock.close()
+        raise ConfigError(
+            f"{field}: {str(path)!r} cannot be listened at ({error.strerror}); valid: a path in a "
+            "folder of one's own"
+        ) from error
+    except ConfigError:
+        sock.close()
+        raise
+    return sock
+
+
+def _clear(path: Path, field: str) -> None:
+    try:
+        mode = path.lstat().st_mode
+    except FileNotFoundError:
+        return
+    if not stat.S_ISSOCK(mode):
+        raise ConfigError(f"{field}: {str(path)!r} is a file; valid: a path where nothing is")
+    with contextlib.suppress(OSError):
+        connect(path, 1.0).close()
+        raise ConfigError(f"{field}: somebody listens at {str(path)!r} already")
+    path.unlink()

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Final
 
-from platform.protection.ledger_rows import as_releases, law_of
+from platform.protection.charging import as_releases, law_of
 from platform.reports.blocks import (
     Basis,
     Block,

@@ -9,16 +9,15 @@ from functools import cached_property
 from typing import Any
 
 from platform.agreement import Agreed
+from platform.agreement.attempts import is_charged
 from platform.agreement.budgets import ClientBudget, RunBudget
-from platform.agreement.fruitless import is_charged
 from platform.agreement.reading import RunRecords
 from platform.agreement.statements import unfinished_document
 from platform.protection.secure_terms import SecureTerms, terms_of_others
 from platform.reports.blocks import Basis, Figure, Place
 from platform.reports.log_view import LogView
 from platform.reports.numbers import epsilon_text
-from platform.rounds.documents import ADVERSARIES, json_number
-from platform.rounds.phases import in_rounds
+from platform.rounds.documents import ADVERSARIES, in_rounds, json_number
 from privacy import MechanismFacts
 from storage import LedgerRow
 

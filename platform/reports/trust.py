@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Final
 
-from platform.protection.ledger_rows import as_releases
+from platform.protection.charging import as_releases
 from platform.protection.secure_terms import SecureTerms
 from platform.reports.blocks import Block, Section, Table, Words, bullets, paragraph, words
 from platform.reports.subject import Subject, epsilon_figure

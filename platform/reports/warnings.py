@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from platform.agreement import Agreed
+from platform.agreement.attempts import stopping_warnings
 from platform.agreement.statements import stopping_of
-from platform.agreement.stopping import stopping_warnings
 from platform.experiment.canary_notes import canary_warnings
 from platform.experiment.caveats import privacy_warnings
 from platform.reports.hazards import (
@@ -18,7 +18,7 @@ from platform.reports.hazards import (
     unit_of_privacy,
 )
 from platform.reports.subject import Subject
-from platform.rounds.phases import in_rounds
+from platform.rounds.documents import in_rounds
 
 
 def stated_warnings(agreed: Agreed) -> list[str]:

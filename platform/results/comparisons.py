@@ -14,11 +14,21 @@ from typing import Any, Final
 
 import yaml
 
-from platform.pictures.bars import Bar, BarPicture, Series
 from platform.pictures.canvas import Picture
-from platform.pictures.cells import CellPicture
-from platform.pictures.dots import DotPicture
-from platform.pictures.lines import Line, LinePicture, Panel, Point, Scale, percent, point
+from platform.pictures.charts import (
+    Bar,
+    BarPicture,
+    CellPicture,
+    DotPicture,
+    Line,
+    LinePicture,
+    Panel,
+    Point,
+    Scale,
+    Series,
+    percent,
+    point,
+)
 from platform.results.numbers import (
     HELD_OUT,
     Label,

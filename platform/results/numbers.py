@@ -11,8 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol, TypeVar
 
-from platform.rounds.documents import ADVERSARIES, NO_ACCURACY
-from platform.rounds.phases import in_rounds
+from platform.rounds.documents import ADVERSARIES, NO_ACCURACY, in_rounds
 
 Axes = tuple[tuple[str, str], ...]
 """A run's values on the axes of a sweep: key and text, in the order of the command line."""

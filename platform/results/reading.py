@@ -14,13 +14,13 @@ from typing import Any, Final
 
 from platform.agreement import Agreed, require_agreement, stored_tree
 from platform.agreement.statements import stated_document
-from platform.config.identity import code_of, identity
+from platform.config.run import code_of, identity
 from platform.disk.opening import is_there, open_existing, run_folder
 from platform.errors import ConfigError, UnknownRun, listed
 from platform.results.numbers import Axes, RunNumbers
 from platform.rounds.audit_trail import parsed_detail
 from storage import Database
-from storage.address import PREFIX
+from storage.homes import PREFIX
 
 SWEEP_FILE: Final = "sweep.json"
 VERSION: Final = 1

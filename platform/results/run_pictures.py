@@ -8,9 +8,18 @@ from pathlib import Path
 from typing import Final
 
 from platform.disk.files import write_bytes
-from platform.pictures.bars import Bar, BarPicture, Series
 from platform.pictures.canvas import SUFFIXES, Picture, encoded
-from platform.pictures.lines import Line, LinePicture, Panel, Scale, percent, point
+from platform.pictures.charts import (
+    Bar,
+    BarPicture,
+    Line,
+    LinePicture,
+    Panel,
+    Scale,
+    Series,
+    percent,
+    point,
+)
 from platform.results.numbers import RunNumbers, adversaries_alike
 
 ROUND: Final = Scale("round", "whole")

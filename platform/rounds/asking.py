@@ -1,9 +1,12 @@
 """Questions outside rounds, where every client must be heard: asked again, a few times.
 
-In a round whoever is silent is lost. Here nobody may be: a report without one client's numbers, or
-a pool from which one was handed nothing, would be another run's. Each question has one answer
-however often it is asked, so a lost message costs a repetition, and the run stops when it does not
-help; what was done stays done.
+A round goes on without a client that does not answer. Outside rounds all must answer: a report
+without one client's numbers, or a pool from which one client was handed nothing, would be another
+run's. A client answers each question alike however often it is asked. So a lost message costs a
+repetition. If repeating does not help, the run stops, and what was done stays done.
+
+The last question asks clients to personalise, after the last release. The result never leaves them.
+Each keeps it in its own store under an attempt past the last round.
 """
 
 from __future__ import annotations
@@ -13,9 +16,22 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Final, Protocol, TypeVar
 
-from platform.errors import ClientsSilent, ProtocolError
-from platform.wire.envelopes import Envelope
+from methods import Arrays
+from platform.errors import ClientsSilent, ProtocolError, RunStopped
+from platform.rounds.pool import FixedPool, fixed_pool
+from platform.rounds.run import Progress, Run
+from platform.wire.codec import Envelope
 from platform.wire.messages import Stage
+from platform.wire.outside_rounds import (
+    Offer,
+    Parting,
+    decode_acceptance,
+    decode_claim,
+    decode_personalised,
+    encode_offer,
+    encode_parting,
+    encode_pool_notice,
+)
 from platform.wire.transport import ClientId, Dropout, Transport
 
 TRIES: Final = 3
@@ -159,3 +175,89 @@ def _require_everybody(
         f"run {run_id}: {', '.join(named)}{more} cannot be heard at stage {stage} ({reason}), "
         f"asked {TRIES} times; resume with --resume {run_id}"
     )
+
+
+def offer_run(
+    transport: Transport, clients: Sequence[ClientId], offer: Offer, left: Container[ClientId] = ()
+) -> None:
+    """Ask all clients to take part in a run; asking again changes nothing.
+
+    Args:
+        transport: Carries the messages.
+        clients: All clients' names.
+        offer: What they are asked.
+        left: Who has left the run for good by now.
+
+    Raises:
+        ClientsSilent: If one gives no answer.
+        RunStopped: If one does not take part, with what it says.
+    """
+    envelope, message = offer.envelope, encode_offer(offer)
+    questions = (Question(client, envelope, message) for client in clients)
+    answers = dict(ask_all(transport, "join", questions, decode_acceptance, left=left))
+    declined = {client: said.reasons for client, said in answers.items() if said.reasons}
+    if declined:
+        listed = "; ".join(f"{client}: {' | '.join(why)}" for client, why in declined.items())
+        raise RunStopped(f"run {envelope.run_id}: not all clients take part: {listed}")
+
+
+def personalise(run: Run, progress: Progress) -> float | None:
+    """Let every client personalise, and keep the result in its own store.
+
+    Args:
+        run: The run.
+        progress: After its last round.
+
+    Returns:
+        Seconds that it took; None where an interrupted finish had done a part of it before.
+
+    Raises:
+        ClientsSilent: If a client cannot be heard.
+    """
+    started, left = run.clock(), run.roll.left
+    claims = _claims(run, progress) if run.terms.fetches_at_end else {}
+    questions = _partings(run, progress, claims)
+    done = ask_all(run.transport, "personalise", questions, decode_personalised, left=left)
+    is_whole = all([answer.is_new for _, answer in done])
+    return run.clock() - started if is_whole else None
+
+
+def pool_gone(run: Run, progress: Progress) -> str | None:
+    """Return why clients personalised without experts, None where they had some, or need none."""
+    pool = _pool(run)
+    if progress.uncollected is not None or pool is None or pool.experts or not run.roll.left:
+        return progress.uncollected
+    return "a client that had given an entry has left, and all entries went with its own"
+
+
+def _claims(run: Run, progress: Progress) -> dict[ClientId, bytes]:
+    """Return the name that each client gives its own entry."""
+    envelopes = {client: _envelope(run, progress, client) for client in run.roll.present}
+    notices = (Question(c, e, encode_pool_notice(e)) for c, e in envelopes.items())
+    answers = ask_all(run.transport, "claim", notices, decode_claim, left=run.roll.left)
+    return {client: claim.handle for client, claim in answers}
+
+
+def _partings(run: Run, progress: Progress, claims: dict[ClientId, bytes]) -> Iterator[Question]:
+    pool, gone = _pool(run), len(run.roll.left)
+    for client in run.roll.present:
+        if len(run.roll.left) > gone:
+            # All entries went with those of whoever has left meanwhile.
+            pool, gone = _pool(run), len(run.roll.left)
+        broadcast: Arrays = run.terms.method.broadcast(progress.state, client)
+        envelope = _envelope(run, progress, client)
+        fetched = None if pool is None else pool.fetch(claims.get(client, b""))
+        yield Question(client, envelope, encode_parting(Parting(envelope, broadcast, fetched)))
+
+
+def _envelope(run: Run, progress: Progress, client: ClientId) -> Envelope:
+    return Envelope(run.run_id, *run.terms.final_attempt, progress.committed.get(client))
+
+
+def _pool(run: Run) -> FixedPool | None:
+    """Return what all clients fetch after the last round, where the pool is made once."""
+    rules, number = run.terms.pool_rules, run.terms.protection.collects_at
+    if rules is None or number is None or not run.terms.fetches_at_end:
+        return None
+    with run.records.read() as uow:
+        return fixed_pool(uow.pool.entries(run.source), number, rules.minimum)

@@ -2,7 +2,7 @@
 
 An entry names pseudonyms, and numbers of a federation's clients, at most; never a pool handle, an
 entry or a digest of one, which experts were served, a vector, a size or a class. What it binds by a
-digest: `platform.disk.digests`. Of a cohort that was drawn in secret it holds commitments alone,
+digest: `platform.disk.log_files`. Of a cohort that was drawn in secret it holds commitments alone,
 whose salts are in the database: in the plan of the attempt and in the document of the round. The
 text of an entry must hide the draw by itself, not only its leaf, as chains of hashes are shown.
 """
@@ -14,9 +14,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from platform.disk.digests import SALT, bytes_digest, document_digest, rows_digest
+from platform.disk.log_files import SALT, bytes_digest, document_digest, rows_digest
 from platform.errors import RoundAborted
-from platform.protection.ledger_rows import as_row
+from platform.protection.charging import as_row
 from platform.rounds.plan import RoundOutcome, RoundPlan
 from privacy import GAUSSIAN, NO_NOISE, IntegerNoise, Release
 from storage import AuditEntry

@@ -1,16 +1,30 @@
-"""What a round came to, as the records hold it."""
+"""What a round came to, as the records hold it, and in which phase of the run it was."""
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
 
-from platform.protection.group_choice import GroupReading
-from platform.rounds.phases import COLLECTION, ROUNDS
+from platform.protection.extras import GroupReading
 from platform.rounds.plan import RoundOutcome, RoundPlan
 from privacy import Epsilons, SignalToNoise
+
+ROUNDS: Final = "rounds"
+COLLECTION: Final = "collection"
+
+
+def in_rounds(documents: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Return the rounds that trained, without the collection."""
+    # Rounds of earlier versions do not state their phase.
+    return [d for d in documents if d.get("phase", ROUNDS) == ROUNDS]
+
+
+def has_collection(documents: Iterable[Mapping[str, Any]]) -> bool:
+    """Return whether clients were asked for the entries of a pool that is made once."""
+    return any(d.get("phase") == COLLECTION for d in documents)
+
 
 SCHEMA_VERSION = 1
 

@@ -1,17 +1,178 @@
-"""One attempt's talk with its clients: stages sent, bytes counted, and each result kept at once."""
+"""An attempt's talk with its clients: stages are sent, bytes counted, results kept.
+
+An attempt is executed once. A coordinator that is started again goes on after the last stage in the
+journal. It sends the same messages, and clients give the answers that they gave before. Of masked
+vectors the journal keeps the running sum and the list of their owners. The coordinator asks again
+for everything else: for answers to the last stage, because with them the sum would lie on the disk;
+for uploads in the clear; and for handles, because beside the pool they would say whose entries lie
+there. Noise that the coordinator adds is drawn once: the journal keeps the noised sum.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
-from typing import Any, TypeVar
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any, Final, Literal, Protocol, TypeVar
 
+from platform.disk.opening import Records
 from platform.errors import ProtocolError
+from platform.protection.sums import NoisedSum
 from platform.protection.uploads import Protection
-from platform.rounds.journal import Journal, StageResult, decode_stage, encode_stage
 from platform.rounds.plan import RoundPlan, Traffic
+from platform.wire.codec import Frame, decode_arrays, decode_frame, encode_arrays, encode_frame
 from platform.wire.messages import Relay, Stage, encode_relay
 from platform.wire.transport import ClientId, Dropout, Transport
+
+AHEAD: Final = "ahead"
+"""In place of a stage: the keys that an attempt was opened with, of which the stage before it
+yielded nothing, as it was not held."""
+Kept = Stage | Literal["ahead"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class StageResult:
+    """What a stage yielded, and who is asked next.
+
+    Attributes:
+        relays: By client that is still there, what the secure aggregation sends it next; empty
+            bytes without one.
+        state: The secure aggregation's, encoded; empty without one.
+        handles: By client, the names of its own live pool entries; never kept.
+        up: Bytes that clients have sent in the attempt so far.
+        down: Bytes that they have been sent.
+    """
+
+    relays: Mapping[ClientId, bytes] = field(default_factory=dict)
+    state: bytes = field(default=b"", repr=False)
+    handles: Mapping[ClientId, tuple[bytes, ...]] = field(default_factory=dict, repr=False)
+    up: int = 0
+    down: int = 0
+
+
+class Journal(Protocol):
+    """Keeps the stages of one attempt."""
+
+    def stage(self, stage: Kept) -> bytes | None:
+        """Return what is kept of a stage, None where it has not been completed."""
+        ...
+
+    def keep(self, stage: Stage, blob: bytes) -> None:
+        """Keep what a stage yielded, durably."""
+        ...
+
+
+@dataclass(frozen=True)
+class DatabaseJournal:
+    """The stages of an attempt in the coordinator's database.
+
+    Attributes:
+        records: The coordinator's.
+        run_id: The run.
+        round_number: The round.
+        attempt: The attempt, which is open.
+    """
+
+    records: Records
+    run_id: str
+    round_number: int
+    attempt: int
+
+    def stage(self, stage: Kept) -> bytes | None:
+        """Return what is kept of a stage."""
+        return self._kept.get(stage)
+
+    def keep(self, stage: Stage, blob: bytes) -> None:
+        """Keep what a stage yielded, durably."""
+        key = (self.run_id, self.round_number, self.attempt)
+        with self.records.write() as uow:
+            uow.attempts.add_stage(*key, stage=stage, blob=blob)
+        self._kept[stage] = blob
+
+    @cached_property
+    def _kept(self) -> dict[str, bytes]:
+        with self.records.read() as uow:
+            return uow.attempts.stages(self.run_id, self.round_number, self.attempt)
+
+
+@dataclass(frozen=True)
+class MemoryJournal:
+    """The stages of an attempt that nobody goes on with, such as a benchmark's."""
+
+    kept: dict[Kept, bytes] = field(default_factory=dict)
+
+    def stage(self, stage: Kept) -> bytes | None:
+        """Return what is kept of a stage."""
+        return self.kept.get(stage)
+
+    def keep(self, stage: Stage, blob: bytes) -> None:
+        """Keep what a stage yielded."""
+        self.kept[stage] = blob
+
+
+def encode_stage(result: StageResult) -> bytes:
+    """Return what is kept of a stage's result, as bytes."""
+    blobs = {f"relay/{client}": payload for client, payload in result.relays.items()}
+    blobs["state"] = result.state
+    return encode_frame(Frame("stage", {"up": result.up, "down": result.down}, {}, blobs))
+
+
+def decode_stage(data: bytes) -> StageResult:
+    """Read what `encode_stage` wrote.
+
+    Raises:
+        ProtocolError: If the bytes are none.
+    """
+    frame = decode_frame(data)
+    if frame.kind != "stage":
+        raise ProtocolError("message: the stored stage is not valid")
+    relays = {
+        name.removeprefix("relay/"): payload
+        for name, payload in sorted(frame.blobs.items())
+        if name.startswith("relay/")
+    }
+    fields: Mapping[str, int] = frame.fields
+    return StageResult(
+        relays=relays, state=frame.blobs["state"], up=fields["up"], down=fields["down"]
+    )
+
+
+def encode_keys(keys: Mapping[ClientId, bytes]) -> bytes:
+    """Return keys that were made ahead, by client, as bytes."""
+    return encode_frame(Frame("keys", {}, {}, dict(keys)))
+
+
+def decode_keys(data: bytes) -> dict[ClientId, bytes]:
+    """Read what `encode_keys` wrote.
+
+    Raises:
+        ProtocolError: If the bytes are none.
+    """
+    frame = decode_frame(data)
+    if frame.kind != "keys":
+        raise ProtocolError("message: the stored keys are not valid")
+    return dict(frame.blobs)
+
+
+def encode_noised(noised: NoisedSum) -> bytes:
+    """Return a sum with all its noise, as bytes."""
+    state = {"state": encode_arrays(noised.noise_state)}
+    fields = {"clients": noised.clients}
+    return encode_frame(Frame("noised", fields, {"levels": noised.levels}, state))
+
+
+def decode_noised(data: bytes) -> NoisedSum:
+    """Read what `encode_noised` wrote.
+
+    Raises:
+        ProtocolError: If the bytes are none.
+    """
+    frame = decode_frame(data)
+    if frame.kind != "noised":
+        raise ProtocolError("message: the stored sum is not valid")
+    state = decode_arrays(frame.blobs["state"]) if frame.blobs else {}
+    return NoisedSum(frame.arrays["levels"], frame.fields["clients"], state)
+
 
 Message = TypeVar("Message")
 

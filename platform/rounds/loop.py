@@ -1,39 +1,85 @@
 """The run: round after round, with the ledger before everything that leaves a client.
 
-An attempt's spend is priced and written before its first message; its state, metrics, ledger
+An attempt's spend is priced and written before its first message. Its state, metrics, ledger
 status, pool entries and audit entries are one transaction. A run can stop at any point and go on:
-what was committed stays, and the interrupted attempt is continued where it was, never repeated.
+what was committed stays, and the interrupted attempt goes on where it was and is never repeated.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import gc
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, NoReturn
 
 import numpy as np
+from numpy.typing import NDArray
 
-from methods import Arrays
+from methods import Aggregate, Arrays, Groups
 from platform.config.randomness import stream
-from platform.disk.digests import salted
+from platform.disk.log_files import salted
 from platform.errors import RoundAborted, RunStopped, TooFewLeft
+from platform.protection.extras import GroupReading
 from platform.protection.uploads import Protection
-from platform.rounds.aggregating import aggregate_of
 from platform.rounds.attempts import Attempts, close_if_open, may_repeat
 from platform.rounds.audit_trail import AuditTrail
 from platform.rounds.documents import round_document
-from platform.rounds.garbage import only_of_rounds
 from platform.rounds.observing import Observer
 from platform.rounds.plan import RoundOutcome, RoundPlan
-from platform.rounds.progress import Progress, decode_state, encode_state
-from platform.rounds.run import Run
+from platform.rounds.run import Progress, Run, RunTerms, decode_state, encode_state
 from platform.rounds.spending import Spending
-from platform.wire.envelopes import Attempt
-from platform.wire.experts import encode_entry
-from platform.wire.layout import Summed
+from platform.wire.codec import Attempt
+from platform.wire.layout import Summed, encode_entry, unflatten
 from platform.wire.transport import ClientId
 from privacy import BudgetExhausted
 from storage import UnitOfWork
+
+
+@contextmanager
+def only_of_rounds() -> Iterator[None]:
+    """Leave out of garbage collections what is there already: it lives as long as the run.
+
+    With torch and its models loaded a full collection takes half a second and more, and a masked
+    round among a hundred clients makes enough objects for one in every dozen rounds.
+    """
+    gc.freeze()
+    try:
+        yield
+    finally:
+        gc.unfreeze()
+
+
+def aggregate_of(
+    terms: RunTerms,
+    summed: Summed,
+    survivors: int,
+    individual: Mapping[ClientId, NDArray[np.float64]] | None,
+    *,
+    groups: GroupReading | None = None,
+) -> Aggregate:
+    """Return what the method's server is shown of a round.
+
+    Args:
+        terms: The run's.
+        summed: What the sum yields.
+        survivors: How many clients are in it.
+        individual: Each survivor's vector, where the server sees them.
+        groups: What the sum tells of its groups, where clients are in some.
+    """
+    spec = terms.protection.layout.spec
+    planned = terms.protection.mechanism.divides_by == "planned"
+    return Aggregate(
+        unflatten(summed.vector, spec),
+        summed.total_weight,
+        cohort_size=int(summed.total_weight) if planned else survivors,
+        population=terms.config.task.clients,
+        individual=None
+        if individual is None
+        else {client: unflatten(vector, spec) for client, vector in individual.items()},
+        groups=None if groups is None else Groups(groups.counts, groups.floor),
+    )
+
 
 _NOTHING = Summed(np.zeros(0), 0.0)
 

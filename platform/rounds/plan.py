@@ -9,11 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from methods import Arrays
-from platform.protection.extras import NoisedMean
-from platform.protection.group_choice import GroupReading
-from platform.wire.envelopes import Attempt, Envelope
+from platform.protection.extras import GroupReading, NoisedMean
+from platform.wire.codec import Attempt, Envelope
 from platform.wire.layout import Summed
-from platform.wire.secure_round import EnrolledCohort, MaskGraph, SumTerms
+from platform.wire.messages import EnrolledCohort, MaskGraph, SumTerms
 from platform.wire.transport import ClientId
 from privacy import NoiseState, SignalToNoise
 

@@ -1,13 +1,14 @@
 """Hands each client, with the next message that begins anything, a receipt of what it was charged.
 
-It is a transport around another, so no stage and no wait is added: whoever is sent the first
-message of a round, or is asked to personalise, is sent what the log says of it beside that. How far
-each client has seen the log its answers say, and they are kept with the log's heads, where a
-coordinator that is started anew finds them again.
+The courier is a transport around another, so it adds no stage and no wait. With the first message
+of a round, and with the one that asks it to personalise, a client gets what the log says of it.
+Clients' answers say how far they have seen the log. They are kept with the log's heads, where a
+coordinator that is started again finds them.
 """
 
 from __future__ import annotations
 
+import hashlib
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -16,20 +17,22 @@ from pathlib import Path
 from typing import Final
 
 from platform.disk.log_files import KeptChanges, add_note, kept_notes, log_signer
-from platform.disk.transactions import Records
+from platform.disk.opening import Records
 from platform.errors import CoordinatorBehind, ProtocolError
-from platform.protection.budget import Budget
-from platform.protection.ledger_rows import as_releases
+from platform.protection.charging import Budget, as_releases
 from platform.rounds.run import Roll
-from platform.rounds.uploads_received import UploadsReceived
-from platform.wire.enclosing import Witnessed, enclose, unclose_answer
-from platform.wire.envelopes import Attempt, Envelope, peek
+from platform.wire.codec import Attempt, Envelope, peek
 from platform.wire.messages import Stage
-from platform.wire.receipts import (
+from platform.wire.receipt_messages import (
     ADVERSARIES,
+    MOST_SENT,
     Receipt,
     ReceiptLeaf,
+    UploadDigest,
+    Witnessed,
+    enclose,
     sign_receipts,
+    unclose_answer,
 )
 from platform.wire.transport import ClientId, Dropout, Transport
 from privacy import Authentication, Epsilons, RunningLedger
@@ -49,6 +52,46 @@ from storage import Leaf, LedgerRow, UnitOfWork
 from storage.ledger import ledger_key
 from storage.log import ledger_data
 from storage.merkle import MerkleTree
+
+
+@dataclass
+class UploadsReceived:
+    """What the clients of a run have uploaded, and what they were told of it.
+
+    Kept for the clients, and not beyond this process: where vectors travel in the clear and a pool
+    holds the same ones, whoever found digests of uploads in a file could tell whose entry is whose.
+    """
+
+    _known: dict[ClientId, tuple[UploadDigest, ...]] = field(default_factory=dict)
+    _told: Mapping[ClientId, tuple[UploadDigest, ...]] = field(default_factory=dict)
+
+    def of(self, client: ClientId) -> tuple[UploadDigest, ...]:
+        """Return what a client has yet to be told of."""
+        return self._known.get(client, ())
+
+    def tell(self, told: Mapping[ClientId, tuple[UploadDigest, ...]]) -> None:
+        """Remember what clients are told of now."""
+        self._told = told
+
+    def forget(self, client: ClientId) -> None:
+        """Forget what a client was told of, as it has shown that it heard."""
+        told = self._told.get(client, ())
+        self._known[client] = tuple(one for one in self.of(client) if one not in told)
+
+    def remember(self, answers: Mapping[ClientId, bytes | Dropout]) -> None:
+        """Remember the uploads among these answers."""
+        for client, answer in answers.items():
+            if isinstance(answer, Dropout):
+                continue
+            try:
+                kind, envelope = peek(answer)
+            except ProtocolError:
+                continue
+            if kind == "upload":
+                digest = hashlib.sha256(answer).digest()
+                upload = UploadDigest(envelope.round_number, envelope.attempt, digest)
+                self._known[client] = (*self.of(client), upload)[-MOST_SENT:]
+
 
 FIRST: Final = frozenset({"invitation", "pool_notice", "parting"})
 """Messages that begin a round, or come after the last one."""

@@ -1,19 +1,29 @@
-"""The roll call: who takes part, from clients' own words, before anything else is asked."""
+"""Who takes part in a run, from clients' own words, before anything else is asked.
+
+All clients are let in at the start, or enough of them then and the others between rounds. A run is
+planned for the clients that its configuration names. A client that has not come yet has an empty
+seat, like a client that is lost: it is asked nothing and charged nothing.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
 
-from platform.disk.transactions import Records
-from platform.errors import CoordinatorBehind, RunStopped
-from platform.rounds.asking import Question, ask_all
+from platform.disk.opening import Records
+from platform.errors import ClientsSilent, CoordinatorBehind, RunStopped
+from platform.rounds.asking import Question, ask_all, ask_once, offer_run
+from platform.rounds.leaving import Farewells, record_joined
 from platform.rounds.run import Roll
-from platform.wire.envelopes import Attempt, Envelope
+from platform.wire.codec import Attempt, Envelope
 from platform.wire.outside_rounds import (
     Introduction,
-    RollCall,
+    Offer,
+    decode_acceptance,
     decode_introduction,
+    encode_offer,
     encode_roll_call,
 )
 from platform.wire.transport import ClientId, Transport
@@ -46,7 +56,7 @@ def call_roll(
             not a key of its own that is enrolled: all others would refuse every round with it.
     """
     envelope = Envelope(run_id, 0, 0)
-    message = encode_roll_call(RollCall(envelope))
+    message = encode_roll_call(envelope)
     questions = (Question(client, envelope, message) for client in clients)
     told = dict(ask_all(transport, "join", questions, decode_introduction, left=left))
     _require_none_ahead(run_id, told, begun)
@@ -110,3 +120,87 @@ def _keys(
             )
         owners[key] = client
     return {} if enrolment is None else {client: key for key, client in owners.items()}
+
+
+FIRST: Final = None
+"""The deadline at the start: as long as the configuration waits for clients to be there."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Door:
+    """Lets clients into one run.
+
+    Attributes:
+        through: Carries the messages, and knows who takes part and whose keys are whose.
+        offer: What clients are asked.
+        enough: How many must be there at the start; None for all.
+        reachable: Tells who can be asked just now; of others nothing is waited for.
+        seconds: How long a client that comes later may take to answer.
+        declined: Why clients take no part, by name.
+    """
+
+    through: Farewells
+    offer: Offer
+    enough: int | None
+    reachable: Callable[[], Container[ClientId]] | None
+    seconds: float
+    declined: dict[ClientId, tuple[str, ...]] = field(default_factory=dict)
+
+    def open(self, require: Callable[[], None]) -> None:
+        """Let in who is there at the start.
+
+        Args:
+            require: Checks who has introduced itself, before that is noted.
+
+        Raises:
+            ClientsSilent: If one whom the run waits for gives no answer.
+            RunStopped: If too few take part, or one is not whom it was.
+        """
+        through, roll, run_id = self.through, self.through.roll, self.through.run_id
+        if self.enough is None:
+            offer_run(through, roll.clients, self.offer, roll.left)
+            self._welcome(list(roll.clients), require)
+            return
+        there = self._willing(list(roll.clients), FIRST)
+        if len(there) < min(self.enough, len(roll.clients) - len(roll.left)):
+            why = "".join(f"; {c}: {' | '.join(said)}" for c, said in self.declined.items())
+            raise RunStopped(
+                f"run {run_id}: {len(there)} of {len(roll.clients)} clients take part, and "
+                f"federation.start_with is {self.enough}{why}; resume with --resume {run_id}"
+            )
+        self._welcome(there, require)
+
+    def admit(self) -> None:
+        """Let in who has come since, between two rounds; whoever cannot be is not waited for."""
+        roll = self.through.roll
+        if self.enough is None:
+            return
+        absent = [c for c in roll.clients if c not in roll.pseudonyms and c not in roll.left]
+        near = absent if self.reachable is None else self.reachable()
+        asked = [client for client in absent if client in near and client not in self.declined]
+        for client in self._willing(asked, self.seconds) if asked else ():
+            try:
+                self._welcome([client], lambda: None)
+            except ClientsSilent:
+                continue
+            except RunStopped as error:
+                # One that does not belong here keeps nobody else from going on.
+                self.declined[client] = (str(error),)
+
+    def _willing(self, clients: list[ClientId], deadline: float | None) -> list[ClientId]:
+        envelope, message = self.offer.envelope, encode_offer(self.offer)
+        questions = [Question(client, envelope, message) for client in clients]
+        answers = ask_once(self.through, "join", questions, decode_acceptance, deadline=deadline)
+        self.declined.update({c: said.reasons for c, said in answers.items() if said.reasons})
+        return [client for client in clients if client in answers and client not in self.declined]
+
+    def _welcome(self, clients: list[ClientId], require: Callable[[], None]) -> None:
+        through, roll, run_id = self.through, self.through.roll, self.through.run_id
+        begun = newest_attempt(through.records, run_id)
+        told = call_roll(through, run_id, clients, through.known, begun=begun, left=roll.left)
+        together = {**roll.pseudonyms, **told.pseudonyms}
+        require_distinct(run_id, together)
+        roll.pseudonyms.update(together)
+        roll.identities.update(told.identities)
+        require()
+        record_joined(through.records, run_id, roll.clients, told.pseudonyms)

@@ -1,15 +1,21 @@
 """One attempt at one round: invite, assign, collect, open the sum, collect the pool entries.
 
-The coordinator sees masked vectors and their sum, never an update of its own, except where there
-is no secure aggregation. An attempt either yields an outcome or raises `RoundAborted` naming the
-phase. What each stage yielded is in the attempt's journal before the next is asked for, so that
-an attempt that was interrupted goes on where it was and nothing of it is done twice.
+The coordinator sees masked vectors and their sum. It sees a client's update only where there is no
+secure aggregation. An attempt either yields an outcome or raises `RoundAborted`, which names the
+phase. The attempt's journal keeps the result of each stage before the next stage is sent, so an
+interrupted attempt goes on where it was, and nothing is done twice.
+
+Clients may have made their keys ahead, with the last message of the round before. Then there is no
+advertise stage: the invitation carries all keys, and clients answer with shares. If one client's
+keys are missing or not valid, the coordinator asks all clients for fresh keys. So no attempt mixes
+keys of two ages, and a client that was lost in one round is waited for in the next as always.
 """
 
 from __future__ import annotations
 
+import dataclasses
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -17,29 +23,39 @@ import numpy as np
 from numpy.typing import NDArray
 
 from methods import Arrays, MethodError
-from platform.errors import PlatformError, RoundAborted
-from platform.protection.sums import NoisedSum, SumProtection
+from platform.errors import PlatformError, ProtocolError, RoundAborted
+from platform.protection.sums import NoisedSum, SumProtection, round_parameters
 from platform.protection.uploads import Protection
-from platform.rounds.exchange import Exchange
-from platform.rounds.joining import join
-from platform.rounds.journal import (
+from platform.rounds.exchange import (
+    AHEAD,
+    Exchange,
     Journal,
     MemoryJournal,
     StageResult,
+    decode_keys,
     decode_noised,
     encode_noised,
 )
-from platform.rounds.masked_sum import MaskedSum
 from platform.rounds.plan import PoolUpload, Readings, RoundOutcome, RoundPlan
-from platform.rounds.telling import assignments, last_relays
-from platform.wire.entries import LARGEST_COORDINATE
-from platform.wire.layout import Summed, Totals
+from platform.wire.codec import Attempt
+from platform.wire.layout import LARGEST_COORDINATE, Summed, Totals
 from platform.wire.messages import (
+    Answer,
+    Assignment,
     Disclosure,
+    Invitation,
+    Relay,
+    SecureRound,
+    Stage,
     Upload,
+    broadcast_digest,
+    decode_answer,
     decode_disclosure,
     decode_relay,
     decode_upload,
+    encode_assignment,
+    encode_invitation,
+    encode_relay,
 )
 from platform.wire.transport import ClientId, Transport
 from privacy import (
@@ -50,7 +66,308 @@ from privacy import (
     SystemNoise,
     ThresholdNotMet,
 )
-from privacy.secure_aggregation import CollectingConfirmations
+from privacy.secure_aggregation import (
+    CollectingConfirmations,
+    Finished,
+    ServerState,
+    decode_server_state,
+)
+from privacy.secure_aggregation import encode_server_state as encode_state
+from privacy.secure_aggregation import server as unmasking
+
+
+@dataclass(frozen=True)
+class MaskedSum:
+    """The server's state machine, with clients' names in place of share indices.
+
+    Attributes:
+        state: How far it has come.
+        places: Each client's share index.
+    """
+
+    state: ServerState
+    places: Mapping[ClientId, int]
+
+    @classmethod
+    def start(cls, protection: Protection, plan: RoundPlan, broadcast: Arrays) -> MaskedSum:
+        """Return the protocol's first state.
+
+        Args:
+            protection: How uploads are protected in this round.
+            plan: The attempt.
+            broadcast: What all clients are sent alike.
+        """
+        seat = seat_of(protection, plan, 0)
+        parameters = round_parameters(plan.envelope(plan.cohort[0]), seat)
+        context = broadcast_digest(broadcast, plan.facts.clipping_norm)
+        return cls(unmasking.start(parameters, context=context), plan.places)
+
+    def at(self, encoded: bytes) -> MaskedSum:
+        """Return the same sum at a state that was kept."""
+        return dataclasses.replace(self, state=decode_server_state(encoded))
+
+    def encode(self) -> bytes:
+        """Return the state, to be kept until the next stage has been answered."""
+        return encode_state(self.state)
+
+    def advance(
+        self, payloads: Mapping[ClientId, bytes]
+    ) -> tuple[MaskedSum, dict[ClientId, bytes]]:
+        """Return one step: answers in, the next state and messages out."""
+        messages = {self.places[client]: payload for client, payload in payloads.items()}
+        state, outgoing = unmasking.step(self.state, messages)
+        named = {name: outgoing[i] for name, i in self.places.items() if i in outgoing}
+        return dataclasses.replace(self, state=state), named
+
+    def finished(self) -> Finished:
+        """Return the last state."""
+        if not isinstance(self.state, Finished):
+            raise TypeError("the protocol has not finished")
+        return self.state
+
+    def names(self, indices: tuple[int, ...]) -> tuple[ClientId, ...]:
+        """Return the clients with these share indices, sorted."""
+        wanted = frozenset(indices)
+        return tuple(sorted(name for name, i in self.places.items() if i in wanted))
+
+
+def seat_of(protection: Protection, plan: RoundPlan, index: int) -> SecureRound:
+    """Return what the client with this share index is told.
+
+    Raises:
+        ValueError: If the attempt has no secure sum.
+    """
+    layout, grid, clients = protection.layout, protection.sums.grid(), len(plan.cohort)
+    if plan.secure is None:
+        raise ValueError("there is no secure sum in this attempt")
+    return SecureRound(
+        index=index,
+        clients=clients,
+        vector_length=layout.length,
+        ring_bits=layout.ring_bits(grid, clients),
+        terms=plan.secure.terms,
+        graph=plan.secure.graph,
+        enrolled=plan.secure.enrolled(plan.cohort),
+    )
+
+
+def invitations(
+    plan: RoundPlan,
+    protection: Protection,
+    clients: Iterable[ClientId],
+    rosters: Mapping[ClientId, bytes] | None = None,
+) -> dict[ClientId, bytes]:
+    """Return what invites each of these clients.
+
+    Args:
+        plan: The attempt.
+        protection: How uploads are protected in it.
+        clients: Some of the cohort.
+        rosters: By client everybody's keys, where they were made ahead; else keys are asked for.
+    """
+    facts, places = plan.facts, plan.places
+    alike: dict[Attempt | None, bytes] = {}
+    messages: dict[ClientId, bytes] = {}
+    for client in clients:
+        envelope = plan.envelope(client)
+        message = alike.get(envelope.committed)
+        if message is None:
+            # A seat is one client's own.
+            seat = seat_of(protection, plan, places[client]) if protection.masked else None
+            if seat is not None and rosters is not None:
+                seat = replace(seat, roster=rosters[client])
+            invitation = Invitation(envelope, facts.generations, seat, facts.clipping_norm)
+            message = encode_invitation(invitation)
+            if seat is None:
+                alike[envelope.committed] = message
+        messages[client] = message
+    return messages
+
+
+def last_relays(
+    plan: RoundPlan, protection: Protection, payloads: Mapping[ClientId, bytes]
+) -> dict[ClientId, bytes]:
+    """Return a masked round's last messages, which ask for keys ahead where everybody can be asked.
+
+    Args:
+        plan: The attempt.
+        protection: How uploads are protected in it, and in the next round.
+        payloads: By client, what the secure aggregation sends it.
+    """
+    following = plan.next_plan
+    places: Mapping[ClientId, int] = {}
+    # Keys of some are of no use, and those of who is missing here cannot be had.
+    if following is not None and payloads.keys() >= set(following.cohort):
+        places = following.places
+    messages: dict[ClientId, bytes] = {}
+    for client, payload in payloads.items():
+        seat = None
+        if following is not None and client in places:
+            seat = seat_of(protection, following, places[client])
+        messages[client] = encode_relay(Relay(plan.envelope(client), payload, seat))
+    return messages
+
+
+def assignments(
+    plan: RoundPlan,
+    payloads: Mapping[ClientId, bytes],
+    broadcasts: Callable[[ClientId], Arrays],
+    experts: Mapping[ClientId, tuple[Arrays, ...]],
+) -> dict[ClientId, bytes]:
+    """Return what each client is to train from.
+
+    Args:
+        plan: The attempt.
+        payloads: By client, what the secure aggregation sends it; empty bytes without one.
+        broadcasts: What each is sent.
+        experts: What each is handed.
+    """
+    alike: dict[Hashable, tuple[Assignment, bytes]] = {}
+    messages: dict[ClientId, bytes] = {}
+    for client, payload in sorted(payloads.items()):
+        told = Assignment(plan.envelope(client), payload, broadcasts(client), experts[client])
+        key = (told.envelope, payload, _which(told.broadcast), tuple(map(_which, told.experts)))
+        if key not in alike:
+            # With the message its arrays are kept, so that no others can take their places.
+            alike[key] = told, encode_assignment(told)
+        messages[client] = alike[key][1]
+    return messages
+
+
+def _which(arrays: Arrays) -> Hashable:
+    """Return which arrays these are; equal ones that are others count as others."""
+    return tuple([(name, id(array)) for name, array in arrays.items()])
+
+
+Rosters = Mapping[ClientId, bytes]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Joined:
+    """Who takes part in an attempt.
+
+    Attributes:
+        exchange: The attempt's talk with its clients.
+        relays: By client that is there, what the secure aggregation sends it with its assignment;
+            empty bytes without one.
+        secure: The secure sum, None without one.
+        rosters: By client everybody's keys, if all were made ahead.
+        heard: By client, the names of its own pool entries; empty where a life before this one
+            of the coordinator heard them.
+    """
+
+    exchange: Exchange
+    relays: Mapping[ClientId, bytes]
+    secure: MaskedSum | None = None
+    rosters: Rosters | None = None
+    heard: Mapping[ClientId, tuple[bytes, ...]] = field(default_factory=dict)
+
+    def handles(self) -> Mapping[ClientId, tuple[bytes, ...]]:
+        """Return the names of each client's own pool entries, asked for again where need be."""
+        if self.heard or not self.exchange.plan.facts.generations:
+            return self.heard
+        stage: Stage = "advertise" if self.rosters is None else "share"
+        answers = self.exchange.again(
+            stage, _invitations(self.exchange, self.relays, self.rosters), decode_answer
+        )
+        return {client: answer.handles for client, answer in answers.items()}
+
+
+def join(exchange: Exchange, broadcast: Callable[[], Arrays]) -> Joined:
+    """Invite an attempt's clients, or go on where that was interrupted.
+
+    Args:
+        exchange: The attempt's talk with its clients.
+        broadcast: What all clients are sent alike, asked for under secure aggregation only.
+
+    Raises:
+        PrivacyError: If too few clients are left.
+    """
+    if not exchange.protection.masked:
+        result = exchange.settled("advertise", lambda: _advertise(exchange, None))
+        return Joined(exchange=exchange, relays=result.relays, heard=result.handles)
+    start = MaskedSum.start(exchange.protection, exchange.plan, broadcast())
+    ahead = _made_ahead(exchange, start)
+    if ahead is not None:
+        secure, rosters = ahead
+        result = exchange.settled("share", lambda: _share_at_once(exchange, secure, rosters))
+        return _dealt(exchange, start, result, rosters=rosters, heard=result.handles)
+    told = exchange.settled("advertise", lambda: _advertise(exchange, start))
+    at = start.at(told.state)
+    result = exchange.settled("share", lambda: _share(exchange, at, told.relays))
+    return _dealt(exchange, start, result, heard=told.handles)
+
+
+def _dealt(
+    exchange: Exchange,
+    start: MaskedSum,
+    result: StageResult,
+    *,
+    rosters: Rosters | None = None,
+    heard: Mapping[ClientId, tuple[bytes, ...]],
+) -> Joined:
+    return Joined(
+        exchange=exchange,
+        relays=result.relays,
+        secure=start.at(result.state),
+        rosters=rosters,
+        heard=heard,
+    )
+
+
+def _made_ahead(exchange: Exchange, start: MaskedSum) -> tuple[MaskedSum, Rosters] | None:
+    """Return the secure sum and everybody's keys if all of them were made ahead and are valid.
+
+    A function of what is kept: whoever goes on with the attempt comes to the same.
+    """
+    kept = exchange.journal.stage(AHEAD)
+    if kept is None:
+        return None
+    try:
+        secure, rosters = start.advance(decode_keys(kept))
+    except (PrivacyError, ProtocolError, KeyError):
+        return None
+    return (secure, rosters) if rosters.keys() == set(exchange.plan.cohort) else None
+
+
+def _advertise(exchange: Exchange, start: MaskedSum | None) -> StageResult:
+    invited = _invitations(exchange, exchange.plan.places)
+    answers = exchange("advertise", invited, decode_answer)
+    handles = _handles(answers)
+    if start is None:
+        return StageResult(relays=dict.fromkeys(answers, b""), handles=handles)
+    secure, relays = start.advance({c: a.payload for c, a in answers.items()})
+    return StageResult(relays=relays, state=secure.encode(), handles=handles)
+
+
+def _share(exchange: Exchange, secure: MaskedSum, rosters: Rosters) -> StageResult:
+    return _deal(secure, exchange("share", exchange.relays(rosters), decode_relay))
+
+
+def _share_at_once(exchange: Exchange, secure: MaskedSum, rosters: Rosters) -> StageResult:
+    invited = _invitations(exchange, rosters, rosters)
+    answers = exchange("share", invited, decode_answer)
+    return _deal(secure, answers, _handles(answers))
+
+
+def _deal(
+    secure: MaskedSum,
+    answers: Mapping[ClientId, Answer] | Mapping[ClientId, Relay],
+    handles: Mapping[ClientId, tuple[bytes, ...]] | None = None,
+) -> StageResult:
+    following, relays = secure.advance({c: a.payload for c, a in answers.items()})
+    return StageResult(relays=relays, state=following.encode(), handles=handles or {})
+
+
+def _handles(answers: Mapping[ClientId, Answer]) -> dict[ClientId, tuple[bytes, ...]]:
+    return {client: answer.handles for client, answer in answers.items()}
+
+
+def _invitations(
+    exchange: Exchange, clients: Mapping[ClientId, object], rosters: Rosters | None = None
+) -> dict[ClientId, bytes]:
+    return invitations(exchange.plan, exchange.protection, clients, rosters)
+
 
 Experts = Callable[[Sequence[Sequence[bytes]]], Sequence[tuple[Arrays, ...]]]
 """Returns the experts of each of several clients, by the handles that these present."""

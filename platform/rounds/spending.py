@@ -1,17 +1,19 @@
-"""What a round will cost, asked and written down before anything is sent."""
+"""What a round will cost, priced and written down before anything is sent, and what was charged."""
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 
-from platform.protection.ledger_rows import as_releases, as_row
-from platform.protection.lifetimes import charged_elsewhere, rows_that_count
+from platform.errors import ConfigError
+from platform.protection.charging import as_releases, as_row, charged_elsewhere, rows_that_count
 from platform.protection.uploads import Protection
 from platform.rounds.audit_trail import AuditTrail
 from platform.rounds.plan import RoundPlan
 from platform.rounds.run import Run
+from platform.wire.charges import Charges, RunCharges
 from privacy import (
     CohortSampling,
     Epsilons,
@@ -21,7 +23,7 @@ from privacy import (
     accountant_table,
     claimed_epsilon,
 )
-from storage import AuditHead, UnitOfWork
+from storage import AuditHead, LedgerRow, UnitOfWork
 
 
 @dataclass(kw_only=True)
@@ -154,3 +156,38 @@ class Spending:
             population=terms.config.task.clients,
             is_drawn=True,
         )
+
+
+def charges_of(uow: UnitOfWork, pseudonym: str, now: datetime) -> Charges:
+    """Return what a client was charged in all runs.
+
+    What was aborted before anything left a client is free, and so is what an early version noted of
+    a client that was not drawn: neither is stated. Their attempts are over all the same.
+
+    Args:
+        uow: Read from here.
+        pseudonym: The client's.
+        now: The time, with a time zone.
+
+    Raises:
+        ConfigError: If the ledger knows no such client.
+    """
+    by_run: dict[str, list[LedgerRow]] = {}
+    for row in uow.ledger.rows_of([pseudonym]):
+        by_run.setdefault(row.run_id, []).append(row)
+    if not by_run:
+        raise ConfigError(
+            f"PSEUDONYM: {pseudonym!r} has no row in the ledger; valid is a client's pseudonym, as "
+            "its own store and the ledger have it"
+        )
+    runs = {run: _of_run(uow, run, rows) for run, rows in by_run.items()}
+    return Charges(pseudonym, now, runs)
+
+
+def _of_run(uow: UnitOfWork, run_id: str, rows: list[LedgerRow]) -> RunCharges:
+    newest = max((row.round_number, row.attempt) for row in rows)
+    begun = uow.attempts.newest(run_id)
+    if begun is not None:
+        newest = max(newest, (begun.round_number, begun.attempt))
+    charged = (row for row in rows if row.status != "aborted" and row.cohort_drawn is not False)
+    return RunCharges(newest, tuple(row.as_own() for row in charged))

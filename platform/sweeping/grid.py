@@ -16,12 +16,12 @@ from typing import Final
 
 from methods import Registry
 from platform.config import RunConfig, Sources, StorageConfig, load_config
-from platform.config.identity import code_of, identity
+from platform.config.run import code_of, identity
 from platform.errors import ConfigError
 from platform.experiment.method_building import validate_options
 from platform.experiment.method_origins import origin_document
 from platform.experiment.paths import with_absolute_paths
-from platform.protection.fitting import require_serving
+from platform.protection.building import require_serving
 from platform.results.numbers import Axes
 
 OWN_OPTIONS: Final = {

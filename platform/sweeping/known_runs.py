@@ -14,8 +14,7 @@ from typing import Any, Final
 
 from platform.agreement import require_agreement
 from platform.disk.files import open_lock
-from platform.disk.opening import database_file, is_there, open_existing
-from platform.disk.transactions import mark_interrupted
+from platform.disk.opening import database_file, is_there, mark_interrupted, open_existing
 from platform.errors import ConfigError, RecordsDisagree
 from platform.results.reading import KnownRun, runs_by_cell
 from storage import StorageError

@@ -22,9 +22,9 @@ from typing import Any
 from methods import MethodError
 from platform.bootstrap import Surroundings, create_run, reopen_run
 from platform.config import RunConfig, parse_config
-from platform.config.identity import code_of, identity
+from platform.config.run import code_of, identity
+from platform.disk.files import wait_until_free
 from platform.disk.opening import run_folder
-from platform.disk.run_lock import wait_until_free
 from platform.errors import ConfigError, PlatformError
 from platform.experiment.finishing import execute
 from platform.experiment.method_origins import origin_document

@@ -1,13 +1,15 @@
-"""Serialised messages: a versioned frame of one JSON header and raw buffers.
+"""Serialised messages: a versioned frame of one JSON header and raw buffers, and its envelope.
 
 Layout, little-endian: magic `SOTTO`, one version byte, the header's length (uint32), the header
 (canonical JSON), then the buffers back to back. The header lists each buffer's name, dtype, shape
-and length, so a reader knows the exact size of the frame before it touches a buffer; anything else,
-trailing bytes included, is refused. Floats must be finite.
+and length, so a reader knows the exact size of the frame before it touches a buffer, and refuses
+anything else, trailing bytes included. Floats must be finite.
 
-What is read comes from a peer, so every number is bounded before anything is computed with it, on
-both sides: integers fit into 64 bits (a longer one is refused by its digits, before it is one),
+Every frame comes from a peer, so both sides bound every number before they compute anything with
+it. Integers fit into 64 bits (a longer one is refused by its digits, before it becomes a number);
 names, ranks, buffers and nesting have limits, and no key is repeated.
+
+Every message begins with its envelope: the attempt that it belongs to.
 """
 
 from __future__ import annotations
@@ -86,12 +88,12 @@ def encode_frame(frame: Frame) -> bytes:
         entries.append((name, "bytes", (len(blob),)))
         buffers.append(blob)
     header = _header(frame.kind, dict(frame.fields), entries)
-    # One pass, as a network's parameters are megabytes in every message.
+    # One pass, because a network's parameters are megabytes in every message.
     return b"".join((PREFIX.pack(MAGIC, VERSION, len(header)), header, *buffers))
 
 
 def _header(kind: str, fields: dict[str, Any], entries: list[_Entry]) -> bytes:
-    # Plain values are alike only if they are written alike; of one stage most headers are.
+    # Equal texts mean equal plain values; most headers of one stage are equal.
     key = repr((kind, fields, entries))
     header = _WRITTEN.get(key)
     if header is None:
@@ -183,7 +185,7 @@ def _places(entries: Sequence[Mapping[str, Any]]) -> tuple[Sequence[_Place], int
     return places, offset
 
 
-# Nobody changes what was read from a header.
+# No reader changes what it got from a header.
 _known_header = lru_cache(maxsize=_HEADERS)(_parsed_header)
 
 
@@ -317,3 +319,94 @@ def _finite(name: str, array: NDArray[Any]) -> NDArray[Any]:
     if array.dtype.kind == "f" and not np.isfinite(array).all():
         raise ProtocolError(f"message: array {name!r} is not finite")
     return array
+
+
+Arrays = Mapping[str, NDArray[Any]]
+Attempt = tuple[int, int]
+"""A round number and its attempt, both from 1."""
+
+
+@dataclass(frozen=True)
+class Envelope:
+    """Which attempt a message belongs to, and which one was committed last.
+
+    Outside rounds the attempt is 0: there nothing is repeated with fresh noise, so there are no
+    attempts to tell apart.
+    """
+
+    run_id: str
+    round_number: int
+    attempt: int
+    committed: Attempt | None = None
+
+
+def peek(data: bytes) -> tuple[str, Envelope]:
+    """Return kind and envelope of any message, of which only the header is read.
+
+    Raises:
+        ProtocolError: If that does not parse.
+    """
+    header = header_of(data)
+    return _known(header) if len(header) <= SHORT else _peeked(header)
+
+
+def opened(data: bytes, kind: str) -> tuple[Frame, Envelope]:
+    """Return frame and envelope of a message of one kind.
+
+    Raises:
+        ProtocolError: If it is not valid.
+    """
+    frame = decode_frame(data)
+    if frame.kind != kind:
+        raise ProtocolError(f"message: {kind} was expected, not {frame.kind!r}")
+    return frame, peek(data)[1]
+
+
+def envelope_fields(envelope: Envelope) -> dict[str, Any]:
+    """Return an envelope as plain fields of a frame."""
+    return {
+        "run_id": envelope.run_id,
+        "round": envelope.round_number,
+        "attempt": envelope.attempt,
+        "committed": None if envelope.committed is None else list(envelope.committed),
+    }
+
+
+def integers(values: Sequence[Any] | None, count: int | None = None) -> tuple[int, ...]:
+    """Return numbers from a frame's field.
+
+    Raises:
+        ProtocolError: If it is no list of `count` numbers from 0.
+    """
+    if not isinstance(values, list) or (count is not None and len(values) != count):
+        raise ProtocolError("message: a list of numbers is not valid")
+    if not all(isinstance(v, int) and not isinstance(v, bool) and v >= 0 for v in values):
+        raise ProtocolError("message: a number is not valid")
+    return tuple(values)
+
+
+def blob(frame: Frame, name: str) -> bytes:
+    """Return a byte string of a frame.
+
+    Raises:
+        ProtocolError: If it is missing.
+    """
+    if name not in frame.blobs:
+        raise ProtocolError(f"message: {name} is missing")
+    return frame.blobs[name]
+
+
+def _peeked(header: bytes) -> tuple[str, Envelope]:
+    kind, fields = read_header(header)
+    run_id, committed = fields.get("run_id"), fields.get("committed")
+    if not isinstance(run_id, str):
+        raise ProtocolError("message: the run is missing")
+    round_number, attempt = integers([fields.get("round"), fields.get("attempt")], 2)
+    if committed is None:
+        return kind, Envelope(run_id, round_number, attempt)
+    last_round, last_attempt = integers(committed, 2)
+    return kind, Envelope(run_id, round_number, attempt, (last_round, last_attempt))
+
+
+# A pure function of the bytes; most headers of one stage are equal.
+_known = lru_cache(maxsize=256)(_peeked)

@@ -1,15 +1,21 @@
-"""How an update lies in the vector that is summed, and what the sum means.
+"""How updates and pool entries lie in messages, and what a sum of updates means.
 
-Tensors lie flat in the order of their names. Where any is averaged by number of examples, a client
+Tensors lie flat in the order of their names. If any is averaged by number of examples, a client
 multiplies the levels of those tensors by its weight after quantisation, and appends the weight as
-one more coordinate, so that the secure sum yields numerator and denominator together. Under a
-privacy mechanism weights are uniform and nothing is appended: a weight would leak the number of
-examples. What is clipped and noised with the update, such as the flag of adaptive clipping, follows
-the update's own coordinates.
+one more coordinate. So the secure sum yields numerator and denominator together. Under a privacy
+mechanism weights are uniform and nothing is appended: a weight would leak the number of examples.
+Coordinates that are clipped and noised with the update, such as the flag of adaptive clipping,
+follow the update's own.
+
+A pool entry lies in a message as a difference, on a grid, in integers of a fitting type. A store
+has experts as bytes, and the pool knows a client by handles.
 """
 
 from __future__ import annotations
 
+import hashlib
+import hmac
+import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -18,10 +24,61 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from methods import Weighting
-from platform.errors import ProtocolError
-from platform.wire.vectors import Spec, vector_length
+from methods import Arrays, TensorSpec, UpdateSpecMismatch, Weighting
+from methods.interface.subspace import flat, length, shaped
+from platform.errors import ProtocolError, RunStopped
+from platform.wire.codec import decode_arrays, encode_arrays
 from privacy import Grid, NoiseState, ProtocolViolation
+
+Spec = Mapping[str, TensorSpec]
+
+
+def vector_length(spec: Spec) -> int:
+    """Return number of coordinates of all tensors."""
+    return length(spec)
+
+
+def require_spec(arrays: Arrays, spec: Spec) -> None:
+    """Check names and shapes.
+
+    Raises:
+        UpdateSpecMismatch: Naming the first tensor that differs.
+    """
+    if set(arrays) != set(spec):
+        raise UpdateSpecMismatch(
+            f"update: its tensors are {sorted(arrays)}; the method announced {sorted(spec)}"
+        )
+    for name, tensor in spec.items():
+        if arrays[name].shape != tensor.shape:
+            raise UpdateSpecMismatch(
+                f"update: tensor {name!r} has shape {arrays[name].shape}; the method announced "
+                f"{tensor.shape}"
+            )
+
+
+def flatten(arrays: Arrays, spec: Spec) -> NDArray[np.float64]:
+    """Return all tensors as one float64 vector.
+
+    Raises:
+        UpdateSpecMismatch: If the tensors are not those announced.
+    """
+    require_spec(arrays, spec)
+    return flat(arrays, spec)
+
+
+def unflatten(vector: NDArray[Any], spec: Spec) -> dict[str, NDArray[np.float32]]:
+    """Return the inverse of `flatten`, in float32."""
+    return {name: np.asarray(part, np.float32) for name, part in shaped(vector, spec).items()}
+
+
+def tensor_at(coordinate: int, spec: Spec) -> str:
+    """Return name of the tensor that a coordinate of the flat vector belongs to."""
+    for name in sorted(spec):
+        coordinate -= math.prod(spec[name].shape)
+        if coordinate < 0:
+            return name
+    raise IndexError("the coordinate lies beyond the vector")
+
 
 LARGEST_WEIGHT = 1 << 20
 """Most examples that a client of any run may claim."""
@@ -141,8 +198,8 @@ class UploadLayout:
     def sum_plain(self, vectors: Sequence[NDArray[np.float64]], weights: Sequence[int]) -> Totals:
         """Return the sum of vectors that travel exactly, as numbers, in the order given.
 
-        Their floating-point sum is rounded as a peer likes: only of vectors of which nothing is
-        claimed, or that are noised each by itself.
+        A peer can influence how a floating-point sum is rounded. So this is only for vectors of
+        which nothing is claimed, or that each have their own noise.
         """
         used = list(weights) if self.weighted else [1] * len(vectors)
         factors = self._by_examples() if self.weighted else np.zeros(self.protected, np.bool_)
@@ -203,3 +260,87 @@ def build_layout(
     by_examples = any(t.weighting is Weighting.EXAMPLES for t in spec.values())
     most = LARGEST_WEIGHT if largest_weight is None else largest_weight
     return UploadLayout(spec, weighs_examples and by_examples, extras, most)
+
+
+LARGEST_COORDINATE = 1e30
+"""Far above any trained value, and 2^20 of them still fit into float32."""
+
+
+def entry_base(broadcast: Arrays, spec: Spec) -> Mapping[str, NDArray[Any]]:
+    """Return what an entry is a difference to: the broadcast where it has the tensor, else zero."""
+    return {
+        name: broadcast[name] if name in broadcast else np.zeros(tensor.shape, np.float32)
+        for name, tensor in spec.items()
+    }
+
+
+def level_type(grid: Grid) -> type[np.uint32] | type[np.uint64]:
+    """Return the smallest type of a message's integers that holds a level."""
+    return np.uint32 if grid.largest_level < 1 << 32 else np.uint64
+
+
+def require_storable(vector: NDArray[np.float64]) -> None:
+    """Check that coordinates stay finite as float32, in which states are kept, also summed up.
+
+    Raises:
+        ProtocolError: If one does not.
+    """
+    if vector.size and float(np.abs(vector).max()) > LARGEST_COORDINATE:
+        raise ProtocolError("message: a coordinate is too large for its type")
+
+
+def require_same(update: Arrays, difference: Arrays) -> None:
+    """Check that an entry is the shared update itself, so that one noise may serve both.
+
+    Raises:
+        RunStopped: If it is not.
+    """
+    alike = set(update) == set(difference) and all(
+        np.array_equal(update[name], difference[name]) for name in update
+    )
+    if not alike:
+        raise RunStopped(
+            "pool.noise: 'same' needs a pool entry that is the shared update itself; this "
+            "method's is not, use pool.noise = independent"
+        )
+
+
+def handle(secret: bytes, run_id: str, round_number: int) -> bytes:
+    """Return name of a client's entry of one round: a keyed hash that only its owner can make."""
+    text = json.dumps(["sotto pool handle", run_id, round_number])
+    return hmac.new(secret, text.encode(), hashlib.sha256).digest()
+
+
+@dataclass(frozen=True)
+class Fetched:
+    """What one client is handed before it personalises.
+
+    Attributes:
+        experts: The experts in their order.
+        own: Which of them is its own entry, None where it has none there.
+    """
+
+    experts: tuple[Arrays, ...]
+    own: int | None
+
+
+def encode_experts(experts: Sequence[Arrays]) -> bytes:
+    """Return experts in their order, for a client's store."""
+    arrays = {
+        f"{i:04d}/{n}": value for i, entry in enumerate(experts) for n, value in entry.items()
+    }
+    return encode_arrays(arrays)
+
+
+def decode_experts(data: bytes) -> tuple[Arrays, ...]:
+    """Return the inverse of `encode_experts`."""
+    experts: dict[str, dict[str, np.ndarray]] = {}
+    for name, value in decode_arrays(data).items():
+        position, _, tensor = name.partition("/")
+        experts.setdefault(position, {})[tensor] = value
+    return tuple(experts[position] for position in sorted(experts))
+
+
+def encode_entry(entry: Arrays) -> bytes:
+    """Return a pool entry as it is stored."""
+    return encode_arrays(entry)

@@ -10,10 +10,10 @@
 | unmask    | `Relay`: the survivors, or who signed them | `Disclosure`: shares and pool entry |
 
 With the last message a coordinator may ask for the keys of the next round, and a disclosure carries
-them. Where everybody's are there, that round begins with the share stage, which is an invitation
-then. Without secure aggregation the share stage falls away and the vector travels in the clear.
-Every message carries run, round and attempt, and the round that was committed last. What is said
-before the first round and after the last: `platform.wire.outside_rounds`.
+them. If all clients gave theirs, the next round begins with the share stage, which is an invitation
+then. Without secure aggregation there is no share stage, and the vector travels in the clear. Every
+message has run, round and attempt, and the round that was committed last. The messages before the
+first round and after the last are in `platform.wire.outside_rounds`.
 """
 
 from __future__ import annotations
@@ -26,9 +26,135 @@ import numpy as np
 from numpy.typing import NDArray
 
 from platform.errors import ProtocolError
-from platform.wire.codec import Frame, encode_frame
-from platform.wire.envelopes import Arrays, Envelope, blob, envelope_fields, integers, opened
-from platform.wire.secure_round import SecureRound, read_secure, secure_blobs, secure_numbers
+from platform.wire.codec import (
+    Arrays,
+    Envelope,
+    Frame,
+    blob,
+    encode_frame,
+    envelope_fields,
+    integers,
+    opened,
+)
+
+KEY_BYTES = 32
+
+
+@dataclass(frozen=True)
+class SumTerms:
+    """Whose collusion a masked sum withstands.
+
+    Attributes:
+        threshold: Smallest number whose sum may be opened.
+        corrupt: Number of clients that may collude with the server.
+        smallest_sum: Fewest vectors that a sum may hold; 0 takes the threshold.
+    """
+
+    threshold: int
+    corrupt: int = 0
+    smallest_sum: int = 0
+
+
+@dataclass(frozen=True)
+class MaskGraph:
+    """Who masks with whom.
+
+    Attributes:
+        degree: Neighbours of a client in the k-regular graph, 0 for the complete graph.
+        seed: Orders the clients of that graph, else empty.
+    """
+
+    degree: int = 0
+    seed: bytes = b""
+
+
+@dataclass(frozen=True)
+class EnrolledCohort:
+    """Whose keys a cohort has, against an active adversary.
+
+    Attributes:
+        identities: The cohort's public keys in the order of their indices.
+        serial: Of the enrolment file that says whose these keys are.
+    """
+
+    identities: tuple[bytes, ...]
+    serial: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class SecureRound:
+    """A client's place in the secure aggregation of one attempt.
+
+    Attributes:
+        index: The client's share index, from 1.
+        clients: Number of clients invited.
+        vector_length: Coordinates of the masked vector.
+        ring_bits: Size of the ring.
+        terms: Whose collusion the sum withstands.
+        graph: Who masks with whom.
+        enrolled: The cohort's keys, None against a semi-honest server.
+        roster: Everybody's keys of this attempt, where all were made ahead; else empty, and keys
+            are asked for.
+    """
+
+    index: int
+    clients: int
+    vector_length: int
+    ring_bits: int
+    terms: SumTerms
+    graph: MaskGraph = MaskGraph()
+    enrolled: EnrolledCohort | None = None
+    roster: bytes = b""
+
+
+def secure_numbers(secure: SecureRound) -> list[int]:
+    """Return the numbers of a place, for an invitation's fields."""
+    terms = secure.terms
+    return [
+        secure.index,
+        secure.clients,
+        terms.threshold,
+        secure.vector_length,
+        secure.ring_bits,
+        terms.corrupt,
+        terms.smallest_sum,
+        secure.graph.degree,
+        0 if secure.enrolled is None else secure.enrolled.serial,
+    ]
+
+
+def secure_blobs(secure: SecureRound) -> dict[str, bytes]:
+    """Return the byte strings of a place, for an invitation's buffers."""
+    identities = () if secure.enrolled is None else secure.enrolled.identities
+    return {
+        "graph_seed": secure.graph.seed,
+        "identities": b"".join(identities),
+        "roster": secure.roster,
+    }
+
+
+def read_secure(frame: Frame, numbers: Any) -> SecureRound:
+    """Read a place from an invitation.
+
+    Raises:
+        ProtocolError: If it is not valid.
+    """
+    index, clients, threshold, length, bits, corrupt, smallest, degree, serial = integers(
+        numbers, 9
+    )
+    keys = blob(frame, "identities")
+    identities = tuple(keys[at : at + KEY_BYTES] for at in range(0, len(keys), KEY_BYTES))
+    return SecureRound(
+        index=index,
+        clients=clients,
+        vector_length=length,
+        ring_bits=bits,
+        terms=SumTerms(threshold, corrupt, smallest),
+        graph=MaskGraph(degree, blob(frame, "graph_seed")),
+        enrolled=EnrolledCohort(identities, serial) if identities or serial else None,
+        roster=blob(frame, "roster"),
+    )
+
 
 Stage = Literal[
     "join", "advertise", "share", "train", "confirm", "unmask", "claim", "personalise", "evaluate"
@@ -153,7 +279,7 @@ def decode_invitation(data: bytes) -> Invitation:
     """Read an invitation.
 
     Raises:
-        ProtocolError: If it is none.
+        ProtocolError: If it is not valid.
     """
     frame, envelope = opened(data, "invitation")
     numbers = frame.fields.get("secure")
@@ -176,7 +302,7 @@ def decode_answer(data: bytes) -> Answer:
     """Read an answer.
 
     Raises:
-        ProtocolError: If it is none.
+        ProtocolError: If it is not valid.
     """
     frame, envelope = opened(data, "answer")
     handles = tuple(frame.blobs[n] for n in sorted(frame.blobs) if n.startswith("handle/"))
@@ -196,7 +322,7 @@ def decode_relay(data: bytes) -> Relay:
     """Read a relay.
 
     Raises:
-        ProtocolError: If it is none.
+        ProtocolError: If it is not valid.
     """
     frame, envelope = opened(data, "relay")
     numbers = frame.fields.get("ahead")
@@ -223,7 +349,7 @@ def decode_assignment(data: bytes) -> Assignment:
     """Read an assignment.
 
     Raises:
-        ProtocolError: If it is none.
+        ProtocolError: If it is not valid.
     """
     frame, envelope = opened(data, "assignment")
     (count,) = integers([frame.fields.get("experts")], 1)
@@ -246,7 +372,7 @@ def decode_upload(data: bytes) -> Upload:
     """Read an upload.
 
     Raises:
-        ProtocolError: If it is none.
+        ProtocolError: If it is not valid.
     """
     frame, envelope = opened(data, "upload")
     (weight,) = integers([frame.fields.get("weight")], 1)
@@ -267,7 +393,7 @@ def decode_disclosure(data: bytes) -> Disclosure:
     """Read a disclosure.
 
     Raises:
-        ProtocolError: If it is none.
+        ProtocolError: If it is not valid.
     """
     frame, envelope = opened(data, "disclosure")
     return Disclosure(
@@ -280,9 +406,7 @@ def decode_disclosure(data: bytes) -> Disclosure:
 
 
 def broadcast_digest(broadcast: Arrays, clipping_norm: float | None) -> bytes:
-    """Return SHA-256 of what a round tells all clients alike.
-
-    Which they sign with what happened in it.
+    """Return SHA-256 of what a round tells all clients alike, which they sign with its outcome.
 
     Args:
         broadcast: The global parameters.

@@ -2,45 +2,164 @@
 
 | stage       | coordinator -> client                     | client -> coordinator              |
 |-------------|-------------------------------------------|------------------------------------|
-| join        | `RollCall`                                | `Introduction`: name, key, attempt |
-| claim       | `PoolNotice`: the pool is made            | `Claim`: name of the own entry     |
+| offer       | `Offer`: configuration and facts          | `Acceptance`: or the reasons       |
+| join        | a roll call                               | `Introduction`: name, key, attempt |
+| claim       | a notice: the pool is made                | `Claim`: name of the own entry     |
 | personalise | `Parting`: last broadcast, all experts    | `Personalised`: that it is done    |
 | evaluate    | `Examination`: broadcast, names of sets   | `Scores`: counts, expert weights   |
+| any         | any message                               | `Left`: it has left, under its key |
 
-Nothing of what is said here is computed from a client's data but `Scores`, which none but a
-simulated client gives: it is the experimenter's view of a federation, and no part of one.
+An offer is a configuration, which is data: the client reads it by the closed schema, checks it
+against its own limits, and builds all that follows from it by itself. Beside it are the facts in
+which both must agree for the sums to mean anything.
+
+Only `Scores` are computed from a client's data, and only a simulated client gives them: they are
+the experimenter's view of a federation, and no part of one.
+
+A client that has left a run for good answers every further message of that run with `Left`. It
+names the run and the client, so it says nothing in another run or for another client. It has no
+time and nothing of the message that it answers, so its bytes are always the same, and it may be
+handed over by another way.
 """
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from platform.errors import ProtocolError
-from platform.wire.codec import MAX_NAME, Frame, encode_frame
-from platform.wire.envelopes import (
+from platform.wire.codec import (
+    MAX_NAME,
     Arrays,
     Attempt,
     Envelope,
+    Frame,
     blob,
+    encode_frame,
     envelope_fields,
     integers,
     opened,
 )
-from platform.wire.experts import Fetched
+from platform.wire.layout import Fetched
 
-Tally = tuple[int, int]
-"""Test images whose class was found, and all test images."""
+LONGEST_CONFIG: Final = 1 << 20
+_MOST_REASONS: Final = 32
+_LONGEST_REASON: Final = 1024
+_LONGEST_FACT: Final = 256
 
 
 @dataclass(frozen=True)
-class RollCall:
-    """Asks a client who it is; its envelope is of round 0."""
+class Facts:
+    """What both sides must have alike; each is compared as it is.
+
+    Attributes:
+        version: Sotto's.
+        model: Digest of the frozen model's weights and image preprocessing; empty without a model.
+        method: Digest of the method's file where it is not a packaged one; empty else.
+    """
+
+    version: str
+    model: str
+    method: str
+
+
+@dataclass(frozen=True)
+class Offer:
+    """Asks a client to take part in a run.
+
+    Attributes:
+        envelope: Of round 0.
+        config: The run's configuration, canonical JSON without any path of the coordinator's.
+        facts: Of the coordinator.
+    """
 
     envelope: Envelope
+    config: bytes
+    facts: Facts
+
+
+@dataclass(frozen=True)
+class Acceptance:
+    """What a client says to an offer.
+
+    Attributes:
+        envelope: The offer's.
+        reasons: Why it does not take part, naming settings and never data; empty if it does.
+    """
+
+    envelope: Envelope
+    reasons: tuple[str, ...]
+
+
+def encode_offer(message: Offer) -> bytes:
+    """Serialise an offer."""
+    facts = message.facts
+    fields = {
+        **envelope_fields(message.envelope),
+        "version": facts.version,
+        "model": facts.model,
+        "method": facts.method,
+    }
+    return encode_frame(Frame("offer", fields, {}, {"config": message.config}))
+
+
+def decode_offer(data: bytes) -> Offer:
+    """Read an offer.
+
+    Raises:
+        ProtocolError: If it is not valid.
+    """
+    frame, envelope = opened(data, "offer")
+    if (envelope.round_number, envelope.attempt, envelope.committed) != (0, 0, None):
+        raise ProtocolError("message: a run is offered before the first round")
+    config = blob(frame, "config")
+    if len(config) > LONGEST_CONFIG:
+        raise ProtocolError("message: the configuration is too long")
+    named = {name: _fact(frame.fields, name) for name in ("version", "model", "method")}
+    return Offer(envelope, config, Facts(**named))
+
+
+def encode_acceptance(message: Acceptance) -> bytes:
+    """Serialise what a client says to an offer."""
+    reasons = [reason[:_LONGEST_REASON] for reason in message.reasons[:_MOST_REASONS]]
+    fields = {**envelope_fields(message.envelope), "reasons": reasons}
+    return encode_frame(Frame("acceptance", fields, {}, {}))
+
+
+def decode_acceptance(data: bytes) -> Acceptance:
+    """Read what a client says to an offer.
+
+    Raises:
+        ProtocolError: If it is not valid.
+    """
+    frame, envelope = opened(data, "acceptance")
+    reasons = frame.fields.get("reasons")
+    if not isinstance(reasons, list) or len(reasons) > _MOST_REASONS:
+        raise ProtocolError("message: the reasons are not valid")
+    for reason in reasons:
+        # They end up on terminals.
+        if not isinstance(reason, str) or not reason.isprintable():
+            raise ProtocolError("message: a reason is not a sentence")
+        if len(reason) > _LONGEST_REASON:
+            raise ProtocolError("message: a reason is too long")
+    return Acceptance(envelope, tuple(reasons))
+
+
+def _fact(fields: Mapping[str, Any], name: str) -> str:
+    value = fields.get(name)
+    if not isinstance(value, str) or len(value) > _LONGEST_FACT or not (value + "x").isprintable():
+        raise ProtocolError(f"message: {name} is missing")
+    return value
+
+
+Tally = tuple[int, int]
+"""Test images whose class was found, and all test images."""
 
 
 @dataclass(frozen=True)
@@ -58,13 +177,6 @@ class Introduction:
     pseudonym: str
     public_key: bytes = b""
     newest: Attempt | None = None
-
-
-@dataclass(frozen=True)
-class PoolNotice:
-    """Tells that the pool that is made once is there, and asks for the name of the own entry."""
-
-    envelope: Envelope
 
 
 @dataclass(frozen=True)
@@ -140,20 +252,18 @@ class Scores:
     after: Attempt | None
 
 
-def encode_roll_call(message: RollCall) -> bytes:
-    """Serialise a roll call."""
-    return encode_frame(Frame("roll_call", envelope_fields(message.envelope), {}, {}))
+def encode_roll_call(envelope: Envelope) -> bytes:
+    """Serialise a roll call, which asks a client who it is; its envelope is of round 0."""
+    return encode_frame(Frame("roll_call", envelope_fields(envelope), {}, {}))
 
 
-def decode_roll_call(data: bytes) -> RollCall:
+def decode_roll_call(data: bytes) -> Envelope:
     """Read a roll call.
 
     Raises:
-        ProtocolError: If it is none.
+        ProtocolError: If it is not valid.
     """
-    frame, envelope = opened(data, "roll_call")
-    _require_bare(frame)
-    return RollCall(envelope)
+    return _bare_envelope(data, "roll_call")
 
 
 def encode_introduction(message: Introduction) -> bytes:
@@ -168,7 +278,7 @@ def decode_introduction(data: bytes) -> Introduction:
     """Read an introduction.
 
     Raises:
-        ProtocolError: If it is none.
+        ProtocolError: If it is not valid.
     """
     frame, envelope = opened(data, "introduction")
     pseudonym = frame.fields.get("pseudonym")
@@ -187,20 +297,18 @@ def _attempt(frame: Frame, name: str) -> Attempt | None:
     return round_number, attempt
 
 
-def encode_pool_notice(message: PoolNotice) -> bytes:
-    """Serialise a notice."""
-    return encode_frame(Frame("pool_notice", envelope_fields(message.envelope), {}, {}))
+def encode_pool_notice(envelope: Envelope) -> bytes:
+    """Serialise a notice that the pool that is made once is there; it asks for the own entry."""
+    return encode_frame(Frame("pool_notice", envelope_fields(envelope), {}, {}))
 
 
-def decode_pool_notice(data: bytes) -> PoolNotice:
+def decode_pool_notice(data: bytes) -> Envelope:
     """Read a notice.
 
     Raises:
-        ProtocolError: If it is none.
+        ProtocolError: If it is not valid.
     """
-    frame, envelope = opened(data, "pool_notice")
-    _require_bare(frame)
-    return PoolNotice(envelope)
+    return _bare_envelope(data, "pool_notice")
 
 
 def encode_claim(message: Claim) -> bytes:
@@ -213,7 +321,7 @@ def decode_claim(data: bytes) -> Claim:
     """Read a claim.
 
     Raises:
-        ProtocolError: If it is none.
+        ProtocolError: If it is not valid.
     """
     frame, envelope = opened(data, "claim")
     return Claim(envelope, blob(frame, "handle"))
@@ -236,7 +344,7 @@ def decode_parting(data: bytes) -> Parting:
     """Read a parting.
 
     Raises:
-        ProtocolError: If it is none.
+        ProtocolError: If it is not valid.
     """
     frame, envelope = opened(data, "parting")
     broadcast, stacked = _parts(frame.arrays)
@@ -264,7 +372,7 @@ def decode_personalised(data: bytes) -> Personalised:
     """Read the answer to a parting.
 
     Raises:
-        ProtocolError: If it is none.
+        ProtocolError: If it is not valid.
     """
     frame, envelope = opened(data, "personalised")
     return Personalised(envelope, _truth(frame, "is_new"))
@@ -285,7 +393,7 @@ def decode_examination(data: bytes) -> Examination:
     """Read an examination.
 
     Raises:
-        ProtocolError: If it is none.
+        ProtocolError: If it is not valid.
     """
     frame, envelope = opened(data, "examination")
     broadcast, experts = _parts(frame.arrays)
@@ -310,10 +418,10 @@ def decode_scores(data: bytes) -> Scores:
     """Read scores.
 
     Raises:
-        ProtocolError: If they are none.
+        ProtocolError: If they are not valid.
     """
     frame, envelope = opened(data, "scores")
-    told, after = frame.fields.get("tallies"), frame.fields.get("after")
+    told = frame.fields.get("tallies")
     if not isinstance(told, dict):
         raise ProtocolError("message: the counts are missing")
     tallies: dict[str, Tally] = {}
@@ -325,16 +433,14 @@ def decode_scores(data: bytes) -> Scores:
     weights = frame.arrays.get("weights")
     if weights is not None and (weights.ndim != 1 or weights.dtype != np.float64):
         raise ProtocolError("message: the weights of experts are not flat")
-    last = None
-    if after is not None:
-        number, attempt = integers(after, 2)
-        last = (number, attempt)
-    return Scores(envelope, tallies, weights, last)
+    return Scores(envelope, tallies, weights, _attempt(frame, "after"))
 
 
-def _require_bare(frame: Frame) -> None:
+def _bare_envelope(data: bytes, kind: str) -> Envelope:
+    frame, envelope = opened(data, kind)
     if frame.arrays or frame.blobs:
         raise ProtocolError("message: it carries what it has no room for")
+    return envelope
 
 
 def _truth(frame: Frame, name: str) -> bool:
@@ -353,3 +459,64 @@ def _parts(arrays: Arrays) -> tuple[Arrays, Arrays]:
             raise ProtocolError("message: an array belongs to nothing")
         parts[part][rest] = value
     return parts["broadcast"], parts["expert"]
+
+
+KIND: Final = "left"
+_SIGNED: Final = b"sotto/leaving/v1\n"
+_SIGNATURES: Final = (0, 64)
+"""Bytes of a signature, or none where nobody has a key."""
+
+
+@dataclass(frozen=True)
+class Left:
+    """Says that a client has left a run for good.
+
+    Attributes:
+        run_id: The run.
+        client: The client's name in the federation.
+        pseudonym: Its name in ledger and audit log.
+        signature: Of `digest`, under the client's identity key; empty without one.
+    """
+
+    run_id: str
+    client: str
+    pseudonym: str
+    signature: bytes = b""
+
+    @property
+    def digest(self) -> bytes:
+        """What is signed: SHA-256 of a marker, the run, the client and its pseudonym."""
+        text = json.dumps([self.run_id, self.client, self.pseudonym], separators=(",", ":"))
+        return hashlib.sha256(_SIGNED + text.encode("ascii")).digest()
+
+
+def encode_left(message: Left) -> bytes:
+    """Serialise a statement of leaving; its envelope is of round 0."""
+    fields = {
+        **envelope_fields(Envelope(message.run_id, 0, 0)),
+        "client": message.client,
+        "pseudonym": message.pseudonym,
+    }
+    return encode_frame(Frame(KIND, fields, {}, {"signature": message.signature}))
+
+
+def decode_left(data: bytes) -> Left:
+    """Read a statement of leaving, without checking its signature.
+
+    Raises:
+        ProtocolError: If it is not valid.
+    """
+    frame, envelope = opened(data, KIND)
+    if envelope != Envelope(envelope.run_id, 0, 0) or frame.arrays or len(frame.blobs) > 1:
+        raise ProtocolError("message: it carries what it has no room for")
+    names: list[str] = []
+    for field in ("client", "pseudonym"):
+        name = frame.fields.get(field)
+        # They end up in logs and on terminals.
+        if not isinstance(name, str) or not 0 < len(name) <= MAX_NAME or not name.isprintable():
+            raise ProtocolError(f"message: the {field} is missing")
+        names.append(name)
+    signature = blob(frame, "signature")
+    if len(signature) not in _SIGNATURES:
+        raise ProtocolError("message: the signature is none")
+    return Left(envelope.run_id, names[0], names[1], signature)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from methods import Registry, Task, fedper, pm_moe
-from methods.networks.gate import GATE
+from methods.networks.mixture import GATE
 from methods.pm_moe import OWN
 from platform.bootstrap import Surroundings, create_run
 from platform.config import MethodConfig, RunConfig, TrainingConfig, parse_config
@@ -19,7 +19,7 @@ from platform.experiment.finishing import execute
 from platform.experiment.method_building import build_method
 from platform.rounds.observing import SilentObserver
 from platform.rounds.pool import fixed_pool
-from platform.wire.experts import encode_entry
+from platform.wire.layout import encode_entry
 from storage import PoolEntry
 
 HEAD = ("head.bias", "head.weight")

@@ -14,7 +14,7 @@ from nvflare.apis.workspace import Workspace
 from nvflare.collab.api.app import ClientApp
 
 from platform.relay.nvflare.job import ClientRelay
-from platform.relay.nvflare.signing import node_of, verified
+from platform.relay.nvflare.site import node_of, verified
 from platform.relay.packets import Request, decode_outcome, encode_packet
 
 root = Path(sys.argv[1])

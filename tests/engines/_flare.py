@@ -13,7 +13,7 @@ from pathlib import Path
 
 from platform.bootstrap.federating import Reaching, through_hub
 from platform.config import RunConfig
-from platform.config.federation_section import FederationConfig
+from platform.config.sections import FederationConfig
 from platform.relay.hub import Hub, Told
 from platform.relay.nvflare.development import nvflare_poc, processes_of
 from platform.wire.transport import Transport

@@ -22,8 +22,7 @@ import pytest
 
 from platform.bootstrap.federating import through_hub
 from platform.relay.flower import flower_on_localhost
-from platform.relay.flower.development import Running, node_key
-from platform.relay.flower.development_root import DevelopmentRoot
+from platform.relay.flower.development import DevelopmentRoot, Running, node_key
 from platform.relay.hub import Hub, Told
 from platform.wire.transport import Dropout
 from tests.repository._source import ROOT
@@ -209,9 +208,9 @@ from pathlib import Path
 
 from flwr.proto.fleet_pb2 import PullMessagesRequest
 from flwr.proto.node_pb2 import Node
-from platform.relay.flower.keys import read_enrolled, read_key
+from platform.relay.flower.connection import read_enrolled, read_key
 from platform.relay.flower.node import _fleet
-from platform.relay.flower.place import Place, node_place, server_place
+from platform.relay.flower.connection import Place, node_place, server_place
 from platform.relay.flower.superlink import SuperLink
 folder, address = Path(sys.argv[1]), sys.argv[2]
 root = folder / "ca.pem"

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from platform.relay.flower.guard import Guard, guarded
+from platform.relay.flower.superlink import Guard, guarded
 
 
 def answered(path: str, client: tuple[str, int] | None, kind: str = "http") -> list[int]:

@@ -12,10 +12,10 @@ from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
 from platform.errors import ConfigError, ProtocolError
-from platform.relay.enrolled import development_enrolment, read_nodes
-from platform.relay.flower.keys import create_key, read_enrolled
+from platform.relay.flower.connection import create_key, read_enrolled
+from platform.relay.links import development_enrolment, read_nodes
 from platform.relay.nvflare.__main__ import main
-from platform.relay.nvflare.signing import node_of, signed, verified
+from platform.relay.nvflare.site import node_of, signed, verified
 from privacy.secure_aggregation import Enrolment, Identity, decode_enrolment
 from tests.trunk._federations import NAMES
 

@@ -20,10 +20,10 @@ from typing import Any
 from platform.cli import app, client_app
 from platform.cli.running import federate, federate_again
 from platform.cli.serving import serve_command
-from platform.holder.host import Host
+from platform.holder.serving import Host
 from platform.relay import __main__ as relaying
 from platform.relay.hub import HubTransport
-from platform.rounds.journal import DatabaseJournal
+from platform.rounds.exchange import DatabaseJournal
 from platform.rounds.loop import Federation
 
 MAINS: dict[str, Callable[[], object]] = {

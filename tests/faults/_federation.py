@@ -11,9 +11,8 @@ import yaml
 from platform.config import load_config
 from platform.disk.opening import open_existing
 from platform.errors import RunStopped
-from platform.parties.enrolment import create_enrolment, key_path
-from platform.wire.codec import decode_arrays
-from platform.wire.envelopes import peek
+from platform.parties.identities import create_enrolment, key_path
+from platform.wire.codec import decode_arrays, peek
 from platform.wire.transport import InProcessTransport
 from tests.faults._processes import rows_of
 from tests.trunk._federations import BASE, Holders, go_on, hold, write_holder

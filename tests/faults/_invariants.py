@@ -10,7 +10,7 @@ from pathlib import Path
 from platform.agreement.checking import faults_of
 from platform.disk.opening import open_existing
 from platform.mechanisms import BUILT_IN
-from platform.protection.ledger_rows import as_releases
+from platform.protection.charging import as_releases
 from privacy import RunningLedger
 from storage import LedgerRow, open_client_store
 from tests.faults._federation import ROUNDS

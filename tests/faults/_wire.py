@@ -8,8 +8,8 @@ from collections import defaultdict, deque
 from dataclasses import dataclass, field
 
 from platform.relay.packets import Outcome, Request, decode_packet
-from platform.wire.enclosing import bare, unclose_answer
-from platform.wire.envelopes import peek
+from platform.wire.codec import peek
+from platform.wire.receipt_messages import bare, unclose_answer
 from tests.faults._proxy import Saw, Way
 
 IN_ROUNDS = ("invitation", "relay", "assignment")

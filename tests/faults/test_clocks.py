@@ -31,8 +31,8 @@ WALL = {
     "platform.cli.keeping": "a manifest, a run's age, and whether one of before is over",
     "platform.cli.serving": "a log line",
     "platform.data.features": "what a dead writer left in a cache a day ago",
-    "platform.parties.receipts": "a cosignature",
-    "platform.relay.flower.development_root": "a certificate for development",
+    "platform.parties.receipt_checks": "a cosignature",
+    "platform.relay.flower.development": "a certificate for development",
     "storage.database": "an audit entry",
 }
 """Where the wall clock is read, and what for."""

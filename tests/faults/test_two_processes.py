@@ -13,7 +13,7 @@ import pytest
 
 from platform.bootstrap import Surroundings
 from platform.bootstrap.joining import serve_holder
-from platform.disk.run_lock import only_process_of
+from platform.disk.files import only_process_of
 from platform.errors import ConfigError, RunBusy
 from platform.holder.settings import load_holder
 from platform.relay.hub import Hub

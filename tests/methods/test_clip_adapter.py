@@ -269,7 +269,7 @@ def test_images_of_another_kind_are_refused(tiny, bad):
 
 
 def test_sixteen_context_tokens_and_every_class_name_fit(tiny):
-    from platform.data.digits import CLASSES as DIGITS
+    from platform.data.loaders.embedded import DIGITS
     from platform.data.shapes import CLASSES as SHAPES
 
     tokens = tiny.embed_tokens([f"{'x ' * 16}{name}." for name in (*SHAPES, *DIGITS)])

@@ -16,7 +16,7 @@ from methods import (
 )
 from methods.pm_moe import OWN
 from platform.contract.examples import draw_batch, draw_examples
-from platform.parties.record_level import train_privately
+from platform.parties.totality import train_privately
 from tests.methods._mixtures import (
     BASES,
     CLASSES,

@@ -19,9 +19,9 @@ from methods import ClientView, Method, Registry, Task
 from methods.clip.adapter import Backbone
 from platform.bootstrap import Surroundings, create_run
 from platform.config import RunConfig, load_config
-from platform.data.encoding import plain_encoders
 from platform.data.loading import TaskData, load_task_data
 from platform.data.partition import ClientIndices
+from platform.data.preparing import plain_encoders
 from platform.experiment.dealing import deal_examples
 from platform.experiment.finishing import execute
 from platform.experiment.method_building import build_method

@@ -11,7 +11,7 @@ from pydantic import BaseModel
 
 from docs.pages.keys import page
 from platform.config import RunConfig, load_config
-from platform.config.keys import Key, known_keys
+from platform.config.run import Key, known_keys
 from platform.config.sections import MethodConfig
 
 ROOT = Path(__file__).parents[2]

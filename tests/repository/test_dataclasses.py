@@ -19,7 +19,7 @@ STORED = {
     # A row of a table that sweeps write.
     "platform.sweeping.tidy.Record": "a stored row",
     # What is signed and kept for life.
-    "platform.wire.receipts.Receipt": "a stored document",
+    "platform.wire.receipt_messages.Receipt": "a stored document",
 }
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from platform.rounds.journal import AHEAD, Journal, MemoryJournal, encode_keys
+from platform.rounds.exchange import AHEAD, Journal, MemoryJournal, encode_keys
 from platform.rounds.plan import Following, RoundOutcome, RoundPlan
 from platform.rounds.runner import RoundRunner
 from platform.wire.messages import Stage

@@ -22,7 +22,7 @@ from platform.privacy_auditing.audit import AuditPlan, audit_run
 from platform.privacy_auditing.outcome import ChannelAudit
 from platform.protection.building import protect_run
 from platform.protection.uploads import LEVELS, Protection
-from platform.wire.vectors import flatten
+from platform.wire.layout import flatten
 from privacy import clip, protect_upload
 from privacy.central import noise_for_sum
 from tests.trunk._runs import SMALL

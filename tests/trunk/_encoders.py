@@ -9,8 +9,8 @@ import numpy as np
 from PIL import Image
 
 from platform.data.cache import CacheFolder
+from platform.data.dataset import ImageFiles
 from platform.data.features import cached_rows
-from platform.data.images import ImageFiles
 
 SIDE = 4
 

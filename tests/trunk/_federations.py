@@ -22,7 +22,7 @@ from platform.bootstrap.federating import (
 from platform.bootstrap.joining import host_of
 from platform.bootstrap.simulating import stored_config
 from platform.config import RunConfig, StorageConfig, parse_config
-from platform.config.federation_section import FederationConfig
+from platform.config.sections import FederationConfig
 from platform.disk.opening import open_storage
 from platform.experiment.conducting import conduct
 from platform.holder.settings import load_holder

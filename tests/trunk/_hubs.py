@@ -8,7 +8,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from platform.holder.serving import Serving
-from platform.relay.forwarding import forward
+from platform.relay.links import forward
 
 
 @contextmanager

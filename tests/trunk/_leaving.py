@@ -11,8 +11,8 @@ from typing import Any
 
 from platform.agreement import require_agreement
 from platform.disk.opening import open_existing
-from platform.holder.leaving import leave_runs
 from platform.holder.settings import load_holder
+from platform.holder.store import leave_runs
 from platform.wire.messages import Stage
 from platform.wire.transport import InProcessTransport
 from storage import open_client_store

@@ -16,15 +16,14 @@ from platform.contract.driving import RUN, clients_of
 from platform.contract.plans import a_plan
 from platform.errors import RoundAborted
 from platform.parties.client import Client
-from platform.protection.extras import Extras
-from platform.protection.group_choice import Grouping
+from platform.protection.extras import Extras, Grouping
 from platform.protection.sums import SumProtection
 from platform.protection.uploads import Protection
 from platform.rounds.plan import RoundOutcome
 from platform.rounds.runner import RoundRunner
 from platform.wire.codec import decode_frame, encode_frame
 from platform.wire.layout import build_layout
-from platform.wire.secure_round import SumTerms
+from platform.wire.messages import SumTerms
 from platform.wire.transport import InProcessTransport
 from privacy import CentralNoise, GroupCounts, NoiseSource
 from tests.trunk._secure import BITS

@@ -12,8 +12,7 @@ from matplotlib.figure import Figure
 from matplotlib.text import Text
 from matplotlib.transforms import Bbox
 
-from platform.pictures.canvas import Picture
-from platform.pictures.style import STYLE
+from platform.pictures.canvas import STYLE, Picture
 
 
 @dataclass(frozen=True)

@@ -30,7 +30,7 @@ from platform.cli.ending import asks_for_json
 from platform.config import RunConfig, parse_config
 from platform.experiment.finishing import execute
 from platform.experiment.simulation import Simulation
-from platform.parties.store_files import STORES
+from platform.parties.identities import STORES
 from platform.rounds.observing import Observer, SilentObserver
 from platform.rounds.runner import RoundRunner
 from platform.wire.codec import decode_arrays

@@ -15,13 +15,12 @@ import pytest
 from platform.errors import RunStopped
 from platform.experiment.finishing import execute
 from platform.experiment.simulation import Simulation
-from platform.parties.enrolment import create_enrolment
-from platform.parties.store_files import client_names
+from platform.parties.identities import client_names, create_enrolment
 from platform.rounds.attempts import Attempts
-from platform.rounds.journal import DatabaseJournal
+from platform.rounds.exchange import DatabaseJournal
 from platform.rounds.loop import Federation
-from platform.rounds.masked_sum import MaskedSum
 from platform.rounds.observing import SilentObserver
+from platform.rounds.runner import MaskedSum
 from platform.wire.transport import InProcessTransport
 from tests.trunk._runs import FIXED, RECORDS, Crash, Storage, opened, over
 

@@ -14,16 +14,15 @@ from platform.contract.driving import IdleTrainer
 from platform.contract.plans import a_plan
 from platform.experiment.simulation import Simulation
 from platform.parties.client import Client
+from platform.parties.identities import client_names
 from platform.parties.profile import ClientProfile, Randomness, RunNames, Safeguards
-from platform.parties.store_files import client_names
 from platform.protection.secure_terms import SecureTerms
 from platform.protection.sums import SumProtection
 from platform.protection.uploads import Protection
 from platform.rounds.plan import RoundOutcome, RoundPlan
 from platform.rounds.runner import RoundRunner
 from platform.wire.layout import build_layout
-from platform.wire.messages import Stage
-from platform.wire.secure_round import MaskGraph, SumTerms
+from platform.wire.messages import MaskGraph, Stage, SumTerms
 from platform.wire.transport import ClientId, Dropout, InProcessTransport, Transport
 from privacy import ClientMechanism, NoProtection
 from privacy.secure_aggregation import Credentials, Enrolment, Identity

@@ -11,21 +11,21 @@ import pytest
 
 from platform.contract.driving import quick_folder
 from platform.errors import PlatformError, ProtocolError, RoundAborted
-from platform.parties.store_files import client_names
-from platform.protection.seats import round_parameters
+from platform.parties.identities import client_names
 from platform.protection.secure_terms import SecureTerms
-from platform.rounds.masked_sum import seat_of
+from platform.protection.sums import round_parameters
+from platform.rounds.runner import seat_of
 from platform.wire.messages import (
     Disclosure,
     Invitation,
     Relay,
+    SecureRound,
     decode_disclosure,
     decode_invitation,
     decode_relay,
     encode_invitation,
     encode_relay,
 )
-from platform.wire.secure_round import SecureRound
 from platform.wire.transport import Transport
 from privacy import PrivacyError
 from privacy.secure_aggregation import Credentials, Enrolment, Identity, RoundParameters

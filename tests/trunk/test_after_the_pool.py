@@ -13,7 +13,7 @@ from platform.experiment.simulation import Simulation
 from platform.parties.client import Client
 from platform.rounds.observing import SilentObserver
 from platform.rounds.plan import RoundFacts, RoundPlan
-from platform.wire.secure_round import SumTerms
+from platform.wire.messages import SumTerms
 from platform.wire.transport import InProcessTransport
 from tests.trunk._runs import (
     GATHERING,

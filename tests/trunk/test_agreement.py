@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 
 from platform.agreement import read_records, require_agreement
-from platform.agreement.clients import client_disagreements
-from platform.agreement.stores import read_own_ledgers
+from platform.agreement.ledgers import client_disagreements, read_own_ledgers
 from platform.errors import RunStopped
 from platform.experiment.finishing import execute as run_through
 from platform.rounds.loop import Federation

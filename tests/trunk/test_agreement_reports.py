@@ -13,7 +13,7 @@ import pytest
 
 from platform.bootstrap import create_run
 from platform.config import parse_config
-from platform.disk.digests import document_digest
+from platform.disk.log_files import document_digest
 from platform.errors import RecordsDisagree
 from platform.experiment import concluding
 from platform.experiment.finishing import execute as run_through

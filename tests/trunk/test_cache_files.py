@@ -12,11 +12,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pytest
 
-from platform.data import segments as segments_module
-from platform.data import shelf as shelf_module
-from platform.data.cache import cached_rows, evict
+from platform.data import cache as cache_module
+from platform.data.cache import Digests, cached_rows, evict, find_segments, write_segment
 from platform.data.features import BATCH
-from platform.data.segments import Digests, find_segments, write_segment
 from platform.errors import ConfigError, DataError
 from tests.trunk._encoders import CountingEncoder, cache_of, expected, files, get, pictures
 
@@ -63,8 +61,8 @@ def test_a_broken_image_keeps_what_came_before_it(tmp_path):
 
 def test_segments_are_written_on_the_way(tmp_path, monkeypatch):
     """A writer that is killed loses half of what it did at most, and never more than a segment."""
-    monkeypatch.setattr(shelf_module, "FIRST_ROWS", BATCH)
-    monkeypatch.setattr(shelf_module, "SEGMENT_ROWS", 2 * BATCH)
+    monkeypatch.setattr(cache_module, "FIRST_ROWS", BATCH)
+    monkeypatch.setattr(cache_module, "SEGMENT_ROWS", 2 * BATCH)
     cache, on_disk = cache_of(tmp_path), []
 
     class Watching(CountingEncoder):
@@ -125,9 +123,9 @@ def test_what_is_whole_stays_however_old_it_is(tmp_path):
 WRITER = """
 import pathlib, sys, time
 import numpy as np
-from platform.data import shelf
+from platform.data import cache
 from tests.trunk._encoders import CountingEncoder, cache_of, get, pictures
-shelf.SEGMENT_ROWS = 64
+cache.SEGMENT_ROWS = 64
 folder, name = pathlib.Path(sys.argv[1]), sys.argv[2]
 class Slow(CountingEncoder):
     def encode_images(self, images):
@@ -169,7 +167,7 @@ def test_two_processes_may_encode_the_same_images_at_once(tmp_path, child_enviro
 
 def test_a_folder_that_is_cleared_meanwhile_is_made_again(tmp_path, monkeypatch):
     folder, cleared = tmp_path / "cache", []
-    original = segments_module.open_rows
+    original = cache_module.open_rows
 
     def clearing(*arguments, **more):
         # Between writing and renaming.
@@ -180,7 +178,7 @@ def test_a_folder_that_is_cleared_meanwhile_is_made_again(tmp_path, monkeypatch)
             cleared.append(True)
         return original(*arguments, **more)
 
-    monkeypatch.setattr(segments_module, "open_rows", clearing)
+    monkeypatch.setattr(cache_module, "open_rows", clearing)
     digests = Digests([b"d" * 32], b"r" * 32)
     segment, rows = write_segment(folder, digests, [np.ones((1, 2), np.float32)])
     assert cleared and find_segments(folder) == [segment]
@@ -261,7 +259,7 @@ def flipped(path, bit):
 def test_a_flipped_bit_changes_no_row(tmp_path, monkeypatch, which, kind, is_mapped, count):
     """What does not fit its digest is made anew, once, as if it had never been there."""
     if is_mapped:
-        monkeypatch.setattr(shelf_module, "SMALL_BYTES", 0)
+        monkeypatch.setattr(cache_module, "SMALL_BYTES", 0)
     cache, images = cache_of(tmp_path), pictures(40)
     before = get(CountingEncoder(), images, cache, kind=kind)[:].copy()
     (segment,) = segments(cache)
@@ -345,7 +343,7 @@ def test_what_is_asked_for_now_stays_even_if_it_is_old(tmp_path):
 
 
 def test_a_mapped_segment_that_is_removed_can_still_be_read(tmp_path, monkeypatch):
-    monkeypatch.setattr(shelf_module, "MEMORY_BYTES", 0)
+    monkeypatch.setattr(cache_module, "MEMORY_BYTES", 0)
     cache, images = cache_of(tmp_path), pictures(40)
     rows = get(CountingEncoder(), images, cache)
     evict(replace(cache, limit=0), keep=())

@@ -10,7 +10,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from platform.data import shelf as shelf_module
+from platform.data import cache as cache_module
 from platform.data.cache import cached_rows, clear, evict
 from platform.data.features import BATCH
 from platform.errors import ConfigError
@@ -59,7 +59,7 @@ def test_small_segments_keep_no_file_open(thirty, few_open_files):
 
 def test_too_many_open_files_destroy_nothing(thirty, monkeypatch, few_open_files):
     cache, images, before = thirty
-    monkeypatch.setattr(shelf_module, "SMALL_BYTES", 0)
+    monkeypatch.setattr(cache_module, "SMALL_BYTES", 0)
     with pytest.raises(ConfigError, match=r"\(Too many open files\); valid is a higher limit"):
         get(CountingEncoder(), images, cache)
     assert stored(cache) == before

@@ -16,7 +16,7 @@ import yaml
 from platform.cli.output import epsilon
 from platform.cli.reporting import ScreenObserver, heading, round_line
 from platform.config import dump_config, parse_config
-from platform.config.plain_yaml import read_yaml
+from platform.config.files import read_yaml
 from tests.trunk._runs import ADVERSARIES, NONE, SMALL, Command, Finished, Storage, comparable
 from tests.trunk.test_run import FINAL_KEYS, ROUND_KEYS, SUMMARY_KEYS
 

@@ -23,8 +23,7 @@ from scipy.optimize import minimize_scalar
 
 from platform.cli.client_app import main
 from platform.holder.settings import load_holder
-from platform.parties.enrolment import write_enrolment
-from platform.parties.store_files import STORES
+from platform.parties.identities import STORES, write_enrolment
 from privacy.secure_aggregation import Enrolment, Identity, fingerprint
 from storage import (
     ClientStore,

@@ -7,7 +7,7 @@ from collections import Counter
 import pytest
 
 from platform.config import parse_config
-from platform.rounds.cohort import draw_cohort, simulated_losses
+from platform.rounds.attempts import draw_cohort, simulated_losses
 
 NAMES = tuple(f"client-{i:02d}" for i in range(20))
 

@@ -17,7 +17,6 @@ from platform.experiment.finishing import execute
 from platform.experiment.simulation import Simulation
 from platform.experiment.twins import train_twin
 from platform.parties.client import Client
-from platform.parties.outside_rounds import OutsideRounds
 from platform.privacy_auditing.audit import AuditPlan, audit_run
 from platform.rounds.loop import Federation
 from platform.rounds.observing import SilentObserver
@@ -25,11 +24,9 @@ from platform.rounds.plan import RoundFacts
 from platform.rounds.pool import fixed_pool
 from platform.rounds.runner import RoundRunner
 from platform.rounds.spending import Spending
-from platform.wire.codec import decode_arrays
-from platform.wire.envelopes import peek
-from platform.wire.experts import encode_entry, handle
-from platform.wire.messages import decode_disclosure, encode_disclosure
-from platform.wire.secure_round import SumTerms
+from platform.wire.codec import decode_arrays, peek
+from platform.wire.layout import encode_entry, handle
+from platform.wire.messages import SumTerms, decode_disclosure, encode_disclosure
 from platform.wire.transport import InProcessTransport
 from privacy import ReleaseKey, claimed_epsilon
 from storage import PoolEntry
@@ -352,7 +349,7 @@ def test_a_failed_collection_is_not_tried_again_by_a_resumed_run(
         monkeypatch.context() as patch,
         opened(place.create(*PLAIN, "cohort.retries=0")) as simulation,
     ):
-        crash_at(patch, OutsideRounds, "_part", 2)
+        crash_at(patch, Client, "_part", 2)
         with pytest.raises(Crash):
             execute(lose_in(simulation, COLLECTED, 1), SilentObserver())
     resumed = place.resume(simulation.run_id)
@@ -369,12 +366,12 @@ def test_a_failed_collection_is_not_tried_again_by_a_resumed_run(
         (Client, "_train", 10, True),
         (Federation, "_commit_pool", 3, False),
         (Federation, "_commit", 3, True),
-        pytest.param(*(OutsideRounds, "_claim", 3, False), marks=pytest.mark.slow),
-        (OutsideRounds, "_claim", 3, True),
-        pytest.param(*(OutsideRounds, "_part", 3, False), marks=pytest.mark.slow),
-        pytest.param(*(OutsideRounds, "_examine", 3, False), marks=pytest.mark.slow),
-        pytest.param(*(OutsideRounds, "_examine", 13, True), marks=pytest.mark.slow),
-        (OutsideRounds, "_examine", 18, True),
+        pytest.param(*(Client, "_claim", 3, False), marks=pytest.mark.slow),
+        (Client, "_claim", 3, True),
+        pytest.param(*(Client, "_part", 3, False), marks=pytest.mark.slow),
+        pytest.param(*(Client, "_examine", 3, False), marks=pytest.mark.slow),
+        pytest.param(*(Client, "_examine", 13, True), marks=pytest.mark.slow),
+        (Client, "_examine", 18, True),
     ],
 )
 def test_a_run_that_was_killed_ends_as_if_nothing_had_happened(

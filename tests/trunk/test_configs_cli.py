@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from platform.config import PACKAGED_CONFIGS, load_config, parse_config
-from platform.config.keys import known_keys
+from platform.config.run import known_keys
 from tests.contract._momentum import write_momentum
 from tests.trunk._runs import Command
 

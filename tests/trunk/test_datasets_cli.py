@@ -15,7 +15,7 @@ from PIL import Image
 from platform.cli.datasets import draw_holdings, require_drawable
 from platform.config import parse_config
 from platform.data.catalogue import DataRequest, load_dataset
-from platform.data.holdings import Holding
+from platform.data.loading import Holding
 from platform.errors import ConfigError
 from platform.experiment.paths import with_absolute_paths
 from tests.drawn._users import readable_for_nobody

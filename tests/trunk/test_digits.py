@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from sklearn.datasets import load_digits
 
-from platform.data.digits import digits_dataset
+from platform.data.loaders.embedded import digits_dataset
 
 
 def test_the_split_keeps_every_scan_once_and_every_class_in_proportion():

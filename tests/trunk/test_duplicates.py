@@ -7,9 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from platform.data.dataset import Dataset, Split
-from platform.data.duplicates import require_one_label
-from platform.data.images import ImageFiles
+from platform.data.checking import require_one_label
+from platform.data.dataset import Dataset, ImageFiles, Split
 from platform.errors import DataError
 
 ALL = np.arange(4)

@@ -19,12 +19,12 @@ from platform.contract.driving import RUN, Setting, make_clients, quick_folder
 from platform.errors import ProtocolError
 from platform.parties.client import Client
 from platform.wire import messages
-from platform.wire.envelopes import Envelope
+from platform.wire.codec import Envelope
 from platform.wire.messages import Assignment, Invitation
 from platform.wire.transport import Dropout, answer
 from privacy import UnsupportedEvent, UploadNoise
 from storage import StorageError
-from storage.statements import Statements
+from storage.engine import Statements
 from tests.trunk.test_hostile_assignments import Method
 
 ENVELOPE = Envelope(RUN, 1, 1)

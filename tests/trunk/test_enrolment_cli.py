@@ -10,8 +10,13 @@ from pathlib import Path
 import pytest
 
 from platform.errors import ConfigError, RunStopped
-from platform.parties.enrolment import create_enrolment, key_path, read_enrolment, write_enrolment
-from platform.parties.store_files import client_names
+from platform.parties.identities import (
+    client_names,
+    create_enrolment,
+    key_path,
+    read_enrolment,
+    write_enrolment,
+)
 from privacy.secure_aggregation import Enrolment, Identity, fingerprint, plan
 from tests.trunk._runs import FIXED, NO_POOL, Answer, Command, Finished, Storage
 from tests.trunk.test_cli_errors import require_one_sentence

@@ -20,8 +20,7 @@ import torch
 
 from platform.config import RunConfig, parse_config
 from platform.parties.profile import ClientProfile, Safeguards, noise_of
-from platform.rounds.cohort import draw_cohort
-from platform.rounds.noise import coordinator_noise
+from platform.rounds.attempts import coordinator_noise, draw_cohort
 from privacy import IntegerUploadNoise, UploadNoise, grid_of, protect_upload
 from tests._forking import forked
 from tests.privacy.training._linear import fit, make_examples, mechanism, trainer

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from platform.bootstrap import create_run
 from platform.config import PACKAGED_CONFIGS, RunConfig, Sources, dump_config, load_config
-from platform.config.extending import LONGEST_CHAIN, change, read_whole
 from platform.config.files import packaged_names
+from platform.config.loading import LONGEST_CHAIN, change, read_whole
 from platform.errors import ConfigError
 from platform.rounds.observing import SilentObserver
 from platform.sweeping.grid import SweepRequest, build_grid

@@ -22,7 +22,7 @@ from platform.parties.client import Client
 from platform.parties.profile import ClientProfile
 from platform.protection.extras import Extras
 from platform.wire import messages
-from platform.wire.envelopes import Envelope
+from platform.wire.codec import Envelope
 from platform.wire.layout import build_layout
 from platform.wire.messages import Assignment, Invitation, Relay, Upload
 from privacy import (

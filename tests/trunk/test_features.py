@@ -12,11 +12,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from methods.clip.adapter import load_backbone
+from platform.data import cache as cache_module
 from platform.data import features as features_module
-from platform.data import shelf as shelf_module
 from platform.data.cache import cached_rows
+from platform.data.dataset import ImageFiles
 from platform.data.features import BATCH, FEWEST
-from platform.data.images import ImageFiles
 from platform.data.rows import FittedRows, GatheredRows
 from tests.trunk._encoders import SIDE, CountingEncoder, cache_of, expected, files, get, pictures
 
@@ -47,7 +47,7 @@ def test_the_second_request_encodes_nothing(tmp_path):
 
 def test_nobody_may_write_to_what_all_share(tmp_path, monkeypatch):
     for most in (2**20, 0):
-        monkeypatch.setattr(shelf_module, "MEMORY_BYTES", most)
+        monkeypatch.setattr(cache_module, "MEMORY_BYTES", most)
         # Once where they lie one after another, once where they are gathered.
         for chosen in (range(40), [3, 3, *range(38)]):
             rows = get(CountingEncoder(), pictures(40), cache_of(tmp_path), chosen)
@@ -187,8 +187,8 @@ class WideEncoder(CountingEncoder):
 
 def test_memory_is_bounded_by_a_batch_and_a_segment(tmp_path, monkeypatch):
     """Six hundred images of 0.2 MB, and 28 MiB of tokens, in a third of the latter."""
-    monkeypatch.setattr(shelf_module, "SEGMENT_BYTES", 2**20)
-    monkeypatch.setattr(shelf_module, "MEMORY_BYTES", 2**20)
+    monkeypatch.setattr(cache_module, "SEGMENT_BYTES", 2**20)
+    monkeypatch.setattr(cache_module, "MEMORY_BYTES", 2**20)
     few = files(tmp_path / "images", pictures(40, side=256))
     for number in range(600):
         # Bytes behind a picture's end are no part of it, but of what the file is known by.

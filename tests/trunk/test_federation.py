@@ -16,14 +16,20 @@ from platform.cli.models import read_image
 from platform.config.sections import ModelConfig
 from platform.disk.opening import open_existing
 from platform.errors import ConfigError, Declined, ProtocolError, RunStopped, UnknownRun
-from platform.holder.host import MOST_RUNS, Host
+from platform.holder.serving import MOST_RUNS, Host
 from platform.holder.settings import load_holder
-from platform.parties.enrolment import create_key, write_enrolment
-from platform.wire.codec import decode_arrays
-from platform.wire.enclosing import bare
-from platform.wire.envelopes import Envelope, peek
-from platform.wire.offers import Facts, Offer, decode_acceptance, encode_offer
-from platform.wire.outside_rounds import RollCall, decode_parting, encode_parting, encode_roll_call
+from platform.parties.identities import create_key, write_enrolment
+from platform.wire.codec import Envelope, decode_arrays, peek
+from platform.wire.outside_rounds import (
+    Facts,
+    Offer,
+    decode_acceptance,
+    decode_parting,
+    encode_offer,
+    encode_parting,
+    encode_roll_call,
+)
+from platform.wire.receipt_messages import bare
 from privacy.secure_aggregation import Enrolment
 from tests.trunk._federations import (
     NAMES,
@@ -236,12 +242,12 @@ def test_a_holder_in_many_runs_forgets_none(folder):
     for run_id in runs:
         answer = host.handle(encode_offer(Offer(Envelope(run_id, 0, 0), b"{}", facts)))
         assert decode_acceptance(answer).reasons == ()
-    call = [encode_roll_call(RollCall(Envelope(run_id, 0, 0))) for run_id in runs]
+    call = [encode_roll_call(Envelope(run_id, 0, 0)) for run_id in runs]
     assert made == []
     assert [host.handle(message) for message in call * 2] == call * 2
     assert len(made) > len(runs)
     with pytest.raises(ProtocolError, match="no run that was accepted"):
-        host.handle(encode_roll_call(RollCall(Envelope("another", 0, 0))))
+        host.handle(encode_roll_call(Envelope("another", 0, 0)))
 
 
 def test_nothing_that_arrives_names_a_file_to_read(folder):

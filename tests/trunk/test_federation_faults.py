@@ -13,11 +13,10 @@ import pytest
 
 from platform.disk.opening import open_existing
 from platform.errors import CoordinatorBehind, RunBusy, RunStopped
-from platform.wire.codec import decode_arrays
-from platform.wire.enclosing import bare
-from platform.wire.envelopes import Envelope, peek
+from platform.wire.codec import Envelope, decode_arrays, peek
 from platform.wire.messages import Stage
-from platform.wire.offers import Facts, Offer, decode_acceptance, decode_offer, encode_offer
+from platform.wire.outside_rounds import Facts, Offer, decode_acceptance, decode_offer, encode_offer
+from platform.wire.receipt_messages import bare
 from platform.wire.transport import Dropout, InProcessTransport, answer
 from storage import open_client_store
 from tests.trunk._federations import (

@@ -8,8 +8,8 @@ import pytest
 
 from methods.clip import adapter
 from platform.config.sections import ModelConfig
-from platform.data import encoding
-from platform.data.encoding import frozen_model
+from platform.data import preparing
+from platform.data.preparing import frozen_model
 
 
 @pytest.fixture
@@ -21,10 +21,10 @@ def loads(monkeypatch) -> Iterator[list[str]]:
         found.append(name)
         return object()
 
-    encoding._kept.cache_clear()
+    preparing._kept.cache_clear()
     monkeypatch.setattr(adapter, "load_backbone", load)
     yield found
-    encoding._kept.cache_clear()
+    preparing._kept.cache_clear()
 
 
 def test_runs_of_one_process_share_a_model_whose_name_says_all(loads):

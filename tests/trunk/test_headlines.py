@@ -11,7 +11,7 @@ from sklearn.linear_model import LogisticRegression
 
 from platform.config import parse_config
 from platform.data.catalogue import DataRequest, dataset_info, load_dataset
-from platform.data.headlines import CLASSES, DOMAINS, headlines, headlines_dataset
+from platform.data.loaders.embedded import PAPERS, TOPICS, headlines, headlines_dataset
 from platform.data.loading import load_task_data
 from platform.errors import ConfigError
 from tests.drawn.arrays import write_ag_news
@@ -34,14 +34,14 @@ def test_the_loader_of_ag_news_reads_the_very_same_texts(tmp_path: Path):
         assert ours.texts == theirs.texts
         np.testing.assert_array_equal(ours.labels, theirs.labels)
         np.testing.assert_array_equal(ours.domains, theirs.domains)
-    assert (CLASSES, DOMAINS) == (read.classes, read.domains)
+    assert (TOPICS, PAPERS) == (read.classes, read.domains)
     # Commas and quotes are what the layout has trouble with.
     assert all(any(mark in text for text in data.train.texts or ()) for mark in ',"')
 
 
 def test_it_is_listed_and_sized_like_shapes():
     info = dataset_info("headlines")
-    assert (info.modality, info.classes, info.layout) == ("texts", CLASSES, ())
+    assert (info.modality, info.classes, info.layout) == ("texts", TOPICS, ())
     data = load_task_data(parse_config(TREE))
     assert (data.dataset.train.num_examples, data.dataset.test.num_examples) == (4 * 8, 4 * 6)
     assert [len(client.train) for client in data.clients] == [2 * 8] * 2

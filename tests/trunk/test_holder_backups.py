@@ -16,8 +16,8 @@ import pytest
 import storage
 from platform.cli.client_app import main
 from platform.errors import ConfigError
-from platform.holder import backups
 from platform.holder.settings import load_holder
+from platform.holder.store import back_up_store, may_hold, restore_store
 from tests.storage._kept_versions import CLIENT, kept, unpack
 from tests.trunk._federations import Holders, federation, hold, within
 from tests.trunk._runs import Answer, Command
@@ -117,10 +117,10 @@ def test_a_backup_of_an_older_store_is_migrated_when_it_comes_back(held: Path) -
     settings = load_holder(held / "south" / "client.yaml")
     unpack(kept(CLIENT)[0], settings.store_file)
     before = settings.store_file.read_bytes()
-    assert backups.back_up_store(settings, held / "file", NOW).schema == "0.1.0"
+    assert back_up_store(settings, held / "file", NOW).schema == "0.1.0"
     assert settings.store_file.read_bytes() == before
     shutil.rmtree(settings.storage)
-    backups.restore_store(held / "file", settings, NOW)
+    restore_store(held / "file", settings, NOW)
     store = storage.open_client_store(settings.store_file, read_only=True)
     store.verify_integrity()
     assert len(store.rows("r")) == 4
@@ -132,7 +132,7 @@ def test_a_store_of_a_newer_version_is_not_brought_back(held: Path) -> None:
     with closing(sqlite3.connect(settings.store_file)) as connection:
         connection.execute("PRAGMA user_version=9000")
     with pytest.raises(storage.SchemaMismatch, match=r"has schema 0\.9\.0: it was made by a newer"):
-        backups.back_up_store(settings, held / "file", NOW)
+        back_up_store(settings, held / "file", NOW)
     assert not (held / "file").exists()
 
 
@@ -141,11 +141,11 @@ def test_a_store_of_a_newer_version_is_not_brought_back(held: Path) -> None:
     ["../client.db", "offers/../x.offer", "offers/.x.offer", "offers/x", "key", "offers/a/b.offer"],
 )
 def test_a_member_of_another_name_is_refused(name: str) -> None:
-    assert not backups.may_hold(name)
+    assert not may_hold(name)
 
 
 def test_there_must_be_a_store(held: Path) -> None:
     settings = load_holder(held / "south" / "client.yaml")
     shutil.rmtree(settings.storage)
     with pytest.raises(ConfigError, match="there is no store at"):
-        backups.back_up_store(settings, held / "file", NOW)
+        back_up_store(settings, held / "file", NOW)

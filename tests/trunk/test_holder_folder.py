@@ -15,14 +15,12 @@ import pytest
 from methods import Registry
 from platform.config import parse_config
 from platform.data.cache import cache_folder
-from platform.data.dataset import Dataset, Split
-from platform.data.duplicates import require_one_label
-from platform.data.encoding import cached_encoders, frozen_model, plain_encoders
-from platform.data.held import task_of_one
-from platform.data.holder_folder import FolderReading, recognise
+from platform.data.checking import require_one_label
+from platform.data.dataset import Dataset, ImageFiles, Split
 from platform.data.holder_images import holder_rows, labels_of, load_holding, only_client
-from platform.data.images import ImageFiles
-from platform.data.own_reading import Group
+from platform.data.loading import task_of_one
+from platform.data.own_folders import FolderReading, Group, recognise
+from platform.data.preparing import cached_encoders, frozen_model, plain_encoders
 from platform.errors import DataError
 from platform.experiment.dealing import own_examples
 from platform.experiment.method_building import method_on, task_of

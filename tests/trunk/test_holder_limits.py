@@ -11,7 +11,7 @@ import pytest
 
 from platform.config import MethodConfig, RunConfig, parse_config
 from platform.errors import Declined, PlatformError
-from platform.holder.limits import own_limits, require_within
+from platform.holder.own_limits import own_limits, require_within
 from platform.holder.settings import DataSettings, HolderSettings, OwnLimits
 from privacy import GAUSSIAN, NO_NOISE, UPLOAD_NOISE, BudgetExhausted, Release, RunningLedger
 from tests.trunk._runs import gaussian_epsilon

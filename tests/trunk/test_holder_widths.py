@@ -11,7 +11,7 @@ import yaml
 from rich.cells import cell_len
 
 from platform.cli.client_app import main as client_main
-from platform.parties.enrolment import create_key, write_enrolment
+from platform.parties.identities import create_key, write_enrolment
 from platform.relay.hub import Hub
 from privacy.secure_aggregation import Enrolment
 from tests.trunk._federations import Holders, federation, hold, within

@@ -12,7 +12,6 @@ import yaml
 
 from methods.clip.adapter import load_backbone
 from platform.config import parse_config
-from platform.data import _drawing
 from platform.data.cache import CacheFolder
 from platform.data.catalogue import DataRequest, Draws, dataset_info
 from platform.data.checking import check_folder
@@ -26,7 +25,7 @@ from platform.data.homonyms import (
 )
 from platform.data.loading import TaskData, load_task_data
 from platform.data.shapes import CLASSES as OUTLINES
-from platform.data.shapes import DOMAINS, Part, Stream, shapes_dataset
+from platform.data.shapes import DOMAINS, Part, Stream, draw, shapes_dataset
 from platform.errors import ConfigError
 from tests.trunk._runs import Command
 
@@ -101,7 +100,7 @@ def test_images_show_what_their_names_mean_by_hand(sense: int, by_hand: tuple[st
     """The same pen draws the outlines of the list: one image of each name, one block."""
     key = (int(Stream.FEDERATION), int(Part.TRAIN), DOMAINS.index("clipart"))
     rng = np.random.default_rng(np.random.SeedSequence(4, spawn_key=key))
-    drawn = _drawing.draw(rng, by_hand, "clipart", image_size=32)
+    drawn = draw(rng, by_hand, "clipart", image_size=32)
     made = in_one_sense(sense)
     assert made.labels.tolist() == list(range(20))
     np.testing.assert_array_equal(made.images[np.arange(20)], drawn)

@@ -16,19 +16,22 @@ from pathlib import Path
 import pytest
 
 from platform.errors import ConfigError, CoordinatorBehind, ProtocolError
-from platform.relay.forwarding import relay
 from platform.relay.hub import TELLING, Hub, HubTransport, Told
-from platform.relay.links import HubLink, deliver, lost, status_of
+from platform.relay.links import HubLink, deliver, lost, relay, status_of
 from platform.relay.packets import (
     LARGEST_PACKET,
     Hello,
     Outcome,
     Request,
+    connect,
     decode_outcome,
     decode_packet,
     encode_packet,
+    is_readable,
+    listening,
+    receive,
+    send,
 )
-from platform.relay.streams import connect, is_readable, listening, receive, send
 from platform.wire.transport import Dropout
 from privacy import BudgetExhausted
 from tests.trunk._hubs import relayed, running, served

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from platform.errors import ConfigError, RunStopped
-from platform.wire.envelopes import peek
+from platform.wire.codec import peek
 from platform.wire.transport import Dropout, InProcessTransport
 from tests.trunk._federations import NAMES, OPEN, Holders, federation, go_on, hold
 from tests.trunk._leaving import MASKED, Doing, agrees, audit, doing, ledger, runs_of

@@ -15,24 +15,24 @@ import pytest
 
 from platform.errors import ProtocolError, RoundAborted
 from platform.parties.client import Client
-from platform.parties.session import decode_session
-from platform.protection.limits import Limits
+from platform.parties.client_state import decode_session
+from platform.protection.charging import Limits
 from platform.protection.secure_terms import SecureTerms
-from platform.rounds.journal import MemoryJournal, StageResult
-from platform.rounds.masked_sum import seat_of
+from platform.rounds.exchange import MemoryJournal, StageResult
 from platform.rounds.plan import KeysAhead, RoundOutcome
-from platform.wire.envelopes import peek
+from platform.rounds.runner import seat_of
+from platform.wire.codec import peek
 from platform.wire.messages import (
     Disclosure,
     Invitation,
     Relay,
+    SecureRound,
     decode_disclosure,
     decode_invitation,
     decode_relay,
     encode_invitation,
     encode_relay,
 )
-from platform.wire.secure_round import SecureRound
 from platform.wire.transport import Dropout, InProcessTransport
 from privacy import BudgetExhausted, UploadNoise
 from privacy.secure_aggregation import Advertised, Credentials

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from platform.errors import CoordinatorBehind
-from platform.wire.envelopes import peek
+from platform.wire.codec import peek
 from platform.wire.transport import Dropout, answer
 from tests.trunk._federations import NAMES, Holders, federation, hold
 from tests.trunk._leaving import MASKED, Doing, agrees, doing, ledger

@@ -9,16 +9,14 @@ from typing import Any
 import pytest
 
 from platform.errors import UnknownRun
-from platform.holder.budget import own_account
-from platform.holder.identity import private_key
-from platform.holder.keeping import Keeping
-from platform.holder.settings import load_holder
+from platform.holder.own_limits import own_account
+from platform.holder.settings import load_holder, private_key
+from platform.holder.store import Keeping
 from platform.parties.client import Client
-from platform.parties.enrolment import create_key, write_enrolment
-from platform.wire.enclosing import bare
-from platform.wire.envelopes import Envelope, peek
-from platform.wire.leaving import Left, decode_left, encode_left
-from platform.wire.outside_rounds import RollCall, encode_roll_call
+from platform.parties.identities import create_key, write_enrolment
+from platform.wire.codec import Envelope, peek
+from platform.wire.outside_rounds import Left, decode_left, encode_left, encode_roll_call
+from platform.wire.receipt_messages import bare
 from privacy.secure_aggregation import Enrolment
 from privacy.secure_aggregation.identities import verify_signature
 from storage import SessionRecord, open_client_store
@@ -233,7 +231,7 @@ def test_whoever_has_left_is_not_asked_again_and_answers_nothing_else(folder):
         hold(federation(folder, *MASKED), doing(transport))
     ((run_id, offer),) = kept.items()
     host = holders.handler("north")
-    for message in (offer, encode_roll_call(RollCall(Envelope(run_id, 0, 0)))):
+    for message in (offer, encode_roll_call(Envelope(run_id, 0, 0))):
         assert decode_left(host(message)).client == "north"
     assert not (place / f"{run_id}.offer").exists()
     # Even with its files put back: the coordinator does not ask it.

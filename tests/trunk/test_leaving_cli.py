@@ -9,11 +9,11 @@ import pytest
 
 from platform.cli.app import main as coordinator_main
 from platform.cli.client_app import main as client_main
+from platform.disk.files import only_process_of
 from platform.disk.opening import open_existing
-from platform.disk.run_lock import only_process_of
-from platform.holder.keeping import Keeping
+from platform.holder.store import Keeping
 from platform.relay.hub import Hub
-from platform.rounds.standing import Standing
+from platform.rounds.leaving import Standing
 from tests.trunk._federations import NAMES, Holders, federation, go_on, hold
 from tests.trunk._leaving import MASKED, Doing, agrees, audit, doing, pseudonym_of, runs_of
 from tests.trunk._runs import Command, Crash, command_line

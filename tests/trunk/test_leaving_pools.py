@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from platform.rounds.audit_trail import AuditTrail
-from platform.rounds.departures import GONE, Farewells
-from platform.wire.envelopes import peek
-from platform.wire.experts import handle
+from platform.rounds.leaving import GONE, Farewells
+from platform.wire.codec import peek
+from platform.wire.layout import handle
 from platform.wire.messages import decode_assignment
 from storage import open_client_store
 from tests.trunk._federations import NAMES, Holders, federation, go_on, hold, within

@@ -19,10 +19,10 @@ from typing import Any
 import pytest
 
 from platform.experiment.finishing import execute
-from platform.parties.store_files import client_names
-from platform.rounds.cohort import draw_cohort
+from platform.parties.identities import client_names
+from platform.rounds.attempts import draw_cohort
 from platform.rounds.observing import SilentObserver
-from platform.wire.envelopes import peek
+from platform.wire.codec import peek
 from platform.wire.messages import ROUND_STAGES
 from platform.wire.transport import Dropout, InProcessTransport
 from tests.trunk._runs import (

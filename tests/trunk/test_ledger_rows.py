@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 import storage
 from platform.mechanisms import BUILT_IN
-from platform.protection.ledger_rows import as_releases, as_row
+from platform.protection.charging import as_releases, as_row
 from privacy import (
     CENTRAL_NOISE,
     DISTRIBUTED_NOISE,

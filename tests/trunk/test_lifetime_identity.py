@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from platform.config.federation_rules import HELD
+from platform.config.rules import HELD
 from platform.data.catalogue import dataset_infos
 from platform.experiment.finishing import execute
-from platform.protection.lifetimes import FILELESS, Source
+from platform.protection.charging import FILELESS, Source
 from platform.rounds.loop import Federation
 from platform.rounds.observing import SilentObserver
 from tests.drawn._pictures import write_picture

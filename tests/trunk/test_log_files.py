@@ -22,7 +22,7 @@ from platform.disk.log_files import (
     known_key,
     log_signer,
 )
-from platform.disk.transactions import transaction
+from platform.disk.opening import transaction
 from platform.errors import ConfigError
 from privacy import Authentication
 from privacy.transparency import (

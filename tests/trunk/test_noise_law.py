@@ -22,7 +22,7 @@ from platform.disk.opening import open_existing
 from platform.errors import ConfigError
 from platform.mechanisms import BUILT_IN, Mechanism, Settings
 from platform.privacy_auditing.audit import AuditPlan, audit_run
-from platform.protection.ledger_rows import as_releases, as_row
+from platform.protection.charging import as_releases, as_row
 from platform.rounds.observing import SilentObserver
 from privacy import (
     GAUSSIAN,

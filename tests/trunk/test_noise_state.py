@@ -18,7 +18,7 @@ from platform.mechanisms import BUILT_IN
 from platform.parties.client import Client
 from platform.rounds.loop import Federation
 from platform.rounds.observing import SilentObserver
-from platform.rounds.progress import decode_state
+from platform.rounds.run import decode_state
 from platform.wire.codec import decode_arrays
 from platform.wire.transport import InProcessTransport
 from privacy import Quantiser, SeededNoise, UnknownMechanism, protect_upload

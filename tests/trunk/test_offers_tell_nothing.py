@@ -26,8 +26,7 @@ from platform.config import parse_config
 from platform.errors import ConfigError
 from platform.holder.settings import HolderSettings, load_holder
 from platform.privacy_auditing.offers import audit_offers, hostile_offers
-from platform.wire.codec import decode_frame
-from platform.wire.envelopes import Envelope
+from platform.wire.codec import Envelope, decode_frame
 from platform.wire.messages import (
     Assignment,
     Invitation,
@@ -36,8 +35,14 @@ from platform.wire.messages import (
     encode_invitation,
     encode_relay,
 )
-from platform.wire.offers import Offer, decode_acceptance, encode_offer
-from platform.wire.outside_rounds import Parting, RollCall, encode_parting, encode_roll_call
+from platform.wire.outside_rounds import (
+    Offer,
+    Parting,
+    decode_acceptance,
+    encode_offer,
+    encode_parting,
+    encode_roll_call,
+)
 from storage import LedgerRow, open_client_store
 from tests.drawn._pictures import write_picture
 from tests.trunk._federations import BASE, OPEN, SHAPES
@@ -223,7 +228,7 @@ class Coordinator:
         return cls(offer, broadcast, terms.protection.clipping_norm)
 
     def joins(self, handle: Handler) -> list[bytes]:
-        call = encode_roll_call(RollCall(Envelope("asked", 0, 0)))
+        call = encode_roll_call(Envelope("asked", 0, 0))
         return [handle(encode_offer(self.offer)), handle(call)]
 
     def round(self, handle: Handler, number: int) -> list[bytes]:

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from platform.agreement.forecasts import rounds_to_come
+from platform.agreement.attempts import rounds_to_come
 from platform.agreement.reading import Agreed, read_records
 from platform.bootstrap import plan_run
 from platform.errors import ConfigError, RunStopped
@@ -21,7 +21,7 @@ from platform.rounds.loop import Federation
 from platform.rounds.observing import SilentObserver
 from platform.rounds.spending import Spending
 from platform.wire.codec import decode_arrays
-from platform.wire.experts import handle
+from platform.wire.layout import handle
 from privacy.training import LocalTrainer
 from tests.trunk._runs import (
     FIXED,

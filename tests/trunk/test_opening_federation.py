@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from platform.wire.envelopes import peek
+from platform.wire.codec import peek
 from platform.wire.messages import decode_assignment
 from tests.trunk._federations import NAMES, Holders, federation, hold
 from tests.trunk._leaving import NOISED, Doing, agrees, audit, doing, leave, survivors

@@ -10,7 +10,7 @@ import pytest
 from platform.errors import ConfigError
 from platform.protection.secure_terms import secure_terms
 from platform.relay.hub import Hub
-from platform.wire.envelopes import peek
+from platform.wire.codec import peek
 from platform.wire.transport import Dropout
 from tests.trunk._federations import Holders, federation, hold, over_sockets
 from tests.trunk._hubs import relayed, served

@@ -161,7 +161,7 @@ def test_merged_texts_stay_with_their_labels(storage: Storage):
 
 def test_ag_news_trains_like_what_is_generated(storage: Storage, on_texts: Finished):
     """The very same texts out of files give the very same run."""
-    from platform.data.headlines import headlines
+    from platform.data.loaders.embedded import headlines
 
     parts = headlines(3, 20, 10)
     pairs = [[(one.title, one.description) for one in part] for part in parts]

@@ -7,9 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from platform.data.balanced import Portion
-from platform.data.dirichlet import DirichletShares
 from platform.data.partition import PartitionPlan, class_map, partition
+from platform.data.shares import DirichletShares, Portion
 from platform.errors import ConfigError
 
 

@@ -14,13 +14,21 @@ import pytest
 from matplotlib.colors import to_rgb
 
 from platform.cli.datasets import HoldingsPicture
-from platform.data.holdings import Holding
-from platform.pictures.bars import Bar, BarPicture, Series
-from platform.pictures.canvas import Picture, encoded
-from platform.pictures.cells import CellPicture
-from platform.pictures.dots import DotPicture
-from platform.pictures.lines import Line, LinePicture, Panel, Scale, percent, point
-from platform.pictures.style import COLOURS, drawable, look, width_of, wrapped
+from platform.data.loading import Holding
+from platform.pictures.canvas import COLOURS, Picture, drawable, encoded, look, width_of, wrapped
+from platform.pictures.charts import (
+    Bar,
+    BarPicture,
+    CellPicture,
+    DotPicture,
+    Line,
+    LinePicture,
+    Panel,
+    Scale,
+    Series,
+    percent,
+    point,
+)
 from tests.trunk._pictures import drawn
 
 NAMES = {

@@ -12,7 +12,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from platform.config import RunConfig, dump_config, load_config, parse_config
-from platform.config.plain_yaml import DEEPEST, dump_yaml, read_yaml
+from platform.config.files import DEEPEST, dump_yaml, read_yaml
 from platform.errors import ConfigError
 
 MINIMAL = {"name": "m", "method": {"name": "coop"}, "training": {"local_steps": 1}}

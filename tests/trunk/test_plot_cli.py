@@ -11,8 +11,7 @@ import pytest
 
 from platform.config import RunConfig
 from platform.experiment.finishing import execute as run_through
-from platform.pictures.bars import BarPicture
-from platform.pictures.lines import LinePicture
+from platform.pictures.charts import BarPicture, LinePicture
 from platform.results.numbers import Axes, RunNumbers
 from platform.results.reading import numbers_of, read_runs
 from platform.results.run_pictures import run_pictures

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from methods import PoolPolicy, TensorSpec
-from platform.protection.pool_rules import PoolRules, default_minimum
+from platform.protection.building import PoolRules, default_minimum
 from platform.rounds.pool import ResidentPool
-from platform.wire.experts import encode_entry, handle
+from platform.wire.layout import encode_entry, handle
 from storage import PoolEntry
 
 SPEC = {"context": TensorSpec((2,))}

@@ -6,7 +6,7 @@ import pytest
 
 from platform.experiment.finishing import execute
 from platform.rounds.observing import SilentObserver
-from platform.wire.experts import handle
+from platform.wire.layout import handle
 from tests._linking import SIGNIFICANCE, Watcher, chance
 from tests.trunk._runs import FIXED, OS, Finished, opened
 

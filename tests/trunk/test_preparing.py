@@ -10,9 +10,15 @@ import pytest
 from methods import Arrays
 from methods.clip.adapter import load_backbone
 from platform.config import parse_config
-from platform.data.encoding import cached_encoders, plain_encoders
 from platform.data.loading import load_task_data
-from platform.data.preparing import CHUNK, Encoders, prepared_arrays, prepared_batch
+from platform.data.preparing import (
+    CHUNK,
+    Encoders,
+    cached_encoders,
+    plain_encoders,
+    prepared_arrays,
+    prepared_batch,
+)
 from platform.errors import ConfigError
 from platform.experiment.dealing import deal_examples
 from tests.trunk._encoders import cache_of, files

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 import platform.bootstrap.joining
-import platform.data.dealing
 import platform.data.loading
 import platform.experiment.dealing
 from platform.bootstrap import Surroundings, plan_run
@@ -50,7 +49,7 @@ def test_shots_that_depend_on_how_many_images_others_have_are_refuted(
         rng = np.random.default_rng(len(train.labels))
         return np.sort(rng.choice(own, min(shots, len(own)), replace=False))
 
-    monkeypatch.setattr(platform.data.dealing, "_few_shots", drawn)
+    monkeypatch.setattr(platform.data.loading, "_few_shots", drawn)
     reasons = audit(storage, *NOISE, *NO_POOL).reasons
     assert "thrice the images: another client has other records" in reasons
     assert "thrice the images: another client sends other numbers" in reasons

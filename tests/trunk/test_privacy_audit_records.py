@@ -12,7 +12,7 @@ from types import MappingProxyType
 import pytest
 
 import platform.parties.profile
-import platform.parties.record_level
+import platform.parties.totality
 import platform.protection.uploads
 from methods import LocalResult, ParameterGroup
 from methods.pfedmoap import PFedMoAP
@@ -23,7 +23,7 @@ from platform.privacy_auditing.outcome import ChannelAudit
 from platform.rounds.observing import SilentObserver
 from privacy import SensitivityViolation, reserved
 from privacy.training import LocalTrainer, TrainingPlan
-from privacy.training.noisy_optimizer import NoisyOptimizer
+from privacy.training.opacus_adapters import NoisyOptimizer
 from tests.trunk._audits import DP_SGD, reasons, repeat_noise
 
 PROMPT_FL = ("method.name=promptfl", "method.context_tokens=1")
@@ -128,8 +128,8 @@ def test_personal_part_not_privatised_is_refused_by_the_joint_rule(plans, monkey
 def test_personal_part_not_privatised_under_dp_sgd_is_refuted(plans, monkeypatch):
     """The same with the rule switched off: the audit does not rely on it."""
     monkeypatch.setattr(PFedMoAP, "client_update", raw_gate)
-    monkeypatch.setattr(platform.parties.record_level, "seal", lambda examples: examples)
-    monkeypatch.setattr(platform.parties.record_level, "require_released", lambda *_, **__: None)
+    monkeypatch.setattr(platform.parties.totality, "seal", lambda examples: examples)
+    monkeypatch.setattr(platform.parties.totality, "require_released", lambda *_, **__: None)
     audit = audited(plans["gated"], 70)
     assert not audit.result.passed
     found = reasons(audit)
@@ -148,8 +148,8 @@ def test_pool_entry_un_noised_under_dp_sgd_is_refuted(plans, monkeypatch):
         return LocalResult({CONTEXT: context - start}, {CONTEXT: entry}, view.personal)
 
     monkeypatch.setattr(PFedMoAP, "client_update", bare_entry)
-    monkeypatch.setattr(platform.parties.record_level, "seal", lambda examples: examples)
-    monkeypatch.setattr(platform.parties.record_level, "require_released", lambda *_, **__: None)
+    monkeypatch.setattr(platform.parties.totality, "seal", lambda examples: examples)
+    monkeypatch.setattr(platform.parties.totality, "require_released", lambda *_, **__: None)
     audit = audited(plans["gated"], 70)
     assert "'pool entry'" in reasons(audit)
 

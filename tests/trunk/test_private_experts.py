@@ -23,14 +23,12 @@ from platform.errors import ConfigError, ProtocolError
 from platform.experiment.finishing import execute
 from platform.experiment.twins import train_twin
 from platform.parties import totality
-from platform.parties.client import Client
+from platform.parties.client import KINDS, Client
 from platform.parties.expectations import expectations_of, require_broadcast
-from platform.parties.outside_rounds import KINDS
 from platform.parties.profile import as_sent
 from platform.privacy_auditing.audit import AuditPlan, audit_failing, audit_run
 from platform.rounds.observing import SilentObserver
-from platform.wire.codec import decode_arrays
-from platform.wire.envelopes import peek
+from platform.wire.codec import decode_arrays, peek
 from tests.trunk._audits import NOISE
 from tests.trunk._runs import (
     ADAPTIVE,

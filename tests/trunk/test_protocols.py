@@ -13,8 +13,8 @@ import yaml
 
 from methods import Arrays, MethodError
 from methods.clip.adapter import Backbone
-from methods.clip.captions import Captions
 from methods.errors import BackboneError
+from methods.prompts.prompt import Captions
 from methods.zero_shot import ZeroShot
 from platform.bootstrap import Surroundings, create_run
 from platform.data.loading import load_task_data
@@ -23,7 +23,7 @@ from platform.errors import ConfigError
 from platform.experiment.evaluation import harmonic_mean
 from platform.experiment.finishing import execute
 from platform.rounds.observing import SilentObserver
-from platform.rounds.progress import Progress
+from platform.rounds.run import Progress
 from tests.trunk._runs import NO_POOL, NONE, SMALL, Command, Finished, Storage, opened
 from tests.trunk.conftest import MakeStorage
 

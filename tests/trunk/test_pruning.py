@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from platform.disk.files import only_process_of
 from platform.disk.opening import open_existing
-from platform.disk.run_lock import only_process_of
 from platform.experiment import pruning
 from tests.drawn._pictures import write_picture
 from tests.trunk._dying import Plan, die

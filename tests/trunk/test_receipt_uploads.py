@@ -16,16 +16,15 @@ from platform.errors import ProtocolError
 from platform.experiment.finishing import execute
 from platform.experiment.simulation import Simulation
 from platform.parties.client import Client
-from platform.parties.receipt_files import read_receipts, verified, write_receipts
-from platform.parties.receipts import ReceiptRefused
-from platform.parties.session import Session, decode_session, encode_session
+from platform.parties.client_state import Session, decode_session, encode_session
+from platform.parties.receipt_checks import ReceiptRefused, read_receipts, verified, write_receipts
 from platform.rounds.observing import SilentObserver
-from platform.wire.envelopes import Envelope, peek
-from platform.wire.first_receipts import decode_kept
-from platform.wire.receipts import (
+from platform.wire.codec import Envelope, peek
+from platform.wire.receipt_messages import (
     ADVERSARIES,
     MOST_SENT,
     UploadDigest,
+    decode_kept,
     decode_receipt,
     encode_uploads,
     sign_receipts,
@@ -332,7 +331,7 @@ def test_no_change_of_a_first_receipt_passes() -> None:
 
 @pytest.mark.parametrize("data", [b"x", encode_uploads([SENT])[:-1]])
 def test_uploads_that_do_not_parse_are_refused(tmp_path: Path, data: bytes) -> None:
-    from platform.wire.receipts import decode_uploads
+    from platform.wire.receipt_messages import decode_uploads
 
     with pytest.raises(ProtocolError, match="uploads"):
         decode_uploads(data)

@@ -18,14 +18,25 @@ from platform.errors import CoordinatorBehind, ProtocolError, RunStopped
 from platform.experiment.finishing import execute
 from platform.experiment.simulation import Simulation
 from platform.parties.client import Client
-from platform.parties.receipt_files import forks, read_receipts, verified, write_receipts
-from platform.parties.receipts import ReceiptRefused
+from platform.parties.receipt_checks import (
+    ReceiptRefused,
+    forks,
+    read_receipts,
+    verified,
+    write_receipts,
+)
 from platform.rounds.observing import SilentObserver
 from platform.rounds.receipts import Courier, witnessed_sizes
-from platform.wire.enclosing import enclose, is_enclosed, unclose
-from platform.wire.envelopes import Envelope
+from platform.wire.codec import Envelope
 from platform.wire.outside_rounds import Parting, encode_parting
-from platform.wire.receipts import ADVERSARIES, ReceiptLeaf, decode_receipt
+from platform.wire.receipt_messages import (
+    ADVERSARIES,
+    ReceiptLeaf,
+    decode_receipt,
+    enclose,
+    is_enclosed,
+    unclose,
+)
 from platform.wire.transport import ClientId, Dropout, Transport
 from privacy.transparency import (
     Checkpoint,

@@ -11,12 +11,11 @@ import pytest
 
 from platform.contract.driving import quick_folder
 from platform.errors import ProtocolError, RoundAborted
-from platform.parties.store_files import client_names
+from platform.parties.identities import client_names
 from platform.rounds.attempts import Attempts
 from platform.rounds.observing import SilentObserver
 from platform.rounds.spending import Spending
-from platform.wire.messages import decode_invitation, encode_invitation
-from platform.wire.secure_round import SecureRound
+from platform.wire.messages import SecureRound, decode_invitation, encode_invitation
 from tests._plans import changed
 from tests.trunk._runs import opened
 from tests.trunk._seams import overrides, seam_storage

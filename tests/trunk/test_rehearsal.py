@@ -25,7 +25,7 @@ from platform.experiment.rehearsal import (
 )
 from platform.parties.profile import batches_of
 from platform.rounds.observing import SilentObserver
-from platform.wire.envelopes import Envelope
+from platform.wire.codec import Envelope
 from platform.wire.messages import Upload, encode_upload
 from platform.wire.transport import Dropout
 from tests.drawn.domains import draw_folders

@@ -14,12 +14,11 @@ from hypothesis import strategies as st
 
 from methods import PoolPolicy, TensorSpec
 from platform.experiment.finishing import execute
-from platform.protection.pool_rules import PoolRules
+from platform.protection.building import PoolRules
 from platform.rounds import attempts
-from platform.rounds.neighbours import Neighbours, Search
 from platform.rounds.observing import SilentObserver
-from platform.rounds.pool import ResidentPool
-from platform.wire.experts import encode_entry
+from platform.rounds.pool import Neighbours, ResidentPool, Search
+from platform.wire.layout import encode_entry
 from storage import DatabaseDamaged, PoolEntry
 from tests.trunk._runs import opened, over
 

@@ -26,17 +26,17 @@ from platform.errors import (
     CoordinatorBehind,
     ProtocolError,
 )
-from platform.holder.backups import back_up_store, own_store, restore_store
-from platform.holder.budget import own_account
 from platform.holder.checking import check_holder
+from platform.holder.own_limits import own_account
 from platform.holder.settings import HolderSettings, load_holder
-from platform.parties.catching_up import catch_up
+from platform.holder.store import back_up_store, own_store, restore_store
+from platform.parties.own_ledger import catch_up
 from platform.rounds.audit_trail import AuditTrail
-from platform.rounds.charges import charges_of
+from platform.rounds.spending import charges_of
 from platform.wire.charges import Charges, RunCharges, decode_charges, encode_charges
-from platform.wire.envelopes import Envelope
+from platform.wire.codec import Envelope
 from platform.wire.messages import Invitation, encode_invitation
-from platform.wire.outside_rounds import RollCall, decode_introduction, encode_roll_call
+from platform.wire.outside_rounds import decode_introduction, encode_roll_call
 from storage import ClientStore
 from tests.trunk._federations import Holders, federation, go_on, hold, within
 from tests.trunk._runs import Crash, crash_at
@@ -202,7 +202,7 @@ def test_open_attempts_of_a_backup_are_over(lost: Lost) -> None:
 
 
 def test_it_still_says_who_it_is(lost: Lost) -> None:
-    call = encode_roll_call(RollCall(Envelope(lost.run_id, 0, 0)))
+    call = encode_roll_call(Envelope(lost.run_id, 0, 0))
     said = decode_introduction(lost.holders.handler(LOST)(call))
     assert said.pseudonym == lost.store.identity.pseudonym
     assert said.newest == (1, 1)

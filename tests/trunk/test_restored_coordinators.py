@@ -13,8 +13,8 @@ from platform.agreement import backups
 from platform.cli.auditing import audited
 from platform.disk.log_files import key_file
 from platform.errors import CoordinatorBehind
-from platform.holder.backups import own_store
 from platform.holder.settings import load_holder
+from platform.holder.store import own_store
 from platform.rounds.audit_trail import AuditTrail
 from storage import LedgerRow
 from tests.trunk._federations import NAMES, Holders, federation, go_on, hold, within

@@ -12,12 +12,12 @@ import pytest
 from platform.errors import RunStopped
 from platform.experiment.finishing import execute
 from platform.experiment.simulation import Simulation
+from platform.rounds.attempts import draw_cohort
 from platform.rounds.audit_trail import AuditTrail
-from platform.rounds.cohort import draw_cohort
 from platform.rounds.observing import SilentObserver
 from platform.rounds.runner import RoundRunner
 from platform.rounds.spending import Spending
-from platform.wire.envelopes import peek
+from platform.wire.codec import peek
 from platform.wire.messages import Stage, decode_answer
 from platform.wire.transport import ClientId, Dropout, InProcessTransport
 from tests.trunk._runs import (

@@ -11,8 +11,7 @@ import pytest
 
 from platform.errors import ClientsSilent, RunStopped
 from platform.rounds.roll import call_roll
-from platform.wire.codec import Frame, encode_frame
-from platform.wire.envelopes import envelope_fields, peek
+from platform.wire.codec import Frame, encode_frame, envelope_fields, peek
 from platform.wire.messages import Stage
 from platform.wire.transport import ClientId
 from privacy.secure_aggregation import Enrolment, Identity

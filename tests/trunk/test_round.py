@@ -24,10 +24,8 @@ from platform.errors import PlatformError, ProtocolError, RoundAborted
 from platform.parties.client import Client
 from platform.rounds.plan import RoundOutcome
 from platform.wire import messages
-from platform.wire.codec import decode_frame, encode_frame
-from platform.wire.envelopes import Envelope
-from platform.wire.messages import Invitation
-from platform.wire.secure_round import SecureRound
+from platform.wire.codec import Envelope, decode_frame, encode_frame
+from platform.wire.messages import Invitation, SecureRound
 from platform.wire.transport import Dropout, InProcessTransport
 from privacy import PrivacyError, UploadNoise
 from tests._plans import seat_from

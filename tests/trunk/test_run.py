@@ -16,8 +16,8 @@ from methods import ClientView, Examples, Registry
 from platform.config import parse_config
 from platform.experiment.evaluation import Measured, over_clients
 from platform.experiment.finishing import execute
-from platform.parties.store_files import client_names
-from platform.rounds.cohort import draw_cohort
+from platform.parties.identities import client_names
+from platform.rounds.attempts import draw_cohort
 from platform.rounds.observing import SilentObserver
 from tests.trunk._runs import (
     ADVERSARIES,

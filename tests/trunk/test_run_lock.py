@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from platform.disk.run_lock import only_process_of
+from platform.disk.files import only_process_of
 from platform.errors import RunBusy
 from platform.sweeping.grid import SweepRequest, build_grid
 from platform.sweeping.worker import run_cell

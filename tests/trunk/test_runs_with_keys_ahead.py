@@ -17,11 +17,11 @@ from platform.errors import CoordinatorBehind
 from platform.experiment.finishing import execute
 from platform.experiment.simulation import Simulation
 from platform.rounds.attempts import Attempts
-from platform.rounds.journal import AHEAD, DatabaseJournal, decode_keys
+from platform.rounds.exchange import AHEAD, DatabaseJournal, decode_keys
 from platform.rounds.loop import Federation
 from platform.rounds.observing import SilentObserver
 from platform.rounds.spending import Spending
-from platform.wire.envelopes import peek
+from platform.wire.codec import peek
 from platform.wire.messages import ROUND_STAGES, decode_disclosure, decode_relay
 from platform.wire.transport import InProcessTransport
 from tests.trunk._runs import Crash, Finished, Storage, crash_at, opened, over

@@ -11,12 +11,12 @@ import yaml
 from platform.bootstrap import create_run
 from platform.config import RunConfig, parse_config
 from platform.contract.plans import a_plan
-from platform.disk.run_lock import only_process_of
+from platform.disk.files import only_process_of
 from platform.errors import ConfigError, ProtocolError, RunBusy
 from platform.experiment.finishing import execute
-from platform.parties.store_files import client_names
+from platform.parties.identities import client_names
 from platform.rounds.observing import SilentObserver
-from platform.wire.secure_round import SumTerms
+from platform.wire.messages import SumTerms
 from storage import open_client_stores
 from tests.trunk._runs import (
     GATHERING,

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from platform.experiment.finishing import execute
-from platform.rounds.cohort import draw_cohort
+from platform.rounds.attempts import draw_cohort
 from platform.rounds.observing import SilentObserver
 from platform.wire.transport import InProcessTransport
 from privacy import DP_SGD, GAUSSIAN, Release, epsilon

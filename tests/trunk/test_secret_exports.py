@@ -24,7 +24,7 @@ import pytest
 from sqlalchemy import Connection
 
 from platform.bootstrap import Surroundings
-from platform.disk.digests import bytes_digest, document_digest, rows_digest
+from platform.disk.log_files import bytes_digest, document_digest, rows_digest
 from storage import open_database
 from tests.trunk._pages import OWN, page_of
 from tests.trunk._runs import Command, Finished, Storage, gaussian_epsilon

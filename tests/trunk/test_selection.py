@@ -18,15 +18,14 @@ from platform.errors import ConfigError, ProtocolError
 from platform.experiment.evaluation import examine, over_clients
 from platform.experiment.finishing import execute
 from platform.experiment.selection import best_on_validation, evaluation_document
-from platform.parties.client import Client
-from platform.parties.outside_rounds import KINDS
+from platform.parties.client import KINDS, Client
 from platform.parties.scoring import VALIDATION as HELD
 from platform.parties.scoring import EvaluationSet, accuracy
 from platform.protection.extras import FLAG, VALIDATION, Extras
 from platform.protection.sums import SumProtection
 from platform.protection.uploads import Protection
 from platform.rounds.observing import SilentObserver
-from platform.wire.envelopes import peek
+from platform.wire.codec import peek
 from platform.wire.layout import Totals, UploadLayout, build_layout
 from privacy import (
     AdaptiveClipping,

@@ -14,8 +14,9 @@ from methods import ClientView
 from platform.errors import ProtocolError, RunStopped
 from platform.experiment.finishing import execute
 from platform.experiment.twins import train_twin
-from platform.parties.profile import first_state, noise_of, train
-from platform.protection.lifetimes import rows_that_count
+from platform.parties.profile import first_state, noise_of
+from platform.parties.totality import train
+from platform.protection.charging import rows_that_count
 from platform.rounds import spending
 from platform.rounds.loop import Federation
 from platform.rounds.observing import SilentObserver

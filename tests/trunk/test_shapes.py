@@ -10,8 +10,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from platform.data._geometry import OUTLINES, signed_distance, smooth_noise
-from platform.data.shapes import CLASSES, DOMAINS, Stream, shapes_dataset
+from platform.data.shapes import (
+    CLASSES,
+    DOMAINS,
+    OUTLINES,
+    Stream,
+    shapes_dataset,
+    signed_distance,
+    smooth_noise,
+)
 
 
 def digests(images):

@@ -11,13 +11,14 @@ from hypothesis import strategies as st
 
 from platform.config import parse_config
 from platform.data import loading
-from platform.data.dataset import Dataset, Split
-from platform.data.dirichlet import DRAWS, DirichletShares, dirichlet_counts
-from platform.data.images import ImageFiles
+from platform.data.dataset import Dataset, ImageFiles, Split
 from platform.data.loading import TaskData, load_task_data
 from platform.data.partition import PartitionPlan, merged_partition
-from platform.data.shared_ratio import (
+from platform.data.shares import (
+    DRAWS,
+    DirichletShares,
     SharedRatio,
+    dirichlet_counts,
     least_images,
     shared_ratio_counts,
     split_own,

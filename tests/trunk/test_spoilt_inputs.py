@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from platform.agreement.files import read_summary
+from platform.agreement.statements import read_summary
 from platform.errors import ConfigError
 from platform.experiment.second_phase import require_same_classes
 from tests.trunk._runs import Command, Finished

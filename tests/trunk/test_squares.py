@@ -13,11 +13,15 @@ from methods import Arrays
 from methods.clip.adapter import load_backbone
 from platform.config import parse_config
 from platform.data.cache import cached_rows
-from platform.data.encoding import cached_encoders, plain_encoders
-from platform.data.images import ImageFiles
+from platform.data.dataset import ImageFiles
 from platform.data.loading import load_task_data
-from platform.data.preparing import prepared_arrays, prepared_batch
-from platform.data.squares import Squares
+from platform.data.preparing import (
+    Squares,
+    cached_encoders,
+    plain_encoders,
+    prepared_arrays,
+    prepared_batch,
+)
 from platform.errors import ConfigError
 from platform.experiment.dealing import deal_examples
 from tests.trunk._encoders import cache_of, files, pictures

@@ -8,11 +8,8 @@ from typing import Any
 
 import pytest
 
-from platform.pictures.bars import BarPicture
 from platform.pictures.canvas import Picture
-from platform.pictures.cells import CellPicture
-from platform.pictures.dots import DotPicture
-from platform.pictures.lines import LinePicture
+from platform.pictures.charts import BarPicture, CellPicture, DotPicture, LinePicture
 from platform.results.comparisons import file_names, line_names, sweep_pictures
 from platform.results.numbers import Label, RunNumbers
 from platform.results.run_pictures import files_of, write_pictures

@@ -23,10 +23,9 @@ from platform.disk.opening import open_existing
 from platform.errors import ConfigError, RecordsDisagree
 from platform.experiment.finishing import execute
 from platform.mechanisms import BUILT_IN, Mechanism, Mechanisms, Settings, Steps, Sums
-from platform.parties.own_spending import OwnSpending
+from platform.parties.own_ledger import OwnSpending
 from platform.privacy_auditing.audit import AuditPlan, audit_failing, audit_run
-from platform.protection.ledger_rows import as_releases
-from platform.protection.limits import Limits
+from platform.protection.charging import Limits, as_releases
 from platform.rounds.observing import SilentObserver
 from privacy import (
     BudgetExhausted,

@@ -12,10 +12,9 @@ from platform.contract.driving import quick_folder
 from platform.mechanisms import BUILT_IN
 from platform.parties.client import Client
 from platform.parties.profile import RunNames
-from platform.protection.ledger_rows import as_releases
-from platform.protection.limits import Limits
+from platform.protection.charging import Limits, as_releases
 from platform.wire import messages
-from platform.wire.envelopes import Envelope
+from platform.wire.codec import Envelope
 from platform.wire.messages import Invitation
 from privacy import BudgetExhausted, RunningLedger
 from tests.trunk.test_hostile_assignments import Method as AnyMethod

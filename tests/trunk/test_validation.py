@@ -10,8 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from platform.data.dataset import Split
-from platform.data.partition import ClientIndices
-from platform.data.validation import carve, places
+from platform.data.partition import ClientIndices, carve, places
 
 TESTS = np.array([3, 5])
 NOTHING = np.zeros(0, np.int64)

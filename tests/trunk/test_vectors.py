@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from methods import TensorSpec, UpdateSpecMismatch
-from platform.wire.vectors import flatten, require_spec, tensor_at, unflatten, vector_length
+from platform.wire.layout import flatten, require_spec, tensor_at, unflatten, vector_length
 
 SPEC = {"b": TensorSpec((2, 2)), "a": TensorSpec((3,)), "c": TensorSpec(())}
 ARRAYS = {

@@ -17,8 +17,7 @@ import pytest
 
 import storage
 from platform.disk.log_files import heads_file, keep_head, kept_heads, known_key, log_signer
-from platform.parties.receipt_files import forks, verified
-from platform.parties.receipts import ReceiptRefused
+from platform.parties.receipt_checks import ReceiptRefused, forks, verified
 from privacy import Authentication
 from privacy.transparency import (
     Checkpoint,

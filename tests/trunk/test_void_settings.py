@@ -11,7 +11,7 @@ from methods import Registry
 from platform.bootstrap import plan_run
 from platform.config import load_config
 from platform.config.files import PACKAGED_CONFIGS
-from platform.config.void_rules import void_settings
+from platform.config.rules import void_settings
 from platform.errors import ConfigError
 from platform.experiment.method_building import validate_options
 from platform.experiment.void_options import void_options

@@ -30,12 +30,12 @@ from platform.cli.schemas import (
 )
 from platform.cli.schemas.runs import EPSILON_SO_FAR
 from platform.config import RunConfig
-from platform.config.keys import Key
+from platform.config.run import Key
 from platform.data.catalogue import DatasetInfo
 from platform.errors import ConfigError, listed
-from platform.holder.budget import Spending
 from platform.holder.checking import Check
-from platform.holder.leaving import Leaving
+from platform.holder.own_limits import Spending
+from platform.holder.store import Leaving
 from platform.relay.packets import ClientStatus
 from platform.rounds.documents import ADVERSARIES
 

@@ -20,6 +20,7 @@ from platform.data.catalogue import DataRequest, DatasetInfo
 from platform.data.dataset import Dataset, Split
 from platform.data.loaders._files import (
     LONGEST_NAME,
+    MOST_CLASSES,
     image_split,
     is_there,
     read_text,
@@ -27,7 +28,6 @@ from platform.data.loaders._files import (
     require_listed_path,
     require_present,
 )
-from platform.data.loaders._raw_files import MOST_CLASSES
 from platform.errors import DataError
 
 DOMAINS: Final = ("photo",)

@@ -1,27 +1,274 @@
-"""`shapes`, `homonyms`, `digits` and `headlines`: no files, they come with the program."""
+"""The data sets without files: `shapes`, `homonyms`, `digits`, `headlines` and `held_by_clients`.
+
+`digits` holds the 1,797 scans of handwritten digits, 8x8 pixels, that scikit-learn ships (UCI
+Machine Learning Repository, "Optical Recognition of Handwritten Digits", test part), enlarged to
+the size that the tiny CLIP takes. They are real data on a machine without a network, and much
+harder than `shapes` for a model that never saw a digit.
+
+`headlines` holds short news texts of four topics, made from a seed. It stands in for AG News
+(Zhang, Zhao and LeCun, 2015) where there are no files: the same four topics, and of each example a
+title and a description, which the text joins with a space. All topics share the templates of the
+sentences and differ in the nouns: most nouns belong to the topic, some to another topic, some to
+no topic. A classifier that counts words is therefore good and not perfect. Training texts, test
+texts and topics each have their own stream of random numbers: more texts of one never change those
+of another, and the first texts of many equal those of few.
+
+`held_by_clients` is what each client of a federation has in its own folder. Only the client reads
+it; the coordinator knows the public list of classes.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Final
 
 import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
 
+from platform.config.rules import HELD
 from platform.data.catalogue import DataRequest, DatasetInfo
-from platform.data.dataset import Dataset
-from platform.data.digits import CLASSES as DIGITS
-from platform.data.digits import DOMAINS as SCANS
-from platform.data.digits import digits_dataset
-from platform.data.headlines import CLASSES as TOPICS
-from platform.data.headlines import DOMAINS as PAPERS
-from platform.data.headlines import headlines_dataset
+from platform.data.dataset import Dataset, Indices, Split
 from platform.data.homonyms import BY_CLIENT, BY_STYLE, SENSES, homonyms_dataset, senses_of_styles
 from platform.data.homonyms import CLASSES as NAMES
-from platform.data.images import Indices
 from platform.data.shapes import CLASSES as SHAPES
 from platform.data.shapes import DOMAINS as STYLES
 from platform.data.shapes import shapes_dataset
 from platform.errors import ConfigError
+
+DIGITS: Final = (
+    *("zero", "one", "two", "three", "four"),
+    *("five", "six", "seven", "eight", "nine"),
+)
+SCANS: Final = ("scan",)
+
+_TEST_PART: Final = 0.25
+# The scans count the ink of 4x4 blocks of a bitmap: 0 to 16.
+_FULL_INK: Final = 16
+
+
+def digits_dataset(seed: int, image_size: int = 32) -> Dataset:
+    """Load the digits and split them.
+
+    Args:
+        seed: Seed of the split into three quarters for training and one for testing, class by
+            class; not negative.
+        image_size: Side of an image in pixels, at least 8.
+
+    Returns:
+        The data set; examples are in the order of the original file.
+
+    Raises:
+        ValueError: A number is out of range.
+    """
+    if image_size < 8 or seed < 0:
+        raise ValueError(
+            f"image_size is {image_size} and seed is {seed}; valid are at least 8 and at least 0."
+        )
+    # Imported late: scikit-learn takes longer to import than everything else here.
+    from sklearn.datasets import load_digits
+
+    scans = load_digits()
+    images = _enlarge(np.asarray(scans.images), image_size)
+    labels = np.asarray(scans.target, dtype=np.int64)
+    is_test = _choose_test(np.random.default_rng(seed), labels)
+    train, test = _scans(images, labels, ~is_test), _scans(images, labels, is_test)
+    return Dataset(name="digits", classes=DIGITS, domains=SCANS, train=train, test=test)
+
+
+def _enlarge(scans: NDArray[np.float64], image_size: int) -> NDArray[np.uint8]:
+    grey = np.round(scans * (255 / _FULL_INK)).astype(np.uint8)
+    size = (image_size, image_size)
+    large = [Image.fromarray(scan).resize(size, Image.Resampling.BICUBIC) for scan in grey]
+    return np.repeat(np.stack([np.asarray(image) for image in large])[..., None], 3, axis=-1)
+
+
+def _choose_test(rng: np.random.Generator, labels: NDArray[np.int64]) -> NDArray[np.bool_]:
+    is_test = np.zeros(len(labels), dtype=np.bool_)
+    for label in range(len(DIGITS)):
+        rows = np.flatnonzero(labels == label)
+        is_test[rng.permutation(rows)[: round(_TEST_PART * len(rows))]] = True
+    return is_test
+
+
+def _scans(images: NDArray[np.uint8], labels: NDArray[np.int64], rows: NDArray[np.bool_]) -> Split:
+    return Split(images[rows], labels[rows], np.zeros(int(rows.sum()), dtype=np.int64))
+
+
+TOPICS: Final = ("World", "Sports", "Business", "Sci/Tech")
+PAPERS: Final = ("news",)
+
+OWN_SHARE: Final = 0.55
+"""Share of the nouns that are the topic's own."""
+OTHER_SHARE: Final = 0.2
+"""Share of the nouns that are another topic's; the rest is nobody's."""
+
+_NOUNS: Final[Mapping[str, tuple[str, ...]]] = {
+    "World": (
+        *("minister", "border", "embassy", "treaty", "parliament", "election", "president"),
+        *("ceasefire", "capital", "province", "refugees", "summit", "envoy", "rebels", "army"),
+        *("peace talks", "flood relief", "coalition", "premier", "referendum", "monarchy"),
+        *("diplomats", "harbour city", "village", "aid convoy", "council", "protest", "island"),
+        *("delegation", "cabinet", "voters", "observers", "opposition", "sanctions"),
+    ),
+    "Sports": (
+        *("striker", "coach", "season", "final", "tournament", "goal", "league", "stadium"),
+        *("sprinter", "marathon", "medal", "referee", "pitcher", "home run", "innings"),
+        *("penalty", "quarterback", "playoffs", "champion", "relay", "serve", "racket", "rookie"),
+        *("midfielder", "overtime", "title race", "swimmer", "jersey", "captain", "fans"),
+        *("match", "defence", "bench", "trophy"),
+    ),
+    "Business": (
+        *("shares", "profit", "merger", "quarter", "bank", "investors", "earnings", "retailer"),
+        *("interest rate", "bonds", "oil price", "factory", "exports", "chief executive", "debt"),
+        *("dividend", "takeover", "airline", "jobs", "payroll", "currency", "budget", "sales"),
+        *("forecast", "insurer", "warehouse", "lender", "stock market", "inflation", "revenue"),
+        *("contract", "brand", "supplier", "bid"),
+    ),
+    "Sci/Tech": (
+        *("software", "satellite", "browser", "chip", "laboratory", "researchers", "telescope"),
+        *("network", "server", "virus patch", "genome", "robot", "spacecraft", "download"),
+        *("operating system", "search engine", "laptop", "battery", "orbit", "fossil", "sensor"),
+        *("password", "code", "wireless", "database", "cell study", "comet", "handset", "launch"),
+        *("screen", "users", "processor", "website", "experiment"),
+    ),
+}
+_PLAIN_NOUNS: Final = (
+    *("plan", "group", "report", "decision", "week", "crowd", "team", "question", "change"),
+    *("meeting", "road", "door", "letter", "morning", "story", "record", "project", "family"),
+    *("result", "deal", "problem", "house", "list", "offer", "picture", "step", "visit", "word"),
+)
+_VERBS: Final = (
+    *("backs", "delays", "faces", "follows", "helps", "hits", "joins", "leads", "loses", "meets"),
+    *("needs", "opens", "passes", "praises", "questions", "shakes", "slows", "tops", "wins"),
+)
+_QUALITIES: Final = (
+    *("big", "brief", "careful", "final-day", "fresh", "late", "long", "new", "quiet", "rare"),
+    *("second", "sharp", "small", "strong", "sudden", "surprise", "third"),
+)
+_PLACES: Final = (
+    *("ASHFORD", "BRIDGETON", "EAST HAVEN", "GREENVALE", "LAKEMOUTH", "MILLBROOK", "NORTHPORT"),
+    *("OAKRIDGE", "RIVERTON", "SOUTHGATE", "STONEFIELD", "WESTBURY"),
+)
+_DAYS: Final = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")
+_TITLES: Final = (
+    "{noun} {verb} {noun}",
+    "{quality} {noun} {verb} {noun} after {noun}",
+    "{noun} and {noun}: a {quality} {noun}",
+    "{noun} {verb} {quality} {noun}, {noun} waits",
+    "Why the {noun} {verb} the {noun}",
+)
+_OPENINGS: Final = (
+    "{place} - The {noun} {verb} a {quality} {noun} on {day}, and the {noun} {verb} the {noun}.",
+    "{place} - A {quality} {noun} that {verb} the {noun} is {number} days old, the {noun} said.",
+    "This {noun} {verb} the {quality} {noun} for the {number}th time since {day}, said one {noun}.",
+    '"The {noun} {verb} every {noun}," said the {noun} in {place} on {day}.',
+)
+_ENDINGS: Final = (
+    "The {noun}, with {number} others, {verb} the {quality} {noun}.",
+    "It is a {quality} {noun} for the {noun} that {verb} the {noun}.",
+    "Near {place} the {noun} {verb} one {noun}; {number} of them came by {day}.",
+)
+
+
+class _Part(IntEnum):
+    """Whose texts; the number is a spawn key and must never change."""
+
+    TRAIN = 1
+    TEST = 2
+
+
+@dataclass(frozen=True)
+class Headline:
+    """One example, as AG News has it in its columns."""
+
+    title: str
+    description: str
+
+    @property
+    def text(self) -> str:
+        """Both, with a space between them."""
+        return f"{self.title} {self.description}"
+
+
+def headlines(seed: int, train_per_class: int, test_per_class: int) -> tuple[list[Headline], ...]:
+    """Make training and test examples.
+
+    Args:
+        seed: Seed of all texts, not negative.
+        train_per_class: Number of training examples of each topic.
+        test_per_class: Number of test examples of each topic.
+
+    Returns:
+        Training and test examples, both ordered by topic.
+    """
+    sides = ((_Part.TRAIN, train_per_class), (_Part.TEST, test_per_class))
+    return tuple(
+        [one for label in range(len(TOPICS)) for one in _written(seed, part, label, count)]
+        for part, count in sides
+    )
+
+
+def headlines_dataset(seed: int, train_per_class: int, test_per_class: int) -> Dataset:
+    """Return the same as a data set; the arguments are those of `headlines`."""
+    train, test = headlines(seed, train_per_class, test_per_class)
+    return Dataset(
+        name="headlines", classes=TOPICS, domains=PAPERS, train=_texts(train), test=_texts(test)
+    )
+
+
+def _texts(examples: Sequence[Headline]) -> Split:
+    labels = np.repeat(np.arange(len(TOPICS)), len(examples) // len(TOPICS)).astype(np.int64)
+    none = np.zeros((0, 0, 0, 3), np.uint8)
+    return Split(none, labels, np.zeros_like(labels), tuple(one.text for one in examples))
+
+
+def _written(seed: int, part: _Part, label: int, count: int) -> Iterator[Headline]:
+    rng = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(int(part), label)))
+    for _ in range(count):
+        title = _filled(rng, _one_of(rng, _TITLES), label)
+        opening, ending = (_filled(rng, _one_of(rng, of), label) for of in (_OPENINGS, _ENDINGS))
+        yield Headline(title[:1].upper() + title[1:], f"{opening} {ending}")
+
+
+def _filled(rng: np.random.Generator, template: str, label: int) -> str:
+    """Return a template with a draw of its own in each of its places."""
+    pieces = template.split("{")
+    made = pieces[0]
+    for piece in pieces[1:]:
+        slot, _, rest = piece.partition("}")
+        made += _word(rng, slot, label) + rest
+    return made
+
+
+def _word(rng: np.random.Generator, slot: str, label: int) -> str:
+    match slot:
+        case "noun":
+            return _one_of(rng, _nouns(rng, label))
+        case "number":
+            return str(rng.integers(4, 20))
+        case _:
+            words = {"verb": _VERBS, "quality": _QUALITIES, "place": _PLACES, "day": _DAYS}
+            return _one_of(rng, words[slot])
+
+
+def _nouns(rng: np.random.Generator, label: int) -> Sequence[str]:
+    """Return whose noun comes next."""
+    draw = rng.random()
+    if draw < OWN_SHARE:
+        return _NOUNS[TOPICS[label]]
+    if draw >= OWN_SHARE + OTHER_SHARE:
+        return _PLAIN_NOUNS
+    others = [name for name in TOPICS if name != TOPICS[label]]
+    return _NOUNS[_one_of(rng, others)]
+
+
+def _one_of(rng: np.random.Generator, words: Sequence[str]) -> str:
+    return words[int(rng.integers(len(words)))]
+
 
 INFOS = (
     DatasetInfo(
@@ -53,6 +300,13 @@ INFOS = (
         source="generated",
         modality="texts",
     ),
+    DatasetInfo(
+        name=HELD,
+        title="What each client of a federation has in its own folder",
+        classes=(),
+        domains=(),
+        source="the clients' folders",
+    ),
 )
 
 
@@ -60,8 +314,13 @@ def load(name: str, request: DataRequest) -> Dataset:
     """Render `shapes` or `homonyms`, split `digits`, or write `headlines`.
 
     Raises:
-        ConfigError: If a domain or a sense is unknown.
+        ConfigError: If a domain or a sense is unknown, or only clients can read the data set.
     """
+    if name == HELD:
+        raise ConfigError(
+            f"task.dataset: {name} is read by each client in its own folder, and by nobody else; "
+            "valid here: a simulation's data set, such as client_folders"
+        )
     draws = request.draws
     known = {info.name: info.domains for info in INFOS}[name]
     domains = request.chosen_domains(name, known)

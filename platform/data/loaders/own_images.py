@@ -24,8 +24,7 @@ import numpy as np
 
 from platform.config.randomness import key_of, stream
 from platform.data.catalogue import DataRequest, DatasetInfo
-from platform.data.dataset import Dataset
-from platform.data.holder_folder import folded
+from platform.data.dataset import Dataset, image_digests
 from platform.data.holder_images import (
     DOMAIN,
     TEST_SHARE,
@@ -33,19 +32,19 @@ from platform.data.holder_images import (
     dataset_of,
     holder_rows,
 )
-from platform.data.images import image_digests
 from platform.data.loaders._files import is_there
-from platform.data.own_layouts import OWN_LAYOUTS, recognise_own
-from platform.data.own_reading import (
+from platform.data.own_folders import (
     WORDS,
     Group,
     Listed,
     OwnReading,
     Use,
     conjoined,
+    folded,
     number,
     some,
 )
+from platform.data.own_layouts import OWN_LAYOUTS, recognise_own
 from platform.errors import DataError
 
 _CLIENTS: Final = "client_folders"

@@ -21,13 +21,15 @@ from platform.data.catalogue import DataRequest, DatasetInfo
 from platform.data.dataset import Dataset
 from platform.data.loaders._files import (
     LONGEST_PATH,
+    first_folder,
     image_split,
+    read_file,
     require_distinct,
+    require_examples,
     require_listed_path,
     require_present,
 )
 from platform.data.loaders._plain_pickle import read_plain
-from platform.data.loaders._raw_files import first_folder, read_file, require_examples
 from platform.errors import DataError
 
 _OFFICE: Final = (

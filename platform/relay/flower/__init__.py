@@ -2,10 +2,10 @@
 
     coordinator <-> hub <-> `link` <-> SuperLink <-> `node` <-> client
 
-`link` runs beside SuperLink and holds its one ServerApp itself, so no code is ever sent there to be
-run. A client's side is a loop of our own on SuperLink's Fleet interface, which takes no code and
-starts no process. Flower's types stay in this folder. What it has no promises for is pinned, and
-held to by tests/engines.
+`link` runs beside SuperLink and holds its one ServerApp itself, so no code is sent to SuperLink.
+A client's side is a loop of our own on SuperLink's Fleet interface, which takes no code and starts
+no process. Flower's types stay in this folder. We use interfaces that Flower does not promise to
+keep: their version is pinned, and tests/engines checks them.
 
     python -m platform.relay.flower            prints what a person can type
 """

@@ -84,23 +84,22 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _key(options: argparse.Namespace) -> int:
-    from platform.relay.flower.keys import create_key
+    from platform.relay.flower.connection import create_key
 
     _say(create_key(options.file))
     return 0
 
 
 def _request(options: argparse.Namespace) -> int:
-    from platform.relay.flower.keys import request_certificate
+    from platform.relay.flower.connection import request_certificate
 
     sys.stdout.write(request_certificate(options.file, options.name))
     return 0
 
 
 def _link(options: argparse.Namespace) -> int:
-    from platform.relay.flower.keys import read_enrolled
+    from platform.relay.flower.connection import Place, read_enrolled, server_place
     from platform.relay.flower.link import carry_through
-    from platform.relay.flower.place import Place, server_place
 
     if _is_secured(options, "root", "certificate", "private_key"):
         own = (options.root, options.certificate, options.private_key)
@@ -119,8 +118,8 @@ def _link(options: argparse.Namespace) -> int:
 
 
 def _node(options: argparse.Namespace) -> int:
+    from platform.relay.flower.connection import Place, node_place
     from platform.relay.flower.node import Node
-    from platform.relay.flower.place import Place, node_place
 
     if _is_secured(options, "root", "certificate"):
         place = node_place(options.superlink, options.root, options.certificate, options.key)
@@ -144,7 +143,7 @@ def _superlink(options: argparse.Namespace) -> int:
     import uvicorn
     from flwr.superlink.cli import flower_superlink
 
-    from platform.relay.flower.guard import guarded
+    from platform.relay.flower.superlink import guarded
 
     uvicorn.run = guarded(uvicorn.run, options.root if secured else None)
     sys.argv = command

@@ -1,11 +1,13 @@
-"""SuperLink, relay and nodes with TLS on this machine, for development and tests: gone at the end.
+"""SuperLink, relay and nodes with TLS on this machine, for development and tests.
 
-All private keys are made in one folder here. Where data is real, each machine makes its own.
+All private keys are made in one folder. Where data is real, each machine makes its own.
 """
 
 from __future__ import annotations
 
 import contextlib
+import datetime
+import ipaddress
 import os
 import secrets
 import signal
@@ -16,11 +18,90 @@ import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import Final, Self
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.asymmetric.types import CertificatePublicKeyTypes
 
 from platform.errors import ConfigError
-from platform.relay.enrolled import development_enrolment
-from platform.relay.flower.development_root import DevelopmentRoot
+from platform.relay.links import development_enrolment
+
+DAYS: Final = 7
+NAME: Final = "sotto development"
+_PEM: Final = serialization.Encoding.PEM
+
+
+@dataclass(frozen=True)
+class DevelopmentRoot:
+    """A certificate authority whose private key is in memory only.
+
+    Attributes:
+        key: Its own.
+    """
+
+    key: ec.EllipticCurvePrivateKey
+
+    @classmethod
+    def made(cls) -> Self:
+        """Make one."""
+        return cls(ec.generate_private_key(ec.SECP256R1()))
+
+    def write(self, path: Path) -> None:
+        """Write its own certificate."""
+        signing = x509.KeyUsage(True, False, False, False, False, True, True, False, False)
+        path.write_bytes(
+            _begun(_named(NAME), self.key.public_key())
+            .add_extension(x509.BasicConstraints(True, None), critical=True)
+            .add_extension(signing, critical=True)
+            .sign(self.key, hashes.SHA256())
+            .public_bytes(_PEM)
+        )
+
+    def write_server(self, certificate: Path, private_key: Path) -> None:
+        """Write a certificate for this machine, and its key for its owner only."""
+        own = ec.generate_private_key(ec.SECP256R1())
+        here = [x509.DNSName("localhost"), x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]
+        certificate.write_bytes(
+            _begun(_named("localhost"), own.public_key())
+            .add_extension(x509.SubjectAlternativeName(here), critical=False)
+            .add_extension(x509.BasicConstraints(False, None), critical=True)
+            .sign(self.key, hashes.SHA256())
+            .public_bytes(_PEM)
+        )
+        plain, none = serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+        opened = os.open(private_key, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with os.fdopen(opened, "wb") as file:
+            file.write(own.private_bytes(_PEM, plain, none))
+
+    def signed(self, request: str) -> bytes:
+        """Return the certificate that somebody asks for (PEM)."""
+        asked = x509.load_pem_x509_csr(request.encode("ascii"))
+        return (
+            _begun(asked.subject, asked.public_key())
+            .add_extension(x509.BasicConstraints(False, None), critical=True)
+            .sign(self.key, hashes.SHA256())
+            .public_bytes(_PEM)
+        )
+
+
+def _named(text: str) -> x509.Name:
+    return x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, text)])
+
+
+def _begun(subject: x509.Name, key: CertificatePublicKeyTypes) -> x509.CertificateBuilder:
+    now = datetime.datetime.now(datetime.UTC)
+    return (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(_named(NAME))
+        .public_key(key)
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - datetime.timedelta(hours=1))
+        .not_valid_after(now + datetime.timedelta(days=DAYS))
+    )
+
 
 THIS: Final = Path(sys.executable)
 STARTING: Final = 300.0
@@ -29,12 +110,12 @@ STARTING: Final = 300.0
 
 @dataclass(kw_only=True)
 class Running:
-    """What runs, by name: `superlink`, `link`, and each client's node by the client's name.
+    """The processes by name: `superlink`, `link`, and each client's node by the client's name.
 
     Attributes:
         folder: For keys, certificates and `*.log`.
         python: The interpreter of the environment in which Flower is installed.
-        commands: What each was started with.
+        commands: Each one's arguments.
         root: Signs certificates here.
         processes: Each one's process.
     """
@@ -69,7 +150,7 @@ class Running:
         """Wait until one of them has said a line.
 
         Raises:
-            ConfigError: If it has ended, or does not say so in time.
+            ConfigError: If the process has ended, or does not say the line in time.
         """
         log, end = self.folder / f"{name}.log", time.monotonic() + STARTING
         while line not in log.read_text("utf-8", errors="replace").splitlines():
@@ -89,11 +170,11 @@ def flower_on_localhost(
     Args:
         hub: The coordinator's socket; it may listen later.
         sockets: Each client's socket by the client's name.
-        folder: For keys and `*.log`; made anew, and left for whoever looks.
+        folder: For keys and `*.log`; made anew, and kept after the end.
         python: The interpreter of the environment in which Flower is installed.
 
     Yields:
-        What runs, once all nodes are connected.
+        The processes, once all nodes are connected.
 
     Raises:
         ConfigError: If Flower is not installed, or has not started in five minutes.
@@ -124,7 +205,7 @@ def flower_on_localhost(
 
 
 def node_key(folder: Path, name: str, python: Path, root: DevelopmentRoot) -> str:
-    """Make a node's key and have a certificate of it signed, as a person would; its public half.
+    """Make a node's key and sign a certificate of it, as a person would; return the public key.
 
     Raises:
         ConfigError: If Flower's environment cannot make one.
@@ -174,7 +255,7 @@ def _commands(
 
 
 def _environment(folder: Path) -> dict[str, str]:
-    # Flower keeps what it keeps below its home, which is otherwise shared by the whole account.
+    # Flower's home is otherwise shared by the whole account.
     own = {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_HOME": str(folder / "flwr")}
     return {**os.environ, **own, "PYTHONUNBUFFERED": "1", "OMP_NUM_THREADS": "1"}
 

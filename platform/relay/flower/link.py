@@ -1,4 +1,4 @@
-"""The server's side: from the hub to SuperLink and back, however often either is started anew."""
+"""The server's side: carries messages from the hub to SuperLink and back, also after restarts."""
 
 from __future__ import annotations
 
@@ -11,26 +11,24 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from platform.relay.flower.place import Place
-from platform.relay.flower.records import asked, outcome_of
+from platform.relay.flower.connection import Place, asked, outcome_of
 from platform.relay.flower.superlink import SuperLink
-from platform.relay.forwarding import relay
-from platform.relay.links import LONGEST_PAUSE, Parcel, lost
+from platform.relay.links import LONGEST_PAUSE, Parcel, lost, relay
 
 LOOK: Final = 0.05
 """Seconds between two looks for answers."""
 NODES: Final = 1.0
 """Seconds between two looks for which nodes are there."""
 AGAIN: Final = 15.0
-"""Seconds after which a message without answer is sent again; each time twice as long."""
+"""Seconds after which a message without an answer is sent again; doubled each time."""
 ABSENT: Final = 0.2
-"""Seconds after which a message that SuperLink did not take is offered again."""
+"""Seconds after which a message that SuperLink refused is offered again."""
 LATE: Final = "the client's node gave no outcome in time"
 
 
 @dataclass(eq=False, kw_only=True)
 class _Asked:
-    """A request that is under way, and what of it SuperLink was given."""
+    """A request that is under way, with the secrets of its messages by their numbers."""
 
     parcel: Parcel
     outcome: Future[bytes | None] = field(default_factory=Future)
@@ -56,7 +54,7 @@ def carry_through(
 
     Args:
         place: Where SuperLink is.
-        secret: By which SuperLink knows who may take tasks.
+        secret: Allows its owner to take SuperLink's tasks.
         enrolled: Each client's public key by the client's name.
         hub: The coordinator's socket.
         ended: Says when to end.
@@ -77,7 +75,7 @@ def _follow(
     pump = Pump(superlink, tell)
     worker = threading.Thread(target=pump.until, args=(ended,), daemon=True)
     worker.start()
-    # When SuperLink is lost the hub is left too, which then asks again for all that was open.
+    # If SuperLink is lost, the link to the hub ends too; the hub asks again for all open requests.
     relay(hub, tuple(superlink.nodes), pump.carry, lambda: not worker.is_alive())
 
 
@@ -85,7 +83,7 @@ class Pump:
     """Hands requests to SuperLink and gets answers, all in one thread."""
 
     def __init__(self, superlink: SuperLink, tell: Callable[[str], None]) -> None:
-        """Take an open run, and who is told what happens."""
+        """Take an open run, and a function that is told what happens."""
         self._superlink = superlink
         self._tell = tell
         self._new: queue.SimpleQueue[_Asked] = queue.SimpleQueue()
@@ -96,7 +94,7 @@ class Pump:
         self._lost = False
 
     def carry(self, parcel: Parcel) -> bytes | None:
-        """Bring a request to its client's node; its outcome, None if the hub is to ask again."""
+        """Bring a request to its client's node; return its outcome, None to ask again."""
         request = _Asked(parcel=parcel)
         self._new.put(request)
         if self._lost:
@@ -130,7 +128,7 @@ class Pump:
             request = numbers[number]
             outcome = outcome_of(reply, request.secrets.pop(number))
             if outcome is None:
-                # By whom this was, nobody can say; the client is asked again.
+                # The answer came from an unknown sender; the client is asked again.
                 request.again = 0.0
             elif request in self._open:
                 self._close(request, outcome)
@@ -149,7 +147,7 @@ class Pump:
             messages.append((request, *asked(node, parcel.packet, left)))
         numbers = self._superlink.push([message for _, message, _ in messages])
         for number, (request, _, secret) in zip(numbers, messages, strict=True):
-            # SuperLink takes nothing for a node that was never there.
+            # SuperLink refuses messages for a node that never connected.
             request.again = now + (request.wait if number else ABSENT)
             if number:
                 request.wait *= 2
@@ -165,7 +163,7 @@ class Pump:
             self._tell(f"there: {' '.join(sorted(since))}")
         for request in self._open:
             client = request.parcel.client
-            # It came anew, and has forgotten what it had fetched.
+            # The node connected anew and has forgotten what it had fetched.
             if client in since and since[client] != self._since.get(client, since[client]):
                 request.again = 0.0
         self._since |= since

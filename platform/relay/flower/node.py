@@ -1,4 +1,4 @@
-"""A client's side: a loop on SuperLink's Fleet interface, which runs nothing that arrives."""
+"""A client's side: a loop on SuperLink's Fleet interface, which never runs code that arrives."""
 
 from __future__ import annotations
 
@@ -12,25 +12,23 @@ from pathlib import Path
 from typing import Any, Final
 
 from platform.errors import ProtocolError
-from platform.relay.flower.keys import read_key
-from platform.relay.flower.place import Place
-from platform.relay.flower.records import answered, read
+from platform.relay.flower.connection import Place, answered, read, read_key
 from platform.relay.links import LONGEST_PAUSE, deliver
 
 SHORTEST_WAIT: Final = 0.1
 LONGEST_WAIT: Final = 0.25
-"""Seconds between two looks for messages, soon after one and long after it."""
+"""Seconds between two looks for messages: soon after the last message, and long after it."""
 ROOM: Final = 4.0
-"""A node waits so many times as long as its last look took: SuperLink needs some 5 ms for one, so
-the looks of fifty nodes would keep it busy all the time, and the more the slower it is.
+"""A node waits so many times as long as its last look took: SuperLink needs some 5 ms a look, so
+the looks of fifty nodes would keep it busy all the time.
 """
 HEARTBEAT: Final = 10.0
-"""Seconds in which SuperLink expects to hear from a node: the fewest that it takes."""
+"""Seconds in which SuperLink expects to hear from a node: the fewest that it allows."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Node:
-    """Hands a client's process what SuperLink has for it, and brings back what it says.
+    """Hands a client's process its messages from SuperLink, and brings back the outcomes.
 
     Attributes:
         place: Where SuperLink is.
@@ -45,7 +43,7 @@ class Node:
     tell: Callable[[str], None]
 
     def until(self, ended: threading.Event) -> None:
-        """Carry messages until told to end, however often SuperLink is started anew.
+        """Carry messages until told to end; connect again whenever SuperLink starts anew.
 
         Raises:
             ConfigError: If there is no such key.
@@ -64,7 +62,7 @@ class Node:
         from flwr.proto.node_pb2 import Node as Number
         from flwr.supercore.primitives.asymmetric import public_key_to_bytes
 
-        # A node that was killed counts as there for 20 s, and cannot come back before.
+        # SuperLink counts a killed node as online for 20 s, and refuses its return before.
         kept = self.key.with_name(f"{self.key.name}.node")
         with suppress(Exception):
             fleet.DeactivateNode(DeactivateNodeRequest(node_id=int(kept.read_text("ascii"))))
@@ -97,7 +95,7 @@ class Node:
         fleet.DeactivateNode(DeactivateNodeRequest(node_id=number.node_id))
 
     def _carry(self, fleet: Any, number: Any, head: Any, tree: Any) -> None:
-        """Bring one message to the client's process; what fails here is asked again."""
+        """Bring one message to the client's process; the hub asks again if this fails."""
         try:
             message = _pulled(fleet, number, head, tree)
             packet, secret, seconds = read(message)
@@ -113,10 +111,10 @@ def paced(wait: float, took: float) -> float:
     """Return the seconds until a node's next look, which leave SuperLink room for others.
 
     Args:
-        wait: What would do for one node.
+        wait: Seconds that would be enough for one node.
         took: Seconds that the last look took.
     """
-    # Within the time in which SuperLink must hear from a node.
+    # Shorter than the time in which SuperLink must hear from a node.
     return min(max(wait, ROOM * took), HEARTBEAT / 4)
 
 

@@ -1,24 +1,31 @@
-"""What the server's side has SuperLink do: know the enrolled keys, and hold one run that is ours.
+"""The server's side of SuperLink: our one run in it, and the guard before it.
 
-SuperLink hands a ServerApp's task to whoever has its secret, which a program of Flower's would
-run. Here nothing is run: the task's token opens the interface through which messages are pushed.
+SuperLink knows the enrolled keys and holds one run of ours. It hands a ServerApp's task to the
+owner of its secret, which a program of Flower's would run. Here nothing is run: the task's token
+opens the interface through which messages are pushed.
+
+Stock SuperLink asks for no certificate, and its one port is also that of operators and apps. Its
+web server can do both, so the guard tells it to: connections need a certificate that leads to the
+root, and from other machines only requests of nodes are passed on.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping, Sequence
+import ipaddress
+import ssl
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Self
 
 from platform.errors import ProtocolError
-from platform.relay.flower.place import Place
+from platform.relay.flower.connection import Place
 
 APP: Final = "sotto-relay"
 TASK: Final = "flwr-serverapp"
 TRIES: Final = 50
-"""Tasks that are taken at most in search of ours."""
+"""How many tasks are taken at most in search of ours."""
 _PROJECT: Final = f"""
 [project]
 name = "{APP}"
@@ -58,19 +65,25 @@ class SuperLink:
 
         Args:
             place: Where SuperLink is.
-            secret: By which it knows who may take tasks.
-            enrolled: Each client's public key by the client's name; no other node stays.
+            secret: Allows its owner to take tasks.
+            enrolled: Each client's public key by the client's name; other nodes are removed.
 
         Raises:
             ProtocolError: If SuperLink starts no run.
         """
+        from flwr.cli.build import build_fab_from_files
         from flwr.proto.control_pb2 import StartRunRequest
         from flwr.proto.fab_pb2 import Fab
         from flwr.supercore.control.control_http_client import ControlHttpClient
 
         control = place.client(ControlHttpClient, _version("flwr CLI"))
         nodes = _registered(control, enrolled)
-        run = control.StartRun(StartRunRequest(fab=Fab(content=_fab()))).run_id
+        files: dict[str, bytes | Path] = {
+            "pyproject.toml": _PROJECT.encode(),
+            "sotto_relay.py": _SHIM.encode(),
+        }
+        fab = Fab(content=bytes(build_fab_from_files(files)[0]))
+        run = control.StartRun(StartRunRequest(fab=fab)).run_id
         token = _token(place, secret, run)
         grid = _grid(place, token)
         found = cls(nodes=nodes, _control=control, _runtime=grid._runtime_client, _grid=grid)
@@ -100,7 +113,7 @@ class SuperLink:
         self._run = run
 
     def push(self, messages: Sequence[Any]) -> list[str]:
-        """Hand over messages; their numbers."""
+        """Hand over messages; return their numbers."""
         return list(self._grid.push_messages(list(messages))) if messages else []
 
     def pull(self, numbers: Sequence[str]) -> list[Any]:
@@ -122,7 +135,7 @@ class SuperLink:
         for proto, tree in zip(said.messages_list, said.message_object_trees, strict=True):
             name = proto.metadata.message_id
             parts = [part.object_id for part in iterate_object_tree(tree)]
-            # It is listed before it is all there; by default the next look is a second later.
+            # A message is listed before all of it is there; Flower's default retries after 1 s.
             try:
                 contents = pull_objects(parts, fetch, initial_backoff=0.02, max_time=10.0)
             except ObjectPullError:
@@ -131,14 +144,14 @@ class SuperLink:
                 ConfirmMessageReceivedRequest(node=node, run_id=self._run, message_object_id=name)
             )
             with contextlib.suppress(Exception):
-                # A node may send what Flower cannot read; the others' answers still count.
+                # A node may send bytes that Flower cannot read; the other answers still count.
                 message = inflate_object_from_contents(name, contents)
                 if isinstance(message, Message):
                     found.append(message)
         return found
 
     def looked(self) -> dict[str, str]:
-        """Say that the task goes on; when each client's node, if it is there, came last.
+        """Say that the task goes on; return when each client's node that is online came last.
 
         Raises:
             ProtocolError: If SuperLink has given up the task.
@@ -162,7 +175,7 @@ def _version(component: str) -> list[Any]:
 
 
 def _registered(control: Any, enrolled: Mapping[str, bytes]) -> dict[str, int]:
-    """Make the enrolled keys known, and all others unknown; each client's node."""
+    """Make the enrolled keys known and all others unknown; return each client's node."""
     from flwr.proto.control_pb2 import (
         ListNodesRequest,
         RegisterNodeRequest,
@@ -204,18 +217,59 @@ def _grid(place: Place, token: str) -> Any:
     from flwr.superlink.grid import HttpGrid
 
     grid = HttpGrid(place.address, token=token)
-    # Its own connection has no certificate, would try again for ever, and ends the process where
-    # it is refused.
+    # The grid's own connection has no certificate, retries for ever, and ends the process if it is
+    # refused.
     signing = RuntimeTokenHttpInterceptor(token=token)
     grid._client = place.client(RuntimeHttpClient, [*_version("flwr-serverapp"), signing])
     return grid
 
 
-def _fab() -> bytes:
-    from flwr.cli.build import build_fab_from_files
+NODES: Final = "/v1/fleet/"
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+App = Callable[[Message, Receive, Send], Awaitable[None]]
 
-    files: dict[str, bytes | Path] = {
-        "pyproject.toml": _PROJECT.encode(),
-        "sotto_relay.py": _SHIM.encode(),
-    }
-    return bytes(build_fab_from_files(files)[0])
+
+@dataclass(frozen=True)
+class Guard:
+    """Passes on requests of nodes, and all requests from this machine.
+
+    Attributes:
+        app: SuperLink.
+    """
+
+    app: App
+
+    async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
+        """Pass one request on, or refuse it."""
+        allowed = scope["type"] == "lifespan"
+        if scope["type"] == "http":
+            path, client = str(scope["path"]), scope.get("client")
+            allowed = (path.startswith(NODES) and ".." not in path) or (
+                client is not None and ipaddress.ip_address(client[0]).is_loopback
+            )
+        if allowed:
+            await self.app(scope, receive, send)
+            return
+        headers = [(b"content-type", b"text/plain")]
+        await send({"type": "http.response.start", "status": 403, "headers": headers})
+        await send({"type": "http.response.body", "body": b"only this machine may ask for this"})
+
+
+def guarded(serve: Callable[..., Any], root: Path | None) -> Callable[..., None]:
+    """Return how SuperLink is served, with a guard before it.
+
+    Args:
+        serve: Serves an app, as `uvicorn.run` does.
+        root: Clients' certificates must lead to it; None asks for no certificate.
+    """
+
+    def serve_guarded(app: App, **options: Any) -> None:
+        # Otherwise a client could claim another address.
+        options["proxy_headers"] = False
+        if root is not None:
+            options |= {"ssl_ca_certs": str(root), "ssl_cert_reqs": ssl.CERT_REQUIRED}
+        serve(app=Guard(app), **options)
+
+    return serve_guarded

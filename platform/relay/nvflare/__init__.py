@@ -3,13 +3,12 @@
 | file          | who runs it      | what it does                                                  |
 |---------------|------------------|---------------------------------------------------------------|
 | `job`         | FLARE, on a site | the two ends, as FLARE's jobs load them by name               |
-| `site`        | who owns a site  | which socket it may deliver to, and what jobs may load        |
-| `signing`     | both ends        | an outcome counts if the enrolled key has signed it           |
+| `site`        | a site's owner   | its socket, which classes jobs may load, and how it signs     |
 | `keeping`     | an admin         | submits the job, and again whenever it ended or a site is new |
 | `development` | a developer      | a project with mutual TLS on one machine, gone at the end     |
 
 A job is configuration and holds no code. The two classes that it names are installed at each site,
-which allows these and no others. The engine is imported only where it is used: `make nvflare`
+which allows no other classes. The engine is imported only where it is used: `make nvflare`
 brings it.
 """
 

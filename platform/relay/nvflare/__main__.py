@@ -10,8 +10,7 @@ from typing import Final
 
 from platform.errors import ConfigError
 from platform.relay.nvflare.keeping import Keeper
-from platform.relay.nvflare.signing import node_of
-from platform.relay.nvflare.site import settle
+from platform.relay.nvflare.site import node_of, settle
 
 USAGE: Final = """python -m platform.relay.nvflare site KIT SOCKET [ENROLMENT]
     on each site's machine, once: which socket its relay may use; on the server's with the enrolment

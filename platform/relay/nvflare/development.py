@@ -1,6 +1,6 @@
-"""A FLARE project with mutual TLS on this machine, for development and tests: gone at the end.
+"""A FLARE project with mutual TLS on this machine, for development and tests.
 
-All private keys are made in one folder here. Where data is real, each site makes its own.
+All private keys are made in one folder. Where data is real, each site makes its own.
 """
 
 from __future__ import annotations
@@ -14,41 +14,33 @@ import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 import yaml
 
 from platform.errors import ConfigError
-from platform.relay.enrolled import development_enrolment
-from platform.relay.nvflare.signing import node_of
-from platform.relay.nvflare.site import settle
+from platform.relay.links import development_enrolment
+from platform.relay.nvflare.site import node_of, settle
 
 PROJECT: Final = "sotto"
 ADMIN: Final = "admin@sotto.example"
 SERVER: Final = "localhost"
 THIS: Final = Path(sys.executable)
-Scheme = Literal["grpc", "tcp"]
 STARTING: Final = 180.0
 """Seconds in which all must be connected."""
 
 
 @contextlib.contextmanager
 def nvflare_poc(
-    hub: Path,
-    sockets: Mapping[str, Path],
-    folder: Path,
-    python: Path = THIS,
-    *,
-    scheme: Scheme = "tcp",
+    hub: Path, sockets: Mapping[str, Path], folder: Path, python: Path = THIS
 ) -> Iterator[Path]:
     """Relay between a hub and clients' sockets through FLARE as long as the context lasts.
 
     Args:
         hub: The coordinator's socket; it may listen later.
         sockets: Each client's socket by its name, which is its site's name.
-        folder: For keys, FLARE's own files and `*.log`; made anew, and left for whoever looks.
+        folder: For keys, FLARE's own files and `*.log`; made anew, and kept after the end.
         python: The interpreter of the environment in which FLARE is installed.
-        scheme: What connections speak under TLS.
 
     Yields:
         The folder of the kits, once all sites are connected and the relay runs.
@@ -57,7 +49,7 @@ def nvflare_poc(
         ConfigError: If FLARE is not installed, or has not started in three minutes.
     """
     folder = folder.absolute()
-    kits = provision(folder, tuple(sockets), python, scheme=scheme)
+    kits = provision(folder, tuple(sockets), python)
     for name, path in sockets.items():
         settle(kits / name, path)
     enrolment = folder / "enrolment.json"
@@ -77,10 +69,8 @@ def nvflare_poc(
         _end(started, folder)
 
 
-def provision(
-    folder: Path, clients: Sequence[str], python: Path = THIS, *, scheme: Scheme = "tcp"
-) -> Path:
-    """Make certificates, keys and start-up kits for a project on this machine; their folder.
+def provision(folder: Path, clients: Sequence[str], python: Path = THIS) -> Path:
+    """Make certificates, keys and start-up kits for a project here; return the kits' folder.
 
     Raises:
         ConfigError: If FLARE is not installed, or refuses a name.
@@ -94,7 +84,7 @@ def provision(
     ]
     builders = ("workspace.WorkspaceBuilder", "static_file.StaticFileBuilder", "cert.CertBuilder")
     options: dict[str, dict[str, str]] = {
-        "static_file.StaticFileBuilder": {"config_folder": "config", "scheme": scheme}
+        "static_file.StaticFileBuilder": {"config_folder": "config", "scheme": "tcp"}
     }
     project = {
         "api_version": 3,
@@ -153,7 +143,7 @@ def _wait(keeper: subprocess.Popen[bytes], log: Path, line: str) -> None:
 
 
 def _end(started: Sequence[subprocess.Popen[bytes]], folder: Path) -> None:
-    """Kill all processes of this folder, whoever started them in turn."""
+    """Kill all processes of this folder, also those that the started ones started."""
     for process in started:
         _kill(process.pid, group=True)
     while found := list(processes_of(folder)):
@@ -170,7 +160,7 @@ def _kill(pid: int, *, group: bool = False) -> None:
 
 
 def processes_of(folder: Path, word: str = "") -> Iterator[int]:
-    """Return the processes whose command names a folder or what is in it, and a word."""
+    """Return the processes whose command names a path in a folder, and a word."""
     within = f"{folder}{os.sep}".encode()
     for entry in Path("/proc").iterdir():
         if not entry.name.isdigit() or int(entry.name) == os.getpid():

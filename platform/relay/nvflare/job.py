@@ -1,8 +1,7 @@
 """The two ends of the relay as FLARE's jobs load them: one at its server, one at each site.
 
-FLARE says who is asked and who asks: sites are reached by the names in their certificates, and an
-outcome counts for the site that was called, whatever it says about itself, if it is signed with the
-key that the enrolment binds to that name.
+FLARE reaches sites by the names in their certificates. An outcome counts for the site that was
+called, if it is signed with the key that the enrolment binds to that name.
 """
 
 from __future__ import annotations
@@ -13,11 +12,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from platform.errors import ProtocolError
-from platform.relay.enrolled import read_nodes
-from platform.relay.forwarding import hand_over, relay
-from platform.relay.links import Parcel, lost
-from platform.relay.nvflare.signing import signed, verified
-from platform.relay.nvflare.site import server_paths_of, socket_of
+from platform.relay.links import Parcel, hand_over, lost, read_nodes, relay
+from platform.relay.nvflare.site import server_paths_of, signed, socket_of, verified
 from platform.relay.packets import decode_request
 
 SERVER: Final = "server"
@@ -60,16 +56,16 @@ def _carry_all() -> None:
         except ProtocolError as error:
             return lost(parcel.number, str(error))
 
-    # Whoever is not enrolled with a node is carried by nobody.
+    # A site without an enrolled node key is not carried.
     carried = [name for name in sites if name in nodes]
     relay(hub, carried, carry, context.is_aborted)
 
 
 def _carry(sites: Mapping[str, Any], context: Any, parcel: Parcel) -> object:
-    """Bring a request to its site, again and again until its time is over or the job is.
+    """Bring a request to its site; retry until its time is over or the job ends.
 
     Returns:
-        What the site said, whatever that is; None if nothing.
+        The site's answer, of any type; None if there was no answer.
     """
     from nvflare.collab import CollabCallError
     from nvflare.collab.api.exceptions import RunAborted
@@ -85,7 +81,7 @@ def _carry(sites: Mapping[str, Any], context: Any, parcel: Parcel) -> object:
             time.sleep(min(PAUSE, left))
             continue
         return b"" if outcome is None else outcome
-    # If the job ends, the hub asks again whoever connects next.
+    # If the job ends, the hub asks again through the next relay.
     return None
 
 

@@ -1,7 +1,7 @@
 """Keeps FLARE's job running: submits it, and again whenever it ended or a site was left out.
 
-FLARE ends a job when the process of any of its sites dies. What was under way stays open at the
-hub and is asked again by the next job, so this costs time and nothing else.
+FLARE ends a job when the process of any of its sites dies. Requests that were under way stay open
+at the hub, which asks again through the next job, so this costs time only.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from platform.relay.nvflare.site import CLIENT_CLASSES, SERVER_CLASSES
 
 JOB: Final = "sotto-relay"
 THREADS: Final = 64
-"""Messages that may be under way at one end at once; at the server, this for each site."""
+"""Messages that may be under way at once at a site, and at the server for each site."""
 PATIENCE: Final = 20.0
-"""Seconds in which sites that are missing may still come before a job starts without them."""
+"""Seconds that the keeper waits for missing sites before it starts a job without them."""
 PAUSE: Final = 0.5
 SHORT: Final = 30.0
-"""Seconds within which a job that ends has not worked; each of a row is waited for longer."""
+"""A job that ends within so many seconds has failed; the wait grows with failures in a row."""
 LONGEST_WAIT: Final = 60.0
 MOST_UNSEEN: Final = 6
-"""Looks in a row at which a running job may be missing at the server."""
+"""How many looks in a row a running job may be missing at the server."""
 RUNNING: Final = "RUNNING"
 FINISHED: Final = "FINISHED"
 
@@ -79,8 +79,8 @@ class _Job:
         name: FLARE's for it.
         sites: It runs at.
         submitted: When, in seconds of a clock of this process.
-        unseen: Looks in a row at which it should have been at the server and was not.
-        ending: It was told to end.
+        unseen: How many looks in a row it was missing at the server.
+        ending: Whether it was told to end.
     """
 
     name: str
@@ -92,11 +92,11 @@ class _Job:
 
 @dataclass(kw_only=True)
 class Keeper:
-    """Keeps one job running for whichever of a federation's sites are connected.
+    """Keeps one job running for the connected sites of a federation.
 
     Attributes:
         kit: The start-up kit of an admin who may submit jobs (`lead`).
-        clients: The federation's clients, who are the sites of the same names.
+        clients: The federation's clients; sites have the same names.
         tell: Told what happens.
     """
 
@@ -110,12 +110,16 @@ class Keeper:
     _strays: set[str] = field(default_factory=set, init=False)
 
     def until(self, ended: Event) -> None:
-        """Keep it running until told to end; it is ended then.
+        """Keep the job running until told to end, then end the job.
 
         Raises:
-            ConfigError: If the kit is none.
+            ConfigError: If it is no kit of an admin.
         """
-        name = _admin_of(self.kit)
+        path = self.kit / "startup" / "fed_admin.json"
+        try:
+            name = str(json.loads(path.read_text("utf-8"))["admin"]["username"])
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise ConfigError(f"{str(self.kit)!r} is no start-up kit of an admin") from error
         while not ended.is_set():
             try:
                 self._follow(name, ended)
@@ -152,7 +156,7 @@ class Keeper:
             self._say(f"job ended: {status if alive else 'the server has forgotten it'}")
             short = time.monotonic() - job.submitted < SHORT and not job.ending
             self._job, self._failures = None, self._failures + 1 if short else 0
-            # A first time at once: what ended it may be over.
+            # After a first failure the keeper retries at once: the cause may be over.
             wait = min(2.0**self._failures, LONGEST_WAIT) if self._failures > 1 else 0.0
             self._waiting_since = time.monotonic() + wait
         elif status == RUNNING and alive and not job.ending:
@@ -180,10 +184,10 @@ class Keeper:
         self._say(f"submitted for {' '.join(sorted(sites))}")
 
     def _end_strays(self, session: Any) -> None:
-        """End jobs that an earlier keeper, or a server that was killed, has left."""
+        """End jobs that an earlier keeper or a killed server has left."""
         for job in session.list_jobs(name_prefix=JOB):
             if not str(job["status"]).startswith(FINISHED) and job["job_id"] not in self._strays:
-                # Once: what a killed server left may stand as running for good.
+                # Only once: a killed server's job may be listed as running for ever.
                 self._strays.add(job["job_id"])
                 session.abort_job(job["job_id"])
 
@@ -191,11 +195,3 @@ class Keeper:
         if line != self._said:
             self._said = line
             self.tell(line)
-
-
-def _admin_of(kit: Path) -> str:
-    path = kit / "startup" / "fed_admin.json"
-    try:
-        return str(json.loads(path.read_text("utf-8"))["admin"]["username"])
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise ConfigError(f"{str(kit)!r} is no start-up kit of an admin") from error

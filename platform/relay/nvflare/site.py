@@ -1,16 +1,35 @@
-"""What a site decides for itself: where its relay delivers to, and what a job may load there.
+"""What a site decides: where its relay delivers to, which classes a job may load, how it signs.
 
-Both lie in the folder `local` of FLARE's start-up kit, which no job can write to. A job names no
-path and brings no code.
+Its settings lie in the folder `local` of FLARE's start-up kit, which no job can write to. A job
+names no path and brings no code.
+
+FLARE lets in every machine that has a certificate of the project's root under a site's name. The
+enrolment says which key that must be: a site signs each outcome with its own key of FLARE, and the
+server counts the outcome only if that key is the enrolled one.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final
 
-from platform.errors import ConfigError
+from cryptography import x509
+from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
+from cryptography.hazmat.primitives.asymmetric import padding, rsa
+from cryptography.hazmat.primitives.asymmetric.types import PrivateKeyTypes
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.serialization import (
+    Encoding,
+    PublicFormat,
+    SSHPublicKeyTypes,
+    load_pem_private_key,
+    load_ssh_public_key,
+)
+
+from platform.errors import ConfigError, ProtocolError
 
 FILE: Final = "sotto.json"
 SERVER_CLASSES: Final = (
@@ -24,6 +43,13 @@ CLIENT_CLASSES: Final = (
 ROLES: Final = ("org_admin", "lead", "member")
 
 
+CERTIFICATE: Final = "client.crt"
+PRIVATE_KEY: Final = "client.key"
+_MEANT: Final = b"sotto/relay/outcome"
+_HEAD: Final = 2
+"""Bytes in which a signature's length stands before it."""
+
+
 def socket_of(local: Path) -> Path:
     """Return the socket that a site's own file names.
 
@@ -31,7 +57,7 @@ def socket_of(local: Path) -> Path:
         local: The folder `local` of the site's kit.
 
     Raises:
-        ConfigError: If the file is missing or says anything but this.
+        ConfigError: If the file is missing or holds anything else.
     """
     return _paths(local / FILE, ("socket",))["socket"]
 
@@ -43,7 +69,7 @@ def server_paths_of(local: Path) -> tuple[Path, Path]:
         local: The folder `local` of the server's kit.
 
     Raises:
-        ConfigError: If the file is missing or says anything but this.
+        ConfigError: If the file is missing or holds anything else.
     """
     paths = _paths(local / FILE, ("enrolment", "socket"))
     return paths["socket"], paths["enrolment"]
@@ -61,15 +87,15 @@ def _paths(path: Path, keys: tuple[str, ...]) -> dict[str, Path]:
 
 
 def settle(kit: Path, socket: Path, enrolment: Path | None = None) -> None:
-    """Write which socket a site's relay may use, and that jobs may load our two classes only.
+    """Write which socket a site's relay may use, and let jobs load our two classes only.
 
     Args:
         kit: The start-up kit of a server or a client, unpacked.
         socket: The coordinator's hub, or the data holder's process.
-        enrolment: At the server, the file that says which site's key is whose.
+        enrolment: At the server, the file that binds sites to keys.
 
     Raises:
-        ConfigError: If it is no such kit, or a server is given no enrolment, or a site is.
+        ConfigError: If it is no such kit, a server gets no enrolment, or a site gets one.
     """
     server = (kit / "startup" / "fed_server.json").is_file()
     if not server and not (kit / "startup" / "fed_client.json").is_file():
@@ -81,42 +107,32 @@ def settle(kit: Path, socket: Path, enrolment: Path | None = None) -> None:
     resources["class_allow_list"] = list(SERVER_CLASSES if server else CLIENT_CLASSES)
     resources["class_list_enforcement_mode"] = "enforce"
     resources["allow_log_streaming"] = False
-    # It would send a site's logs to the server.
+    # This component would send a site's logs to the server.
     parts = [part for part in resources["components"] if part["id"] != "site_log_streamer"]
     resources["components"] = parts
     if server:
-        _keep_within(resources, kit.absolute() / "jobs")
+        # By default all servers of a machine keep their jobs in one folder.
+        jobs = kit.absolute() / "jobs"
+        resources["snapshot_persistor"]["args"]["storage"]["args"]["root_dir"] = str(jobs / "kept")
+        for component in resources["components"]:
+            if component["id"] == "job_manager":
+                component["args"]["uri_root"] = str(jobs / "stored")
     _write(local / "resources.json", resources)
     rights = _defaults(local / "authorization.json.default")
-    _write(local / "authorization.json", _without_code(rights))
-    own = {"socket": socket} | ({} if enrolment is None else {"enrolment": enrolment})
-    _write(local / FILE, {key: str(path.absolute()) for key, path in own.items()})
-
-
-def _keep_within(resources: dict[str, Any], folder: Path) -> None:
-    """Keep jobs in the kit's folder: by default all servers of a machine share one."""
-    resources["snapshot_persistor"]["args"]["storage"]["args"]["root_dir"] = str(folder / "kept")
-    for component in resources["components"]:
-        if component["id"] == "job_manager":
-            component["args"]["uri_root"] = str(folder / "stored")
-
-
-def _without_code(rights: dict[str, Any]) -> dict[str, Any]:
-    """Return rights that let nobody bring code, whatever else they may do."""
+    # No role may bring code, whatever else it may do.
+    no_code = {"shell_commands": "none", "byoc": "none"}
     permissions = dict(rights["permissions"])
     permissions["project_admin"] = {
-        "submit_job": "any",
-        "manage_job": "any",
-        "view": "any",
-        "operate": "any",
-        "shell_commands": "none",
-        "byoc": "none",
+        **{right: "any" for right in ("submit_job", "manage_job", "view", "operate")},
+        **no_code,
     }
     for role in ROLES:
         own = permissions.get(role)
         if isinstance(own, dict):
-            permissions[role] = {**own, "shell_commands": "none", "byoc": "none"}
-    return {**rights, "permissions": permissions}
+            permissions[role] = {**own, **no_code}
+    _write(local / "authorization.json", {**rights, "permissions": permissions})
+    paths = {"socket": socket} | ({} if enrolment is None else {"enrolment": enrolment})
+    _write(local / FILE, {key: str(path.absolute()) for key, path in paths.items()})
 
 
 def _defaults(path: Path) -> dict[str, Any]:
@@ -131,3 +147,72 @@ def _defaults(path: Path) -> dict[str, Any]:
 
 def _write(path: Path, tree: dict[str, Any]) -> None:
     path.write_text(json.dumps(tree, indent=2) + "\n", "utf-8")
+
+
+def node_of(startup: Path) -> str:
+    """Return a site's public key, as OpenSSH writes it.
+
+    Args:
+        startup: The folder `startup` of the site's kit.
+
+    Raises:
+        ConfigError: If it holds no certificate of an RSA key.
+    """
+    path = startup / CERTIFICATE
+    try:
+        key = x509.load_pem_x509_certificate(path.read_bytes()).public_key()
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"{path}: is no certificate; valid: a site's kit") from error
+    if not isinstance(key, rsa.RSAPublicKey):
+        raise ConfigError(f"{path}: valid: the certificate of an RSA key, as FLARE makes it")
+    return key.public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH).decode("ascii")
+
+
+def signed(startup: Path, request: bytes, outcome: bytes) -> bytes:
+    """Return an outcome, preceded by the site's signature of the request and the outcome.
+
+    Raises:
+        ConfigError: If the kit has no private key.
+    """
+    path = startup / PRIVATE_KEY
+    try:
+        key = _private_key(path.read_bytes())
+    except (OSError, ValueError, TypeError) as error:
+        raise ConfigError(f"{path}: is no private key; valid: a site's kit") from error
+    if not isinstance(key, rsa.RSAPrivateKey):
+        raise ConfigError(f"{path}: valid: an RSA key, as FLARE makes it")
+    signature = key.sign(_digest(request, outcome), padding.PKCS1v15(), SHA256())
+    return len(signature).to_bytes(_HEAD, "big") + signature + outcome
+
+
+def verified(node: str, request: bytes, answer: object) -> bytes:
+    """Return the outcome in an answer, if this node signed it for this request.
+
+    Raises:
+        ProtocolError: If it did not.
+    """
+    try:
+        key = _public_key(node)
+        if isinstance(answer, bytes) and isinstance(key, rsa.RSAPublicKey):
+            end = _HEAD + int.from_bytes(answer[:_HEAD], "big")
+            signature, outcome = answer[_HEAD:end], answer[end:]
+            key.verify(signature, _digest(request, outcome), padding.PKCS1v15(), SHA256())
+            return outcome
+    except (ValueError, UnsupportedAlgorithm, InvalidSignature):
+        pass
+    raise ProtocolError("the site did not sign with the node key that is enrolled for it")
+
+
+@lru_cache(maxsize=1)
+def _private_key(pem: bytes) -> PrivateKeyTypes:
+    # Loading checks the key's numbers, which takes far longer than a signature.
+    return load_pem_private_key(pem, password=None)
+
+
+@lru_cache(maxsize=1024)
+def _public_key(node: str) -> SSHPublicKeyTypes:
+    return load_ssh_public_key(node.encode("ascii"))
+
+
+def _digest(request: bytes, outcome: bytes) -> bytes:
+    return _MEANT + hashlib.sha256(request).digest() + hashlib.sha256(outcome).digest()

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from platform.data.loaders.cifar import PIXELS
+from platform.data.loaders.published import PIXELS
 from tests.drawn.arrays import CIFAR10, as_python_2, draw_cifar10, draw_cifar100, records
 from tests.trunk._runs import Storage
 from tests.trunk.loaders._refusing import (

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from platform.data.catalogue import DataRequest, dataset_info, load_dataset
-from platform.data.images import ImageFiles
+from platform.data.dataset import ImageFiles
 from platform.errors import ConfigError, DataError
 from tests.drawn._users import open_to_all, readable_for_nobody
 from tests.drawn.coop import CLASSES, PLACES, draw_coop, draw_oxford_flowers

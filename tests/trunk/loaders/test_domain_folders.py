@@ -13,8 +13,7 @@ import numpy as np
 import pytest
 
 from platform.data.catalogue import DataRequest, Draws, dataset_info, load_dataset
-from platform.data.dataset import Dataset, Split
-from platform.data.images import ImageFiles
+from platform.data.dataset import Dataset, ImageFiles, Split
 from platform.errors import ConfigError, DataError
 from tests.drawn._users import open_to_all, readable_for_nobody
 from tests.drawn.domains import (

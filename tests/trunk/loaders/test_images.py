@@ -18,7 +18,7 @@ import pytest
 from numpy.typing import NDArray
 from PIL import Image
 
-from platform.data.images import (
+from platform.data.dataset import (
     FORMATS,
     MOST_BYTES,
     MOST_PIXELS,

@@ -11,8 +11,7 @@ import pytest
 
 from platform.config import parse_config
 from platform.data.catalogue import Hints
-from platform.data.dataset import Dataset, Split
-from platform.data.images import ImageFiles
+from platform.data.dataset import Dataset, ImageFiles, Split
 from platform.data.loading import TaskData, load_task_data
 from platform.errors import ConfigError
 from tests.drawn._pictures import write_picture

@@ -11,11 +11,9 @@ import numpy as np
 import pytest
 
 from platform.data.catalogue import DataRequest, Hints
-from platform.data.checking import check_folder
-from platform.data.dataset import Dataset, Split
-from platform.data.duplicates import require_one_label
-from platform.data.images import ImageFiles
-from platform.data.own_saved import SavedImages
+from platform.data.checking import check_folder, require_one_label
+from platform.data.dataset import Dataset, ImageFiles, Split
+from platform.data.own_lists import SavedImages
 from tests.drawn._pictures import write_picture
 from tests.trunk.loaders._refusing import load, refused
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from platform.data.images import ImageFiles
+from platform.data.dataset import ImageFiles
 from tests.drawn.arrays import (
     DOMAINNET_SITES,
     OFFICE_SITES,

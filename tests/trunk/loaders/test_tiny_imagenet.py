@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from platform.data.images import ImageFiles
+from platform.data.dataset import ImageFiles
 from tests.drawn.arrays import draw_tiny_imagenet, tiny_ids
 from tests.trunk.loaders._refusing import assert_closed, assert_missing, load, refused
 

@@ -1,0 +1,582 @@
+"""How images are shared out to experts: by where their tokens fall, or by a learned layer.
+
+TRIP's own router learns nothing (Gong et al. 2025, sections IV-A and IV-B): the tokens of an image
+are clustered within capacities, the M clusters are matched one to one with M static keys at least
+cost 1 - cos(centroid, key) (Eqs. 5-7, Hungarian algorithm), and expert e weighs by the share of
+kept tokens that lie in its cluster. All of it depends on the image alone, so it is computed once.
+
+The learned routers are the ablations of its section V-F: one linear layer and a softmax, over each
+token or over the image's feature. What is fed to them and how tokens' shares are put together (the
+mean of their softmaxes) is our reading; the paper refers to Switch Transformer (Fedus et al. 2022),
+whose balancing loss (its Eq. 4) is taken within each image, as a loss is one example's here.
+
+The random router is its ablation without clusters (Table V).
+
+Clusters with capacities are those of section IV-A: the assignment cost of token j to cluster m is
+the term of the Lagrangian (Eq. 4), ||x_j - mu_m||^2 + theta_m. A token goes to its cheapest
+cluster; a full cluster keeps its cheapest tokens and the rest is discarded. theta_m rises while
+more tokens ask for the cluster than it holds, and falls, never below zero, while fewer do. A
+centroid is a mean of tokens, so all distances follow from the tokens' products G = X X^T: with rows
+A of the means, x_j . mu_m = (A G)_mj. G is computed once, and one round of all images is a few
+array operations. Every image goes through the same operations on its own numbers, so its clusters
+do not depend on the images beside it, not even by rounding.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from scipy.optimize import linear_sum_assignment
+from torch import Tensor
+
+from methods.errors import MethodError
+from methods.interface.method import Arrays, Need, TensorSpec
+from methods.networks.layers import linear_start
+
+DISCARDED = -1
+"""Label of a token that no cluster keeps."""
+MOST_ROUNDS = 100
+"""Rounds after which an image whose clusters still change is left as it is (published code)."""
+
+INDEX_BITS = 16
+"""Bits for a token's position: images have at most 65,536 tokens."""
+
+Floats = NDArray[np.float32]
+Ints = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Rules:
+    """What is clustered how.
+
+    Attributes:
+        capacity_factor: alpha; no cluster keeps more than alpha T / M of T tokens.
+        multiplier_step: Step eta of the multipliers theta, in units of the cost.
+        variant: `published` costs plain distances, moves theta by what clusters kept (so only
+            downwards, and below zero), gives the first T mod M clusters one token more, and seats
+            all clusters that ran empty together at one token, the farthest.
+    """
+
+    capacity_factor: float
+    multiplier_step: float
+    variant: Literal["paper", "published"] = "paper"
+
+    def capacities(self, tokens: int, clusters: int) -> Ints:
+        """Return most tokens that each cluster keeps, at least one, (clusters,)."""
+        if self.variant == "paper":
+            # |C_m| <= alpha T / M, in whole tokens; the slack is for products such as 0.1 x 30.
+            largest = int(self.capacity_factor * tokens / clusters + 1e-9)
+            return np.full(clusters, max(largest, 1), np.int64)
+        base = int(tokens // clusters * self.capacity_factor)
+        spare = np.arange(clusters) < tokens % clusters
+        return np.asarray(np.maximum(base + spare, 1), np.int64)
+
+
+@dataclass(frozen=True)
+class Clusters:
+    """The clusters of n images.
+
+    Attributes:
+        labels: Cluster of each token, `DISCARDED` for none, (n, T).
+        weights: Rows of means: `weights @ tokens` are the centroids, (n, M, T). An empty cluster's
+            row is the token where it was seated last.
+        sizes: Number of tokens that each cluster keeps, (n, M).
+        rounds: Rounds that each image took, (n,).
+    """
+
+    labels: Ints
+    weights: Floats
+    sizes: Ints
+    rounds: Ints
+
+
+@dataclass
+class _Active:
+    """The images that still change: arrays of one row for each."""
+
+    rows: Ints
+    products: Floats
+    weights: Floats
+    multipliers: Floats
+    labels: Ints
+
+    def only(self, keep: NDArray[np.bool_]) -> _Active:
+        return _Active(
+            self.rows[keep],
+            self.products[keep],
+            self.weights[keep],
+            self.multipliers[keep],
+            self.labels[keep],
+        )
+
+
+def cluster(products: Floats, seats: Ints, rules: Rules) -> Clusters:
+    """Return clusters the tokens of each image.
+
+    Ends for an image when its centroids rest: when all are the means of the same tokens again.
+
+    Args:
+        products: G = X X^T of each image, (n, T, T).
+        seats: Tokens that are the first centroids, different ones, (M,) or (n, M).
+        rules: What is clustered how.
+
+    Returns:
+        The clusters.
+    """
+    count, tokens = products.shape[:2]
+    seats = np.broadcast_to(seats, (count, seats.shape[-1]))
+    clusters = seats.shape[1]
+    capacities = rules.capacities(tokens, clusters)
+    active = _Active(
+        np.arange(count),
+        products,
+        _one_hot(seats, tokens),
+        np.zeros((count, clusters), np.float32),
+        np.full((count, tokens), DISCARDED),
+    )
+    result = _empty(count, tokens, clusters)
+    for number in range(1, MOST_ROUNDS + 1):
+        before = active.weights
+        _round(active, capacities, rules)
+        rests = (active.weights == before).all(axis=(1, 2))
+        # Rows are dropped, not masked, and written when dropped: nothing is computed for them.
+        gone = rests if number < MOST_ROUNDS else np.ones_like(rests)
+        if gone.any():
+            _store(result, active.only(gone), number)
+            active = active.only(~gone)
+        if not len(active.rows):
+            break
+    return result
+
+
+def farthest_first(products: Floats, clusters: int) -> Ints:
+    """Return seats far from one another.
+
+    The longest token, then whatever is farthest from all before.
+
+    Args:
+        products: G of each image, (n, T, T).
+        clusters: Number M of seats.
+
+    Returns:
+        Token indices, (n, M).
+    """
+    squares = np.diagonal(products, axis1=1, axis2=2)
+    seats = [squares.argmax(axis=1)]
+    rows = np.arange(len(products))
+    nearest = np.full(squares.shape, np.inf)
+    for _ in range(clusters - 1):
+        last = seats[-1]
+        distances = squares + squares[rows, last][:, None] - 2 * products[rows, last]
+        nearest = np.minimum(nearest, distances)
+        nearest[rows, last] = -np.inf
+        seats.append(nearest.argmax(axis=1))
+    return np.stack(seats, axis=1)
+
+
+def blocks(count: int, tokens: int) -> Iterator[slice]:
+    """Return slices of images whose products fit into a processor's cache; changes speed only."""
+    size = max(1, 2**20 // tokens**2)
+    return (slice(start, start + size) for start in range(0, count, size))
+
+
+def _round(active: _Active, capacities: Ints, rules: Rules) -> None:
+    """Assign tokens, then move centroids and multipliers."""
+    distances = _distances(active.products, active.weights)
+    costs = distances if rules.variant == "paper" else np.sqrt(distances)
+    cheapest, least = _cheapest(costs + active.multipliers[:, :, None])
+    clusters = len(capacities)
+    demand = _counts(cheapest, clusters)
+    active.labels = _within_capacity(cheapest, least, demand, capacities)
+    sizes = np.minimum(demand, capacities)
+    step = np.float32(rules.multiplier_step)
+    if rules.variant == "paper":
+        active.multipliers = np.maximum(active.multipliers + step * (demand - capacities), 0)
+    else:
+        active.multipliers = active.multipliers + step * (sizes - capacities)
+    active.multipliers = active.multipliers.astype(np.float32)
+    members = active.labels[:, None, :] == np.arange(clusters)[:, None]
+    active.weights = members * (1 / np.maximum(sizes, 1)).astype(np.float32)[:, :, None]
+    if (sizes == 0).any():
+        _seat_empty(active, distances, sizes, apart=rules.variant == "paper")
+
+
+def _distances(products: Floats, weights: Floats) -> Floats:
+    """Return squared distances of centroids to tokens, (n, M, T)."""
+    cross = weights @ products
+    squares = np.diagonal(products, axis1=1, axis2=2)[:, None, :]
+    lengths = (cross * weights).sum(axis=-1, keepdims=True)
+    return np.asarray(np.maximum(squares - 2 * cross + lengths, 0), np.float32)
+
+
+def _cheapest(costs: Floats) -> tuple[Ints, Floats]:
+    """Return cheapest cluster of each token, the first of equal ones, and its cost, (n, T) each."""
+    least = costs[:, 0].copy()
+    labels = np.zeros(least.shape, np.int64)
+    for number in range(1, costs.shape[1]):
+        np.copyto(labels, number, where=costs[:, number] < least)
+        np.minimum(least, costs[:, number], out=least)
+    return labels, least
+
+
+def _within_capacity(cheapest: Ints, costs: Floats, demand: Ints, capacities: Ints) -> Ints:
+    """Return labels after full clusters have kept their cheapest tokens.
+
+    Of equal ones the first.
+    """
+    over = np.flatnonzero((demand > capacities).any(axis=1))
+    labels = cheapest.copy()
+    if len(over):
+        keys = np.sort(_keys(cheapest[over], costs[over]), axis=1)
+        order, wanted = keys & (2**INDEX_BITS - 1), keys >> (32 + INDEX_BITS)
+        starts = demand[over].cumsum(axis=1) - demand[over]
+        ranks = np.arange(order.shape[1]) - np.take_along_axis(starts, wanted, axis=1)
+        kept = np.where(ranks < capacities[wanted], wanted, DISCARDED)
+        labels[over[:, None], order] = kept
+    return labels
+
+
+def _keys(cheapest: Ints, costs: Floats) -> Ints:
+    """Return one integer for each token that sorts by cluster, then cost, then position."""
+    bits = np.ascontiguousarray(costs).view(np.int32)
+    # A float's bits sort as integers do once those of negative numbers are turned around.
+    ordered = (bits ^ ((bits >> 31) & 0x7FFFFFFF)).astype(np.int64) + 2**31
+    return (cheapest << (32 + INDEX_BITS)) | (ordered << INDEX_BITS) | np.arange(costs.shape[1])
+
+
+def _seat_empty(active: _Active, distances: Floats, sizes: Ints, *, apart: bool) -> None:
+    """Seat each empty cluster at a token that is far from all centroids, the farthest first.
+
+    Not apart, all empty clusters of an image at the farthest.
+    """
+    rows = np.flatnonzero((sizes == 0).any(axis=1))
+    order = np.argsort(-distances[rows].min(axis=1), axis=1, kind="stable")
+    rank = (sizes[rows] == 0).cumsum(axis=1) - 1
+    image, cluster_index = np.nonzero(sizes[rows] == 0)
+    token = order[image, rank[image, cluster_index] if apart else 0]
+    active.weights[rows[image], cluster_index, token] = 1.0
+    active.multipliers[rows[image], cluster_index] = 0.0
+
+
+def _counts(labels: Ints, clusters: int) -> Ints:
+    shifted = labels + clusters * np.arange(len(labels))[:, None]
+    flat = np.bincount(shifted.ravel(), minlength=clusters * len(labels))
+    return flat.reshape(-1, clusters)
+
+
+def _one_hot(seats: Ints, tokens: int) -> Floats:
+    return np.asarray(seats[:, :, None] == np.arange(tokens), np.float32)
+
+
+def _empty(count: int, tokens: int, clusters: int) -> Clusters:
+    return Clusters(
+        np.empty((count, tokens), np.int64),
+        np.empty((count, clusters, tokens), np.float32),
+        np.empty((count, clusters), np.int64),
+        np.empty(count, np.int64),
+    )
+
+
+def _store(result: Clusters, ended: _Active, number: int) -> None:
+    result.labels[ended.rows] = ended.labels
+    result.weights[ended.rows] = ended.weights
+    kept = ended.labels[:, None, :] == np.arange(result.sizes.shape[1])[:, None]
+    result.sizes[ended.rows] = kept.sum(axis=-1)
+    result.rounds[ended.rows] = number
+
+
+KEY_INITS = Literal["orthogonal", "uniform", "normal", "binary"]
+ROUTING, ROUTING_INFERENCE = "routing", "routing_inference"
+WEIGHT, BIAS = "router.weight", "router.bias"
+TURNS = 1000.0
+"""Times around the circle on which random routes are read off, for one standard deviation."""
+
+
+class Router(Protocol):
+    """Gives each image a share of each expert."""
+
+    @property
+    def needs(self) -> frozenset[Need]:
+        """What the data layer must provide."""
+        ...
+
+    def prepare(self, arrays: Arrays) -> Arrays:
+        """Return what is kept of each example."""
+        ...
+
+    def spec(self) -> Mapping[str, TensorSpec]:
+        """Return the router's parameters."""
+        ...
+
+    def init(self, rng: np.random.Generator) -> dict[str, NDArray[np.float32]]:
+        """Return the parameters' starting values."""
+        ...
+
+    def shares(
+        self, parameters: Mapping[str, Tensor], batch: Mapping[str, Tensor], *, training: bool
+    ) -> Tensor:
+        """Return shares of the experts (B, M), each row adding up to one."""
+        ...
+
+    def balance(self, parameters: Mapping[str, Tensor], batch: Mapping[str, Tensor]) -> Tensor:
+        """Return a loss of each example for loading experts unevenly, (B,)."""
+        ...
+
+
+@dataclass(frozen=True)
+class StaticRouter:
+    """Capacity-aware clusters of tokens, matched with static keys.
+
+    Attributes:
+        keys: One row for each expert, (M, token width).
+        training: Rules of clustering for training.
+        inference: The same for prediction.
+        seating: Where clusters begin: at M random tokens, or far from one another.
+        seed: Draws the random tokens. Their positions are alike in all images: then an image's
+            shares depend neither on its company nor on its tokens' last bits, as a draw from the
+            tokens' digest would.
+    """
+
+    keys: NDArray[np.float32]
+    training: Rules
+    inference: Rules
+    seating: Literal["random", "farthest"]
+    seed: int
+
+    @property
+    def needs(self) -> frozenset[Need]:
+        """Image features and tokens."""
+        return frozenset({"features", "tokens"})
+
+    def prepare(self, arrays: Arrays) -> Arrays:
+        """Keep features, and both kinds of shares in place of tokens.
+
+        Raises:
+            MethodError: If images have fewer tokens than there are experts.
+        """
+        tokens = arrays["tokens"]
+        if len(self.keys) > tokens.shape[1]:
+            raise MethodError(
+                f"method.experts: {len(self.keys)} is more than the {tokens.shape[1]} tokens of an "
+                f"image; valid: 1 to {tokens.shape[1]}"
+            )
+        kept = np.empty((2, len(tokens), len(self.keys)), np.float32)
+        drawn = np.random.default_rng([self.seed, 1]).permutation(tokens.shape[1])
+        seats = drawn[: len(self.keys)]
+        for rows in blocks(*tokens.shape[:2]):
+            block = tokens[rows].astype(np.float32, copy=False)
+            products = block @ block.transpose(0, 2, 1)
+            if self.seating == "farthest":
+                seats = farthest_first(products, len(self.keys))
+            for place, rules in enumerate((self.training, self.inference)):
+                clusters = cluster(products, seats, rules)
+                kept[place, rows] = assigned_shares(clusters, block, self.keys)
+        return {"features": arrays["features"], ROUTING: kept[0], ROUTING_INFERENCE: kept[1]}
+
+    def spec(self) -> Mapping[str, TensorSpec]:
+        """Return no parameters: keys follow from the configuration."""
+        return {}
+
+    def init(self, rng: np.random.Generator) -> dict[str, NDArray[np.float32]]:
+        """Nothing."""
+        return {}
+
+    def shares(
+        self, parameters: Mapping[str, Tensor], batch: Mapping[str, Tensor], *, training: bool
+    ) -> Tensor:
+        """Return what `prepare` found."""
+        return batch[ROUTING if training else ROUTING_INFERENCE]
+
+    def balance(self, parameters: Mapping[str, Tensor], batch: Mapping[str, Tensor]) -> Tensor:
+        """Zero: capacities balance the experts."""
+        return torch.zeros_like(batch["features"][:, 0])
+
+
+@dataclass(frozen=True)
+class LearnedRouter:
+    """A linear layer and a softmax over experts.
+
+    Attributes:
+        experts: Number M of experts.
+        width: Width of what the layer is fed.
+        source: `tokens`: each token has shares, the image their mean; `features`: the image has.
+        balance_weight: Weight of the balancing loss, for tokens.
+    """
+
+    experts: int
+    width: int
+    source: Literal["tokens", "features"]
+    balance_weight: float
+
+    @property
+    def needs(self) -> frozenset[Need]:
+        """Image features, and tokens where they are routed."""
+        return frozenset({"features", self.source})
+
+    def prepare(self, arrays: Arrays) -> Arrays:
+        """Keep everything."""
+        return arrays
+
+    def spec(self) -> Mapping[str, TensorSpec]:
+        """Return the layer, averaged over clients."""
+        shapes = {WEIGHT: (self.experts, self.width), BIAS: (self.experts,)}
+        return {name: TensorSpec(shape) for name, shape in shapes.items()}
+
+    def init(self, rng: np.random.Generator) -> dict[str, NDArray[np.float32]]:
+        """Return uniform in +-1/sqrt(width), as torch's linear layers start."""
+        return {n: linear_start(rng, spec.shape, self.width) for n, spec in self.spec().items()}
+
+    def shares(
+        self, parameters: Mapping[str, Tensor], batch: Mapping[str, Tensor], *, training: bool
+    ) -> Tensor:
+        """Return softmax of the layer, its mean over tokens."""
+        chosen = self._choices(parameters, batch)
+        return chosen.mean(dim=1) if self.source == "tokens" else chosen
+
+    def balance(self, parameters: Mapping[str, Tensor], batch: Mapping[str, Tensor]) -> Tensor:
+        """Return switch Transformer's Eq. 4 over an image's tokens: M sum_e f_e P_e.
+
+        f_e is the fraction of tokens that expert e is first choice of, P_e their mean share. There
+        is none for whole images: the fractions of a batch would tie its examples together.
+        """
+        if self.source == "features" or self.balance_weight == 0:
+            return torch.zeros_like(batch["features"][:, 0])
+        chosen = self._choices(parameters, batch)
+        first = (chosen == chosen.amax(dim=-1, keepdim=True)).to(chosen.dtype).mean(dim=1)
+        uneven = self.experts * (first.detach() * chosen.mean(dim=1)).sum(dim=-1)
+        return self.balance_weight * uneven
+
+    def _choices(self, parameters: Mapping[str, Tensor], batch: Mapping[str, Tensor]) -> Tensor:
+        layer = batch[self.source] @ parameters[WEIGHT].T + parameters[BIAS]
+        return layer.softmax(dim=-1)
+
+
+@dataclass(frozen=True)
+class RandomRouter:
+    """Each token goes to any expert with the same probability, whatever the others do.
+
+    The paper says no more than that; here an image's routes are the same in training and
+    prediction. They are read off the tokens, as a draw of their own would be another one for the
+    same image in other company, and one from the image's digest would hang on its last bits: a
+    token's direction is projected on a random axis, the result wound around a circle many times,
+    turned by a random angle for each position, and the circle is cut into M arcs.
+
+    Attributes:
+        experts: Number M of experts.
+        seed: Draws axis and angles; the same for everybody.
+    """
+
+    experts: int
+    seed: int
+
+    @property
+    def needs(self) -> frozenset[Need]:
+        """Image features and tokens."""
+        return frozenset({"features", "tokens"})
+
+    def prepare(self, arrays: Arrays) -> Arrays:
+        """Keep features, and shares in place of tokens."""
+        tokens = arrays["tokens"]
+        rng = np.random.default_rng([self.seed, 2])
+        count, width = tokens.shape[1:]
+        axis, angles = rng.normal(size=(width,)), rng.uniform(size=(count,))
+        shares = np.empty((len(tokens), self.experts), np.float32)
+        for rows in blocks(*tokens.shape[:2]):
+            routes = self._routes(tokens[rows].astype(np.float64), axis, angles)
+            chosen = routes[:, :, None] == np.arange(self.experts)
+            shares[rows] = chosen.mean(axis=1)
+        return {"features": arrays["features"], ROUTING: shares}
+
+    def spec(self) -> Mapping[str, TensorSpec]:
+        """Return no parameters."""
+        return {}
+
+    def init(self, rng: np.random.Generator) -> dict[str, NDArray[np.float32]]:
+        """Nothing."""
+        return {}
+
+    def shares(
+        self, parameters: Mapping[str, Tensor], batch: Mapping[str, Tensor], *, training: bool
+    ) -> Tensor:
+        """Return what `prepare` found."""
+        return batch[ROUTING]
+
+    def balance(self, parameters: Mapping[str, Tensor], batch: Mapping[str, Tensor]) -> Tensor:
+        """Zero: experts are as likely as one another."""
+        return torch.zeros_like(batch["features"][:, 0])
+
+    def _routes(
+        self, tokens: NDArray[np.float64], axis: NDArray[np.float64], angles: NDArray[np.float64]
+    ) -> NDArray[np.int64]:
+        """Return expert of each token, (n, T)."""
+        # Sums along the last axis, not a matrix product: the same for any number of images.
+        lengths = np.sqrt((tokens * tokens).sum(axis=-1))
+        along = (tokens * axis).sum(axis=-1) / np.maximum(lengths, np.finfo(np.float32).tiny)
+        place = (TURNS * along + angles) % 1.0
+        # A remainder of something just below zero can round up to one.
+        routes = np.minimum((place * self.experts).astype(np.int64), self.experts - 1)
+        return np.asarray(routes, np.int64)
+
+
+def draw_keys(kind: KEY_INITS, shape: tuple[int, int], seed: int) -> NDArray[np.float32]:
+    """Return static keys of the experts (section V-G).
+
+    Args:
+        kind: `orthogonal` has orthonormal rows; the others draw each coordinate from U(0, 1),
+            N(0, 1), or evenly from 0 and 1.
+        shape: (M, token width).
+        seed: Draws them: all parties draw the same.
+
+    Returns:
+        The keys, of that shape.
+
+    Raises:
+        MethodError: If there are more experts than orthogonal directions.
+    """
+    rng = np.random.default_rng([seed, 0])
+    if kind == "uniform":
+        return rng.uniform(size=shape).astype(np.float32)
+    if kind == "normal":
+        return rng.normal(size=shape).astype(np.float32)
+    if kind == "binary":
+        return rng.integers(0, 2, shape).astype(np.float32)
+    if shape[0] > shape[1]:
+        raise MethodError(
+            f"method.experts: {shape[0]} keys of width {shape[1]} cannot be orthogonal; valid: 1 "
+            f"to {shape[1]}"
+        )
+    columns, _ = np.linalg.qr(rng.normal(size=shape[::-1]))
+    return np.ascontiguousarray(columns.T).astype(np.float32)
+
+
+def assigned_shares(
+    clusters: Clusters, tokens: NDArray[np.float32], keys: NDArray[np.float32]
+) -> NDArray[np.float32]:
+    """Return shares of the experts after clusters are matched with keys.
+
+    Args:
+        clusters: Of n images.
+        tokens: (n, T, w).
+        keys: (M, w).
+
+    Returns:
+        Share of kept tokens that each expert's cluster has, (n, M).
+    """
+    costs = 1 - _cosines(clusters.weights @ tokens, keys)
+    shares = np.empty(clusters.sizes.shape, np.float32)
+    for image, cost in enumerate(costs):
+        found, key = linear_sum_assignment(cost)
+        shares[image, key] = clusters.sizes[image, found]
+    kept = clusters.sizes.sum(axis=1, keepdims=True)
+    return np.asarray(shares / kept, np.float32)
+
+
+def _cosines(centroids: NDArray[np.float32], keys: NDArray[np.float32]) -> NDArray[np.float32]:
+    tiny = np.finfo(np.float32).tiny
+    lengths = np.linalg.norm(centroids, axis=-1, keepdims=True) * np.linalg.norm(keys, axis=-1)
+    return np.asarray((centroids @ keys.T) / np.maximum(lengths, tiny), np.float32)

@@ -1,0 +1,587 @@
+"""Published data sets of one file or folder each: CIFAR, MNIST, Tiny ImageNet and AG News.
+
+`cifar10` and `cifar100` are 60,000 images of 32x32 pixels, in the binary or the Python version. The
+data sets' own page has both. The Python version is a pickle; `_plain_pickle` reads it as data and
+never runs it. Where both versions are there, the binary one is read. Labels of CIFAR-100 are the
+fine ones.
+
+`mnist` and `fashion_mnist` are 70,000 grey images of 28x28 pixels each, as IDX files, packed
+(`.gz`) as their pages have them, or not. MNIST's page describes the IDX format: a magic number, the
+size of each axis, and the values; numbers are big-endian.
+
+`tiny_imagenet` has 200 classes of ImageNet with 500 training images each, of 64x64 pixels. The
+published test images have no labels, so the validation images are the test split here, as in all
+papers on it. Label order is the ASCII order of the WordNet ids.
+
+`ag_news` has 127,600 news texts of four topics in comma-separated tables. Each line has the number
+of its class, counted from 1, a title and a description (Zhang, Zhao and LeCun, 2015); the text is
+both, with a space between them.
+"""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import io
+import math
+import zlib
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from platform.data.catalogue import DataRequest, DatasetInfo
+from platform.data.dataset import Dataset, Split
+from platform.data.loaders._files import (
+    LONGEST_NAME,
+    MOST_BYTES,
+    MOST_TEXT,
+    class_words,
+    first_folder,
+    image_names,
+    image_split,
+    is_there,
+    one_domain,
+    read_file,
+    read_lines,
+    read_text,
+    require_distinct,
+    require_examples,
+    require_labels,
+    require_listed_path,
+    require_present,
+    require_there,
+)
+from platform.data.loaders._plain_pickle import read_plain
+from platform.data.loaders.embedded import DIGITS
+from platform.errors import DataError
+
+_SIDE: Final = 32
+PIXELS: Final = 3 * _SIDE * _SIDE
+_PAGE: Final = "to be had from the data set's own page, https://www.cs.toronto.edu/~kriz/cifar.html"
+_TEN: Final = (
+    *("airplane", "automobile", "bird", "cat", "deer"),
+    *("dog", "frog", "horse", "ship", "truck"),
+)
+_SUPERCLASSES: Final = (
+    ("beaver", "dolphin", "otter", "seal", "whale"),
+    ("aquarium fish", "flatfish", "ray", "shark", "trout"),
+    ("orchid", "poppy", "rose", "sunflower", "tulip"),
+    ("bottle", "bowl", "can", "cup", "plate"),
+    ("apple", "mushroom", "orange", "pear", "sweet pepper"),
+    ("clock", "keyboard", "lamp", "telephone", "television"),
+    ("bed", "chair", "couch", "table", "wardrobe"),
+    ("bee", "beetle", "butterfly", "caterpillar", "cockroach"),
+    ("bear", "leopard", "lion", "tiger", "wolf"),
+    ("bridge", "castle", "house", "road", "skyscraper"),
+    ("cloud", "forest", "mountain", "plain", "sea"),
+    ("camel", "cattle", "chimpanzee", "elephant", "kangaroo"),
+    ("fox", "porcupine", "possum", "raccoon", "skunk"),
+    ("crab", "lobster", "snail", "spider", "worm"),
+    ("baby", "boy", "girl", "man", "woman"),
+    ("crocodile", "dinosaur", "lizard", "snake", "turtle"),
+    ("hamster", "mouse", "rabbit", "shrew", "squirrel"),
+    ("maple tree", "oak tree", "palm tree", "pine tree", "willow tree"),
+    ("bicycle", "bus", "motorcycle", "pickup truck", "train"),
+    ("lawn mower", "rocket", "streetcar", "tank", "tractor"),
+)
+"""CIFAR-100's, as its page lists them, of five classes each."""
+_BATCHES: Final = tuple(f"data_batch_{number}" for number in range(1, 6))
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Version:
+    """One published form of one of the two data sets.
+
+    Attributes:
+        folder: Its folder's name.
+        train: Files of training images, in order.
+        test: File of test images.
+        names: File of class names.
+        labels: Of the binary form how many label bytes precede an image, the last one counting.
+        label_key: Of the Python form the key of the labels.
+        names_key: Of the Python form the key of the class names; empty in the binary one.
+    """
+
+    folder: str
+    train: tuple[str, ...]
+    test: str
+    names: str
+    labels: int = 1
+    label_key: str = ""
+    names_key: str = ""
+
+
+_VERSIONS: Final = {
+    "cifar10": (
+        _Version(
+            folder="cifar-10-batches-bin",
+            train=tuple(f"{batch}.bin" for batch in _BATCHES),
+            test="test_batch.bin",
+            names="batches.meta.txt",
+        ),
+        _Version(
+            folder="cifar-10-batches-py",
+            train=_BATCHES,
+            test="test_batch",
+            names="batches.meta",
+            label_key="labels",
+            names_key="label_names",
+        ),
+    ),
+    "cifar100": (
+        # A coarse label comes before the fine one.
+        _Version(
+            folder="cifar-100-binary",
+            train=("train.bin",),
+            test="test.bin",
+            names="fine_label_names.txt",
+            labels=2,
+        ),
+        _Version(
+            folder="cifar-100-python",
+            train=("train",),
+            test="test",
+            names="meta",
+            label_key="fine_labels",
+            names_key="fine_label_names",
+        ),
+    ),
+}
+
+_CifarPart = tuple[NDArray[np.uint8], NDArray[np.int64]]
+
+
+def _load_cifar(name: str, request: DataRequest) -> Dataset:
+    """Read all images into memory: 184 MB of the published files."""
+    info = _INFO_OF[name]
+    domains = request.chosen_domains(name, info.domains)
+    versions = {version.folder: version for version in _VERSIONS[name]}
+    folder = first_folder(info, request.root, tuple(versions))
+    version = versions[folder.name]
+
+    def read(path: Path) -> bytes:
+        return read_file(info, request.root, path)
+
+    if version.names_key:
+        names = _names_of_pickle(version, folder / version.names, read)
+    else:
+        names = read_lines(info, request.root, folder / version.names)
+    classes = class_words(names, folder / version.names, info.classes)
+    train = _cifar_split(version, [folder / file for file in version.train], classes, read)
+    test = _cifar_split(version, [folder / version.test], classes, read)
+    require_examples(name, classes, train.labels, test.labels)
+    return Dataset(
+        name=name,
+        classes=classes,
+        domains=domains,
+        train=train,
+        test=test,
+        superclasses=_superclasses_of(classes) if name == "cifar100" else (),
+    )
+
+
+def _superclasses_of(classes: Sequence[str]) -> tuple[int, ...]:
+    """Return the superclass of each class; none where a file names classes of its own."""
+    of = {label: index for index, own in enumerate(_SUPERCLASSES) for label in own}
+    return tuple(of[label] for label in classes) if set(classes) <= set(of) else ()
+
+
+def _cifar_split(
+    version: _Version,
+    paths: Sequence[Path],
+    classes: Sequence[str],
+    read: Callable[[Path], bytes],
+) -> Split:
+    one = _pickled_part if version.names_key else _binary_part
+    parts = []
+    for path in paths:
+        images, labels = one(version, path, read(path))
+        require_labels(labels, classes, path)
+        parts.append((images, labels))
+    labels = np.concatenate([part[1] for part in parts])
+    return Split(np.concatenate([part[0] for part in parts]), labels, one_domain(labels))
+
+
+def _binary_part(version: _Version, path: Path, data: bytes) -> _CifarPart:
+    size = version.labels + PIXELS
+    if len(data) % size:
+        raise DataError(
+            f"task.root: {str(path)!r} has {len(data):,} bytes, which is no whole number of images "
+            f"of {size:,} bytes each; valid is the file as published"
+        )
+    records = np.frombuffer(data, np.uint8).reshape(-1, size)
+    labels = records[:, version.labels - 1].astype(np.int64)
+    return _as_images(records[:, version.labels :]), labels
+
+
+def _pickled_part(version: _Version, path: Path, data: bytes) -> _CifarPart:
+    batch = _dict_of(read_plain(data, str(path)))
+    pixels, labels = batch.get("data"), batch.get(version.label_key)
+    if not (
+        isinstance(pixels, np.ndarray)
+        and pixels.dtype == np.uint8
+        and pixels.shape[1:] == (PIXELS,)
+    ):
+        raise DataError(
+            f"task.root: {str(path)!r} has no 'data' that is an array of bytes, {PIXELS:,} for "
+            "each image; valid is the file as published"
+        )
+    if not (isinstance(labels, list) and all(type(label) is int for label in labels)):
+        raise DataError(
+            f"task.root: {str(path)!r} has no {version.label_key!r} that is a list of whole "
+            "numbers; valid is the file as published"
+        )
+    if len(labels) != len(pixels):
+        raise DataError(
+            f"task.root: {str(path)!r} has {len(pixels)} images and {len(labels)} labels; valid is "
+            "one label for each image"
+        )
+    # A pickle may hold numbers that an array may not; none of them is anywhere near a label.
+    return _as_images(pixels), np.asarray(
+        [max(-1, min(label, 2**31)) for label in labels], np.int64
+    )
+
+
+def _names_of_pickle(
+    version: _Version, path: Path, read: Callable[[Path], bytes]
+) -> Sequence[object]:
+    names = _dict_of(read_plain(read(path), str(path))).get(version.names_key)
+    if not isinstance(names, list):
+        raise DataError(
+            f"task.root: {str(path)!r} has no {version.names_key!r}; valid is the file as published"
+        )
+    return names
+
+
+def _dict_of(value: object) -> dict[Any, object]:
+    """Its keys as text: files that Python 3 wrote again may have them as bytes."""
+    return {_key_text(key): item for key, item in value.items()} if isinstance(value, dict) else {}
+
+
+def _key_text(value: object) -> object:
+    if isinstance(value, bytes) and len(value) <= LONGEST_NAME:
+        return value.decode("latin-1")
+    return value
+
+
+def _as_images(pixels: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    """Return three planes of an image each become three values of a pixel each; a view."""
+    return pixels.reshape(-1, 3, _SIDE, _SIDE).transpose(0, 2, 3, 1)
+
+
+_MNIST_SIDE: Final = 28
+_CLOTHES: Final = (
+    *("t-shirt", "trouser", "pullover", "dress", "coat"),
+    *("sandal", "shirt", "sneaker", "bag", "ankle boot"),
+)
+_MNIST_FOLDERS: Final = {
+    "mnist": ("mnist", "MNIST/raw"),
+    "fashion_mnist": ("fashion_mnist", "FashionMNIST/raw"),
+}
+_MNIST_FILES: Final = "{train,t10k}-{images-idx3,labels-idx1}-ubyte, each as it is or as .gz"
+
+
+def _load_mnist(name: str, request: DataRequest) -> Dataset:
+    """Read all images into memory, grey as they are: 55 MB of the published files."""
+    info = _INFO_OF[name]
+    domains = request.chosen_domains(name, info.domains)
+    folder = first_folder(info, request.root, _MNIST_FOLDERS[name])
+    train, test = (_mnist_split(info, request.root, folder, part) for part in ("train", "t10k"))
+    require_examples(name, info.classes, train.labels, test.labels)
+    return Dataset(name=name, classes=info.classes, domains=domains, train=train, test=test)
+
+
+def _mnist_split(info: DatasetInfo, root: Path, folder: Path, part: str) -> Split:
+    images = _read_idx(info, root, folder / f"{part}-images-idx3-ubyte", (_MNIST_SIDE, _MNIST_SIDE))
+    path = folder / f"{part}-labels-idx1-ubyte"
+    labels = _read_idx(info, root, path, ()).astype(np.int64)
+    if len(images) != len(labels):
+        raise DataError(
+            f"task.root: {str(path)!r} has {len(labels)} labels for {len(images)} images; valid is "
+            "one for each"
+        )
+    require_labels(labels, info.classes, path)
+    # Three equal colours; a view, of which only the rows that are asked for are written out.
+    grey = np.broadcast_to(images[..., None], (*images.shape, 3))
+    return Split(grey, labels, one_domain(labels))
+
+
+def _read_idx(info: DatasetInfo, root: Path, path: Path, shape: Sequence[int]) -> NDArray[np.uint8]:
+    """Return the array of an IDX file whose examples have a shape."""
+    packed = path.with_name(f"{path.name}.gz")
+    if is_there(path) or not is_there(packed):
+        data = read_file(info, root, path)
+        return _array(path, data, _count(path, data, shape), shape)
+    data = read_file(info, root, packed)
+    header = 4 * (2 + len(shape))
+    count = _count(packed, _unpacked(packed, data, header), shape)
+    # What the header promises is bounded, so what is unpacked is: a byte more tells of a lie.
+    size = header + count * math.prod(shape) + 1
+    return _array(packed, _unpacked(packed, data, size), count, shape)
+
+
+def _unpacked(path: Path, data: bytes, size: int) -> bytes:
+    """Return the first bytes of what is packed."""
+    try:
+        with gzip.GzipFile(fileobj=io.BytesIO(data)) as file:
+            return file.read(size)
+    except (OSError, EOFError, zlib.error) as error:
+        raise DataError(
+            f"task.root: {str(path)!r} is no gzip file, or a damaged one; valid is the file as "
+            "published"
+        ) from error
+
+
+def _count(path: Path, data: bytes, shape: Sequence[int]) -> int:
+    """Return how many examples the header tells of."""
+    axes = 1 + len(shape)
+    # Two zero bytes, 8 for unsigned bytes, and the number of axes.
+    if len(data) < 4 * (1 + axes) or data[:4] != bytes((0, 0, 8, axes)):
+        raise DataError(
+            f"task.root: {str(path)!r} is no IDX file of bytes with {axes} "
+            f"{'axes' if shape else 'axis'}; valid is the file as published"
+        )
+    count, *sizes = (int(size) for size in np.frombuffer(data[4 : 4 * (1 + axes)], ">u4"))
+    if sizes != list(shape):
+        raise DataError(
+            f"task.root: {str(path)!r} has images of {sizes[0]} x {sizes[1]} pixels; valid: "
+            f"{_MNIST_SIDE} x {_MNIST_SIDE}"
+        )
+    if count * math.prod(shape) > MOST_BYTES:
+        raise DataError(
+            f"task.root: {str(path)!r} claims {count:,} examples; valid are at most "
+            f"{MOST_BYTES:,} bytes of them"
+        )
+    return count
+
+
+def _array(path: Path, data: bytes, count: int, shape: Sequence[int]) -> NDArray[np.uint8]:
+    header = 4 * (2 + len(shape))
+    size = header + count * math.prod(shape)
+    if len(data) != size:
+        amount = "more" if len(data) > size else "fewer"
+        raise DataError(
+            f"task.root: {str(path)!r} has {amount} bytes than the {count:,} examples that its "
+            "header tells of; valid is the file as published"
+        )
+    return np.frombuffer(data, np.uint8, offset=header).reshape(count, *shape)
+
+
+_Lines = Callable[[str], list[str]]
+_Row = tuple[int, int, str]
+
+
+def _load_tiny(name: str, request: DataRequest) -> Dataset:
+    """List all images without opening any."""
+    info = _INFO_OF[name]
+    domains = request.chosen_domains(name, info.domains)
+    folder = first_folder(info, request.root, ("tiny-imagenet-200",)).resolve()
+
+    def lines(file: str) -> list[str]:
+        return read_lines(info, request.root, folder / file)
+
+    ids = _ids(lines("wnids.txt"), folder)
+    classes = class_words(_words(ids, lines("words.txt"), folder), folder / "words.txt")
+    train = image_split(folder, _train_rows(info, request.root, folder, ids))
+    test = image_split(folder, _test_rows(folder, ids, lines("val/val_annotations.txt")))
+    require_examples(name, classes, train.labels, test.labels)
+    return Dataset(name=name, classes=classes, domains=domains, train=train, test=test)
+
+
+def _ids(lines: Sequence[str], folder: Path) -> dict[str, int]:
+    """Return label of each id."""
+    where = repr(str(folder / "wnids.txt"))
+    ids = [line.strip() for line in lines]
+    for one in ids:
+        require_listed_path(one, where)
+    require_distinct(ids, where)
+    return {one: label for label, one in enumerate(sorted(ids))}
+
+
+def _words(ids: Mapping[str, int], lines: Sequence[str], folder: Path) -> list[str]:
+    """Return the first of each id's words; all of them where two ids have the same first one."""
+    entries = {one: words for one, _, words in (line.partition("\t") for line in lines)}
+    for one in ids:
+        if one not in entries:
+            raise DataError(
+                f"task.root: {str(folder / 'words.txt')!r} has no words for class {one!r}; valid "
+                "is the file as published"
+            )
+    first = [entries[one].split(",")[0].strip() for one in ids]
+    counts = Counter(first)
+    return [
+        word if counts[word] == 1 else entries[one].strip()
+        for one, word in zip(ids, first, strict=True)
+    ]
+
+
+def _train_rows(info: DatasetInfo, root: Path, folder: Path, ids: Mapping[str, int]) -> list[_Row]:
+    rows: list[_Row] = []
+    for one, label in ids.items():
+        inner = f"train/{one}/images"
+        if not is_there(folder / inner, folder=True):
+            raise DataError(info.missing(folder / inner, root))
+        names = image_names(folder / inner, folder)
+        rows.extend((0, label, f"{inner}/{name}") for name in names)
+    return rows
+
+
+def _test_rows(folder: Path, ids: Mapping[str, int], lines: Sequence[str]) -> list[_Row]:
+    where, rows = repr(str(folder / "val" / "val_annotations.txt")), []
+    for number, line in enumerate(lines, 1):
+        # A box in the image follows, which classification has no use for.
+        file, _, rest = line.partition("\t")
+        one = rest.split("\t")[0].strip()
+        if one not in ids:
+            raise DataError(
+                f"task.root: {where} has class {one[:40]!r} at line {number}; valid is an id of "
+                "wnids.txt"
+            )
+        require_listed_path(file, where)
+        rows.append((0, ids[one], f"val/images/{file}"))
+    paths = [path for _, _, path in rows]
+    require_distinct(paths, where)
+    require_present(folder, paths, where)
+    return rows
+
+
+_TOPICS: Final = ("World", "Sports", "Business", "Sci/Tech")
+_NEWS_FOLDERS: Final = ("ag_news", "ag_news_csv")
+
+
+def _load_news(name: str, request: DataRequest) -> Dataset:
+    """Read all texts into memory."""
+    info = _INFO_OF[name]
+    domains = request.chosen_domains(name, info.domains)
+    folder = first_folder(info, request.root, _NEWS_FOLDERS)
+    path = folder / "classes.txt"
+    if is_there(path):
+        class_words(read_lines(info, request.root, path), path, info.classes)
+    train, test = (
+        _news_split(info, request.root, folder / f"{part}.csv") for part in ("train", "test")
+    )
+    require_examples(name, info.classes, train.labels, test.labels)
+    return Dataset(name=name, classes=info.classes, domains=domains, train=train, test=test)
+
+
+def _news_split(info: DatasetInfo, root: Path, path: Path) -> Split:
+    require_there(info, root, path)
+    numbers, texts = [], []
+    for line, row in _news_rows(path):
+        if len(row) != 3 or not (row[0].isascii() and row[0].isdigit() and len(row[0]) < 5):
+            raise DataError(
+                f"task.root: {str(path)!r} has no class, title and description at line {line}; "
+                "valid is a class's number and two texts"
+            )
+        numbers.append(int(row[0]))
+        texts.append(" ".join(part.strip() for part in row[1:]).strip())
+    # Labels count from 0, the file from 1.
+    labels = np.array(numbers, np.int64) - 1
+    require_labels(labels, info.classes, path, first=1)
+    return Split(np.zeros((0, 0, 0, 3), np.uint8), labels, one_domain(labels), tuple(texts))
+
+
+def _news_rows(path: Path) -> list[tuple[int, list[str]]]:
+    """Return each row that is not empty, with the number of the line at which it ends."""
+    text = read_text(path, MOST_TEXT).removeprefix("\ufeff")
+    # Line ends inside of quotes belong to the text, and are left as they are.
+    reader = csv.reader(io.StringIO(text, newline=""), strict=True)
+    try:
+        return [(reader.line_num, row) for row in reader if row]
+    except csv.Error as error:
+        raise DataError(
+            f"task.root: {str(path)!r} is damaged at line {reader.line_num} ({error}); valid is a "
+            "comma-separated table with quotes around texts"
+        ) from error
+
+
+INFOS = (
+    DatasetInfo(
+        name="cifar10",
+        title="CIFAR-10: 60,000 photos of 32x32 pixels in ten classes",
+        classes=_TEN,
+        domains=("photo",),
+        source=_PAGE,
+        layout=(
+            "cifar-10-batches-bin/{data_batch_1..5,test_batch}.bin and batches.meta.txt",
+            "or cifar-10-batches-py/{data_batch_1..5,test_batch,batches.meta}",
+        ),
+    ),
+    DatasetInfo(
+        name="cifar100",
+        title="CIFAR-100: 60,000 photos of 32x32 pixels in a hundred classes",
+        classes=(),
+        domains=("photo",),
+        source=_PAGE,
+        layout=(
+            "cifar-100-binary/{train,test}.bin and fine_label_names.txt",
+            "or cifar-100-python/{train,test,meta}",
+        ),
+    ),
+    DatasetInfo(
+        name="mnist",
+        title="MNIST: 70,000 handwritten digits of 28x28 pixels",
+        classes=DIGITS,
+        domains=("scan",),
+        source="to be had from the data set's own page, http://yann.lecun.com/exdb/mnist",
+        layout=(f"mnist/{_MNIST_FILES}", "or the same files in MNIST/raw"),
+    ),
+    DatasetInfo(
+        name="fashion_mnist",
+        title="Fashion-MNIST: 70,000 pictures of clothes of 28x28 pixels",
+        classes=_CLOTHES,
+        domains=("photo",),
+        source="to be had from the data set's own page, https://github.com/zalandoresearch/fashion-mnist",
+        layout=(f"fashion_mnist/{_MNIST_FILES}", "or the same files in FashionMNIST/raw"),
+    ),
+    DatasetInfo(
+        name="tiny_imagenet",
+        title="Tiny ImageNet: 110,000 photos of 64x64 pixels in 200 classes",
+        classes=(),
+        domains=("photo",),
+        source="to be had from the page of its course, http://cs231n.stanford.edu/tiny-imagenet-200.zip",
+        layout=(
+            "tiny-imagenet-200/wnids.txt and words.txt",
+            "tiny-imagenet-200/train/WNID/images/*.JPEG",
+            "tiny-imagenet-200/val/images/*.JPEG and val/val_annotations.txt",
+        ),
+    ),
+    DatasetInfo(
+        name="ag_news",
+        title="AG News: 127,600 news texts of four topics",
+        classes=_TOPICS,
+        domains=("news",),
+        source="to be had from the page that its paper names, http://goo.gl/JyCnZq",
+        layout=(
+            "ag_news/{train,test}.csv with class, title and description in each line",
+            "where wanted ag_news/classes.txt",
+            "or the same files in ag_news_csv",
+        ),
+        modality="texts",
+    ),
+)
+
+_INFO_OF: Final = {info.name: info for info in INFOS}
+_LOADERS: Final = {
+    "cifar10": _load_cifar,
+    "cifar100": _load_cifar,
+    "mnist": _load_mnist,
+    "fashion_mnist": _load_mnist,
+    "tiny_imagenet": _load_tiny,
+    "ag_news": _load_news,
+}
+
+
+def load(name: str, request: DataRequest) -> Dataset:
+    """Read a data set: CIFAR, MNIST and AG News into memory, of Tiny ImageNet the list of images.
+
+    Raises:
+        ConfigError: If a file is missing or damaged, a label or id is unknown, a class is empty, or
+            a domain is unknown.
+    """
+    return _LOADERS[name](name, request)

@@ -1,0 +1,646 @@
+"""Rows of a table, a split file or a saved data set, made into what was recognised.
+
+Lists of a user's own images: CSV files with a column each, and split files in CoOp's JSON.
+
+A data set that Hugging Face's `datasets` saved on disk (`save_to_disk`), read as plain data.
+
+Read are the JSON files beside the Arrow files, and these themselves through `pyarrow` alone: the
+library that wrote them brings thirty packages, a cache and the network, and may run what a data set
+says. Images are those whose bytes are in the Arrow files; a path to a file elsewhere is refused.
+
+Arrow files are mapped into memory and not copied; their columns are validated in full first, as
+their offsets come from whoever wrote them.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from platform.config.sections import Layout
+from platform.data.dataset import MOST_BYTES, ImageFiles
+from platform.data.loaders._files import (
+    LONGEST_NAME,
+    MOST_CLASSES,
+    is_there,
+    read_text,
+    require_distinct,
+    require_inside,
+    require_listed_path,
+    require_present,
+    subfolders,
+)
+from platform.data.loaders.coop_splits import read_split_file, split_classes
+from platform.data.own_folders import (
+    SPLIT_NAMES,
+    WORDS,
+    Group,
+    Listed,
+    Owners,
+    OwnReading,
+    Use,
+    conjoined,
+    count_uses,
+    folded,
+    number,
+    some,
+)
+from platform.errors import DataError
+
+
+class Row(NamedTuple):
+    """An image as a file lists it.
+
+    Attributes:
+        path: Below the folder.
+        name: Its class.
+        split: What part it is in, empty where the file does not say.
+        domain: Its domain, empty where the file does not say.
+        client: Who holds it, empty where the file does not say.
+    """
+
+    path: str
+    name: str
+    split: str = ""
+    domain: str = ""
+    client: str = ""
+
+
+COLUMNS: Final = ("split", "domain", "client")
+"""What a file may say beside a path and a label."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Source:
+    """Where rows come from.
+
+    Attributes:
+        root: Folder that paths are relative to, links followed.
+        layout: Which layout it is.
+        place: The file or folder, for errors and people.
+        parts: The parts that it has files for; empty where a column says the part of an image, and
+            so may say any.
+        files: How its images are read.
+        remarks: What is to be said of it.
+    """
+
+    root: Path
+    layout: Layout
+    place: str
+    parts: tuple[str, ...] = ()
+    files: type[ImageFiles] = ImageFiles
+    remarks: tuple[str, ...] = ()
+
+
+def reading_of_rows(source: Source, rows: Sequence[Row], names: Sequence[str]) -> OwnReading:
+    """Return what rows say.
+
+    Args:
+        source: Where they come from.
+        rows: At least one.
+        names: The classes in label order, as the rows spell them.
+
+    Raises:
+        DataError: If an image is listed twice, a column is filled in some rows only, a split is
+            none, or a name is no name.
+    """
+    if not rows:
+        raise DataError(f"task.root: {source.place} lists no image; valid is at least one")
+    require_distinct((row.path for row in rows), source.place)
+    for column in COLUMNS:
+        _require_in_all(source, rows, column)
+    told = sorted({row.split for row in rows} - {""})
+    uses: dict[str, Use | None] = {"": None, **{split: _use(source, split) for split in told}}
+    owners: Owners = "nobody"
+    if rows[0].client or rows[0].domain:
+        owners = "clients" if rows[0].client else "domains"
+    places = (source.parts or WORDS) if rows[0].split else ()
+    parts = frozenset(_use(source, part) for part in places)
+    groups: dict[str, list[Listed]] = {}
+    for row in rows:
+        group = {"nobody": "", "domains": row.domain, "clients": row.client}[owners]
+        groups.setdefault(group, []).append(Listed(row.path, row.name, uses[row.split]))
+    for name in groups if owners != "nobody" else ():
+        _require_name(source, owners[:-1], name)
+    both = owners == "clients" and rows[0].domain
+    remark = "its column domain is not used, as clients hold what the column client says"
+    return OwnReading(
+        root=source.root,
+        layout=source.layout,
+        words={name: name for name in names},
+        owners=owners,
+        groups={name: _group(source, groups[name], parts) for name in sorted(groups)},
+        remarks=(*source.remarks, *([remark] if both else ())),
+    )
+
+
+def require_class_name(place: str, name: str) -> None:
+    """Refuse what is no name of a class.
+
+    Raises:
+        DataError: If it is empty, too long, or has characters that are not printed.
+    """
+    if not name.strip() or len(name) > LONGEST_NAME or not name.isprintable():
+        raise DataError(
+            f"task.root: {place} has the label {name[:80]!r}; valid are 1 to {LONGEST_NAME} "
+            "printable characters"
+        )
+
+
+def _group(source: Source, listed: Sequence[Listed], parts: frozenset[Use]) -> Group:
+    counts = count_uses(listed)
+    classes = number(len({image.name for image in listed}), "class", "classes")
+    told = [f"{counts[use]:,} {WORDS[use]}" for use in WORDS if counts.get(use)]
+    images = number(len(listed), "image", "images")
+    if told:
+        images = f"{conjoined(told)} {'image' if len(listed) == 1 else 'images'}"
+    unsplit = "" if told else ", not split into training and test images"
+    return Group(
+        root=source.root,
+        place=source.place,
+        listed=tuple(listed),
+        sentence=f"{classes}, {images}{unsplit}",
+        parts=parts,
+        files=source.files,
+    )
+
+
+def _use(source: Source, split: str) -> Use:
+    if split.strip().casefold() not in SPLIT_NAMES:
+        raise DataError(
+            f"task.root: {source.place} has the split {split[:80]!r}; valid: "
+            f"{', '.join(SPLIT_NAMES)}"
+        )
+    return SPLIT_NAMES[split.strip().casefold()]
+
+
+def _require_in_all(source: Source, rows: Sequence[Row], column: str) -> None:
+    filled: Mapping[bool, str] = {bool(getattr(row, column)): row.path for row in rows}
+    if len(filled) == 2:
+        raise DataError(
+            f"task.root: {source.place} has no {column} for {filled[False]!r} and has one for "
+            f"{filled[True]!r}; valid is one for each image, or for none"
+        )
+
+
+def _require_name(source: Source, what: str, name: str) -> None:
+    if len(name) > LONGEST_NAME or not name.isprintable():
+        raise DataError(
+            f"task.root: {source.place} has a {what} {name[:80]!r}; valid are 1 to {LONGEST_NAME} "
+            "printable characters"
+        )
+
+
+_MOST_BYTES: Final = 256_000_000
+"""A line has some hundred bytes, and a million images are more than most people have."""
+_ALIASES: Final[Mapping[str, str]] = {
+    "path": "path",
+    "file_name": "path",
+    "filename": "path",
+    "label": "label",
+    "class": "label",
+    "split": "split",
+    "domain": "domain",
+    "client": "client",
+}
+_TABLE: Final = "the columns path and label, and, where they are known, split, domain and client"
+_SIGNS: Final = (",", ";", "\t")
+
+
+def read_tables(root: Path, names: Sequence[str]) -> OwnReading:
+    """Read the CSV files of a folder; no image is opened.
+
+    Args:
+        root: The folder; resolved.
+        names: Of the files: one of any name, or one for each part, such as `train.csv`.
+
+    Raises:
+        DataError: If they are not what they should be, or list what is not there or lies outside.
+    """
+    parts = [SPLIT_NAMES.get(Path(name).stem.casefold()) for name in names]
+    if len(names) > 1 and (None in parts or len(set(parts)) < len(parts)):
+        raise DataError(
+            f"task.root: {str(root)!r} holds {conjoined(map(repr, names))}, and it is not said "
+            "which lists its images; valid is one .csv file, or train.csv with test.csv or val.csv"
+        )
+    rows: list[Row] = []
+    remarks: set[str] = set()
+    for name in names:
+        found, ignored = _parsed(root / name, Path(name).stem if len(names) > 1 else "")
+        rows += found
+        remarks |= set(ignored)
+    place = conjoined(repr(str(root / name)) for name in names)
+    labels = _in_order({row.name for row in rows}, place)
+    said = f"not read: {'column' if len(remarks) == 1 else 'columns'} {', '.join(sorted(remarks))}"
+    source = Source(
+        root=_base(root, [row.path for row in rows], place),
+        layout="table",
+        place=place,
+        parts=tuple(Path(name).stem for name in names) if len(names) > 1 else (),
+        remarks=(said,) if remarks else (),
+    )
+    return reading_of_rows(source, rows, labels)
+
+
+def read_split(root: Path, name: str) -> OwnReading:
+    """Read a split file; no image is opened.
+
+    Args:
+        root: The folder; resolved.
+        name: Of the file.
+
+    Raises:
+        DataError: If it is not what it should be, or lists what is not there or lies outside.
+    """
+    path = root / name
+    require_inside(path, root)
+    parts = read_split_file(path)
+    place = repr(str(path))
+    classes = split_classes(parts, place)
+    rows = [
+        Row(entry.path, classes[entry.label], part)
+        for part, entries in parts.items()
+        for entry in entries
+    ]
+    base = _base(root, [row.path for row in rows], place)
+    return reading_of_rows(Source(root=base, layout="split_file", place=place), rows, classes)
+
+
+def _parsed(path: Path, part: str) -> tuple[list[Row], tuple[str, ...]]:
+    """Return a table's rows, and which of its columns are not read."""
+    require_inside(path, path.parent)
+    place = repr(str(path))
+    # Spreadsheets begin a file with a mark of byte order.
+    text = read_text(path, _MOST_BYTES).removeprefix("\ufeff")
+    head = text.partition("\n")[0]
+    sign = max(_SIGNS, key=head.count)
+    lines = _lines(text, sign, place)
+    _, header = next(lines, (1, []))
+    columns = _columns(header, place, bool(part))
+    rows = [_row(values, columns, f"line {number} of {place}", part) for number, values in lines]
+    ignored = [repr(name.strip()[:40]) for name in header if name.strip().casefold() not in columns]
+    return rows, tuple(name for name in ignored if name.strip("'").casefold() not in _ALIASES)
+
+
+def _lines(text: str, sign: str, place: str) -> Iterator[tuple[int, list[str]]]:
+    """Yield each line's number and values, without empty lines."""
+    reader = csv.reader(io.StringIO(text, newline=""), delimiter=sign, strict=True)
+    try:
+        for values in reader:
+            if any(value.strip() for value in values):
+                yield reader.line_num, values
+    except csv.Error as error:
+        raise DataError(
+            f"task.root: line {reader.line_num} of {place} is no line of a table ({error}); valid "
+            "is CSV, with quotes around values that have a quote or a comma in them"
+        ) from error
+
+
+def _columns(header: Sequence[str], place: str, has_part: bool) -> dict[str, int]:
+    """Return which column is which."""
+    columns: dict[str, int] = {}
+    for position, name in enumerate(header):
+        meaning = _ALIASES.get(name.strip().casefold())
+        if meaning is None:
+            continue
+        if meaning in columns:
+            raise DataError(
+                f"task.root: {place} has two columns for the {meaning}; valid is one of each: "
+                f"{_TABLE}"
+            )
+        columns[meaning] = position
+    missing = [name for name in ("path", "label") if name not in columns]
+    if missing:
+        shown = ", ".join(repr(name.strip()[:40]) for name in header[:8]) or "no columns"
+        raise DataError(
+            f"task.root: {place} has no column {conjoined(missing)} but {shown}; valid are {_TABLE}"
+        )
+    if has_part and "split" in columns:
+        raise DataError(
+            f"task.root: {place} has a column split, and its name says a split too; valid is one "
+            "of the two"
+        )
+    return columns
+
+
+def _row(values: Sequence[str], columns: Mapping[str, int], where: str, part: str) -> Row:
+    if len(values) <= max(columns.values()):
+        raise DataError(
+            f"task.root: {where} has {len(values)} values; valid are as many as columns"
+        )
+    path, label = values[columns["path"]].strip(), values[columns["label"]].strip()
+    require_listed_path(path, where)
+    require_class_name(where, label)
+    told = {name: values[columns[name]].strip() for name in COLUMNS if name in columns}
+    return Row(path, label, **{"split": part, **told})
+
+
+def _in_order(names: set[str], place: str) -> list[str]:
+    """Return classes in label order: numbers by their size, names in ASCII order."""
+    if len(names) > MOST_CLASSES:
+        raise DataError(
+            f"task.root: {place} has {len(names):,} different labels; valid: 1 to {MOST_CLASSES}"
+        )
+    numbers = [name for name in names if name.lstrip("-").isascii() and name.lstrip("-").isdigit()]
+    for name in sorted(numbers):
+        if name.startswith("-") and len(numbers) == len(names):
+            raise DataError(
+                f"task.root: {place} has the label {name[:40]}; valid are numbers from 0, or names"
+            )
+    if len(numbers) == len(names):
+        return sorted(names, key=lambda name: (len(name.lstrip("0")), name.lstrip("0"), name))
+    firsts: dict[str, str] = {}
+    for name in sorted(names):
+        first = firsts.setdefault(folded(name), name)
+        if first != name:
+            raise DataError(
+                f"task.root: {place} has the labels {first!r} and {name!r}, which are one class "
+                "in two spellings; valid is one"
+            )
+    return sorted(names)
+
+
+def _base(root: Path, paths: Sequence[str], place: str) -> Path:
+    """Return what paths are relative to: the folder itself, or the one in it that has them."""
+    base = root
+    if paths and not is_there(root / paths[0]):
+        inside = (root / name for name in subfolders(root, root))
+        base = next((folder for folder in inside if is_there(folder / paths[0])), root).resolve()
+    require_present(base, paths, place)
+    return base
+
+
+MARKS: Final = ("dataset_dict.json", "state.json")
+"""One of these lies in a folder that `save_to_disk` made: of several splits, or of one."""
+_MOST_TEXT: Final = 64_000_000
+_SAVED: Final = "a folder as save_to_disk of Hugging Face's datasets writes it"
+_TEXTS: Final = ("split", "domain", "client")
+
+
+class SavedImages(ImageFiles):
+    """Images in the Arrow files of a saved data set, by file and row: `train/data-0.arrow/12`."""
+
+    @cached_property
+    def _columns(self) -> dict[str, Any]:
+        return {}
+
+    def bytes_of(self, row: int) -> bytes:
+        """Return an image's file as it was saved.
+
+        Raises:
+            DataError: If there is none in the row, or it is too large.
+        """
+        value = self._value(row)
+        if value is None:
+            raise DataError(
+                f"task.root: {self.paths[row]!r} has no image in it; valid is one whose bytes are "
+                "saved, and no path to a file elsewhere"
+            )
+        if len(value) > MOST_BYTES:
+            raise DataError(
+                f"task.root: {self.paths[row]!r} is too large; valid are at most {MOST_BYTES:,} "
+                "bytes"
+            )
+        data: bytes = value.as_py()
+        return data
+
+    def size_of(self, row: int) -> int:
+        """Return an image's size in bytes, 0 where there is none."""
+        value = self._value(row)
+        return 0 if value is None else len(value)
+
+    def place_of(self, row: int) -> tuple[str, str]:
+        """Return what tells an image from all others, wherever links lead to it."""
+        return (str(self.root.resolve()), self.paths[row])
+
+    def _value(self, row: int) -> Any:
+        """Return an image's bytes where they lie, None without any."""
+        name, _, position = self.paths[row].rpartition("/")
+        # Two threads may both open it, and do no harm.
+        if name not in self._columns:
+            self._columns[name] = _image_column(_table(self.root / name), repr(name))
+        value = self._columns[name][int(position)]
+        inner = value["bytes"] if value.is_valid else None
+        # `as_buffer` points into the mapped file.
+        return None if inner is None or not inner.is_valid else _Bytes(inner)
+
+
+class _Bytes:
+    """Bytes of one value: their number without a copy."""
+
+    def __init__(self, scalar: Any) -> None:
+        self._scalar = scalar
+
+    def __len__(self) -> int:
+        return int(self._scalar.as_buffer().size)
+
+    def as_py(self) -> bytes:
+        return bytes(self._scalar.as_buffer())
+
+
+def is_saved(files: Sequence[str]) -> bool:
+    """Return whether a folder with these files is a saved data set's."""
+    return any(mark in files for mark in MARKS)
+
+
+def read_saved(root: Path) -> OwnReading:
+    """List the images of a saved data set; none is decoded.
+
+    Args:
+        root: The folder; resolved.
+
+    Raises:
+        DataError: If `pyarrow` is not installed, or the files are not what they should be.
+    """
+    rows: list[Row] = []
+    names: tuple[str, ...] | None = None
+    splits = _splits(root)
+    for split in splits:
+        folder = root / split if split else root
+        found, classes = _part(root, folder, split)
+        if names not in (None, classes):
+            raise DataError(
+                f"task.root: {str(folder)!r} has other classes than the split before it; valid are "
+                "the same in all splits"
+            )
+        rows, names = rows + found, classes
+    source = Source(
+        root=root,
+        layout="saved",
+        place=repr(str(root)),
+        parts=tuple(filter(None, splits)),
+        files=SavedImages,
+    )
+    return reading_of_rows(source, rows, names or sorted({row.name for row in rows}))
+
+
+def _splits(root: Path) -> tuple[str, ...]:
+    if not is_there(root / MARKS[0]):
+        return ("",)
+    splits = _document(root / MARKS[0], root).get("splits")
+    if not isinstance(splits, list) or not splits:
+        raise _unsaved(root / MARKS[0], "names no splits")
+    for split in splits:
+        _require_step(split, root / MARKS[0])
+    return tuple(splits)
+
+
+def _part(root: Path, folder: Path, split: str) -> tuple[list[Row], tuple[str, ...] | None]:
+    """Return the rows of one split, and its classes where it has a list of them."""
+    state = _document(folder / MARKS[1], root)
+    features = _document(folder / "dataset_info.json", root).get("features")
+    if not isinstance(features, dict):
+        raise _unsaved(folder / "dataset_info.json", "has no features")
+    label, classes = _label(features, folder)
+    rows: list[Row] = []
+    files = state.get("_data_files")
+    for entry in files if isinstance(files, list) else ():
+        name = entry.get("filename") if isinstance(entry, dict) else None
+        _require_step(name, folder / MARKS[1])
+        require_inside(folder / str(name), root)
+        table, place = _table(folder / str(name)), repr(str(folder / str(name)))
+        _require_bytes(_image_column(table, place), place)
+        above = f"{split}/{name}" if split else str(name)
+        rows += _rows(table, label, classes, place=place, above=above, split=split)
+    return rows, classes
+
+
+def _rows(
+    table: Any,
+    label: str,
+    classes: tuple[str, ...] | None,
+    *,
+    place: str,
+    above: str,
+    split: str,
+) -> list[Row]:
+    if label not in table.column_names:
+        raise DataError(f"task.root: {place} has no column {label!r}; valid is {_SAVED}")
+    told = {
+        name: [str(value or "") for value in table.column(name).to_pylist()]
+        for name in _TEXTS
+        if name in table.column_names and not (name == "split" and split)
+    }
+    rows = []
+    for position, value in enumerate(table.column(label).to_pylist()):
+        name = _name(value, classes, f"row {position} of {place}")
+        own = {column: values[position] for column, values in told.items()}
+        rows.append(Row(f"{above}/{position}", name, **{"split": split, **own}))
+    return rows
+
+
+def _name(value: object, classes: tuple[str, ...] | None, where: str) -> str:
+    if classes is not None:
+        if not isinstance(value, int) or not 0 <= value < len(classes):
+            raise DataError(
+                f"task.root: {where} has the label {value!r}; valid: 0 to {len(classes) - 1}"
+            )
+        return classes[value]
+    if isinstance(value, bool) or not isinstance(value, int | str) or value == -1:
+        raise DataError(
+            f"task.root: {where} has the label {str(value)[:40]!r}; valid is a name, or a number "
+            "from 0"
+        )
+    require_class_name(where, str(value))
+    return str(value)
+
+
+def _label(features: Mapping[str, object], folder: Path) -> tuple[str, tuple[str, ...] | None]:
+    """Return which column holds the labels, and their names where it says them."""
+    known = {name: of for name, of in features.items() if isinstance(of, dict)}
+    found = [name for name, of in known.items() if of.get("_type") == "ClassLabel"]
+    if len(found) > 1 and "label" in found:
+        found = ["label"]
+    if not found and "label" in known:
+        return "label", None
+    if len(found) != 1:
+        raise DataError(
+            f"task.root: {str(folder)!r} has {some(found) if found else 'no column'} for the label;"
+            " valid is one of the type ClassLabel, or one called label"
+        )
+    names = known[found[0]].get("names")
+    if not isinstance(names, list) or not 1 <= len(names) <= MOST_CLASSES:
+        raise _unsaved(folder / "dataset_info.json", f"has no names for {found[0]!r}")
+    for name in names:
+        require_class_name(repr(str(folder)), name if isinstance(name, str) else "")
+    if len(set(names)) < len(names):
+        raise _unsaved(folder / "dataset_info.json", "names a class twice")
+    return found[0], tuple(names)
+
+
+def _table(path: Path) -> Any:
+    """Return an Arrow file's table, mapped and validated."""
+    try:
+        import pyarrow as pa
+    except ImportError as error:
+        raise DataError(
+            "task.root: saved data sets of Hugging Face are read with pyarrow, which is not "
+            "installed; valid after `.venv/bin/pip install -e '.[hf]'` in the checkout"
+        ) from error
+    try:
+        table = pa.ipc.open_stream(pa.memory_map(str(path))).read_all()
+        table.validate(full=True)
+    # Arrow's own errors are also ValueErrors, KeyErrors and others.
+    except (pa.ArrowException, OSError, ValueError) as error:
+        reason = str(error).partition("\n")[0][:100]
+        raise _unsaved(path, f"is no Arrow stream ({reason})") from error
+    return table
+
+
+def _image_column(table: Any, place: str) -> Any:
+    import pyarrow as pa
+
+    found = [
+        field.name
+        for field in table.schema
+        if pa.types.is_struct(field.type)
+        and field.type.get_field_index("bytes") >= 0
+        and pa.types.is_binary(field.type.field("bytes").type)
+    ]
+    if len(found) != 1:
+        raise DataError(
+            f"task.root: {place} has {some(found) if found else 'no column'} of images with their "
+            "bytes; valid is one of the type Image"
+        )
+    return table.column(found[0])
+
+
+def _require_bytes(column: Any, place: str) -> None:
+    """Refuse images that are elsewhere: nothing outside of the folder is read."""
+    missing = sum(chunk.null_count + chunk.field("bytes").null_count for chunk in column.chunks)
+    if missing:
+        raise DataError(
+            f"task.root: {place} has {missing:,} rows without the image's bytes; valid are images "
+            "that are saved in it, and no paths to files elsewhere"
+        )
+
+
+def _document(path: Path, root: Path) -> Mapping[str, Any]:
+    if not is_there(path):
+        raise _unsaved(path, "is not there")
+    require_inside(path, root)
+    try:
+        document = json.loads(read_text(path, _MOST_TEXT))
+    except (ValueError, RecursionError) as error:
+        raise _unsaved(path, "is not JSON") from error
+    if not isinstance(document, dict):
+        raise _unsaved(path, "holds no object")
+    return document
+
+
+def _require_step(name: object, path: Path) -> None:
+    """Refuse what is no plain name of a file or folder."""
+    if not isinstance(name, str) or not name.isprintable() or not 0 < len(name) <= 200:
+        raise _unsaved(path, f"names {str(name)[:40]!r}")
+    if name.startswith(".") or "/" in name or "\\" in name:
+        raise _unsaved(path, f"names {name[:80]!r}")
+
+
+def _unsaved(path: Path, what: str) -> DataError:
+    return DataError(f"task.root: {str(path)!r} {what}; valid is {_SAVED}")

@@ -1,0 +1,249 @@
+"""What a data holder lets a run ask for, and its own view of what was spent.
+
+An offer is a whole configuration, so the holder decides about all that it fixes in advance before
+anything of the run is built. What the configuration leaves open, such as the cost of a noise
+multiplier, the client prices round by round from its own ledger, by the same limits.
+
+The spending is priced exactly as the client prices itself before it answers an invitation: at the
+holder's delta, against the strongest adversary against whom the mechanisms claim anything. If no
+accountant can compose the ledger there is no number, and the reason is in its place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from methods import Registry
+from platform.config import RunConfig
+from platform.errors import ConfigError, Declined
+from platform.holder.settings import HolderSettings, OwnLimits
+from platform.mechanisms import BUILT_IN
+from platform.protection.charging import Limits, as_releases
+from platform.protection.secure_terms import terms_of_sums
+from privacy import RunningLedger, UnknownMechanism, UnsupportedEvent
+from storage import ClientStore, LedgerRow
+
+ALONE: Final = 1
+"""Uploads in the smallest sum that a coordinator sees without secure aggregation."""
+
+
+def require_within(settings: HolderSettings, config: RunConfig) -> None:
+    """Refuse a run that would pass a limit of the holder's own.
+
+    Args:
+        settings: The holder's.
+        config: The run's, as it was offered.
+
+    Raises:
+        Declined: Naming the run's key and value, and the holder's, for each limit.
+    """
+    reasons = tuple(_reasons(settings, config))
+    if reasons:
+        raise Declined(reasons)
+
+
+def own_limits(settings: HolderSettings, config: RunConfig) -> Limits:
+    """Return what the client lets itself be charged in a run: the lower limit of both sides.
+
+    The coordinator does not choose the accountant. Delta is the run's, which is at most the
+    holder's, so that every epsilon counts as much as the run says or more.
+    """
+    own, section = settings.limits, config.privacy
+    of_run, target_key = _less(
+        (section.target_epsilon, "privacy.target_epsilon"),
+        (own.epsilon_per_run, "limits.epsilon_per_run"),
+    )
+    of_life, lifetime_key = _less(
+        (section.lifetime_budget, "privacy.lifetime_budget"),
+        (own.epsilon_total, "limits.epsilon_total"),
+    )
+    return Limits(
+        delta=min(section.target_delta, own.delta),
+        accountant="auto",
+        target_epsilon=of_run,
+        lifetime_budget=of_life,
+        mechanisms=config.mechanisms,
+        target_key=target_key,
+        lifetime_key=lifetime_key,
+    )
+
+
+def _less(
+    theirs: tuple[float | None, str], ours: tuple[float | None, str]
+) -> tuple[float | None, str]:
+    given = [(limit, key) for limit, key in (ours, theirs) if limit is not None]
+    return min(given, key=lambda one: one[0]) if given else ours
+
+
+def _reasons(settings: HolderSettings, config: RunConfig) -> Iterator[str]:
+    limits, section = settings.limits, config.privacy
+    target = section.target_epsilon
+    for key in ("epsilon_per_run", "epsilon_total"):
+        limit: float | None = getattr(limits, key)
+        if target is not None and limit is not None and target > limit:
+            yield f"privacy.target_epsilon: {target:g} is above limits.{key} = {limit:g}"
+    if section.target_delta > limits.delta:
+        yield (
+            f"privacy.target_delta: {section.target_delta:g} is above limits.delta = "
+            f"{limits.delta:g}"
+        )
+    if section.noise_source != "os":
+        yield (
+            f"privacy.noise_source: {section.noise_source} protects nobody, as whoever knows the "
+            "seed takes the noise away; a data holder takes os only"
+        )
+    relations = limits.relations or ("replace_one", config.mechanism.relations[0])
+    if config.mechanism.facts.claims and config.relation not in relations:
+        yield (
+            f"privacy.relation: {config.relation} is not among limits.relations = "
+            f"{', '.join(dict.fromkeys(relations))}"
+        )
+    mechanisms, methods = allowed_mechanisms(limits), allowed_methods(limits)
+    if section.mechanism not in mechanisms:
+        yield (
+            f"privacy.mechanism: {section.mechanism} is not among limits.mechanisms = "
+            f"{', '.join(mechanisms)}"
+        )
+    if config.method.name not in methods:
+        yield (
+            f"method.name: {config.method.name} is not among limits.methods = {', '.join(methods)}"
+        )
+    key, size = "cohort.size", config.cohort_size
+    if config.cohort.sampling == "poisson":
+        key, size = "cohort.minimum", config.cohort.minimum
+    if size < limits.smallest_cohort:
+        yield f"{key}: {size} is below limits.smallest_cohort = {limits.smallest_cohort}"
+    yield from _sums(settings, config)
+    own, federation = settings.data.classes, config.federation
+    # Whether a list fits must not depend on the images.
+    if own is not None and federation is not None and federation.classes != own:
+        yield "federation.classes: the list is not that of data.classes"
+
+
+def _sums(settings: HolderSettings, config: RunConfig) -> Iterator[str]:
+    limits, section = settings.limits, config.secure_aggregation
+    if section.adversary != "active" and limits.adversary == "active":
+        yield (
+            f"secure_aggregation.adversary: {section.adversary} is less than limits.adversary = "
+            "active"
+        )
+    if section.adversary == "active" and settings.identity is None:
+        yield (
+            "secure_aggregation.adversary: active needs the holder's identity and enrolment, and "
+            "it has none"
+        )
+    if not section.enabled:
+        if limits.smallest_sum > ALONE:
+            yield (
+                "secure_aggregation.enabled: false shows the coordinator each upload alone, and "
+                f"limits.smallest_sum = {limits.smallest_sum}"
+            )
+        return
+    try:
+        smallest = terms_of_sums(config).smallest_sum
+    except ConfigError as error:
+        # The coordinator should have refused it, but a client does not count on that.
+        yield str(error)
+        return
+    if smallest < limits.smallest_sum:
+        yield (
+            f"secure_aggregation.threshold: opens sums of {smallest}, fewer than "
+            f"limits.smallest_sum = {limits.smallest_sum}"
+        )
+
+
+def allowed_mechanisms(limits: OwnLimits) -> tuple[str, ...]:
+    """Return the mechanisms under which the holder takes part."""
+    if limits.mechanisms is not None:
+        return limits.mechanisms
+    facts = [mechanism.facts for mechanism in BUILT_IN]
+    return tuple(f.name for f in facts if f.claims and not f.is_bare_to_server)
+
+
+def allowed_methods(limits: OwnLimits) -> tuple[str, ...]:
+    """Return the methods with which the holder takes part."""
+    return Registry(installed=False).available() if limits.methods is None else limits.methods
+
+
+@dataclass(frozen=True, kw_only=True)
+class Spending:
+    """What one run cost the holder, or all of them together.
+
+    Attributes:
+        run_id: The run; None for all.
+        mechanisms: Names of those that were charged for.
+        releases: How often something left the client, or may have.
+        epsilon: At the holder's delta; infinite without noise, None where nobody can price it.
+        problem: Why nobody can; None where there is a number.
+        limit: The holder's own; None without.
+    """
+
+    run_id: str | None
+    mechanisms: tuple[str, ...]
+    releases: int
+    epsilon: float | None
+    problem: str | None
+    limit: float | None
+
+    @property
+    def left(self) -> float | None:
+        """Epsilon up to the limit, at least 0; None without a limit or a number."""
+        if self.limit is None or self.epsilon is None:
+            return None
+        return max(self.limit - self.epsilon, 0.0)
+
+
+@dataclass(frozen=True)
+class Account:
+    """All that a holder has spent.
+
+    Attributes:
+        runs: By the run's name.
+        total: Of all runs together, which is less than the sum of the runs'.
+    """
+
+    runs: tuple[Spending, ...]
+    total: Spending
+
+
+def account_of(rows: Sequence[LedgerRow], limits: OwnLimits) -> Account:
+    """Price a client's own ledger.
+
+    Args:
+        rows: All of it, of any number of runs.
+        limits: The holder's.
+    """
+    by_run: dict[str, list[LedgerRow]] = {}
+    for row in rows:
+        by_run.setdefault(row.run_id, []).append(row)
+    runs = [
+        _spending(run_id, by_run[run_id], limits, limits.epsilon_per_run)
+        for run_id in sorted(by_run)
+    ]
+    return Account(tuple(runs), _spending(None, rows, limits, limits.epsilon_total))
+
+
+def own_account(store: ClientStore, limits: OwnLimits) -> Account:
+    """Price the ledger of a holder's own store, of which nothing else is read."""
+    return account_of(store.rows(), limits)
+
+
+def _spending(
+    run_id: str | None, rows: Sequence[LedgerRow], limits: OwnLimits, limit: float | None
+) -> Spending:
+    charged = [row for row in rows if row.status != "aborted"]
+    epsilon, problem = None, None
+    try:
+        epsilon = RunningLedger(as_releases(rows, BUILT_IN)).claimed_with((), limits.delta).epsilon
+    except (UnsupportedEvent, UnknownMechanism) as error:
+        problem = str(error)
+    return Spending(
+        run_id=run_id,
+        mechanisms=tuple(sorted({row.mechanism for row in charged})),
+        releases=len(charged),
+        epsilon=epsilon,
+        problem=problem,
+        limit=limit,
+    )

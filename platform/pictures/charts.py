@@ -1,0 +1,553 @@
+"""Pictures of lines: panels of curves with bands, also towards an infinite value.
+
+Pictures of bars, all with their numbers: lying, so that long names have room.
+
+Pictures of cells: rows by columns, dark where much is, with a number in each.
+
+Pictures of many values a row: one dot each, their mean, and the lowest as numbers.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import statistics
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+from platform.pictures.canvas import (
+    FONT_SIZE,
+    INK,
+    SHADES,
+    SMALL,
+    add_legend,
+    drawable,
+    fitted,
+    look,
+    new_figure,
+    wrapped,
+)
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+LOGARITHMIC_FROM: Final = 16.0
+"""From this ratio of the largest to the smallest value an even axis would crowd the small ones."""
+INFINITE: Final = "∞\nnot bounded"
+_WIDTH, _HEIGHT = 3.5, 2.6
+_LEAST: Final = (2.7, 2.0)
+"""Width and height of axes, inches; what is written along them is no longer."""
+_LEAST_RANGE: Final = 2.0
+"""Of what is in percent: a smaller range would make a picture of rounding."""
+_CROWDED: Final = 0.05
+"""Share of an axis below which two of its labels would overlap."""
+
+
+@dataclass(frozen=True)
+class Point:
+    """One point of a line, and how far the values reach that it stands for.
+
+    Attributes:
+        x: Infinite where nothing bounds it.
+        y: Likewise.
+        low: Lower end of its band.
+        high: Upper end.
+    """
+
+    x: float
+    y: float
+    low: float
+    high: float
+
+
+def point(x: float, y: float, deviation: float | None = None) -> Point:
+    """Return a point with a band of one deviation on each side, None for no band."""
+    width = deviation or 0.0
+    return Point(x, y, y - width, y + width)
+
+
+def percent(x: float, share: float, deviation: float | None = None) -> Point:
+    """Return a point for a share in [0, 1], its band no wider than there are shares."""
+    found = point(x, 100.0 * share, 100.0 * (deviation or 0.0))
+    return Point(x, found.y, max(found.low, 0.0), min(found.high, 100.0))
+
+
+@dataclass(frozen=True)
+class Line:
+    """A line of a panel.
+
+    Attributes:
+        label: What it is called; one label looks the same in all panels.
+        points: In the order in which they are joined.
+    """
+
+    label: str
+    points: tuple[Point, ...]
+
+
+@dataclass(frozen=True)
+class Scale:
+    """An axis.
+
+    Attributes:
+        label: What it measures.
+        kind: Whole numbers, percent, the very values of the points, or any amount from 0.
+    """
+
+    label: str
+    kind: Literal["whole", "percent", "values", "amount"]
+
+
+@dataclass(frozen=True)
+class Panel:
+    """Lines on common axes.
+
+    Attributes:
+        title: What stands above.
+        across: The horizontal axis.
+        up: The vertical one.
+        lines: At least one.
+    """
+
+    title: str
+    across: Scale
+    up: Scale
+    lines: tuple[Line, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class LinePicture:
+    """Panels of lines with one legend for all.
+
+    Attributes:
+        name: Of the file, without a suffix.
+        title: What it shows, in words.
+        panels: Row by row.
+        columns: Panels a row.
+    """
+
+    name: str
+    title: str
+    panels: tuple[Panel, ...]
+    columns: int
+
+    def figure(self) -> Figure:
+        """Return the figure."""
+        columns = min(self.columns, len(self.panels))
+        rows = -(-len(self.panels) // columns)
+        figure = new_figure(max(_WIDTH * columns, 5.2), _HEIGHT * rows + 1.0)
+        places = figure.subplots(rows, columns, squeeze=False)
+        names = list(dict.fromkeys(line.label for one in self.panels for line in one.lines))
+        handles: dict[str, Any] = {}
+        for axes, panel in itertools.zip_longest(places.flat, self.panels):
+            if panel is None:
+                axes.set_axis_off()
+            else:
+                handles |= _draw_panel(axes, panel, names)
+        add_legend(figure, {name: handles[name] for name in names})
+        return fitted(figure, {axes: _LEAST for axes in places.flat if axes.axison})
+
+
+def _draw_panel(axes: Axes, panel: Panel, names: Sequence[str]) -> dict[str, Any]:
+    points = [point for line in panel.lines for point in line.points]
+    across = _Reach.of(panel.across, [point.x for point in points])
+    up = _Reach.of(panel.up, [v for point in points for v in (point.y, point.low, point.high)])
+    handles = {
+        line.label: _draw_line(axes, line, names.index(line.label), (across, up))
+        for line in panel.lines
+    }
+    across.label(axes, axes.xaxis)
+    up.label(axes, axes.yaxis)
+    axes.set_title(wrapped(panel.title, _LEAST[0], FONT_SIZE + 1.0))
+    axes.set_xlabel(wrapped(panel.across.label, _LEAST[0]))
+    axes.set_ylabel(wrapped(panel.up.label, _LEAST[1]))
+    axes.grid(alpha=0.3)
+    return handles
+
+
+def _draw_line(axes: Axes, line: Line, index: int, reaches: tuple[_Reach, _Reach]) -> Any:
+    style, (across, up) = look(index), reaches
+    common: Any = {"color": style.colour, "marker": style.mark, "markersize": 5.0}
+    finite = [p for p in line.points if math.isfinite(p.x) and math.isfinite(p.y)]
+    others = [p for p in line.points if p not in finite]
+    # Hollow, so that of lines on top of each other more than the last is seen.
+    hollow = {"markerfacecolor": "none", "markeredgewidth": 1.2}
+    every = max(1, len(finite) // 12)
+    (handle,) = axes.plot(
+        *([p.x for p in finite], [p.y for p in finite], style.dashes),
+        **(common | hollow),
+        markevery=every,
+        linewidth=1.5,
+    )
+    for p in others:
+        # Not joined: there is nothing between the last number and what no number bounds.
+        spots = ([across.place(p.x)], [up.place(p.y)], "none")
+        axes.plot(*spots[:2], linestyle=spots[2], **(common | hollow))
+        if math.isfinite(p.y) and p.high > p.low:
+            axes.vlines(spots[0], p.low, p.high, color=style.colour, linewidth=1.0)
+    if any(p.high > p.low for p in finite):
+        low, high = [p.low for p in finite], [p.high for p in finite]
+        axes.fill_between(
+            *([p.x for p in finite], low, high), color=style.colour, alpha=0.13, linewidth=0
+        )
+        if len(finite) == 1:
+            axes.vlines([finite[0].x], low, high, color=style.colour, linewidth=1.0)
+    return handle
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Reach:
+    """What an axis reaches over, with a place beyond its end for what is infinite."""
+
+    scale: Scale
+    values: tuple[float, ...]
+    has_infinite: bool
+    is_logarithmic: bool
+
+    @classmethod
+    def of(cls, scale: Scale, values: Sequence[float]) -> _Reach:
+        finite = tuple(sorted({value for value in values if math.isfinite(value)}))
+        crowds = (
+            scale.kind in ("values", "amount")
+            and len(finite) > 1
+            and finite[0] > 0.0
+            and finite[-1] / finite[0] >= LOGARITHMIC_FROM
+        )
+        infinite = any(math.isinf(value) for value in values)
+        return cls(scale=scale, values=finite, has_infinite=infinite, is_logarithmic=crowds)
+
+    def place(self, value: float) -> float:
+        """Return where a value lies."""
+        return value if math.isfinite(value) else self._beyond(0.16)
+
+    def label(self, axes: Axes, axis: Any) -> None:
+        """Set limits and labels."""
+        name = axis.axis_name
+        if self.is_logarithmic:
+            getattr(axes, f"set_{name}scale")("log")
+            axes.minorticks_off()
+        getattr(axes, f"set_{name}lim")(*self._limits())
+        ticks = self._ticks(axis)
+        labels = [f"{tick:.12g}" if self.scale.kind == "values" else f"{tick:g}" for tick in ticks]
+        if self.has_infinite:
+            ticks, labels = [*ticks, self.place(math.inf)], [*labels, INFINITE]
+            draw = axes.axvline if name == "x" else axes.axhline
+            draw(self._beyond(0.08), color=INK, linewidth=0.8, linestyle=(0, (1, 2)))
+        axis.set_ticks(ticks, labels)
+
+    def _limits(self) -> tuple[float, float]:
+        low, high = self._ends()
+        end = self._beyond(0.24 if self.has_infinite else 0.05)
+        if self.is_logarithmic:
+            return low / (high / low) ** 0.05, end
+        begin = low - 0.05 * (high - low)
+        return (-0.03 * (end - low) if self.scale.kind == "amount" else begin), end
+
+    def _ends(self) -> tuple[float, float]:
+        """Return lowest and highest value, apart from each other."""
+        low, high = (self.values[0], self.values[-1]) if self.values else (0.0, 1.0)
+        if self.scale.kind == "amount" and not self.is_logarithmic:
+            low, high = 0.0, high or 1.0
+        if self.scale.kind == "percent" and high - low < _LEAST_RANGE:
+            middle = (low + high) / 2.0
+            return middle - _LEAST_RANGE / 2.0, middle + _LEAST_RANGE / 2.0
+        return (low, high) if high > low else (low - 0.5, high + 0.5)
+
+    def _beyond(self, share: float) -> float:
+        """Return a place beyond the highest value, by a share of the axis."""
+        low, high = self._ends()
+        if self.is_logarithmic:
+            return float(high * (high / low) ** share)
+        return high + share * (high - low)
+
+    def _ticks(self, axis: Any) -> list[float]:
+        if not self.values:
+            return []
+        if self.scale.kind == "values":
+            return list(self._apart(self.values))
+        low, high = self._ends()
+        if self.is_logarithmic:
+            return list(self._apart(_even_numbers(low, high)))
+        from matplotlib.ticker import MaxNLocator
+
+        is_whole = self.scale.kind == "whole"
+        found = MaxNLocator(nbins=7, integer=is_whole, steps=[1, 2, 5, 10]).tick_values(low, high)
+        begin = self.values[0] if is_whole else self._limits()[0]
+        begin = 0.0 if self.scale.kind == "amount" else begin
+        return [float(tick) for tick in found if begin <= tick <= self._beyond(0.05)]
+
+    def _apart(self, values: Sequence[float]) -> Iterator[float]:
+        """Yield values whose labels do not overlap."""
+        low, high = self._ends()
+        last: float | None = None
+        for value in values:
+            where = (value - low) / (high - low)
+            if self.is_logarithmic:
+                where = math.log(value / low) / math.log(high / low)
+            if last is None or where - last >= _CROWDED:
+                last = where
+                yield value
+
+
+def _even_numbers(low: float, high: float) -> list[float]:
+    """Return 1, 2 and 5 times powers of ten within a range."""
+    powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+    every = [n * 10.0**power for power in powers for n in (1.0, 2.0, 5.0)]
+    return [value for value in every if 0.99 * low <= value <= 1.01 * high] or [low, high]
+
+
+_NAMES: Final = 2.6
+_AXES: Final = 3.4
+"""Inches for the names of rows."""
+_BAR: Final = 0.17
+_BETWEEN: Final = 0.1
+
+
+@dataclass(frozen=True)
+class Bar:
+    """One bar.
+
+    Attributes:
+        value: Its length, None where there is none.
+        deviation: Of the numbers that it is the mean of, None of a single one.
+    """
+
+    value: float | None
+    deviation: float | None = None
+
+
+@dataclass(frozen=True)
+class Series:
+    """Bars that look alike, one a row.
+
+    Attributes:
+        label: What they are called.
+        bars: In the order of the rows.
+    """
+
+    label: str
+    bars: tuple[Bar, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class BarPicture:
+    """Rows of bars.
+
+    Attributes:
+        name: Of the file, without a suffix.
+        title: What it shows, in words.
+        across: What the bars measure, in percent.
+        up: What the rows are; empty where their names say it.
+        rows: Names.
+        series: One bar a row of each.
+        absent: What stands where a bar is missing.
+    """
+
+    name: str
+    title: str
+    across: str
+    up: str
+    rows: tuple[str, ...]
+    series: tuple[Series, ...]
+    absent: str = "not measured"
+
+    def figure(self) -> Figure:
+        """Return the figure."""
+        names = [wrapped(row, _NAMES) for row in self.rows]
+        lines = max(name.count("\n") + 1 for name in names)
+        row = max(_BAR * len(self.series) + _BETWEEN, 0.16 * lines + 0.04)
+        tall = max(row * len(names) + 0.2, 1.0)
+        figure = new_figure(6.4, tall + 1.3)
+        axes = figure.subplots()
+        handles = _draw_bars(axes, self, names)
+        figure.suptitle(wrapped(self.title, 6.0, FONT_SIZE + 1.0), fontsize=FONT_SIZE + 1.0)
+        axes.set_xlabel(wrapped(self.across, _AXES))
+        axes.set_ylabel(wrapped(self.up, tall))
+        if len(handles) > 1:
+            add_legend(figure, handles)
+        return fitted(figure, {axes: (_AXES, tall)})
+
+
+def _draw_bars(axes: Axes, picture: BarPicture, names: Sequence[str]) -> dict[str, Any]:
+    count, handles = len(picture.series), dict[str, Any]()
+    width = 0.84 / count
+    longest = 0.0
+    for index, series in enumerate(picture.series):
+        style = look(index)
+        known = [(row, bar) for row, bar in enumerate(series.bars) if bar.value is not None]
+        places = [row - 0.42 + width * (index + 0.5) for row in range(len(names))]
+        drawn = axes.barh(
+            *([places[row] for row, _ in known], [bar.value or 0.0 for _, bar in known], width),
+            color=style.colour,
+            hatch=style.hatch,
+            edgecolor="white",
+            linewidth=0.6,
+        )
+        handles[series.label] = drawn
+        for row, bar in enumerate(series.bars):
+            longest = max(longest, _number(axes, bar, places[row], picture.absent))
+    axes.set_xlim(0.0, 1.05 * longest or 1.0)
+    axes.set_yticks(range(len(names)), list(names))
+    axes.set_ylim(len(names) - 0.5, -0.5)
+    axes.tick_params(axis="y", length=0)
+    axes.grid(axis="x", alpha=0.3)
+    return handles
+
+
+def _number(axes: Axes, bar: Bar, place: float, absent: str) -> float:
+    """Write a bar's number behind it; return how far it reaches."""
+    value, width = bar.value or 0.0, bar.deviation or 0.0
+    text = drawable(absent) if bar.value is None else f"{value:.1f}"
+    if bar.deviation is not None:
+        text += f" ± {width:.1f}"
+        axes.hlines(place, max(value - width, 0.0), value + width, color=INK, linewidth=1.2)
+    axes.annotate(
+        text,
+        (value + width, place),
+        xytext=(3.0, 0.0),
+        textcoords="offset points",
+        va="center",
+        fontsize=SMALL,
+        color=INK,
+        annotation_clip=False,
+    )
+    return value + width
+
+
+_CELL: Final = (0.62, 0.34)
+_DARK: Final = 0.55
+"""Share of the largest value from which a number is written in white."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CellPicture:
+    """A number for each row and column.
+
+    Attributes:
+        name: Of the file, without a suffix.
+        title: What it shows, in words.
+        across: What the columns are.
+        columns: Their names.
+        rows: Names.
+        cells: By row, then by column.
+    """
+
+    name: str
+    title: str
+    across: str
+    columns: tuple[str, ...]
+    rows: tuple[str, ...]
+    cells: tuple[tuple[Bar, ...], ...]
+
+    def figure(self) -> Figure:
+        """Return the figure."""
+        names = [wrapped(row, _NAMES) for row in self.rows]
+        lines = max(name.count("\n") + 1 for name in names)
+        least = (max(_CELL[0] * len(self.columns), 2.0), max(_CELL[1], 0.16 * lines) * len(names))
+        width = max(least[0] + 3.2, 4.4)
+        figure = new_figure(width, least[1] + 1.1)
+        axes = figure.subplots()
+        _draw_cells(axes, self)
+        axes.set_xticks(range(len(self.columns)), [wrapped(n, 0.6) for n in self.columns])
+        axes.set_yticks(range(len(names)), names)
+        axes.tick_params(length=0)
+        axes.set_xlabel(wrapped(self.across, least[0]))
+        figure.suptitle(wrapped(self.title, width - 0.4, FONT_SIZE + 1.0), fontsize=FONT_SIZE + 1.0)
+        return fitted(figure, {axes: least})
+
+
+def _draw_cells(axes: Axes, picture: CellPicture) -> None:
+    import numpy as np
+
+    values = [[np.nan if c.value is None else c.value for c in row] for row in picture.cells]
+    shown = np.ma.masked_invalid(np.array(values, float))
+    top = float(shown.max()) or 1.0
+    axes.imshow(shown, cmap=SHADES, vmin=0.0, vmax=top, aspect="auto", interpolation="nearest")
+    for spine in axes.spines.values():
+        spine.set_visible(False)
+    for row, cells in enumerate(picture.cells):
+        for column, cell in enumerate(cells):
+            if cell.value is None:
+                continue
+            text = f"{cell.value:.1f}"
+            text += "" if cell.deviation is None else f"\n± {cell.deviation:.1f}"
+            ink = "white" if cell.value > _DARK * top else INK
+            axes.text(column, row, text, ha="center", va="center", fontsize=SMALL, color=ink)
+
+
+_ROW: Final = 0.36
+_LANES: Final = 7
+"""Heights within a row, so that equal values lie beside each other."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class DotPicture:
+    """Rows of dots.
+
+    Attributes:
+        name: Of the file, without a suffix.
+        title: What it shows, in words.
+        across: What the dots measure, in percent.
+        rows: Names.
+        values: Of each row, at least one.
+    """
+
+    name: str
+    title: str
+    across: str
+    rows: tuple[str, ...]
+    values: tuple[tuple[float, ...], ...]
+
+    def figure(self) -> Figure:
+        """Return the figure."""
+        names = [wrapped(row, _NAMES) for row in self.rows]
+        lines = max(name.count("\n") + 1 for name in names)
+        tall = max(_ROW, 0.16 * lines + 0.06) * len(names)
+        figure = new_figure(7.0, tall + 1.2)
+        axes = figure.subplots()
+        for row, values in enumerate(self.values):
+            _draw_row(axes, row, values)
+        axes.set_yticks(range(len(names)), names)
+        axes.set_ylim(len(names) - 0.5, -0.5)
+        axes.tick_params(axis="y", length=0)
+        axes.grid(axis="x", alpha=0.3)
+        figure.suptitle(wrapped(self.title, 6.6, FONT_SIZE + 1.0), fontsize=FONT_SIZE + 1.0)
+        axes.set_xlabel(wrapped(f"{self.across}\n(upright line: the mean)", _AXES))
+        _spread_limits(axes, [value for values in self.values for value in values])
+        return fitted(figure, {axes: (_AXES, tall)})
+
+
+def _draw_row(axes: Axes, row: int, values: tuple[float, ...]) -> None:
+    style, mean = look(row), statistics.fmean(values)
+    ordered = sorted(values)
+    heights = [row + 0.09 * (place % _LANES - _LANES // 2) for place in range(len(ordered))]
+    axes.plot(
+        *(ordered, heights),
+        linestyle="none",
+        marker=style.mark,
+        color=style.colour,
+        markersize=3.5,
+        markerfacecolor="none",
+        alpha=0.75,
+    )
+    axes.vlines(mean, row - 0.38, row + 0.38, color=INK, linewidth=1.6)
+    axes.annotate(
+        f"mean {mean:.1f}, worst {ordered[0]:.1f}",
+        (1.0, row),
+        xycoords=axes.get_yaxis_transform(),
+        xytext=(6.0, 0.0),
+        textcoords="offset points",
+        va="center",
+        fontsize=SMALL,
+        color=INK,
+        annotation_clip=False,
+    )
+
+
+def _spread_limits(axes: Axes, values: list[float]) -> None:
+    low, high = min(values), max(values)
+    wide = max(high - low, 2.0)
+    middle = (low + high) / 2.0
+    axes.set_xlim(middle - 0.54 * wide, middle + 0.54 * wide)

@@ -1,0 +1,278 @@
+"""Clients that have left a run for good: how the coordinator hears of it, and what it does then.
+
+A client says so in answer to whatever it is asked next (`platform.wire.outside_rounds`), or the
+operator removes a client that can no longer say anything. From then on the coordinator asks it
+nothing, like a client that is lost in every round. The coordinator must not learn which pool
+entries are the client's, and a generation without them would name them. So it erases each
+generation that the client may have given an entry to. This and the note in the audit log are one
+transaction. The client's ledger rows stay for good.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from platform.disk.opening import Records
+from platform.errors import ProtocolError
+from platform.rounds.audit_trail import AuditTrail, parsed_detail
+from platform.rounds.documents import in_rounds
+from platform.rounds.run import Roll
+from platform.wire.codec import peek
+from platform.wire.messages import Stage
+from platform.wire.outside_rounds import KIND, Left, decode_left
+from platform.wire.transport import ClientId, Dropout, Transport
+from privacy import Authentication
+from privacy.secure_aggregation import Enrolment
+from privacy.secure_aggregation.identities import verify_signature
+from storage import UnitOfWork
+
+LEFT: Final = "client.left"
+REMOVED: Final = "client.removed"
+JOINED: Final = "client.joined"
+GONE: Final = Dropout("the client has left the run for good")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Departure:
+    """One client that takes part no more.
+
+    Attributes:
+        client: Its name.
+        pseudonym: Its name in the ledger, None of one that never introduced itself.
+        action: Who says so: the client itself, or the operator.
+        time: When the coordinator noted it.
+        after_round: The last round that was over then.
+        generations: Generations of the pool that went with it.
+    """
+
+    client: ClientId
+    pseudonym: str | None
+    action: Literal["client.left", "client.removed"]
+    time: str
+    after_round: int
+    generations: int
+
+
+def verify_statement(
+    statement: Left,
+    run_id: str,
+    client: ClientId,
+    *,
+    pseudonym: str | None,
+    known: Enrolment | None,
+) -> None:
+    """Check that a client itself says that it has left this very run.
+
+    Without an enrolment nobody has a key, so the statement counts for as much as the way that it
+    came: whoever carries a client's messages could as well let it fall silent.
+
+    Args:
+        statement: What was said.
+        run_id: The run.
+        client: Who is to have said it.
+        pseudonym: As it introduced itself, None if it never did.
+        known: Says whose keys are whose, None against a semi-honest server.
+
+    Raises:
+        ProtocolError: If it is another's, of another run, or not signed where all have keys.
+    """
+    if (statement.run_id, statement.client, statement.pseudonym) != (run_id, client, pseudonym):
+        raise ProtocolError("message: the statement of leaving is another's, or of another run")
+    if known is None:
+        return
+    member = known.members.get(client)
+    key = b"" if member is None or member.current is None else member.current
+    try:
+        verify_signature(key, statement.digest, statement.signature)
+    except Authentication as error:
+        raise ProtocolError("message: the statement of leaving is not signed by its key") from error
+
+
+def record_departure(
+    uow: UnitOfWork,
+    run_id: str,
+    clients: Sequence[ClientId],
+    client: ClientId,
+    *,
+    pseudonym: str | None,
+    statement: Left | None = None,
+) -> None:
+    """Note that a client takes part no more, and erase what may have an entry of its in it.
+
+    Args:
+        uow: The transaction, of which this is all or the last.
+        run_id: The run.
+        clients: All clients' names, in order.
+        client: The one.
+        pseudonym: Its name in the ledger, None if it never introduced itself.
+        statement: What it said itself; None where the operator removes it.
+    """
+    took_part = {
+        row.round_number for row in uow.rounds.all(run_id) if client in row.document["survivors"]
+    }
+    voided = uow.pool.drop_generations(run_id, took_part)
+    AuditTrail(uow.audit, run_id).client_gone(
+        LEFT if statement is not None else REMOVED,
+        number=clients.index(client) + 1,
+        pseudonym=pseudonym,
+        generations=voided,
+        signature=b"" if statement is None else statement.signature,
+    )
+
+
+def departures(uow: UnitOfWork, run_id: str, clients: Sequence[ClientId]) -> list[Departure]:
+    """Return who has left a run, in the order in which it was noted."""
+    found: list[Departure] = []
+    last = 0
+    for entry in uow.audit.query(run=run_id):
+        detail = parsed_detail(entry)
+        if entry.action in ("round.committed", "round.lost"):
+            last = entry.round or 0
+        if entry.action == LEFT or entry.action == REMOVED:
+            found.append(
+                Departure(
+                    client=clients[detail["client"] - 1],
+                    pseudonym=detail["pseudonym"],
+                    action=LEFT if entry.action == LEFT else REMOVED,
+                    time=entry.time,
+                    after_round=last,
+                    generations=len(detail["generations"]),
+                )
+            )
+    return found
+
+
+def joined(uow: UnitOfWork, run_id: str, clients: Sequence[ClientId]) -> dict[ClientId, str]:
+    """Return the pseudonyms of all clients that have introduced themselves in a run so far."""
+    entries = uow.audit.query(run=run_id, action=JOINED)
+    told = [parsed_detail(entry) for entry in entries]
+    return {clients[detail["client"] - 1]: detail["pseudonym"] for detail in told}
+
+
+def record_joined(
+    records: Records, run_id: str, clients: Sequence[ClientId], told: Mapping[ClientId, str]
+) -> None:
+    """Note who has introduced itself, by number and pseudonym, unless that is known.
+
+    A client whose machine is lost cannot say its pseudonym any more.
+    """
+    with records.read() as uow:
+        known = joined(uow, run_id, clients)
+    fresh = [client for client in clients if told.get(client) != known.get(client)]
+    if not any(client in told for client in fresh):
+        return
+    with records.write() as uow:
+        trail = AuditTrail(uow.audit, run_id)
+        for client in fresh:
+            if client in told:
+                trail.client_joined(number=clients.index(client) + 1, pseudonym=told[client])
+
+
+@dataclass(frozen=True, kw_only=True)
+class Farewells:
+    """The transport of a run whose clients may leave: who has left is asked nothing.
+
+    Attributes:
+        transport: Carries the messages.
+        run_id: The run.
+        roll: Who takes part; whoever is heard to have left is taken off it at once.
+        known: Says whose keys are whose, None against a semi-honest server.
+        records: Where departures are noted.
+    """
+
+    transport: Transport
+    run_id: str
+    roll: Roll
+    known: Enrolment | None
+    records: Records
+
+    def exchange(
+        self, stage: Stage, messages: Mapping[ClientId, bytes], deadline: float | None
+    ) -> Mapping[ClientId, bytes | Dropout]:
+        """Send each client that is there its message, and listen for who has left."""
+        asked = {c: message for c, message in messages.items() if c not in self.roll.left}
+        replies = self.transport.exchange(stage, asked, deadline) if asked else {}
+        heard = {c: self._heard(c, reply) for c, reply in replies.items() if c in asked}
+        return {**dict.fromkeys(messages.keys() - asked.keys(), GONE), **heard}
+
+    def _heard(self, client: ClientId, reply: bytes | Dropout) -> bytes | Dropout:
+        if isinstance(reply, Dropout) or not _is_farewell(reply):
+            return reply
+        try:
+            statement = decode_left(reply)
+            pseudonym = self.roll.pseudonyms.get(client)
+            verify_statement(statement, self.run_id, client, pseudonym=pseudonym, known=self.known)
+        except ProtocolError as error:
+            return Dropout(str(error))
+        with self.records.write() as uow:
+            record_departure(
+                uow,
+                self.run_id,
+                self.roll.clients,
+                client,
+                pseudonym=pseudonym,
+                statement=statement,
+            )
+        self.roll.left.add(client)
+        return GONE
+
+
+def _is_farewell(reply: bytes) -> bool:
+    try:
+        return peek(reply)[0] == KIND
+    except ProtocolError:
+        return False
+
+
+@dataclass(frozen=True)
+class Standing:
+    """One client in one run.
+
+    Attributes:
+        survived: The last round whose result it is part of, None before any.
+        completed: The last round that is over, 0 before any.
+        gone: Why it takes part no more, or does not yet; None of a client that takes part.
+    """
+
+    survived: int | None
+    completed: int
+    gone: str | None
+
+    @property
+    def words(self) -> str:
+        """The same for people; who is behind by a cohort that it was not drawn into is, too."""
+        if self.gone is not None:
+            return self.gone
+        if not self.completed:
+            return "no round is over yet"
+        if self.survived == self.completed:
+            return f"in round {self.completed}"
+        last = "none" if self.survived is None else str(self.survived)
+        return f"behind: last in round {last} of {self.completed}"
+
+
+def standings(
+    uow: UnitOfWork, run_id: str, clients: Sequence[ClientId]
+) -> dict[ClientId, Standing]:
+    """Return where each client stands.
+
+    Args:
+        uow: Read from here.
+        run_id: The run.
+        clients: All clients' names, in order.
+    """
+    rounds = [row for row in uow.rounds.all(run_id) if in_rounds([row.document])]
+    completed = max((row.round_number for row in rounds), default=0)
+    last: dict[ClientId, int] = {}
+    for row in rounds:
+        last.update(dict.fromkeys(row.document["survivors"], row.round_number))
+    gone = {
+        one.client: f"{'left' if one.action == LEFT else 'removed'} on {one.time[:10]}"
+        for one in departures(uow, run_id, clients)
+    }
+    known = joined(uow, run_id, clients)
+    absent = dict.fromkeys((c for c in clients if c not in known), "has not joined")
+    why = {**absent, **gone}
+    return {c: Standing(last.get(c), completed, why.get(c)) for c in clients}
