@@ -20,7 +20,7 @@ from _scores import provenance, spread
 from _sizes import RESULTS, sized
 
 from platform.bootstrap import Surroundings, create_run
-from platform.cli.clipping import ClippingQuestion, rehearse
+from platform.cli.trying import rehearse
 from platform.config import parse_config
 from platform.experiment.finishing import execute
 from platform.rounds.observing import SilentObserver
@@ -79,9 +79,8 @@ class Tried:
 def dry_run(seed: int) -> tuple[float, int, float]:
     """What is recommended, on how many public images, and in how many seconds."""
     start = time.process_time()
-    question = ClippingQuestion(config=Path("choosing-c"), rounds=1)
     config = parse_config({**TREE, "seed": seed})
-    found = rehearse(config, question, Surroundings(), SilentObserver())
+    found = rehearse(config, Surroundings(), SilentObserver(), rounds=1)
     norm, examples = found["clipping_norm"], found["public"]["examples"]
     return norm, examples, time.process_time() - start
 

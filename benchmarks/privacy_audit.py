@@ -20,7 +20,7 @@ from _sizes import RESULTS, sized
 from canary_runs import HEADING
 
 from platform.bootstrap import Surroundings, plan_run
-from platform.cli.drawing_audits import draw
+from platform.cli.trying import draw
 from platform.config import load_config
 from platform.privacy_auditing.audit import FAMILY_WISE_ERROR, AuditPlan, audit_run
 from platform.privacy_auditing.outcome import ChannelAudit

@@ -13,13 +13,11 @@ from typing import Annotated
 import typer
 from typer.main import get_command
 
-from platform.cli.audit_commands import audit_app
-from platform.cli.command_line import CommandLine
-from platform.cli.ending import end_with
-from platform.cli.options import (
+from platform.cli.command_line import (
     ABOUT,
     DEFAULT_STORAGE,
     METHODS,
+    CommandLine,
     Config,
     Json,
     Reference,
@@ -28,7 +26,8 @@ from platform.cli.options import (
     Version,
     config_names,
 )
-from platform.cli.report_commands import report_app
+from platform.cli.ending import end_with
+from platform.cli.record_commands import audit_app, report_app
 
 app = CommandLine(
     name="python -m platform.coordinator",
@@ -199,21 +198,23 @@ def sweep(
     as_json: Json = False,
 ) -> None:
     """Run a grid of configurations, or go on with one, and write tables and plots."""
-    from platform.cli.sweep import ClusterOptions, SweepOptions, sweep_command
+    from platform.cli.sweep import sweep_command
 
-    options = SweepOptions(
-        configs=tuple(configs),
+    sweep_command(
+        configs,
         methods=method,
         seeds=seed,
-        settings=tuple(set_ or ()),
-        method_settings=tuple(for_ or ()),
+        settings=set_ or (),
+        method_settings=for_ or (),
         device=device,
         folder=methods_,
         storage=storage,
-    )
-    where = ClusterOptions(on, tuple(cluster or ()))
-    sweep_command(
-        *(options, where), jobs=jobs, output=output, as_published=reference, as_json=as_json
+        on=on,
+        cluster_settings=cluster or (),
+        jobs=jobs,
+        output=output,
+        as_published=reference,
+        as_json=as_json,
     )
 
 
@@ -313,7 +314,7 @@ def audit_privacy(
 ) -> None:
     """Try to refute a configuration's privacy claim with canaries; exit code 1 if that works."""
     from platform.bootstrap import Surroundings
-    from platform.cli.privacy_auditing import audit_privacy_command
+    from platform.cli.trying import audit_privacy_command
 
     audit_privacy_command(
         *(config, list(set_ or []), Surroundings.with_methods(methods_)),
@@ -348,16 +349,15 @@ def clipping(
 ) -> None:
     """Choose privacy.clipping_norm by a dry run on public images; nothing is charged or kept."""
     from platform.bootstrap import Surroundings
-    from platform.cli.clipping import ClippingQuestion, clipping_command
+    from platform.cli.trying import clipping_command
 
-    question = ClippingQuestion(
-        config=config,
-        overrides=tuple(set_ or ()),
+    clipping_command(
+        *(config, set_ or (), Surroundings.with_methods(methods_)),
         dataset=dataset,
         root=None if root is None else str(root),
         rounds=rounds,
+        as_json=as_json,
     )
-    clipping_command(question, Surroundings.with_methods(methods_), as_json=as_json)
 
 
 @app.command("secagg-plan")
@@ -370,16 +370,16 @@ def secagg_plan(
     as_json: Json = False,
 ) -> None:
     """Compute graph and threshold of secure aggregation, semi-honest and active."""
-    from platform.cli.secagg_planning import PlanQuestion, secagg_plan_command
+    from platform.cli.federation import secagg_plan_command
 
-    question = PlanQuestion(
-        clients=clients,
+    secagg_plan_command(
+        clients,
         corrupt_rate=corrupt_rate,
         dropout_rate=dropout_rate,
         length=length,
         ring_bits=ring_bits,
+        as_json=as_json,
     )
-    secagg_plan_command(question, as_json=as_json)
 
 
 # Help lists the commands of `report_app` last, in this order.
@@ -429,7 +429,7 @@ def backup(file: BackupFile, storage: Storage = DEFAULT_STORAGE, as_json: Json =
     holders' own stores are not in it. It holds what the database holds, pool entries among it,
     for as long as it is kept.
     """
-    from platform.cli.backing_up import backup_command
+    from platform.cli.keeping import backup_command
 
     backup_command(file, storage, as_json=as_json)
 
@@ -441,7 +441,7 @@ def restore(file: BackupFile, storage: Storage = DEFAULT_STORAGE, as_json: Json 
     A run that went on after the backup was made cannot go on from it where its clients are data
     holders: they know of more than the database, and say so.
     """
-    from platform.cli.backing_up import restore_command
+    from platform.cli.keeping import restore_command
 
     restore_command(file, storage, as_json=as_json)
 
@@ -449,7 +449,7 @@ def restore(file: BackupFile, storage: Storage = DEFAULT_STORAGE, as_json: Json 
 @report_app.command()
 def upgrade(storage: Storage = DEFAULT_STORAGE, as_json: Json = False) -> None:
     """Bring the database, and simulated clients' stores beside it, to this version's schema."""
-    from platform.cli.backing_up import upgrade_command
+    from platform.cli.keeping import upgrade_command
 
     upgrade_command(storage, as_json=as_json)
 
@@ -462,7 +462,7 @@ def charges(
 
     A client whose store came back from a backup takes it over with `catch-up`.
     """
-    from platform.cli.backing_up import charges_command
+    from platform.cli.keeping import charges_command
 
     charges_command(pseudonym, file, storage, as_json=as_json)
 
@@ -493,17 +493,17 @@ def serve(
     storage: Storage = DEFAULT_STORAGE,
 ) -> None:
     """Serve a page of runs, budgets and the audit log, which follows runs that go on; read-only."""
-    from platform.cli.page_records import PlaceAsked, page_command
+    from platform.cli.page_records import page_command
 
-    asked = PlaceAsked(
-        host=host,
-        port=port,
-        names=tuple(name or ()),
-        token_file=token_file,
-        certificate=certificate,
-        key=key,
-    )
-    page_command(asked, storage, socket)
+    place = {
+        "host": host,
+        "port": port,
+        "names": tuple(name or ()),
+        "token_file": token_file,
+        "certificate": certificate,
+        "key": key,
+    }
+    page_command(place, storage, socket)
 
 
 @report_app.command()
@@ -556,7 +556,7 @@ def schemas(
 @cache_app.command("list")
 def cache_list(storage: Storage = DEFAULT_STORAGE, as_json: Json = False) -> None:
     """Show what is cached: models, images, size and when it was used last."""
-    from platform.cli.cache import list_command
+    from platform.cli.keeping import list_command
 
     list_command(storage, as_json=as_json)
 
@@ -571,7 +571,7 @@ def cache_clear(
     as_json: Json = False,
 ) -> None:
     """Delete what is cached; later runs encode their images anew."""
-    from platform.cli.cache import clear_command
+    from platform.cli.keeping import clear_command
 
     clear_command(storage, model=model, everything=everything, as_json=as_json)
 
@@ -591,7 +591,7 @@ def federation_status(
     as_json: Json = False,
 ) -> None:
     """Show who can be reached, whom the run waits for, who refused last, and who is behind."""
-    from platform.cli.federation_status import status_command
+    from platform.cli.federation import status_command
 
     status_command(socket, storage, run_id, as_json=as_json)
 
@@ -613,7 +613,7 @@ def federation_remove(
     End the run first, and resume it afterwards. Nothing is erased on the client's machine; what it
     was charged stays.
     """
-    from platform.cli.removing import remove_command
+    from platform.cli.federation import remove_command
 
     remove_command(run_id, client, statement, storage, as_json=as_json)
 
@@ -634,7 +634,7 @@ def new_method(
     as_json: Json = False,
 ) -> None:
     """Write a method that trains, its preset, and a test that fails until a number is yours."""
-    from platform.cli.starting_method import new_method_command
+    from platform.cli.configs import new_method_command
 
     new_method_command(name, into, as_json=as_json)
 
@@ -646,7 +646,7 @@ def enrolment_create_for_development(
     as_json: Json = False,
 ) -> None:
     """Make all keys and an enrolment in one folder, for a simulation; never for a federation."""
-    from platform.cli.enrolment import create_command
+    from platform.cli.federation import create_command
 
     create_command(folder, clients, as_json=as_json)
 
@@ -654,7 +654,7 @@ def enrolment_create_for_development(
 @enrolment_app.command("show")
 def enrolment_show(file: EnrolmentFile, as_json: Json = False) -> None:
     """Show who is enrolled, with the fingerprints to compare."""
-    from platform.cli.enrolment import show_command
+    from platform.cli.federation import show_command
 
     show_command(file, as_json=as_json)
 
@@ -664,7 +664,7 @@ def enrolment_add(
     file: EnrolmentFile, name: Member, public: PublicKey, as_json: Json = False
 ) -> None:
     """Enrol a client."""
-    from platform.cli.enrolment import change_command, parse_public
+    from platform.cli.federation import change_command, parse_public
 
     change_command(file, lambda known: known.enrol(name, parse_public(public)), as_json=as_json)
 
@@ -674,7 +674,7 @@ def enrolment_rotate(
     file: EnrolmentFile, name: Member, public: PublicKey, as_json: Json = False
 ) -> None:
     """Give a client another key; the old one is never valid again."""
-    from platform.cli.enrolment import change_command, parse_public
+    from platform.cli.federation import change_command, parse_public
 
     change_command(file, lambda known: known.rotate(name, parse_public(public)), as_json=as_json)
 
@@ -682,7 +682,7 @@ def enrolment_rotate(
 @enrolment_app.command("revoke")
 def enrolment_revoke(file: EnrolmentFile, name: Member, as_json: Json = False) -> None:
     """Let a client take part no more."""
-    from platform.cli.enrolment import change_command
+    from platform.cli.federation import change_command
 
     change_command(file, lambda known: known.revoke(name), as_json=as_json)
 
@@ -697,7 +697,7 @@ def enrolment_bind(
     as_json: Json = False,
 ) -> None:
     """Bind a client to the key by which engines or tunnels know its machine; any older one goes."""
-    from platform.cli.enrolment import change_command, parse_node
+    from platform.cli.federation import change_command, parse_node
 
     change_command(file, lambda known: known.bind(name, parse_node(node)), as_json=as_json)
 
@@ -705,7 +705,7 @@ def enrolment_bind(
 @enrolment_app.command("node")
 def enrolment_node(file: EnrolmentFile, name: Member) -> None:
     """Print the node key of a client, for the server that lets its machine in."""
-    from platform.cli.enrolment import show_node_command
+    from platform.cli.federation import show_node_command
 
     show_node_command(file, name)
 

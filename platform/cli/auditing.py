@@ -1,11 +1,19 @@
-"""`audit query` and `audit verify`."""
+"""The commands of `audit`: query, verify, heads, proofs, export and watch."""
 
 from __future__ import annotations
 
+import base64
+import csv
+import json
 import re
-from collections.abc import Iterator, Mapping
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
-from typing import Any
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final, NamedTuple
 
 import typer
 
@@ -15,15 +23,38 @@ from platform.agreement import (
     registry_disagreements,
     unknown_charges,
 )
-from platform.cli import exit_codes
-from platform.cli.access import resolved
-from platform.cli.output import console, print_json, printable
-from platform.disk.log_files import KeptHeads, heads_file, kept_heads, known_key
+from platform.cli.ending import AUDIT_BROKEN
+from platform.cli.output import console, print_json, printable, table
+from platform.disk.files import write_bytes
+from platform.disk.log_files import (
+    KeptHeads,
+    change_key,
+    existing_signer,
+    heads_file,
+    kept_heads,
+    known_key,
+)
 from platform.disk.opening import open_existing
-from platform.errors import ConfigError
+from platform.errors import ConfigError, listed
+from platform.results.reading import resolved
 from privacy import Authentication
-from privacy.transparency import NoteKey
-from storage import AuditHead, Database, DatabaseBusy, StorageError, TreeHead
+from privacy.transparency import Checkpoint, NoteKey, NoteSigner, Tile, sign_checkpoint, tile_paths
+from storage import (
+    AuditEntry,
+    AuditHead,
+    Database,
+    DatabaseBusy,
+    Leaf,
+    LogBroken,
+    NotFound,
+    StorageError,
+    TreeHead,
+    UnitOfWork,
+)
+from storage.files import make_folder
+from storage.log import shown
+from storage.merkle import MerkleTree, root_from_inclusion
+from storage.records import LEDGER_STATUSES
 
 
 def verify_audit(
@@ -54,7 +85,7 @@ def verify_audit(
     else:
         _print_verified(found)
     if found["problems"] or any(run["problems"] for run in found["runs"]):
-        raise typer.Exit(exit_codes.AUDIT_BROKEN)
+        raise typer.Exit(AUDIT_BROKEN)
 
 
 def audited(
@@ -209,3 +240,523 @@ def parse_head(text: str) -> AuditHead:
             f"--head: {text!r} is not valid; it must be COUNT:HASH as summary.json states it"
         )
     return AuditHead(int(count), digest)
+
+
+LARGEST_ROUND: Final = 2**63 - 1
+"""The largest number that a database holds."""
+CHARGE: Final = "charge."
+"""What the action of a charge begins with; its status follows."""
+CHARGES: Final = tuple(CHARGE + status for status in LEDGER_STATUSES)
+FORMATS: Final = ("table", "json", "csv")
+
+NAMES: Final = ("#", "time", "actor", "action", "round", "channel", "detail")
+_FIELDS: Final = (
+    "sequence",
+    "run",
+    "actor",
+    "action",
+    "round",
+    "channel",
+    "time",
+    "detail",
+    "hash",
+)
+# Where a spreadsheet would begin to compute.
+_FORMULA: Final = ("=", "+", "-", "@", "\t", "\r")
+
+
+class Period(NamedTuple):
+    """From when to when, as ISO texts; None is open."""
+
+    since: str | None
+    until: str | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class AuditFilter:
+    """What to show; None is no condition."""
+
+    run_id: str | None
+    actor: str | None
+    action: str | None
+    round_number: int | None
+    channel: str | None
+    status: str | None
+    period: Period
+    detail: str | None
+
+    @property
+    def of_charges(self) -> str | None:
+        """The status of charges that are asked for, by their status or action."""
+        if self.action is not None and self.action.startswith(CHARGE):
+            return self.action.removeprefix(CHARGE)
+        return self.status
+
+
+def print_audit(
+    wanted: AuditFilter, storage: str, *, shown_as: str, limit: int | None = None
+) -> None:
+    """Print the entries that meet every condition, oldest first.
+
+    Args:
+        wanted: The conditions.
+        storage: The coordinator's database.
+        shown_as: One of `FORMATS`.
+        limit: The first so many only, None for all.
+
+    Raises:
+        ConfigError: If a condition is none that anything could meet.
+        UnknownRun: If there is no such run, or no database.
+    """
+    if shown_as not in FORMATS:
+        raise ConfigError(f"--format: {shown_as!r} is not valid; valid: {', '.join(FORMATS)}")
+    _require_shape(wanted, limit)
+    with closing(open_existing(storage)) as database:
+        found = matching(database, wanted, storage, limit)
+    if shown_as == "json":
+        print_json(found)
+    elif shown_as == "csv":
+        _print_csv(found)
+    else:
+        console().print(table(None, NAMES, entry_rows(found)))
+
+
+def matching(
+    database: Database, wanted: AuditFilter, storage: str, limit: int | None
+) -> list[dict[str, Any]]:
+    """Return the entries that meet every condition, oldest first.
+
+    Args:
+        database: The coordinator's.
+        wanted: The conditions.
+        storage: The database's URL, for messages.
+        limit: The first so many only, None for all.
+
+    Raises:
+        ConfigError: If a condition is none that anything could meet.
+        UnknownRun: If there is no such run.
+    """
+    _require_shape(wanted, limit)
+    run_id = None if wanted.run_id is None else resolved(database, wanted.run_id, storage)
+    with database.unit_of_work(read_only=True) as uow:
+        return _entries_found(uow, wanted, run_id, limit)
+
+
+def entry_rows(found: Iterable[dict[str, Any]]) -> list[tuple[Any, ...]]:
+    """Return what stands in each column of `NAMES`, entry by entry."""
+    return [_entry_row(entry) for entry in found]
+
+
+def _entries_found(
+    uow: UnitOfWork, wanted: AuditFilter, run_id: str | None, limit: int | None
+) -> list[dict[str, Any]]:
+    of_client = wanted.actor is not None and wanted.actor in uow.log.pseudonyms()
+    if wanted.of_charges is not None or of_client:
+        _require_charges(uow, wanted, of_client=of_client)
+        found = [_charge(uow, leaf) for leaf in _charges(uow, wanted, run_id, limit)]
+    else:
+        found = [_event(entry) for entry in _events(uow, wanted, run_id, limit)]
+    if not found:
+        _require_known(uow, wanted)
+    return found
+
+
+def _events(
+    uow: UnitOfWork, wanted: AuditFilter, run_id: str | None, limit: int | None
+) -> Sequence[AuditEntry]:
+    return uow.audit.query(
+        run=run_id,
+        actor=wanted.actor,
+        action=wanted.action,
+        round=wanted.round_number,
+        channel=wanted.channel,
+        since=_time("--since", wanted.period.since),
+        until=_time("--until", wanted.period.until),
+        detail_contains=wanted.detail,
+        limit=limit,
+    )
+
+
+def _require_charges(uow: UnitOfWork, wanted: AuditFilter, *, of_client: bool) -> None:
+    """Refuse conditions that charges cannot meet."""
+    for option, value in zip(("--since", "--until"), wanted.period, strict=True):
+        if value is not None:
+            raise ConfigError(f"{option}: {value!r} matches no charge, as charges have no time")
+    for option, name in (("--detail", wanted.detail), ("--action", wanted.action)):
+        if name is not None and not (option == "--action" and name.startswith(CHARGE)):
+            raise ConfigError(f"{option}: {name!r} matches no charge; valid: {', '.join(CHARGES)}")
+    if wanted.actor is not None and not of_client:
+        known = listed(uow.log.pseudonyms())
+        raise ConfigError(f"--actor: {wanted.actor!r} was never charged; valid: {known}")
+
+
+def _charges(
+    uow: UnitOfWork, wanted: AuditFilter, run_id: str | None, limit: int | None
+) -> Iterable[Leaf]:
+    return uow.log.charges(
+        run_id=run_id,
+        pseudonym=wanted.actor,
+        round_number=wanted.round_number,
+        channel=wanted.channel,
+        status=wanted.of_charges,
+        limit=limit,
+    )
+
+
+def _event(entry: AuditEntry) -> dict[str, Any]:
+    return {**asdict(entry), "detail": _detail(entry.detail)}
+
+
+def _charge(uow: UnitOfWork, leaf: Leaf) -> dict[str, Any]:
+    """Return a charge in the form of an event, once its row was found to fit its leaf."""
+    _, text = uow.log.data(leaf).split(b"\n", 1)
+    return {
+        "sequence": None,
+        "leaf": leaf.position,
+        "run": leaf.run_id,
+        "actor": leaf.pseudonym,
+        "action": f"{CHARGE}{leaf.status or 'reserved'}",
+        "round": leaf.round_number,
+        "channel": leaf.channel,
+        "time": None,
+        "detail": json.loads(text),
+        "hash": leaf.hash.hex(),
+    }
+
+
+def _require_shape(wanted: AuditFilter, limit: int | None) -> None:
+    if wanted.round_number is not None and not 0 <= wanted.round_number <= LARGEST_ROUND:
+        raise ConfigError(
+            f"--round: {wanted.round_number} is not valid; it must be 0 to {LARGEST_ROUND}"
+        )
+    if wanted.status is not None and wanted.status not in LEDGER_STATUSES:
+        known = ", ".join(LEDGER_STATUSES)
+        raise ConfigError(f"--status: {wanted.status!r} is not valid; valid: {known}")
+    if limit is not None and not 1 <= limit <= LARGEST_ROUND:
+        raise ConfigError(
+            f"--limit: {limit} is not valid; it must be at least 1 and at most {LARGEST_ROUND}"
+        )
+
+
+def _require_known(uow: UnitOfWork, wanted: AuditFilter) -> None:
+    """Refuse names that nothing has; known ones that nothing has together are no mistake."""
+    valid = {
+        "--actor": (wanted.actor, {*uow.audit.known("actor"), *uow.log.pseudonyms()}),
+        "--action": (wanted.action, {*uow.audit.known("action"), *CHARGES}),
+        "--channel": (wanted.channel, {*uow.audit.known("channel"), *uow.log.channels()}),
+    }
+    for option, (value, known) in valid.items():
+        if value is not None and value not in known:
+            raise ConfigError(
+                f"{option}: {value!r} matches nothing; valid: {listed(sorted(known))}"
+            )
+
+
+def _print_csv(found: Iterable[dict[str, Any]]) -> None:
+    writer = csv.writer(sys.stdout, lineterminator="\n")
+    writer.writerow(_FIELDS)
+    for entry in found:
+        detail = json.dumps(entry["detail"], sort_keys=True, separators=(",", ":"))
+        values = [*(entry[name] for name in _FIELDS[:-2]), detail, entry["hash"]]
+        writer.writerow([_cell(value) for value in values])
+
+
+def _cell(value: Any) -> Any:
+    """Return what a spreadsheet shows and a terminal cannot obey."""
+    if not isinstance(value, str):
+        return value
+    return printable(f"'{value}" if value.startswith(_FORMULA) else value)
+
+
+def _entry_row(entry: dict[str, Any]) -> tuple[Any, ...]:
+    time = None if entry["time"] is None else f"{entry['time'][:19]}Z"
+    detail = json.dumps(entry["detail"], sort_keys=True, ensure_ascii=False)
+    place = entry["sequence"] if entry["time"] is not None else entry["leaf"]
+    rest = (entry["actor"], entry["action"], entry["round"], entry["channel"])
+    return (place, time, *rest, detail)
+
+
+def _detail(text: str) -> Any:
+    """Return the parsed detail; one that was edited into something else as the text that it is."""
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return text
+
+
+def _time(option: str, text: str | None) -> datetime | None:
+    if text is None:
+        return None
+    try:
+        parsed = datetime.fromisoformat(text)
+    except ValueError as error:
+        raise ConfigError(f"{option}: {text!r} is not an ISO time such as 2026-01-31") from error
+    if parsed.tzinfo is None:
+        return parsed.replace(tzinfo=UTC)
+    try:
+        return parsed.astimezone(UTC)
+    except OverflowError as error:
+        raise ConfigError(f"{option}: {text!r} is no time between the years 1 and 9999") from error
+
+
+_LONGEST: Final = (1 << 16) - 1
+"""What the length before an entry can state."""
+ENTRIES: Final = "entries"
+SALTS: Final = "salts.jsonl"
+CHECKPOINT: Final = "checkpoint"
+
+
+def print_head(storage: str, *, as_json: bool) -> None:
+    """Print the log's head as a signed checkpoint.
+
+    Raises:
+        UnknownRun: If there is no database.
+    """
+    with closing(open_existing(storage)) as database:
+        signer = existing_signer(database.path)
+        with database.unit_of_work(read_only=True) as uow:
+            tree = uow.log.tree()
+            root = tree.root()
+    note = sign_checkpoint(Checkpoint(signer.name, tree.size, root), signer)
+    if as_json:
+        print_json(
+            {
+                "origin": signer.name,
+                "size": tree.size,
+                "root": root.hex(),
+                "key": signer.key.encode(),
+                "checkpoint": note,
+            }
+        )
+        return
+    _write(f"key {signer.key.encode()}\n\n{note}")
+
+
+def print_proof(event: str, storage: str, *, as_json: bool) -> None:
+    """Print what proves that an event or a charge is in the log.
+
+    Raises:
+        ConfigError: If the text names nothing that is in it.
+        UnknownRun: If there is no such run, or no database.
+        LogBroken: If the log does not hold there; nothing is printed.
+    """
+    with closing(open_existing(storage)) as database:
+        signer = existing_signer(database.path)
+        with database.unit_of_work(read_only=True) as uow:
+            leaf = _leaf(database, uow, event, storage)
+            found = proof_of(uow, leaf, signer)
+    if as_json:
+        print_json(found)
+        return
+    _write(_sentence(found))
+
+
+def proof_of(uow: UnitOfWork, leaf: Leaf, signer: NoteSigner) -> dict[str, Any]:
+    """Return what proves that a leaf is in the log as it is now.
+
+    Raises:
+        LogBroken: If the leaf does not fit its row, or the proof does not hold.
+    """
+    tree = uow.log.tree()
+    data, root = uow.log.data(leaf), tree.root()
+    proof = _checked_proof(tree, leaf, root)
+    return {
+        "leaf": leaf.position,
+        "kind": leaf.kind,
+        "run": leaf.run_id,
+        "data": base64.b64encode(shown(leaf, data)).decode("ascii"),
+        "says": data.decode("ascii"),
+        "salt": None if leaf.salt is None else leaf.salt.hex(),
+        "hash": leaf.hash.hex(),
+        "proof": [base64.b64encode(step).decode("ascii") for step in proof],
+        "size": tree.size,
+        "root": root.hex(),
+        "key": signer.key.encode(),
+        "checkpoint": sign_checkpoint(Checkpoint(signer.name, tree.size, root), signer),
+    }
+
+
+def _checked_proof(tree: MerkleTree, leaf: Leaf, root: bytes) -> tuple[bytes, ...]:
+    proof = tree.inclusion_proof(leaf.position)
+    if root_from_inclusion(leaf.hash, leaf.position, tree.size, proof) != root:
+        raise LogBroken(leaf.position, "its proof does not lead to the root")
+    return proof
+
+
+def _leaf(database: Database, uow: UnitOfWork, event: str, storage: str) -> Leaf:
+    run, _, number = event.rpartition(":")
+    if not re.fullmatch(r"[0-9]{1,18}", number):
+        raise ConfigError(
+            f"EVENT: {event!r} is not valid; it must be RUN:NUMBER of an event, or a leaf's number"
+        )
+    try:
+        if run:
+            return uow.log.of_event(resolved(database, run, storage), int(number))
+        return uow.log.leaf(int(number))
+    except NotFound as error:
+        raise ConfigError(f"EVENT: {event!r}: {error}") from error
+
+
+def change_log_key(storage: str) -> None:
+    """Print the new public key of the log, to which the old one has handed over.
+
+    Raises:
+        ConfigError: If there is no key yet.
+        UnknownRun: If there is no database.
+    """
+    with closing(open_existing(storage)) as database:
+        key = change_key(database.path)
+    _write(f"key {key.encode()}\n")
+
+
+def _write(text: str) -> None:
+    """Print lines as they are: a note that was folded could not be checked any more."""
+    lines = map(printable, text.split("\n"))
+    sys.stdout.write("\n".join(lines))
+
+
+def _sentence(found: Mapping[str, Any]) -> str:
+    steps = "\n".join(f"  {step}" for step in found["proof"]) or "  none, as it is the only leaf"
+    return (
+        f"leaf {found['leaf']} of {found['size']}, {found['kind']} of run {found['run']}:\n"
+        f"{printable(found['says'])}\n\nhash {found['hash']}\nproof, from the leaf up:\n{steps}\n"
+        f"key {found['key']}\n\n{found['checkpoint']}"
+    )
+
+
+def export_log(folder: Path, storage: str, *, with_salts: bool, as_json: bool) -> None:
+    """Write checkpoint, tiles of hashes and tiles of entries; the checkpoint last.
+
+    Raises:
+        ConfigError: If the folder is there.
+        UnknownRun: If there is no database.
+        LogBroken: If the log does not hold; there may be tiles then, but no checkpoint.
+        Unwritable: If something cannot be written.
+    """
+    if folder.exists() or folder.is_symlink():
+        raise ConfigError(f"DIR: {str(folder)!r} is there already; valid is one that is not")
+    with closing(open_existing(storage)) as database:
+        signer = existing_signer(database.path)
+        head = database.verify_log()
+        make_folder(folder)
+        names = []
+        for name, data in _tile_files(database, head.size, with_salts=with_salts):
+            write_bytes(folder / name, data)
+            names.append(name)
+    _write_checkpoint(folder, Checkpoint(signer.name, head.size, head.root), signer)
+    if as_json:
+        print_json({"size": head.size, "root": head.root.hex(), "files": sorted(names)})
+        return
+    text = f"{head.size} leaves in {len(names)} files below {folder}; key {signer.key.encode()}"
+    console().print(printable(text))
+
+
+def _write_checkpoint(folder: Path, checkpoint: Checkpoint, signer: NoteSigner) -> None:
+    write_bytes(folder / CHECKPOINT, sign_checkpoint(checkpoint, signer).encode())
+
+
+def _tile_files(database: Database, size: int, *, with_salts: bool) -> Iterator[tuple[str, bytes]]:
+    """Yield names and contents; what leaves say never changes, so each tile is read by itself."""
+    for tile in tile_paths(size):
+        with database.unit_of_work(read_only=True) as uow:
+            hashes = uow.log.tree(size).read(tile.level, tile.position << 8, tile.width)
+            entries = _entries(uow, tile) if tile.level == 0 else None
+        yield tile.path(), b"".join(hashes)
+        if entries is not None:
+            yield tile.path(ENTRIES), entries
+    if with_salts:
+        yield SALTS, b"".join(_salts(database, size))
+
+
+def _entries(uow: UnitOfWork, tile: Tile) -> bytes:
+    start = tile.position << 8
+    leaves = uow.log.leaves(start, start + tile.width)
+    entries = [shown(leaf, uow.log.data(leaf)) for leaf in leaves]
+    for leaf, entry in zip(leaves, entries, strict=True):
+        if len(entry) > _LONGEST:
+            raise LogBroken(leaf.position, f"it has {len(entry)} bytes, more than a tile can hold")
+    return b"".join(len(entry).to_bytes(2, "big") + entry for entry in entries)
+
+
+def _salts(database: Database, size: int) -> Iterator[bytes]:
+    for start in range(0, size, 256):
+        with database.unit_of_work(read_only=True) as uow:
+            leaves = uow.log.leaves(start, min(size, start + 256))
+            said = [(leaf, uow.log.data(leaf)) for leaf in leaves if leaf.salt is not None]
+        for leaf, data in said:
+            line = {"leaf": leaf.position, "salt": (leaf.salt or b"").hex(), "says": data.decode()}
+            yield f"{json.dumps(line)}\n".encode("ascii")
+
+
+def follow_log(storage: str, seconds: float, *, as_json: bool) -> None:
+    """Print what is added to the log, from now on, until it is interrupted.
+
+    Raises:
+        UnknownRun: If there is no database.
+        LogBroken: If what was there before is no longer the beginning of the log.
+    """
+    out = console()
+    for entry in followed(storage, lambda: time.sleep(seconds)):
+        if as_json:
+            sys.stdout.write(json.dumps(entry, sort_keys=True) + "\n")
+            sys.stdout.flush()
+        else:
+            out.print(printable(_line(entry)))
+
+
+def followed(storage: str, pause: Callable[[], None]) -> Iterator[dict[str, Any]]:
+    """Yield what is added to the log, look by look.
+
+    Each look is a transaction of its own, so that no writer waits for a reader.
+
+    Args:
+        storage: The coordinator's database.
+        pause: Waits between two looks.
+
+    Raises:
+        LogBroken: If what was there before is no longer the beginning of the log.
+    """
+    with (
+        # As one of those that write: reading beside them is then possible at any time.
+        closing(open_existing(storage, read_only=False)) as database
+    ):
+        with database.unit_of_work(read_only=True) as uow:
+            seen = _head(uow)
+        while True:
+            pause()
+            with database.unit_of_work(read_only=True) as uow:
+                now, new = _head(uow), _added(uow, seen)
+            yield from new
+            seen = now
+
+
+def _head(uow: UnitOfWork) -> TreeHead:
+    tree = uow.log.tree()
+    return TreeHead(tree.size, tree.root())
+
+
+def _added(uow: UnitOfWork, seen: TreeHead) -> list[dict[str, Any]]:
+    size = uow.log.size()
+    if size < seen.size:
+        raise LogBroken(size, f"it had {seen.size} leaves before")
+    if uow.log.tree(seen.size).root() != seen.root:
+        raise LogBroken(
+            max(seen.size - 1, 0), f"its first {seen.size} leaves are others than before"
+        )
+    found = []
+    for leaf in uow.log.leaves(seen.size, size):
+        _, text = uow.log.data(leaf).split(b"\n", 1)
+        found.append({"leaf": leaf.position, "kind": leaf.kind, "says": json.loads(text)})
+    return found
+
+
+def _line(entry: dict[str, Any]) -> str:
+    says = entry["says"]
+    if entry["kind"] == "event":
+        _, sequence, run, actor, action, number, channel, moment, detail = says
+        where = "" if number is None else f" round {number}"
+        what = f"{action}{where}{'' if channel is None else f' {channel}'} {detail}"
+        return f"{moment[:19]}Z {run} {sequence} {actor} {what}"
+    status = says.get("status", "reserved")
+    where = f"round {says['round_number']} {says['channel']}"
+    return f"{'':20} {says['run_id']} {says['pseudonym']} charge.{status} {where}"

@@ -12,9 +12,8 @@ from typing import Annotated, Any, Final
 import typer
 from typer.main import get_command
 
-from platform.cli.command_line import CommandLine, PlainGroup
+from platform.cli.command_line import CommandLine, Json, PlainGroup, Version
 from platform.cli.ending import end_with
-from platform.cli.options import Json, Version
 
 CONFIG: Final = "CONFIG"
 """How help calls the command that takes the settings' file and no name."""
@@ -149,7 +148,7 @@ def leave(
 @client_app.command()
 def evaluate(config: Settings, run: RunName, as_json: Json = False) -> None:
     """Say how well the own model of a run that is over does on the own test images."""
-    from platform.cli.holder_models import evaluate_command
+    from platform.cli.serving import evaluate_command
 
     evaluate_command(config, run, as_json=as_json)
 
@@ -162,7 +161,7 @@ def predict(
     as_json: Json = False,
 ) -> None:
     """Classify images with the own model of a run that is over."""
-    from platform.cli.holder_models import predict_command
+    from platform.cli.serving import predict_command
 
     predict_command(config, run, files, as_json=as_json)
 
@@ -175,7 +174,7 @@ def export(
     as_json: Json = False,
 ) -> None:
     """Write the own model of a run that is over; it was made without noise and stays with you."""
-    from platform.cli.holder_models import export_command
+    from platform.cli.serving import export_command
 
     export_command(config, run, file, as_json=as_json)
 
@@ -225,7 +224,7 @@ def receipts_verify(
     With CONFIG the client's own ledger is held against them as well. With --compare the signed
     heads of equal size are compared; where two files have none in common, the exit code is 3 too.
     """
-    from platform.cli.receipts import verify_receipts
+    from platform.cli.serving import verify_receipts
 
     verify_receipts(source, compare or [], key, uploads=upload or [], as_json=as_json)
 
@@ -237,7 +236,7 @@ def receipts_export(
     as_json: Json = False,
 ) -> None:
     """Write all receipts to a file: charges, proofs and signed heads, and nothing of the data."""
-    from platform.cli.receipts import export_receipts
+    from platform.cli.serving import export_receipts
 
     export_receipts(config, file, as_json=as_json)
 

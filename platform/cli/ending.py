@@ -1,27 +1,162 @@
-"""How every command line ends: what is meant for the user is one sentence and an exit code.
+"""How every command line ends: a signal or an error becomes one sentence and an exit code.
 
-Under `--json` the sentence is a JSON object on one line, the last one of stderr: stdout holds
-answers only, so that a program never takes an error for one. A command that ends with another code
-than 0 and has printed to stdout has answered, and the answer is a bad one: records that disagree,
-a failed check, a refuted claim.
+A signal never leaves anything half-done and never shows a trace.
+
+Under `--json` the sentence is a JSON object on one line, the last line of stderr. stdout holds
+answers only, so that a program never takes an error for an answer. A command that ends with
+another code than 0 and has printed to stdout has answered, and the answer is a bad one: records
+that disagree, a failed check, a refuted claim.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
+import shlex
+import signal
 import sys
 import traceback
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, Final
+from types import FrameType
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import click
 import typer
 
-from platform.cli import exit_codes
-from platform.cli.interrupting import Ended, interruptible
+from platform.cli.command_line import DEFAULT_STORAGE
+
+if TYPE_CHECKING:
+    from platform.bootstrap import Surroundings
+
+FAILED = 1
+"""A run could not go on, its records do not agree, or a claim was refuted."""
+BAD_INPUT = 2
+AUDIT_BROKEN = 3
+ABOVE_CLAIM = 4
+"""A run finished, and its own canaries show more than it claims, as one right run in twenty does.
+Where they refute the claim the code is 1."""
+SIGNALLED = 128
+"""Plus the number of the signal that ended it: 129 SIGHUP, 130 Ctrl-C, 143 SIGTERM."""
+
+
+SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+COORDINATOR: Final = ("python", "-m", "platform.coordinator")
+CLIENT: Final = ("python", "-m", "platform.client")
+
+
+class Interrupted(KeyboardInterrupt):
+    """Somebody ended the command by a signal."""
+
+    def __init__(self, number: int) -> None:
+        """Take the signal."""
+        super().__init__()
+        self.number = number
+
+
+class Ended(Exception):
+    """A command has ended after a signal; the message says how to go on.
+
+    Attributes:
+        number: The signal.
+        run_id: The run that was going on, None where there was none.
+        command: What goes on with it, as it is typed; None where nothing does.
+    """
+
+    def __init__(
+        self, number: int, text: str, *, run_id: str | None = None, command: str | None = None
+    ) -> None:
+        """Take the words without the command."""
+        super().__init__(text if command is None else f"{text}; go on with: {command}")
+        self.number, self.run_id, self.command = number, run_id, command
+
+    @property
+    def exit_code(self) -> int:
+        """128 plus the signal."""
+        return SIGNALLED + self.number
+
+
+def ended_run(number: int, run_id: str | None, options: Sequence[str]) -> Ended:
+    """Return the end of a run that a signal came to.
+
+    Args:
+        number: The signal.
+        run_id: The run; None where there is none yet.
+        options: Of the command line that finds the run again.
+    """
+    if run_id is None:
+        return Ended(number, "interrupted")
+    command = shlex.join((*COORDINATOR, "run", "--resume", run_id, *options))
+    return Ended(number, f"run {run_id} is interrupted", run_id=run_id, command=command)
+
+
+def finding(storage: str, surroundings: Surroundings) -> tuple[str, ...]:
+    """Return the options under which a later command finds a run and its method again.
+
+    Args:
+        storage: Where the run is; no password is ever in it.
+        surroundings: What the run takes from outside.
+    """
+    found = () if storage == DEFAULT_STORAGE else ("--storage", storage)
+    folder = surroundings.registry.folder
+    return found if folder is None else (*found, "--methods", str(folder))
+
+
+def same_again() -> str:
+    """Return the coordinator's command line of this process, as it is typed."""
+    return shlex.join((*COORDINATOR, *sys.argv[1:]))
+
+
+def ending_at_once(telling: Callable[[int], Ended]) -> Callable[[int, FrameType | None], NoReturn]:
+    """Return what is done of a second signal: the process ends where it is, as if killed.
+
+    Without the interpreter's own end, which would wait for threads and print traces.
+    """
+
+    def at_once(number: int, frame: FrameType | None) -> NoReturn:
+        with contextlib.suppress(OSError):
+            os.write(2, f"{telling(number)}\n".encode())
+        os._exit(SIGNALLED + number)
+
+    return at_once
+
+
+@contextlib.contextmanager
+def interruptible(ended: Callable[[int], Ended] | None = None) -> Iterator[None]:
+    """While it is entered, a first signal raises and a second one ends the process at once.
+
+    A signal that is ignored, as SIGHUP under `nohup`, stays ignored.
+
+    Args:
+        ended: Gives what is said of a signal; None for no more than that there was one.
+
+    Raises:
+        Ended: Where a signal came.
+    """
+    telling = ended or (lambda number: Ended(number, "interrupted"))
+    before = {number: signal.getsignal(number) for number in SIGNALS}
+    taken = [number for number, handler in before.items() if handler is not signal.SIG_IGN]
+    came: list[int] = []
+
+    def first(number: int, frame: FrameType | None) -> NoReturn:
+        came.append(number)
+        for each in taken:
+            signal.signal(each, ending_at_once(telling))
+        raise Interrupted(number)
+
+    for number in taken:
+        signal.signal(number, first)
+    try:
+        yield
+    except KeyboardInterrupt as error:
+        raise telling(getattr(error, "number", signal.SIGINT)) from None
+    finally:
+        # After a signal the process ends, and what ends it is not to be disturbed by a trace.
+        for number in () if came else taken:
+            signal.signal(number, before[number] or signal.SIG_DFL)
+
 
 JSON: Final = "--json"
 
@@ -98,16 +233,14 @@ def failure_of(error: Exception) -> Failure:
         )
     if isinstance(error, click.ClickException):
         field, sentence = usage_problem(error)
-        return Failure(error=sentence, kind="usage", exit_code=exit_codes.BAD_INPUT, field=field)
+        return Failure(error=sentence, kind="usage", exit_code=BAD_INPUT, field=field)
     code = _exit_code(error)
     if code is None:
-        return Failure(
-            error=f"{type(error).__name__}: {error}", kind="internal", exit_code=exit_codes.FAILED
-        )
+        return Failure(error=f"{type(error).__name__}: {error}", kind="internal", exit_code=FAILED)
     from platform.errors import field_of, readable
 
     sentence = readable(str(error))
-    field = field_of(sentence) if code == exit_codes.BAD_INPUT else None
+    field = field_of(sentence) if code == BAD_INPUT else None
     return Failure(error=sentence, kind=_kind(error), exit_code=code, field=field)
 
 
@@ -152,7 +285,7 @@ def _hung_up() -> int:
             stream.flush()
         except OSError:
             os.dup2(nowhere, stream.fileno())
-    return exit_codes.FAILED
+    return FAILED
 
 
 def _kind(error: Exception) -> str:
@@ -167,11 +300,11 @@ def _exit_code(error: Exception) -> int | None:
     from storage import AuditChainBroken, ForeignFile, LogBroken, StorageError
 
     if isinstance(error, (ConfigError, UnknownRun, UnknownMethod, BrokenMethod, ForeignFile)):
-        return exit_codes.BAD_INPUT
+        return BAD_INPUT
     if isinstance(error, (AuditChainBroken, LogBroken)):
-        return exit_codes.AUDIT_BROKEN
+        return AUDIT_BROKEN
     known = (PlatformError, MethodError, PrivacyError, StorageError)
-    return exit_codes.FAILED if isinstance(error, known) else None
+    return FAILED if isinstance(error, known) else None
 
 
 def usage_problem(error: click.ClickException) -> tuple[str | None, str]:

@@ -13,8 +13,8 @@ from typing import Any, Final
 import typer
 
 import platform.holder
-from platform.cli import exit_codes
-from platform.cli.backing_up import show_manifest
+from platform.cli.ending import BAD_INPUT
+from platform.cli.keeping import show_manifest
 from platform.cli.output import console, epsilon, print_json, rounded_down, table
 from platform.errors import ConfigError
 from platform.holder.checking import CONFIGURATION, Check, check_file, check_holder
@@ -56,7 +56,7 @@ def check_command(config: Path, *, as_json: bool) -> None:
             word = "ok" if check.is_sound else "failed"
             out.print(f"{word:<7} {check.point:<14} {check.text}")
     if not is_sound:
-        raise typer.Exit(exit_codes.BAD_INPUT)
+        raise typer.Exit(BAD_INPUT)
 
 
 def budget_command(config: Path, *, as_json: bool) -> None:

@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 
 from methods import ClientView
 from platform.bootstrap import Surroundings, reopen_run
-from platform.cli.access import require_summary
 from platform.cli.output import console, fraction, print_json, table
 from platform.data.catalogue import dataset_info
 from platform.disk.files import write_bytes, write_text
@@ -25,6 +24,7 @@ from platform.experiment.model_card import Exported, model_card
 from platform.experiment.simulation import Simulation
 from platform.experiment.trained import TrainedModel
 from platform.parties.profile import view_of
+from platform.results.reading import require_summary
 from platform.rounds.audit_trail import AuditTrail
 from platform.rounds.observing import SilentObserver
 from platform.rounds.run import decode_state

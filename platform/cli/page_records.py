@@ -11,13 +11,12 @@ import sys
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from platform.agreement import Agreed, stored_tree
 from platform.agreement.statements import stated_document
-from platform.cli.auditing import audited
+from platform.cli.auditing import NAMES, AuditFilter, Period, audited, entry_rows, matching
 from platform.cli.budgeting import (
     ATTEMPT_COLUMNS,
     CLIENT_COLUMNS,
@@ -28,10 +27,8 @@ from platform.cli.budgeting import (
     terms_words,
 )
 from platform.cli.output import epsilon, fraction
-from platform.cli.querying import NAMES, AuditFilter, Period, entry_rows, matching
-from platform.cli.reporting import summary_rows, unfinished_rows
-from platform.cli.watching import NAMES as ROUND_COLUMNS
-from platform.cli.watching import round_cells, round_remarks
+from platform.cli.reporting import NAMES as ROUND_COLUMNS
+from platform.cli.reporting import round_cells, round_remarks, summary_rows, unfinished_rows
 from platform.disk.opening import database_file, is_there, open_existing
 from platform.errors import ConfigError, UnknownRun
 from platform.page import Cell, Field, Gauge, Plot, Point, Sheet, Table
@@ -492,23 +489,11 @@ def verified_tables(found: Mapping[str, Any], faults: Sequence[str]) -> Iterator
     )
 
 
-@dataclass(frozen=True, kw_only=True)
-class PlaceAsked:
-    """Where to serve, as `platform.page.server.Place` has it."""
-
-    host: str
-    port: int
-    names: tuple[str, ...]
-    token_file: Path | None
-    certificate: Path | None
-    key: Path | None
-
-
-def page_command(asked: PlaceAsked, storage: str, socket: Path | None) -> None:
+def page_command(place: Mapping[str, Any], storage: str, socket: Path | None) -> None:
     """Serve the page until Ctrl-C or SIGTERM.
 
     Args:
-        asked: Where.
+        place: Where, as `platform.page.server.Place` takes it.
         storage: The coordinator's database, which need not be there yet.
         socket: Of a hub; None for no table of connected clients.
 
@@ -538,4 +523,4 @@ def page_command(asked: PlaceAsked, storage: str, socket: Path | None) -> None:
     except StorageError:
         # What is damaged, or busy, the page itself says.
         pass
-    serve(records, Place(**asdict(asked)), tell)
+    serve(records, Place(**place), tell)

@@ -9,18 +9,16 @@ from pathlib import Path
 from typing import Final
 
 from platform.agreement import Agreed
-from platform.cli.datasets import title_of
-from platform.cli.drawing_holdings import HoldingsPicture
+from platform.cli.datasets import HoldingsPicture, title_of
 from platform.cli.output import console, print_json
 from platform.config import RunConfig
 from platform.config.rules import HELD
 from platform.data.loading import holdings, load_task_data
 from platform.errors import ConfigError, UnknownRun, listed
+from platform.pictures.canvas import SUFFIXES, Picture
 from platform.results.comparisons import sweep_pictures
-from platform.results.kinds import ABSENT, run_pictures
-from platform.results.reading import numbers_of, read_runs, read_sweep_runs
-from platform.results.sweeps import is_sweep
-from platform.results.writing import SUFFIXES, Picture, files_of, write_pictures
+from platform.results.reading import is_sweep, numbers_of, read_runs, read_sweep_runs
+from platform.results.run_pictures import ABSENT, files_of, run_pictures, write_pictures
 
 HOLDINGS: Final = "holdings"
 OUTPUTS: Final = Path("pictures")

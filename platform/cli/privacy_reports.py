@@ -7,56 +7,47 @@ import json
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Final
+from typing import Annotated, Final, Literal
 
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 from rich.console import Console
 
-from platform.agreement.budgets import RunBudget, read_budget
-from platform.cli.access import resolved
-from platform.cli.audit_files import read_audit
+from platform.agreement.budgets import read_budget
 from platform.cli.output import console, table
 from platform.disk.files import write_bytes
 from platform.disk.log_files import heads_file, kept_heads, known_key
 from platform.disk.opening import open_existing
 from platform.errors import ConfigError, RunStopped
 from platform.reports import Report, budget_report
-from platform.reports.blocks import Block, Bullets, Facts, Paragraph, Table, Words, text_of
-from platform.reports.empirical import OtherClaim
+from platform.reports.blocks import Block, Bullets, Facts, Paragraph, Table, text_of
+from platform.reports.empirical import AuditedClaim, OtherClaim, SeenChannel
 from platform.reports.rendering import html_page, load_weasyprint, pdf_file, plain_data
 from platform.reports.subject import LogView
+from platform.results.reading import resolved
 from privacy import ReleaseKey
-from storage import Database, Leaf, UnitOfWork
+from storage import Database, Leaf
 
 
-@dataclass(frozen=True, kw_only=True)
-class ReportQuestion:
-    """Which report is asked for.
-
-    Attributes:
-        run_id: The run, or `latest`.
-        compared: Runs to stand beside it.
-        format: One of `FORMATS`.
-        output: The file to be written; None for stdout.
-        audit: What `audit-privacy --json` printed; None where there is none.
-    """
-
-    run_id: str
-    compared: tuple[str, ...]
-    format: str
-    output: Path | None
-    audit: Path | None = None
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """All runs, the report's own first."""
-        return (self.run_id, *self.compared)
-
-
-def privacy_report_command(question: ReportQuestion, storage: str, *, as_json: bool) -> None:
+def privacy_report_command(
+    names: Sequence[str],
+    storage: str,
+    *,
+    format_: str,
+    output: Path | None,
+    audit: Path | None = None,
+    as_json: bool,
+) -> None:
     """Make the privacy budget report of a run.
+
+    Args:
+        names: The run, or `latest`, and the runs that stand beside it.
+        storage: The database's URL.
+        format_: One of `FORMATS`.
+        output: The file to be written; None for stdout.
+        audit: What `audit-privacy --json` printed; None without an audit.
+        as_json: Whether the short form was asked for, which this report is not.
 
     Raises:
         ConfigError: If the question is not valid, or what lays out a PDF is not installed.
@@ -65,80 +56,54 @@ def privacy_report_command(question: ReportQuestion, storage: str, *, as_json: b
         AuditChainBroken: If an audit log was changed; likewise.
         LogBroken: If the log over all runs does not hold, or not with the heads that were kept.
     """
-    _require_valid(question, as_json=as_json)
-    with closing(open_existing(storage)) as database:
-        names = [resolved(database, name, storage) for name in question.names]
-        _require_different(names)
-        first, *others = [read_budget(database, name) for name in names]
-        runs = {one.agreed.records.run_id for one in (first, *others)}
-        log = read_log(database, runs | {one.agreed.spending.run_id for one in (first, *others)})
-    report = _report(question, first, others, log)
-    data = FORMATS[question.format](report)
-    if question.output is None:
-        sys.stdout.write(data.decode())
-        return
-    write_bytes(question.output, data)
-    console().print(f"report: {question.output}", soft_wrap=True)
-
-
-def _report(
-    question: ReportQuestion, first: RunBudget, others: Sequence[RunBudget], log: LogView
-) -> Report:
-    seen = () if question.audit is None else read_audit(question.audit)
-    made = datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
-    try:
-        return budget_report(first, others, made=made, log=log, seen=seen)
-    except OtherClaim as error:
-        raise ConfigError(
-            f"--audit: {str(question.audit)!r} is of another claim: {error}"
-        ) from error
-
-
-def _require_valid(question: ReportQuestion, *, as_json: bool) -> None:
     if as_json:
         raise ConfigError(
             "--json: prints a run in short; leave it out here, or take --format json for the "
             "privacy budget report"
         )
-    if question.format not in FORMATS:
-        raise ConfigError(f"--format: {question.format!r} is unknown; valid: {', '.join(FORMATS)}")
-    if question.format == "pdf":
-        if question.output is None:
-            raise ConfigError("--output: is missing; a pdf goes into a file, such as report.pdf")
-        _require_layout()
-    if question.output is not None and question.output.exists():
-        raise ConfigError(
-            f"--output: {str(question.output)!r} exists already; valid is one that does not"
-        )
-
-
-def _require_layout() -> None:
+    _require_valid(format_, output)
+    with closing(open_existing(storage)) as database:
+        found = [resolved(database, name, storage) for name in names]
+        twice = sorted({name for name in found if found.count(name) > 1})
+        if twice:
+            raise ConfigError(f"--compare: {twice[0]!r} is named twice; valid is each run once")
+        first, *others = [read_budget(database, name) for name in found]
+        runs = {one.agreed.records.run_id for one in (first, *others)}
+        log = read_log(database, runs | {one.agreed.spending.run_id for one in (first, *others)})
+    seen = () if audit is None else read_audit(audit)
+    made = datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
     try:
-        load_weasyprint()
-    except ImportError as error:
-        raise ConfigError(
-            "--format: pdf needs WeasyPrint, which is not installed; valid: table, json, html, or "
-            "pdf after `.venv/bin/pip install -e '.[pdf]'` in the checkout"
-        ) from error
-    except OSError as error:
-        raise ConfigError(
-            "--format: pdf needs the library Pango, which is not installed; valid: table, json, "
-            "html, or pdf after `apt-get install libpango-1.0-0 libpangoft2-1.0-0`"
-        ) from error
+        report = budget_report(first, others, made=made, log=log, seen=seen)
+    except OtherClaim as error:
+        raise ConfigError(f"--audit: {str(audit)!r} is of another claim: {error}") from error
+    data = FORMATS[format_](report)
+    if output is None:
+        sys.stdout.write(data.decode())
+        return
+    write_bytes(output, data)
+    console().print(f"report: {output}", soft_wrap=True)
 
 
-def _require_different(names: list[str]) -> None:
-    twice = sorted({name for name in names if names.count(name) > 1})
-    if twice:
-        raise ConfigError(f"--compare: {twice[0]!r} is named twice; valid is each run once")
-
-
-def _as_html(report: Report) -> bytes:
-    return html_page(report).encode()
-
-
-def _as_json(report: Report) -> bytes:
-    return (json.dumps(plain_data(report), indent=2, allow_nan=False) + "\n").encode()
+def _require_valid(format_: str, output: Path | None) -> None:
+    if format_ not in FORMATS:
+        raise ConfigError(f"--format: {format_!r} is unknown; valid: {', '.join(FORMATS)}")
+    if format_ == "pdf":
+        if output is None:
+            raise ConfigError("--output: is missing; a pdf goes into a file, such as report.pdf")
+        try:
+            load_weasyprint()
+        except ImportError as error:
+            raise ConfigError(
+                "--format: pdf needs WeasyPrint, which is not installed; valid: table, json, "
+                "html, or pdf after `.venv/bin/pip install -e '.[pdf]'` in the checkout"
+            ) from error
+        except OSError as error:
+            raise ConfigError(
+                "--format: pdf needs the library Pango, which is not installed; valid: table, "
+                "json, html, or pdf after `apt-get install libpango-1.0-0 libpangoft2-1.0-0`"
+            ) from error
+    if output is not None and output.exists():
+        raise ConfigError(f"--output: {str(output)!r} exists already; valid is one that does not")
 
 
 def _as_table(report: Report) -> bytes:
@@ -163,22 +128,21 @@ def _print_block(out: Console, block: Block) -> None:
             for item in block.items:
                 out.print(f"- {text_of(item)}")
         case Facts():
-            rows = [(term, text_of(line)) for term, line in block.rows]
-            out.print(table(None, ("what", "value"), rows))
+            facts = [(term, text_of(line)) for term, line in block.rows]
+            out.print(table(None, ("what", "value"), facts))
         case Table():
-            out.print(table(block.caption, block.columns, [_cells(row) for row in block.rows]))
+            rows = [tuple(map(text_of, row)) for row in block.rows]
+            out.print(table(block.caption, block.columns, rows))
         case _:
             out.print(f"{block.title}. {block.says}")
 
 
-def _cells(row: tuple[Words, ...]) -> tuple[str, ...]:
-    return tuple(map(text_of, row))
-
-
 FORMATS: Final[Mapping[str, Callable[[Report], bytes]]] = {
     "table": _as_table,
-    "json": _as_json,
-    "html": _as_html,
+    "json": lambda report: (
+        json.dumps(plain_data(report), indent=2, allow_nan=False) + "\n"
+    ).encode(),
+    "html": lambda report: html_page(report).encode(),
     "pdf": pdf_file,
 }
 """What a report may be made into."""
@@ -207,7 +171,9 @@ def read_log(database: Database, run_ids: Iterable[str]) -> LogView:
         for run_id in sorted(set(run_ids)):
             charged = uow.log.charges(run_id=run_id)
             charges |= {_key(leaf): leaf.position for leaf in charged if leaf.kind == "charge"}
-            events |= _events(uow, run_id)
+            for entry in uow.audit.query(run=run_id):
+                leaf = uow.log.of_event(run_id, entry.sequence)
+                events[run_id, leaf.sequence or 0] = leaf.position
     return LogView(
         size=head.size,
         root=head.root.hex(),
@@ -219,12 +185,6 @@ def read_log(database: Database, run_ids: Iterable[str]) -> LogView:
     )
 
 
-def _events(uow: UnitOfWork, run_id: str) -> dict[tuple[str, int], int]:
-    entries = uow.audit.query(run=run_id)
-    found = (uow.log.of_event(run_id, entry.sequence) for entry in entries)
-    return {(run_id, leaf.sequence or 0): leaf.position for leaf in found}
-
-
 def _key(leaf: Leaf) -> ReleaseKey:
     return ReleaseKey(
         run_id=leaf.run_id,
@@ -233,3 +193,76 @@ def _key(leaf: Leaf) -> ReleaseKey:
         pseudonym=leaf.pseudonym or "",
         channel=leaf.channel or "",  # type: ignore[arg-type]
     )
+
+
+Word = Annotated[str, Field(pattern=r"^[a-z_]{1,40}$")]
+Share = Annotated[float, Field(ge=0.0, le=1.0)]
+NotNegative = Annotated[float, Field(ge=0.0, allow_inf_nan=False)]
+
+
+class _Seen(BaseModel):
+    """One channel; what else it says is not shown."""
+
+    model_config = ConfigDict(strict=True)
+
+    channel: Literal["sum", "pool", "training"]
+    mechanism: Word
+    unit: Literal["client", "record"]
+    epsilon_lower_bound_95: NotNegative
+    claimed_epsilon: NotNegative
+    delta: Share
+    canaries: Annotated[int, Field(ge=1)]
+    power: Share
+    passed: bool
+
+
+class _Game(BaseModel):
+    """What was seen of offers, folders, clients that fail, and hostile peers."""
+
+    model_config = ConfigDict(strict=True)
+
+    channel: Literal["offers", "folders", "failures", "peers"]
+    passed: bool
+
+
+_FILE: TypeAdapter[list[_Seen | _Game]] = TypeAdapter(list[_Seen | _Game])
+
+
+def read_audit(path: Path) -> tuple[SeenChannel, ...]:
+    """Return what an audit saw.
+
+    Raises:
+        ConfigError: If the file is not there, or is none that `audit-privacy --json` writes.
+    """
+    try:
+        found = _FILE.validate_json(path.read_bytes())
+    except OSError as error:
+        raise ConfigError(
+            f"--audit: {str(path)!r} cannot be read ({error.strerror}); {_VALID}"
+        ) from error
+    except ValidationError as error:
+        raise ConfigError(f"--audit: {str(path)!r} is not valid; {_VALID}") from error
+    channels = [one for one in found if isinstance(one, _Seen)]
+    if not channels:
+        raise ConfigError(f"--audit: {str(path)!r} is of no channel; {_VALID}")
+    # What tells folders apart, or data sets by their failures, does so on every channel alike.
+    alike = all(one.passed for one in found if isinstance(one, _Game))
+    return tuple(
+        SeenChannel(
+            channel=one.channel,
+            claim=AuditedClaim(
+                mechanism=one.mechanism,
+                unit=one.unit,
+                epsilon=one.claimed_epsilon,
+                delta=one.delta,
+            ),
+            lower_bound=one.epsilon_lower_bound_95,
+            canaries=one.canaries,
+            power=one.power,
+            passed=one.passed and alike,
+        )
+        for one in channels
+    )
+
+
+_VALID = "valid is what `audit-privacy CONFIG --json` prints"

@@ -13,12 +13,9 @@ import typer
 
 from platform.bootstrap import Surroundings, create_run, reopen_run, stored_config
 from platform.bootstrap.federating import Reaching, new_federation, reopened_federation, through_hub
-from platform.cli import exit_codes
-from platform.cli.access import resolve_run
-from platform.cli.interrupting import ended_run, finding, interruptible
+from platform.cli.ending import ABOVE_CLAIM, FAILED, ended_run, finding, interruptible
 from platform.cli.output import print_json
-from platform.cli.reporting import print_summary
-from platform.cli.watching import ScreenObserver
+from platform.cli.reporting import ScreenObserver, print_summary
 from platform.config import RunConfig, StorageConfig, load_config, parse_config
 from platform.config.sections import FederationConfig
 from platform.disk.opening import open_storage
@@ -27,6 +24,7 @@ from platform.experiment.conducting import Conducted, conduct
 from platform.experiment.finishing import execute
 from platform.experiment.simulation import Simulation
 from platform.relay.hub import Told
+from platform.results.reading import resolve_run
 from platform.wire.messages import Stage
 from platform.wire.transport import Transport
 
@@ -130,8 +128,8 @@ def exit_code_of(canaries: Mapping[str, Any] | None) -> int:
     if canaries is None:
         return 0
     if canaries["is_refuted"] or canaries["is_blind"]:
-        return exit_codes.FAILED
-    return exit_codes.ABOVE_CLAIM if canaries["is_above_claim"] else 0
+        return FAILED
+    return ABOVE_CLAIM if canaries["is_above_claim"] else 0
 
 
 def federate(config: RunConfig, surroundings: Surroundings, *, as_json: bool) -> None:

@@ -1,23 +1,42 @@
-"""The data holder's process: log lines of what it is asked for, until it is ended."""
+"""A data holder's process, its own model, and its receipts: the commands that load torch."""
 
 from __future__ import annotations
 
+import hashlib
 import json
+import math
 import shlex
 import signal
 import sys
 import threading
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from types import FrameType
+from typing import Any
+
+import typer
 
 from platform.bootstrap import Surroundings
-from platform.bootstrap.joining import serve_holder
-from platform.cli.interrupting import CLIENT, Ended, ending_at_once
-from platform.errors import listed
-from platform.holder.settings import HolderSettings, load_holder
-from platform.holder.store import Keeping
+from platform.bootstrap.joining import own_model, serve_holder
+from platform.cli.auditing import parse_key
+from platform.cli.ending import AUDIT_BROKEN, CLIENT, Ended, ending_at_once
+from platform.cli.models import print_classes, read_image
+from platform.cli.output import console, epsilon, fraction, print_json, printable, table
+from platform.disk.files import write_bytes
+from platform.errors import ConfigError, listed
+from platform.holder.settings import load_holder
+from platform.holder.store import Keeping, read_store
+from platform.parties.receipt_checks import (
+    RunReceipts,
+    forks,
+    read_receipts,
+    verified,
+    write_receipts,
+)
+from platform.wire.receipt_messages import ADVERSARIES, UploadDigest
+from storage import KeptReceipt, LedgerRow
 
 ENDING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
@@ -49,7 +68,14 @@ def serve_command(config: Path, *, as_json: bool) -> None:
     came: list[int] = []
 
     def told(number: int) -> Ended:
-        return _ended(number, settings, config)
+        going = Keeping(settings.storage).going_on()
+        runs = f"; it takes part in {listed(going)}" if going else ""
+        return Ended(
+            number,
+            f"{settings.name} has ended{runs}",
+            run_id=going[0] if len(going) == 1 else None,
+            command=shlex.join((*CLIENT, str(config))),
+        )
 
     def end(number: int, frame: FrameType | None) -> None:
         came.append(number)
@@ -69,12 +95,205 @@ def serve_command(config: Path, *, as_json: bool) -> None:
         raise told(signal.SIGINT)
 
 
-def _ended(number: int, settings: HolderSettings, config: Path) -> Ended:
-    going = Keeping(settings.storage).going_on()
-    runs = f"; it takes part in {listed(going)}" if going else ""
-    return Ended(
-        number,
-        f"{settings.name} has ended{runs}",
-        run_id=going[0] if len(going) == 1 else None,
-        command=shlex.join((*CLIENT, str(config))),
-    )
+def predict_command(config: Path, run_id: str, files: Sequence[Path], *, as_json: bool) -> None:
+    """Classify image files with the holder's own model.
+
+    Raises:
+        UnknownRun: If no run of this name has ended here.
+        ConfigError: If a file is no image.
+    """
+    settings = load_holder(config)
+    examples = {path: read_image(path) for path in files}
+    found = own_model(settings, run_id, Surroundings())
+    print_classes(found.model, "image", examples, as_json=as_json)
+
+
+def evaluate_command(config: Path, run_id: str, *, as_json: bool) -> None:
+    """Print accuracy on the holder's own test images.
+
+    Raises:
+        UnknownRun: If no run of this name has ended here.
+    """
+    found = own_model(load_holder(config), run_id, Surroundings())
+    accuracy = found.accuracy()
+    if as_json:
+        print_json({"run_id": run_id, "accuracy": accuracy, "test_images": found.tested})
+        return
+    if accuracy is None:
+        console().print("there are no test images here that can be read; see `check`")
+        return
+    console().print(f"accuracy {fraction(accuracy)} on {found.tested} own test images")
+
+
+def export_command(config: Path, run_id: str, output: Path, *, as_json: bool) -> None:
+    """Write the holder's own model as one safetensors file.
+
+    Raises:
+        UnknownRun: If no run of this name has ended here.
+        ConfigError: If the file exists, or nothing was trained.
+    """
+    from safetensors.numpy import save
+
+    if output.exists():
+        raise ConfigError(f"FILE: {str(output)!r} exists already; valid is a new file")
+    arrays = own_model(load_holder(config), run_id, Surroundings()).model.arrays()
+    if not arrays:
+        raise ConfigError(f"RUN: {run_id} trained nothing that could be exported")
+    write_bytes(output, save(arrays, {"run_id": run_id}))
+    if as_json:
+        print_json({"run_id": run_id, "file": str(output), "tensors": sorted(arrays)})
+        return
+    console().print(str(output), soft_wrap=True)
+
+
+_SPENT = tuple(f"epsilon {name}" for name in ADVERSARIES)
+_NAMES = ("run", "receipts", "rounds", "uploads", *_SPENT, "problems")
+
+
+def verify_receipts(
+    source: Path,
+    compare: Sequence[Path],
+    key: str | None,
+    *,
+    uploads: Sequence[Path] = (),
+    as_json: bool,
+) -> None:
+    """Recompute what receipts prove was spent, and name what does not hold.
+
+    Args:
+        source: A data holder's settings, or a file of receipts.
+        compare: Files of other clients.
+        key: The log's public key, as text.
+        uploads: Files that hold an upload each, byte by byte as it was sent.
+        as_json: Print JSON.
+
+    Raises:
+        ConfigError: A file is none of these, or there is no store.
+        Exit: With the code for records that do not hold, also where nothing could be compared.
+    """
+    trusted = None if key is None else parse_key(key)
+    kept: Sequence[KeptReceipt]
+    own: Sequence[LedgerRow] | None
+    if source.suffix in (".yaml", ".yml"):
+        kept, own = _of_holder(source)
+    else:
+        kept, own = read_receipts(source), None
+    found = verified(kept, own, key=trusted)
+    compared: list[dict[str, Any]] = []
+    for path in compare:
+        forked, common = forks(found, verified(read_receipts(path), key=trusted))
+        if not common:
+            forked.append(f"{path}: no head is in common, so nothing could be compared")
+        compared.append({"file": str(path), "common": common, "problems": forked})
+    bound = [_bound(path, found) for path in uploads]
+    problems = [p for run in found for p in run.problems]
+    problems += [_unknown(x) for x in bound if x["run"] is None]
+    problems += [p for other in compared for p in other["problems"]]
+    if as_json:
+        runs = [_document(run) for run in found]
+        print_json({"runs": runs, "compared": compared, "uploads": bound})
+    else:
+        _print(found, compared, bound)
+    if problems:
+        raise typer.Exit(AUDIT_BROKEN)
+
+
+def export_receipts(config: Path, file: Path, *, as_json: bool) -> None:
+    """Write all receipts of a data holder to a file that can be handed on.
+
+    Raises:
+        ConfigError: The settings are not valid, there is no store, or the file is there.
+    """
+    kept, _ = _of_holder(config)
+    if file.exists() or file.is_symlink():
+        raise ConfigError(f"FILE: {str(file)!r} exists already; valid is one that does not")
+    write_bytes(file, write_receipts(kept))
+    if as_json:
+        print_json({"file": str(file), "receipts": len(kept)})
+    else:
+        console().print(f"{len(kept)} receipts in {file}", soft_wrap=True)
+
+
+def _of_holder(config: Path) -> tuple[Sequence[KeptReceipt], Sequence[LedgerRow]]:
+    found = read_store(load_holder(config), lambda store: (store.receipts.all(), store.rows()))
+    if found is None:
+        raise ConfigError(
+            f"CONFIG: {str(config)!r} has no store yet; valid: one whose client has run"
+        )
+    return found
+
+
+def _document(run: RunReceipts) -> dict[str, Any]:
+    return {
+        "run": run.run_id,
+        "log": run.log.origin,
+        "receipts": run.count,
+        "rounds": run.rounds,
+        "epsilon": _finite_each(run.epsilons),
+        "stated": _finite_each(run.stated),
+        "charged": run.received.charged,
+        "uploads": [_upload(upload) for upload in run.received.uploads],
+        "problems": list(run.problems),
+    }
+
+
+def _upload(upload: UploadDigest) -> dict[str, Any]:
+    return {
+        "round": upload.round_number,
+        "attempt": upload.attempt,
+        "sha256": upload.digest.hex(),
+    }
+
+
+def _bound(path: Path, found: Sequence[RunReceipts]) -> dict[str, Any]:
+    """Return which round an upload is of, by the receipts; none where no receipt tells of it."""
+    try:
+        with path.open("rb") as file:
+            digest = hashlib.file_digest(file, "sha256").digest()
+    except OSError as error:
+        raise ConfigError(
+            f"--upload: {str(path)!r} cannot be read ({error.strerror}); "
+            "valid: an upload as it was sent"
+        ) from error
+    for run in found:
+        for upload in run.received.uploads:
+            if upload.digest == digest:
+                return {"file": str(path), "run": run.run_id, **_upload(upload)}
+    return {"file": str(path), "run": None, "sha256": digest.hex()}
+
+
+def _unknown(upload: Mapping[str, Any]) -> str:
+    return f"no receipt is of the upload in {upload['file']}"
+
+
+def _finite_each(values: Mapping[str, float] | None) -> dict[str, float | str] | None:
+    if values is None:
+        return None
+    return {name: "inf" if math.isinf(value) else value for name, value in values.items()}
+
+
+def _print(
+    found: Sequence[RunReceipts],
+    compared: Sequence[Mapping[str, Any]],
+    bound: Sequence[Mapping[str, Any]],
+) -> None:
+    rows = []
+    for run in found:
+        spent = [epsilon(run.epsilons[name]) if run.epsilons else "-" for name in ADVERSARIES]
+        known = f"{len(run.received.uploads)} of {run.received.charged}"
+        rows.append((run.run_id, run.count, run.rounds, known, *spent, len(run.problems)))
+    console().print(table(None, _NAMES, rows))
+    for other in compared:
+        console().print(printable(f"{other['file']}: {other['common']} heads are in common"))
+    for run in found:
+        for problem in run.problems:
+            typer.echo(f"error: run {printable(run.run_id)}: {printable(problem)}", err=True)
+    for other in compared:
+        for problem in other["problems"]:
+            typer.echo(f"error: {printable(problem)}", err=True)
+    for upload in bound:
+        if upload["run"] is None:
+            typer.echo(f"error: {printable(_unknown(upload))}", err=True)
+        else:
+            told = f"round {upload['round']}, attempt {upload['attempt']} of run {upload['run']}"
+            console().print(printable(f"{upload['file']}: the upload of {told}"))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +12,8 @@ import typer
 from rich.progress import TaskID, TextColumn
 
 from methods import Registry
-from platform.cli import exit_codes
-from platform.cli.interrupting import Ended, interruptible, same_again
-from platform.cli.options import DEFAULT_STORAGE
+from platform.cli.command_line import DEFAULT_STORAGE
+from platform.cli.ending import FAILED, Ended, interruptible, same_again
 from platform.cli.output import WithBar, console, epsilon, fraction, print_json, printable, table
 from platform.config import Sources
 from platform.errors import ConfigError
@@ -43,65 +41,18 @@ MOST_JOBS = 100
 """Jobs of a cluster at a time."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class SweepOptions:
-    """The command line of a sweep, as text.
-
-    Attributes:
-        configs: Files or packaged names.
-        methods: Names between commas, None for the configurations' own.
-        seeds: Numbers between commas, None for the configurations' own.
-        settings: Of `--set`.
-        method_settings: Of `--for`.
-        device: None for the configurations' own.
-        folder: Where the user has methods of their own, None for nowhere.
-        storage: The coordinator's database.
-    """
-
-    configs: tuple[str, ...]
-    methods: str | None
-    seeds: str | None
-    settings: tuple[str, ...]
-    method_settings: tuple[str, ...]
-    device: str | None
-    folder: Path | None
-    storage: str
-
-    def request(self) -> SweepRequest:
-        """Return what is asked for.
-
-        Raises:
-            ConfigError: If a list of names or seeds is not valid.
-        """
-        return SweepRequest(
-            configs=self.configs,
-            methods=() if self.methods is None else parse_names(self.methods),
-            seeds=() if self.seeds is None else parse_seeds(self.seeds),
-            settings=self.settings,
-            method_settings=self.method_settings,
-            device=self.device,
-            folder=self.folder,
-            storage=self.storage,
-        )
-
-
-@dataclass(frozen=True)
-class ClusterOptions:
-    """Where cells run, as text of the command line.
-
-    Attributes:
-        on: `dask` for a job a cell, None for worker processes here.
-        settings: Of `--cluster`.
-    """
-
-    on: str | None = None
-    settings: tuple[str, ...] = ()
-
-
 def sweep_command(
-    options: SweepOptions,
-    cluster_options: ClusterOptions,
+    configs: Sequence[str],
     *,
+    methods: str | None,
+    seeds: str | None,
+    settings: Sequence[str],
+    method_settings: Sequence[str],
+    device: str | None,
+    folder: Path | None,
+    storage: str,
+    on: str | None,
+    cluster_settings: Sequence[str],
     jobs: int | None,
     output: Path | None,
     as_published: bool,
@@ -109,43 +60,68 @@ def sweep_command(
 ) -> None:
     """Run what is missing of a grid and write its tables.
 
+    Args:
+        configs: Files or packaged names.
+        methods: Names between commas; None for the configurations' own.
+        seeds: Numbers between commas; None for the configurations' own.
+        settings: Of `--set`.
+        method_settings: Of `--for`.
+        device: None for the configurations' own.
+        folder: Where the user has methods of their own; None for nowhere.
+        storage: The coordinator's database.
+        on: `dask` for a job a cell; None for worker processes here.
+        cluster_settings: Of `--cluster`.
+        jobs: How many cells run at a time; None for the default.
+        output: The folder of results; None for the default.
+        as_published: Whether cells take the settings of a published run.
+        as_json: Whether a program reads it.
+
     Raises:
         ConfigError: If a cell is not valid, or another sweep works in the folder; nothing starts.
     """
-    cluster = _cluster(cluster_options, options.storage)
-    sources = Sources(registry=Registry(folder=options.folder), as_published=as_published)
-    grid = build_grid(options.request(), sources)
-    folder = output or _default_output(grid)
-    with only_sweep_in(folder):
-        announce(grid, folder, [_own_database(cell, cluster) for cell in grid.cells])
-        with interruptible(lambda number: _interrupted(number, folder)):
+    cluster = _cluster(on, cluster_settings, storage)
+    sources = Sources(registry=Registry(folder=folder), as_published=as_published)
+    request = SweepRequest(
+        configs=tuple(configs),
+        methods=() if methods is None else parse_names(methods),
+        seeds=() if seeds is None else parse_seeds(seeds),
+        settings=tuple(settings),
+        method_settings=tuple(method_settings),
+        device=device,
+        folder=folder,
+        storage=storage,
+    )
+    grid = build_grid(request, sources)
+    # The same command finds this name again. A configuration may be called by its path, where two
+    # have one name.
+    results = output or OUTPUTS / f"{Path(grid.configs[0]).stem}-{grid.digest[:8]}"
+
+    def interrupted(number: int) -> Ended:
+        return Ended(number, f"sweep {results} is interrupted", command=same_again())
+
+    with only_sweep_in(results):
+        own = [None if cluster is None else f"{CELLS}/{database_name(c)}" for c in grid.cells]
+        announce(grid, results, own)
+        with interruptible(interrupted):
             with ScreenSweepObserver(quiet=as_json) as screen:
                 if cluster is None:
-                    url = absolute_storage(options.storage)
+                    url = absolute_storage(storage)
                     outcomes = run_cells(
-                        *(grid.cells, screen, options.folder), jobs=jobs or _jobs(grid), url=url
+                        *(grid.cells, screen, folder), jobs=jobs or _jobs(grid), url=url
                     )
                 else:
                     outcomes = submit_cells(
                         *(grid.cells, screen, cluster),
-                        folder=options.folder,
+                        folder=folder,
                         jobs=jobs or MOST_JOBS,
-                        place=folder / CELLS,
+                        place=results / CELLS,
                     )
-            tables = publish(grid, outcomes, folder)
+            tables = publish(grid, outcomes, results)
     if as_json:
-        print_json(document(grid, outcomes, folder))
+        print_json(document(grid, outcomes, results))
     elif tables:
-        _print(tables, folder)
+        _print(tables, results)
     _report_failures(outcomes)
-
-
-def _own_database(cell: Cell, cluster: Mapping[str, Any] | None) -> str | None:
-    return None if cluster is None else f"{CELLS}/{database_name(cell)}"
-
-
-def _interrupted(number: int, folder: Path) -> Ended:
-    return Ended(number, f"sweep {folder} is interrupted", command=same_again())
 
 
 def _print(tables: Sequence[Table], folder: Path) -> None:
@@ -161,14 +137,14 @@ def _print(tables: Sequence[Table], folder: Path) -> None:
     out.print(f"written to {folder}", soft_wrap=True)
 
 
-def _cluster(options: ClusterOptions, storage: str) -> Mapping[str, Any] | None:
+def _cluster(on: str | None, settings: Sequence[str], storage: str) -> Mapping[str, Any] | None:
     """Return where jobs go, None for nowhere.
 
     Raises:
         ConfigError: If an option is not valid, or means nothing beside another.
     """
-    if options.on is None:
-        if options.settings:
+    if on is None:
+        if settings:
             raise ConfigError("--cluster: means nothing without --on; valid is --on dask as well")
         return None
     if storage != DEFAULT_STORAGE:
@@ -176,7 +152,7 @@ def _cluster(options: ClusterOptions, storage: str) -> Mapping[str, Any] | None:
             f"--storage: {shown(storage)!r} means nothing with --on, under which each cell "
             f"has a database of its own in OUTPUT/{CELLS}; valid is without it"
         )
-    return cluster_of(options.on, options.settings)
+    return cluster_of(on, settings)
 
 
 def _report_failures(outcomes: tuple[Outcome, ...]) -> None:
@@ -186,7 +162,7 @@ def _report_failures(outcomes: tuple[Outcome, ...]) -> None:
         typer.echo(printable(f"error: cell ({outcome.cell}): {problem}"), err=True)
     if failed:
         typer.echo(f"{len(failed)} of {len(outcomes)} cells failed", err=True)
-        raise typer.Exit(exit_codes.FAILED)
+        raise typer.Exit(FAILED)
 
 
 def _jobs(grid: Grid) -> int:
@@ -198,12 +174,6 @@ def _jobs(grid: Grid) -> int:
     if "cuda" in devices or ("auto" in devices and resolve_device("auto") == "cuda"):
         return 1
     return len(os.sched_getaffinity(0))
-
-
-def _default_output(grid: Grid) -> Path:
-    """Digest the first configuration and the grid, so that the same command finds it again."""
-    # A configuration may be called by its path, where two have one name.
-    return OUTPUTS / f"{Path(grid.configs[0]).stem}-{grid.digest[:8]}"
 
 
 class ScreenSweepObserver(WithBar):

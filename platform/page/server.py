@@ -13,9 +13,8 @@ from typing import Final
 import uvicorn
 
 from platform.errors import ConfigError
-from platform.page.access import Access, read_token
-from platform.page.app import make_app
-from platform.page.sheets import Records
+from platform.page import Records
+from platform.page.app import Access, make_app, read_token
 
 MOST_CONNECTIONS: Final = 64
 LOCAL_NAMES: Final = frozenset({"localhost", "127.0.0.1", "::1"})

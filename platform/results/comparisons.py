@@ -29,17 +29,18 @@ from platform.pictures.charts import (
     percent,
     point,
 )
-from platform.results.kinds import BEFORE, EXPERTS, PERCENT, ROUND, WEIGHTS
-from platform.results.numbers import RunNumbers, adversaries_alike
-from platform.results.statistics import (
+from platform.results.numbers import (
     HELD_OUT,
     Label,
+    RunNumbers,
     Spread,
+    adversaries_alike,
     group_of,
     label_of,
     short,
     spread_of,
 )
+from platform.results.run_pictures import BEFORE, EXPERTS, PERCENT, ROUND, WEIGHTS
 
 MEASURED: Final = {
     "client_mean": PERCENT,

@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING, Any, Final
 from platform.agreement import Agreed
 from platform.config import RunConfig
 from platform.errors import ConfigError
-from platform.results.numbers import RunNumbers, number
+from platform.results.numbers import RunNumbers, number, short
 from platform.results.reading import numbers_of, read_runs, read_sweep_runs
-from platform.results.statistics import short
 from platform.rounds.documents import ADVERSARIES
 
 if TYPE_CHECKING:

@@ -1,23 +1,117 @@
-"""Runs out of a database, each of them only if its records agree; nothing is written."""
+"""Runs out of a database or a sweep, each only if its records agree; nothing is written here.
+
+`sweep.json` lists the cells of a sweep, so that its runs are found while the sweep still goes on.
+"""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Sequence
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from platform.agreement import Agreed, require_agreement, stored_tree
 from platform.agreement.statements import stated_document
 from platform.config.run import code_of, identity
 from platform.disk.opening import is_there, open_existing, run_folder
-from platform.errors import UnknownRun, listed
-from platform.results.numbers import RunNumbers
-from platform.results.sweeps import SweepCell, read_sweep
+from platform.errors import ConfigError, UnknownRun, listed
+from platform.results.numbers import Axes, RunNumbers
 from platform.rounds.audit_trail import parsed_detail
 from storage import Database
 from storage.homes import PREFIX
+
+SWEEP_FILE: Final = "sweep.json"
+VERSION: Final = 1
+_LARGEST: Final = 1 << 26
+
+
+@dataclass(frozen=True, kw_only=True)
+class SweepCell:
+    """One run of a sweep, whether or not it has begun.
+
+    Attributes:
+        config: As tables call its configuration.
+        method: By name.
+        seed: Of the run.
+        axes: Its values on the axes.
+        identity: What its run is found again by.
+        database: Its own, as a path from the sweep's folder; None for the database of the sweep.
+    """
+
+    config: str
+    method: str
+    seed: int
+    axes: Axes
+    identity: str
+    database: str | None
+
+
+def sweep_file(cells: Sequence[SweepCell]) -> str:
+    """Return what `sweep.json` holds."""
+    document = {"schema_version": VERSION, "cells": [asdict(cell) for cell in cells]}
+    return json.dumps(document, indent=2) + "\n"
+
+
+def is_sweep(folder: Path) -> bool:
+    """Return whether a folder is one of a sweep's results."""
+    return (folder / SWEEP_FILE).is_file()
+
+
+def read_sweep(folder: Path) -> tuple[SweepCell, ...]:
+    """Return the cells of a sweep.
+
+    Raises:
+        ConfigError: If the folder has no such file, or it is not what a sweep writes.
+    """
+    path = folder / SWEEP_FILE
+    try:
+        with path.open("rb") as file:
+            document = json.loads(file.read(_LARGEST))
+        return tuple(_cell(one) for one in _cells(document))
+    except FileNotFoundError as error:
+        raise ConfigError(
+            f"SWEEP: {str(folder)!r} has no {SWEEP_FILE}; valid is a folder that `sweep` has "
+            "written to, and the same `sweep` command writes what is missing"
+        ) from error
+    except OSError as error:
+        raise ConfigError(
+            f"SWEEP: {str(path)!r} cannot be read ({error.strerror}); valid is a file that can"
+        ) from error
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise ConfigError(
+            f"SWEEP: {str(path)!r} is not what a sweep writes; the same `sweep` command writes it "
+            "anew"
+        ) from error
+
+
+def _cells(document: Any) -> list[Any]:
+    if document["schema_version"] != VERSION or not isinstance(document["cells"], list):
+        raise ValueError("another version")
+    return list(document["cells"])
+
+
+def _cell(value: Any) -> SweepCell:
+    axes = tuple((_text(key), _text(text)) for key, text in value["axes"])
+    database = value["database"]
+    if not isinstance(value["seed"], int):
+        raise TypeError("a seed is no number")
+    return SweepCell(
+        config=_text(value["config"]),
+        method=_text(value["method"]),
+        seed=value["seed"],
+        axes=axes,
+        identity=_text(value["identity"]),
+        database=None if database is None else _text(database),
+    )
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise TypeError("it is no text")
+    return value
+
 
 LATEST: Final = "latest"
 
@@ -50,7 +144,7 @@ def read_runs(url: str, names: Iterable[str] | None = None) -> list[Agreed]:
     """
     with closing(open_existing(url)) as database:
         known = known_ids(database)
-        wanted = known if names is None else [resolved(known, name, url) for name in names]
+        wanted = known if names is None else [_known_as(known, name, url) for name in names]
         return [require_agreement(database, run_id) for run_id in dict.fromkeys(wanted)]
 
 
@@ -60,7 +154,7 @@ def known_ids(database: Database) -> list[str]:
         return [run.run_id for run in uow.runs.list()]
 
 
-def resolved(known: Sequence[str], name: str, url: str) -> str:
+def _known_as(known: Sequence[str], name: str, url: str) -> str:
     """Return a run's full id; `latest` is the newest run.
 
     Args:
@@ -81,6 +175,52 @@ def resolved(known: Sequence[str], name: str, url: str) -> str:
     if not known:
         raise UnknownRun(f"RUN: there is no run in {url} yet")
     return known[-1]
+
+
+def resolve_run(run_id: str, storage: str) -> str:
+    """Return the run's full id; `latest` is the newest run.
+
+    Raises:
+        UnknownRun: If there is no such run.
+    """
+    with closing(open_existing(storage)) as database:
+        return resolved(database, run_id, storage)
+
+
+def resolved(database: Database, run_id: str, storage: str) -> str:
+    """Return the run's full id in an open database; `latest` is the newest run.
+
+    Raises:
+        UnknownRun: If there is no such run.
+    """
+    return _known_as(known_ids(database), run_id, storage)
+
+
+def agreed_run(run_id: str, storage: str) -> Agreed:
+    """Return a run whose records agree, finished or not.
+
+    Raises:
+        UnknownRun: If there is no such run.
+        RunStopped: If its records do not agree.
+        AuditChainBroken: If its audit log was changed.
+    """
+    with closing(open_existing(storage)) as database:
+        return require_agreement(database, resolved(database, run_id, storage))
+
+
+def require_summary(run_id: str, storage: str) -> dict[str, Any]:
+    """Return a finished run's summary, if its records agree.
+
+    Raises:
+        UnknownRun: If there is no such run, or it has not finished.
+        RunStopped: If its records do not agree.
+        AuditChainBroken: If its audit log was changed.
+    """
+    agreed = agreed_run(run_id, storage)
+    if agreed.summary is None:
+        found = agreed.records.run_id
+        raise UnknownRun(f"RUN: {found} has not finished; go on with `run --resume {found}`")
+    return dict(agreed.summary)
 
 
 def read_sweep_runs(folder: Path, url: str) -> tuple[list[tuple[RunNumbers, Agreed]], int]:

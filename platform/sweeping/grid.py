@@ -22,7 +22,7 @@ from platform.experiment.method_building import validate_options
 from platform.experiment.method_origins import origin_document
 from platform.experiment.paths import with_absolute_paths
 from platform.protection.building import require_serving
-from platform.results.statistics import Axes
+from platform.results.numbers import Axes
 
 OWN_OPTIONS: Final = {
     "method.name": "--method",

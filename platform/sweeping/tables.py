@@ -18,18 +18,18 @@ from platform.experiment.markdown_text import escaped
 from platform.experiment.optimisers import optimizer_words
 from platform.experiment.selection import PROTOCOLS
 from platform.results.comparisons import sweep_pictures
-from platform.results.numbers import RunNumbers
-from platform.results.statistics import (
+from platform.results.numbers import (
     HELD_OUT,
     Label,
+    RunNumbers,
     Spread,
     group_of,
     label_of,
     short,
     spread_of,
 )
-from platform.results.sweeps import SWEEP_FILE, SweepCell, sweep_file
-from platform.results.writing import files_of, write_pictures
+from platform.results.reading import SWEEP_FILE, SweepCell, sweep_file
+from platform.results.run_pictures import files_of, write_pictures
 from platform.rounds.documents import ADVERSARIES, json_number
 from platform.sweeping.grid import Cell, Grid
 from platform.sweeping.running import Outcome

@@ -11,8 +11,7 @@ from typing import Any, Final
 from platform.experiment.caveats import ENDED_EARLY
 from platform.experiment.optimisers import optimizer_document
 from platform.experiment.selection import BESIDE
-from platform.results.numbers import HEADLINES
-from platform.results.statistics import Axes
+from platform.results.numbers import HEADLINES, Axes
 from platform.rounds.documents import ADVERSARIES, in_rounds
 from platform.sweeping.running import Outcome
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from platform.cli.starting_method import new_method_command
+from platform.cli.configs import new_method_command
 from platform.contract import test_training
 from platform.contract.plugin import rule_of
 from tests._forking import ROOT, run_tests

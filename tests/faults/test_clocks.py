@@ -26,10 +26,9 @@ from tests.trunk.test_federation import MASKED
 
 WALL = {
     "platform.bootstrap.surroundings": "a run's name",
-    "platform.cli.backing_up": "a backup's manifest",
     "platform.cli.holder": "a backup's manifest",
     "platform.cli.privacy_reports": "a report's date",
-    "platform.cli.run_listing": "how long ago a run began, and whether one of before is over",
+    "platform.cli.keeping": "a manifest, a run's age, and whether one of before is over",
     "platform.cli.serving": "a log line",
     "platform.data.features": "what a dead writer left in a cache a day ago",
     "platform.parties.receipt_checks": "a cosignature",

@@ -12,7 +12,7 @@ from typer.main import get_command
 
 from platform.cli.app import app
 from platform.cli.client_app import client_app
-from platform.cli.watching import heading
+from platform.cli.reporting import heading
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")

@@ -14,7 +14,7 @@ import pytest
 import yaml
 
 from platform.cli.output import epsilon
-from platform.cli.watching import ScreenObserver, heading, round_line
+from platform.cli.reporting import ScreenObserver, heading, round_line
 from platform.config import dump_config, parse_config
 from platform.config.files import read_yaml
 from tests.trunk._runs import ADVERSARIES, NONE, SMALL, Command, Finished, Storage, comparable

@@ -6,8 +6,8 @@ from datetime import timedelta
 
 import pytest
 
-from platform.cli.comparing import flat
-from platform.cli.run_listing import age, epsilons_in_short
+from platform.cli.keeping import age, epsilons_in_short
+from platform.cli.reporting import flat
 from tests.trunk._runs import NONE, Command, Finished, Storage
 from tests.trunk.conftest import MakeStorage
 
@@ -106,7 +106,7 @@ def test_only_the_newest_runs_are_priced(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     storage, plain, _ = both
-    monkeypatch.setattr("platform.cli.run_listing.NEWEST", 1)
+    monkeypatch.setattr("platform.cli.keeping.NEWEST", 1)
     rows = sotto("runs", "--storage", storage.url, "--json").document
     assert [row["epsilon"] is None for row in rows] == [False, True]
     assert "numbers of the newest 1 runs only" in sotto("runs", "--storage", storage.url).out

@@ -12,7 +12,7 @@ import pytest
 import yaml
 from PIL import Image
 
-from platform.cli.drawing_holdings import draw_holdings, require_drawable
+from platform.cli.datasets import draw_holdings, require_drawable
 from platform.config import parse_config
 from platform.data.catalogue import DataRequest, load_dataset
 from platform.data.loading import Holding

@@ -14,9 +14,9 @@ import pytest
 
 from methods import MethodError
 from platform.agreement.statements import unfinished_document
-from platform.cli.access import agreed_run
 from platform.cli.auditing import audited
 from platform.errors import PlatformError
+from platform.results.reading import agreed_run
 from privacy import PrivacyError
 from storage import StorageError
 from tests.trunk._runs import OS, Finished, Storage

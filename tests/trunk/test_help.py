@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 import typer
 
-from platform.cli.command_line import CommandLine
-from platform.cli.options import config_names, run_names
+from platform.cli.command_line import CommandLine, config_names, run_names
 from platform.cli.script import command_line
 from tests.trunk._runs import Finished
 

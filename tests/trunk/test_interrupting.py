@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from platform.bootstrap import Surroundings
-from platform.cli.interrupting import SIGNALS, Ended, ended_run, finding, interruptible
-from platform.cli.options import DEFAULT_STORAGE
+from platform.cli.command_line import DEFAULT_STORAGE
+from platform.cli.ending import SIGNALS, Ended, ended_run, finding, interruptible
 from platform.experiment.finishing import execute
 from platform.rounds.observing import SilentObserver
 from storage import Database

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from platform.cli.proving import followed
+from platform.cli.auditing import followed
 from platform.disk.log_files import known_key
 from storage import LogBroken, open_database
 from tests.trunk._runs import Command, Finished

@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from platform.errors import ConfigError
-from platform.page.access import MOST_SESSIONS, SESSION_SECONDS, Access, read_token
-from platform.page.app import host_name
+from platform.page.app import MOST_SESSIONS, SESSION_SECONDS, Access, host_name, read_token
 from platform.page.server import Place, require_safe
 from tests.trunk._pages import OWN, TOKEN, page_of
 from tests.trunk._runs import Finished

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from matplotlib.colors import to_rgb
 
-from platform.cli.drawing_holdings import HoldingsPicture
+from platform.cli.datasets import HoldingsPicture
 from platform.data.loading import Holding
 from platform.pictures.canvas import COLOURS, Picture, drawable, encoded, look, width_of, wrapped
 from platform.pictures.charts import (

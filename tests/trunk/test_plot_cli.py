@@ -12,10 +12,9 @@ import pytest
 from platform.config import RunConfig
 from platform.experiment.finishing import execute as run_through
 from platform.pictures.charts import BarPicture, LinePicture
-from platform.results.kinds import run_pictures
-from platform.results.numbers import RunNumbers
+from platform.results.numbers import Axes, RunNumbers
 from platform.results.reading import numbers_of, read_runs
-from platform.results.statistics import Axes
+from platform.results.run_pictures import run_pictures
 from platform.rounds.loop import Federation
 from platform.rounds.observing import SilentObserver
 from platform.sweeping.grid import Cell, Grid

@@ -19,7 +19,7 @@ import platform.protection.uploads
 import privacy.accounting.adapters
 import privacy.accounting.gaussian
 from platform.bootstrap import Surroundings, plan_run
-from platform.cli.privacy_auditing import AuditProgress
+from platform.cli.trying import AuditProgress
 from platform.errors import ConfigError
 from platform.rounds.observing import SilentObserver
 from privacy import DistributedNoise, release_of_upload

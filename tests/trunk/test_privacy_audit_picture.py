@@ -9,7 +9,7 @@ import sys
 import numpy as np
 import pytest
 
-from platform.cli.drawing_audits import draw, require_drawable
+from platform.cli.trying import draw, require_drawable
 from platform.errors import ConfigError
 from platform.privacy_auditing.outcome import ChannelAudit, Guesses, standardise
 from privacy.auditing import RecordScores, gaussian_claim, judge_record_unit
@@ -78,7 +78,6 @@ def test_scores_are_brought_to_the_claims_scale():
 
 def test_the_commands_do_not_wait_for_the_picture():
     code = (
-        "import sys, platform.cli.app, platform.cli.privacy_auditing; "
-        "sys.exit('matplotlib' in sys.modules)"
+        "import sys, platform.cli.app, platform.cli.trying; sys.exit('matplotlib' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=False).returncode == 0

@@ -171,7 +171,7 @@ def test_whoever_says_no_loses_nothing(
     sotto: Command, own_copy: Finished, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[str] = []
-    monkeypatch.setattr("platform.cli.run_listing.can_be_asked", lambda: True)
+    monkeypatch.setattr("platform.cli.keeping.can_be_asked", lambda: True)
     monkeypatch.setattr("typer.confirm", lambda text: asked.append(text))
     answer = sotto("runs", "latest", "--prune", "--storage", own_copy.storage.url)
     assert answer.code == 0 and "nothing was erased" in answer.out and len(asked) == 1

@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from platform.bootstrap import Surroundings, plan_run
-from platform.cli.clipping import ClippingQuestion, rehearse
+from platform.cli.trying import rehearse
 from platform.config import RunConfig, Sources, parse_config
 from platform.data.shapes import Rendering, Stream
 from platform.errors import ConfigError
@@ -39,8 +39,7 @@ def config(*overrides: str) -> RunConfig:
 
 
 def tried(*overrides: str, **asked) -> dict:
-    question = ClippingQuestion(config=Path("small"), **asked)
-    return rehearse(config(*overrides), question, Surroundings(), SilentObserver())
+    return rehearse(config(*overrides), Surroundings(), SilentObserver(), **asked)
 
 
 def sets(*overrides: str) -> list[str]:

@@ -11,9 +11,8 @@ import pytest
 from platform.pictures.canvas import Picture
 from platform.pictures.charts import BarPicture, CellPicture, DotPicture, LinePicture
 from platform.results.comparisons import file_names, line_names, sweep_pictures
-from platform.results.numbers import RunNumbers
-from platform.results.statistics import Label
-from platform.results.writing import files_of, write_pictures
+from platform.results.numbers import Label, RunNumbers
+from platform.results.run_pictures import files_of, write_pictures
 from platform.sweeping.grid import Cell, Grid
 from platform.sweeping.running import Outcome
 from platform.sweeping.tables import numbers_of, publish

@@ -9,7 +9,7 @@ import pytest
 from rich.cells import cell_len
 
 from platform.cli.output import console, fitting, shape_of, size, table
-from platform.cli.watching import heading, round_line
+from platform.cli.reporting import heading, round_line
 from tests.trunk._runs import NONE, SMALL, Command, Finished, Storage
 from tests.trunk._widths import COORDINATOR, cut_words, in_pipe, in_terminal, too_wide
 

@@ -9,9 +9,7 @@ from typing import Any, Final
 from methods.interface.registry import MethodInfo
 from platform.cli.ending import Failure
 from platform.cli.output import console, print_json, table
-from platform.cli.schemas import reading, runs, trying
-from platform.cli.schemas.runs import EPSILON_SO_FAR
-from platform.cli.schemas.shapes import (
+from platform.cli.schemas import (
     BOOLEAN,
     COUNT,
     NUMBER,
@@ -26,8 +24,11 @@ from platform.cli.schemas.shapes import (
     listing,
     mapping,
     nullable,
+    reading,
     record,
+    runs,
 )
+from platform.cli.schemas.runs import EPSILON_SO_FAR
 from platform.config import RunConfig
 from platform.config.run import Key
 from platform.data.catalogue import DatasetInfo
@@ -233,8 +234,8 @@ _SIMPLE: Final = (
     _plain("coordinator.restore", reading.MANIFEST),
     _plain("coordinator.upgrade", reading.UPGRADED),
     _plain("coordinator.charges", reading.CHARGES),
-    _plain("coordinator.clipping", trying.CLIPPING),
-    _plain("coordinator.audit-privacy", trying.AUDITED),
+    _plain("coordinator.clipping", reading.CLIPPING),
+    _plain("coordinator.audit-privacy", reading.AUDITED),
     _plain("client.backup", reading.MANIFEST),
     _plain("client.restore", reading.MANIFEST),
     _plain("client.catch-up", record({"pseudonym": TEXT, "added": COUNT})),
@@ -279,7 +280,7 @@ SCHEMAS: Final[Mapping[str, Published]] = {
     ),
     "coordinator.datasets": Published(
         _printed("datasets"),
-        lambda: either(listing(derived(DatasetInfo)), trying.HOLDINGS, trying.CHECKED_FOLDER),
+        lambda: either(listing(derived(DatasetInfo)), reading.HOLDINGS, reading.CHECKED_FOLDER),
     ),
     "coordinator.schemas": Published(
         _printed("schemas"), lambda: either(_titles(), {"$ref": DIALECT})

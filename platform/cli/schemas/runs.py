@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from platform.cli.schemas.shapes import (
+from platform.cli.schemas import (
     BOOLEAN,
     COUNT,
     DIGEST,

@@ -186,9 +186,9 @@ def _is_open(order, around, sets, degree, threshold):
 
 @pytest.mark.parametrize("as_json", [False, True])
 def test_the_command_prints_both_regimes(capsys, as_json):
-    from platform.cli.secagg_planning import PlanQuestion, secagg_plan_command
+    from platform.cli.federation import secagg_plan_command
 
-    secagg_plan_command(PlanQuestion(clients=1000), as_json=as_json)
+    secagg_plan_command(clients=1000, as_json=as_json)
     printed = capsys.readouterr().out
     if as_json:
         documents = json.loads(printed)
@@ -205,10 +205,9 @@ def test_the_command_prints_both_regimes(capsys, as_json):
 
 @pytest.mark.parametrize("place", [0, 2])
 def test_the_bytes_printed_are_the_bytes_sent(capsys, place):
-    from platform.cli.secagg_planning import PlanQuestion, secagg_plan_command
+    from platform.cli.federation import secagg_plan_command
 
-    question = PlanQuestion(clients=9, dropout_rate=0, length=100, ring_bits=21)
-    secagg_plan_command(question, as_json=True)
+    secagg_plan_command(clients=9, dropout_rate=0, length=100, ring_bits=21, as_json=True)
     document = json.loads(capsys.readouterr().out)[place]
     make = (make_parameters, None, make_active)[place]
     parameters = make(9, vector_length=100, ring_bits=21, threshold=document["threshold"])
@@ -217,28 +216,26 @@ def test_the_bytes_printed_are_the_bytes_sent(capsys, place):
 
 
 def test_the_command_says_what_is_refused(capsys):
-    from platform.cli.secagg_planning import PlanQuestion, secagg_plan_command
+    from platform.cli.federation import secagg_plan_command
 
-    question = PlanQuestion(clients=10, corrupt_rate=0.5, dropout_rate=0.4)
-    secagg_plan_command(question, as_json=True)
+    secagg_plan_command(clients=10, corrupt_rate=0.5, dropout_rate=0.4, as_json=True)
     documents = json.loads(capsys.readouterr().out)
     assert all(d["threshold"] is None for d in documents if d["adversary"] == "active")
     assert "threshold of 8" in documents[2]["refused"]
 
 
 def test_the_table_says_what_is_refused_and_why(capsys):
-    from platform.cli.secagg_planning import PlanQuestion, secagg_plan_command
+    from platform.cli.federation import secagg_plan_command
 
-    question = PlanQuestion(clients=10, corrupt_rate=0.5, dropout_rate=0.4)
-    secagg_plan_command(question, as_json=False)
+    secagg_plan_command(clients=10, corrupt_rate=0.5, dropout_rate=0.4, as_json=False)
     printed = capsys.readouterr().out
     assert "active, complete: 10 clients, 5 of them corrupt, need a threshold of 8" in printed
     assert "never" in printed
 
 
 def test_the_command_refuses_numbers_out_of_range():
-    from platform.cli.secagg_planning import PlanQuestion, secagg_plan_command
+    from platform.cli.federation import secagg_plan_command
     from platform.errors import ConfigError
 
     with pytest.raises(ConfigError, match="secagg-plan: corrupt_rate"):
-        secagg_plan_command(PlanQuestion(clients=10, corrupt_rate=1.5), as_json=False)
+        secagg_plan_command(clients=10, corrupt_rate=1.5, as_json=False)

@@ -1,4 +1,4 @@
-"""`runs`: all runs of a database, newest first, and what came of them."""
+"""What is kept, and for how long: `runs` with pruning, `cache`, backups and `charges`."""
 
 from __future__ import annotations
 
@@ -13,10 +13,12 @@ from typing import Any, Final
 import typer
 
 from platform.agreement import require_agreement, stored_tree
-from platform.cli.access import resolved
+from platform.agreement.backups import back_up, require_database, restore, stores_beside
 from platform.cli.output import console, epsilon, fraction, print_json, size, table
-from platform.disk.files import is_held
-from platform.disk.opening import is_there, open_existing
+from platform.data.cache import CachedRows, cached_rows, clear
+from platform.disk.archives import Manifest
+from platform.disk.files import is_held, write_bytes
+from platform.disk.opening import database_file, is_there, open_existing
 from platform.errors import ConfigError, RecordsDisagree
 from platform.experiment.pruning import (
     Leftovers,
@@ -26,9 +28,20 @@ from platform.experiment.pruning import (
     require_nothing_follows,
     second_phases_first,
 )
-from platform.results.reading import numbers_of
+from platform.results.reading import numbers_of, resolved
 from platform.rounds.documents import ADVERSARIES
-from storage import AuditChainBroken, Database, RunRecord, UnitOfWork
+from platform.rounds.spending import charges_of
+from platform.wire.charges import encode_charges
+from storage import (
+    AuditChainBroken,
+    Database,
+    RunRecord,
+    StorageFull,
+    UnitOfWork,
+    open_client_stores,
+)
+from storage.client_files import stored_version
+from storage.database import schema_version
 
 NEWEST: Final = 20
 """Runs whose numbers are stated, for which all records of a run are compared."""
@@ -68,7 +81,7 @@ def runs_command(storage: str, *, every: bool, as_json: bool) -> None:
     if as_json:
         print_json(found)
     else:
-        _print(found, datetime.now(UTC), every=every)
+        _print_runs(found, datetime.now(UTC), every=every)
 
 
 def run_documents(database: Database, now: datetime, *, most: int | None) -> list[dict[str, Any]]:
@@ -87,7 +100,7 @@ def run_documents(database: Database, now: datetime, *, most: int | None) -> lis
         pruned = pruned_runs(uow)
         found = [
             {
-                **_row(uow, run),
+                **_run_document(uow, run),
                 "status": status_of(run, folder / run.run_id, now),
                 "pruned": run.run_id in pruned,
             }
@@ -114,7 +127,7 @@ def status_of(run: RunRecord, folder: Path, now: datetime) -> str:
     return "running" if held or is_being_set_up else "interrupted"
 
 
-def _row(uow: UnitOfWork, run: RunRecord) -> dict[str, Any]:
+def _run_document(uow: UnitOfWork, run: RunRecord) -> dict[str, Any]:
     tree = stored_tree(run)
     first = tree.get("phase_two_of")
     return {
@@ -149,7 +162,7 @@ def _numbers(database: Database, run_id: str) -> dict[str, Any]:
     return {**_UNSTATED, **stated}
 
 
-def _print(found: Sequence[Document], now: datetime, *, every: bool) -> None:
+def _print_runs(found: Sequence[Document], now: datetime, *, every: bool) -> None:
     out = console()
     shown = [one for one in found if every or not one["pruned"]]
     if not shown:
@@ -230,7 +243,7 @@ def prune_command(
     """
     if not is_sure and not dry_run and (as_json or not can_be_asked()):
         raise ConfigError("--prune: nobody can be asked here; valid is --yes or --dry-run as well")
-    found = _found(names, storage)
+    found = _leftovers(names, storage)
     if not as_json:
         _print_leftovers(found)
     erases = bool(found) and not dry_run
@@ -254,7 +267,7 @@ def can_be_asked() -> bool:
     return sys.stdin.isatty()
 
 
-def _found(names: Sequence[str], storage: str) -> list[Leftovers]:
+def _leftovers(names: Sequence[str], storage: str) -> list[Leftovers]:
     if not is_there(storage) and not names:
         return []
     with closing(open_existing(storage)) as database:
@@ -309,3 +322,156 @@ def _parts(one: Leftovers) -> list[str]:
 
 def _runs(count: int) -> str:
     return "1 run" if count == 1 else f"{count} runs"
+
+
+SHORT = 12
+"""Digits of a fingerprint that people see."""
+
+
+def list_command(storage: str, *, as_json: bool) -> None:
+    """Show what is cached, by model and kind."""
+    found = [_cached_document(holding) for holding in cached_rows(_folder(storage))]
+    if as_json:
+        print_json(found)
+        return
+    if not found:
+        console().print(f"nothing is cached beside {storage}")
+        return
+    rows = [
+        (
+            row["model"] or "unknown",
+            (row["fingerprint"] or "-")[:SHORT],
+            row["kind"],
+            "-" if row["row_shape"] is None else " x ".join(map(str, row["row_shape"])),
+            row["images"],
+            _size(row["bytes"]),
+            row["last_used"] or "-",
+        )
+        for row in found
+    ]
+    names = ("model", "weights", "kind", "of an image", "images", "size", "last used")
+    out = console()
+    out.print(table(None, names, rows))
+    out.print(f"{_size(sum(row['bytes'] for row in found))} in all")
+
+
+def clear_command(storage: str, *, model: str | None, everything: bool, as_json: bool) -> None:
+    """Delete what is cached of one model, or all.
+
+    Raises:
+        ConfigError: If neither or both are asked for, or nothing is cached of the model.
+    """
+    if model is None and not everything:
+        raise ConfigError("--model: is missing; valid is a model's name, or --all in its place")
+    if model is not None and everything:
+        raise ConfigError(f"--all: given beside --model {model!r}; valid is one of the two")
+    images, removed = clear(_folder(storage), model)
+    if as_json:
+        print_json({"images": images, "bytes": removed})
+        return
+    console().print(f"deleted what was made of {images:,} images, {_size(removed)}")
+
+
+def _folder(storage: str) -> Path:
+    return database_file(storage).parent / "cache"
+
+
+def _cached_document(holding: CachedRows) -> dict[str, Any]:
+    about, used = holding.about, datetime.fromtimestamp(holding.last_used, UTC)
+    return {
+        "model": None if about is None else about.model,
+        "fingerprint": None if about is None else about.fingerprint,
+        "kind": holding.kind,
+        "row_shape": None if about is None else list(about.row_shape),
+        "images": holding.images,
+        "bytes": holding.num_bytes,
+        "last_used": f"{used:%Y-%m-%dT%H:%M:%SZ}" if holding.images else None,
+    }
+
+
+def _size(value: int) -> str:
+    return f"{value / 1e9:.2f} GB" if value >= 1e9 else f"{value / 1e6:.1f} MB"
+
+
+def backup_command(file: Path, storage: str, *, as_json: bool) -> None:
+    """Back up a database, and say what is in the backup.
+
+    Raises:
+        ConfigError: If the URL is none of an SQLite file, or the backup is there already.
+        StorageError: If something is damaged, or cannot be written; then there is no backup.
+    """
+    manifest = back_up(storage, file, datetime.now(UTC))
+    show_manifest(file, manifest, as_json=as_json)
+
+
+def restore_command(file: Path, storage: str, *, as_json: bool) -> None:
+    """Bring a backup back, and say what was in it.
+
+    Raises:
+        ConfigError: If the backup is none that is whole, or something is in the database's folder.
+        StorageError: If what is in it cannot be used, or not be written; then nothing is there.
+    """
+    manifest = restore(file, storage, datetime.now(UTC))
+    show_manifest(database_file(storage), manifest, as_json=as_json)
+
+
+def show_manifest(place: Path, manifest: Manifest, *, as_json: bool) -> None:
+    """Say what a backup holds, and where it lies now."""
+    names = sorted(manifest.digests)
+    if as_json:
+        facts = {"schema": manifest.schema, "made": manifest.made, **manifest.facts}
+        print_json({"path": str(place), "kind": manifest.kind, **facts, "members": names})
+        return
+    out = console()
+    out.print(str(place), soft_wrap=True)
+    out.print(f"{manifest.kind} of schema {manifest.schema}, made {manifest.made}")
+    for run, (count, digest) in manifest.facts.get("heads", {}).items():
+        out.print(f"{run}: audit log of {count} entries, head {digest}")
+
+
+def upgrade_command(storage: str, *, as_json: bool) -> None:
+    """Migrate a database, and the stores of simulated clients beside it.
+
+    Raises:
+        ConfigError: If the URL is none of an SQLite file.
+        UnknownRun: If there is no database.
+        StorageError: If one is damaged, or of a newer version; it stays as it was.
+    """
+    database = require_database(storage)
+    stores = stores_beside(database.parent)
+    before = [schema_version(storage), *map(stored_version, stores)]
+    open_existing(storage, read_only=False).close()
+    for path in stores:
+        open_client_stores(path)
+    after = [schema_version(storage), *map(stored_version, stores)]
+    found = list(zip(map(str, (database, *stores)), before, after, strict=True))
+    if as_json:
+        print_json([{"path": path, "before": old, "after": new} for path, old, new in found])
+        return
+    for name, old, new in found:
+        changed = f"schema {old} -> {new}" if old != new else f"schema {new}, nothing to do"
+        console().print(f"{name}: {changed}", soft_wrap=True)
+
+
+def charges_command(pseudonym: str, file: Path, storage: str, *, as_json: bool) -> None:
+    """Write what one client was charged into a new file.
+
+    Raises:
+        ConfigError: If the ledger knows no such client, or the file is there already.
+        StorageFull: If it cannot be written.
+    """
+    if file.exists():
+        raise ConfigError(f"FILE: {str(file)!r} exists already; valid is one that does not")
+    with closing(open_existing(storage)) as database:
+        with database.unit_of_work(read_only=True) as uow:
+            found = charges_of(uow, pseudonym, datetime.now(UTC))
+    try:
+        write_bytes(file, encode_charges(found))
+    except OSError as error:
+        raise StorageFull(f"{str(file)!r} cannot be written: {error.strerror}") from error
+    counts = {run_id: len(run.rows) for run_id, run in found.runs.items()}
+    if as_json:
+        print_json({"path": str(file), "pseudonym": pseudonym, "charges": counts})
+        return
+    for run_id, count in counts.items():
+        console().print(f"{run_id}: {count} charges of {pseudonym}")

@@ -1,12 +1,14 @@
-"""The pictures of a run, by kind."""
+"""The pictures of a run, by kind, and pictures as files in a folder."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Final
 
-from platform.pictures.canvas import Picture
+from platform.disk.files import write_bytes
+from platform.pictures.canvas import SUFFIXES, Picture, encoded
 from platform.pictures.charts import (
     Bar,
     BarPicture,
@@ -178,3 +180,23 @@ def _experts(run: RunNumbers) -> Picture | None:
         rows=tuple(str(index) for index in range(len(weights))),
         series=(Series("weight", tuple(Bar(100 * weight) for weight in weights)),),
     )
+
+
+def files_of(
+    pictures: Iterable[Picture], folder: Path, suffixes: Sequence[str] = SUFFIXES
+) -> list[tuple[Picture, Path]]:
+    """Return which picture goes into which files of a folder."""
+    return [(one, folder / f"{one.name}{suffix}") for one in pictures for suffix in suffixes]
+
+
+def write_pictures(files: Iterable[tuple[Picture, Path]], source: str = "") -> list[Path]:
+    """Write pictures; return the files.
+
+    Raises:
+        Unwritable: If one cannot be written; those before it are there.
+    """
+    # All are drawn before the first is written.
+    drawn = [(path, encoded(picture, path.suffix, source)) for picture, path in files]
+    for path, data in drawn:
+        write_bytes(path, data)
+    return [path for path, _ in drawn]

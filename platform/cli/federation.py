@@ -1,0 +1,296 @@
+"""`federation`, `enrolment` and `secagg-plan`: who takes part, with which keys and thresholds."""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
+from dataclasses import asdict
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from platform.agreement import stored_tree
+from platform.cli.output import console, print_json, table
+from platform.disk.opening import open_existing
+from platform.errors import ConfigError
+from platform.parties.identities import (
+    client_names,
+    create_enrolment,
+    node_of,
+    read_enrolment,
+    write_enrolment,
+)
+from platform.relay.links import status_of
+from platform.results.reading import resolve_run, resolved
+from platform.rounds.leaving import Standing, standings
+from privacy.errors import CalibrationError
+from privacy.secure_aggregation import Enrolment, fingerprint, node_fingerprint, plan
+from privacy.secure_aggregation.masking import packed_bytes
+from privacy.secure_aggregation.parameters import GraphChoice
+
+PATIENCE = 10.0
+"""Seconds that a hub may take to answer."""
+NOTE = (
+    "reachable: a relay is connected for it; whether its process is there as well, only an answer "
+    "shows, and a Flower app says so of all its clients as long as it runs"
+)
+
+
+def status_command(socket: Path, storage: str | None, run_id: str, *, as_json: bool) -> None:
+    """Print what a running coordinator knows of its clients, and what its records say of them.
+
+    Args:
+        socket: Of its hub.
+        storage: Its database; None for the hub's knowledge only.
+        run_id: The run in it.
+        as_json: Whether stdout gets JSON.
+
+    Raises:
+        ConfigError: If no coordinator listens there, or the run has no federation.
+        UnknownRun: If there is no such run.
+    """
+    try:
+        found = status_of(socket, PATIENCE)
+    except OSError as error:
+        raise ConfigError(
+            f"SOCKET: nobody answers at {str(socket)!r} ({error.strerror or error}); valid is the "
+            "federation.socket of a run that goes on"
+        ) from error
+    known = {} if storage is None else _standings(storage, run_id)
+    standing = {name: one.words for name, one in known.items()}
+    if as_json:
+        clients = [asdict(client) for client in found.clients]
+        print_json([{**client, "standing": standing.get(client["name"])} for client in clients])
+        return
+    rows = [
+        (c.name, "yes" if c.reachable else "no", c.asked or "-", c.last or "-")
+        + ((standing.get(c.name, "-"),) if known else ())
+        for c in found.clients
+    ]
+    columns = ("client", "reachable", "asked for", "last answer", *(("standing",) if known else ()))
+    out = console()
+    out.print(table(None, columns, rows))
+    out.print(NOTE)
+
+
+def _standings(storage: str, run_id: str) -> dict[str, Standing]:
+    with closing(open_existing(storage)) as database:
+        name = resolved(database, run_id, storage)
+        with database.unit_of_work(read_only=True) as uow:
+            section = stored_tree(uow.runs.get(name)).get("federation")
+            if section is None:
+                raise ConfigError(f"--run: {name} is a simulation; valid: a run with a federation")
+            return standings(uow, name, section["clients"])
+
+
+def remove_command(
+    run_id: str, client: str, statement: Path | None, storage: str, *, as_json: bool
+) -> None:
+    """Take a client off a run, and say what went with it.
+
+    Raises:
+        ConfigError: If the run has no such client any more, or the statement is not its own.
+        UnknownRun: If there is no such run.
+        RunStopped: If another process runs it, or its records do not agree.
+    """
+    from platform.bootstrap import Surroundings
+    from platform.bootstrap.removing import remove_client
+
+    found = resolve_run(run_id, storage)
+    gone = remove_client(found, storage, client, statement=statement, surroundings=Surroundings())
+    if as_json:
+        print_json({"run_id": found, **asdict(gone)})
+        return
+    console().print(
+        f"{client} takes part in run {found} no more; {gone.generations} generations of the pool "
+        "went with it, and what it was charged stays",
+    )
+
+
+def create_command(folder: Path, clients: int, *, as_json: bool) -> None:
+    """Make keys and an enrolment for the clients of a simulation, all in one folder.
+
+    Raises:
+        ConfigError: If the folder holds one already.
+    """
+    _show_enrolment(create_enrolment(folder, client_names(clients)), as_json=as_json)
+
+
+def show_command(path: Path, *, as_json: bool) -> None:
+    """Show who is enrolled.
+
+    Raises:
+        ConfigError: If the file is no enrolment.
+    """
+    _show_enrolment(read_enrolment(path), as_json=as_json)
+
+
+def change_command(path: Path, change: Callable[[Enrolment], Enrolment], *, as_json: bool) -> None:
+    """Apply one change to an enrolment file, which is made where there is none.
+
+    Raises:
+        ConfigError: If the change is not possible; the file stays as it was.
+    """
+    before = read_enrolment(path) if path.exists() else Enrolment()
+    try:
+        after = change(before)
+    except ValueError as error:
+        raise ConfigError(f"enrolment: {error}") from error
+    write_enrolment(path, after)
+    _show_enrolment(after, as_json=as_json)
+
+
+def parse_public(text: str) -> bytes:
+    """Return a public key from hex.
+
+    Raises:
+        ConfigError: If it is none.
+    """
+    try:
+        return bytes.fromhex(text)
+    except ValueError as error:
+        raise ConfigError(f"PUBLIC: {text!r} is not valid; it must be 64 hex digits") from error
+
+
+def parse_node(text: str) -> str:
+    """Return a node key from what programs print, which may have a comment at its end."""
+    return " ".join(text.split()[:2])
+
+
+def show_node_command(path: Path, name: str) -> None:
+    """Print a client's node key, as OpenSSH writes it.
+
+    Raises:
+        ConfigError: If the file is no enrolment, or it binds no such key to this name.
+    """
+    sys.stdout.write(f"{node_of(read_enrolment(path), name)}\n")
+
+
+def _show_enrolment(enrolment: Enrolment, *, as_json: bool) -> None:
+    members = [
+        (name, "-" if m.current is None else fingerprint(m.current), m.node, len(m.retired))
+        for name, m in sorted(enrolment.members.items())
+    ]
+    if as_json:
+        print_json(
+            {
+                "serial": enrolment.serial,
+                "fingerprint": enrolment.fingerprint,
+                "members": [
+                    {"name": name, "fingerprint": key, "node": node, "retired_keys": retired}
+                    for name, key, node, retired in members
+                ],
+            }
+        )
+        return
+    out = console()
+    rows = [
+        (name, key, "-" if node is None else node_fingerprint(node), str(retired))
+        for name, key, node, retired in members
+    ]
+    out.print(table(None, ("name", "fingerprint of the key", "node key", "retired keys"), rows))
+    out.print(f"serial {enrolment.serial}, fingerprint {enrolment.fingerprint}")
+    out.print("compare the fingerprint with the other parties by telephone or in person")
+
+
+# Wire sizes of `docs/secure-aggregation.md`: bytes that a client sends for each neighbour (box and
+# revealed share; against an active adversary two commitments more) and once.
+_PER_NEIGHBOUR = {False: 98 + 38, True: 98 + 64 + 38}
+_ONCE = {False: 4 * 68 + 64 + 32 + 38, True: 5 * 116 + 64 + 32 + 64 + 32 + 38}
+
+_REGIMES: tuple[tuple[bool, GraphChoice], ...] = (
+    (False, "complete"),
+    (False, "k_regular"),
+    (True, "complete"),
+)
+
+
+def secagg_plan_command(
+    clients: int,
+    *,
+    corrupt_rate: float = 0.05,
+    dropout_rate: float = 0.1,
+    length: int = 65_536,
+    ring_bits: int = 32,
+    as_json: bool,
+) -> None:
+    """Print the numbers of every regime, and which graph `auto` takes.
+
+    Args:
+        clients: Size of the cohort.
+        corrupt_rate: Share of the cohort that may collude with the coordinator.
+        dropout_rate: Share of the cohort that may be lost.
+        length: Number of values in a vector.
+        ring_bits: Bits of each value.
+        as_json: Print JSON.
+
+    Raises:
+        ConfigError: If a number is out of its range.
+    """
+    planned = partial(plan, clients, corrupt_rate=corrupt_rate, dropout_rate=dropout_rate)
+    documents: list[dict[str, Any]] = []
+    for active, graph in _REGIMES:
+        base = {
+            "adversary": "active" if active else "semi_honest",
+            "graph": graph,
+            "rule": "2t > n + c" if active else "t > c" if graph == "complete" else "bounds",
+        }
+        try:
+            found, auto = planned(active=active, graph=graph), planned(active=active, graph="auto")
+            packed = packed_bytes(length, ring_bits)
+        except CalibrationError as error:
+            refused = dict.fromkeys(("neighbours", "threshold", "corrupt", "smallest_sum"))
+            documents.append(base | refused | {"chosen": False, "refused": str(error)})
+            continue
+        except ValueError as error:
+            raise ConfigError(f"secagg-plan: {error}") from error
+        sent = found.neighbours * _PER_NEIGHBOUR[active] + _ONCE[active]
+        numbers = {
+            "neighbours": found.neighbours,
+            "threshold": found.threshold,
+            "corrupt": found.corrupt,
+            "smallest_sum": found.smallest_sum,
+            "security_bits": _finite(found.security_bits),
+            "correctness_bits": _finite(found.correctness_bits),
+            "bytes_up": sent + packed,
+        }
+        documents.append(base | numbers | {"chosen": found == auto, "refused": None})
+    if as_json:
+        print_json(documents)
+    else:
+        _show_plans(clients, documents)
+
+
+def _finite(bits: float) -> float | None:
+    # Infinity, where the rule holds for certain, is no JSON.
+    return None if math.isinf(bits) else round(bits, 1)
+
+
+def _show_plans(clients: int, documents: Sequence[Mapping[str, Any]]) -> None:
+    names = ("adversary", "graph", "rule", "neighbours", "threshold", "corrupt", "smallest_sum")
+    short = ("adversary", "graph", "rule", "k", "t", "c", "least sum")
+    columns = (*short, "leaks", "aborts", "bytes up", "auto")
+    rows = [
+        (
+            *("-" if d[name] is None else str(d[name]) for name in names),
+            _said(d, "security_bits"),
+            _said(d, "correctness_bits"),
+            f"{d['bytes_up']:,}" if "bytes_up" in d else "-",
+            "yes" if d["chosen"] else "",
+        )
+        for d in documents
+    ]
+    out = console()
+    out.print(table(f"secure aggregation of {clients} clients", columns, rows))
+    for document in documents:
+        if document["refused"] is not None:
+            out.print(f"{document['adversary']}, {document['graph']}: {document['refused']}")
+
+
+def _said(document: Mapping[str, Any], name: str) -> str:
+    if document["refused"] is not None:
+        return "-"
+    bits = document[name]
+    return "never" if bits is None else f"2^-{bits:.1f}"

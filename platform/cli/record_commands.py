@@ -1,0 +1,279 @@
+"""The commands that read records: `audit`, `report`, `budget`, `runs` and `compare`.
+
+Heavy imports happen inside the commands.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from platform.cli.command_line import (
+    DEFAULT_STORAGE,
+    CommandLine,
+    Json,
+    RunName,
+    Storage,
+    run_names,
+)
+from platform.errors import ConfigError
+
+audit_app = CommandLine(help="Query and verify the audit log.", no_args_is_help=True)
+
+
+@audit_app.command("query")
+def audit_query(
+    *,
+    run_id: Annotated[str | None, typer.Option("--run", help="Entries of this run.")] = None,
+    actor: Annotated[
+        str | None, typer.Option(help="Who acted; of a client's pseudonym its charges.")
+    ] = None,
+    action: Annotated[str | None, typer.Option(help="What was done.")] = None,
+    round_number: Annotated[int | None, typer.Option("--round", help="In this round.")] = None,
+    channel: Annotated[str | None, typer.Option(help="sum, pool or metrics.")] = None,
+    status: Annotated[
+        str | None,
+        typer.Option(help="Charges, which are reserved, released or aborted, in place of events."),
+    ] = None,
+    since: Annotated[str | None, typer.Option(help="At or after this ISO time.")] = None,
+    until: Annotated[str | None, typer.Option(help="At or before this ISO time.")] = None,
+    detail: Annotated[str | None, typer.Option(help="Text that the detail contains.")] = None,
+    limit: Annotated[
+        int | None,
+        typer.Option(help="The first so many only, at once: chains are left to `audit verify`."),
+    ] = None,
+    shown_as: Annotated[str, typer.Option("--format", help="table, json or csv.")] = "table",
+    storage: Storage = DEFAULT_STORAGE,
+    as_json: Json = False,
+) -> None:
+    """Show audit entries, filtered on any field; a name that nothing has is refused."""
+    from platform.cli.auditing import AuditFilter, Period, print_audit
+
+    wanted = AuditFilter(
+        run_id=run_id,
+        actor=actor,
+        action=action,
+        round_number=round_number,
+        channel=channel,
+        status=status,
+        period=Period(since, until),
+        detail=detail,
+    )
+    print_audit(wanted, storage, shown_as="json" if as_json else shown_as, limit=limit)
+
+
+@audit_app.command("verify")
+def audit_verify(
+    *,
+    run_id: Annotated[
+        str | None, typer.Option("--run", help="This run only; otherwise all.")
+    ] = None,
+    head: Annotated[
+        str | None,
+        typer.Option(help="COUNT:HASH as summary.json states it; finds a cut tail. Needs --run."),
+    ] = None,
+    key: Annotated[
+        str | None,
+        typer.Option(help="The log's public key, as somebody else keeps it; not with --run."),
+    ] = None,
+    storage: Storage = DEFAULT_STORAGE,
+    as_json: Json = False,
+) -> None:
+    """Hold all records of runs against each other; exit code 3 if some do not agree."""
+    from platform.cli.auditing import verify_audit
+
+    verify_audit(run_id, head, storage, key=key, as_json=as_json)
+
+
+@audit_app.command("head")
+def audit_head(storage: Storage = DEFAULT_STORAGE, as_json: Json = False) -> None:
+    """Print the log's head, a signed checkpoint, to be kept by others."""
+    from platform.cli.auditing import print_head
+
+    print_head(storage, as_json=as_json)
+
+
+@audit_app.command("prove")
+def audit_prove(
+    event: Annotated[
+        str, typer.Argument(metavar="EVENT", help="RUN:NUMBER of an event, or a leaf's number.")
+    ],
+    storage: Storage = DEFAULT_STORAGE,
+    as_json: Json = False,
+) -> None:
+    """Prove that an event or charge is in the log, to somebody who knows a head of it."""
+    from platform.cli.auditing import print_proof
+
+    print_proof(event, storage, as_json=as_json)
+
+
+@audit_app.command("export")
+def audit_export(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="A folder that is not there yet.")],
+    salts: Annotated[
+        bool,
+        typer.Option("--with-salts", help="Also what commitments are to: who was drawn in secret."),
+    ] = False,
+    storage: Storage = DEFAULT_STORAGE,
+    as_json: Json = False,
+) -> None:
+    """Write the log as tiles (C2SP tlog-tiles), which strangers' tools can check."""
+    from platform.cli.auditing import export_log
+
+    export_log(folder, storage, with_salts=salts, as_json=as_json)
+
+
+@audit_app.command("watch")
+def audit_watch(
+    seconds: Annotated[float, typer.Option(help="Between two looks.", min=0.05, max=86_400)] = 2.0,
+    storage: Storage = DEFAULT_STORAGE,
+    as_json: Json = False,
+) -> None:
+    """Show events as they come, until Ctrl-C; exit code 3 if the log loses what it had."""
+    from platform.cli.auditing import follow_log
+
+    follow_log(storage, seconds, as_json=as_json)
+
+
+@audit_app.command("change-key")
+def audit_change_key(storage: Storage = DEFAULT_STORAGE) -> None:
+    """Make a new key for the log's heads; the old one signs that it hands over."""
+    from platform.cli.auditing import change_log_key
+
+    change_log_key(storage)
+
+
+report_app = CommandLine()
+
+
+@report_app.command()
+def report(
+    run_id: RunName,
+    *,
+    format_: Annotated[
+        str | None,
+        typer.Option(
+            "--format",
+            metavar="FORMAT",
+            help="Make the privacy budget report instead: table, json, html or pdf.",
+        ),
+    ] = None,
+    compare: Annotated[
+        list[str] | None,
+        typer.Option(metavar="RUN", help="Put this run beside it in the report. Repeatable."),
+    ] = None,
+    output: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write the report here; needed for pdf.")
+    ] = None,
+    audit: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="What `audit-privacy --json` printed, for the report."),
+    ] = None,
+    storage: Storage = DEFAULT_STORAGE,
+    as_json: Json = False,
+) -> None:
+    """Show a run: accuracy, epsilon and traffic of every round; or make its privacy report."""
+    if format_ is None and not compare and output is None and audit is None:
+        from platform.cli.reporting import print_report
+
+        print_report(run_id, storage, as_json=as_json)
+        return
+    from platform.cli.privacy_reports import privacy_report_command
+
+    privacy_report_command(
+        *((run_id, *(compare or ())), storage),
+        format_=format_ or "table",
+        output=output,
+        audit=audit,
+        as_json=as_json,
+    )
+
+
+@report_app.command()
+def budget(
+    run_id: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[RUN]",
+            help="A run's id, or `latest`; without it the newest runs.",
+            autocompletion=run_names,
+        ),
+    ] = None,
+    client: Annotated[
+        str | None,
+        typer.Option("--client", metavar="PSEUDONYM", help="This client only."),
+    ] = None,
+    *,
+    every: Annotated[
+        bool,
+        typer.Option(
+            "--all", help="Without RUN: all runs, not only the newest 20 and those that go on."
+        ),
+    ] = False,
+    storage: Storage = DEFAULT_STORAGE,
+    as_json: Json = False,
+) -> None:
+    """Show what clients have spent, what is left, and how many further rounds fit."""
+    from platform.cli.budgeting import budget_command
+
+    budget_command(run_id, client, storage, every=every, as_json=as_json)
+
+
+@report_app.command()
+def runs(
+    names: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[RUN...]",
+            help="With --prune: these runs, finished or not; without any, all that did not finish.",
+            autocompletion=run_names,
+        ),
+    ] = None,
+    *,
+    every: Annotated[
+        bool, typer.Option("--all", help="List pruned runs too, and the numbers of old ones.")
+    ] = False,
+    prune: Annotated[
+        bool,
+        typer.Option(
+            "--prune",
+            help="Erase models, pool and clients' personal parts; what was spent, and all that "
+            "proves it, stays.",
+        ),
+    ] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Prune without asking.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Say what --prune would erase, and erase nothing.")
+    ] = False,
+    storage: Storage = DEFAULT_STORAGE,
+    as_json: Json = False,
+) -> None:
+    """List the runs, newest first, with accuracy and epsilon; or prune them."""
+    if prune:
+        from platform.cli.keeping import prune_command
+
+        prune_command(names or (), storage, is_sure=yes, dry_run=dry_run, as_json=as_json)
+        return
+    if names or yes or dry_run:
+        option = f"RUN: {names[0]!r}" if names else "--yes:" if yes else "--dry-run:"
+        raise ConfigError(f"{option} means nothing without --prune; valid is with it, or neither")
+    from platform.cli.keeping import runs_command
+
+    runs_command(storage, every=every, as_json=as_json)
+
+
+@report_app.command()
+def compare(
+    names: Annotated[
+        list[str],
+        typer.Argument(metavar="RUN...", help="Ids of two runs or more.", autocompletion=run_names),
+    ],
+    storage: Storage = DEFAULT_STORAGE,
+    as_json: Json = False,
+) -> None:
+    """Put runs side by side: accuracy, epsilon by adversary, and the settings that differ."""
+    from platform.cli.reporting import compare_command
+
+    compare_command(names, storage, as_json=as_json)

@@ -1,0 +1,403 @@
+"""`clipping` and `audit-privacy`: what a configuration does, before there is a run."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import typer
+from rich.progress import TaskID, TextColumn
+
+from methods.interface.subspace import subspace_of
+from platform.bootstrap import Surroundings, create_run, plan_run
+from platform.cli.ending import FAILED, Ended, interruptible
+from platform.cli.output import WithBar, console, epsilon, fraction, print_json, table
+from platform.cli.reporting import ScreenObserver
+from platform.config import RunConfig, load_config
+from platform.data.public import RENDERED
+from platform.data.shapes import Stream
+from platform.experiment.finishing import execute
+from platform.experiment.rehearsal import (
+    QUANTILES,
+    Listening,
+    RoundOfNorms,
+    on_public_images,
+    recommended,
+    rehearsal_config,
+    rounds_of,
+)
+from platform.experiment.simulation import Simulation
+from platform.pictures.canvas import ALARM, COLOURS, INK, require_drawable, write_picture
+from platform.privacy_auditing.audit import (
+    FAMILY_WISE_ERROR,
+    AuditPlan,
+    audit_games,
+    audit_run,
+    require_claim,
+)
+from platform.privacy_auditing.outcome import ChannelAudit, Game
+from platform.rounds.observing import Observer, SilentObserver
+from platform.wire.layout import vector_length
+from privacy import CalibrationError
+from privacy.auditing import AuditResult, canaries_needed
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+
+def clipping_command(
+    config: Path,
+    overrides: Sequence[str],
+    surroundings: Surroundings,
+    *,
+    dataset: str | None,
+    root: str | None,
+    rounds: int | None,
+    as_json: bool,
+) -> None:
+    """Run a configuration dry, and say how long its uploads would be.
+
+    Raises:
+        ConfigError: If it cannot be run, or on no image that is public.
+    """
+    loaded = load_config(config, overrides, surroundings.sources)
+    screen = ScreenObserver(loaded.privacy.target_delta, quiet=True)
+    with interruptible(lambda number: Ended(number, "interrupted; nothing is kept")), screen:
+        found = rehearse(loaded, surroundings, screen, dataset=dataset, root=root, rounds=rounds)
+    if as_json:
+        print_json(found)
+    else:
+        _show_norms(found)
+
+
+def rehearse(
+    config: RunConfig,
+    surroundings: Surroundings,
+    observer: Observer,
+    *,
+    dataset: str | None = None,
+    root: str | None = None,
+    rounds: int | None = None,
+) -> dict[str, Any]:
+    """Return what a dry run of a configuration gives, as plain data.
+
+    Args:
+        config: The configuration.
+        surroundings: What a run takes from outside.
+        observer: Sees the dry run.
+        dataset: Public data set in place of the configuration's; None for that one.
+        root: Its folder, likewise.
+        rounds: How many rounds are tried; None for all.
+
+    Raises:
+        ConfigError: If it cannot be run, or on no image that is public.
+    """
+    public = on_public_images(config, dataset, root)
+    norms: dict[int, list[float]] = {}
+    apart = replace(
+        surroundings,
+        images=Stream.REHEARSAL,
+        carry=lambda within: Listening(surroundings.carry(within), norms),
+    )
+    # The run's folder, database, clients' stores and features all go at the end.
+    with TemporaryDirectory() as folder:
+        url = f"sqlite:///{folder}/sotto.db"
+        dry = rehearsal_config(public, rounds, url, surroundings.sources)
+        simulation = create_run(dry, observer, apart)
+        try:
+            execute(simulation, observer)
+        finally:
+            simulation.database.close()
+    return _norms_document(config, simulation, rounds_of(norms))
+
+
+def _norms_document(
+    config: RunConfig, simulation: Simulation, rounds: Sequence[RoundOfNorms]
+) -> dict[str, Any]:
+    method, task = simulation.learning.method, simulation.run.terms.config.task
+    configured, found = config.privacy.clipping_norm, recommended(rounds)
+    inside = subspace_of(method)
+    return {
+        "clipping_norm": found,
+        "configured": configured,
+        "public": {
+            "dataset": task.dataset,
+            "root": None if task.dataset in RENDERED else task.root,
+            "examples": sum(held.num_examples for held in simulation.learning.train.values()),
+        },
+        "values": vector_length(method.shared_spec()),
+        "subspace": None if inside is None else inside.kind,
+        "rounds": [
+            {
+                "round": one.number,
+                "uploads": len(one.norms),
+                "norms": dict(zip(map(str, QUANTILES), one.quantiles(), strict=True)),
+                "clipped": one.clipped(found),
+                "clipped_as_configured": None if configured is None else one.clipped(configured),
+            }
+            for one in rounds
+        ],
+    }
+
+
+def _show_norms(found: Mapping[str, Any]) -> None:
+    norm, configured, public = found["clipping_norm"], found["configured"], found["public"]
+    columns = ["round", "uploads", *(f"{100 * q:.0f}% of norms below" for q in QUANTILES)]
+    columns.append(f"longer than {norm:.3g}")
+    columns += [] if configured is None else [f"than {configured:g} as configured"]
+    rows = []
+    for one in found["rounds"]:
+        norms = [f"{value:.3g}" for value in one["norms"].values()]
+        given = [one["clipped"], one["clipped_as_configured"]]
+        shares = [fraction(share) for share in given if share is not None]
+        rows.append((one["round"], one["uploads"], *norms, *shares))
+    out = console()
+    where = "" if found["subspace"] is None else f" of a subspace ({found['subspace']})"
+    out.print(table(f"norms of uploads, {found['values']} values{where}", columns, rows))
+    out.print(
+        f"recommended privacy.clipping_norm: {norm:.3g} or less, the median of the first round's "
+        "norms: a larger C adds noise for nothing, a smaller one shortens steps",
+    )
+    if configured is not None:
+        out.print(f"the configured one is {configured / norm:.2g} times that")
+    source = "rendered for this" if public["root"] is None else f"below {public['root']!r}"
+    out.print(
+        f"on public examples only, {public['examples']} of {public['dataset']}, {source}: no "
+        "client's data were looked at, nothing was charged, and nothing is kept",
+    )
+
+
+COLUMNS = ("channel", "claimed mu", "seen mu", "interval", "claimed eps", "seen eps", "verdict")
+ENOUGH = 0.999
+"""Probability of noticing halved noise below which more canaries are recommended."""
+
+
+def audit_privacy_command(
+    config: Path,
+    overrides: Sequence[str],
+    surroundings: Surroundings,
+    *,
+    canaries: int,
+    plot: Path | None,
+    as_json: bool,
+) -> None:
+    """Audit a configuration's mechanism; exit code 1 if its claim is refuted.
+
+    Raises:
+        ConfigError: If it cannot be run, claims nothing, or the picture has nowhere to go.
+    """
+    if plot is not None:
+        require_drawable(plot)
+    loaded = load_config(config, overrides, surroundings.sources)
+    require_claim(loaded)
+    run = plan_run(loaded, SilentObserver(), surroundings)
+    with AuditProgress() as progress:
+        audits = audit_run(AuditPlan(run, canaries), progress)
+        games = audit_games(AuditPlan(run, canaries), surroundings)
+    if plot is not None:
+        draw(audits, plot)
+    verdicts: list[ChannelAudit | Game] = [*audits, *games]
+    if as_json:
+        print_json([one.document() for one in verdicts])
+    else:
+        _show_audits(audits, games, plot)
+    if not all(one.passed for one in verdicts):
+        raise typer.Exit(FAILED)
+
+
+class AuditProgress(WithBar):
+    """A bar on stderr with the channel and the canaries sent; one line a channel elsewhere."""
+
+    def __init__(self) -> None:
+        """Take nothing; the bar comes with the first canary."""
+        super().__init__(TextColumn("canaries"))
+        self._tasks: dict[str, TaskID] = {}
+
+    def __call__(self, channel: str, done: int, total: int) -> None:
+        """Move the channel's bar."""
+        if channel not in self._tasks:
+            self._tasks[channel] = self._progress.add_task(channel, total=total)
+            if not self._error.is_terminal:
+                self._error.print(f"{channel}: {total} canaries")
+        self._progress.update(self._tasks[channel], completed=min(done, total))
+
+
+def _show_audits(audits: Sequence[ChannelAudit], games: Sequence[Game], plot: Path | None) -> None:
+    out = console()
+    unit = audits[0].result.unit
+    title = f"{audits[0].mechanism}: one release of one client, unit {unit}"
+    out.print(table(title, COLUMNS, [*map(_row, audits), *map(_row_of_game, games)]))
+    for audit in audits:
+        for reason in audit.reasons:
+            out.print(f"{audit.channel}: {reason}")
+        _show_bound(audit)
+        out.print(
+            f"{audit.channel}: {audit.result.canaries} canaries would have noticed halved "
+            f"noise with probability {audit.result.power:.3f}{_more_needed(audit.result)}",
+        )
+    for game in games:
+        for reason in game.reasons:
+            out.print(f"{game.channel}: {reason}")
+        out.print(f"{game.channel}: {game.played}")
+    if plot is not None:
+        out.print(f"picture: {plot}", soft_wrap=True)
+
+
+def _show_bound(audit: ChannelAudit) -> None:
+    bound = audit.result.gaussian
+    if bound is not None:
+        console().print(
+            f"{audit.channel}: if scores are normal, epsilon is at least {epsilon(bound.epsilon)} "
+            f"(95%); of a build exactly as claimed {audit.result.canaries} canaries show "
+            f"{epsilon(bound.ceiling)}, their ceiling",
+        )
+
+
+def _more_needed(result: AuditResult) -> str:
+    """Say how many canaries a check that can fail takes, where these were too few."""
+    if result.power >= ENOUGH:
+        return ""
+    try:
+        needed = canaries_needed(result.claimed_mu, 2.0 * result.claimed_mu, FAMILY_WISE_ERROR)
+    except CalibrationError:
+        return "; no number of canaries would at this mu"
+    return f"; --canaries {needed} would with 0.999"
+
+
+def _row(audit: ChannelAudit) -> tuple[str, ...]:
+    result = audit.result
+    low, high = result.mu_interval
+    return (
+        audit.channel,
+        f"{result.claimed_mu:.3f}",
+        f"{result.estimated_mu:.3f}",
+        f"{low:.2f} to {high:.2f}",
+        epsilon(result.claimed_epsilon),
+        epsilon(result.epsilon_lower_bound_95),
+        "not refuted" if audit.passed else "REFUTED",
+    )
+
+
+def _row_of_game(game: Game) -> tuple[str, ...]:
+    verdict = "not refuted" if game.passed else "REFUTED"
+    return (game.channel, *["-"] * (len(COLUMNS) - 2), verdict)
+
+
+__all__ = ["AuditPicture", "draw", "require_drawable"]
+
+PANELS_A_ROW = 4
+BINS = 32
+SIDES = (("out", COLOURS[1], -0.5), ("in", COLOURS[0], 0.5))
+CLAIM, REFUTED, WIDEST = INK, ALARM, 8.0
+
+
+@dataclass(frozen=True)
+class AuditPicture:
+    """What was guessed from, beside what is claimed.
+
+    Attributes:
+        audits: At least one.
+        labels: What each is called.
+        name: Of the file, without a suffix.
+        title: What it shows, in words.
+    """
+
+    audits: Sequence[ChannelAudit]
+    labels: Sequence[str]
+    name: str = "audit"
+    title: str = "Scores of canaries against the claim"
+
+    def figure(self) -> Figure:
+        """Return the figure."""
+        from matplotlib.figure import Figure
+
+        columns = min(PANELS_A_ROW, len(self.audits))
+        rows = math.ceil(len(self.audits) / columns)
+        heights = [1.6 * rows + 0.4, 0.9 + 0.24 * len(self.audits)]
+        figure = Figure(figsize=(max(6.4, 2.6 * columns), sum(heights)), layout="constrained")
+        parts: Any = figure.subfigures(2, 1, height_ratios=heights)
+        upper, lower = parts
+        panels = upper.subplots(rows, columns, squeeze=False).ravel()
+        for axes, audit, name in zip(panels, self.audits, self.labels, strict=False):
+            _draw_scores(axes, audit, name)
+        for axes in panels[len(self.audits) :]:
+            axes.set_axis_off()
+        panels[0].legend(fontsize=6, frameon=False, loc="upper left", handlelength=1.0)
+        upper.supxlabel("score of a canary, in the deviations that the claim promises", fontsize=9)
+        _draw_intervals(lower.subplots(), self.audits, self.labels)
+        return figure
+
+
+def draw(audits: Sequence[ChannelAudit], path: Path, labels: Sequence[str] | None = None) -> None:
+    """Draw the outcomes into a file.
+
+    Args:
+        audits: At least one.
+        path: Ends in .svg or .png.
+        labels: What each is called; by default mechanism and channel.
+
+    Raises:
+        ConfigError: If it cannot be written.
+    """
+    names = tuple(labels or (f"{audit.mechanism}, {audit.channel}" for audit in audits))
+    write_picture(AuditPicture(tuple(audits), names), path)
+
+
+def _draw_scores(axes: Axes, audit: ChannelAudit, name: str) -> None:
+    guesses, mu = audit.guesses, audit.result.claimed_mu
+    # Scores far outside, of a build without noise, are counted in the last bin.
+    reach = min(WIDEST, max(4.0 + mu / 2.0, float(np.abs(guesses.scores).max())))
+    edges = np.linspace(-reach, reach, BINS + 1)
+    grid = np.linspace(-reach, reach, 241)
+    for (side, colour, where), mask in zip(
+        SIDES, (~guesses.included, guesses.included), strict=True
+    ):
+        scores = np.clip(guesses.scores[mask], -reach, reach)
+        weights = np.full(scores.size, 1.0 / (max(1, scores.size) * (edges[1] - edges[0])))
+        axes.hist(
+            scores,
+            list(edges),
+            weights=weights,
+            histtype="stepfilled",
+            color=colour,
+            alpha=0.35,
+            label=f"canary {side}",
+        )
+        density = np.exp(-((grid - where * mu) ** 2) / 2.0) / math.sqrt(2.0 * math.pi)
+        axes.plot(grid, density, color=colour, linewidth=1.3, label=f"claimed, {side}")
+    axes.axvline(0.0, color=CLAIM, linestyle=":", linewidth=1.0, label="threshold")
+    verdict = "" if audit.passed else ": REFUTED"
+    axes.set_title(f"{name}{verdict}", fontsize=8, color=CLAIM if audit.passed else REFUTED)
+    axes.set_yticks([])
+    axes.spines["left"].set_visible(False)
+    axes.tick_params(labelsize=7)
+
+
+def _draw_intervals(axes: Axes, audits: Sequence[ChannelAudit], names: Sequence[str]) -> None:
+    places = range(len(audits), 0, -1)
+    ends = [bound for audit in audits for bound in audit.result.mu_interval if math.isfinite(bound)]
+    limit = 1.1 * max([*ends, *(audit.result.claimed_mu for audit in audits)])
+    for place, audit in zip(places, audits, strict=True):
+        result, is_first = audit.result, place == len(audits)
+        low, high = result.mu_interval
+        colour = SIDES[1][1] if audit.passed else REFUTED
+        axes.plot([low, min(high, limit)], [place, place], color=colour, linewidth=3, alpha=0.45)
+        axes.plot(result.estimated_mu, place, "o", color=colour, label="seen" * is_first or None)
+        axes.plot(
+            [result.claimed_mu] * 2,
+            [place - 0.35, place + 0.35],
+            color=CLAIM,
+            linewidth=1.6,
+            label="claimed" * is_first or None,
+        )
+    axes.set_yticks(list(places), list(names))
+    axes.set_xlim(0.0, limit)
+    axes.set_ylim(0.3, len(audits) + 0.7)
+    axes.set_xlabel("mu: estimate and interval at the family-wise error, against the claim")
+    axes.legend(fontsize=8, frameon=False, ncols=2, loc="lower right", bbox_to_anchor=(1.0, 1.0))
