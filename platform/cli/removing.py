@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import asdict
 from pathlib import Path
 
-from platform.bootstrap.removing import remove_client
-from platform.bootstrap.surroundings import Surroundings
+from platform.bootstrap.federating import remove_client
+from platform.bootstrap.planning import Surroundings
 from platform.cli.access import resolve_run
 from platform.cli.output import console, print_json
 

@@ -10,8 +10,7 @@ from platform.cli.access import agreed_run
 from platform.cli.output import console, epsilon, fraction, print_json, printable, table
 from platform.cli.watching import heading, round_line
 from platform.config.rules import HELD
-from platform.experiment.canary_notes import canary_warnings, lower_text
-from platform.experiment.optimisers import optimizer_words
+from platform.experiment.caveats import canary_warnings, lower_text, optimizer_words
 from platform.reports.warnings import claim_warnings, unfinished_words
 from platform.rounds.documents import in_rounds
 

@@ -14,8 +14,7 @@ from platform.config import MethodConfig
 from platform.config.run import known_keys
 from platform.contract.cases import Case
 from platform.errors import ConfigError
-from platform.experiment.method_building import validate_options
-from platform.experiment.void_options import marks_of
+from platform.experiment.method_building import marks_of, validate_options
 
 
 def test_a_preset_states_every_option(case: Case) -> None:

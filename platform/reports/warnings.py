@@ -8,8 +8,7 @@ from typing import Any
 from platform.agreement import Agreed
 from platform.agreement.attempts import stopping_warnings
 from platform.agreement.statements import stopping_of
-from platform.experiment.canary_notes import canary_warnings
-from platform.experiment.caveats import privacy_warnings
+from platform.experiment.caveats import canary_warnings, privacy_warnings
 from platform.reports.hazards import (
     large_epsilon,
     other_releases,

@@ -11,8 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from platform.experiment.optimisers import optimizer_words
-from platform.experiment.selection import PROTOCOLS
+from platform.experiment.caveats import PROTOCOLS, optimizer_words
 from platform.results.statistics import (
     HELD_OUT,
     Label,

@@ -27,7 +27,7 @@ from platform.disk.files import wait_until_free
 from platform.disk.opening import run_folder
 from platform.errors import ConfigError, PlatformError
 from platform.experiment.finishing import execute
-from platform.experiment.method_origins import origin_document
+from platform.experiment.method_building import origin_document
 from platform.rounds.observing import SilentObserver
 from platform.sweeping.known_runs import known_runs, only_worker_of
 from privacy import PrivacyError

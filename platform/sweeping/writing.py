@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from platform.experiment.markdown_text import escaped
+from platform.experiment.caveats import escaped
 from platform.sweeping.tables import (
     Column,
     Number,
