@@ -15,8 +15,7 @@ from scipy.optimize import linear_sum_assignment
 from torch import Tensor
 from torch.nn import functional
 
-from methods.experts.capacity_kmeans import Rules
-from methods.experts.routing import ROUTING, ROUTING_INFERENCE, StaticRouter, draw_keys
+from methods.networks.routing import ROUTING, ROUTING_INFERENCE, Rules, StaticRouter, draw_keys
 from methods.trip import EXPERTS
 from platform.data.shapes import CLASSES
 

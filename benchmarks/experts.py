@@ -29,9 +29,8 @@ from torch import Tensor
 
 from methods import ClientView, Task, pm_moe
 from methods.clip.adapter import load_backbone
-from methods.networks.gate import Gate
-from methods.networks.mixture import Mixture, mixed
-from methods.networks.modular import FED
+from methods.networks.method import FED
+from methods.networks.mixture import Gate, Mixture, mixed
 from methods.pm_moe import OWN
 
 EXPERTS = sized(20, 5)

@@ -36,9 +36,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from methods.clip.adapter import load_backbone
-from methods.experts.gating import AttentionGate
 from methods.interface.method import Task
-from methods.pfedmoap import MixtureObjective
+from methods.pfedmoap import AttentionGate, MixtureObjective
 from methods.prompts.prompt import CONTEXT, PromptConfig, build_encoder
 from privacy.training.per_sample import CHUNK, per_sample_gradients
 

@@ -38,8 +38,7 @@ from methods.interface.method import (
     Visibility,
     Weighting,
 )
-from methods.interface.registry import MethodInfo, Registry
-from methods.interface.sources import Origin
+from methods.interface.registry import MethodInfo, Origin, Registry
 
 __all__ = [
     "Aggregate",

@@ -59,9 +59,8 @@ from methods.interface.method import (
     Unit,
     Weighting,
 )
-from methods.networks.extractors import NetworkConfig
+from methods.networks.extractors import ClipTower, NetworkConfig
 from methods.networks.layers import Parameters
-from methods.networks.towers import ClipTower
 
 MEAN, SQUARE = "style.mean", "style.square"
 """Names of an entry's arrays, (W,) each."""
@@ -138,11 +137,7 @@ class Ccst(FedAvg):
         return {DRAW: np.array(client_rng.integers(2**62), np.int64)}
 
     def contribute(
-        self,
-        view: ClientView,
-        data: Examples,
-        trainer: Trainer,
-        rng: np.random.Generator,
+        self, view: ClientView, data: Examples, trainer: Trainer, rng: np.random.Generator
     ) -> LocalResult:
         """Return the client's overall style under the first broadcast."""
         images, model = data.arrays["pixels"], self.tensors(view.broadcast)
@@ -158,11 +153,7 @@ class Ccst(FedAvg):
         return LocalResult({}, {MEAN: mean, SQUARE: square}, view.personal)
 
     def client_update(
-        self,
-        view: ClientView,
-        data: Examples,
-        trainer: Trainer,
-        rng: np.random.Generator,
+        self, view: ClientView, data: Examples, trainer: Trainer, rng: np.random.Generator
     ) -> LocalResult:
         """Train the network on the images in others' styles and their own."""
         styled = Examples(self.restyled(data.arrays, view))

@@ -52,21 +52,14 @@ class CoOp(PromptMethod):
         return {CONTEXT: self.encoder.init_context(client_rng, self.config.context_init)}
 
     def client_update(
-        self,
-        view: ClientView,
-        data: Examples,
-        trainer: Trainer,
-        rng: np.random.Generator,
+        self, view: ClientView, data: Examples, trainer: Trainer, rng: np.random.Generator
     ) -> LocalResult:
         """Train the own prompt on."""
         context = self.train_prompt(view.personal[CONTEXT], data, trainer, rng)
         return LocalResult({}, None, {CONTEXT: context})
 
     def predict(
-        self,
-        view: ClientView,
-        batch: Arrays,
-        classes: Sequence[str],
+        self, view: ClientView, batch: Arrays, classes: Sequence[str]
     ) -> NDArray[np.float32]:
         """Return CLIP's logits (n, C) under the own prompt."""
         return self.prompt_logits(view.personal[CONTEXT], batch, classes)

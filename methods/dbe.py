@@ -59,10 +59,8 @@ from methods.interface.method import (
     Unit,
 )
 from methods.networks.extractors import NetworkConfig
-from methods.networks.features import features_of
 from methods.networks.layers import Layer, Layers, Parameters, linear
-from methods.networks.method import HEAD, BatchObjective
-from methods.networks.modular import FED, GATED, ModularMethod
+from methods.networks.method import FED, GATED, HEAD, BatchObjective, ModularMethod, features_of
 
 CLIENT_MEAN = "client_mean"
 """z_p, the client's own shift (D,)."""
@@ -179,11 +177,7 @@ class DBE(ModularMethod):
         return losses + self.config.mean_weight * distance
 
     def client_update(
-        self,
-        view: ClientView,
-        data: Examples,
-        trainer: Trainer,
-        rng: np.random.Generator,
+        self, view: ClientView, data: Examples, trainer: Trainer, rng: np.random.Generator
     ) -> LocalResult:
         """Train network and shift; without a consensus the network alone, and send the mean."""
         is_first = not has_consensus(view.broadcast)
@@ -196,11 +190,7 @@ class DBE(ModularMethod):
         return replace(result, update={**result.update, FEATURE_MEAN: mean.astype(np.float32)})
 
     def server_update(
-        self,
-        state: Arrays,
-        aggregate: Aggregate,
-        pool: Sequence[Arrays],
-        rng: np.random.Generator,
+        self, state: Arrays, aggregate: Aggregate, pool: Sequence[Arrays], rng: np.random.Generator
     ) -> Arrays:
         """Add the mean change; the first mean of the features is the consensus from then on."""
         values = {n: v for n, v in aggregate.values.items() if n != FEATURE_MEAN}

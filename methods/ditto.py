@@ -50,8 +50,7 @@ from methods.interface.method import (
 )
 from methods.networks.extractors import NetworkConfig
 from methods.networks.layers import Parameters, under
-from methods.networks.method import BatchObjective
-from methods.networks.proximal import pull_to
+from methods.networks.method import BatchObjective, pull_to
 
 OWN = "own."
 
@@ -83,11 +82,7 @@ class Ditto(FedAvg):
     decouples: bool = field(default=True, init=False)
 
     def client_update(
-        self,
-        view: ClientView,
-        data: Examples,
-        trainer: Trainer,
-        rng: np.random.Generator,
+        self, view: ClientView, data: Examples, trainer: Trainer, rng: np.random.Generator
     ) -> LocalResult:
         """Train the global network, then the personal one on the same batches; decoupled, FedAvg's.
 
@@ -102,11 +97,7 @@ class Ditto(FedAvg):
         return replace(result, personal=self.trained_own(view, data, trainer, same_batches))
 
     def personalise(
-        self,
-        view: ClientView,
-        data: Examples,
-        trainer: Trainer,
-        rng: np.random.Generator,
+        self, view: ClientView, data: Examples, trainer: Trainer, rng: np.random.Generator
     ) -> Arrays:
         """Train the personal network, decoupled, from the last global one."""
         if not self.is_decoupled:

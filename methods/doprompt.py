@@ -13,9 +13,9 @@ whose sum is stepped along once. A prediction is made with P(x), so an image's d
 for. Labels of domains are needed in training.
 
 Departures: the transformer is CLIP's image tower, and z is its feature of length one; the head
-starts as CLIP's text features (`methods.networks.towers`). The adapter's inner layer is four times
-as wide as z, and its activation is GELU, as in the tower's blocks. Weight decay is one for all,
-where that code has four; the four learning rates are options.
+starts as CLIP's text features (`ClipTower`). The adapter's inner layer is four times as wide as z,
+and its activation is GELU, as in the tower's blocks. Weight decay is one for all, where that code
+has four; the four learning rates are options.
 """
 
 from __future__ import annotations
@@ -43,10 +43,9 @@ from methods.interface.method import (
     Trainer,
     Unit,
 )
-from methods.networks.extractors import NetworkConfig
+from methods.networks.extractors import ClipTower, NetworkConfig
 from methods.networks.layers import Layer, Layers, Parameters, linear, linear_layers
 from methods.networks.method import HEAD, BatchObjective, SplitMethod
-from methods.networks.towers import ClipTower
 from methods.prompts.prompt import CONTEXT_STANDARD_DEVIATION
 
 PROMPTS: Final = "prompts"
@@ -128,11 +127,7 @@ class DoPrompt(SplitMethod):
         return {**network, PROMPTS: drawn.astype(np.float32)}
 
     def client_update(
-        self,
-        view: ClientView,
-        data: Examples,
-        trainer: Trainer,
-        rng: np.random.Generator,
+        self, view: ClientView, data: Examples, trainer: Trainer, rng: np.random.Generator
     ) -> LocalResult:
         """Train all of it, by four learning rates."""
         config, layers = self.config, self.personal_layers
@@ -181,10 +176,7 @@ class DoPrompt(SplitMethod):
         return self._beside(parameters, inputs, prompts)
 
     def predict(
-        self,
-        view: ClientView,
-        batch: Arrays,
-        classes: Sequence[str],
+        self, view: ClientView, batch: Arrays, classes: Sequence[str]
     ) -> NDArray[np.float32]:
         """Return logits (n, len(classes)), by no domain.
 

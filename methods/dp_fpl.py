@@ -117,11 +117,7 @@ class DPFPL(PromptMethod):
         return {LOCAL: self.encoder.init_context(client_rng, None)}
 
     def client_update(
-        self,
-        view: ClientView,
-        data: Examples,
-        trainer: Trainer,
-        rng: np.random.Generator,
+        self, view: ClientView, data: Examples, trainer: Trainer, rng: np.random.Generator
     ) -> LocalResult:
         """Train both prompts together; upload the change of the shared one."""
         start, own = view.broadcast[CONTEXT], view.personal[LOCAL]
@@ -155,10 +151,7 @@ class DPFPL(PromptMethod):
         return correct
 
     def predict(
-        self,
-        view: ClientView,
-        batch: Arrays,
-        classes: Sequence[str],
+        self, view: ClientView, batch: Arrays, classes: Sequence[str]
     ) -> NDArray[np.float32]:
         """Return CLIP's logits (n, C) under p_G + p_L; under p_G while there is no p_L."""
         own = view.personal.get(LOCAL, np.float32(0.0))

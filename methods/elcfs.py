@@ -122,11 +122,7 @@ class Elcfs(FedAvg):
         return replace(serving(self.config, self.population), spec=spec)
 
     def contribute(
-        self,
-        view: ClientView,
-        data: Examples,
-        trainer: Trainer,
-        rng: np.random.Generator,
+        self, view: ClientView, data: Examples, trainer: Trainer, rng: np.random.Generator
     ) -> LocalResult:
         """Return the mean of the client's low frequencies."""
         images, total = data.arrays["pixels"], torch.zeros(())
@@ -137,11 +133,7 @@ class Elcfs(FedAvg):
         return LocalResult({}, {BLOCK: mean}, view.personal)
 
     def client_update(
-        self,
-        view: ClientView,
-        data: Examples,
-        trainer: Trainer,
-        rng: np.random.Generator,
+        self, view: ClientView, data: Examples, trainer: Trainer, rng: np.random.Generator
     ) -> LocalResult:
         """Train the network on the images, and what each step makes of it on mixed ones."""
         arrays = dict(data.arrays)

@@ -40,10 +40,9 @@ from methods.interface.method import (
     Trainer,
 )
 from methods.networks.extractors import NetworkConfig
-from methods.networks.gate import Drop, Gate, GateConfig
 from methods.networks.layers import Layers, Parameters, linear, start
 from methods.networks.method import HEAD, BatchObjective, SplitMethod
-from methods.networks.mixture import mixed
+from methods.networks.mixture import Drop, Gate, GateConfig, mixed
 
 LOCAL = "local."
 """What the names of the local network's arrays begin with."""
@@ -108,11 +107,7 @@ class FedSynMoE(SplitMethod):
         return {**start(self.local_layers, shared_rng), **self.gate.start(shared_rng)}
 
     def client_update(
-        self,
-        view: ClientView,
-        data: Examples,
-        trainer: Trainer,
-        rng: np.random.Generator,
+        self, view: ClientView, data: Examples, trainer: Trainer, rng: np.random.Generator
     ) -> LocalResult:
         """Train both networks and the gate together."""
         gate, model = tuple(self.gate.layers), self.model_of(view)
@@ -160,10 +155,7 @@ class FedSynMoE(SplitMethod):
         return self.gate.scores(parameters, fed, drop).softmax(-1)
 
     def expert_weights(
-        self,
-        view: ClientView,
-        batch: Arrays,
-        classes: Sequence[str],
+        self, view: ClientView, batch: Arrays, classes: Sequence[str]
     ) -> NDArray[np.float32] | None:
         """Return weights (n, 2): of the local network, then of the shared one."""
         parameters = self.tensors(self.whole_model_of(view))

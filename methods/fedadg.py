@@ -202,11 +202,7 @@ class FedADG(SplitMethod):
         )
 
     def client_update(
-        self,
-        view: ClientView,
-        data: Examples,
-        trainer: Trainer,
-        rng: np.random.Generator,
+        self, view: ClientView, data: Examples, trainer: Trainer, rng: np.random.Generator
     ) -> LocalResult:
         """Train by cross-entropy, then D, the network and G in turn."""
         steps = trainer.steps_for(data.num_examples)

@@ -50,7 +50,7 @@ from methods.interface.method import (
     Trainer,
     Weighting,
 )
-from methods.networks.starts import linear_start
+from methods.networks.layers import linear_start
 from methods.prompts.prompt import (
     CONTEXT,
     PromptConfig,
@@ -147,11 +147,7 @@ class FedAPT(PromptMethod):
         }
 
     def client_update(
-        self,
-        view: ClientView,
-        data: Examples,
-        trainer: Trainer,
-        rng: np.random.Generator,
+        self, view: ClientView, data: Examples, trainer: Trainer, rng: np.random.Generator
     ) -> LocalResult:
         """Train prompt and query together and upload their changes."""
         objective = KeyedObjective(self.encoder, self.classes, self.config.domain_weight)
@@ -163,10 +159,7 @@ class FedAPT(PromptMethod):
         return LocalResult(update, None, view.personal)
 
     def predict(
-        self,
-        view: ClientView,
-        batch: Arrays,
-        classes: Sequence[str],
+        self, view: ClientView, batch: Arrays, classes: Sequence[str]
     ) -> NDArray[np.float32]:
         """Return logits (n, C), each image under its own mixture of keys."""
         backbone = self.encoder.backbone

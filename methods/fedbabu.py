@@ -70,11 +70,7 @@ class FedBabu(FedPer):
         return {"head": head, "body": body, "all": (*body, *head)}[self.config.fine_tune]
 
     def client_update(
-        self,
-        view: ClientView,
-        data: Examples,
-        trainer: Trainer,
-        rng: np.random.Generator,
+        self, view: ClientView, data: Examples, trainer: Trainer, rng: np.random.Generator
     ) -> LocalResult:
         """Train the body under the head as it was drawn."""
         return self.result(
@@ -82,11 +78,7 @@ class FedBabu(FedPer):
         )
 
     def personalise(
-        self,
-        view: ClientView,
-        data: Examples,
-        trainer: Trainer,
-        rng: np.random.Generator,
+        self, view: ClientView, data: Examples, trainer: Trainer, rng: np.random.Generator
     ) -> Arrays:
         """Return the head and whatever else was fine-tuned: the client's own from now on."""
         steps = self.fine_tuning_steps(trainer, data)

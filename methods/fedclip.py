@@ -32,7 +32,6 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
-from methods.clip.captions import Captions
 from methods.interface.averaging import AveragedMethod
 from methods.interface.defaults import ALL_UNITS, CLIENT_ONLY
 from methods.interface.method import (
@@ -45,8 +44,8 @@ from methods.interface.method import (
     Unit,
     Weighting,
 )
-from methods.networks.starts import linear_start
-from methods.prompts.prompt import as_tensor, require_backbone
+from methods.networks.layers import linear_start
+from methods.prompts.prompt import Captions, as_tensor, require_backbone
 
 LAYERS = ("inner", "outer")
 
@@ -145,10 +144,7 @@ class FedClip(AveragedMethod):
         return AdapterObjective(text, scale, self.config.loss)
 
     def predict(
-        self,
-        view: ClientView,
-        batch: Arrays,
-        classes: Sequence[str],
+        self, view: ClientView, batch: Arrays, classes: Sequence[str]
     ) -> NDArray[np.float32]:
         """Return CLIP's logits (n, C) of adapted image features."""
         backbone = self.captions.backbone

@@ -30,7 +30,7 @@ from torch.nn import functional
 from methods.errors import MethodError
 from methods.interface.averaging import AveragedMethod
 from methods.interface.method import Arrays, ClientView, Method, Objective, Task, TensorSpec
-from methods.networks.starts import linear_start
+from methods.networks.layers import linear_start
 from methods.prompts.prompt import CONTEXT, PromptConfig, PromptEncoder, as_tensor, build_encoder
 
 TEXTS_AT_ONCE = 1024
@@ -160,10 +160,7 @@ class FedCoCoOp(AveragedMethod):
         return ConditionalObjective(self.encoder, self.meta_net, self.classes)
 
     def predict(
-        self,
-        view: ClientView,
-        batch: Arrays,
-        classes: Sequence[str],
+        self, view: ClientView, batch: Arrays, classes: Sequence[str]
     ) -> NDArray[np.float32]:
         """Return logits (n, C) with the broadcast context and Meta-Net."""
         backbone = self.encoder.backbone

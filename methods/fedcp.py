@@ -57,11 +57,16 @@ from methods.interface.method import (
     Unit,
 )
 from methods.networks.extractors import NetworkConfig
-from methods.networks.features import features_of
-from methods.networks.layers import Layer, Layers, Parameters, linear, linear_layers
-from methods.networks.method import HEAD, BatchObjective
-from methods.networks.modular import FED, GATED, ModularMethod
-from methods.networks.norm import norm, norm_layers
+from methods.networks.layers import (
+    Layer,
+    Layers,
+    Parameters,
+    linear,
+    linear_layers,
+    norm,
+    norm_layers,
+)
+from methods.networks.method import FED, GATED, HEAD, BatchObjective, ModularMethod, features_of
 
 GENERIC = "generic"
 POLICY = "policy"
@@ -105,10 +110,7 @@ class FedCP(ModularMethod):
     def policy_layers(self) -> Layers:
         """The policy network."""
         width = self.extractor.width
-        return {
-            **linear_layers(POLICY, width, 2 * width),
-            **norm_layers(POLICY_NORM, 2 * width),
-        }
+        return {**linear_layers(POLICY, width, 2 * width), **norm_layers(POLICY_NORM, 2 * width)}
 
     @property
     def generic_layers(self) -> Layers:
@@ -178,11 +180,7 @@ class FedCP(ModularMethod):
         return losses + self.config.mmd_weight * distance
 
     def client_update(
-        self,
-        view: ClientView,
-        data: Examples,
-        trainer: Trainer,
-        rng: np.random.Generator,
+        self, view: ClientView, data: Examples, trainer: Trainer, rng: np.random.Generator
     ) -> LocalResult:
         """Train all but the generic head."""
         names = (*self.extractor.layers, *self.policy_layers, *self.head_layers)
@@ -209,11 +207,7 @@ class FedCP(ModularMethod):
         return LocalResult(update, None, own)
 
     def server_update(
-        self,
-        state: Arrays,
-        aggregate: Aggregate,
-        pool: Sequence[Arrays],
-        rng: np.random.Generator,
+        self, state: Arrays, aggregate: Aggregate, pool: Sequence[Arrays], rng: np.random.Generator
     ) -> Arrays:
         """Add the mean change, and half of the mean difference to the generic head."""
         halves = {n: 0.5 * aggregate.values[n] for n in self.generic_layers}

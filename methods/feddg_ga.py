@@ -69,7 +69,7 @@ from methods.interface.method import (
     Weighting,
 )
 from methods.interface.over import OverMethod
-from methods.networks.blocks import blocks
+from methods.networks.method import blocks
 
 GAP: Final = "adjustment.gap"
 MEASURED: Final = "adjustment.measured"
@@ -161,11 +161,7 @@ class FedDGGA(OverMethod):
         return self.base.broadcast(own, client)
 
     def client_update(
-        self,
-        view: ClientView,
-        data: Examples,
-        trainer: Trainer,
-        rng: np.random.Generator,
+        self, view: ClientView, data: Examples, trainer: Trainer, rng: np.random.Generator
     ) -> LocalResult:
         """Measure what was sent, train by the base, and measure what came of it."""
         trained_on, measured_on = held_out(data, self.config.held_out)
@@ -195,11 +191,7 @@ class FedDGGA(OverMethod):
         return total / data.num_examples
 
     def server_update(
-        self,
-        state: Arrays,
-        aggregate: Aggregate,
-        pool: Sequence[Arrays],
-        rng: np.random.Generator,
+        self, state: Arrays, aggregate: Aggregate, pool: Sequence[Arrays], rng: np.random.Generator
     ) -> Arrays:
         """Move the weights by the gaps, then the base's state by the weighted mean.
 

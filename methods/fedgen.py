@@ -64,14 +64,72 @@ from methods.interface.method import (
     Visibility,
 )
 from methods.networks.extractors import NetworkConfig
-from methods.networks.generator import Generator, likeness
-from methods.networks.labels import label_shares
-from methods.networks.layers import Layers, Parameters, linear, start
-from methods.networks.method import HEAD, SplitMethod
-from methods.networks.server_training import ServerLoss, descend
+from methods.networks.layers import Layers, Parameters, linear, linear_layers, start
+from methods.networks.method import HEAD, ServerLoss, SplitMethod, descend, label_shares
 
 if TYPE_CHECKING:
     from methods.interface.method import Penalty
+
+
+HIDDEN, OUTPUT = "generator.hidden", "generator.output"
+
+
+@dataclass(frozen=True)
+class Generator:
+    """The network, without its arrays.
+
+    Attributes:
+        classes: C.
+        noise_width: E.
+        hidden_width: Width of the hidden layer.
+        width: D, the width of the features.
+        noise: Standard normal, or uniform from 0 to 1.
+    """
+
+    classes: int
+    noise_width: int
+    hidden_width: int
+    width: int
+    noise: Literal["gaussian", "uniform"]
+
+    @property
+    def layers(self) -> Layers:
+        """Both layers."""
+        return {
+            **linear_layers(HIDDEN, self.noise_width + self.classes, self.hidden_width),
+            **linear_layers(OUTPUT, self.hidden_width, self.width),
+        }
+
+    def draw(self, rng: np.random.Generator, count: int) -> NDArray[np.float32]:
+        """Return noise (count, E)."""
+        shape = (count, self.noise_width)
+        if self.noise == "gaussian":
+            return rng.standard_normal(shape, np.float32)
+        return rng.random(shape, np.float32)
+
+    def features(self, parameters: Parameters, noise: Tensor, labels: Tensor) -> Tensor:
+        """Return features (B, D) of noise (B, E) and classes (B,)."""
+        hot = functional.one_hot(labels, self.classes).to(noise.dtype)
+        hidden = functional.relu(linear(parameters, HIDDEN, torch.cat((noise, hot), dim=1)))
+        return linear(parameters, OUTPUT, hidden)
+
+
+def likeness(noise: Tensor, features: Tensor) -> Tensor:
+    """Return the term that asks for different features where noise differs, shape ().
+
+    As in the paper's published code, after Mao et al. 2019: exp(-mean_ij n_ij f_ij), n_ij being
+    the mean squared difference of two rows of noise and f_ij the mean absolute difference of what
+    is made of them. 1 where all features are alike, and less the more they differ.
+
+    Args:
+        noise: Noise (B, E).
+        features: Features (B, D).
+    """
+    squares = noise.square().sum(1)
+    apart = (squares[:, None] + squares[None, :] - 2.0 * noise @ noise.T) / noise.shape[1]
+    differences = torch.cdist(features, features, p=1.0) / features.shape[1]
+    return torch.exp(-(apart * differences).mean())
+
 
 SHARES = "label_shares"
 
@@ -196,11 +254,7 @@ class FedGen(SplitMethod):
         }
 
     def client_update(
-        self,
-        view: ClientView,
-        data: Examples,
-        trainer: Trainer,
-        rng: np.random.Generator,
+        self, view: ClientView, data: Examples, trainer: Trainer, rng: np.random.Generator
     ) -> LocalResult:
         """Train the network on its own data and on generated pairs."""
         trained = trainer.fit(
@@ -241,11 +295,7 @@ class FedGen(SplitMethod):
         return drawn["noise"], drawn["labels"]
 
     def server_update(
-        self,
-        state: Arrays,
-        aggregate: Aggregate,
-        pool: Sequence[Arrays],
-        rng: np.random.Generator,
+        self, state: Arrays, aggregate: Aggregate, pool: Sequence[Arrays], rng: np.random.Generator
     ) -> Arrays:
         """Return FedAvg's mean change, then the generator's training.
 

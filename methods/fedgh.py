@@ -60,10 +60,8 @@ from methods.interface.method import (
 from methods.lg_fedavg import LgFedAvg
 from methods.networks.class_tables import PRESENCE, PROTOTYPES, class_means, known_rows
 from methods.networks.extractors import NetworkConfig
-from methods.networks.features import features_of
 from methods.networks.layers import Parameters, linear
-from methods.networks.method import HEAD
-from methods.networks.server_training import ServerLoss, descend
+from methods.networks.method import HEAD, ServerLoss, descend, features_of
 
 Pairs = tuple[NDArray[np.float32], NDArray[np.int64]]
 """Prototypes (m, D) and their classes (m,)."""
@@ -112,11 +110,7 @@ class FedGH(LgFedAvg):
         return {PROTOTYPES: spec((classes, self.extractor.width)), PRESENCE: spec((classes,))}
 
     def client_update(
-        self,
-        view: ClientView,
-        data: Examples,
-        trainer: Trainer,
-        rng: np.random.Generator,
+        self, view: ClientView, data: Examples, trainer: Trainer, rng: np.random.Generator
     ) -> LocalResult:
         """Train the network under the global head, and sum up what its extractor then makes."""
         trained = self.train(
@@ -129,11 +123,7 @@ class FedGH(LgFedAvg):
         return LocalResult({PROTOTYPES: scaled, PRESENCE: flags}, None, own)
 
     def server_update(
-        self,
-        state: Arrays,
-        aggregate: Aggregate,
-        pool: Sequence[Arrays],
-        rng: np.random.Generator,
+        self, state: Arrays, aggregate: Aggregate, pool: Sequence[Arrays], rng: np.random.Generator
     ) -> Arrays:
         """Train the head.
 

@@ -35,7 +35,7 @@ from torch.nn import functional
 from methods.errors import MethodError
 from methods.interface.averaging import AveragedMethod
 from methods.interface.method import Arrays, ClientView, Method, Need, Objective, Task, TensorSpec
-from methods.networks.starts import linear_start
+from methods.networks.layers import linear_start
 from methods.prompts.deep import DeepImageEncoder, DeepTextEncoder
 from methods.prompts.prompt import PromptConfig, as_tensor, require_backbone
 
@@ -147,10 +147,7 @@ class FedMaPLe(AveragedMethod):
         return DeepPromptObjective(self.text, self.image, self.classes)
 
     def predict(
-        self,
-        view: ClientView,
-        batch: Arrays,
-        classes: Sequence[str],
+        self, view: ClientView, batch: Arrays, classes: Sequence[str]
     ) -> NDArray[np.float32]:
         """Return logits (n, C) with the broadcast prompts and coupling functions."""
         backbone = self.text.backbone

@@ -8,7 +8,7 @@ prompts may leave patches aside. With S the cosines and the plan T a constant of
 
     logit(c) = sum_mn T_mn(c) S_mn(c)    over the temperature.
 
-The plan is found by Dykstra's algorithm (`methods.experts.optimal_transport`); `mass: 1.0` is
+The plan is found by Dykstra's algorithm (`methods.fedotp`); `mass: 1.0` is
 balanced transport, the published code's `OT: Sinkhorn`. The equations are taken from the published
 code, from which this departs once: it stops all problems of a batch by their mean progress (1e-3),
 here each gets `iterations`, so that a prediction depends on its own image only.
@@ -38,7 +38,6 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
-from methods.experts.optimal_transport import transport_plans
 from methods.interface.method import (
     Arrays,
     ClientView,
@@ -59,6 +58,42 @@ from methods.prompts.prompt import (
     as_tensor,
     build_encoder,
 )
+
+SMALLEST_EXPONENT = -69.0
+"""exp of it, 1e-30, is nothing to the plan and still no zero to divide by in float32."""
+
+
+def transport_plans(similarity: Tensor, *, mass: float, entropy: float, iterations: int) -> Tensor:
+    """Return plans of many problems by a fixed number of iterations.
+
+    The number is fixed, so that no problem's plan depends on its company, and `vmap` can run it.
+
+    Args:
+        similarity: S of each problem, (N, M, ...): targets, sources, problems. That order keeps
+            the long dimension innermost, which is what makes small problems fast.
+        mass: What is moved in all, in (0, 1].
+        entropy: Weight of the entropic term, above 0.
+        iterations: Pairs of projections.
+
+    Returns:
+        T of each problem, constants of the shape of `similarity`. What targets get is exact; a
+        source's bound is met as far as the iterations have converged.
+    """
+    # An einsum may return any strides; laid out as its shape says it is four times as fast.
+    fixed = similarity.detach().contiguous()
+    targets, sources = fixed.shape[:2]
+    # A factor on a column of K is undone by v; without it a small entropy overflows.
+    exponent = (fixed - fixed.amax(dim=1, keepdim=True)) / entropy
+    kernel = exponent.clamp_min(SMALLEST_EXPONENT).exp()
+    share, cap = mass / targets, 1.0 if mass < 1.0 else torch.inf
+    # As if no source were exhausted: from here few iterations do, from v = 1 many.
+    v = share / kernel.sum(dim=1, keepdim=True)
+    u = torch.ones_like(fixed[0])
+    for _ in range(iterations):
+        u = (sources * (kernel * v).sum(dim=0)).reciprocal().clamp_max(cap)
+        v = share / (kernel * u).sum(dim=1, keepdim=True)
+    return kernel * u * v
+
 
 OWN = "own_contexts"
 PATCHES = "patches"
@@ -160,11 +195,7 @@ class FedOTP(PromptMethod):
         return {} if self.is_decoupled else self._fresh_prompts(client_rng)
 
     def client_update(
-        self,
-        view: ClientView,
-        data: Examples,
-        trainer: Trainer,
-        rng: np.random.Generator,
+        self, view: ClientView, data: Examples, trainer: Trainer, rng: np.random.Generator
     ) -> LocalResult:
         """Train the broadcast prompt and the own ones together; upload the former's change."""
         # What was trained after a last release may not enter a further one.
@@ -177,11 +208,7 @@ class FedOTP(PromptMethod):
         return LocalResult({CONTEXT: trained[CONTEXT] - view.broadcast[CONTEXT]}, None, kept)
 
     def personalise(
-        self,
-        view: ClientView,
-        data: Examples,
-        trainer: Trainer,
-        rng: np.random.Generator,
+        self, view: ClientView, data: Examples, trainer: Trainer, rng: np.random.Generator
     ) -> Arrays:
         """Train the own prompts alone, decoupled, beside the last shared one."""
         own = self._fresh_prompts(rng)
@@ -199,10 +226,7 @@ class FedOTP(PromptMethod):
         return {OWN: trained[OWN]}
 
     def predict(
-        self,
-        view: ClientView,
-        batch: Arrays,
-        classes: Sequence[str],
+        self, view: ClientView, batch: Arrays, classes: Sequence[str]
     ) -> NDArray[np.float32]:
         """Return logits (n, C) under the broadcast prompt and the own ones, where there are any."""
         backbone = self.encoder.backbone

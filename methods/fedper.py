@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from methods.interface.method import Method, Task
 from methods.networks.extractors import NetworkConfig
 from methods.networks.layers import Layers
-from methods.networks.modular import ModularMethod
+from methods.networks.method import ModularMethod
 
 
 @dataclass(frozen=True)

@@ -38,7 +38,6 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
-from methods.clip.captions import Captions
 from methods.interface.method import (
     Arrays,
     ClientView,
@@ -53,6 +52,7 @@ from methods.interface.method import (
 from methods.prompts.prompt import (
     CONTEXT,
     CONTEXT_STANDARD_DEVIATION,
+    Captions,
     PromptConfig,
     PromptMethod,
     PromptObjective,
@@ -92,8 +92,7 @@ class Config(PromptConfig):
     temperature: Annotated[float, Gt(0.0), Le(1e6), CountsWith("mu")] = 0.5
     contrast: Annotated[Literal["both", "no_positive", "no_negative"], CountsWith("mu")] = "both"
     ablation_sign: Annotated[
-        Literal["text", "appendix"],
-        CountsWith("contrast", ("no_positive", "no_negative")),
+        Literal["text", "appendix"], CountsWith("contrast", ("no_positive", "no_negative"))
     ] = "text"
     rank: Literal["low", "full"] = "low"
     adapter_init: Literal["normal", "zero"] = "normal"
@@ -232,11 +231,7 @@ class FedPGP(PromptMethod):
         return {} if self.is_decoupled else self.adapter.init(shared_rng)
 
     def client_update(
-        self,
-        view: ClientView,
-        data: Examples,
-        trainer: Trainer,
-        rng: np.random.Generator,
+        self, view: ClientView, data: Examples, trainer: Trainer, rng: np.random.Generator
     ) -> LocalResult:
         """Return the local epochs of Algorithm 1; decoupled, PromptFL's."""
         start = view.broadcast[CONTEXT]
@@ -255,11 +250,7 @@ class FedPGP(PromptMethod):
         return LocalResult({CONTEXT: trained[CONTEXT] - start}, None, own)
 
     def personalise(
-        self,
-        view: ClientView,
-        data: Examples,
-        trainer: Trainer,
-        rng: np.random.Generator,
+        self, view: ClientView, data: Examples, trainer: Trainer, rng: np.random.Generator
     ) -> Arrays:
         """Train the adapter alone, decoupled, on top of the last global prompt."""
         if not self.is_decoupled or self.adapter.is_frozen:
@@ -276,10 +267,7 @@ class FedPGP(PromptMethod):
         return {name: trained[name] for name in self.adapter.names}
 
     def predict(
-        self,
-        view: ClientView,
-        batch: Arrays,
-        classes: Sequence[str],
+        self, view: ClientView, batch: Arrays, classes: Sequence[str]
     ) -> NDArray[np.float32]:
         """Return CLIP's logits (n, C) under p_i; under p_G while there is no adapter."""
         if not view.personal:

@@ -86,11 +86,7 @@ class FedPR(PromptMethod):
         return {**super().init_server(rng), LEARNED: np.zeros(1, np.float32)}
 
     def client_update(
-        self,
-        view: ClientView,
-        data: Examples,
-        trainer: Trainer,
-        rng: np.random.Generator,
+        self, view: ClientView, data: Examples, trainer: Trainer, rng: np.random.Generator
     ) -> LocalResult:
         """Train the broadcast prompt by projected steps, and upload its change."""
         start = view.broadcast[CONTEXT]
@@ -118,11 +114,7 @@ class FedPR(PromptMethod):
         return correct
 
     def server_update(
-        self,
-        state: Arrays,
-        aggregate: Aggregate,
-        pool: Sequence[Arrays],
-        rng: np.random.Generator,
+        self, state: Arrays, aggregate: Aggregate, pool: Sequence[Arrays], rng: np.random.Generator
     ) -> Arrays:
         """Add the mean change; something has been learned."""
         after = super().server_update(state, aggregate, pool, rng)

@@ -31,7 +31,7 @@ from methods.interface.method import (
     Trainer,
 )
 from methods.networks.extractors import NetworkConfig
-from methods.networks.proximal import pull_to
+from methods.networks.method import pull_to
 
 
 @dataclass(frozen=True)
@@ -57,11 +57,7 @@ class FedProx(FedAvg):
         return self.config.mu > 0.0
 
     def client_update(
-        self,
-        view: ClientView,
-        data: Examples,
-        trainer: Trainer,
-        rng: np.random.Generator,
+        self, view: ClientView, data: Examples, trainer: Trainer, rng: np.random.Generator
     ) -> LocalResult:
         """Train the whole network, pulled back to the broadcast."""
         trained = trainer.fit(

@@ -44,11 +44,7 @@ class FedRep(FedPer):
     config: Config
 
     def client_update(
-        self,
-        view: ClientView,
-        data: Examples,
-        trainer: Trainer,
-        rng: np.random.Generator,
+        self, view: ClientView, data: Examples, trainer: Trainer, rng: np.random.Generator
     ) -> LocalResult:
         """Train the head, then the body."""
         charged = trainer.charged_steps

@@ -41,8 +41,7 @@ from methods.interface.method import (
 )
 from methods.networks.extractors import NetworkConfig
 from methods.networks.layers import Layers, Parameters, linear, linear_layers
-from methods.networks.method import BatchObjective, PerExample
-from methods.networks.modular import FED, GATED, ModularMethod
+from methods.networks.method import FED, GATED, BatchObjective, ModularMethod, PerExample
 
 GENERIC = "generic"
 
@@ -99,11 +98,7 @@ class FedRoD(ModularMethod):
         return parts[GENERIC].detach() + output
 
     def client_update(
-        self,
-        view: ClientView,
-        data: Examples,
-        trainer: Trainer,
-        rng: np.random.Generator,
+        self, view: ClientView, data: Examples, trainer: Trainer, rng: np.random.Generator
     ) -> LocalResult:
         """Train extractor and generic head by one loss, the personal head by the other."""
         counts = None

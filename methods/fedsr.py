@@ -176,11 +176,7 @@ class FedSR(SplitMethod):
         )
 
     def client_update(
-        self,
-        view: ClientView,
-        data: Examples,
-        trainer: Trainer,
-        rng: np.random.Generator,
+        self, view: ClientView, data: Examples, trainer: Trainer, rng: np.random.Generator
     ) -> LocalResult:
         """Train the network and the references together."""
         draws = Draws(rng)

@@ -33,7 +33,6 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
-from methods.clip.captions import Captions
 from methods.errors import MethodError
 from methods.interface.averaging import AveragedMethod
 from methods.interface.defaults import ALL_UNITS, CLIENT_ONLY
@@ -50,9 +49,10 @@ from methods.interface.method import (
     Unit,
     Weighting,
 )
-from methods.networks.starts import linear_start
+from methods.networks.layers import linear_start
 from methods.prompts.prompt import (
     CONTEXT_STANDARD_DEVIATION,
+    Captions,
     PromptConfig,
     PromptEncoder,
     as_tensor,
@@ -149,11 +149,7 @@ class FedTPG(AveragedMethod):
         return {n: started(rng, n, spec.shape) for n, spec in self.shared_spec().items()}
 
     def client_update(
-        self,
-        view: ClientView,
-        data: Examples,
-        trainer: Trainer,
-        rng: np.random.Generator,
+        self, view: ClientView, data: Examples, trainer: Trainer, rng: np.random.Generator
     ) -> LocalResult:
         """Train the net, and upload its change."""
         names = tuple(self.shared_spec())
@@ -184,10 +180,7 @@ class FedTPG(AveragedMethod):
         return self.encoder.text_features(context, classes)
 
     def predict(
-        self,
-        view: ClientView,
-        batch: Arrays,
-        classes: Sequence[str],
+        self, view: ClientView, batch: Arrays, classes: Sequence[str]
     ) -> NDArray[np.float32]:
         """Return CLIP's logits (n, C) under the context of the classes that are asked about."""
         backbone = self.encoder.backbone

@@ -54,11 +54,16 @@ from methods.interface.method import (
     Unit,
 )
 from methods.networks.extractors import NetworkConfig
-from methods.networks.labels import label_shares
-from methods.networks.layers import Layer, Layers, Parameters, linear, linear_layers
-from methods.networks.method import HEAD, BatchObjective
-from methods.networks.modular import FED, GATED, ModularMethod
-from methods.networks.norm import norm, norm_layers
+from methods.networks.layers import (
+    Layer,
+    Layers,
+    Parameters,
+    linear,
+    linear_layers,
+    norm,
+    norm_layers,
+)
+from methods.networks.method import FED, GATED, HEAD, BatchObjective, ModularMethod, label_shares
 
 EMBEDDING = "embedding"
 """e, (C, D)."""
@@ -161,11 +166,7 @@ class GPFL(ModularMethod):
         return 0.5 * self.config.decay * total
 
     def client_update(
-        self,
-        view: ClientView,
-        data: Examples,
-        trainer: Trainer,
-        rng: np.random.Generator,
+        self, view: ClientView, data: Examples, trainer: Trainer, rng: np.random.Generator
     ) -> LocalResult:
         """Count the classes, train everything together, keep head and shares."""
         shares = label_shares(data.arrays["labels"], len(self.classes))

@@ -23,7 +23,7 @@ is the map of the mean, so it is made of m at once.
 
 Departures: the frozen network there is a ResNet-50. Here the map is the image tower's own last
 tokens as CLIP left them (`needs: tokens`). The feature is the tower's, of length one, and the head
-starts as CLIP's text features (`methods.networks.towers`); there is no dropout.
+starts as CLIP's text features (`ClipTower`); there is no dropout.
 """
 
 from __future__ import annotations
@@ -51,10 +51,9 @@ from methods.interface.method import (
     Trainer,
     Unit,
 )
-from methods.networks.extractors import NetworkConfig
+from methods.networks.extractors import ClipTower, NetworkConfig
 from methods.networks.layers import Layers, Parameters, linear, linear_layers
 from methods.networks.method import HEAD, BatchObjective, SplitMethod
-from methods.networks.towers import ClipTower
 
 MAP: Final = "map"
 DOMAIN_PROMPT, TASK_PROMPT, MODULATION = "domain_prompt", "task_prompt", "modulation"
@@ -153,11 +152,7 @@ class Hcvp(SplitMethod):
         return {**self.extractor.prepare(arrays), MAP: tokens.mean(axis=1, dtype=np.float32)}
 
     def client_update(
-        self,
-        view: ClientView,
-        data: Examples,
-        trainer: Trainer,
-        rng: np.random.Generator,
+        self, view: ClientView, data: Examples, trainer: Trainer, rng: np.random.Generator
     ) -> LocalResult:
         """Train all of it, the head by a rate of its own."""
         head = tuple(self.head_layers)
@@ -166,10 +161,7 @@ class Hcvp(SplitMethod):
             BatchObjective(self.losses),
             self.model_of(view),
             data.arrays,
-            groups=(
-                ParameterGroup(others),
-                ParameterGroup(head, self.config.head_learning_rate),
-            ),
+            groups=(ParameterGroup(others), ParameterGroup(head, self.config.head_learning_rate)),
             rng=rng,
         )
         return self.result(view, trained)
@@ -202,10 +194,7 @@ class Hcvp(SplitMethod):
         return linear(parameters, HEAD, feature)
 
     def predict(
-        self,
-        view: ClientView,
-        batch: Arrays,
-        classes: Sequence[str],
+        self, view: ClientView, batch: Arrays, classes: Sequence[str]
     ) -> NDArray[np.float32]:
         """Return logits (n, len(classes)), by no domain.
 

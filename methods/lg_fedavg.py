@@ -20,8 +20,7 @@ from torch import Tensor
 from methods.interface.method import Method, Task
 from methods.networks.extractors import NetworkConfig
 from methods.networks.layers import Layers, Parameters, linear
-from methods.networks.method import HEAD
-from methods.networks.modular import FED, GATED, ModularMethod
+from methods.networks.method import FED, GATED, HEAD, ModularMethod
 
 VARIANTS = ({"network": "features"}, {"network": "fasttext"})
 

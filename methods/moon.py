@@ -124,11 +124,7 @@ class Moon(FedAvg):
         return supervised + self.config.mu * contrast
 
     def client_update(
-        self,
-        view: ClientView,
-        data: Examples,
-        trainer: Trainer,
-        rng: np.random.Generator,
+        self, view: ClientView, data: Examples, trainer: Trainer, rng: np.random.Generator
     ) -> LocalResult:
         """Train the whole network beside two that are held, and keep it for the next round.
 

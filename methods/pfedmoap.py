@@ -20,9 +20,10 @@ for all, averaged like the prompt (`gate_sharing: aggregated`, Table 7).
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal, Protocol
 
 import numpy as np
 import torch
@@ -32,7 +33,6 @@ from torch import Tensor
 from torch.nn import functional
 
 from methods.errors import MethodError
-from methods.experts.gating import AttentionGate, Gate, LinearGate
 from methods.interface.method import (
     Arrays,
     ClientView,
@@ -46,6 +46,7 @@ from methods.interface.method import (
     TensorSpec,
     Trainer,
 )
+from methods.networks.layers import linear_start
 from methods.prompts.prompt import (
     CONTEXT,
     PromptConfig,
@@ -54,6 +55,197 @@ from methods.prompts.prompt import (
     as_tensor,
     build_encoder,
 )
+
+PROJECTIONS = ("query", "key", "value", "output")
+PUBLISHED_GATE_SCALE = 10.0
+
+
+class Gate(Protocol):
+    """Mixes experts' text features and compares the mixture with the image."""
+
+    def spec(self) -> Mapping[str, TensorSpec]:
+        """Return the gate's arrays."""
+        ...
+
+    def init(self, rng: np.random.Generator) -> dict[str, NDArray[np.float32]]:
+        """Return fresh parameters, uniform in +-1/sqrt(d_gating)."""
+        ...
+
+    def pool(self, features: Tensor) -> Tensor:
+        """Reduce the last dimension from d to d_gating (the paper's Pooling layer)."""
+        ...
+
+    def mix(self, parameters: Mapping[str, Tensor], image: Tensor, experts: Tensor) -> Tensor:
+        """Return enhanced text features T_MoE (B, C, d_gating).
+
+        Args:
+            parameters: The gate's parameters.
+            image: Pooled image features (B, d_gating).
+            experts: Pooled text features (E, C, d_gating) of all experts, the local one first.
+        """
+        ...
+
+    def logits(self, parameters: Mapping[str, Tensor], image: Tensor, experts: Tensor) -> Tensor:
+        """Return sim(pool(I), T_MoE) of Eq. 10, shape (B, C), before the temperature.
+
+        Args:
+            parameters: The gate's parameters.
+            image: Image features (B, d).
+            experts: Pooled text features (E, C, d_gating).
+        """
+        ...
+
+    def weights(self, parameters: Mapping[str, Tensor], image: Tensor, experts: Tensor) -> Tensor:
+        """Return what each expert counts for each image (B, E), rows adding up to one.
+
+        Args:
+            parameters: The gate's parameters.
+            image: Image features (B, d).
+            experts: Pooled text features (E, C, d_gating).
+        """
+        ...
+
+
+@dataclass(frozen=True)
+class _PooledGate:
+    """What both gates do before and after mixing.
+
+    Attributes:
+        dim: Dimension d_gating that features are pooled to.
+        pooling: Mean over neighbouring coordinates, or every r-th coordinate.
+        similarity: Cosine, or the plain product with the pooled image feature.
+    """
+
+    dim: int
+    pooling: Literal["mean", "stride"]
+    similarity: Literal["cosine", "dot"]
+
+    def spec(self) -> Mapping[str, TensorSpec]:
+        """Return the gate's arrays."""
+        raise NotImplementedError
+
+    def init(self, rng: np.random.Generator) -> dict[str, NDArray[np.float32]]:
+        """Return fresh parameters, uniform in +-1/sqrt(d_gating)."""
+        return {n: linear_start(rng, spec.shape, self.dim) for n, spec in self.spec().items()}
+
+    def pool(self, features: Tensor) -> Tensor:
+        """Reduce the last dimension from d to d_gating (the paper's Pooling layer)."""
+        each = features.shape[-1] // self.dim
+        blocks = features.reshape(*features.shape[:-1], self.dim, each)
+        return blocks.mean(-1) if self.pooling == "mean" else blocks[..., 0]
+
+    def mix(self, parameters: Mapping[str, Tensor], image: Tensor, experts: Tensor) -> Tensor:
+        """Return enhanced text features T_MoE (B, C, d_gating)."""
+        raise NotImplementedError
+
+    def logits(self, parameters: Mapping[str, Tensor], image: Tensor, experts: Tensor) -> Tensor:
+        """Return sim(pool(I), T_MoE) of Eq. 10, shape (B, C), before the temperature."""
+        query = self.pool(image)
+        mixed = self.mix(parameters, query, experts)
+        if self.similarity == "cosine":
+            query, mixed = functional.normalize(query, dim=-1), functional.normalize(mixed, dim=-1)
+        return torch.einsum("bd,bcd->bc", query, mixed)
+
+    def weights(self, parameters: Mapping[str, Tensor], image: Tensor, experts: Tensor) -> Tensor:
+        """Return what each expert counts in the mixture of each image (B, E)."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class AttentionGate(_PooledGate):
+    """The attention-based gating network G of Eq. 11.
+
+    Attributes:
+        heads: Number h of attention heads; divides `dim`.
+        scale: Factor of the attention scores: 1/sqrt(head size), or the published code's 10.
+    """
+
+    heads: int
+    scale: Literal["sqrt", "10"]
+
+    def spec(self) -> Mapping[str, TensorSpec]:
+        """Return four d_gating x d_gating projections with bias."""
+        arrays: dict[str, TensorSpec] = {}
+        for name in PROJECTIONS:
+            arrays[f"gate.{name}.weight"] = TensorSpec((self.dim, self.dim))
+            arrays[f"gate.{name}.bias"] = TensorSpec((self.dim,))
+        return arrays
+
+    def mix(self, parameters: Mapping[str, Tensor], image: Tensor, experts: Tensor) -> Tensor:
+        """Return enhanced text features.
+
+        The image is the query, the experts are keys and values.
+        """
+        attention = self._attention(parameters, image, experts)
+        value = self._heads(_project(parameters, "value", experts))
+        mixed = torch.einsum("bche,echd->bchd", attention, value)
+        return _project(parameters, "output", mixed.flatten(-2))
+
+    def weights(self, parameters: Mapping[str, Tensor], image: Tensor, experts: Tensor) -> Tensor:
+        """Return attention to each expert (B, E), its mean over heads and classes (Figure 6)."""
+        return self._attention(parameters, self.pool(image), experts).mean((1, 2))
+
+    def _attention(
+        self, parameters: Mapping[str, Tensor], image: Tensor, experts: Tensor
+    ) -> Tensor:
+        """Return softmax over experts of the scores, (B, C, heads, E)."""
+        query = self._heads(_project(parameters, "query", image))
+        key = self._heads(_project(parameters, "key", experts))
+        scores = torch.einsum("bhd,echd->bche", query, key) * self._factor
+        return scores.softmax(-1)
+
+    @property
+    def _factor(self) -> float:
+        if self.scale == "10":
+            return PUBLISHED_GATE_SCALE
+        return _inverse_square_root(self.dim // self.heads)
+
+    def _heads(self, projected: Tensor) -> Tensor:
+        return projected.reshape(*projected.shape[:-1], self.heads, -1)
+
+
+@dataclass(frozen=True)
+class LinearGate(_PooledGate):
+    """Weights of the experts by a linear projection of the pooled image feature.
+
+    The paper leaves open what is projected and whether a softmax follows; both are as in Shazeer et
+    al. With d_gating = d nothing is pooled, and text features are weighted sums of whole ones.
+
+    Attributes:
+        experts: Largest number of experts, the local one included. Where fewer are at hand, the
+            softmax is over theirs.
+    """
+
+    experts: int
+
+    def spec(self) -> Mapping[str, TensorSpec]:
+        """Return one row and one bias an expert."""
+        return {
+            "gate.linear.weight": TensorSpec((self.experts, self.dim)),
+            "gate.linear.bias": TensorSpec((self.experts,)),
+        }
+
+    def mix(self, parameters: Mapping[str, Tensor], image: Tensor, experts: Tensor) -> Tensor:
+        """Return enhanced text features: one weighted mean of the experts' for each image."""
+        return torch.einsum("be,ecd->bcd", self._shares(parameters, image, experts), experts)
+
+    def weights(self, parameters: Mapping[str, Tensor], image: Tensor, experts: Tensor) -> Tensor:
+        """Return the weights of the mean themselves (B, E)."""
+        return self._shares(parameters, self.pool(image), experts)
+
+    def _shares(self, parameters: Mapping[str, Tensor], image: Tensor, experts: Tensor) -> Tensor:
+        scores = _project(parameters, "linear", image)[:, : len(experts)]
+        return scores.softmax(-1)
+
+
+def _project(parameters: Mapping[str, Tensor], name: str, value: Tensor) -> Tensor:
+    weight: Any = parameters[f"gate.{name}.weight"]
+    return functional.linear(value, weight, parameters[f"gate.{name}.bias"])
+
+
+def _inverse_square_root(size: int) -> float:
+    return 1.0 / math.sqrt(size)
+
 
 VARIANTS = ({"gate_sharing": "aggregated"}, {"gate": "linear"})
 
@@ -180,11 +372,7 @@ class PFedMoAP(PromptMethod):
         return {} if self.is_decoupled or self.shares_gate else self.gate.init(client_rng)
 
     def client_update(
-        self,
-        view: ClientView,
-        data: Examples,
-        trainer: Trainer,
-        rng: np.random.Generator,
+        self, view: ClientView, data: Examples, trainer: Trainer, rng: np.random.Generator
     ) -> LocalResult:
         """ClientUpdate of Algorithm 1: starts from the global prompt."""
         start = view.broadcast[CONTEXT]
@@ -201,11 +389,7 @@ class PFedMoAP(PromptMethod):
         return LocalResult(update, {CONTEXT: context}, kept)
 
     def personalise(
-        self,
-        view: ClientView,
-        data: Examples,
-        trainer: Trainer,
-        rng: np.random.Generator,
+        self, view: ClientView, data: Examples, trainer: Trainer, rng: np.random.Generator
     ) -> Arrays:
         """Train the gate alone, decoupled, on top of prompts that were trained without it."""
         if not (self.is_decoupled and view.experts):
@@ -219,10 +403,7 @@ class PFedMoAP(PromptMethod):
         return trainer.fit(objective, start, data.arrays, groups=groups, rng=rng, steps=steps)
 
     def predict(
-        self,
-        view: ClientView,
-        batch: Arrays,
-        classes: Sequence[str],
+        self, view: ClientView, batch: Arrays, classes: Sequence[str]
     ) -> NDArray[np.float32]:
         """Eq. 10 with the client's own prompt P_i; the plain prompt without experts or gate."""
         held = self._held(view)
@@ -237,10 +418,7 @@ class PFedMoAP(PromptMethod):
         return logits.cpu().numpy().astype(np.float32)
 
     def expert_weights(
-        self,
-        view: ClientView,
-        batch: Arrays,
-        classes: Sequence[str],
+        self, view: ClientView, batch: Arrays, classes: Sequence[str]
     ) -> NDArray[np.float32] | None:
         """Return gate's weights of local and non-local experts (Figure 6), the local one first."""
         held = self._held(view)
@@ -281,10 +459,7 @@ class PFedMoAP(PromptMethod):
     ) -> Arrays:
         objective = self._objective(experts, self.classes)
         gate = tuple(name for name in parameters if name != CONTEXT)
-        groups = (
-            ParameterGroup((CONTEXT,)),
-            ParameterGroup(gate, self.config.gate_learning_rate),
-        )
+        groups = (ParameterGroup((CONTEXT,)), ParameterGroup(gate, self.config.gate_learning_rate))
         return trainer.fit(objective, parameters, data.arrays, groups=groups, rng=rng)
 
     def _objective(self, experts: Sequence[Arrays], classes: tuple[str, ...]) -> MixtureObjective:

@@ -161,11 +161,7 @@ class PFedPG(MethodDefaults):
         return {PROMPTS: prompts.numpy().astype(np.float32)}
 
     def client_update(
-        self,
-        view: ClientView,
-        data: Examples,
-        trainer: Trainer,
-        rng: np.random.Generator,
+        self, view: ClientView, data: Examples, trainer: Trainer, rng: np.random.Generator
     ) -> LocalResult:
         """Train prompts and head together, upload the prompts' change, keep the head."""
         before = view.broadcast[PROMPTS]
@@ -190,11 +186,7 @@ class PFedPG(MethodDefaults):
         return functional.cross_entropy(logits, batch["labels"], reduction="none")
 
     def server_update(
-        self,
-        state: Arrays,
-        aggregate: Aggregate,
-        pool: Sequence[Arrays],
-        rng: np.random.Generator,
+        self, state: Arrays, aggregate: Aggregate, pool: Sequence[Arrays], rng: np.random.Generator
     ) -> Arrays:
         """Move the generator so that each prompt of the round goes where its client took it.
 
@@ -220,10 +212,7 @@ class PFedPG(MethodDefaults):
         return {**state, **moved}
 
     def predict(
-        self,
-        view: ClientView,
-        batch: Arrays,
-        classes: Sequence[str],
+        self, view: ClientView, batch: Arrays, classes: Sequence[str]
     ) -> NDArray[np.float32]:
         """Return logits (n, len(classes)) under the client's prompts and head.
 

@@ -75,31 +75,20 @@ class PFedPrompt(PromptMethod):
     has_personal_state: bool = field(default=True, init=False)
 
     def client_update(
-        self,
-        view: ClientView,
-        data: Examples,
-        trainer: Trainer,
-        rng: np.random.Generator,
+        self, view: ClientView, data: Examples, trainer: Trainer, rng: np.random.Generator
     ) -> LocalResult:
         """Return PromptFL's; nothing personal is kept before the last release."""
         return replace(super().client_update(view, data, trainer, rng), personal={})
 
     def personalise(
-        self,
-        view: ClientView,
-        data: Examples,
-        trainer: Trainer,
-        rng: np.random.Generator,
+        self, view: ClientView, data: Examples, trainer: Trainer, rng: np.random.Generator
     ) -> Arrays:
         """Remember the client's own examples."""
         features, labels = data.arrays["features"], data.arrays["labels"]
         return {FEATURES: np.array(features), LABELS: np.array(labels)}
 
     def predict(
-        self,
-        view: ClientView,
-        batch: Arrays,
-        classes: Sequence[str],
+        self, view: ClientView, batch: Arrays, classes: Sequence[str]
     ) -> NDArray[np.float32]:
         """Return logits (n, C) under the broadcast prompt, blended with any memory."""
         if self.config.blend == 0.0 or not len(view.personal.get(LABELS, ())):

@@ -14,7 +14,7 @@ Where the paper is silent or its published code departs from it:
 
 - Weights: softmax over the experts that denoising left, then the k largest, as they are (text and
   code); `renormalise` scales them to add up to one.
-- Denoising is not in the published code at all. T has no published value (`energy.py`).
+- Denoising is not in the published code at all. T has no published value (`kept_experts`).
 - The loss is cross-entropy of the mixture. What the code adds of GPFL's and DBE's own losses does
   not depend on the gate. Experts are frozen always (the code can train them).
 - The code takes the local learning rate for six of nine bases; here `gate_rate` holds for all.
@@ -49,11 +49,9 @@ from methods.interface.method import (
     Trainer,
 )
 from methods.interface.over import OverMethod
-from methods.networks.gate import GATE, Gate, GateConfig
 from methods.networks.layers import specs
-from methods.networks.method import BatchObjective
-from methods.networks.mixture import Mixture, stacked
-from methods.networks.modular import ModularMethod
+from methods.networks.method import BatchObjective, ModularMethod
+from methods.networks.mixture import GATE, Gate, GateConfig, Mixture, stacked
 
 OWN = f"{GATE}own"
 """Name under which a client keeps which of its experts is its own."""
@@ -114,22 +112,14 @@ class PMMoE(OverMethod):
         return replace(policy, spec=specs(self.base.module_layers), trains=self.base.refines)
 
     def contribute(
-        self,
-        view: ClientView,
-        data: Examples,
-        trainer: Trainer,
-        rng: np.random.Generator,
+        self, view: ClientView, data: Examples, trainer: Trainer, rng: np.random.Generator
     ) -> LocalResult:
         """Return the client's module as it converged."""
         personal = self._refined(view, data, trainer, rng) if self.base.refines else view.personal
         return LocalResult({}, self._module(replace(view, personal=personal)), personal)
 
     def personalise(
-        self,
-        view: ClientView,
-        data: Examples,
-        trainer: Trainer,
-        rng: np.random.Generator,
+        self, view: ClientView, data: Examples, trainer: Trainer, rng: np.random.Generator
     ) -> Arrays:
         """Train a fresh gate over the experts; without experts, what the base does.
 
@@ -149,10 +139,7 @@ class PMMoE(OverMethod):
         return {**ready.personal, **self._train_gate(mixture, ready, data, trainer, rng=rng)}
 
     def predict(
-        self,
-        view: ClientView,
-        batch: Arrays,
-        classes: Sequence[str],
+        self, view: ClientView, batch: Arrays, classes: Sequence[str]
     ) -> NDArray[np.float32]:
         """Return logits (n, len(classes)) of the mixture; of the base before there is one.
 
@@ -168,10 +155,7 @@ class PMMoE(OverMethod):
         return logits[:, columns].cpu().numpy().astype(np.float32)
 
     def expert_weights(
-        self,
-        view: ClientView,
-        batch: Arrays,
-        classes: Sequence[str],
+        self, view: ClientView, batch: Arrays, classes: Sequence[str]
     ) -> NDArray[np.float32] | None:
         """Return weights (n, E) in the pool's order; they add up to one also after top-k.
 

@@ -49,8 +49,16 @@ from methods.interface.method import (
     Trainer,
     Visibility,
 )
-from methods.prompts.prompt import CONTEXT, PromptConfig, PromptMethod, as_tensor, build_encoder
-from methods.prompts.proximal import half_norm, half_square, train_prompt_near
+from methods.prompts.prompt import (
+    CONTEXT,
+    PromptConfig,
+    PromptMethod,
+    as_tensor,
+    build_encoder,
+    half_norm,
+    half_square,
+    train_prompt_near,
+)
 
 MESSAGE = "message/"
 
@@ -93,11 +101,7 @@ class PromptFedAMP(PromptMethod):
         return {CONTEXT: state.get(f"{MESSAGE}{client}", state[CONTEXT])}
 
     def client_update(
-        self,
-        view: ClientView,
-        data: Examples,
-        trainer: Trainer,
-        rng: np.random.Generator,
+        self, view: ClientView, data: Examples, trainer: Trainer, rng: np.random.Generator
     ) -> LocalResult:
         """Train near the message; the result is the client's own prompt."""
         message = view.broadcast[CONTEXT]
@@ -115,11 +119,7 @@ class PromptFedAMP(PromptMethod):
         return LocalResult({CONTEXT: context - message}, None, {CONTEXT: context})
 
     def server_update(
-        self,
-        state: Arrays,
-        aggregate: Aggregate,
-        pool: Sequence[Arrays],
-        rng: np.random.Generator,
+        self, state: Arrays, aggregate: Aggregate, pool: Sequence[Arrays], rng: np.random.Generator
     ) -> Arrays:
         """Return new messages for the clients of the round.
 
@@ -142,10 +142,7 @@ class PromptFedAMP(PromptMethod):
         return {**state, **named}
 
     def predict(
-        self,
-        view: ClientView,
-        batch: Arrays,
-        classes: Sequence[str],
+        self, view: ClientView, batch: Arrays, classes: Sequence[str]
     ) -> NDArray[np.float32]:
         """Return CLIP's logits (n, C) under the own prompt, before it exists under the message."""
         return self.prompt_logits(

@@ -102,11 +102,7 @@ class PromptFedPer(PromptMethod):
         return {PERSONAL: whole[self.config.base_tokens :]}
 
     def client_update(
-        self,
-        view: ClientView,
-        data: Examples,
-        trainer: Trainer,
-        rng: np.random.Generator,
+        self, view: ClientView, data: Examples, trainer: Trainer, rng: np.random.Generator
     ) -> LocalResult:
         """Train both parts together, upload the base's change, keep the rest."""
         base = view.broadcast[CONTEXT]
@@ -121,10 +117,7 @@ class PromptFedPer(PromptMethod):
         return LocalResult(update, None, {PERSONAL: trained[PERSONAL]})
 
     def predict(
-        self,
-        view: ClientView,
-        batch: Arrays,
-        classes: Sequence[str],
+        self, view: ClientView, batch: Arrays, classes: Sequence[str]
     ) -> NDArray[np.float32]:
         """Return CLIP's logits (n, C) under the global base and the own part.
 

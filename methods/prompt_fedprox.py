@@ -19,8 +19,14 @@ import numpy as np
 from annotated_types import Ge, Le
 
 from methods.interface.method import ClientView, Examples, LocalResult, Method, Task, Trainer
-from methods.prompts.prompt import CONTEXT, PromptConfig, PromptMethod, as_tensor, build_encoder
-from methods.prompts.proximal import train_prompt_near
+from methods.prompts.prompt import (
+    CONTEXT,
+    PromptConfig,
+    PromptMethod,
+    as_tensor,
+    build_encoder,
+    train_prompt_near,
+)
 
 
 @dataclass(frozen=True)
@@ -46,11 +52,7 @@ class PromptFedProx(PromptMethod):
         return self.config.mu > 0.0
 
     def client_update(
-        self,
-        view: ClientView,
-        data: Examples,
-        trainer: Trainer,
-        rng: np.random.Generator,
+        self, view: ClientView, data: Examples, trainer: Trainer, rng: np.random.Generator
     ) -> LocalResult:
         """Train the broadcast prompt, pulled back to it, and upload its change."""
         start = view.broadcast[CONTEXT]

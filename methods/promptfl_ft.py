@@ -58,11 +58,7 @@ class PromptFLFineTuned(PromptMethod):
     has_personal_state: bool = field(default=True, init=False)
 
     def personalise(
-        self,
-        view: ClientView,
-        data: Examples,
-        trainer: Trainer,
-        rng: np.random.Generator,
+        self, view: ClientView, data: Examples, trainer: Trainer, rng: np.random.Generator
     ) -> Arrays:
         """Train the last global prompt on the client's own data."""
         return trainer.fit(
@@ -75,10 +71,7 @@ class PromptFLFineTuned(PromptMethod):
         )
 
     def predict(
-        self,
-        view: ClientView,
-        batch: Arrays,
-        classes: Sequence[str],
+        self, view: ClientView, batch: Arrays, classes: Sequence[str]
     ) -> NDArray[np.float32]:
         """Return CLIP's logits (n, C) under the own prompt, at first the global one."""
         return self.prompt_logits(

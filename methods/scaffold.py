@@ -52,9 +52,9 @@ from methods.interface.method import (
     Unit,
     Weighting,
 )
-from methods.networks.blocks import blocks
 from methods.networks.extractors import NetworkConfig
 from methods.networks.layers import Parameters
+from methods.networks.method import blocks
 
 CONTROL = "control."
 AT_ONCE = 256
@@ -118,11 +118,7 @@ class Scaffold(FedAvg):
         return {CONTROL + name: np.zeros(layer.shape, np.float32) for name, layer in layers}
 
     def client_update(
-        self,
-        view: ClientView,
-        data: Examples,
-        trainer: Trainer,
-        rng: np.random.Generator,
+        self, view: ClientView, data: Examples, trainer: Trainer, rng: np.random.Generator
     ) -> LocalResult:
         """Train the network with corrected steps (Eq. 3) and renew the control variate."""
         rate = trainer.learning_rate
@@ -175,11 +171,7 @@ class Scaffold(FedAvg):
         return LocalResult({**self.result(view, trained).update, **moved}, None, kept)
 
     def server_update(
-        self,
-        state: Arrays,
-        aggregate: Aggregate,
-        pool: Sequence[Arrays],
-        rng: np.random.Generator,
+        self, state: Arrays, aggregate: Aggregate, pool: Sequence[Arrays], rng: np.random.Generator
     ) -> Arrays:
         """Move the network by the mean change, and c by the share of the sum (Eq. 5)."""
         rate, share = self.config.server_rate, 1.0 / aggregate.population

@@ -46,10 +46,9 @@ from methods.interface.method import (
     Trainer,
     Unit,
 )
-from methods.networks.blocks import blocks
 from methods.networks.extractors import NetworkConfig
 from methods.networks.layers import Layers
-from methods.networks.method import SplitMethod
+from methods.networks.method import SplitMethod, blocks
 
 VARIANTS = ({"network": "features"}, {"network": "clip"}, {"bookkeeping": "plain"})
 
@@ -226,11 +225,7 @@ class Swad(SplitMethod):
         return {**network, **none, **recent, **past}
 
     def client_update(
-        self,
-        view: ClientView,
-        data: Examples,
-        trainer: Trainer,
-        rng: np.random.Generator,
+        self, view: ClientView, data: Examples, trainer: Trainer, rng: np.random.Generator
     ) -> LocalResult:
         """Train one segment on and measure it."""
         held = held_out(
@@ -253,10 +248,7 @@ class Swad(SplitMethod):
         return LocalResult({}, None, {**personal, **trained}, {"validation_loss": loss})
 
     def predict(
-        self,
-        view: ClientView,
-        batch: Arrays,
-        classes: Sequence[str],
+        self, view: ClientView, batch: Arrays, classes: Sequence[str]
     ) -> NDArray[np.float32]:
         """Return logits (n, len(classes)) of the average, as if training had ended now.
 

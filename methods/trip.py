@@ -3,7 +3,7 @@
 Gong et al. 2025, "Token-Level Prompt Mixture with Parameter-Free Routing for Federated Domain
 Generalization", Algorithm 1 and Eqs. 2-13. M prompts are averaged over clients (Eq. 13). Each
 image has a prompt of its own, the experts' mean weighted by the shares that a router without
-parameters finds in the image's tokens (Eqs. 3-8, `methods.experts.routing`), and the loss is
+parameters finds in the image's tokens (Eqs. 3-8, `methods.networks.routing`), and the loss is
 
     cross-entropy + beta KL(zero-shot CLIP || prediction)                            (Eqs. 10-12)
 
@@ -37,16 +37,6 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
-from methods.clip.captions import Captions
-from methods.experts.capacity_kmeans import Rules
-from methods.experts.routing import (
-    KEY_INITS,
-    LearnedRouter,
-    RandomRouter,
-    Router,
-    StaticRouter,
-    draw_keys,
-)
 from methods.interface.method import (
     Aggregate,
     Arrays,
@@ -62,7 +52,17 @@ from methods.interface.method import (
     TensorSpec,
     Trainer,
 )
+from methods.networks.routing import (
+    KEY_INITS,
+    LearnedRouter,
+    RandomRouter,
+    Router,
+    Rules,
+    StaticRouter,
+    draw_keys,
+)
 from methods.prompts.prompt import (
+    Captions,
     PromptConfig,
     PromptEncoder,
     PromptMethod,
@@ -126,12 +126,7 @@ class Config(PromptConfig):
     )
     seating: Annotated[Literal["random", "farthest"], CountsWith("router", ("static",))] = "random"
     key_init: Annotated[KEY_INITS, CountsWith("router", ("static",))] = "orthogonal"
-    key_seed: Annotated[
-        int,
-        Ge(0),
-        Le(2**63 - 1),
-        CountsWith("router", ("static", "random")),
-    ] = 0
+    key_seed: Annotated[int, Ge(0), Le(2**63 - 1), CountsWith("router", ("static", "random"))] = 0
     average_rounds: Annotated[
         int,
         Ge(0),
@@ -210,11 +205,7 @@ class Trip(PromptMethod):
         return {n: v for n, v in state.items() if n not in (AVERAGE_WEIGHT, ROUNDS)}
 
     def client_update(
-        self,
-        view: ClientView,
-        data: Examples,
-        trainer: Trainer,
-        rng: np.random.Generator,
+        self, view: ClientView, data: Examples, trainer: Trainer, rng: np.random.Generator
     ) -> LocalResult:
         """Train all experts from the broadcast ones (Algorithm 1, lines 8-18)."""
         start = {name: view.broadcast[name] for name in self.shared_spec()}
@@ -223,11 +214,7 @@ class Trip(PromptMethod):
         return LocalResult({n: trained[n] - start[n] for n in start}, None, view.personal)
 
     def server_update(
-        self,
-        state: Arrays,
-        aggregate: Aggregate,
-        pool: Sequence[Arrays],
-        rng: np.random.Generator,
+        self, state: Arrays, aggregate: Aggregate, pool: Sequence[Arrays], rng: np.random.Generator
     ) -> Arrays:
         """Eq. 13, and the published average if asked for."""
         after = dict(super().server_update(state, aggregate, pool, rng))
@@ -241,10 +228,7 @@ class Trip(PromptMethod):
         return after
 
     def predict(
-        self,
-        view: ClientView,
-        batch: Arrays,
-        classes: Sequence[str],
+        self, view: ClientView, batch: Arrays, classes: Sequence[str]
     ) -> NDArray[np.float32]:
         """Return CLIP's logits (n, C), each image under its own prompt (Eqs. 8, 9)."""
         backbone = self.encoder.backbone
@@ -266,10 +250,7 @@ class Trip(PromptMethod):
         return logits.cpu().numpy().astype(np.float32)
 
     def expert_weights(
-        self,
-        view: ClientView,
-        batch: Arrays,
-        classes: Sequence[str],
+        self, view: ClientView, batch: Arrays, classes: Sequence[str]
     ) -> NDArray[np.float32] | None:
         """Return the shares pi of Eq. 8 that prediction uses, (n, M)."""
         backbone = self.encoder.backbone
@@ -307,10 +288,7 @@ def mixed(shares: Tensor, experts: Tensor) -> Tensor:
 
 
 def prompt_logits(
-    encoder: PromptEncoder,
-    classes: tuple[str, ...],
-    prompts: Tensor,
-    images: tuple[Tensor, Tensor],
+    encoder: PromptEncoder, classes: tuple[str, ...], prompts: Tensor, images: tuple[Tensor, Tensor]
 ) -> Tensor:
     """Return CLIP's logits of images under some of the prompts, in one pass of the text encoder.
 

@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from methods.clip.captions import Captions
 from methods.interface.defaults import MethodDefaults
 from methods.interface.method import (
     Arrays,
@@ -23,7 +22,7 @@ from methods.interface.method import (
     Task,
     Trainer,
 )
-from methods.prompts.prompt import as_tensor, require_backbone
+from methods.prompts.prompt import Captions, as_tensor, require_backbone
 
 
 @dataclass(frozen=True)
@@ -50,20 +49,13 @@ class ZeroShot(MethodDefaults):
         return False
 
     def client_update(
-        self,
-        view: ClientView,
-        data: Examples,
-        trainer: Trainer,
-        rng: np.random.Generator,
+        self, view: ClientView, data: Examples, trainer: Trainer, rng: np.random.Generator
     ) -> LocalResult:
         """Learn nothing."""
         return LocalResult({}, None, {})
 
     def predict(
-        self,
-        view: ClientView,
-        batch: Arrays,
-        classes: Sequence[str],
+        self, view: ClientView, batch: Arrays, classes: Sequence[str]
     ) -> NDArray[np.float32]:
         """Return CLIP's logits (n, C) under the template."""
         backbone = self.captions.backbone

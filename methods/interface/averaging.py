@@ -46,11 +46,7 @@ class AveragedMethod(MethodDefaults):
         raise NotImplementedError
 
     def client_update(
-        self,
-        view: ClientView,
-        data: Examples,
-        trainer: Trainer,
-        rng: np.random.Generator,
+        self, view: ClientView, data: Examples, trainer: Trainer, rng: np.random.Generator
     ) -> LocalResult:
         """Train what was broadcast and upload its change."""
         groups = (ParameterGroup(tuple(view.broadcast)),)
@@ -61,11 +57,7 @@ class AveragedMethod(MethodDefaults):
         )
 
     def server_update(
-        self,
-        state: Arrays,
-        aggregate: Aggregate,
-        pool: Sequence[Arrays],
-        rng: np.random.Generator,
+        self, state: Arrays, aggregate: Aggregate, pool: Sequence[Arrays], rng: np.random.Generator
     ) -> Arrays:
         """Add the mean change; what is not summed stays as it is."""
         return plus_change(state, aggregate.values)

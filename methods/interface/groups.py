@@ -10,7 +10,7 @@ Learning", NeurIPS, Algorithm 1: IFCA, here with secret choices) a round is:
    block k, zeros elsewhere. The platform clips, appends the client's count, and noises all of it.
 3. With s_j the noised sum of block j and n_j the noised count, expert j takes the method's own step
    along s_j / max(n_j, floor). Where n_j < floor it stays as it is, bit for bit, or becomes a copy
-   of one that is crowded (`methods/interface/splitting.py`).
+   of one that is crowded (`methods/interface/groups.py`).
 
 The choice is personal state, is never sent, and no metric tells of it. All that the server learns
 are noised sums.
@@ -20,11 +20,18 @@ optimiser within has K memories, and a subspace within has K bases.
 
 For a method that mixes experts from a pool, the other K - 1 experts take the place of the pool's
 entries, the nearest of them where it asks for fewer: no pool, no handles, no search at the server.
+
+Where two groups of clients meet in one expert early on, they stay: its mean suits both better than
+any expert that is left. With `split` a crowded expert is therefore split, as centroids are in
+Linde, Buzo and Gray (1980, "An Algorithm for Vector Quantizer Design"): an empty one becomes its
+copy, moved aside. Clients of one group fit one of the two better, those of the other group the
+other, and from then on each has a mean of its own. Which experts are split follows from noised
+counts alone, and copies move by draws that no data enter: it is post-processing.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
@@ -32,13 +39,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from methods.errors import MethodError
-from methods.interface.counts import Groups
-from methods.interface.directions import flat
 from methods.interface.method import (
     Aggregate,
     Arrays,
     ClientView,
     Examples,
+    Groups,
     LocalResult,
     Method,
     PoolPolicy,
@@ -47,7 +53,42 @@ from methods.interface.method import (
     Weighting,
 )
 from methods.interface.over import OverMethod
-from methods.interface.splitting import aside, splits
+from methods.interface.subspace import Spec, flat, length, shaped
+
+CROWDED: Final = 2.0
+"""An expert is split where it has more than so many times an even share of the clients, n / K."""
+
+
+def splits(groups: Groups) -> Iterator[tuple[int, int]]:
+    """Yield which empty expert becomes a copy of which crowded one, in the order of the empty ones.
+
+    One that was split counts with half of its clients from then on.
+
+    Args:
+        groups: Noised counts; an expert is empty where its count is below the floor.
+    """
+    left = np.maximum(groups.counts, 0.0)
+    even = float(left.sum()) / len(left)
+    for empty in np.flatnonzero(groups.counts < groups.floor):
+        largest = int(np.argmax(left))
+        if left[largest] <= CROWDED * even or groups.counts[largest] < groups.floor:
+            return
+        left[largest] /= 2.0
+        yield int(empty), largest
+
+
+def aside(mean: Arrays, spec: Spec, rng: np.random.Generator) -> Arrays:
+    """Return an update as long as a mean, in a direction that is drawn uniformly.
+
+    Args:
+        mean: The update that an expert has just taken.
+        spec: Its tensors.
+        rng: Draws that no data enter.
+    """
+    drawn = rng.standard_normal(length(spec))
+    drawn *= np.linalg.norm(flat(mean, spec)) / np.linalg.norm(drawn)
+    return shaped(drawn.astype(np.float32), spec)
+
 
 CHOICE: Final = "groups.choice"
 """In personal state: the expert that a client trained or picked last."""
@@ -90,11 +131,7 @@ class InGroups(OverMethod):
         return _stacked([self.base.broadcast(_at(state, k), client) for k in range(self.groups)])
 
     def client_update(
-        self,
-        view: ClientView,
-        data: Examples,
-        trainer: Trainer,
-        rng: np.random.Generator,
+        self, view: ClientView, data: Examples, trainer: Trainer, rng: np.random.Generator
     ) -> LocalResult:
         """Train the expert that fits best.
 
@@ -134,11 +171,7 @@ class InGroups(OverMethod):
         return int(np.argmin(np.nan_to_num(np.asarray(losses), nan=np.inf, posinf=np.inf)))
 
     def server_update(
-        self,
-        state: Arrays,
-        aggregate: Aggregate,
-        pool: Sequence[Arrays],
-        rng: np.random.Generator,
+        self, state: Arrays, aggregate: Aggregate, pool: Sequence[Arrays], rng: np.random.Generator
     ) -> Arrays:
         """Move each expert by the mean of its group, where that is large enough.
 
@@ -160,11 +193,7 @@ class InGroups(OverMethod):
         return _stacked(after)
 
     def personalise(
-        self,
-        view: ClientView,
-        data: Examples,
-        trainer: Trainer,
-        rng: np.random.Generator,
+        self, view: ClientView, data: Examples, trainer: Trainer, rng: np.random.Generator
     ) -> Arrays:
         """Pick among the last experts, which nothing tells of any more, and do what the base does.
 
@@ -178,19 +207,13 @@ class InGroups(OverMethod):
         return _with_choice(personal, choice)
 
     def predict(
-        self,
-        view: ClientView,
-        batch: Arrays,
-        classes: Sequence[str],
+        self, view: ClientView, batch: Arrays, classes: Sequence[str]
     ) -> NDArray[np.float32]:
         """Return the base's logits with the client's expert; the first before it has picked."""
         return self.base.predict(self._view(view, _choice(view)), batch, classes)
 
     def expert_weights(
-        self,
-        view: ClientView,
-        batch: Arrays,
-        classes: Sequence[str],
+        self, view: ClientView, batch: Arrays, classes: Sequence[str]
     ) -> NDArray[np.float32] | None:
         """Return the base's weights of the experts that it mixes."""
         return self.base.expert_weights(self._view(view, _choice(view)), batch, classes)

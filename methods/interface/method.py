@@ -4,34 +4,263 @@ A method is a small value with pure functions: state goes in, state comes out. I
 who a client is, draws no noise, opens no file and sends nothing; the platform does all of that
 around it. What crosses the boundary is names mapped to arrays (`Arrays`), so every state can be
 stored and sent without pickle.
+
+First what a method's `Config` says of options, and what leaves a client, tensor by tensor; then the
+trainer, which is how a method's parameters meet a client's data; then the method.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from methods.interface.counts import Groups as Groups
-from methods.interface.options import CountsUpTo as CountsUpTo
-from methods.interface.options import CountsWith as CountsWith
-from methods.interface.options import OptionsOf as OptionsOf
-from methods.interface.tensors import PoolPolicy as PoolPolicy
-from methods.interface.tensors import Source as Source
-from methods.interface.tensors import TensorSpec as TensorSpec
-from methods.interface.tensors import Weighting as Weighting
-from methods.interface.trainer import Arrays as Arrays
-from methods.interface.trainer import Objective as Objective
-from methods.interface.trainer import ParameterGroup as ParameterGroup
-from methods.interface.trainer import Trainer as Trainer
-
 if TYPE_CHECKING:
+    from torch import Tensor
+
+    Penalty = Callable[[Mapping[str, Tensor], Mapping[str, Tensor]], Tensor]
+    """A data-free term of a loss: parameters and what `Objective.encode` made of them, to ()."""
     from methods.clip.adapter import Backbone
-    from methods.interface.trainer import Penalty as Penalty
+
+
+@dataclass(frozen=True)
+class OptionsOf:
+    """Marks an option that holds the options of a method that another option names.
+
+    In a configuration it is a section of its own, validated against that method's `Config`; `build`
+    is given that `Config`.
+
+    Attributes:
+        option: Which option names the method.
+    """
+
+    option: str
+
+
+@dataclass(frozen=True)
+class CountsWith:
+    """Marks an option that does nothing unless another is as it must be.
+
+    Where it was set and does nothing, that is said before the run. An option may have several of
+    these marks, each of which must hold.
+
+    Attributes:
+        option: The other option of the same `Config`, or with a dot a key of the run, such as
+            `privacy.personal`.
+        values: What it must be one of; empty for anything but null, false and 0.
+    """
+
+    option: str
+    values: tuple[object, ...] = ()
+
+    def holds(self, value: object) -> bool:
+        """Return whether the marked option counts with this value of the other one."""
+        return value in self.values if self.values else bool(value)
+
+    @property
+    def wanted(self) -> str:
+        """What the other option must be, in words."""
+        return " or ".join(map(str, self.values)) or "another value"
+
+
+@dataclass(frozen=True)
+class CountsUpTo:
+    """Marks a number of which a run has only so much use, and else does without, which is said.
+
+    Attributes:
+        key: The run's number that it is held against, such as `rounds` or `task.clients`.
+        so: What happens where the option is more than that.
+    """
+
+    key: str
+    so: str
+
+
+@dataclass(frozen=True, eq=False)
+class Groups:
+    """How many clients of a sum are in each group, as the noised sum tells it.
+
+    Attributes:
+        counts: (K,), with noise; negative ones too.
+        floor: The least that a group's sum may be divided by, and that its count must reach for
+            its expert to move; fixed before anything is released.
+    """
+
+    counts: NDArray[np.float64]
+    floor: float
+
+
+class Weighting(StrEnum):
+    """How one shared tensor is combined over the clients of a round."""
+
+    EXAMPLES = "examples"
+    """Mean weighted by the number of examples (uniform under a privacy mechanism)."""
+    UNIFORM = "uniform"
+    """Plain mean."""
+    SUM = "sum"
+    """Plain sum."""
+
+
+class Source(StrEnum):
+    """What one tensor of an update is made from."""
+
+    TRAINING = "training"
+    """The difference that training steps made: zero without any."""
+    PERSONAL = "personal"
+    """The same, and besides what the client kept from earlier rounds: by the paper, it is told."""
+    GRADIENT = "gradient"
+    """The mean of something that each example has, such as its gradient at the broadcast."""
+    STATISTIC = "statistic"
+    """A summary of the client's data, such as its classes' shares, in no such sense a mean."""
+
+
+@dataclass(frozen=True)
+class TensorSpec:
+    """Shape, dtype, combination rule and source of one array that leaves a client."""
+
+    shape: tuple[int, ...]
+    dtype: str = "float32"
+    weighting: Weighting = Weighting.EXAMPLES
+    source: Source = Source.TRAINING
+
+
+@dataclass(frozen=True)
+class PoolPolicy:
+    """How a method uses the expert pool.
+
+    Attributes:
+        spec: The arrays of one entry.
+        k: Number of experts a client is handed, its own excluded.
+        select: `nearest` by l2 distance from the client's own newest entry, `random`, or `all`.
+        exclude_self: Whether the client's own entries are left out.
+        minimum: Smallest pool that is served from; None for the platform's rule 2(k+1).
+        fixed: Whether the pool is made once, of what all clients `contribute`; `client_update`
+            gives no entry then.
+        trains: Whether `contribute` trains, which is a release of its own under `dp_sgd`; for
+            `fixed` only.
+        when: For `fixed` only. `after` the last round: all entries are fetched before
+            `personalise`, in one order for all, own entry included (PM-MoE's second phase), and
+            `client_update` is handed no experts. `before` the first round: the clients of all
+            rounds are handed entries, as `k`, `select` and `exclude_self` say (CCST's styles).
+    """
+
+    spec: Mapping[str, TensorSpec]
+    k: int
+    select: Literal["nearest", "random", "all"] = "nearest"
+    exclude_self: bool = True
+    minimum: int | None = None
+    fixed: bool = False
+    trains: bool = False
+    when: Literal["before", "after"] = "after"
+
+    @property
+    def opens(self) -> bool:
+        """Whether the pool is made once, before the first round."""
+        return self.fixed and self.when == "before"
+
+    @property
+    def closes(self) -> bool:
+        """Whether the pool is made once, after the last round."""
+        return self.fixed and self.when == "after"
+
+
+Arrays = Mapping[str, NDArray[Any]]
+
+
+class Objective(Protocol):
+    """A loss in two stages, so that per-example gradients stay cheap.
+
+    The encoder sees no data: for prompts it maps context tokens to the text features of all
+    classes, once a step. The head maps those features and a batch to one loss per example.
+    """
+
+    @property
+    def encoder_parameters(self) -> frozenset[str]:
+        """Names of the parameters that `encode` reads; the others reach the loss by `losses`."""
+        ...
+
+    def encode(self, parameters: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+        """Return data-free part, e.g. `{"text": (C, d)}`. Empty where there is none."""
+        ...
+
+    def losses(
+        self,
+        parameters: Mapping[str, Tensor],
+        encoded: Mapping[str, Tensor],
+        batch: Mapping[str, Tensor],
+    ) -> Tensor:
+        """Return loss of each example, shape (B,).
+
+        Row i depends on example i alone, unless the method `couples_examples`.
+        """
+        ...
+
+
+@dataclass(frozen=True)
+class ParameterGroup:
+    """Parameters trained with one learning rate; None takes `training.learning_rate`.
+
+    A schedule over rounds multiplies either.
+    """
+
+    names: tuple[str, ...]
+    learning_rate: float | None = None
+
+
+class Trainer(Protocol):
+    """Local training. It is the only way by which a method's parameters meet a client's data."""
+
+    @property
+    def learning_rate(self) -> float:
+        """The learning rate of this round, for corrections that depend on it (SCAFFOLD)."""
+        ...
+
+    @property
+    def charged_steps(self) -> int | None:
+        """Steps that all fits of one release may take together under `dp_sgd`; None without it.
+
+        A method that fits twice shares them out; it cannot ask for its number of examples there.
+        """
+        ...
+
+    def steps_for(self, num_examples: int) -> int:
+        """Step of one fit over this many examples, where `fit` is not told otherwise."""
+        ...
+
+    def fit(
+        self,
+        objective: Objective,
+        parameters: Arrays,
+        examples: Arrays,
+        *,
+        groups: Sequence[ParameterGroup],
+        rng: np.random.Generator,
+        steps: int | None = None,
+        penalty: Penalty | None = None,
+        after_step: Callable[[Mapping[str, Tensor]], None] | None = None,
+    ) -> Mapping[str, NDArray[Any]]:
+        """Train the parameters that a group names and return all of them.
+
+        Args:
+            objective: The loss.
+            parameters: Starting values; those in no group are constants.
+            examples: The client's data, row i of each array being example i.
+            groups: Disjoint groups of trained parameters.
+            rng: Draws the batches (simulation).
+            steps: Number of steps in place of the configured amount.
+            penalty: A term of the loss that sees no data, such as a proximal one. Its gradient is
+                added after clipping and noise, so no example's bound is spent on it.
+            after_step: Data-free correction of the trained tensors, run after clipping and noise.
+
+        Returns:
+            The parameters after training, new arrays.
+        """
+        ...
+
 
 Unit = Literal["client", "record"]
 Need = Literal["features", "tokens", "pixels", "text", "domains"]
@@ -317,31 +546,19 @@ class Method(Protocol):
         ...
 
     def client_update(
-        self,
-        view: ClientView,
-        data: Examples,
-        trainer: Trainer,
-        rng: np.random.Generator,
+        self, view: ClientView, data: Examples, trainer: Trainer, rng: np.random.Generator
     ) -> LocalResult:
         """Train on one client. Reaches the data through `trainer`."""
         ...
 
     def server_update(
-        self,
-        state: Arrays,
-        aggregate: Aggregate,
-        pool: Sequence[Arrays],
-        rng: np.random.Generator,
+        self, state: Arrays, aggregate: Aggregate, pool: Sequence[Arrays], rng: np.random.Generator
     ) -> Arrays:
         """Return the next server state; `pool` holds this round's entries, without owners."""
         ...
 
     def contribute(
-        self,
-        view: ClientView,
-        data: Examples,
-        trainer: Trainer,
-        rng: np.random.Generator,
+        self, view: ClientView, data: Examples, trainer: Trainer, rng: np.random.Generator
     ) -> LocalResult:
         """Return what a client puts into a `fixed` pool, before the first round or after the last.
 
@@ -353,29 +570,19 @@ class Method(Protocol):
         ...
 
     def personalise(
-        self,
-        view: ClientView,
-        data: Examples,
-        trainer: Trainer,
-        rng: np.random.Generator,
+        self, view: ClientView, data: Examples, trainer: Trainer, rng: np.random.Generator
     ) -> Arrays:
         """Return personal state after the last release; nothing that follows leaves the client."""
         ...
 
     def predict(
-        self,
-        view: ClientView,
-        batch: Arrays,
-        classes: Sequence[str],
+        self, view: ClientView, batch: Arrays, classes: Sequence[str]
     ) -> NDArray[np.float32]:
         """Return logits (n, len(classes)) of a batch for the given class names."""
         ...
 
     def expert_weights(
-        self,
-        view: ClientView,
-        batch: Arrays,
-        classes: Sequence[str],
+        self, view: ClientView, batch: Arrays, classes: Sequence[str]
     ) -> NDArray[np.float32] | None:
         """Return what each expert counts in the prediction of each image; for reports alone.
 

@@ -4,31 +4,284 @@ A module that is a method offers a frozen dataclass `Config` and a function
 `build(config, task) -> Method`. Its docstring's first paragraph is the method's title, the second
 names the paper. It may offer `VARIANTS`, a tuple of options: what to change of the preset so that
 something else is sent, kept or admitted; the contract suite tries each. Nothing else has to be
-edited to add a method. Where it can lie: `methods.interface.sources`.
+edited to add a method. It can come from
+
+- a module of `methods/` without a leading underscore; its preset is in `configs/methods/`;
+- an entry point of the group `sotto.methods` in an installed package: the name is the method's,
+  the value a module. Its preset is the YAML file beside that module, of the same name;
+- a file `NAME.py` in a folder that is named on the command line (`--methods DIR`), with `NAME.yaml`
+  beside it. It stands alone: nothing else of the folder can be imported. Files whose names begin
+  with `_` or `test_`, and `conftest.py`, are no methods.
+
+Nothing in a configuration can name code: a name is looked up in these lists, and only what is found
+there is imported. Whoever names a folder or installs a package runs its code with all rights of the
+process; what a method of theirs trains and sends is protected like any other's.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import importlib
 import inspect
 import pkgutil
+import sys
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import dataclass, field
+from functools import cached_property, lru_cache
+from importlib.abc import SourceLoader
+from importlib.metadata import EntryPoint, entry_points
+from importlib.util import module_from_spec, spec_from_loader
 from pathlib import Path
 from types import ModuleType
-from typing import Any, Final, cast
+from typing import Any, Final, Literal, Protocol, cast
 
-from methods.errors import BrokenMethod, UnknownMethod
+from methods.errors import BrokenMethod, MethodError, UnknownMethod
 from methods.interface.method import Method, PoolPolicy, Task
-from methods.interface.sources import (
-    MethodSource,
-    Origin,
-    OwnModule,
-    files_in,
-    installed_modules,
-)
+
+GROUP = "sotto.methods"
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Which code a method from outside is, for a run's records.
+
+    Attributes:
+        kind: A file of a folder, or a module of an installed package.
+        where: The folder, or the package with its version and the module.
+        sha256: Of the method's file, in hexadecimal.
+    """
+
+    kind: Literal["folder", "package"]
+    where: str
+    sha256: str
+
+
+class MethodSource(Protocol):
+    """One place where a method of some name is."""
+
+    @property
+    def name(self) -> str:
+        """The method's name."""
+        ...
+
+    @property
+    def where(self) -> str:
+        """What to call the place in a message."""
+        ...
+
+    def load(self) -> ModuleType:
+        """Import the module.
+
+        Raises:
+            BrokenMethod: If it cannot be imported.
+        """
+        ...
+
+    def origin(self) -> Origin | None:
+        """Return which code it is, None for this package's own."""
+        ...
+
+    def preset(self) -> Path | None:
+        """Return where its preset would be, None for this package's own."""
+        ...
+
+
+@dataclass(frozen=True)
+class OwnModule:
+    """A module of the package whose modules are methods."""
+
+    name: str
+    package: str
+
+    @property
+    def where(self) -> str:
+        """The package."""
+        return f"a module of {self.package}"
+
+    def load(self) -> ModuleType:
+        """Import the module; an error in it is a mistake of ours, and raised as it is."""
+        return importlib.import_module(f"{self.package}.{self.name}")
+
+    def origin(self) -> None:
+        """Return nothing: the package's version says it."""
+
+    def preset(self) -> None:
+        """Return nothing: it is a packaged configuration."""
+
+
+@dataclass(frozen=True)
+class InstalledModule:
+    """A module that an installed package offers as a method."""
+
+    name: str
+    value: str
+    package: str
+
+    @property
+    def where(self) -> str:
+        """The package."""
+        return f"an entry point of {self.package}"
+
+    def load(self) -> ModuleType:
+        """Import the module.
+
+        Raises:
+            BrokenMethod: If it cannot be imported.
+        """
+        try:
+            return importlib.import_module(self.value)
+        except (Exception, SystemExit) as error:
+            raise _broken(f"{self.value!r}, {self.where},", error) from error
+
+    def origin(self) -> Origin:
+        """Return package, version and module, and the digest of the module's file.
+
+        Raises:
+            BrokenMethod: If it has no file that can be read.
+        """
+        try:
+            digest = hashlib.sha256(self._file().read_bytes()).hexdigest()
+        except OSError as error:
+            raise _broken(f"{self.value!r}, {self.where},", error) from error
+        return Origin("package", f"{self.package}, {self.value}", digest)
+
+    def preset(self) -> Path:
+        """Return the YAML file beside the module."""
+        return self._file().with_suffix(".yaml")
+
+    def _file(self) -> Path:
+        file = self.load().__file__
+        if file is None:
+            raise BrokenMethod(
+                f"method.name: {self.name!r} is {self.where} whose value {self.value!r} is a "
+                "folder; valid is a module"
+            )
+        return Path(file)
+
+
+class _KeptSource(SourceLoader):
+    """Loads what was read before, so that the digest is that of the code which runs."""
+
+    def __init__(self, path: Path, source: bytes) -> None:
+        self._path, self._source = path, source
+
+    def get_filename(self, fullname: str) -> str:
+        """Return the file, for traces."""
+        return str(self._path)
+
+    def get_data(self, path: str | bytes) -> bytes:
+        """Return the file's bytes as they were read."""
+        return self._source
+
+
+@dataclass(frozen=True)
+class FileInFolder:
+    """A file of a folder that the user named.
+
+    Attributes:
+        name: The method's.
+        path: The file.
+        source: Its bytes, read once.
+    """
+
+    name: str
+    path: Path
+    source: bytes = field(repr=False)
+
+    @property
+    def where(self) -> str:
+        """The file."""
+        return f"--methods file {str(self.path)!r}"
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of the file, in hexadecimal."""
+        return hashlib.sha256(self.source).hexdigest()
+
+    def load(self) -> ModuleType:
+        """Import the file under a name of its own, once for the same bytes.
+
+        Raises:
+            BrokenMethod: If it cannot be imported.
+        """
+        # Dataclasses and type hints look their module up by name.
+        name = f"sotto_method_{self.name}_{self.digest}"
+        if name in sys.modules:
+            return sys.modules[name]
+        loader = _KeptSource(self.path, self.source)
+        spec = spec_from_loader(name, loader, origin=str(self.path))
+        if spec is None:
+            raise BrokenMethod(f"--methods: {str(self.path)!r} is no module; valid is Python code")
+        module = sys.modules[name] = module_from_spec(spec)
+        try:
+            loader.exec_module(module)
+        except (Exception, SystemExit) as error:
+            del sys.modules[name]
+            raise _broken(self.where, error) from error
+        return module
+
+    def origin(self) -> Origin:
+        """Return folder and digest."""
+        return Origin("folder", str(self.path.parent.absolute()), self.digest)
+
+    def preset(self) -> Path:
+        """Return the YAML file beside it."""
+        return self.path.with_suffix(".yaml")
+
+
+def installed_modules() -> Iterator[InstalledModule]:
+    """Yield the methods that installed packages offer; nothing is imported.
+
+    Raises:
+        BrokenMethod: If an entry point does not name a module.
+    """
+    for point in _entry_points(tuple(sys.path)):
+        package = "a package" if point.dist is None else f"{point.dist.name} {point.dist.version}"
+        if point.attr or not point.module or not point.name.isidentifier():
+            raise BrokenMethod(
+                f"entry point {GROUP}: {point.name!r} = {point.value!r} of {package} is not valid; "
+                "it must be the name of a method and the name of a module"
+            )
+        yield InstalledModule(point.name, point.module, package)
+
+
+@lru_cache(maxsize=8)
+def _entry_points(path: tuple[str, ...]) -> tuple[EntryPoint, ...]:
+    # By the path that packages are found on, as reading all their files takes milliseconds.
+    return tuple(entry_points(group=GROUP))
+
+
+def files_in(folder: Path) -> Iterator[FileInFolder]:
+    """Yield the methods of a folder.
+
+    Raises:
+        BrokenMethod: If there is none, or one cannot be read or called by its name.
+    """
+    if not folder.is_dir():
+        raise BrokenMethod(f"--methods: {str(folder)!r} is no folder; valid: a folder of methods")
+    found = [path for path in sorted(folder.glob("*.py")) if _is_method(path.stem)]
+    if not found:
+        raise BrokenMethod(f"--methods: {str(folder)!r} holds no method; valid: files NAME.py")
+    for path in found:
+        if not path.stem.isidentifier():
+            raise BrokenMethod(
+                f"--methods: {path.name!r} is no name of a method; valid: letters, digits and _"
+            )
+        try:
+            yield FileInFolder(path.stem, path, path.read_bytes())
+        except OSError as error:
+            raise _broken(f"--methods file {str(path)!r}", error) from error
+
+
+def _is_method(stem: str) -> bool:
+    return not stem.startswith(("_", "test_")) and stem != "conftest"
+
+
+def _broken(what: str, error: BaseException) -> MethodError:
+    reason = " ".join(str(error).split()) or "no reason given"
+    return BrokenMethod(f"{what} cannot be imported: {type(error).__name__}: {reason}")
+
 
 MEMBERS: Final = tuple(name for name in vars(Method) if not name.startswith("_"))
 """What everything that is built must have."""

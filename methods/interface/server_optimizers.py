@@ -218,11 +218,7 @@ class WithServerOptimizer(OverMethod):
         return self.base.broadcast(_without_memory(state), client)
 
     def server_update(
-        self,
-        state: Arrays,
-        aggregate: Aggregate,
-        pool: Sequence[Arrays],
-        rng: np.random.Generator,
+        self, state: Arrays, aggregate: Aggregate, pool: Sequence[Arrays], rng: np.random.Generator
     ) -> Arrays:
         """Return the method's next state, moved by the optimiser's steps; and its memory."""
         values, memory = dict(aggregate.values), dict[str, Slots]()

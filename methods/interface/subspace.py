@@ -31,25 +31,17 @@ B (d loss / d theta), projected before it is clipped, and noise is drawn in k di
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import hashlib
+import json
+import math
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Literal
+from typing import TYPE_CHECKING, Any, Final, Literal, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
 
 from methods.errors import MethodError
-from methods.interface.directions import (
-    BASIS,
-    COORDINATES,
-    ORIGIN,
-    Spec,
-    flat,
-    length,
-    random_directions,
-    shaped,
-    top_directions,
-)
 from methods.interface.method import (
     Aggregate,
     Arrays,
@@ -57,10 +49,244 @@ from methods.interface.method import (
     Examples,
     LocalResult,
     Method,
+    Objective,
+    ParameterGroup,
+    TensorSpec,
     Trainer,
 )
 from methods.interface.over import OverMethod
-from methods.interface.subspace_training import InCoordinates
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from methods.interface.method import Penalty
+
+
+BASIS: Final = "subspace.basis"
+ORIGIN: Final = "subspace.origin"
+"""What directions were found from, that all parties have alike: a digest (8,) of
+uint32."""
+COORDINATES: Final = "subspace.coordinates"
+Spec = Mapping[str, TensorSpec]
+
+
+def top_directions(jacobian: NDArray[np.float64], rank: int) -> NDArray[np.float64]:
+    """Return the top right singular vectors (k, d) of a matrix (m, d).
+
+    Where its rank is below k, the rest completes an orthonormal basis, in directions along which
+    nothing moves.
+    """
+    # Eigenvectors of J^T J: d is some hundreds, while m has a row for each number of each feature.
+    _, vectors = np.linalg.eigh(jacobian.T @ jacobian)
+    return np.ascontiguousarray(vectors[:, ::-1][:, :rank].T)
+
+
+def origin_of(fingerprint: str | None, classes: Sequence[str]) -> NDArray[np.uint32]:
+    """Return the digest of a frozen model and of a class list, (8,).
+
+    Args:
+        fingerprint: Of the model's weights; None without one.
+        classes: Class names in label order.
+    """
+    text = json.dumps([fingerprint, list(classes)])
+    return np.frombuffer(hashlib.sha256(text.encode()).digest(), "<u4").copy()
+
+
+def random_directions(rank: int, size: int, rng: np.random.Generator) -> NDArray[np.float64]:
+    """Return k orthonormal directions (k, d), uniform over all such frames."""
+    q, r = np.linalg.qr(rng.standard_normal((size, rank)))
+    # Without the signs the frame would not be uniform (Mezzadri 2007).
+    return np.ascontiguousarray((q * np.sign(np.diag(r))).T)
+
+
+def length(spec: Spec) -> int:
+    """Return d, how many numbers the tensors have."""
+    return sum(math.prod(tensor.shape) for tensor in spec.values())
+
+
+def flat(arrays: Arrays, spec: Spec) -> NDArray[np.float64]:
+    """Return tensors one after another in the order of their names, (d,)."""
+    vector, offset = np.empty(length(spec)), 0
+    for name in sorted(spec):
+        size = math.prod(spec[name].shape)
+        vector[offset : offset + size] = np.asarray(arrays[name]).reshape(-1)
+        offset += size
+    return vector
+
+
+def shaped(vector: Any, spec: Spec) -> dict[str, Any]:
+    """Return the tensors of a flat vector (d,), a numpy array or a torch tensor."""
+    parts, offset = {}, 0
+    for name in sorted(spec):
+        size = math.prod(spec[name].shape)
+        parts[name] = vector[offset : offset + size].reshape(spec[name].shape)
+        offset += size
+    return parts
+
+
+_NEEDED: Final = (
+    "privacy.subspace: noised steps within it need fits of all that is shared, at one learning "
+    "rate and without corrections; valid: none"
+)
+
+
+@dataclass(frozen=True)
+class _Unfolded:
+    """A loss of coordinates: the base's at the point that they stand for.
+
+    Attributes:
+        base: The loss of the tensors.
+        spec: These tensors.
+    """
+
+    base: Objective
+    spec: Spec
+
+    @property
+    def encoder_parameters(self) -> frozenset[str]:
+        """The base's, with the coordinates in place of the tensors."""
+        names = self.base.encoder_parameters
+        if names.isdisjoint(self.spec):
+            return names
+        return (names - self.spec.keys()) | {COORDINATES}
+
+    def encode(self, parameters: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+        """Return what the base's encoder makes at that point.
+
+        An encoder that reads nothing that is trained runs once, before there are coordinates.
+        """
+        moves = COORDINATES in self.encoder_parameters
+        return self.base.encode(self.at(parameters) if moves else parameters)
+
+    def losses(
+        self,
+        parameters: Mapping[str, Tensor],
+        encoded: Mapping[str, Tensor],
+        batch: Mapping[str, Tensor],
+    ) -> Tensor:
+        """Return the base's losses at that point, (B,)."""
+        return self.base.losses(self.at(parameters), encoded, batch)
+
+    def at(self, parameters: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Return the tensors that the coordinates stand for, and all other parameters."""
+        moved = shaped(parameters[COORDINATES] @ parameters[BASIS], self.spec)
+        rest = {n: t for n, t in parameters.items() if n not in (COORDINATES, BASIS)}
+        return {**rest, **{name: rest[name] + moved[name] for name in self.spec}}
+
+
+@dataclass(frozen=True)
+class _OutOfReach(Mapping[str, Any]):
+    """The tensors after a step that moved coordinates in their place: it can move none of them."""
+
+    names: Collection[str]
+
+    def __getitem__(self, name: str) -> NoReturn:
+        raise MethodError(_NEEDED)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.names)
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+
+@dataclass(frozen=True)
+class InCoordinates:
+    """A trainer whose fits move within the subspace.
+
+    Attributes:
+        trainer: Fits the coordinates.
+        basis: Directions (k, d).
+        spec: The tensors that a fit trains.
+        fits: The coordinates that each fit has found.
+    """
+
+    trainer: Trainer
+    basis: NDArray[np.float64]
+    spec: Spec
+    fits: list[NDArray[Any]] = field(default_factory=list, init=False)
+
+    @property
+    def learning_rate(self) -> float:
+        """The trainer's."""
+        return self.trainer.learning_rate
+
+    @property
+    def charged_steps(self) -> int | None:
+        """The trainer's."""
+        return self.trainer.charged_steps
+
+    def steps_for(self, num_examples: int) -> int:
+        """Return the trainer's."""
+        return self.trainer.steps_for(num_examples)
+
+    def only_fit(self) -> NDArray[Any]:
+        """Return what the noised steps made, as it is: nothing else may leave under `dp_sgd`.
+
+        Raises:
+            MethodError: If there was not exactly one fit.
+        """
+        if len(self.fits) != 1:
+            raise MethodError(
+                f"privacy.subspace: noised steps within it need one fit a round, and there were "
+                f"{len(self.fits)}"
+            )
+        return self.fits[0]
+
+    def fit(
+        self,
+        objective: Objective,
+        parameters: Arrays,
+        examples: Arrays,
+        *,
+        groups: Sequence[ParameterGroup],
+        rng: np.random.Generator,
+        steps: int | None = None,
+        penalty: Penalty | None = None,
+        after_step: Callable[[Mapping[str, Tensor]], None] | None = None,
+    ) -> Mapping[str, NDArray[Any]]:
+        """Train coordinates in place of the tensors, from zero; see `Trainer.fit`.
+
+        What a method does after a step it does here as well, if it needs no tensor for that.
+
+        Raises:
+            MethodError: If a fit trains other tensors, by several rates, or corrects its steps.
+        """
+        trained = {name for group in groups for name in group.names}
+        rates = {group.learning_rate for group in groups}
+        if trained != self.spec.keys() or len(rates) != 1:
+            raise MethodError(_NEEDED)
+        unfolded = _Unfolded(objective, self.spec)
+        start = {
+            **parameters,
+            BASIS: self.basis.astype(np.float32),
+            COORDINATES: np.zeros(len(self.basis), np.float32),
+        }
+        inside = None
+        if penalty is not None:
+            inside = _penalty_inside(penalty, unfolded)
+        found = self.trainer.fit(
+            unfolded,
+            start,
+            examples,
+            groups=(ParameterGroup((COORDINATES,), rates.pop()),),
+            rng=rng,
+            steps=steps,
+            penalty=inside,
+            after_step=None if after_step is None else lambda _: after_step(_OutOfReach(self.spec)),
+        )
+        self.fits.append(found[COORDINATES])
+        moved = shaped(found[COORDINATES].astype(np.float64) @ self.basis, self.spec)
+        after = {n: (parameters[n] + moved[n]).astype(np.float32) for n in self.spec}
+        return {**parameters, **after}
+
+
+def _penalty_inside(penalty: Penalty, unfolded: _Unfolded) -> Penalty:
+    def inside(parameters: Mapping[str, Tensor], encoded: Mapping[str, Tensor]) -> Tensor:
+        return penalty(unfolded.at(parameters), encoded)
+
+    return inside
+
 
 Kind = Literal["text_jacobian", "public_images", "random"]
 REMEMBERED = 64
@@ -107,11 +333,7 @@ class InSubspace(OverMethod):
         return {**sent, BASIS: state[BASIS], ORIGIN: self.origin}
 
     def client_update(
-        self,
-        view: ClientView,
-        data: Examples,
-        trainer: Trainer,
-        rng: np.random.Generator,
+        self, view: ClientView, data: Examples, trainer: Trainer, rng: np.random.Generator
     ) -> LocalResult:
         """Train as the method does and project the update; or train coordinates, with noised steps.
 
@@ -131,11 +353,7 @@ class InSubspace(OverMethod):
         return replace(result, update={COORDINATES: coordinates.astype(np.float32)})
 
     def server_update(
-        self,
-        state: Arrays,
-        aggregate: Aggregate,
-        pool: Sequence[Arrays],
-        rng: np.random.Generator,
+        self, state: Arrays, aggregate: Aggregate, pool: Sequence[Arrays], rng: np.random.Generator
     ) -> Arrays:
         """Apply what the coordinates stand for as the method does; and find new directions."""
         basis, spec = state[BASIS].astype(np.float64), self.base.shared_spec()
@@ -149,20 +367,13 @@ class InSubspace(OverMethod):
         return self._with_basis(self.base.server_update(without_basis(state), told, pool, rng), rng)
 
     def personalise(
-        self,
-        view: ClientView,
-        data: Examples,
-        trainer: Trainer,
-        rng: np.random.Generator,
+        self, view: ClientView, data: Examples, trainer: Trainer, rng: np.random.Generator
     ) -> Arrays:
         """Return the method's personal state."""
         return self.base.personalise(_without_basis_in(view), data, trainer, rng)
 
     def predict(
-        self,
-        view: ClientView,
-        batch: Arrays,
-        classes: Sequence[str],
+        self, view: ClientView, batch: Arrays, classes: Sequence[str]
     ) -> NDArray[np.float32]:
         """Return the method's logits."""
         return self.base.predict(_without_basis_in(view), batch, classes)

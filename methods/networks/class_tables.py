@@ -37,9 +37,8 @@ from methods.interface.method import (
     Weighting,
 )
 from methods.networks.extractors import NetworkConfig
-from methods.networks.features import rows_of
 from methods.networks.layers import Layers, Parameters
-from methods.networks.method import BatchObjective, SplitMethod
+from methods.networks.method import BatchObjective, SplitMethod, rows_of
 
 PROTOTYPES, PRESENCE = "prototypes", "presence"
 """What is sent: means of features, and flags."""
@@ -122,11 +121,7 @@ class TableMethod(SplitMethod):
         return {TABLE: table, KNOWN: np.zeros(classes, np.float32)}
 
     def client_update(
-        self,
-        view: ClientView,
-        data: Examples,
-        trainer: Trainer,
-        rng: np.random.Generator,
+        self, view: ClientView, data: Examples, trainer: Trainer, rng: np.random.Generator
     ) -> LocalResult:
         """Train the whole network beside the broadcast table, then send the means of its rows."""
         names = tuple(self.personal_layers)
@@ -139,11 +134,7 @@ class TableMethod(SplitMethod):
         return LocalResult(update, None, {**own, **self.kept(means, flags)})
 
     def server_update(
-        self,
-        state: Arrays,
-        aggregate: Aggregate,
-        pool: Sequence[Arrays],
-        rng: np.random.Generator,
+        self, state: Arrays, aggregate: Aggregate, pool: Sequence[Arrays], rng: np.random.Generator
     ) -> Arrays:
         """Return the means over the clients that have a class; other rows stay as they are."""
         floor = self.config.presence_floor / aggregate.cohort_size

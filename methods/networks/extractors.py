@@ -3,28 +3,403 @@
 Four of them: the 4-layer CNN and the fastText-style classifier of the PM-MoE paper's experiments
 (Feng et al. 2025, "Experimental Details"; widths as in its published code), one layer on frozen
 CLIP features, so that what works on small networks also works on CLIP's data sets, and CLIP's own
-image tower (`methods.networks.towers`). None uses a statistic of a batch, so one example's features
-are its own.
+image tower (`ClipTower`). None uses a statistic of a batch, so one example's features are its own.
+
+`ClipTower` starts where CLIP is, so a federation on it is one on the whole model, and the linear
+head starts as the text features of "a photo of a {class}." times CLIP's factor on cosines: before
+any training the network predicts as zero-shot CLIP does (Wortsman et al. 2022, "Robust fine-tuning
+of zero-shot models", section 2, starts so). The text tower is not run again. With a rank r, each
+weight matrix W of the transformer's blocks is held and gets a product of two that are trained (Hu
+et al. 2022, "LoRA: Low-Rank Adaptation of Large Language Models", Eq. 3),
+
+    W + (alpha / r) B A,    B zero and A uniform at the start,
+
+so that (o + i) r numbers leave a client in place of o i. That paper adapts the matrices of the
+attention; here all of a block's are. It sets alpha to the first r that was tried and tunes the rate
+alone: here alpha is r. It draws A normal without saying how wide; its code draws it as here, as a
+linear layer. There is no dropout, and normalisation by a batch's statistics, which CLIP's ResNets
+have, keeps the statistics that CLIP was trained with.
 """
 
 from __future__ import annotations
 
+import copy
 import math
-from collections.abc import Mapping, Sequence
+import re
+import zlib
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Literal, Protocol
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, Protocol
 
 import numpy as np
 import torch
 from annotated_types import Ge, Le
-from torch import Tensor
+from numpy.typing import NDArray
+from open_clip.transformer import VisionTransformer
+from torch import Tensor, nn
+from torch.func import functional_call
 from torch.nn import functional
 
 from methods.errors import BackboneError, MethodError
 from methods.interface.method import Arrays, CountsWith, Need, Task
 from methods.networks.layers import Layer, Layers, Parameters, linear, linear_layers
-from methods.networks.towers import Change, ClipTower
-from methods.networks.words import word_numbers
+
+if TYPE_CHECKING:
+    from methods.clip.adapter import Backbone
+
+
+_PREFIX: Final = "extractor."
+_BLOCKS: Final = "transformer.resblocks."
+_FIRST: Final = "conv1"
+_TRANSFORMER: Final = "transformer"
+
+Change = Callable[[Tensor], Tensor]
+"""Of a feature map (B, W, h, w)."""
+
+
+@dataclass(frozen=True)
+class ClipTower:
+    """The image tower of a CLIP model, trained.
+
+    Attributes:
+        backbone: The model.
+        rank: Of what is added to each matrix; None trains the tower itself.
+    """
+
+    backbone: Backbone
+    rank: int | None = None
+    needs: frozenset[Need] = frozenset({"pixels"})
+    pixel_size: int | None = None
+
+    @property
+    def width(self) -> int:
+        """Width of the model's features."""
+        return self.backbone.embed_dim
+
+    @property
+    def flat_width(self) -> int:
+        """Three colours of each pixel."""
+        return 3 * self.backbone.image_size**2
+
+    @property
+    def layers(self) -> Layers:
+        """The tower's arrays where CLIP left them, or two for each matrix of its blocks.
+
+        Raises:
+            BackboneError: There is a rank, and the tower is no transformer of blocks.
+        """
+        if self.rank is None:
+            return {
+                f"{_PREFIX}{name}": Layer(tuple(held.shape), 0, values=held.cpu().numpy())
+                for name, held in self.backbone.image_parameters.items()
+            }
+        found: dict[str, Layer] = {}
+        for name, held in self._matrices().items():
+            outputs, inputs = held.shape
+            # A's range is that of a linear layer, as where the paper's own code starts it.
+            found[f"{_PREFIX}{name}.a"] = Layer((self.rank, inputs), inputs)
+            found[f"{_PREFIX}{name}.b"] = Layer((outputs, self.rank), 0)
+        return found
+
+    def head_layers(self, prefix: str, classes: Sequence[str]) -> Layers:
+        """Return the head that predicts as zero-shot CLIP does."""
+        text = self.backbone.encode_texts([f"a photo of a {name}." for name in classes])
+        rows = (self.backbone.logit_scale * text).cpu().numpy()
+        return {
+            f"{prefix}.weight": Layer(rows.shape, 0, values=rows),
+            f"{prefix}.bias": Layer((len(classes),), 0),
+        }
+
+    def prepare(self, arrays: Arrays) -> Arrays:
+        """Return pixels (n, 3, S, S) uint8 at the model's size."""
+        fitted = self.backbone.fit(np.asarray(arrays["pixels"]))
+        return {"pixels": np.ascontiguousarray(fitted.transpose(0, 3, 1, 2))}
+
+    def inputs(self, batch: Parameters) -> Tensor:
+        """Return pixels (B, 3, S, S), normalised as the model takes them."""
+        mean, deviation = self.backbone.normalisation
+        pixels = batch["pixels"].to(torch.float32) / 255.0
+        return (pixels - mean.to(pixels.device)) / deviation.to(pixels.device)
+
+    def features(self, parameters: Parameters, inputs: Tensor) -> Tensor:
+        """Return features of length one, (B, D)."""
+        module = self.backbone.image_module
+        found: Tensor = functional_call(module, self._trained(parameters), (inputs,))
+        return functional.normalize(found, dim=-1)
+
+    @property
+    def first_width(self) -> int:
+        """W, the channels of the first feature map.
+
+        Raises:
+            BackboneError: The tower does not begin with a convolution.
+        """
+        return self._first().out_channels
+
+    def first_map(self, parameters: Parameters, inputs: Tensor) -> Tensor:
+        """Return what the first convolution gives, (B, W, h, w): a transformer's patch embeddings.
+
+        Raises:
+            BackboneError: The tower does not begin with one.
+        """
+        prefix, trained = f"{_FIRST}.", self._trained(parameters)
+        own = {n.removeprefix(prefix): w for n, w in trained.items() if n.startswith(prefix)}
+        found: Tensor = functional_call(self._first(), own, (inputs,))
+        return found
+
+    def features_after(self, parameters: Parameters, inputs: Tensor, change: Change) -> Tensor:
+        """Return features (B, D) of what the first map is changed to.
+
+        Raises:
+            BackboneError: The tower does not begin with a convolution.
+        """
+        # A copy for this call, as the module is everybody's; the layers are shared.
+        module = copy.copy(self.backbone.image_module)
+        module._modules = {**module._modules, _FIRST: _Changed(self._first(), change)}
+        trained = {
+            name.replace(f"{_FIRST}.", f"{_FIRST}.layer.") if name.startswith(_FIRST) else name: w
+            for name, w in self._trained(parameters).items()
+        }
+        found: Tensor = functional_call(module, trained, (inputs,))
+        return functional.normalize(found, dim=-1)
+
+    @property
+    def token_width(self) -> int:
+        """Width w of a transformer's tokens.
+
+        Raises:
+            BackboneError: The tower takes no tokens beside those of its patches.
+        """
+        self.require_tokens()
+        return self.backbone.image_tower.token_width
+
+    @property
+    def depth(self) -> int:
+        """Number of a transformer's layers.
+
+        Raises:
+            BackboneError: The tower takes no tokens beside those of its patches.
+        """
+        self.require_tokens()
+        return len(self.backbone.image_module.transformer.resblocks)  # type: ignore[union-attr, arg-type]
+
+    def features_beside(self, parameters: Parameters, inputs: Tensor, *prompts: Tensor) -> Tensor:
+        """Return features (B, D) where every layer sees prompts beside the patches.
+
+        They have no position, pass no norm before the first layer, and are not pooled.
+
+        Args:
+            parameters: The network's.
+            inputs: (B, 3, S, S).
+            prompts: (B, l, w), of each image, for the first layer; further ones take the place of
+                what the second layer would go on with, and so on.
+
+        Raises:
+            BackboneError: The tower takes no tokens beside those of its patches.
+        """
+        self.require_tokens()
+        module = copy.copy(self.backbone.image_module)
+        inner = module._modules[_TRANSFORMER]
+        module._modules = {**module._modules, _TRANSFORMER: _Beside(inner, prompts)}
+        trained = {
+            name.replace(_TRANSFORMER, f"{_TRANSFORMER}.layer", 1)
+            if name.startswith(f"{_TRANSFORMER}.")
+            else name: w
+            for name, w in self._trained(parameters).items()
+        }
+        found: Tensor = functional_call(module, trained, (inputs,))
+        return functional.normalize(found, dim=-1)
+
+    @property
+    def map_sizes(self) -> tuple[tuple[int, int], ...]:
+        """Width and number of the patches' tokens after each of a transformer's layers.
+
+        Raises:
+            BackboneError: The tower takes no tokens beside those of its patches.
+        """
+        return ((self.token_width, math.prod(self._grid)),) * self.depth
+
+    def through(
+        self, parameters: Parameters, inputs: Tensor, changes: Mapping[int, Change]
+    ) -> tuple[Tensor, Tensor]:
+        """Return features (B, D) and the last map (B, D, h, w), maps being changed on the way.
+
+        A map is of the patches' tokens. The last is projected as features are, each of its tokens
+        to length one.
+
+        Args:
+            parameters: The network's.
+            inputs: (B, 3, S, S).
+            changes: Of the map (B, w, h, w') after a layer of the transformer, by its number, from
+                1.
+
+        Raises:
+            BackboneError: The tower takes no tokens beside those of its patches.
+        """
+        self.require_tokens()
+        module = copy.copy(self.backbone.image_module)
+        module._modules = dict(module._modules)
+        module.output_tokens = True  # type: ignore[assignment]
+        module._modules[_TRANSFORMER] = _changed_after(
+            module._modules[_TRANSFORMER], changes, self._grid
+        )
+        trained = self._trained(parameters)
+        found, tokens = functional_call(module, trained, (inputs,))
+        if module.proj is not None:
+            tokens = tokens @ trained.get("proj", module.proj)
+        last = functional.normalize(tokens, dim=-1).transpose(1, 2)
+        return functional.normalize(found, dim=-1), last.reshape(*last.shape[:2], *self._grid)
+
+    @property
+    def _grid(self) -> tuple[int, int]:
+        height, width = self.backbone.image_module.grid_size  # type: ignore[misc]
+        return int(height), int(width)
+
+    def require_tokens(self) -> None:
+        """Require a tower that takes tokens beside those of its patches.
+
+        Raises:
+            BackboneError: It does not.
+        """
+        module = self.backbone.image_module
+        if not isinstance(module, VisionTransformer) or module.attn_pool is not None:
+            raise BackboneError(
+                f"task.model.name: the image tower of {self.backbone.name!r} takes no prompts; "
+                "valid are open_clip's vision transformers without attentional pooling"
+            )
+
+    def flat(self, parameters: Parameters, inputs: Tensor) -> Tensor:
+        """Return the pixels."""
+        return inputs.flatten(1)
+
+    def _trained(self, parameters: Parameters) -> dict[str, Tensor]:
+        if self.rank is not None:
+            return self._added(parameters)
+        return {name: parameters[f"{_PREFIX}{name}"] for name in self._names()}
+
+    def _first(self) -> nn.Conv2d:
+        first = getattr(self.backbone.image_module, _FIRST, None)
+        if not isinstance(first, nn.Conv2d):
+            raise BackboneError(
+                f"task.model.name: the image tower of {self.backbone.name!r} does not begin with a "
+                "convolution; valid are CLIP's vision transformers and ResNets"
+            )
+        return first
+
+    def _added(self, parameters: Parameters) -> dict[str, Tensor]:
+        return {
+            name: held + parameters[f"{_PREFIX}{name}.b"] @ parameters[f"{_PREFIX}{name}.a"]
+            for name, held in self._matrices().items()
+        }
+
+    def _names(self) -> Sequence[str]:
+        return tuple(self.backbone.image_parameters)
+
+    def _matrices(self) -> Mapping[str, Tensor]:
+        held = self.backbone.image_parameters
+        found = {n: w for n, w in held.items() if n.startswith(_BLOCKS) and w.ndim == 2}
+        if not found:
+            raise BackboneError(
+                f"method.lora_rank: the image tower of {self.backbone.name!r} has no transformer "
+                "blocks to add to; valid is null"
+            )
+        return found
+
+
+class _Changed(nn.Module):
+    """A layer whose output is changed."""
+
+    def __init__(self, layer: nn.Module, change: Change) -> None:
+        super().__init__()
+        self.layer, self._change = layer, change
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """Return the changed output."""
+        return self._change(self.layer(inputs))
+
+
+def _changed_after(transformer: Any, changes: Mapping[int, Change], grid: tuple[int, int]) -> Any:
+    """Return a transformer whose patches are changed after some of its layers, numbered from 1.
+
+    A copy, as the module is everybody's; its layers keep their names and their parameters.
+    """
+
+    def with_change(block: Any, change: Change) -> Any:
+        changed, as_it_was = copy.copy(block), block.forward
+
+        def forward(*given: Any, **named: Any) -> Tensor:
+            state: Tensor = as_it_was(*given, **named)
+            rows = state if transformer.batch_first else state.transpose(0, 1)
+            # The class token, which is no patch, comes first.
+            patches = rows[:, 1:].transpose(1, 2)
+            there = change(patches.reshape(*patches.shape[:2], *grid)).flatten(2).transpose(1, 2)
+            rows = torch.cat((rows[:, :1], there), dim=1)
+            return rows if transformer.batch_first else rows.transpose(0, 1)
+
+        changed.forward = forward
+        return changed
+
+    copied = copy.copy(transformer)
+    blocks = [
+        with_change(block, changes[number]) if number in changes else block
+        for number, block in enumerate(transformer.resblocks, start=1)
+    ]
+    copied._modules = {**transformer._modules, "resblocks": nn.ModuleList(blocks)}
+    return copied
+
+
+class _Beside(nn.Module):
+    """Layers that see more tokens than they are fed and return."""
+
+    def __init__(self, layer: Any, prompts: Sequence[Tensor]) -> None:
+        super().__init__()
+        self.layer, self._prompts = layer, prompts
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """Return what is made of the tokens (B, T, w) that are fed."""
+        rows, first, later = inputs.shape[1], self._prompts[0], self._prompts[1:]
+        state = torch.cat((inputs, first), dim=1)
+        if not later:
+            whole: Tensor = self.layer(state)
+            return whole[:, :rows]
+        for index, block in enumerate(self.layer.resblocks):
+            if 0 < index <= len(later):
+                state = torch.cat((state[:, :rows], later[index - 1]), dim=1)
+            state = self._through(block, state)
+        return state[:, :rows]
+
+    def _through(self, block: Any, state: Tensor) -> Tensor:
+        found: Tensor = (
+            block(state) if self.layer.batch_first else block(state.transpose(0, 1)).transpose(0, 1)
+        )
+        return found
+
+
+LONGEST: Final = 200
+"""Words of a text that are read; the published code pads and cuts AG News at this length."""
+_WORD: Final = re.compile(r"\w+")
+
+
+def word_numbers(texts: NDArray[Any], buckets: int) -> NDArray[np.int64]:
+    """Return the words of each text as row numbers.
+
+    Words are runs of letters, digits and underscores, in small letters; CRC-32 of their UTF-8 says
+    which row is theirs, so two words share a row by chance.
+
+    Args:
+        texts: Texts (n,).
+        buckets: Rows of the table, row 0 being for padding.
+
+    Returns:
+        Numbers (n, 200) from 1 to `buckets - 1`, 0 behind a text's last word.
+    """
+    numbers = np.zeros((len(texts), LONGEST), np.int64)
+    for row, text in enumerate(texts):
+        words = _WORD.findall(str(text).lower())[:LONGEST]
+        codes = [zlib.crc32(word.encode()) for word in words]
+        numbers[row, : len(codes)] = np.asarray(codes, np.int64) % (buckets - 1) + 1
+    return numbers
+
 
 KERNEL = 5
 

@@ -2,10 +2,13 @@
 
 A part can be shared, personal, or a module of an expert pool; whoever decides that needs names and
 shapes only. Values are arrays by name, so a network has no state of its own.
+
+Layer normalisation (Ba et al. 2016) takes each row by its own mean and variance, none of a batch.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -15,7 +18,21 @@ from torch import Tensor
 from torch.nn import functional
 
 from methods.interface.method import TensorSpec
-from methods.networks.starts import linear_start
+
+
+def linear_start(
+    rng: np.random.Generator, shape: tuple[int, ...], inputs: int
+) -> NDArray[np.float32]:
+    """Return weights or biases as torch's linear layers start: uniform in +-1/sqrt(inputs).
+
+    Args:
+        rng: Draws them.
+        shape: Of the array.
+        inputs: Width of what the layer is fed.
+    """
+    bound = 1.0 / math.sqrt(inputs)
+    return rng.uniform(-bound, bound, shape).astype(np.float32)
+
 
 Parameters = Mapping[str, Tensor]
 """Tensors by name."""
@@ -82,3 +99,17 @@ def under(prefix: str, parameters: Parameters) -> Parameters:
         for name, tensor in parameters.items()
         if name.startswith(prefix)
     }
+
+
+def norm_layers(prefix: str, width: int) -> dict[str, Layer]:
+    """Return scale (width,), one at the start, and shift (width,), zero at the start."""
+    return {
+        f"{prefix}.weight": Layer((width,), 0, constant=1.0),
+        f"{prefix}.bias": Layer((width,), 0),
+    }
+
+
+def norm(parameters: Parameters, prefix: str, rows: Tensor) -> Tensor:
+    """Return rows (..., width) normalised, scaled and shifted."""
+    weight, bias = parameters[f"{prefix}.weight"], parameters[f"{prefix}.bias"]
+    return functional.layer_norm(rows, rows.shape[-1:], weight, bias)

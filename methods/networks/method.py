@@ -2,19 +2,25 @@
 
 A method says which layers are shared and which are personal, what the logits are, and where it
 departs from plain cross-entropy. Everything else of a round is here, once.
+
+PM-MoE (Feng et al. 2025, section 3.2) mixes the converged personal modules of all clients. For that
+a `ModularMethod` is cut at its personal module: what it is fed, what it gives, and what becomes of
+that. A module is an *expert* (PE), a head or an extractor that maps rows to rows, or a vector of
+*parameters* (PP), whose output is the vector itself whatever it is fed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
+from torch.optim import Optimizer
 
 from methods.errors import MethodError
 from methods.interface.averaging import plus_change
@@ -34,6 +40,9 @@ from methods.interface.method import (
 )
 from methods.networks.extractors import Extractor, NetworkConfig, build_extractor
 from methods.networks.layers import Layers, Parameters, linear, specs, start
+
+if TYPE_CHECKING:
+    from methods.interface.method import Penalty
 
 HEAD = "head"
 
@@ -147,11 +156,7 @@ class SplitMethod(MethodDefaults):
         return start(self.personal_layers, shared_rng)
 
     def client_update(
-        self,
-        view: ClientView,
-        data: Examples,
-        trainer: Trainer,
-        rng: np.random.Generator,
+        self, view: ClientView, data: Examples, trainer: Trainer, rng: np.random.Generator
     ) -> LocalResult:
         """Train both parts together."""
         trained = self.train(
@@ -207,20 +212,13 @@ class SplitMethod(MethodDefaults):
         return LocalResult(update, None, {name: trained[name] for name in self.personal_layers})
 
     def server_update(
-        self,
-        state: Arrays,
-        aggregate: Aggregate,
-        pool: Sequence[Arrays],
-        rng: np.random.Generator,
+        self, state: Arrays, aggregate: Aggregate, pool: Sequence[Arrays], rng: np.random.Generator
     ) -> Arrays:
         """Add the mean change."""
         return plus_change(state, aggregate.values)
 
     def predict(
-        self,
-        view: ClientView,
-        batch: Arrays,
-        classes: Sequence[str],
+        self, view: ClientView, batch: Arrays, classes: Sequence[str]
     ) -> NDArray[np.float32]:
         """Return logits (n, len(classes)) of the client's network.
 
@@ -292,3 +290,166 @@ def columns_of(classes: Sequence[str], known: Sequence[str]) -> list[int]:
                 f"{', '.join(known)}"
             )
     return [known.index(name) for name in classes]
+
+
+GATED = "gated"
+"""The part that a gate over modules is fed, (B, G)."""
+FED = "fed"
+"""The part that the module is fed, (B, ...)."""
+
+
+@dataclass(frozen=True)
+class ModularMethod(SplitMethod):
+    """A network cut at its personal module."""
+
+    combined: ClassVar[tuple[str, ...]] = ()
+    """The parts that `combine` reads."""
+    refines: ClassVar[bool] = False
+    """Whether `personalise` trains the module: then it is what converged, and goes to the pool."""
+    has_personal_state: bool = field(default=True, init=False)
+
+    @property
+    def module_layers(self) -> Layers:
+        """The module's arrays: a part of the personal ones, all of them unless said otherwise."""
+        return self.personal_layers
+
+    @property
+    def gated_width(self) -> int:
+        """G, the width of what a gate over modules is fed."""
+        return self.extractor.width
+
+    def parts(self, parameters: Parameters, batch: Parameters) -> dict[str, Tensor]:
+        """Return what the rest of the network makes of a batch, row by row.
+
+        Returns:
+            `fed`, `gated`, and those that `combined` names.
+        """
+        features = self.features(parameters, batch)
+        return {FED: features, GATED: features}
+
+    def module_output(self, module: Parameters, fed: Tensor) -> Tensor:
+        """Return what one module makes of rows (B, ...): (B, H)."""
+        return linear(module, HEAD, fed)
+
+    def combine(self, parameters: Parameters, parts: Parameters, output: Tensor) -> Tensor:
+        """Return logits (B, C) from a module's output, or from a mixture of several.
+
+        Args:
+            parameters: The client's network.
+            parts: Those that `combined` names, among others perhaps.
+            output: (B, H).
+        """
+        return output
+
+    def logits(self, parameters: Parameters, batch: Parameters) -> Tensor:
+        """Return logits (B, C) with the client's own module."""
+        parts = self.parts(parameters, batch)
+        return self.combine(parameters, parts, self.module_output(parameters, parts[FED]))
+
+
+def blocks(arrays: Arrays, rows: int) -> Iterator[dict[str, NDArray[Any]]]:
+    """Yield the examples in order, so many at a time.
+
+    Args:
+        arrays: One or more arrays (n, ...), row i of each being example i.
+        rows: Most examples of a block, 1 at least.
+
+    Yields:
+        Arrays (b, ...) of each name, b at most `rows`; a single empty block where n is 0.
+    """
+    count = len(next(iter(arrays.values())))
+    for first in range(0, max(count, 1), rows):
+        yield {name: array[first : first + rows] for name, array in arrays.items()}
+
+
+ROWS = 256
+"""Examples that are computed at once; changes memory only."""
+
+RowByRow = Callable[[Parameters, Parameters], Tensor]
+"""From parameters and a batch to rows (B, W), row i being of example i."""
+
+
+def features_of(method: SplitMethod, model: Arrays, data: Examples) -> NDArray[np.float32]:
+    """Return features (n, D) of all examples, as `rows_of` does."""
+    return rows_of(method, method.features, model, data)
+
+
+def rows_of(
+    method: SplitMethod, compute: RowByRow, model: Arrays, data: Examples
+) -> NDArray[np.float32]:
+    """Return what is computed of each example, (n, W).
+
+    It reads the data past the trainer, so nothing that follows from it may leave under `dp_sgd`.
+
+    Args:
+        method: Whose network it is.
+        compute: What is computed.
+        model: Arrays of the network, those that are read among them.
+        data: The n examples, n at least 1.
+    """
+    parameters, pieces = method.tensors(model), []
+    with torch.no_grad():
+        for some in blocks(data.arrays, ROWS):
+            pieces.append(compute(parameters, method.tensors(some)))
+    rows: NDArray[np.float32] = torch.cat(pieces).cpu().numpy()
+    return rows
+
+
+def label_shares(labels: NDArray[Any], classes: int) -> NDArray[np.float32]:
+    """Return the share of each class (C,) among labels (n,); zeros without labels.
+
+    It is a statistic of records that no noised step returns.
+
+    Args:
+        labels: Classes (n,), each below C.
+        classes: C.
+    """
+    return (np.bincount(labels, minlength=classes) / max(len(labels), 1)).astype(np.float32)
+
+
+def pull_to(anchor: Parameters, weight: float, prefix: str = "") -> Penalty | None:
+    """Return the term weight/2 ||w - anchor||^2, None where the weight is zero.
+
+    It sees no data. As a trainer's penalty it costs nothing of an example's bound.
+
+    Args:
+        anchor: Where training is held, by the names of the network's arrays.
+        weight: Factor of the term.
+        prefix: What the names of the arrays in training begin with, before the anchor's.
+    """
+    if not weight:
+        return None
+
+    def pull(parameters: Parameters, encoded: Parameters) -> Tensor:
+        flat = [(parameters[prefix + name] - held).flatten() for name, held in anchor.items()]
+        return weight * (0.5 * torch.cat(flat).square().sum())
+
+    return pull
+
+
+ServerLoss = Callable[[Parameters], Tensor]
+"""From the parameters to a scalar."""
+
+
+def descend(
+    parameters: Parameters,
+    losses: Iterable[ServerLoss],
+    optimizer: Callable[[list[Tensor]], Optimizer],
+) -> dict[str, NDArray[np.float32]]:
+    """Take one step for each loss, in order.
+
+    Args:
+        parameters: Starting values, which are left as they are.
+        losses: One per step; a generator may draw each anew.
+        optimizer: Makes the optimiser of some tensors; its state ends with the call.
+
+    Returns:
+        The parameters after the last step.
+    """
+    leaves = {name: value.clone().requires_grad_() for name, value in parameters.items()}
+    steps = optimizer(list(leaves.values()))
+    for loss in losses:
+        steps.zero_grad()
+        torch.autograd.backward(loss(leaves))
+        steps.step()
+    return {name: leaf.detach().cpu().numpy() for name, leaf in leaves.items()}

@@ -1,30 +1,272 @@
-"""A mixture of frozen modules: all outputs of all experts at once, then one weighted sum of them.
+"""A mixture of frozen modules under a gate, of which denoising drops the most unlike (PM-MoE).
 
-Feng et al. 2025 (PM-MoE, WWW), section "Mixture of Personalized Modules". Weights are the softmax
-of a gate's scores over the experts that denoising left; of these the k largest count. As in the
-paper's formulas and its published code they are not scaled up again afterwards, so a mixture of few
-experts is smaller than each; `renormalise` does so.
+Feng et al. 2025, "PM-MoE: Mixture of Experts on Private Model Parameters for Personalized Federated
+Learning" (WWW).
+
+The gate ("Analysis of Gating Network Parameters"): one to four linear layers of the paper's widths,
+its seven activations, its six initialisations. The paper names the initialisations and no more;
+where one needs a number it is written here. Its published code has ReLU behind the first layer and
+drops a tenth of each hidden layer out, of which the paper says nothing: `first_relu`, `dropout`.
+
+Denoising ("Energy-based Personalized Modules Denoising"), which is not in the published code. What
+the paper leaves open is decided so:
+
+- T has no value in it: it is an option, 1 by default.
+- The score is of one pair of outputs, so of one example: experts are dropped example by example.
+- "The bottom gamma-proportion of experts" is out of the others, k != j, rounded down; the client's
+  own is the anchor and stays.
+- An output of length zero has no direction: its product with any other is taken as zero.
+
+The mixture ("Mixture of Personalized Modules"): weights are the softmax of the gate's scores over
+the experts that denoising left; of these the k largest count. As in the paper's formulas and its
+published code they are not scaled up again afterwards, so a mixture of few experts is smaller than
+each; `renormalise` does so.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import torch
+from annotated_types import Ge, Le, Lt
 from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
 from methods.errors import MethodError
 from methods.interface.method import Arrays
-from methods.networks.blocks import blocks
-from methods.networks.energy import kept_experts
-from methods.networks.gate import Drop, Gate
-from methods.networks.layers import Layers, Parameters
-from methods.networks.modular import FED, GATED, ModularMethod
+from methods.networks.layers import Layer, Layers, Parameters, linear, linear_layers, linear_start
+from methods.networks.method import FED, GATED, ModularMethod, blocks
+
+Drop = Callable[[Tensor], Tensor]
+"""From a hidden layer's outputs (..., H) to the same with some of them zero."""
+GATE = "moe."
+"""What the names of a gate's arrays begin with."""
+PRELU_START = 0.25
+"""Slope of PReLU below zero at the start, as in He et al. 2015 and torch."""
+
+
+@dataclass(frozen=True)
+class GateConfig:
+    """Options of the gating network.
+
+    Attributes:
+        gate_layers: Linear layers; the hidden ones are 128, 256 and 128 wide.
+        activation: Behind each hidden layer.
+        initialisation: How the weights start; biases start as torch's.
+        first_relu: Whether ReLU is behind the first layer, whatever is behind the others.
+        dropout: Share of each hidden layer's outputs that a step of training leaves out, the others
+            being scaled up. Where gradients are taken example by example, the same for all of them.
+    """
+
+    gate_layers: Annotated[int, Ge(1), Le(4)] = 4
+    activation: Literal["relu", "leaky_relu", "prelu", "elu", "selu", "silu", "mish"] = "leaky_relu"
+    initialisation: Literal["uniform", "normal", "xavier", "kaiming", "orthogonal", "spectral"] = (
+        "orthogonal"
+    )
+    first_relu: bool = False
+    dropout: Annotated[float, Ge(0.0), Lt(1.0)] = 0.0
+
+
+@dataclass(frozen=True)
+class Gate:
+    """A gate without state; its parameters are passed in.
+
+    Attributes:
+        inputs: Width G of what it is fed.
+        experts: Number E of experts that it tells apart.
+        config: Its options.
+    """
+
+    inputs: int
+    experts: int
+    config: GateConfig
+
+    @property
+    def widths(self) -> tuple[int, ...]:
+        """Widths from the input to the scores."""
+        hidden = {1: (), 2: (128,), 3: (128, 256), 4: (128, 256, 128)}[self.config.gate_layers]
+        return (self.inputs, *hidden, self.experts)
+
+    @property
+    def layers(self) -> Layers:
+        """All arrays by name, each name beginning with `moe.`."""
+        layers: dict[str, Layer] = {}
+        for number, (inputs, outputs) in enumerate(self._sizes(), 1):
+            layers.update(linear_layers(f"{GATE}{number}", inputs, outputs))
+            if self._activation(number) == "prelu" and number < self.config.gate_layers:
+                layers[f"{GATE}{number}.slope"] = Layer((1,), 0)
+        return layers
+
+    def start(self, rng: np.random.Generator) -> dict[str, NDArray[np.float32]]:
+        """Return fresh parameters."""
+        draw, arrays = _STARTS[self.config.initialisation], {}
+        for name, layer in self.layers.items():
+            if name.endswith(".weight"):
+                arrays[name] = draw(rng, layer.shape).astype(np.float32)
+            elif name.endswith(".slope"):
+                arrays[name] = np.full(layer.shape, PRELU_START, np.float32)
+            else:
+                arrays[name] = layer.start(rng)
+        return arrays
+
+    def scores(self, parameters: Parameters, rows: Tensor, drop: Drop | None = None) -> Tensor:
+        """Return scores (B, E) of rows (B, G), before the softmax.
+
+        Args:
+            parameters: The gate's arrays, among others.
+            rows: What it is fed.
+            drop: Leaves out some of a hidden layer's outputs, in training; None for none.
+        """
+        for number in range(1, self.config.gate_layers):
+            rows = self._activate(linear(parameters, f"{GATE}{number}", rows), parameters, number)
+            rows = rows if drop is None else drop(rows)
+        return linear(parameters, f"{GATE}{self.config.gate_layers}", rows)
+
+    def drop(self, rng: np.random.Generator) -> Drop | None:
+        """Return what training leaves out, drawn from a generator of its own; None for nothing."""
+        rate = self.config.dropout
+        if not rate:
+            return None
+        own = np.random.default_rng(rng.integers(2**63))
+
+        def drop(rows: Tensor) -> Tensor:
+            kept = torch.from_numpy(own.random(tuple(rows.shape)) >= rate)
+            return rows * (kept.to(rows) / (1.0 - rate))
+
+        return drop
+
+    def _activation(self, number: int) -> str:
+        return "relu" if self.config.first_relu and number == 1 else self.config.activation
+
+    def _activate(self, rows: Tensor, parameters: Parameters, number: int) -> Tensor:
+        name = self._activation(number)
+        if name == "prelu":
+            return functional.prelu(rows, parameters[f"{GATE}{number}.slope"])
+        return _ACTIVATIONS[name](rows)
+
+    def _sizes(self) -> list[tuple[int, int]]:
+        return list(zip(self.widths, self.widths[1:], strict=False))
+
+
+_ACTIVATIONS: Mapping[str, Callable[[Tensor], Tensor]] = {
+    "relu": functional.relu,
+    "leaky_relu": functional.leaky_relu,
+    "elu": functional.elu,
+    "selu": functional.selu,
+    "silu": functional.silu,
+    "mish": functional.mish,
+}
+
+
+def _uniform(rng: np.random.Generator, shape: tuple[int, ...]) -> NDArray[np.floating]:
+    """Return uniform in +-1/sqrt(inputs), as torch's linear layers."""
+    return linear_start(rng, shape, shape[1])
+
+
+def _normal(rng: np.random.Generator, shape: tuple[int, ...]) -> NDArray[np.floating]:
+    """Return normal of variance 1/inputs, which keeps the size of a linear layer's rows."""
+    return rng.normal(0.0, 1.0 / math.sqrt(shape[1]), shape)
+
+
+def _xavier(rng: np.random.Generator, shape: tuple[int, ...]) -> NDArray[np.floating]:
+    """Return Glorot and Bengio 2010, Eq. 16: uniform in +-sqrt(6/(inputs + outputs))."""
+    bound = math.sqrt(6.0 / sum(shape))
+    return rng.uniform(-bound, bound, shape)
+
+
+def _kaiming(rng: np.random.Generator, shape: tuple[int, ...]) -> NDArray[np.floating]:
+    """Return He et al. 2015, Eq. 10: normal of variance 2/inputs."""
+    return rng.normal(0.0, math.sqrt(2.0 / shape[1]), shape)
+
+
+def _orthogonal(rng: np.random.Generator, shape: tuple[int, ...]) -> NDArray[np.floating]:
+    """Return Saxe et al. 2014: orthonormal rows or columns.
+
+    Whichever are fewer, uniformly drawn.
+    """
+    tall = rng.standard_normal((max(shape), min(shape)))
+    columns, upper = np.linalg.qr(tall)
+    # Without the signs of the diagonal the draw would depend on how QR chooses them.
+    columns = columns * np.where(np.diag(upper) < 0, -1.0, 1.0)
+    return columns if shape[0] >= shape[1] else columns.T
+
+
+def _spectral(rng: np.random.Generator, shape: tuple[int, ...]) -> NDArray[np.floating]:
+    """Return a normal draw divided by its largest singular value (Miyato et al. 2018, Eq. 8)."""
+    drawn = rng.standard_normal(shape)
+    return np.asarray(drawn / np.linalg.norm(drawn, 2))
+
+
+_STARTS: Mapping[str, Callable[[np.random.Generator, tuple[int, ...]], NDArray[np.floating]]] = {
+    "uniform": _uniform,
+    "normal": _normal,
+    "xavier": _xavier,
+    "kaiming": _kaiming,
+    "orthogonal": _orthogonal,
+    "spectral": _spectral,
+}
+
+
+ROUNDING = 1e-9
+"""So that 0.29 of 100 is 29, whatever the product is in binary."""
+
+
+def confidence(own: Tensor, others: Tensor, temperature: float) -> Tensor:
+    """Return negative Helmholtz free energy H of experts' outputs beside the own one.
+
+    H^k = T log sum_d exp(v^k_d / T) with v^k = (h^k * h^j) / (|h^k| |h^j|), coordinate by
+    coordinate; the coordinates of v^k add up to the cosine of the two.
+
+    Args:
+        own: h^j (..., H).
+        others: h^k (..., E, H).
+        temperature: T, positive.
+
+    Returns:
+        Scores (..., E), high where the outputs agree.
+    """
+    # In double precision: T log H is alike for all experts and would drown what tells them apart.
+    there, here = others.to(torch.float64), own.to(torch.float64)
+    product = functional.normalize(there, dim=-1) * functional.normalize(here, dim=-1).unsqueeze(-2)
+    score: Tensor = temperature * torch.logsumexp(product / temperature, dim=-1)
+    return score
+
+
+def number_dropped(gamma: float, experts: int) -> int:
+    """Return how many of so many experts, the own one included, are dropped.
+
+    Floor(gamma (E - 1)).
+    """
+    return math.floor(gamma * (experts - 1) + ROUNDING)
+
+
+def kept_experts(outputs: Tensor, own: int, gamma: float, temperature: float) -> Tensor:
+    """Return which experts are left for each example.
+
+    Args:
+        outputs: Outputs (B, E, H) of all experts.
+        own: Which of them is the client's own.
+        gamma: Share of the others that is dropped, in [0, 1).
+        temperature: T.
+
+    Returns:
+        (B, E) bool, True for the own one and for all but the floor(gamma (E - 1)) others of lowest
+        confidence; among equal ones the first in the order of experts go.
+    """
+    kept = torch.ones(outputs.shape[:2], dtype=torch.bool, device=outputs.device)
+    dropped = number_dropped(gamma, outputs.shape[1])
+    if dropped:
+        scores = confidence(outputs[:, own], outputs, temperature)
+        scores[:, own] = torch.inf
+        worst = scores.sort(dim=1, stable=True).indices[:, :dropped]
+        kept.scatter_(1, worst, False)
+    return kept
+
 
 OUTPUTS, KEPT = "moe.outputs", "moe.kept"
 """Of all experts for each example (B, E, H), and which of them denoising left (B, E)."""

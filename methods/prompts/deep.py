@@ -27,7 +27,10 @@ from open_clip.transformer import ResidualAttentionBlock, VisionTransformer
 from torch import Tensor, nn
 from torch.nn import functional
 
-from methods.clip.attention import (
+from methods.clip.image_tower import ImageTower
+from methods.clip.text_tower import (
+    TextTower,
+    beside,
     causal_mask,
     heads,
     joined,
@@ -36,8 +39,6 @@ from methods.clip.attention import (
     residual,
     step,
 )
-from methods.clip.image_tower import ImageTower
-from methods.clip.text_tower import TextTower, beside
 from methods.errors import BackboneError
 from methods.prompts.prompt import CONTEXT_STANDARD_DEVIATION
 

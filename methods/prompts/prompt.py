@@ -8,7 +8,7 @@ text feature divided by the model's temperature (CoOp, Eq. 3).
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Annotated, Any
@@ -21,7 +21,7 @@ from scipy.special import softmax
 from torch import Tensor
 from torch.nn import functional
 
-from methods.errors import BackboneError
+from methods.errors import BackboneError, MethodError
 from methods.interface.averaging import AveragedMethod
 from methods.interface.method import (
     Arrays,
@@ -279,20 +279,13 @@ class PromptMethod(AveragedMethod):
         return PromptObjective(self.encoder, self.classes)
 
     def predict(
-        self,
-        view: ClientView,
-        batch: Arrays,
-        classes: Sequence[str],
+        self, view: ClientView, batch: Arrays, classes: Sequence[str]
     ) -> NDArray[np.float32]:
         """Return CLIP's logits (n, C) under the broadcast prompt."""
         return self.broadcast_logits(view, batch, classes)
 
     def train_prompt(
-        self,
-        context: NDArray[Any],
-        data: Examples,
-        trainer: Trainer,
-        rng: np.random.Generator,
+        self, context: NDArray[Any], data: Examples, trainer: Trainer, rng: np.random.Generator
     ) -> NDArray[Any]:
         """Train a context (l, token width) alone by cross-entropy on the client's data."""
         objective = PromptObjective(self.encoder, self.classes)
@@ -359,3 +352,102 @@ def build_encoder(config: PromptConfig, task: Task) -> PromptEncoder:
     encoder = PromptEncoder(backbone, config.context_tokens)
     encoder.require_room(task.classes)
     return encoder
+
+
+Distance = Callable[[Tensor], Tensor]
+
+
+def half_square(difference: Tensor) -> Tensor:
+    """Return half the squared Euclidean norm, shape (): its gradient is the difference itself."""
+    return 0.5 * difference.square().sum()
+
+
+def half_norm(difference: Tensor) -> Tensor:
+    """Return half the Euclidean norm, shape (): its gradient has length 1/2.
+
+    And is 0 at the origin.
+    """
+    norm: Tensor = torch.linalg.vector_norm(difference)
+    return 0.5 * norm
+
+
+def train_prompt_near(
+    method: PromptMethod,
+    data: Examples,
+    trainer: Trainer,
+    rng: np.random.Generator,
+    *,
+    start: NDArray[Any],
+    anchor: Tensor,
+    weight: float,
+    distance: Distance = half_square,
+) -> NDArray[Any]:
+    """Train a context by cross-entropy plus `weight * distance(context - anchor)`.
+
+    Args:
+        method: Whose prompt it is.
+        data: The client's examples.
+        trainer: Trains.
+        rng: Draws the batches.
+        start: Context (l, token width) to start from.
+        anchor: Context (l, token width) to stay near.
+        weight: Factor of the term; with 0 there is none, hence PromptFL's training bit for bit.
+        distance: Half a distance of the difference, a scalar.
+
+    Returns:
+        The trained context.
+    """
+
+    def pull(parameters: Mapping[str, Tensor], encoded: Mapping[str, Tensor]) -> Tensor:
+        return weight * distance(parameters[CONTEXT] - anchor)
+
+    trained = trainer.fit(
+        PromptObjective(method.encoder, method.classes),
+        {CONTEXT: start},
+        data.arrays,
+        groups=(ParameterGroup((CONTEXT,)),),
+        rng=rng,
+        penalty=pull if weight else None,
+    )
+    return trained[CONTEXT]
+
+
+class Captions:
+    """One caption for each class name, whose features are never learned."""
+
+    def __init__(self, backbone: Backbone, template: str) -> None:
+        """Take the backbone and a template with `{}` where the class name goes.
+
+        Raises:
+            MethodError: If the template does not contain `{}` exactly once.
+        """
+        if template.count("{}") != 1:
+            raise MethodError(
+                f"method.template: {template!r} is not valid; it must contain {{}} exactly once"
+            )
+        self.backbone = backbone
+        self._template = template
+        # A list of names is encoded once: all clients and rounds ask for the same few.
+        self._kept = lru_cache(maxsize=8)(self._encode)
+
+    def require_room(self, classes: Sequence[str]) -> None:
+        """Check that all captions fit into the backbone.
+
+        Raises:
+            BackboneError: If one does not.
+        """
+        self.backbone.embed_tokens(self._texts(classes))
+
+    def features(self, classes: Sequence[str]) -> Tensor:
+        """Return text features of length one, (C, d), constants.
+
+        Raises:
+            BackboneError: If a caption does not fit into the backbone.
+        """
+        return self._kept(tuple(classes))
+
+    def _texts(self, classes: Sequence[str]) -> list[str]:
+        return [self._template.replace("{}", name) for name in classes]
+
+    def _encode(self, classes: tuple[str, ...]) -> Tensor:
+        return self.backbone.encode_texts(self._texts(classes))

@@ -15,9 +15,8 @@ import pytest
 from numpy.typing import NDArray
 
 from methods import Method, Task, Weighting
-from methods.interface.directions import BASIS
 from methods.interface.method import Need
-from methods.interface.subspace import InSubspace
+from methods.interface.subspace import BASIS, InSubspace
 from platform.contract.cases import Case
 from platform.contract.driving import RUN, CheckedMethod, pool_of_rounds
 from platform.contract.examples import draw_examples, handed_out

@@ -181,7 +181,7 @@ class Squares:
     @property
     def transform_digest(self) -> str:
         """SHA-256 of what is done to an image, in hexadecimal."""
-        from methods.clip.preprocessing import square_preprocessing
+        from methods.clip.image_tower import square_preprocessing
 
         text = json.dumps(asdict(square_preprocessing(self.side)), sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()
@@ -194,7 +194,7 @@ class Squares:
     def fit(self, images: NDArray[np.uint8] | Sequence[NDArray[np.uint8]]) -> NDArray[np.uint8]:
         """Return images (H, W, 3) of any sizes at this one, (n, S, S, 3)."""
         # Imported late: what needs no images at a size of its own needs no open_clip for them.
-        from methods.clip.preprocessing import fit_square
+        from methods.clip.image_tower import fit_square
 
         return fit_square(images, self.side)
 
@@ -236,7 +236,7 @@ def is_public(model: ModelConfig) -> bool:
     The model that ships, or an architecture of open_clip with one of its own tags for it.
     """
     # Imported late: a method with a network of its own needs none of it.
-    from methods.clip.published import is_listed
+    from methods.clip.adapter import is_listed
 
     return is_listed(model.name, model.pretrained)
 

@@ -24,14 +24,13 @@ from methods import (
     Task,
     Visibility,
 )
-from methods.interface.directions import origin_of
 from methods.interface.groups import in_groups
 from methods.interface.server_optimizers import (
     SERVER_OPTIMIZERS,
     ServerOptimizer,
     WithServerOptimizer,
 )
-from methods.interface.subspace import in_subspace
+from methods.interface.subspace import in_subspace, origin_of
 from platform.config import MethodConfig, RunConfig
 from platform.config.loading import sentence
 from platform.data.catalogue import require_modality

@@ -16,7 +16,7 @@ from itertools import pairwise
 import numpy as np
 
 from methods import Arrays, Method
-from methods.interface.directions import ORIGIN
+from methods.interface.subspace import ORIGIN
 from platform.errors import ProtocolError
 from platform.protection.uploads import Protection
 from platform.wire.codec import Attempt, Envelope

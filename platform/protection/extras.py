@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from methods import Arrays, Groups
-from methods.interface.splitting import splits
+from methods.interface.groups import splits
 from platform.errors import ProtocolError
 from platform.wire.layout import Summed
 from privacy import (

@@ -28,7 +28,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from methods import Arrays, TensorSpec, UpdateSpecMismatch, Weighting
-from methods.interface.directions import flat, length, shaped
+from methods.interface.subspace import flat, length, shaped
 from platform.errors import ProtocolError, RunStopped
 from platform.wire.codec import decode_arrays, encode_arrays
 from privacy import Grid, NoiseState, ProtocolViolation

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from methods import Registry, Task, fedper, pm_moe
-from methods.networks.gate import GATE
+from methods.networks.mixture import GATE
 from methods.pm_moe import OWN
 from platform.bootstrap import Surroundings, create_run
 from platform.config import MethodConfig, RunConfig, TrainingConfig, parse_config

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from methods import Arrays, ClientView, Task, pm_moe
-from methods.networks.gate import Gate
+from methods.networks.mixture import Gate
 from methods.pm_moe import OWN, PMMoE
 from platform.contract.examples import draw_examples, frozen
 from tests.methods._training import trainer

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from methods.clip.adapter import load_backbone
-from methods.clip.architecture import architecture_of
+from methods.clip.adapter import architecture_of, load_backbone
 from tests.methods._models import MODELS, TEXT, VIT, make_model, write_folder
 
 CONFIG = MODELS["vit-gelu"]

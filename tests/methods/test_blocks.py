@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from methods.networks.blocks import blocks
-from methods.networks.labels import label_shares
+from methods.networks.method import blocks, label_shares
 
 
 @pytest.mark.parametrize(

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from methods.experts import capacity_kmeans as module
-from methods.experts.capacity_kmeans import DISCARDED, Rules, blocks, cluster, farthest_first
+from methods.networks import routing as module
+from methods.networks.routing import DISCARDED, Rules, blocks, cluster, farthest_first
 
 SIZES = ((5, 2, 1.0), (17, 4, 1.0), (17, 4, 2.0), (30, 7, 0.5))
 # Steps so large that clusters run empty are tried where no cluster of two does: both its tokens

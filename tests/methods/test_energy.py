@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from methods.networks.energy import confidence, kept_experts, number_dropped
+from methods.networks.mixture import confidence, kept_experts, number_dropped
 
 
 def score(own, other, temperature: float = 1.0) -> float:

@@ -11,8 +11,7 @@ import torch
 from torch.nn import functional
 
 from methods import Aggregate, ClientView, Examples, MethodError, Task, Visibility, fedavg, fedgen
-from methods.fedgen import SHARES, Teachers, distribution, trust_of
-from methods.networks.generator import Generator, likeness
+from methods.fedgen import SHARES, Generator, Teachers, distribution, likeness, trust_of
 from platform.contract.examples import draw_examples
 from privacy.training import LocalTrainer, TrainingPlan
 from tests.methods._training import RecordingTrainer

@@ -12,7 +12,7 @@ import torch
 from methods import Aggregate, ClientView, MethodError, Task, Visibility, fedavg, fedgh
 from methods.fedgh import known_prototypes
 from methods.networks.class_tables import PRESENCE, PROTOTYPES, class_means
-from methods.networks.server_training import descend
+from methods.networks.method import descend
 from platform.contract.examples import draw_examples
 from privacy.training import LocalTrainer, TrainingPlan
 

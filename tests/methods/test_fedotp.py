@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 from torch.nn import functional
 
 from methods import BackboneError, ClientView, Examples, Registry, Task, fedotp
-from methods.experts.optimal_transport import transport_plans
-from methods.fedotp import OWN, PATCHES, Config
+from methods.fedotp import OWN, PATCHES, Config, transport_plans
 from methods.prompts.prompt import CONTEXT, as_tensor
 from platform.config import MethodConfig
 from platform.errors import ConfigError

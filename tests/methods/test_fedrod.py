@@ -10,7 +10,7 @@ import torch
 
 from methods import ClientView, Examples, Task, fedavg, fedrod
 from methods.fedrod import balanced
-from methods.networks.modular import FED, GATED
+from methods.networks.method import FED, GATED
 from platform.contract.examples import draw_examples
 from privacy.training import LocalTrainer, TrainingPlan, per_sample_gradients
 

@@ -11,9 +11,8 @@ import torch
 from torch import nn
 
 from methods.interface.method import ParameterGroup
-from methods.networks.gate import Gate, GateConfig
 from methods.networks.method import BatchObjective
-from methods.networks.mixture import shares
+from methods.networks.mixture import Gate, GateConfig, shares
 from tests.methods._training import trainer
 
 ACTIVATIONS = ("relu", "leaky_relu", "prelu", "elu", "selu", "silu", "mish")

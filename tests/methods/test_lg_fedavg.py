@@ -9,7 +9,7 @@ import torch
 from methods import Aggregate, ClientView, MethodError, Task, fedavg, lg_fedavg
 from methods.fedavg import FedAvg
 from methods.lg_fedavg import LgFedAvg
-from methods.networks.modular import FED, GATED
+from methods.networks.method import FED, GATED
 from tests.methods._tiny_networks import some_examples, tiny
 from tests.methods._training import trainer
 

@@ -9,8 +9,7 @@ import pytest
 import torch
 
 from methods import Aggregate, ClientView, MethodError, Task, pfedmoap, promptfl
-from methods.experts.gating import PROJECTIONS, AttentionGate, LinearGate
-from methods.pfedmoap import Config
+from methods.pfedmoap import PROJECTIONS, AttentionGate, Config, LinearGate
 from methods.prompts.prompt import CONTEXT, as_tensor
 from tests.methods._double import double_backbone, mean_loss, numeric_gradient
 from tests.methods._training import RecordingTrainer, trainer

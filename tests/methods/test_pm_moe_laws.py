@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import torch
 
+from methods.networks.method import FED, GATED
 from methods.networks.mixture import KEPT, OUTPUTS, expert_outputs
-from methods.networks.modular import FED, GATED
 from methods.pm_moe import OWN
 from platform.contract.examples import draw_batch, draw_examples
 from tests.methods._mixtures import (

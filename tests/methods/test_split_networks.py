@@ -10,9 +10,8 @@ import torch
 from torch import nn
 
 from methods import ClientView, MethodError, Task, fedavg, fedper
-from methods.networks.extractors import NetworkConfig, build_extractor
+from methods.networks.extractors import LONGEST, NetworkConfig, build_extractor, word_numbers
 from methods.networks.layers import Layer, start
-from methods.networks.words import LONGEST, word_numbers
 from platform.contract.examples import draw_examples
 from privacy.training import LocalTrainer, TrainingPlan, per_sample_gradients
 

@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 
 from methods import Aggregate, Groups, promptfl
-from methods.interface.groups import in_groups
+from methods.interface.groups import in_groups, splits
 from methods.interface.server_optimizers import MEMORY, ServerSGD, WithServerOptimizer
-from methods.interface.splitting import splits
 from methods.interface.subspace import BASIS, in_subspace
 from methods.prompts.prompt import CONTEXT
 

@@ -13,24 +13,22 @@ from torch.nn import functional
 from methods import Arrays, ClientView, Examples, MethodError, Task, Weighting, fedavg, stablefdg
 from methods.clip.adapter import load_backbone
 from methods.interface.method import LocalResult
-from methods.networks.styles import (
-    MEAN,
-    MEAN_DEVIATION,
-    SPREAD,
-    SPREAD_DEVIATION,
-    beyond,
-    centres_of,
-    shared,
-    style_of,
-)
 from methods.stablefdg import (
     ATTENDED,
     KEY,
+    MEAN,
+    MEAN_DEVIATION,
     QUERY,
+    SPREAD,
+    SPREAD_DEVIATION,
     StableFDG,
     balancing_rows,
+    beyond,
+    centres_of,
     highlighted,
     next_of_class,
+    shared,
+    style_of,
 )
 from tests.methods._models import MODELS, make_model, write_folder
 from tests.methods._training import RecordingTrainer, trainer

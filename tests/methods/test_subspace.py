@@ -19,17 +19,17 @@ from methods import (
     promptfl,
     zero_shot,
 )
-from methods.interface.directions import origin_of
 from methods.interface.server_optimizers import ServerSGD, WithServerOptimizer
 from methods.interface.subspace import (
     BASIS,
     COORDINATES,
+    InCoordinates,
     InSubspace,
+    origin_of,
     random_directions,
     top_directions,
 )
 from methods.interface.subspace import in_subspace as subspace_of
-from methods.interface.subspace_training import InCoordinates
 from methods.prompts.prompt import CONTEXT, build_encoder
 from privacy.training.per_sample import per_sample_gradients
 from tests.methods._double import double_backbone, to_double

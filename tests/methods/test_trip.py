@@ -19,7 +19,7 @@ from methods import (
     trip,
     trip_lite,
 )
-from methods.experts.routing import BIAS, ROUTING, ROUTING_INFERENCE, WEIGHT
+from methods.networks.routing import BIAS, ROUTING, ROUTING_INFERENCE, WEIGHT
 from methods.prompts.prompt import CONTEXT, as_tensor
 from methods.trip import AVERAGE, EXPERTS, Config, divergence, mixed
 from platform.contract.small_clip import EMBED_DIM

@@ -9,16 +9,18 @@ import pytest
 import torch
 
 from methods import MethodError
-from methods.experts.capacity_kmeans import Clusters, Rules, cluster
-from methods.experts.routing import (
+from methods.networks.routing import (
     BIAS,
     ROUTING,
     ROUTING_INFERENCE,
     WEIGHT,
+    Clusters,
     LearnedRouter,
     RandomRouter,
+    Rules,
     StaticRouter,
     assigned_shares,
+    cluster,
     draw_keys,
 )
 
@@ -188,7 +190,7 @@ def test_blocks_change_nothing(monkeypatch):
     images = draw_images(9)
     whole = router().prepare(images)
     slices = (slice(0, 2), slice(2, 3), slice(3, 9))
-    monkeypatch.setattr("methods.experts.routing.blocks", lambda count, tokens: slices)
+    monkeypatch.setattr("methods.networks.routing.blocks", lambda count, tokens: slices)
     cut = router().prepare(images)
     for name in (ROUTING, ROUTING_INFERENCE):
         assert np.array_equal(whole[name], cut[name])

@@ -19,7 +19,7 @@ from tests.repository._source import PACKAGES, ROOT, module_name, parse, python_
 THIRD_PARTY = {
     "methods": {"annotated_types", "numpy", "open_clip", "ot", "safetensors", "scipy", "torch"},
     # open_clip's image transforms take PIL images.
-    "methods.clip.preprocessing": {"PIL", "numpy", "open_clip", "torch"},
+    "methods.clip.image_tower": {"PIL", "numpy", "open_clip", "torch"},
     "privacy": {"cryptography", "dp_accounting", "numpy", "scipy"},
     "privacy.training": {"dp_accounting", "numpy", "opacus", "scipy", "torch"},
     "storage": {"alembic", "sqlalchemy"},
@@ -197,7 +197,7 @@ METHOD_FLOORS = (
     ("clip",),
     ("interface",),
     ("networks",),
-    ("experts", "prompts"),
+    ("prompts",),
 )
 """The shared folders of `methods/`, from the bottom; a method's own file stands on all of them."""
 
@@ -232,7 +232,7 @@ def test_no_import_between_the_shared_folders_of_methods_climbs():
         ("methods/clip/one.py", "from methods.interface.method import Task"),
         ("methods/clip/one.py", "from methods import Task"),
         ("methods/errors/one.py", "import methods.clip.adapter"),
-        ("methods/prompts/one.py", "from methods.experts.gating import Gate"),
+        ("methods/prompts/one.py", "from methods.pfedmoap import Gate"),
         ("methods/networks/one.py", "from methods.fedavg import FedAvg"),
     ],
 )

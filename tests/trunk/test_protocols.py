@@ -13,8 +13,8 @@ import yaml
 
 from methods import Arrays, MethodError
 from methods.clip.adapter import Backbone
-from methods.clip.captions import Captions
 from methods.errors import BackboneError
+from methods.prompts.prompt import Captions
 from methods.zero_shot import ZeroShot
 from platform.bootstrap import Surroundings, create_run
 from platform.data.loading import load_task_data

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from methods.interface.directions import BASIS, ORIGIN
+from methods.interface.subspace import BASIS, ORIGIN
 from platform.bootstrap import RunPlan, Surroundings, plan_run
 from platform.config import parse_config
 from platform.data.dataset import image_digests
@@ -172,8 +172,7 @@ def test_a_client_with_another_model_or_class_list_refuses_before_it_trains(stor
     require_broadcast(expectations_of(method), sent)
     model = method.base.encoder.backbone
     from methods import Task, promptfl
-    from methods.interface.directions import origin_of
-    from methods.interface.subspace import in_subspace
+    from methods.interface.subspace import in_subspace, origin_of
 
     for fingerprint, classes in (
         ("0" * 64, OUTLINES),

@@ -1,1 +1,0 @@
-"""Gates, routing and the clustering that methods with several experts share."""
