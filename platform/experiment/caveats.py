@@ -1,4 +1,12 @@
-"""What a report must say so that its numbers are not misread."""
+"""What a report must say so that its numbers are not misread.
+
+Here are also the settings of a run in words (optimiser, protocol, selection), and the choice of the
+round that is reported beside the last; test examples never choose. Without a mechanism the measured
+round with the best mean validation accuracy is chosen. Under a mechanism exact accuracies would be
+a release that nothing covers, so only the noised means that came with uploads choose, which is
+post-processing. An upload of round t carries the accuracy of the model after round t - 1, so the
+last round is not among those to choose from.
+"""
 
 from __future__ import annotations
 

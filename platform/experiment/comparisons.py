@@ -1,9 +1,23 @@
-"""The local twin: what a client would have reached without the federation.
+"""What a run is compared with at its end: local twins, new clients, and silent runs.
 
-Same method, seeds, number of steps and per-sample clip; no experts and nobody else's updates. No
-noise where the noise is on uploads, as nothing is uploaded; the same noise in every step under
-`dp_sgd`. It is a federation of one: the client's own update is the aggregate. The difference of
-the final accuracies is the *gain over local*.
+*Local twins* say what a client would have reached without the federation. Method, seeds, number of
+steps and per-sample clip are the same; there are no experts and no other client's updates. Noise on
+uploads is left out, as nothing is uploaded; under `dp_sgd` each step has the same noise. A twin is
+a federation of one: the client's own update is the aggregate. The difference of the final
+accuracies is the *gain over local*.
+
+*New clients* never took part. Each gets the last broadcast, starts its personal part as every
+client does, gets no experts, and personalises on its own images. Nothing of this leaves the client:
+it is in no cohort, no ledger and no population, and its state is thrown away after measuring.
+
+*Silent runs* show the *worth of sharing*. What a federation gains over local training has two
+sources, which accuracy does not tell apart: the content of others' uploads, and what the method
+does beside (a gate, another start, noise that regularises). In a silent run every upload is of
+zeros and everything else is the run's: clients, cohorts, steps, batches, gates, server. One silent
+run has the run's noise on its uploads, and one has none. The worth of sharing is the run's headline less the
+better of both; it is zero in expectation if uploads are all noise. Nothing here leaves a client, so
+nothing is charged. The noise protects nobody and comes from the run's seed, also if the run's own
+noise comes from the operating system.
 """
 
 from __future__ import annotations

@@ -1,4 +1,9 @@
-"""What a simulation deals out: training examples of every client, and what is measured on."""
+"""What a simulation deals out: training examples of every client, and what is measured on.
+
+Epsilon is about what a client sends, and is only as good as the path from the folder to there. So
+an audit begins by comparing the records of two neighbouring folders: one client's folder must
+change no other client's records, and one record must change the side of no other record.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""The model card that goes with exported prompts."""
+"""A model that a run trained: at work, measured anew for an export, and described by a card.
+
+A run's report states the accuracy of clients' final models, each with its own part. An export holds
+something else: the shared part alone, or one client's model. So it is measured anew.
+"""
 
 from __future__ import annotations
 

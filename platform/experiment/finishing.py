@@ -1,7 +1,8 @@
-"""After the last round: personalise, measure, compare with local training, and say it all.
+"""A run from its first missing round to its report, simulated or with clients elsewhere.
 
-Clients are known by their messages here as in a round. What is trained in nobody's round, local
-twins and newcomers, is the simulation's own affair.
+`execute` runs a simulation: after the last round clients personalise, and the models are measured
+and compared with local training. `conduct` runs a federation, whose coordinator never sees clients'
+images: it measures nothing, and accuracy is only what clients release with their uploads, noised.
 """
 
 from __future__ import annotations
@@ -22,7 +23,6 @@ from platform.experiment.canary_verdict import Verdict, judge_canaries
 from platform.experiment.caveats import run_warnings
 from platform.experiment.comparisons import measure_newcomers, measure_silence, measure_twins
 from platform.experiment.evaluation import (
-    EvaluationPlan,
     Examined,
     Measured,
     examine_before,
@@ -50,30 +50,34 @@ def execute(simulation: Simulation, observer: Observer) -> dict[str, Any]:
         RunBusy: If another process runs it; nothing is done.
         RunStopped: If a round was aborted, or a client cannot be heard; the run can be resumed.
     """
-    # Before anything is read that decides what the run does next.
-    with alone_with(simulation.run_id, simulation.database, _folders(simulation)):
+    folders = [simulation.folder]
+    if simulation.run.source_id is not None:
+        # A second phase also writes the stores of the first run's clients.
+        folders.insert(0, simulation.folder.with_name(simulation.run.source_id))
+    # The locks come before all reads that decide what the run does next.
+    with alone_with(simulation.run_id, simulation.database, folders):
         return _execute(simulation, observer)
-
-
-def _folders(simulation: Simulation) -> list[Path]:
-    """Return the folders of all runs whose clients' stores are written.
-
-    A first run's before its second phase's.
-    """
-    if simulation.run.source_id is None:
-        return [simulation.folder]
-    return [simulation.folder.with_name(simulation.run.source_id), simulation.folder]
 
 
 def _execute(simulation: Simulation, observer: Observer) -> dict[str, Any]:
     run, plan = simulation.run, simulation.learning.evaluation
     if is_finished(run):
-        # What it came to is what its records hold.
         return dict(summary_of(run, simulation.database, run.run_id))
-    progress = _rounds(simulation, observer)
+    if run.source_id is None:
+        require_spent_elsewhere(run, simulation.database)
+        progress = Federation(run, observer).run_rounds()
+    else:
+        rounds = run.terms.config.rounds
+        observer.run_started(run.run_id, rounds, rounds)
+        progress = take_up(run, run.source_id)
     documents = documents_of(run)
     verdict = judge_canaries(simulation, progress, documents)
-    before = _before(plan, run, progress, documents)
+    # Accuracy before clients personalise: the last round's, or measured now. A finish that was
+    # interrupted cannot measure it any more.
+    before: Mapping[str, Any] = documents[-1]["accuracy"] if documents else NO_ACCURACY
+    if before["mean"] is None and run.terms.fetches_at_end and not run.source_id:
+        found = examine_before(plan, run, progress)
+        before = before if found is None else found.document()
     seconds = personalise(run, progress)
     final = examine_last(plan, run, progress.state)
     newcomers = measure_newcomers(simulation, progress.state)
@@ -105,45 +109,19 @@ def _execute(simulation: Simulation, observer: Observer) -> dict[str, Any]:
     return summary
 
 
-def _rounds(simulation: Simulation, observer: Observer) -> Progress:
-    run = simulation.run
-    if run.source_id is None:
-        require_spent_elsewhere(run, simulation.database)
-        return Federation(run, observer).run_rounds()
-    rounds = run.terms.config.rounds
-    observer.run_started(run.run_id, rounds, rounds)
-    return take_up(run, run.source_id)
-
-
-def _before(
-    plan: EvaluationPlan, run: Run, progress: Progress, documents: Sequence[Mapping[str, Any]]
-) -> Mapping[str, Any]:
-    """Return accuracy before clients personalise.
-
-    The last round's, measured now where nobody did.
-    """
-    known: Mapping[str, Any] = documents[-1]["accuracy"] if documents else NO_ACCURACY
-    collects = run.terms.fetches_at_end
-    if known["mean"] is not None or not collects or run.source_id:
-        return known
-    found = examine_before(plan, run, progress)
-    # Of an interrupted finish there is no before any more.
-    return known if found is None else found.document()
-
-
 UNSEEN = Examined(Measured("client_mean", {}), None)
-"""What a coordinator finds on clients' images."""
+"""A coordinator measures nothing, as it sees no client's images."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Conducted:
-    """A run with what its coordinator has beside it.
+    """A run with its coordinator's folder and database.
 
     Attributes:
         run: The run.
         folder: Where its files go.
         database: The coordinator's.
-        admit: Lets in clients that have come since, before a round.
+        admit: Called before a round; lets in clients that have come since.
     """
 
     run: Run
@@ -153,7 +131,7 @@ class Conducted:
 
 
 def nothing_measured(run: Run, round_number: int, after: Progress) -> Mapping[str, Any]:
-    """Return what a round's document says of accuracy where nobody sees clients' images."""
+    """Return the accuracy in a round's document if the coordinator sees no client's images."""
     return {"accuracy": NO_ACCURACY, "validation": NO_ACCURACY, "protocol": None}
 
 
@@ -204,10 +182,10 @@ def alone_with(run_id: str, database: Database, folders: Sequence[Path]) -> Iter
     Args:
         run_id: The run.
         database: The coordinator's.
-        folders: Of the run, and of any other whose clients' stores are written.
+        folders: Of the run, and of any other run whose clients' stores are written.
 
     Raises:
-        RunBusy: If another process has one of them; nothing is done.
+        RunBusy: If another process runs in one of the folders; nothing is done.
     """
     with ExitStack() as locks:
         for folder in folders:
@@ -221,7 +199,7 @@ def alone_with(run_id: str, database: Database, folders: Sequence[Path]) -> Iter
 
 
 def is_finished(run: Run) -> bool:
-    """Return whether there is nothing to go on with."""
+    """Return whether the run's row says that it has finished."""
     with run.records.read() as uow:
         return uow.runs.get(run.run_id).status == "finished"
 
@@ -230,7 +208,7 @@ def summary_of(run: Run, database: Database, run_id: str) -> Mapping[str, Any]:
     """Return a finished run's summary, which agrees with its records.
 
     Raises:
-        RecordsDisagree: If there is none, or it does not agree.
+        RecordsDisagree: If the run has no summary, or records do not agree.
     """
     mechanisms = run.terms.config.mechanisms
     summary = require_agreement(database, run_id, mechanisms).summary
@@ -253,17 +231,17 @@ def close_run(
     *,
     revealed: Verdict | None = None,
 ) -> None:
-    """Write the report and say in the audit log what it was, with what it rests on.
+    """Write the report, and write its digest and those of its sources into the audit log.
 
-    Files first: a finished run always has its report. Killed between the two it has not finished,
-    and what goes on with it writes both anew.
+    The files are written before the transaction ends, so a finished run always has its report. A
+    run that is killed between the two has not finished; resuming it writes both anew.
 
     Args:
         run: The run.
         folder: Its own.
         summary: Its report; the head of the audit log is added.
         ended_early: Why it ended before its last round, if it did.
-        revealed: What canaries showed, and their key, where there were any.
+        revealed: What canaries showed, and their key, if the run had canaries.
     """
     with run.records.write() as uow:
         state = uow.states.latest(run.run_id)

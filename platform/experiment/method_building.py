@@ -1,4 +1,9 @@
-"""From a configuration's method section to a method: options validated against its own `Config`."""
+"""From a configuration's method section to a method: options validated against its own `Config`.
+
+Options that do nothing in a run, by what each method declares, are told before the run and never
+refused: a sweep, an override or a preset leaves them behind legitimately. The code of a method from
+outside is recorded, and the run is held to it afterwards.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,11 @@
-"""A run that goes on must be the run that was charged: same configuration, clients and releases."""
+"""A run that goes on must be the run that was charged, also as the second phase of another run.
+
+Configuration, clients and releases must be the same. A second phase takes the first run's pool,
+clients and ledger, and has other options. Nothing leaves a client in the second phase, so it can be
+repeated for what the first run cost. All that fixes what the first run released must stay as it
+was, and that run itself is only read. The parts that clients personalise are kept in their stores
+under the new run's name.
+"""
 
 from __future__ import annotations
 
