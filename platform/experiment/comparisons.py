@@ -14,10 +14,10 @@ it is in no cohort, no ledger and no population, and its state is thrown away af
 sources, which accuracy does not tell apart: the content of others' uploads, and what the method
 does beside (a gate, another start, noise that regularises). In a silent run every upload is of
 zeros and everything else is the run's: clients, cohorts, steps, batches, gates, server. One silent
-run has the run's noise on its uploads, and one has none. The worth of sharing is the run's headline less the
-better of both; it is zero in expectation if uploads are all noise. Nothing here leaves a client, so
-nothing is charged. The noise protects nobody and comes from the run's seed, also if the run's own
-noise comes from the operating system.
+run has the run's noise on its uploads, and one has none. The worth of sharing is the run's headline
+less the better of both; it is zero in expectation if uploads are all noise. Nothing here leaves a
+client, so nothing is charged. The noise protects nobody and comes from the run's seed, also if the
+run's own noise comes from the operating system.
 """
 
 from __future__ import annotations
