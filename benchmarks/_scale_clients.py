@@ -58,7 +58,6 @@ from privacy.secure_aggregation import (
     keys,
     masking,
     shamir,
-    sharing,
 )
 
 
@@ -216,8 +215,8 @@ class Crowd:
         with ExitStack() as stack:
             for patch in (
                 counted(keys.PrivateKey, "_derive", "agreements", one),
-                counted(sharing, "seal", "boxes sealed", one),
-                counted(sharing, "unseal", "boxes opened", one),
+                counted(client, "seal", "boxes sealed", one),
+                counted(client, "unseal", "boxes opened", one),
                 counted(shamir, "deal", "share values", _evaluated),
                 counted(masking, "_add_all", "mask values", _expanded),
             ):

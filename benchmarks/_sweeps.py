@@ -11,8 +11,7 @@ from pathlib import Path
 from _sizes import RESULTS, SMALLEST
 
 from platform.sweeping.grid import Grid
-from platform.sweeping.known_runs import only_sweep_in
-from platform.sweeping.running import Outcome, SweepObserver, run_cells
+from platform.sweeping.running import Outcome, SweepObserver, only_sweep_in, run_cells
 
 
 class Lines(SweepObserver):

@@ -16,8 +16,7 @@ from collections.abc import Callable
 
 from _sizes import sized
 
-from privacy.integer_noise import discrete_gaussian_from, skellam_from
-from privacy.integer_noise.tables import table_of
+from privacy.integer_noise import discrete_gaussian_from, skellam_from, table_of
 from privacy.randomness import Entropy
 
 DEVIATIONS = (1.5, 10.0, 63.0, 100.0, 1e3, 1e4, 1e5, 1e6)

@@ -32,9 +32,8 @@ others' styles the method is FedAvg with uniform weights.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 import numpy as np
 import torch
@@ -107,16 +106,12 @@ class Ccst(FedAvg):
         units: A client only.
     """
 
+    weighting: ClassVar[Weighting] = Weighting.UNIFORM
     config: Config
     population: int = field(default=1, kw_only=True)
     units: frozenset[Unit] = field(default=CLIENT_ONLY, init=False)
     couples_examples: bool = field(default=True, kw_only=True)
     has_personal_state: bool = field(default=True, init=False)
-
-    def shared_spec(self) -> Mapping[str, TensorSpec]:
-        """Return the whole network, all clients weighing alike."""
-        spec = super().shared_spec()
-        return {n: replace(tensor, weighting=Weighting.UNIFORM) for n, tensor in spec.items()}
 
     def pool_policy(self) -> PoolPolicy:
         """Return all clients' styles, made once, before the first round."""
@@ -259,7 +254,7 @@ def styled(found: Tensor, mean: Tensor, deviation: Tensor, is_own: Tensor) -> Te
 
 
 def serving(config: Config, clients: int) -> PoolPolicy:
-    """Return how the pool is used, whatever an entry holds; known before anything is built."""
+    """Return how the pool is used, without an entry's tensors; known before anything is built."""
     return PoolPolicy({}, clients, select="all", fixed=True, when="before")
 
 

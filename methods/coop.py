@@ -66,9 +66,5 @@ class CoOp(PromptMethod):
 
 
 def build(config: Config, task: Task) -> Method:
-    """Build the method.
-
-    Raises:
-        BackboneError: If the task has no backbone or the prompt does not fit into it.
-    """
+    """Build the method."""
     return CoOp(build_encoder(config, task), config, task.classes)

@@ -136,7 +136,7 @@ class DBE(ModularMethod):
         }
 
     def module_output(self, module: Parameters, fed: Tensor) -> Tensor:
-        """Return the shift itself (B, D), whatever it is fed."""
+        """Return the shift itself (B, D); its input counts for nothing."""
         return module[CLIENT_MEAN].expand(len(fed), -1)
 
     def combine(self, parameters: Parameters, parts: Parameters, output: Tensor) -> Tensor:
@@ -207,9 +207,5 @@ def has_consensus(state: Arrays) -> bool:
 
 
 def build(config: Config, task: Task) -> Method:
-    """Build the method.
-
-    Raises:
-        BackboneError: If the network needs a CLIP model and the task has none.
-    """
+    """Build the method."""
     return DBE.built(config, task)

@@ -146,7 +146,7 @@ class Ditto(FedAvg):
         return self.tensors(self.model_of(view))
 
     def whole_model_of(self, view: ClientView) -> dict[str, NDArray[Any]]:
-        """Return arrays of the personal network; of the global one while there is none."""
+        """Return arrays of the personal network; of the global one before the first fit."""
         return {
             name: view.personal.get(OWN + name, value)
             for name, value in self.model_of(view).items()
@@ -159,9 +159,5 @@ def prefixed(network: Arrays) -> dict[str, NDArray[Any]]:
 
 
 def build(config: Config, task: Task) -> Method:
-    """Build the method.
-
-    Raises:
-        BackboneError: If the network needs a CLIP model and the task has none.
-    """
+    """Build the method."""
     return replace(Ditto.built(config, task), is_decoupled=task.decoupled)

@@ -22,7 +22,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Annotated, Final, Literal, cast
+from typing import Annotated, Final, Literal
 
 import numpy as np
 import torch
@@ -31,7 +31,6 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
-from methods.interface.defaults import CLIENT_ONLY
 from methods.interface.method import (
     Arrays,
     ClientView,
@@ -41,11 +40,10 @@ from methods.interface.method import (
     ParameterGroup,
     Task,
     Trainer,
-    Unit,
 )
-from methods.networks.extractors import ClipTower, NetworkConfig
+from methods.networks.extractors import NetworkConfig
 from methods.networks.layers import Layer, Layers, Parameters, linear, linear_layers
-from methods.networks.method import HEAD, BatchObjective, SplitMethod
+from methods.networks.method import HEAD, BatchObjective, CentralisedMethod
 from methods.prompts.prompt import CONTEXT_STANDARD_DEVIATION
 
 PROMPTS: Final = "prompts"
@@ -78,7 +76,7 @@ class Config(NetworkConfig):
 
 
 @dataclass(frozen=True)
-class DoPrompt(SplitMethod):
+class DoPrompt(CentralisedMethod):
     """A tower with prompts of domains.
 
     Attributes:
@@ -87,23 +85,6 @@ class DoPrompt(SplitMethod):
 
     config: Config
     domains: int = field(default=1, kw_only=True)
-    has_personal_state: bool = field(default=True, init=False)
-    units: frozenset[Unit] = field(default=CLIENT_ONLY, init=False)
-
-    @property
-    def centralised(self) -> bool:
-        """One party holds all data."""
-        return True
-
-    @property
-    def tower(self) -> ClipTower:
-        """The image tower."""
-        return cast("ClipTower", self.extractor)
-
-    @property
-    def shared_layers(self) -> Layers:
-        """Nothing is shared."""
-        return {}
 
     @property
     def personal_layers(self) -> Layers:
@@ -206,11 +187,7 @@ def mixed(shares: Tensor, prompts: Tensor) -> Tensor:
 
 
 def build(config: Config, task: Task) -> Method:
-    """Build the method.
-
-    Raises:
-        BackboneError: If the task has no CLIP model, or its image tower takes no prompts.
-    """
+    """Build the method."""
     method = replace(DoPrompt.built(config, task), domains=len(task.domains))
     method.tower.require_tokens()
     return replace(method, needs=method.needs | {"domains"})

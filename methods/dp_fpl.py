@@ -56,6 +56,7 @@ from methods.interface.method import (
     Trainer,
     Weighting,
 )
+from methods.networks.layers import Parameters
 from methods.prompts.prompt import (
     CONTEXT,
     PromptConfig,
@@ -70,7 +71,7 @@ PUBLISHED_SHARE = 0.1
 """What the published code multiplies the local gradient with."""
 
 VARIANTS = ({"sign": "published"},)
-Parameters = Mapping[str, Tensor]
+Parameters = Parameters
 
 
 @dataclass(frozen=True)

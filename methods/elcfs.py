@@ -217,7 +217,7 @@ def _lowest(pixels: Tensor, half_width: int) -> tuple[Tensor, Tensor]:
 
 
 def serving(config: Config, clients: int) -> PoolPolicy:
-    """Return how the pool is used, whatever an entry holds; known before anything is built."""
+    """Return how the pool is used, without an entry's tensors; known before anything is built."""
     return PoolPolicy({}, clients, select="all", fixed=True, when="before")
 
 

@@ -166,9 +166,5 @@ class FedSynMoE(SplitMethod):
 
 
 def build(config: Config, task: Task) -> Method:
-    """Build the method.
-
-    Raises:
-        BackboneError: If the network needs a CLIP model and the task has none.
-    """
+    """Build the method."""
     return FedSynMoE.built(config, task)

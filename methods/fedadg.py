@@ -38,9 +38,9 @@ uploads bound all that is sent.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, ClassVar, Final, Literal
 
 import numpy as np
 import torch
@@ -59,7 +59,6 @@ from methods.interface.method import (
     Objective,
     ParameterGroup,
     Task,
-    TensorSpec,
     Trainer,
     Unit,
     Weighting,
@@ -106,6 +105,7 @@ class Config(NetworkConfig):
 class FedADG(SplitMethod):
     """Adversarial alignment to generated features."""
 
+    weighting: ClassVar[Weighting] = Weighting.UNIFORM
     config: Config
     has_personal_state: bool = field(default=True, init=False)
     plain_sgd: bool = field(default=True, init=False)
@@ -145,11 +145,6 @@ class FedADG(SplitMethod):
             **linear_layers(JUDGE, narrow + len(self.classes), narrow),
             **linear_layers(VERDICT, narrow, 1),
         }
-
-    def shared_spec(self) -> Mapping[str, TensorSpec]:
-        """Return the shared part, averaged plainly."""
-        specs = super().shared_spec().items()
-        return {name: replace(spec, weighting=Weighting.UNIFORM) for name, spec in specs}
 
     def prepare(self, arrays: Arrays) -> Arrays:
         """Return what the extractor keeps, each example with its mark."""
@@ -285,9 +280,5 @@ def smoothed_losses(logits: Tensor, labels: Tensor, smoothing: float) -> Tensor:
 
 
 def build(config: Config, task: Task) -> Method:
-    """Build the method.
-
-    Raises:
-        BackboneError: If the network needs a CLIP model and the task has none.
-    """
+    """Build the method."""
     return FedADG.built(config, task)

@@ -50,13 +50,14 @@ from methods.interface.method import (
     Trainer,
     Weighting,
 )
-from methods.networks.layers import linear_start
+from methods.networks.layers import Parameters, linear_start
 from methods.prompts.prompt import (
     CONTEXT,
     PromptConfig,
     PromptEncoder,
     PromptMethod,
     as_tensor,
+    as_tensors,
     build_encoder,
 )
 
@@ -93,17 +94,12 @@ class KeyedObjective:
     domain_weight: float
     encoder_parameters: frozenset[str] = frozenset({CONTEXT, KEYS})
 
-    def encode(self, parameters: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+    def encode(self, parameters: Parameters) -> Parameters:
         """Return text features (D, C, d) of all classes under each domain's prompt."""
         contexts = unlock(parameters[CONTEXT], parameters[KEYS])
         return {"text": self.encoder.text_features_each(contexts, self.classes)}
 
-    def losses(
-        self,
-        parameters: Mapping[str, Tensor],
-        encoded: Mapping[str, Tensor],
-        batch: Mapping[str, Tensor],
-    ) -> Tensor:
+    def losses(self, parameters: Parameters, encoded: Parameters, batch: Parameters) -> Tensor:
         """Return loss of each example, shape (B,)."""
         image, domains = batch["features"], batch["domains"]
         cosines = torch.einsum("bd,bcd->bc", image, encoded["text"][domains])
@@ -164,7 +160,7 @@ class FedAPT(PromptMethod):
         """Return logits (n, C), each image under its own mixture of keys."""
         backbone = self.encoder.backbone
         with torch.no_grad():
-            state = {name: as_tensor(value, backbone) for name, value in view.broadcast.items()}
+            state = as_tensors(view.broadcast, backbone)
             image = as_tensor(batch["features"], backbone)
             weights = mixture(image @ state[QUERY].T, self.config.temperature)
             # A small temperature gives most images the very same mixture: one domain's key.

@@ -32,9 +32,5 @@ class FedAvg(SplitMethod):
 
 
 def build(config: Config, task: Task) -> Method:
-    """Build the method.
-
-    Raises:
-        BackboneError: If the network needs a CLIP model and the task has none.
-    """
+    """Build the method."""
     return FedAvg.built(config, task)

@@ -105,9 +105,5 @@ class FedBabu(FedPer):
 
 
 def build(config: Config, task: Task) -> Method:
-    """Build the method.
-
-    Raises:
-        BackboneError: If the network needs a CLIP model and the task has none.
-    """
+    """Build the method."""
     return FedBabu.built(config, task)

@@ -44,8 +44,8 @@ from methods.interface.method import (
     Unit,
     Weighting,
 )
-from methods.networks.layers import linear_start
-from methods.prompts.prompt import Captions, as_tensor, require_backbone
+from methods.networks.layers import Parameters, linear_start
+from methods.prompts.prompt import Captions, as_tensor, as_tensors, require_backbone
 
 LAYERS = ("inner", "outer")
 
@@ -84,16 +84,11 @@ class AdapterObjective:
     loss: Literal["symmetric", "cross_entropy"]
     encoder_parameters: frozenset[str] = frozenset()
 
-    def encode(self, parameters: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+    def encode(self, parameters: Parameters) -> Parameters:
         """Nothing: the text is constant."""
         return {}
 
-    def losses(
-        self,
-        parameters: Mapping[str, Tensor],
-        encoded: Mapping[str, Tensor],
-        batch: Mapping[str, Tensor],
-    ) -> Tensor:
+    def losses(self, parameters: Parameters, encoded: Parameters, batch: Parameters) -> Tensor:
         """Return loss of each example, shape (B,)."""
         image, labels = adapt(parameters, batch["features"]), batch["labels"]
         if self.loss == "cross_entropy":
@@ -149,13 +144,13 @@ class FedClip(AveragedMethod):
         """Return CLIP's logits (n, C) of adapted image features."""
         backbone = self.captions.backbone
         with torch.no_grad():
-            adapter = {name: as_tensor(value, backbone) for name, value in view.broadcast.items()}
+            adapter = as_tensors(view.broadcast, backbone)
             image = adapt(adapter, as_tensor(batch["features"], backbone))
             logits = backbone.logit_scale * image @ self.captions.features(classes).T
         return logits.cpu().numpy().astype(np.float32)
 
 
-def adapt(adapter: Mapping[str, Tensor], image: Tensor) -> Tensor:
+def adapt(adapter: Parameters, image: Tensor) -> Tensor:
     """Return adapted image features of length one.
 
     Args:

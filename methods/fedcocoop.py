@@ -30,8 +30,15 @@ from torch.nn import functional
 from methods.errors import MethodError
 from methods.interface.averaging import AveragedMethod
 from methods.interface.method import Arrays, ClientView, Method, Objective, Task, TensorSpec
-from methods.networks.layers import linear_start
-from methods.prompts.prompt import CONTEXT, PromptConfig, PromptEncoder, as_tensor, build_encoder
+from methods.networks.layers import Parameters, linear_start
+from methods.prompts.prompt import (
+    CONTEXT,
+    PromptConfig,
+    PromptEncoder,
+    as_tensor,
+    as_tensors,
+    build_encoder,
+)
 
 TEXTS_AT_ONCE = 1024
 """Texts encoded in one pass of a prediction; changes memory only."""
@@ -86,7 +93,7 @@ class MetaNet:
             for name, spec in self.spec().items()
         }
 
-    def shifts(self, parameters: Mapping[str, Tensor], images: Tensor) -> Tensor:
+    def shifts(self, parameters: Parameters, images: Tensor) -> Tensor:
         """Return the vector pi of each image, (B, token width), from features (B, d)."""
         hidden = functional.linear(
             images, parameters["meta_hidden_weight"], parameters["meta_hidden_bias"]
@@ -105,11 +112,11 @@ class ConditionalObjective:
     classes: tuple[str, ...]
     encoder_parameters: frozenset[str] = frozenset()
 
-    def encode(self, parameters: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
-        """Nothing."""
+    def encode(self, parameters: Parameters) -> Parameters:
+        """Return nothing: all of it sees the batch."""
         return {}
 
-    def logits(self, parameters: Mapping[str, Tensor], images: Tensor) -> Tensor:
+    def logits(self, parameters: Parameters, images: Tensor) -> Tensor:
         """Return the prediction, shape (B, C), from image features (B, d)."""
         shifts = self.meta_net.shifts(parameters, images)
         contexts = parameters[CONTEXT] + shifts.unsqueeze(1)
@@ -117,12 +124,7 @@ class ConditionalObjective:
         cosines = (texts @ images.unsqueeze(-1)).squeeze(-1)
         return self.encoder.backbone.logit_scale * cosines
 
-    def losses(
-        self,
-        parameters: Mapping[str, Tensor],
-        encoded: Mapping[str, Tensor],
-        batch: Mapping[str, Tensor],
-    ) -> Tensor:
+    def losses(self, parameters: Parameters, encoded: Parameters, batch: Parameters) -> Tensor:
         """Return cross-entropy of each example, shape (B,)."""
         logits = self.logits(parameters, batch["features"])
         return functional.cross_entropy(logits, batch["labels"], reduction="none")
@@ -166,7 +168,7 @@ class FedCoCoOp(AveragedMethod):
         backbone = self.encoder.backbone
         objective = ConditionalObjective(self.encoder, self.meta_net, tuple(classes))
         images = as_tensor(batch["features"], backbone)
-        parameters = {name: as_tensor(value, backbone) for name, value in view.broadcast.items()}
+        parameters = as_tensors(view.broadcast, backbone)
         rows = max(1, TEXTS_AT_ONCE // len(classes))
         with torch.no_grad():
             parts = torch.split(images, rows)

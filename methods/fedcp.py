@@ -243,11 +243,7 @@ def kernels(one: Tensor, other: Tensor) -> Tensor:
 
 
 def build(config: Config, task: Task) -> Method:
-    """Build the method.
-
-    Raises:
-        BackboneError: If the network needs a CLIP model and the task has none.
-    """
+    """Build the method."""
     couples = config.mmd_weight > 0.0
     units = CLIENT_ONLY if couples or config.gumbel else ALL_UNITS
     method = FedCP.built(config, task)

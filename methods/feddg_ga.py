@@ -49,8 +49,7 @@ from annotated_types import Ge, Gt, Le, Lt
 from numpy.typing import NDArray
 
 from methods import fedavg, fedprox, fedsr, scaffold
-from methods.errors import MethodError
-from methods.interface.defaults import CLIENT_ONLY
+from methods.interface.defaults import CLIENT_ONLY, OverMethod
 from methods.interface.method import (
     Aggregate,
     Arrays,
@@ -68,7 +67,6 @@ from methods.interface.method import (
     Visibility,
     Weighting,
 )
-from methods.interface.over import OverMethod
 from methods.networks.method import blocks
 
 GAP: Final = "adjustment.gap"
@@ -198,9 +196,7 @@ class FedDGGA(OverMethod):
         Raises:
             MethodError: If the clients' updates were not handed over one by one.
         """
-        if aggregate.individual is None:
-            raise MethodError("aggregate.individual is None; valid is each client's own update")
-        updates = dict(sorted(aggregate.individual.items()))
+        updates = aggregate.each()
         if not updates:
             return state
         moved = self.weighed(state, {key: float(u[GAP][0]) for key, u in updates.items()})

@@ -45,7 +45,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
-from methods.errors import MethodError
+from methods.fedavg import FedAvg
 from methods.interface.defaults import ALL_UNITS, CLIENT_ONLY
 from methods.interface.method import (
     Aggregate,
@@ -55,7 +55,6 @@ from methods.interface.method import (
     Examples,
     LocalResult,
     Method,
-    ParameterGroup,
     Source,
     Task,
     TensorSpec,
@@ -65,7 +64,7 @@ from methods.interface.method import (
 )
 from methods.networks.extractors import NetworkConfig
 from methods.networks.layers import Layers, Parameters, linear, linear_layers, start
-from methods.networks.method import HEAD, ServerLoss, SplitMethod, descend, label_shares
+from methods.networks.method import HEAD, ServerLoss, descend, label_shares
 
 if TYPE_CHECKING:
     from methods.interface.method import Penalty
@@ -203,17 +202,12 @@ class Teachers:
 
 
 @dataclass(frozen=True)
-class FedGen(SplitMethod):
+class FedGen(FedAvg):
     """Data-free distillation beside federated averaging."""
 
     config: Config
     visibility: Visibility = field(default=Visibility.PER_CLIENT, kw_only=True)
     units: frozenset[Unit] = field(default=CLIENT_ONLY, kw_only=True)
-
-    @property
-    def shared_layers(self) -> Layers:
-        """The whole network."""
-        return {**self.extractor.layers, **self.head_layers}
 
     @property
     def anchored(self) -> bool:
@@ -257,14 +251,9 @@ class FedGen(SplitMethod):
         self, view: ClientView, data: Examples, trainer: Trainer, rng: np.random.Generator
     ) -> LocalResult:
         """Train the network on its own data and on generated pairs."""
-        trained = trainer.fit(
-            self.objective(view),
-            self.model_of(view),
-            data.arrays,
-            groups=(ParameterGroup(tuple(self.shared_layers)),),
-            penalty=self.generated_loss(view.broadcast, rng) if self.config.weight else None,
-            rng=rng,
-        )
+        names = tuple(self.shared_layers)
+        penalty = self.generated_loss(view.broadcast, rng) if self.config.weight else None
+        trained = self.train(view, data, trainer, rng, names=names, penalty=penalty)
         result = self.result(view, trained)
         if not self.config.counts_labels:
             return result
@@ -323,10 +312,8 @@ class FedGen(SplitMethod):
         """
         if self.config.ensemble == "mean":
             heads, trust = [moved], np.ones((1, len(self.classes)))
-        elif aggregate.individual is None:
-            raise MethodError("aggregate.individual is None; valid is each client's own update")
         else:
-            updates = [update for _, update in sorted(aggregate.individual.items())]
+            updates = aggregate.each().values()
             names = (*self.head_layers, SHARES)
             heads = [{name: state[name] + update[name] for name in names} for update in updates]
             trust = trust_of(np.stack([head[SHARES] for head in heads]))
@@ -371,17 +358,13 @@ def trust_of(shares: NDArray[Any]) -> NDArray[np.float64]:
 
     From shares (K, C).
 
-    A class that nobody has is everybody's alike.
+    A class without examples counts alike for all clients.
     """
     return np.stack([distribution(column) for column in shares.T], axis=1)
 
 
 def build(config: Config, task: Task) -> Method:
-    """Build the method.
-
-    Raises:
-        BackboneError: If the network needs a CLIP model and the task has none.
-    """
+    """Build the method."""
     method = FedGen.built(config, task)
     if config.ensemble == "individual":
         return method

@@ -145,9 +145,7 @@ class FedGH(LgFedAvg):
         floor = self.config.presence_floor
         if self.config.prototypes == "mean":
             return known_prototypes(aggregate.values, floor / aggregate.cohort_size)
-        if aggregate.individual is None:
-            raise MethodError("aggregate.individual is None; valid is each client's own update")
-        found = [known_prototypes(sent, floor) for _, sent in sorted(aggregate.individual.items())]
+        found = [known_prototypes(sent, floor) for sent in aggregate.each().values()]
         return np.concatenate([r for r, _ in found]), np.concatenate([c for _, c in found])
 
     def losses(

@@ -35,9 +35,9 @@ from torch.nn import functional
 from methods.errors import MethodError
 from methods.interface.averaging import AveragedMethod
 from methods.interface.method import Arrays, ClientView, Method, Need, Objective, Task, TensorSpec
-from methods.networks.layers import linear_start
+from methods.networks.layers import Parameters, linear_start
 from methods.prompts.deep import DeepImageEncoder, DeepTextEncoder
-from methods.prompts.prompt import PromptConfig, as_tensor, require_backbone
+from methods.prompts.prompt import PromptConfig, as_tensor, as_tensors, require_backbone
 
 CONTEXTS = "contexts"
 WEIGHT = "coupling_weight"
@@ -74,7 +74,7 @@ class DeepPromptObjective:
     classes: tuple[str, ...]
     encoder_parameters: frozenset[str] = frozenset({CONTEXTS, WEIGHT, BIAS})
 
-    def encode(self, parameters: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+    def encode(self, parameters: Parameters) -> Parameters:
         """Return text features (C, d), and the image tower's prompts Q (J, l, width)."""
         contexts = parameters[CONTEXTS]
         # One linear map for each layer: a product of stacks.
@@ -82,17 +82,12 @@ class DeepPromptObjective:
         prompts = projected + parameters[BIAS].unsqueeze(1)
         return {"text": self.text.text_features(contexts, self.classes), "prompts": prompts}
 
-    def logits(self, encoded: Mapping[str, Tensor], patches: Tensor) -> Tensor:
+    def logits(self, encoded: Parameters, patches: Tensor) -> Tensor:
         """Return cosines over the temperature (B, C) of embedded patches (B, 1 + P, width)."""
         images = self.image.image_features(patches, encoded["prompts"])
         return self.text.backbone.logit_scale * images @ encoded["text"].T
 
-    def losses(
-        self,
-        parameters: Mapping[str, Tensor],
-        encoded: Mapping[str, Tensor],
-        batch: Mapping[str, Tensor],
-    ) -> Tensor:
+    def losses(self, parameters: Parameters, encoded: Parameters, batch: Parameters) -> Tensor:
         """Return cross-entropy of each example, shape (B,)."""
         logits = self.logits(encoded, batch[PATCHES])
         return functional.cross_entropy(logits, batch["labels"], reduction="none")
@@ -154,9 +149,7 @@ class FedMaPLe(AveragedMethod):
         objective = DeepPromptObjective(self.text, self.image, tuple(classes))
         patches = as_tensor(batch[PATCHES], backbone)
         with torch.no_grad():
-            encoded = objective.encode(
-                {n: as_tensor(v, backbone) for n, v in view.broadcast.items()}
-            )
+            encoded = objective.encode(as_tensors(view.broadcast, backbone))
             parts = torch.split(patches, IMAGES_AT_ONCE)
             logits = torch.cat([objective.logits(encoded, part) for part in parts])
         return logits.cpu().numpy().astype(np.float32)

@@ -27,7 +27,7 @@ features: 401 KB for ViT-B/16, 33 KB for the tiny model.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Annotated
 
@@ -50,12 +50,14 @@ from methods.interface.method import (
     Task,
     Trainer,
 )
+from methods.networks.layers import Parameters
 from methods.prompts.prompt import (
     CONTEXT,
     PromptConfig,
     PromptEncoder,
     PromptMethod,
     as_tensor,
+    as_tensors,
     build_encoder,
 )
 
@@ -141,7 +143,7 @@ class TransportObjective:
     config: Config
     encoder_parameters: frozenset[str]
 
-    def encode(self, parameters: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+    def encode(self, parameters: Parameters) -> Parameters:
         """Return text features (N, C, d) of all classes behind each prompt.
 
         The shared one first.
@@ -151,7 +153,7 @@ class TransportObjective:
             contexts = torch.cat((contexts, parameters[OWN]))
         return {"text": self.encoder.text_features_each(contexts, self.classes)}
 
-    def logits(self, encoded: Mapping[str, Tensor], patches: Tensor) -> Tensor:
+    def logits(self, encoded: Parameters, patches: Tensor) -> Tensor:
         """Return logits (B, C) of images with local features (B, M, d)."""
         similarity = torch.einsum("bmd,ncd->nmbc", patches, encoded["text"])
         plans = transport_plans(
@@ -163,12 +165,7 @@ class TransportObjective:
         transported = (plans * similarity).sum(dim=(0, 1))
         return self.encoder.backbone.logit_scale * transported
 
-    def losses(
-        self,
-        parameters: Mapping[str, Tensor],
-        encoded: Mapping[str, Tensor],
-        batch: Mapping[str, Tensor],
-    ) -> Tensor:
+    def losses(self, parameters: Parameters, encoded: Parameters, batch: Parameters) -> Tensor:
         """Return cross-entropy of each example, shape (B,)."""
         logits = self.logits(encoded, batch[PATCHES])
         return functional.cross_entropy(logits, batch["labels"], reduction="none")
@@ -233,7 +230,7 @@ class FedOTP(PromptMethod):
         prompts = {CONTEXT: view.broadcast[CONTEXT], **view.personal}
         objective = self._objective(prompts, tuple(classes))
         with torch.no_grad():
-            encoded = objective.encode({n: as_tensor(v, backbone) for n, v in prompts.items()})
+            encoded = objective.encode(as_tensors(prompts, backbone))
             logits = objective.logits(encoded, as_tensor(batch[PATCHES], backbone))
         return logits.cpu().numpy().astype(np.float32)
 

@@ -121,7 +121,7 @@ class FedPCL(TableMethod):
         return {**super().whole_model_of(view), **table}
 
     def logits(self, parameters: Parameters, batch: Parameters) -> Tensor:
-        """Return minus the distance to each prototype, (B, C); zeros where there is none."""
+        """Return minus the distance to each prototype, (B, C); zeros where no class is known."""
         features, known = self.features(parameters, batch), parameters[KNOWN] > 0
         if not bool(known.any()):
             return features.new_zeros((len(features), len(self.classes)))
@@ -129,9 +129,5 @@ class FedPCL(TableMethod):
 
 
 def build(config: Config, task: Task) -> Method:
-    """Build the method.
-
-    Raises:
-        BackboneError: If the network needs a CLIP model and the task has none.
-    """
+    """Build the method."""
     return FedPCL.built(config, task)

@@ -26,7 +26,7 @@ text` minimises sim(z_G, z_i) and 1 - sim(z_G, z_C); `appendix` is as printed.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Annotated, Any, Literal
@@ -49,6 +49,7 @@ from methods.interface.method import (
     Task,
     Trainer,
 )
+from methods.networks.layers import Parameters
 from methods.prompts.prompt import (
     CONTEXT,
     CONTEXT_STANDARD_DEVIATION,
@@ -57,6 +58,7 @@ from methods.prompts.prompt import (
     PromptMethod,
     PromptObjective,
     as_tensor,
+    as_tensors,
     build_encoder,
 )
 
@@ -141,7 +143,7 @@ class Adapter:
             arrays[self.names[-1]][:] = 0.0
         return arrays
 
-    def personal_prompt(self, parameters: Mapping[str, Tensor]) -> Tensor:
+    def personal_prompt(self, parameters: Parameters) -> Tensor:
         """Return p_i of Eq. 7 and Eq. 10, shape (l, token width)."""
         if self.config.rank == "full":
             return parameters[CONTEXT] + parameters[FULL]
@@ -168,7 +170,7 @@ class PersonalObjective(PromptObjective):
     fixed_global: Tensor | None = field(default=None, kw_only=True)
     encoder_parameters: frozenset[str] = field(kw_only=True)
 
-    def encode(self, parameters: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+    def encode(self, parameters: Parameters) -> Parameters:
         """Return text features (C, d).
 
         Z_i as `text`, and z_G as `global` where a penalty needs it.
@@ -196,7 +198,7 @@ class Contrast:
     config: Config
     reference: Tensor
 
-    def __call__(self, parameters: Mapping[str, Tensor], encoded: Mapping[str, Tensor]) -> Tensor:
+    def __call__(self, parameters: Parameters, encoded: Parameters) -> Tensor:
         """Return the penalty of one step, shape (), of features z_i and z_G of length one."""
         return self.config.mu * self.per_class(encoded["global"], encoded["text"]).mean()
 
@@ -273,7 +275,7 @@ class FedPGP(PromptMethod):
         if not view.personal:
             return self.broadcast_logits(view, batch, classes)
         arrays = {CONTEXT: view.broadcast[CONTEXT], **view.personal}
-        tensors = {n: as_tensor(value, self.encoder.backbone) for n, value in arrays.items()}
+        tensors = as_tensors(arrays, self.encoder.backbone)
         prompt = self.adapter.personal_prompt(tensors).cpu().numpy()
         return self.prompt_logits(prompt, batch, classes)
 

@@ -27,7 +27,7 @@ and costs nothing: every mechanism is admitted.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Annotated, Any
@@ -35,7 +35,6 @@ from typing import Annotated, Any
 import numpy as np
 from annotated_types import Ge, Le
 from numpy.typing import NDArray
-from torch import Tensor
 
 from methods.interface.method import (
     Aggregate,
@@ -44,10 +43,10 @@ from methods.interface.method import (
     Examples,
     LocalResult,
     Method,
-    ParameterGroup,
     Task,
     Trainer,
 )
+from methods.networks.layers import Parameters
 from methods.prompts.prompt import CONTEXT, PromptConfig, PromptMethod, as_tensor, build_encoder
 
 LEARNED = "learned"
@@ -90,23 +89,17 @@ class FedPR(PromptMethod):
     ) -> LocalResult:
         """Train the broadcast prompt by projected steps, and upload its change."""
         start = view.broadcast[CONTEXT]
-        context = trainer.fit(
-            self.training_objective(),
-            {CONTEXT: start},
-            data.arrays,
-            groups=(ParameterGroup((CONTEXT,)),),
-            rng=rng,
-            after_step=self.correction(start) if view.broadcast[LEARNED].any() else None,
-        )[CONTEXT]
+        correction = self.correction(start) if view.broadcast[LEARNED].any() else None
+        context = self.train_prompt(start, data, trainer, rng, after_step=correction)
         return LocalResult({CONTEXT: context - start}, None, view.personal)
 
-    def correction(self, start: NDArray[Any]) -> Callable[[Mapping[str, Tensor]], None]:
+    def correction(self, start: NDArray[Any]) -> Callable[[Parameters], None]:
         """Return what replaces each step u from a start (l, w) by u T."""
         matrix = projection(start, self.config.share, normalise=self.config.normalise)
         allowed = as_tensor(matrix.astype(start.dtype), self.encoder.backbone)
         before = as_tensor(start, self.encoder.backbone)
 
-        def correct(trained: Mapping[str, Tensor]) -> None:
+        def correct(trained: Parameters) -> None:
             context = trained[CONTEXT]
             context.copy_(before + (context - before) @ allowed)
             before.copy_(context)
@@ -146,9 +139,5 @@ def projection(
 
 
 def build(config: Config, task: Task) -> Method:
-    """Build the method.
-
-    Raises:
-        BackboneError: If the task has no backbone or the prompt does not fit into it.
-    """
+    """Build the method."""
     return FedPR(build_encoder(config, task), config, task.classes)

@@ -86,7 +86,7 @@ class FedProto(TableMethod):
         return supervised + weight * parameters[KNOWN][labels] * distances
 
     def cross_entropies(self, parameters: Parameters, batch: Parameters) -> Tensor:
-        """Return cross-entropy of the head, (B,), whatever predicts."""
+        """Return cross-entropy of the head, (B,), also where prototypes predict."""
         logits = linear(parameters, HEAD, self.features(parameters, batch))
         return functional.cross_entropy(logits, batch["labels"], reduction="none")
 
@@ -121,9 +121,5 @@ class FedProto(TableMethod):
 
 
 def build(config: Config, task: Task) -> Method:
-    """Build the method.
-
-    Raises:
-        BackboneError: If the network needs a CLIP model and the task has none.
-    """
+    """Build the method."""
     return FedProto.built(config, task)

@@ -21,15 +21,7 @@ import numpy as np
 from annotated_types import Ge, Le
 
 from methods.fedavg import FedAvg
-from methods.interface.method import (
-    ClientView,
-    Examples,
-    LocalResult,
-    Method,
-    ParameterGroup,
-    Task,
-    Trainer,
-)
+from methods.interface.method import ClientView, Examples, LocalResult, Method, Task, Trainer
 from methods.networks.extractors import NetworkConfig
 from methods.networks.method import pull_to
 
@@ -60,21 +52,12 @@ class FedProx(FedAvg):
         self, view: ClientView, data: Examples, trainer: Trainer, rng: np.random.Generator
     ) -> LocalResult:
         """Train the whole network, pulled back to the broadcast."""
-        trained = trainer.fit(
-            self.objective(view),
-            self.model_of(view),
-            data.arrays,
-            groups=(ParameterGroup(tuple(self.shared_layers)),),
-            rng=rng,
-            penalty=pull_to(self.tensors(self.model_of(view)), self.config.mu),
-        )
+        pull = pull_to(self.tensors(self.model_of(view)), self.config.mu)
+        names = tuple(self.shared_layers)
+        trained = self.train(view, data, trainer, rng, names=names, penalty=pull)
         return self.result(view, trained)
 
 
 def build(config: Config, task: Task) -> Method:
-    """Build the method.
-
-    Raises:
-        BackboneError: If the network needs a CLIP model and the task has none.
-    """
+    """Build the method."""
     return FedProx.built(config, task)

@@ -70,7 +70,7 @@ class FedRoD(ModularMethod):
 
     @property
     def learns_one_class(self) -> bool:
-        """Not by the balanced softmax: over a single class it is one, whatever is shared."""
+        """Not by the balanced softmax: over a single class it is always one."""
         return self.config.generic_loss == "cross_entropy"
 
     @property
@@ -146,11 +146,7 @@ def balanced(logits: Tensor, counts: Tensor) -> Tensor:
 
 
 def build(config: Config, task: Task) -> Method:
-    """Build the method.
-
-    Raises:
-        BackboneError: If the network needs a CLIP model and the task has none.
-    """
+    """Build the method."""
     method = FedRoD.built(config, task)
     if config.generic_loss == "cross_entropy":
         return method

@@ -33,10 +33,9 @@ not begin as zero-shot CLIP.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 import torch
@@ -54,7 +53,6 @@ from methods.interface.method import (
     Method,
     ParameterGroup,
     Task,
-    TensorSpec,
     Trainer,
     Weighting,
 )
@@ -103,6 +101,7 @@ class Config(NetworkConfig):
 class FedSR(SplitMethod):
     """A simple representation."""
 
+    weighting: ClassVar[Weighting] = Weighting.UNIFORM
     config: Config
     has_personal_state: bool = field(default=True, kw_only=True)
 
@@ -140,11 +139,6 @@ class FedSR(SplitMethod):
     def personal_layers(self) -> Layers:
         """The references where they are a client's own."""
         return self.reference_layers if self.config.reference == "personal" else {}
-
-    def shared_spec(self) -> Mapping[str, TensorSpec]:
-        """Return the shared part, averaged plainly."""
-        specs = super().shared_spec().items()
-        return {name: replace(spec, weighting=Weighting.UNIFORM) for name, spec in specs}
 
     def prepare(self, arrays: Arrays) -> Arrays:
         """Return what the extractor keeps, each example with its mark."""
@@ -226,10 +220,6 @@ def divergences(mean: Tensor, deviation: Tensor, centre: Tensor, spread: Tensor)
 
 
 def build(config: Config, task: Task) -> Method:
-    """Build the method.
-
-    Raises:
-        BackboneError: If the network needs a CLIP model and the task has none.
-    """
+    """Build the method."""
     keeps = config.reference == "personal" and config.information_weight > 0.0
     return replace(FedSR.built(config, task), has_personal_state=keeps)

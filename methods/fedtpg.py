@@ -49,13 +49,14 @@ from methods.interface.method import (
     Unit,
     Weighting,
 )
-from methods.networks.layers import linear_start
+from methods.networks.layers import Parameters, linear_start
 from methods.prompts.prompt import (
     CONTEXT_STANDARD_DEVIATION,
     Captions,
     PromptConfig,
     PromptEncoder,
     as_tensor,
+    as_tensors,
     build_encoder,
 )
 
@@ -66,7 +67,6 @@ EXPANSION = 4
 """How many times wider than the context the hidden layer is, after its gate."""
 
 VARIANTS = ({"names": "all"},)
-Parameters = Mapping[str, Tensor]
 
 
 @dataclass(frozen=True)
@@ -136,12 +136,13 @@ class FedTPG(AveragedMethod):
 
     @property
     def learns_one_class(self) -> bool:
-        """Not over a client's own classes: of a single one the loss is zero, whatever the net."""
+        """Not over a client's own classes: the loss of a single class is always zero."""
         return self.config.names == "all"
 
     def shared_spec(self) -> Mapping[str, TensorSpec]:
         """Return queries, attention and feed-forward layer; clients count alike."""
-        shapes = shapes_of(self.config, self._width, self.encoder.backbone.embed_dim)
+        backbone = self.encoder.backbone
+        shapes = shapes_of(self.config, backbone.token_dim, backbone.embed_dim)
         return {n: TensorSpec(s, weighting=Weighting.UNIFORM) for n, s in shapes.items()}
 
     def init_server(self, rng: np.random.Generator) -> Arrays:
@@ -185,14 +186,10 @@ class FedTPG(AveragedMethod):
         """Return CLIP's logits (n, C) under the context of the classes that are asked about."""
         backbone = self.encoder.backbone
         with torch.no_grad():
-            net = {name: as_tensor(value, backbone) for name, value in view.broadcast.items()}
+            net = as_tensors(view.broadcast, backbone)
             text = self.text_features(net, classes)
             logits = self.logit_scale * as_tensor(batch["features"], backbone) @ text.T
         return logits.cpu().numpy().astype(np.float32)
-
-    @property
-    def _width(self) -> int:
-        return self.encoder.backbone.token_dim
 
 
 def shapes_of(config: Config, width: int, features: int) -> dict[str, tuple[int, ...]]:
@@ -232,12 +229,10 @@ def started(rng: np.random.Generator, name: str, shape: tuple[int, ...]) -> NDAr
         bound = math.sqrt(6.0 / (shape[1] + len(PROJECTIONS) * shape[0]))
         return rng.uniform(-bound, bound, shape).astype(np.float32)
     # A bias has its layer's range; the inner layer is 2 x 4 times as wide as what it is fed.
-    inputs = shape[-1] if kind == "weight" else _inputs_of(layer, shape[0])
+    inputs = shape[-1]
+    if kind == "bias":
+        inputs = shape[0] // (2 * EXPANSION) if layer == "inner" else EXPANSION * shape[0]
     return linear_start(rng, shape, inputs)
-
-
-def _inputs_of(layer: str, outputs: int) -> int:
-    return outputs // (2 * EXPANSION) if layer == "inner" else EXPANSION * outputs
 
 
 def generated(parameters: Parameters, names: Tensor, heads: int) -> Tensor:

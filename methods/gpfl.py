@@ -29,7 +29,6 @@ zero in the first round, not from the broadcast ones.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any
 
@@ -48,7 +47,6 @@ from methods.interface.method import (
     LocalResult,
     Method,
     Objective,
-    ParameterGroup,
     Task,
     Trainer,
     Unit,
@@ -171,19 +169,14 @@ class GPFL(ModularMethod):
         """Count the classes, train everything together, keep head and shares."""
         shares = label_shares(data.arrays["labels"], len(self.classes))
         counted = ClientView(view.broadcast, view.experts, {**view.personal, SHARES: shares})
-        trained = trainer.fit(
-            self.objective(counted),
-            self.model_of(counted),
-            data.arrays,
-            groups=(ParameterGroup((*self.shared_layers, *self.personal_layers)),),
-            rng=rng,
-            penalty=self.decay if self.config.decay else None,
-        )
+        names = (*self.shared_layers, *self.personal_layers)
+        decay = self.decay if self.config.decay else None
+        trained = self.train(counted, data, trainer, rng, names=names, penalty=decay)
         result = self.result(view, trained)
         return LocalResult(result.update, None, {**result.personal, SHARES: shares})
 
 
-def valve(parameters: Mapping[str, Tensor], features: Tensor, condition: Tensor) -> Tensor:
+def valve(parameters: Parameters, features: Tensor, condition: Tensor) -> Tensor:
     """Return the conditional valve.
 
     Args:
@@ -208,9 +201,5 @@ def angle_losses(rows: Tensor, embedding: Tensor, labels: Tensor) -> Tensor:
 
 
 def build(config: Config, task: Task) -> Method:
-    """Build the method.
-
-    Raises:
-        BackboneError: If the network needs a CLIP model and the task has none.
-    """
+    """Build the method."""
     return GPFL.built(config, task)

@@ -29,8 +29,8 @@ starts as CLIP's text features (`ClipTower`); there is no dropout.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
-from typing import Annotated, Final, Literal, cast
+from dataclasses import dataclass, replace
+from typing import Annotated, Final, Literal
 
 import numpy as np
 import torch
@@ -39,7 +39,6 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
-from methods.interface.defaults import CLIENT_ONLY
 from methods.interface.method import (
     Arrays,
     ClientView,
@@ -49,11 +48,10 @@ from methods.interface.method import (
     ParameterGroup,
     Task,
     Trainer,
-    Unit,
 )
-from methods.networks.extractors import ClipTower, NetworkConfig
+from methods.networks.extractors import NetworkConfig
 from methods.networks.layers import Layers, Parameters, linear, linear_layers
-from methods.networks.method import HEAD, BatchObjective, SplitMethod
+from methods.networks.method import HEAD, BatchObjective, CentralisedMethod
 
 MAP: Final = "map"
 DOMAIN_PROMPT, TASK_PROMPT, MODULATION = "domain_prompt", "task_prompt", "modulation"
@@ -97,27 +95,10 @@ class Config(NetworkConfig):
 
 
 @dataclass(frozen=True)
-class Hcvp(SplitMethod):
+class Hcvp(CentralisedMethod):
     """A tower beside whose patches an image's own prompts stand."""
 
     config: Config
-    has_personal_state: bool = field(default=True, init=False)
-    units: frozenset[Unit] = field(default=CLIENT_ONLY, init=False)
-
-    @property
-    def centralised(self) -> bool:
-        """One party holds all data."""
-        return True
-
-    @property
-    def tower(self) -> ClipTower:
-        """The image tower."""
-        return cast("ClipTower", self.extractor)
-
-    @property
-    def shared_layers(self) -> Layers:
-        """Nothing is shared."""
-        return {}
 
     @property
     def personal_layers(self) -> Layers:
@@ -229,11 +210,7 @@ def contrast(rows: Tensor, alike: Tensor, temperature: float) -> Tensor:
 
 
 def build(config: Config, task: Task) -> Method:
-    """Build the method.
-
-    Raises:
-        BackboneError: If the task has no CLIP model, or its image tower takes no prompts.
-    """
+    """Build the method."""
     method = Hcvp.built(config, task)
     method.tower.require_tokens()
     joins = any(config.contrasts)

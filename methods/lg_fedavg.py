@@ -64,9 +64,5 @@ class LgFedAvg(ModularMethod):
 
 
 def build(config: Config, task: Task) -> Method:
-    """Build the method.
-
-    Raises:
-        BackboneError: If the network needs a CLIP model and the task has none.
-    """
+    """Build the method."""
     return LgFedAvg.built(config, task)

@@ -167,9 +167,5 @@ def contrastive_losses(
 
 
 def build(config: Config, task: Task) -> Method:
-    """Build the method.
-
-    Raises:
-        BackboneError: If the network needs a CLIP model and the task has none.
-    """
+    """Build the method."""
     return replace(Moon.built(config, task), has_personal_state=config.mu > 0.0)

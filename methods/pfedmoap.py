@@ -46,13 +46,14 @@ from methods.interface.method import (
     TensorSpec,
     Trainer,
 )
-from methods.networks.layers import linear_start
+from methods.networks.layers import Parameters, linear_start
 from methods.prompts.prompt import (
     CONTEXT,
     PromptConfig,
     PromptEncoder,
     PromptMethod,
     as_tensor,
+    as_tensors,
     build_encoder,
 )
 
@@ -75,7 +76,7 @@ class Gate(Protocol):
         """Reduce the last dimension from d to d_gating (the paper's Pooling layer)."""
         ...
 
-    def mix(self, parameters: Mapping[str, Tensor], image: Tensor, experts: Tensor) -> Tensor:
+    def mix(self, parameters: Parameters, image: Tensor, experts: Tensor) -> Tensor:
         """Return enhanced text features T_MoE (B, C, d_gating).
 
         Args:
@@ -85,7 +86,7 @@ class Gate(Protocol):
         """
         ...
 
-    def logits(self, parameters: Mapping[str, Tensor], image: Tensor, experts: Tensor) -> Tensor:
+    def logits(self, parameters: Parameters, image: Tensor, experts: Tensor) -> Tensor:
         """Return sim(pool(I), T_MoE) of Eq. 10, shape (B, C), before the temperature.
 
         Args:
@@ -95,7 +96,7 @@ class Gate(Protocol):
         """
         ...
 
-    def weights(self, parameters: Mapping[str, Tensor], image: Tensor, experts: Tensor) -> Tensor:
+    def weights(self, parameters: Parameters, image: Tensor, experts: Tensor) -> Tensor:
         """Return what each expert counts for each image (B, E), rows adding up to one.
 
         Args:
@@ -134,11 +135,11 @@ class _PooledGate:
         blocks = features.reshape(*features.shape[:-1], self.dim, each)
         return blocks.mean(-1) if self.pooling == "mean" else blocks[..., 0]
 
-    def mix(self, parameters: Mapping[str, Tensor], image: Tensor, experts: Tensor) -> Tensor:
+    def mix(self, parameters: Parameters, image: Tensor, experts: Tensor) -> Tensor:
         """Return enhanced text features T_MoE (B, C, d_gating)."""
         raise NotImplementedError
 
-    def logits(self, parameters: Mapping[str, Tensor], image: Tensor, experts: Tensor) -> Tensor:
+    def logits(self, parameters: Parameters, image: Tensor, experts: Tensor) -> Tensor:
         """Return sim(pool(I), T_MoE) of Eq. 10, shape (B, C), before the temperature."""
         query = self.pool(image)
         mixed = self.mix(parameters, query, experts)
@@ -146,7 +147,7 @@ class _PooledGate:
             query, mixed = functional.normalize(query, dim=-1), functional.normalize(mixed, dim=-1)
         return torch.einsum("bd,bcd->bc", query, mixed)
 
-    def weights(self, parameters: Mapping[str, Tensor], image: Tensor, experts: Tensor) -> Tensor:
+    def weights(self, parameters: Parameters, image: Tensor, experts: Tensor) -> Tensor:
         """Return what each expert counts in the mixture of each image (B, E)."""
         raise NotImplementedError
 
@@ -171,7 +172,7 @@ class AttentionGate(_PooledGate):
             arrays[f"gate.{name}.bias"] = TensorSpec((self.dim,))
         return arrays
 
-    def mix(self, parameters: Mapping[str, Tensor], image: Tensor, experts: Tensor) -> Tensor:
+    def mix(self, parameters: Parameters, image: Tensor, experts: Tensor) -> Tensor:
         """Return enhanced text features.
 
         The image is the query, the experts are keys and values.
@@ -181,24 +182,18 @@ class AttentionGate(_PooledGate):
         mixed = torch.einsum("bche,echd->bchd", attention, value)
         return _project(parameters, "output", mixed.flatten(-2))
 
-    def weights(self, parameters: Mapping[str, Tensor], image: Tensor, experts: Tensor) -> Tensor:
+    def weights(self, parameters: Parameters, image: Tensor, experts: Tensor) -> Tensor:
         """Return attention to each expert (B, E), its mean over heads and classes (Figure 6)."""
         return self._attention(parameters, self.pool(image), experts).mean((1, 2))
 
-    def _attention(
-        self, parameters: Mapping[str, Tensor], image: Tensor, experts: Tensor
-    ) -> Tensor:
+    def _attention(self, parameters: Parameters, image: Tensor, experts: Tensor) -> Tensor:
         """Return softmax over experts of the scores, (B, C, heads, E)."""
         query = self._heads(_project(parameters, "query", image))
         key = self._heads(_project(parameters, "key", experts))
-        scores = torch.einsum("bhd,echd->bche", query, key) * self._factor
+        head = self.dim // self.heads
+        factor = PUBLISHED_GATE_SCALE if self.scale == "10" else 1.0 / math.sqrt(head)
+        scores = torch.einsum("bhd,echd->bche", query, key) * factor
         return scores.softmax(-1)
-
-    @property
-    def _factor(self) -> float:
-        if self.scale == "10":
-            return PUBLISHED_GATE_SCALE
-        return _inverse_square_root(self.dim // self.heads)
 
     def _heads(self, projected: Tensor) -> Tensor:
         return projected.reshape(*projected.shape[:-1], self.heads, -1)
@@ -225,26 +220,22 @@ class LinearGate(_PooledGate):
             "gate.linear.bias": TensorSpec((self.experts,)),
         }
 
-    def mix(self, parameters: Mapping[str, Tensor], image: Tensor, experts: Tensor) -> Tensor:
+    def mix(self, parameters: Parameters, image: Tensor, experts: Tensor) -> Tensor:
         """Return enhanced text features: one weighted mean of the experts' for each image."""
         return torch.einsum("be,ecd->bcd", self._shares(parameters, image, experts), experts)
 
-    def weights(self, parameters: Mapping[str, Tensor], image: Tensor, experts: Tensor) -> Tensor:
+    def weights(self, parameters: Parameters, image: Tensor, experts: Tensor) -> Tensor:
         """Return the weights of the mean themselves (B, E)."""
         return self._shares(parameters, self.pool(image), experts)
 
-    def _shares(self, parameters: Mapping[str, Tensor], image: Tensor, experts: Tensor) -> Tensor:
+    def _shares(self, parameters: Parameters, image: Tensor, experts: Tensor) -> Tensor:
         scores = _project(parameters, "linear", image)[:, : len(experts)]
         return scores.softmax(-1)
 
 
-def _project(parameters: Mapping[str, Tensor], name: str, value: Tensor) -> Tensor:
+def _project(parameters: Parameters, name: str, value: Tensor) -> Tensor:
     weight: Any = parameters[f"gate.{name}.weight"]
     return functional.linear(value, weight, parameters[f"gate.{name}.bias"])
-
-
-def _inverse_square_root(size: int) -> float:
-    return 1.0 / math.sqrt(size)
 
 
 VARIANTS = ({"gate_sharing": "aggregated"}, {"gate": "linear"})
@@ -299,13 +290,11 @@ class MixtureObjective:
     """Pooled non-local text features (K, C, d_gating), constants."""
     encoder_parameters: frozenset[str] = frozenset({CONTEXT})
 
-    def encode(self, parameters: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+    def encode(self, parameters: Parameters) -> Parameters:
         """Return local text features T_L (C, d)."""
         return {"text": self.encoder.text_features(parameters[CONTEXT], self.classes)}
 
-    def logits(
-        self, parameters: Mapping[str, Tensor], encoded: Mapping[str, Tensor], image: Tensor
-    ) -> Tensor:
+    def logits(self, parameters: Parameters, encoded: Parameters, image: Tensor) -> Tensor:
         """Eq. 10 over the temperature, shape (B, C)."""
         text = encoded["text"]
         mixture = self.gate.logits(parameters, image, self._all_experts(text))
@@ -313,21 +302,14 @@ class MixtureObjective:
         scale = self.encoder.backbone.logit_scale
         return scale * (mixture + self.local_weight * local)
 
-    def weights(
-        self, parameters: Mapping[str, Tensor], encoded: Mapping[str, Tensor], image: Tensor
-    ) -> Tensor:
+    def weights(self, parameters: Parameters, encoded: Parameters, image: Tensor) -> Tensor:
         """Return what each expert counts for each image (B, K+1), the local one first."""
         return self.gate.weights(parameters, image, self._all_experts(encoded["text"]))
 
     def _all_experts(self, text: Tensor) -> Tensor:
         return torch.cat((self.gate.pool(text).unsqueeze(0), self.experts))
 
-    def losses(
-        self,
-        parameters: Mapping[str, Tensor],
-        encoded: Mapping[str, Tensor],
-        batch: Mapping[str, Tensor],
-    ) -> Tensor:
+    def losses(self, parameters: Parameters, encoded: Parameters, batch: Parameters) -> Tensor:
         """Return cross-entropy of each example, shape (B,)."""
         logits = self.logits(parameters, encoded, batch["features"])
         return functional.cross_entropy(logits, batch["labels"], reduction="none")
@@ -438,9 +420,9 @@ class PFedMoAP(PromptMethod):
     def _mixes(self, view: ClientView, held: Arrays) -> bool:
         return bool(view.experts) and len(held) > 1
 
-    def _tensors(self, held: Arrays, batch: Arrays) -> tuple[Mapping[str, Tensor], Tensor]:
+    def _tensors(self, held: Arrays, batch: Arrays) -> tuple[Parameters, Tensor]:
         backbone = self.encoder.backbone
-        parameters = {n: as_tensor(v, backbone) for n, v in held.items()}
+        parameters = as_tensors(held, backbone)
         return parameters, as_tensor(batch["features"], backbone)
 
     def _gate_of(self, broadcast: Arrays, personal: Arrays) -> Arrays:
@@ -473,7 +455,7 @@ class PFedMoAP(PromptMethod):
 
 
 def serving(config: Config, clients: int) -> PoolPolicy:
-    """Return how the pool is used, whatever an entry holds; known before anything is built."""
+    """Return how the pool is used, without an entry's tensors; known before anything is built."""
     return PoolPolicy({}, config.experts, config.select)
 
 

@@ -67,7 +67,12 @@ from methods.interface.method import (
 from methods.networks.layers import Parameters, linear, linear_layers, start
 from methods.networks.method import HEAD, BatchObjective, columns_of
 from methods.prompts.deep import DeepImageEncoder
-from methods.prompts.prompt import CONTEXT_STANDARD_DEVIATION, as_tensor, require_backbone
+from methods.prompts.prompt import (
+    CONTEXT_STANDARD_DEVIATION,
+    as_tensor,
+    as_tensors,
+    require_backbone,
+)
 
 if TYPE_CHECKING:
     from methods.clip.adapter import Backbone
@@ -155,7 +160,9 @@ class PFedPG(MethodDefaults):
 
     def broadcast(self, state: Arrays, client: str | None = None) -> Arrays:
         """Return the client's prompts P_n."""
-        phi = self._phi(state, client)
+        arrays = {name: state[name] for name in (BASE, *MATRICES)}
+        arrays[DESCRIPTOR] = self._descriptor(state, client)
+        phi = {name: _double(value) for name, value in arrays.items()}
         with torch.no_grad():
             prompts = self._generated(phi)
         return {PROMPTS: prompts.numpy().astype(np.float32)}
@@ -193,11 +200,10 @@ class PFedPG(MethodDefaults):
         Raises:
             MethodError: If the clients' updates were not handed over one by one.
         """
-        if aggregate.individual is None:
-            raise MethodError("aggregate.individual is None; valid is each client's own update")
+        updates = aggregate.each()
         shared = {name: _leaf(state[name]) for name in (BASE, *MATRICES)}
         leaves, wanted = dict(shared), torch.zeros((), dtype=torch.float64)
-        for client, update in sorted(aggregate.individual.items()):
+        for client, update in updates.items():
             own = leaves[f"{DESCRIPTOR}{client}"] = _leaf(self._descriptor(state, client))
             prompts = self._generated({**shared, DESCRIPTOR: own})
             wanted = wanted + (prompts * _double(update[PROMPTS])).sum()
@@ -222,19 +228,11 @@ class PFedPG(MethodDefaults):
         columns = columns_of(classes, self.classes)
         if not view.personal:
             raise MethodError("client: none, but the head is a client's own; valid: one client")
-        model = {
-            name: as_tensor(value, self.backbone)
-            for name, value in {PROMPTS: view.broadcast[PROMPTS], **view.personal}.items()
-        }
+        model = as_tensors({PROMPTS: view.broadcast[PROMPTS], **view.personal}, self.backbone)
         with torch.no_grad():
             parts = torch.split(as_tensor(batch[PATCHES], self.backbone), IMAGES_AT_ONCE)
             logits = torch.cat([self.logits(model, part) for part in parts])
         return logits[:, columns].cpu().numpy().astype(np.float32)
-
-    def _phi(self, state: Arrays, client: str | None) -> Parameters:
-        arrays = {name: state[name] for name in (BASE, *MATRICES)}
-        arrays[DESCRIPTOR] = self._descriptor(state, client)
-        return {name: _double(value) for name, value in arrays.items()}
 
     def _generated(self, phi: Parameters) -> Tensor:
         is_row = self.config.descriptor == "row"

@@ -119,9 +119,5 @@ def attend(image: Tensor, remembered: Tensor, sharpness: float) -> Tensor:
 
 
 def build(config: Config, task: Task) -> Method:
-    """Build the method.
-
-    Raises:
-        BackboneError: If the task has no backbone or the prompt does not fit into it.
-    """
+    """Build the method."""
     return PFedPrompt(build_encoder(config, task), config, task.classes)

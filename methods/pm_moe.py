@@ -36,6 +36,7 @@ from numpy.typing import NDArray
 
 from methods import dbe, fedbabu, fedcp, fedgh, fedper, fedrep, fedrod, gpfl, lg_fedavg
 from methods.errors import MethodError
+from methods.interface.defaults import OverMethod
 from methods.interface.method import (
     Arrays,
     ClientView,
@@ -48,7 +49,6 @@ from methods.interface.method import (
     Task,
     Trainer,
 )
-from methods.interface.over import OverMethod
 from methods.networks.layers import specs
 from methods.networks.method import BatchObjective, ModularMethod
 from methods.networks.mixture import GATE, Gate, GateConfig, Mixture, stacked
@@ -232,7 +232,7 @@ def without_gate(personal: Arrays) -> dict[str, NDArray[Any]]:
 
 
 def serving(config: Config, clients: int) -> PoolPolicy:
-    """Return how the pool is used, whatever an entry holds; known before anything is built."""
+    """Return how the pool is used, without an entry's tensors; known before anything is built."""
     return PoolPolicy({}, clients, select="all", exclude_self=False, minimum=2, fixed=True)
 
 

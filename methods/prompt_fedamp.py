@@ -126,9 +126,7 @@ class PromptFedAMP(PromptMethod):
         Raises:
             MethodError: If the clients' updates were not handed over one by one.
         """
-        if aggregate.individual is None:
-            raise MethodError("aggregate.individual is None; valid is each client's own update")
-        updates = dict(sorted(aggregate.individual.items()))
+        updates = aggregate.each()
         if not updates:
             return state
         prompts = [

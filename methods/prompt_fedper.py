@@ -21,7 +21,6 @@ import numpy as np
 import torch
 from annotated_types import Ge, Le
 from numpy.typing import NDArray
-from torch import Tensor
 
 from methods.errors import MethodError
 from methods.interface.method import (
@@ -35,6 +34,7 @@ from methods.interface.method import (
     TensorSpec,
     Trainer,
 )
+from methods.networks.layers import Parameters
 from methods.prompts.prompt import (
     CONTEXT,
     PromptConfig,
@@ -71,7 +71,7 @@ class SplitPromptObjective(PromptObjective):
 
     encoder_parameters: frozenset[str] = frozenset({CONTEXT, PERSONAL})
 
-    def encode(self, parameters: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+    def encode(self, parameters: Parameters) -> Parameters:
         """Return text features (C, d) of all classes behind both parts."""
         whole = torch.cat((parameters[CONTEXT], parameters[PERSONAL]))
         return {"text": self.encoder.text_features(whole, self.classes)}

@@ -19,9 +19,5 @@ class Config(PromptConfig):
 
 
 def build(config: Config, task: Task) -> Method:
-    """Build the method.
-
-    Raises:
-        BackboneError: If the task has no backbone or the prompt does not fit into it.
-    """
+    """Build the method."""
     return PromptMethod(build_encoder(config, task), config, task.classes)

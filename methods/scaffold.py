@@ -44,7 +44,6 @@ from methods.interface.method import (
     Examples,
     LocalResult,
     Method,
-    ParameterGroup,
     Source,
     Task,
     TensorSpec,
@@ -128,14 +127,8 @@ class Scaffold(FedAvg):
             for name, tensor in trained.items():
                 tensor.add_(correction[name])
 
-        trained = trainer.fit(
-            self.objective(view),
-            self.model_of(view),
-            data.arrays,
-            groups=(ParameterGroup(tuple(self.shared_layers)),),
-            rng=rng,
-            after_step=after_step,
-        )
+        names = tuple(self.shared_layers)
+        trained = self.train(view, data, trainer, rng, names=names, after_step=after_step)
         return self.result_of(view, trained, self.controls_after(view, trained, data, trainer))
 
     def lead(self, view: ClientView) -> dict[str, NDArray[Any]]:
@@ -183,9 +176,5 @@ class Scaffold(FedAvg):
 
 
 def build(config: Config, task: Task) -> Method:
-    """Build the method.
-
-    Raises:
-        BackboneError: If the network needs a CLIP model and the task has none.
-    """
+    """Build the method."""
     return Scaffold.built(config, task)

@@ -43,7 +43,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Annotated, Final
+from typing import Annotated, ClassVar, Final
 
 import numpy as np
 import torch
@@ -192,6 +192,7 @@ class StableFDG(FedAvg):
         units: A client only.
     """
 
+    weighting: ClassVar[Weighting] = Weighting.UNIFORM
     config: Config
     units: frozenset[Unit] = field(default=CLIENT_ONLY, init=False)
     couples_examples: bool = field(default=True, kw_only=True)
@@ -245,11 +246,6 @@ class StableFDG(FedAvg):
         """Layers after which styles are explored, from 1."""
         sizes = self.staged.map_sizes[: self.config.explored_layers]
         return tuple(layer for layer, (_, places) in enumerate(sizes, start=1) if places > 1)
-
-    def shared_spec(self) -> Mapping[str, TensorSpec]:
-        """Return the whole network, all clients weighing alike."""
-        spec = super().shared_spec()
-        return {n: replace(tensor, weighting=Weighting.UNIFORM) for n, tensor in spec.items()}
 
     def pool_policy(self) -> PoolPolicy:
         """Return one other client's style, at random."""
@@ -406,7 +402,7 @@ def _one_after_the_other(first: Change, then: Change | None) -> Callable[[Tensor
 
 
 def serving(config: Config, clients: int) -> PoolPolicy:
-    """Return how the pool is used, whatever an entry holds; known before anything is built."""
+    """Return how the pool is used, without an entry's tensors; known before anything is built."""
     return PoolPolicy({}, 1, select="random")
 
 

@@ -23,8 +23,8 @@ training examples. No network here has statistics of batches that would have to 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Annotated, Any, Final, Literal
 
 import numpy as np
@@ -33,7 +33,6 @@ from annotated_types import Ge, Gt, Le, Lt
 from numpy.typing import NDArray
 from torch import Tensor
 
-from methods.interface.defaults import CLIENT_ONLY
 from methods.interface.method import (
     Arrays,
     ClientView,
@@ -44,11 +43,10 @@ from methods.interface.method import (
     ParameterGroup,
     Task,
     Trainer,
-    Unit,
 )
 from methods.networks.extractors import NetworkConfig
-from methods.networks.layers import Layers
-from methods.networks.method import SplitMethod, blocks
+from methods.networks.layers import Layers, Parameters
+from methods.networks.method import CentralisedMethod, blocks
 
 VARIANTS = ({"network": "features"}, {"network": "clip"}, {"bookkeeping": "plain"})
 
@@ -94,9 +92,9 @@ class Counts:
     """How often each segment counts, the first segment first.
 
     Attributes:
-        settled: By what is known so far, whatever follows.
+        settled: By what is known so far; later losses change none of it.
         final: If training ended now; all zero where the copy of `first` is the result.
-        first: The valley's first segment, None as long as there is none.
+        first: The valley's first segment, None before the valley begins.
     """
 
     settled: tuple[int, ...]
@@ -181,22 +179,10 @@ def _plain(
 
 
 @dataclass(frozen=True)
-class Swad(SplitMethod):
+class Swad(CentralisedMethod):
     """One network, its weights of every step averaged where they are flat."""
 
     config: Config
-    has_personal_state: bool = field(default=True, init=False)
-    units: frozenset[Unit] = field(default=CLIENT_ONLY, init=False)
-
-    @property
-    def centralised(self) -> bool:
-        """One party holds all data."""
-        return True
-
-    @property
-    def shared_layers(self) -> Layers:
-        """Nothing is shared."""
-        return {}
 
     @property
     def personal_layers(self) -> Layers:
@@ -345,7 +331,7 @@ class _StepMean:
     def __init__(self, sums: dict[str, Tensor]) -> None:
         self._sums, self._steps = sums, 0
 
-    def add(self, trained: Mapping[str, Tensor]) -> None:
+    def add(self, trained: Parameters) -> None:
         """Add the tensors after a step, and change none."""
         for name, value in trained.items():
             now = value.to(torch.float64, copy=True)
@@ -363,9 +349,5 @@ class _StepMean:
 
 
 def build(config: Config, task: Task) -> Method:
-    """Build the method.
-
-    Raises:
-        BackboneError: If the network needs a CLIP model and the task has none.
-    """
+    """Build the method."""
     return Swad.built(config, task)

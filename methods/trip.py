@@ -52,6 +52,7 @@ from methods.interface.method import (
     TensorSpec,
     Trainer,
 )
+from methods.networks.layers import Parameters
 from methods.networks.routing import (
     KEY_INITS,
     LearnedRouter,
@@ -67,6 +68,7 @@ from methods.prompts.prompt import (
     PromptEncoder,
     PromptMethod,
     as_tensor,
+    as_tensors,
     build_encoder,
     require_backbone,
 )
@@ -147,16 +149,11 @@ class TripObjective:
     """Zero-shot text features (C, d), None without divergence."""
     encoder_parameters: frozenset[str] = frozenset()
 
-    def encode(self, parameters: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
-        """Nothing."""
+    def encode(self, parameters: Parameters) -> Parameters:
+        """Return nothing: all of it sees the batch."""
         return {}
 
-    def losses(
-        self,
-        parameters: Mapping[str, Tensor],
-        encoded: Mapping[str, Tensor],
-        batch: Mapping[str, Tensor],
-    ) -> Tensor:
+    def losses(self, parameters: Parameters, encoded: Parameters, batch: Parameters) -> Tensor:
         """Eq. 12 of each example, and the router's balance, shape (B,)."""
         shares = self.router.shares(parameters, batch, training=True)
         distinct, which = _distinct(shares)
@@ -232,7 +229,7 @@ class Trip(PromptMethod):
     ) -> NDArray[np.float32]:
         """Return CLIP's logits (n, C), each image under its own prompt (Eqs. 8, 9)."""
         backbone = self.encoder.backbone
-        tensors = {name: as_tensor(value, backbone) for name, value in batch.items()}
+        tensors = as_tensors(batch, backbone)
         parameters = {
             name: as_tensor(view.broadcast[name], backbone) for name in self.shared_spec()
         }
@@ -254,7 +251,7 @@ class Trip(PromptMethod):
     ) -> NDArray[np.float32] | None:
         """Return the shares pi of Eq. 8 that prediction uses, (n, M)."""
         backbone = self.encoder.backbone
-        tensors = {name: as_tensor(value, backbone) for name, value in batch.items()}
+        tensors = as_tensors(batch, backbone)
         parameters = {
             name: as_tensor(view.broadcast[name], backbone) for name in self.router.spec()
         }

@@ -30,9 +30,5 @@ class Config(trip.Config):
 
 
 def build(config: Config, task: Task) -> Method:
-    """Build the method.
-
-    Raises:
-        MethodError: As for TRIP.
-    """
+    """Build the method."""
     return trip.build(config, task)

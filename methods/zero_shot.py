@@ -22,7 +22,7 @@ from methods.interface.method import (
     Task,
     Trainer,
 )
-from methods.prompts.prompt import Captions, as_tensor, require_backbone
+from methods.prompts.prompt import Captions, cosine_logits, require_backbone
 
 
 @dataclass(frozen=True)
@@ -58,10 +58,8 @@ class ZeroShot(MethodDefaults):
         self, view: ClientView, batch: Arrays, classes: Sequence[str]
     ) -> NDArray[np.float32]:
         """Return CLIP's logits (n, C) under the template."""
-        backbone = self.captions.backbone
-        features = as_tensor(batch["features"], backbone)
-        logits = backbone.logit_scale * features @ self.captions.features(classes).T
-        return logits.cpu().numpy().astype(np.float32)
+        text = self.captions.features(classes)
+        return cosine_logits(text, batch, self.captions.backbone)
 
 
 def build(config: Config, task: Task) -> Method:

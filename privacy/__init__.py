@@ -26,14 +26,15 @@ from privacy.accounting import (
     require_affordable,
     support_table,
 )
-from privacy.adaptive_clipping import AdaptiveClipping
+from privacy.accounting.accountants import largest_share_of_right_guesses
 from privacy.central import CENTRAL_NOISE, CentralNoise, noise_for_sum
-from privacy.clipping import ClippedUpdate, clip
+from privacy.clipping import AdaptiveClipping, ClippedUpdate, NoisedMetric, clip
 from privacy.distributed import (
     DISTRIBUTED_NOISE,
     SMALLEST_SCALED_NORM,
     SMALLEST_SHARE_DEVIATION,
     DistributedNoise,
+    IntegerUploadNoise,
     default_scale,
     protect_share,
     required_ring_bits,
@@ -56,45 +57,48 @@ from privacy.errors import (
 from privacy.events import (
     CHANNELS,
     COHORT_KINDS,
+    GAUSSIAN,
+    NO_NOISE,
+    NOISE_KINDS,
+    PRICED_LAWS,
     RELATIONS,
     SAMPLINGS,
     STATUSES,
     Channel,
     CohortKind,
     CohortSampling,
+    IntegerNoise,
+    MechanismFacts,
+    NoiseKind,
+    NoiseLaw,
     Protected,
     Relation,
     Release,
     ReleaseKey,
     Sampling,
     Status,
+    Unit,
+    gaussian_of,
     reserved,
 )
-from privacy.facts import MechanismFacts, Unit
-from privacy.grids import Grid, SignedGrid
-from privacy.group_counts import GroupCounts
-from privacy.integer_upload import IntegerUploadNoise
+from privacy.grids import Grid, Quantised, Quantiser, SignedGrid
 from privacy.mechanisms import (
+    DP_SGD,
     NONE,
     UPLOAD_NOISE,
+    ClientMechanism,
+    DpSgd,
     NoProtection,
     ProtectedUpload,
     SumNoise,
     UploadNoise,
+    grid_of,
+    noise_in_sum,
+    protect_upload,
+    release_of_upload,
+    require_mechanism,
+    with_clipping_norm,
 )
-from privacy.noise_laws import (
-    GAUSSIAN,
-    NO_NOISE,
-    NOISE_KINDS,
-    PRICED_LAWS,
-    IntegerNoise,
-    NoiseKind,
-    NoiseLaw,
-    gaussian_of,
-)
-from privacy.noised_metric import NoisedMetric
-from privacy.odds import largest_share_of_right_guesses
-from privacy.quantisation import Quantised, Quantiser
 from privacy.randomness import (
     NO_STATE,
     NoiseSource,
@@ -103,17 +107,8 @@ from privacy.randomness import (
     SystemNoise,
     WithoutNoise,
 )
-from privacy.record_level import DP_SGD, DpSgd
+from privacy.rounding import GroupCounts
 from privacy.signal_to_noise import SignalToNoise, signal_to_noise
-from privacy.uploads import (
-    ClientMechanism,
-    grid_of,
-    noise_in_sum,
-    protect_upload,
-    release_of_upload,
-    require_mechanism,
-    with_clipping_norm,
-)
 
 __all__ = [
     "ACCOUNTANTS",

@@ -41,16 +41,13 @@ from privacy._validate import (
 )
 from privacy.distributed import SMALLEST_SCALED_NORM, rescaled, ring_for, ring_of
 from privacy.errors import CalibrationError
-from privacy.events import RELATIONS, Protected, Relation
-from privacy.facts import MechanismFacts
-from privacy.grids import Grid, SignedGrid
-from privacy.group_counts import GroupCounts
+from privacy.events import GAUSSIAN, RELATIONS, MechanismFacts, Protected, Relation, gaussian_of
+from privacy.grids import LARGEST_RING, Grid, SignedGrid
 from privacy.mechanisms import ProtectedUpload, SumNoise, noise_reach
-from privacy.noise_laws import GAUSSIAN, gaussian_of
-from privacy.quantisation import LARGEST_RING
 from privacy.randomness import NO_STATE, NoiseSource, NoiseState, require_noise_source
 from privacy.rounding import (
     LARGEST_NORM,
+    GroupCounts,
     charged_after_rounding,
     clip_to_grid,
     in_ring,

@@ -14,6 +14,12 @@ noise is in the sum either way, as the server knows who takes part.
 Summing modulo 2^ring_bits is post-processing. Where a coordinate of the sum wraps around, it is
 wrong by a multiple of 2^ring_bits: that costs utility, never privacy. `required_ring_bits` keeps it
 below a probability of 2^-40.
+
+`IntegerUploadNoise` is `upload_noise` on the same grid, the whole noise drawn exactly on the
+client: clip, scale, round at random on the condition that the norm stays bounded, add a discrete
+Gaussian (Canonne, Kamath and Steinke 2020, Theorems 4 and 14). It is `distributed_noise` of a
+single share: what leaves is an integer computed from integers, so that attacks on the lowest bits
+of floating-point noise (Mironov 2012) have nothing to look at.
 """
 
 from __future__ import annotations
@@ -21,6 +27,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Literal
 
 from numpy.typing import NDArray
@@ -32,20 +39,21 @@ from privacy._validate import (
 )
 from privacy.errors import CalibrationError
 from privacy.events import (
+    NOISE_KINDS,
     RELATIONS,
+    IntegerNoise,
+    MechanismFacts,
+    NoiseKind,
     Protected,
     Relation,
 )
-from privacy.facts import MechanismFacts
-from privacy.grids import Grid, SignedGrid
-from privacy.group_counts import GroupCounts
+from privacy.grids import LARGEST_RING, SMALLEST_RING, Grid, SignedGrid
 from privacy.integer_noise import LARGEST_DEVIATION
-from privacy.mechanisms import ProtectedUpload, wrong_grid
-from privacy.noise_laws import NOISE_KINDS, IntegerNoise, NoiseKind
-from privacy.quantisation import LARGEST_RING, SMALLEST_RING
+from privacy.mechanisms import UPLOAD_NOISE, ProtectedUpload, wrong_grid
 from privacy.randomness import NO_STATE, NoiseSource, NoiseState
 from privacy.rounding import (
     LARGEST_NORM,
+    GroupCounts,
     OnGrid,
     charged_after_rounding,
     clip_to_grid,
@@ -335,3 +343,89 @@ def smallest_multiplier(scaled_norm: float, shares: int = 1) -> float:
     """
     require_positive(scaled_norm=scaled_norm)
     return SMALLEST_SHARE_DEVIATION * math.sqrt(max(1, shares)) / scaled_norm * (1.0 + 1e-9)
+
+
+@dataclass(frozen=True, kw_only=True)
+class IntegerUploadNoise:
+    """Clip, scale, round and add a discrete Gaussian, all on the client.
+
+    Attributes:
+        clipping_norm: C, in the units of the update.
+        noise_multiplier: Standard deviation of the noise over C.
+        scale: Steps of the grid per unit of the update.
+        relation: What a neighbour is: sensitivity is twice the bound after rounding under
+            replace_one, else once.
+        facts: What a release means in the ledger.
+    """
+
+    clipping_norm: float
+    noise_multiplier: float
+    scale: float
+    relation: Relation = "replace_one"
+    facts: MechanismFacts = UPLOAD_NOISE
+
+    def __post_init__(self) -> None:
+        """Refuse noise or a grid so coarse that no theorem covers it."""
+        _ = self.share
+
+    @cached_property
+    def share(self) -> DistributedNoise:
+        """The same as the noise of one client that has all of it."""
+        return DistributedNoise(
+            clipping_norm=self.clipping_norm,
+            noise_multiplier=self.noise_multiplier,
+            minimum_survivors=1,
+            corrupt=0,
+            scale=self.scale,
+            relation=self.relation,
+        )
+
+    @property
+    def scaled_norm(self) -> float:
+        """C in steps of the grid."""
+        return self.share.scaled_norm
+
+    @property
+    def standard_deviation(self) -> float:
+        """Of the noise on each coordinate, in the units of the update."""
+        return self.share.standard_deviation
+
+    @property
+    def client_deviation(self) -> float:
+        """All of the noise."""
+        return self.standard_deviation
+
+    @property
+    def divides_by(self) -> Literal["survivors"]:
+        """A lost client takes its noise with it, and a mean is over those who are in the sum."""
+        return "survivors"
+
+    def around(self, clipping_norm: float) -> IntegerUploadNoise:
+        """Return the same noise around another norm."""
+        scale = rescaled(self, clipping_norm)
+        return dataclasses.replace(self, clipping_norm=clipping_norm, scale=scale)
+
+    def grid(self, dimension: int, *, bits: int, clients: int) -> Grid:
+        """Return the integer grid, in a ring that holds updates and noise."""
+        return self.share.grid(dimension, bits=bits, clients=clients)
+
+    def protect(
+        self, vector: NDArray[Any], grid: Grid, noise: NoiseSource, state: NoiseState = NO_STATE
+    ) -> ProtectedUpload:
+        """Turn an update into ring elements that may be shown to anybody; see `protect_share`."""
+        # The grid is this mechanism's, so an error about it names this one.
+        return protect_share(vector, self.share, ring_bits=ring_of(self, grid), noise=noise)
+
+    def noise_in_sum(self, clients: int) -> float:
+        """Return all clients' noise together."""
+        return self.standard_deviation * math.sqrt(clients)
+
+    def noise_for_sum(
+        self, dimension: int, noise: NoiseSource, state: NoiseState = NO_STATE
+    ) -> None:
+        """Nobody adds anything: all of the noise is in."""
+        return None
+
+    def protected(self, dimension: int) -> Protected:
+        """Return the noise of one upload, and the bound after rounding."""
+        return self.share.protected(dimension)

@@ -1,10 +1,19 @@
-"""What left a client, as immutable facts: the rows of the privacy ledger.
+"""The rows of the privacy ledger: the law of the noise, the facts of a mechanism, the release.
+
+A `NoiseLaw` is what a ledger row states, what accountants price and what a mechanism draws
+(`NoiseSource.draw`), so the noise that is charged is the noise that is added. The set of laws is
+open: a new mechanism may bring a law with a name of its own, and a name read from a ledger is a law
+also where this module cannot draw it. Accountants price the laws in `PRICED_LAWS` and refuse all
+others.
+
+`MechanismFacts` say what a mechanism's name means. Accountants ask these facts and never the name,
+so a new mechanism is priced by what it does. A release cannot carry a name without facts.
 
 A `Release` says what happened; `privacy.accounting` says what it costs. Events never change their
-meaning: a new kind of release becomes a new field value or a new type, and whoever cannot price it
-must refuse. A row never holds a bare noise multiplier, because whether a multiplier is relative to
-C or to the sensitivity differs between accountants; it holds the standard deviation, C, the
-relation and the law of the noise, and each accountant's adapter converts.
+meaning: a new kind of release becomes a new field value or a new type, and an accountant that
+cannot price it must refuse. A row never holds a bare noise multiplier, because some accountants
+take it relative to C and others relative to the sensitivity. A row holds the standard deviation,
+C, the relation and the law of the noise, and each accountant's adapter converts.
 
 What is charged: `reserved` (written before anything is sent, so a crash leaves a charge),
 `released`, and `aborted` unless it is known that nothing left the client. A resend of identical
@@ -15,12 +24,151 @@ another row.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
+
+from numpy.typing import NDArray
 
 from privacy._validate import require_member, require_not_negative, require_positive
-from privacy.errors import UnknownMechanism
-from privacy.facts import MechanismFacts
-from privacy.noise_laws import GAUSSIAN, NO_NOISE, NoiseLaw
+from privacy.errors import UnknownMechanism, UnsupportedEvent
+from privacy.integer_noise import discrete_gaussian_from, skellam_from
+from privacy.randomness import NoiseSource
+
+NoiseKind = Literal["discrete_gaussian", "skellam"]
+NOISE_KINDS: tuple[str, ...] = get_args(NoiseKind)
+PRICED_LAWS: tuple[str, ...] = ("gaussian", *NOISE_KINDS)
+
+
+@dataclass(frozen=True, order=True)
+class NoiseLaw:
+    """A law of noise without parameters but its standard deviation.
+
+    Attributes:
+        name: The word in the ledger.
+    """
+
+    name: str
+
+    def sample(self, source: NoiseSource, deviation: float, size: int) -> NDArray[Any]:
+        """Return independent draws; `NoiseSource.draw` is how a mechanism asks for them.
+
+        Args:
+            source: Where they come from.
+            deviation: Their standard deviation.
+            size: How many.
+
+        Raises:
+            UnsupportedEvent: This is the name of a law that nothing here draws.
+        """
+        if self != GAUSSIAN:
+            raise UnsupportedEvent(f"nothing here draws noise of the law {self.name!r}")
+        return deviation * source.standard_normal(size)
+
+
+@dataclass(frozen=True, order=True)
+class IntegerNoise(NoiseLaw):
+    """Noise that is an integer on a grid, as a sum of equal and independent shares.
+
+    Only shares that whoever looks does not know count: those of honest clients. Their sum has the
+    release's standard deviation, so the grid's step is that over `share_deviation` sqrt(`shares`).
+
+    Attributes:
+        name: Law of one share, of `NOISE_KINDS`.
+        share_deviation: Its standard deviation in steps of the grid.
+        shares: How many honest shares are in the sum for certain, at least 1.
+        dimension: How many coordinates carry noise, at least 1.
+        corrupt: How many clients may show their share to whoever looks without touching `shares`.
+    """
+
+    share_deviation: float
+    shares: int
+    dimension: int
+    corrupt: int = 0
+
+    def __post_init__(self) -> None:
+        """Refuse numbers that mean nothing."""
+        require_member(NOISE_KINDS, name=self.name)
+        require_positive(
+            share_deviation=self.share_deviation, shares=self.shares, dimension=self.dimension
+        )
+        require_not_negative(corrupt=self.corrupt)
+
+    def sample(self, source: NoiseSource, deviation: float, size: int) -> NDArray[Any]:
+        """Return exact draws of one share, `deviation` being in steps of the grid."""
+        draw = skellam_from if self.name == "skellam" else discrete_gaussian_from
+        return draw(source.uniform_bytes, deviation, size)
+
+
+GAUSSIAN = NoiseLaw("gaussian")
+"""Independent Gaussian noise on the reals."""
+NO_NOISE = NoiseLaw("none")
+"""Of what is released as it is: its standard deviation is 0 and its price infinite."""
+
+
+def gaussian_of(standard_deviation: float) -> NoiseLaw:
+    """Return the law of Gaussian noise of this deviation: none where it is 0."""
+    return GAUSSIAN if standard_deviation else NO_NOISE
+
+
+Unit = Literal["client", "record"]
+
+UNITS: tuple[str, ...] = get_args(Unit)
+
+
+@dataclass(frozen=True, kw_only=True)
+class MechanismFacts:
+    """What a ledger row of one mechanism means. Nothing has a default: all of it is declared.
+
+    Attributes:
+        name: The word in the ledger.
+        unit: Whom its epsilon is about; None where it claims none, as there is no noise.
+        is_in_steps: Whether the noise is in the local steps, of which all that a client sends is
+            computed: each row is charged against everybody, on whatever channel, and Poisson
+            batches amplify.
+        is_shared_out: Whether each client adds a share of the noise and only the sum has enough
+            of it: a peer knows its own share, and nothing but sums is protected.
+        is_bare_to_server: Whether the noise is added after the server has seen what is released.
+        may_amplify: Whether cohorts that are drawn in secret may amplify a sum.
+        keeps_state: Whether noise depends on noise that was drawn before: what protects one release
+            hands a state on to the next of the same run.
+    """
+
+    name: str
+    unit: Unit | None
+    is_in_steps: bool
+    is_shared_out: bool
+    is_bare_to_server: bool
+    may_amplify: bool
+    keeps_state: bool
+
+    def __post_init__(self) -> None:
+        """Refuse facts that contradict each other; each would make a number too small."""
+        if not self.name.isidentifier():
+            raise ValueError(f"name is {self.name!r}; it must be one word")
+        if self.unit is not None:
+            require_member(UNITS, unit=self.unit)
+        kinds = (self.is_in_steps, self.is_shared_out, self.is_bare_to_server)
+        if sum(kinds) > (self.unit is not None):
+            raise ValueError(
+                f"{self.name}: noise is in the steps, shared out, or added after the server saw "
+                "the sum, at most one of them, and none where nothing is claimed"
+            )
+        if self.is_in_steps != (self.unit == "record"):
+            # Clipping and noise for single records are built into training and nowhere else.
+            raise ValueError(f"{self.name}: unit must be 'record' exactly where is_in_steps")
+        if self.may_amplify and not self.is_bare_to_server:
+            # Who sends is known to the server; only what follows the sum can hide the draw.
+            raise ValueError(f"{self.name}: may_amplify needs is_bare_to_server")
+
+    @property
+    def claims(self) -> bool:
+        """Whether it claims any epsilon."""
+        return self.unit is not None
+
+    @property
+    def noises_alone(self) -> bool:
+        """Whether what one client sends has all the noise, whoever looks at it alone."""
+        return not (self.is_shared_out or self.is_bare_to_server)
+
 
 Relation = Literal["replace_one", "add_or_remove_one"]
 Sampling = Literal["none", "poisson"]

@@ -1,4 +1,4 @@
-"""Mechanisms: what is done to an upload on the client before it is masked and sent.
+"""Mechanisms on the reals, and the one door to every mechanism that treats a client's upload.
 
 `upload_noise` is the Gaussian mechanism (Dwork and Roth 2014, section 3.5.3) on the whole upload:
 clip to C, add independent Gaussian noise of standard deviation noise_multiplier x C to every
@@ -8,15 +8,29 @@ attacks on its lowest bits are not covered.
 has to be carried, so it is treated the same but for saturation, which is counted there and not
 refused: an error that depends on values that were noised tells nothing more than they do.
 
-`privacy.uploads` is the one door to these and to the mechanisms on the integer grid.
+`dp_sgd` protects one record, with constants that the configuration fixes. Differentially private
+SGD (Abadi et al. 2016, Algorithm 1): a step takes a Poisson sample of the
+records, scales each record's gradient to L2 norm C, adds Gaussian noise of standard deviation
+noise_multiplier x C to the sum and divides by a constant. The unit is one record, the noise is on
+the client, and everything that is computed from the noised gradients costs nothing more.
+
+Nothing here may follow from a client's data. A sampling probability B / n or a number of steps
+ceil(n / B) would tell n, which no noise covers; so would a division by the size of the batch drawn.
+The training itself is in `privacy.training`, which needs torch.
+
+A mechanism is any object that has all that `ClientMechanism` asks for. `grid_of`, `protect_upload`
+and the functions after them hold for all mechanisms, also for those on the integer grid
+(`privacy.central`, `privacy.distributed`).
 """
 
 from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Hashable
 from dataclasses import dataclass, field
-from typing import Any, Literal, NoReturn
+from functools import cache, lru_cache
+from typing import Any, Literal, NoReturn, Protocol, Self, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,11 +44,20 @@ from privacy._validate import (
 )
 from privacy.clipping import clip
 from privacy.errors import UnknownMechanism, UploadSaturated
-from privacy.events import RELATIONS, Protected, Relation
-from privacy.facts import MechanismFacts
-from privacy.grids import Grid
-from privacy.noise_laws import GAUSSIAN, NO_NOISE, gaussian_of
-from privacy.quantisation import Quantiser
+from privacy.events import (
+    GAUSSIAN,
+    NO_NOISE,
+    RELATIONS,
+    CohortSampling,
+    MechanismFacts,
+    Protected,
+    Relation,
+    Release,
+    ReleaseKey,
+    gaussian_of,
+    reserved,
+)
+from privacy.grids import Grid, Quantiser
 from privacy.randomness import NO_STATE, NoiseSource, NoiseState, require_noise_source
 
 _SATURATION_PROBABILITY = 2.0**-41
@@ -325,3 +348,271 @@ def _carry(vector: NDArray[np.float64], quantiser: Quantiser, *, cuts: bool) -> 
     return ProtectedUpload(
         quantised.levels, float(np.linalg.norm(vector)), False, quantised.saturated
     )
+
+
+DP_SGD = MechanismFacts(
+    name="dp_sgd",
+    unit="record",
+    is_in_steps=True,
+    is_shared_out=False,
+    is_bare_to_server=False,
+    may_amplify=False,
+    keeps_state=False,
+)
+"""What `dp_sgd` means in a ledger: all that leaves is computed from noised steps."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class DpSgd:
+    """Noise in every local step: the same numbers for every client, whatever it holds.
+
+    Attributes:
+        noise_multiplier: Standard deviation of the noise on the sum of clipped gradients over
+            `clipping_norm`; 0 is allowed, and then epsilon is infinite.
+        clipping_norm: C, the largest L2 norm of one record's gradient over all trained parameters
+            together.
+        sampling_probability: With which each record is in a batch, on its own coin; above 0.
+        steps: Optimiser steps of one fit, each one composition.
+        expected_batch_size: What the noised sum is divided by, in place of the size drawn.
+        relation: What a neighbour is: one record more or less (sensitivity C), or another one in
+            its place (2C).
+        facts: What a release means in the ledger.
+    """
+
+    noise_multiplier: float
+    clipping_norm: float
+    sampling_probability: float
+    steps: int
+    expected_batch_size: float
+    relation: Relation = "add_or_remove_one"
+    facts: MechanismFacts = DP_SGD
+
+    def __post_init__(self) -> None:
+        """Refuse numbers that mean nothing."""
+        require_not_negative(noise_multiplier=self.noise_multiplier)
+        require_positive(
+            clipping_norm=self.clipping_norm,
+            steps=self.steps,
+            expected_batch_size=self.expected_batch_size,
+        )
+        if not 0.0 < self.sampling_probability <= 1.0:
+            raise ValueError(
+                f"sampling_probability is {self.sampling_probability}; it must be above 0 and at "
+                "most 1"
+            )
+        require_member(RELATIONS, relation=self.relation)
+
+    @property
+    def standard_deviation(self) -> float:
+        """Of the noise on each coordinate of the sum of clipped gradients."""
+        return self.noise_multiplier * self.clipping_norm
+
+    def protected(self) -> Protected:
+        """Return one fit, in the numbers of its ledger row.
+
+        Upload and pool entry are computed from what training gave, so one row covers both, as it
+        covers the personal state that later rounds start from.
+        """
+        return Protected(
+            standard_deviation=self.standard_deviation,
+            clipping_norm=self.clipping_norm,
+            relation=self.relation,
+            law=gaussian_of(self.standard_deviation),
+            sampling_probability=self.sampling_probability,
+            count=self.steps,
+        )
+
+
+class ClientMechanism(Protocol):
+    """What is done to one vector between a client and the sum, and what of it may be said.
+
+    What it clips (`clipping_norm`, `around`), what it adds (`protect`, `client_deviation`,
+    `noise_for_sum`), what it releases (`facts`, `protected`), what the sum carries (`grid`,
+    `noise_in_sum`) and how a lost client changes that (`divides_by`).
+    """
+
+    @property
+    def facts(self) -> MechanismFacts:
+        """What a release means in the ledger."""
+        ...
+
+    @property
+    def relation(self) -> Relation:
+        """What a neighbour is."""
+        ...
+
+    @property
+    def clipping_norm(self) -> float | None:
+        """C, in the units of the update; None where nothing is clipped."""
+        ...
+
+    @property
+    def client_deviation(self) -> float:
+        """Of the noise that leaves one client on each coordinate, in the units of the update."""
+        ...
+
+    @property
+    def divides_by(self) -> Literal["survivors", "planned"]:
+        """What a sum is divided by: clients that are in it, or those that it was planned for."""
+        ...
+
+    def around(self, clipping_norm: float) -> Self:
+        """Return the same mechanism around another norm, at the same cost."""
+        ...
+
+    def grid(self, dimension: int, *, bits: int, clients: int) -> Grid:
+        """Return the grid on which so many coordinates of so many clients travel and are summed."""
+        ...
+
+    def protect(
+        self, vector: NDArray[Any], grid: Grid, noise: NoiseSource, state: NoiseState
+    ) -> ProtectedUpload:
+        """Clip, add the client's noise by `noise.draw`, and put the result on the grid.
+
+        The state is what the same client's last upload of the run left, empty before the first.
+        """
+        ...
+
+    def noise_in_sum(self, clients: int) -> float:
+        """Return the deviation of all noise on a coordinate of a finished sum of so many."""
+        ...
+
+    def noise_for_sum(
+        self, dimension: int, noise: NoiseSource, state: NoiseState
+    ) -> SumNoise | None:
+        """Return what the coordinator adds to a sum, None where it adds nothing.
+
+        It is added in the ring, before the sum is decoded or checked. The state is what the noise
+        of the run's last committed sum left, empty before the first.
+        """
+        ...
+
+    def protected(self, dimension: int) -> Protected:
+        """Return the numbers of the ledger row of one upload of so many coordinates."""
+        ...
+
+
+def require_mechanism(mechanism: object) -> ClientMechanism:
+    """Return a mechanism that has all that one must have.
+
+    Raises:
+        UnknownMechanism: Something is missing.
+    """
+    missing: list[str] = []
+    if not _has_all(cast("Hashable", type(mechanism))):
+        missing = [name for name in _asked() if not hasattr(mechanism, name)]
+    if missing:
+        raise UnknownMechanism(
+            f"{type(mechanism).__name__} is no mechanism for uploads: it has no "
+            f"{', '.join(missing)}"
+        )
+    # Not by `isinstance`, which collects a protocol's names anew each time.
+    return cast("ClientMechanism", mechanism)
+
+
+@lru_cache(maxsize=64)
+def _has_all(kind: Hashable) -> bool:
+    """Return whether all mechanisms of a type have what one must have, whatever each is."""
+    fields = getattr(kind, "__dataclass_fields__", {})
+    return all(hasattr(kind, name) or name in fields for name in _asked())
+
+
+@cache
+def _asked() -> tuple[str, ...]:
+    """Return what a mechanism must have: the protocol's own names, without what any class has."""
+    return tuple(sorted(name for name in vars(ClientMechanism) if not name.startswith("_")))
+
+
+def grid_of(mechanism: ClientMechanism, dimension: int, *, bits: int, clients: int) -> Grid:
+    """Return the grid on which a mechanism's uploads travel.
+
+    Args:
+        mechanism: What is done to the upload.
+        dimension: Its number of coordinates, at least 1.
+        bits: Of a coordinate, where it is quantised after noise on the reals.
+        clients: Most clients of one sum, where the noise lives on the grid itself.
+
+    Raises:
+        CalibrationError: No ring holds the sum.
+        UnknownMechanism: It is no mechanism.
+    """
+    return require_mechanism(mechanism).grid(dimension, bits=bits, clients=clients)
+
+
+def protect_upload(
+    vector: NDArray[Any],
+    mechanism: ClientMechanism,
+    grid: Grid,
+    noise: NoiseSource,
+    *,
+    state: NoiseState = NO_STATE,
+) -> ProtectedUpload:
+    """Apply a mechanism to an upload; what the result may be shown to differs, see `Release`.
+
+    Args:
+        vector: The update as one flat vector of shape (n,): all tensors, difference to what was
+            broadcast.
+        mechanism: What to do.
+        grid: From `grid_of`, for the same mechanism.
+        noise: Where noise and rounding come from.
+        state: What the same client's last upload of the run left; empty before the first.
+
+    Raises:
+        NonFiniteUpdate: A coordinate is NaN or infinite.
+        UploadSaturated: Under `NoProtection` a coordinate is beyond the bound.
+        TypeError: `noise` is not a noise source, or `grid` is of another kind.
+        UnknownMechanism: It is no mechanism, or one that keeps a state without declaring so.
+        ValueError: `grid` has another scale, so the sum would be opened wrongly.
+    """
+    # Before the mechanism is asked: one that draws no noise itself would not notice.
+    require_noise_source(noise)
+    protected = require_mechanism(mechanism).protect(vector, grid, noise, state)
+    if protected.state and not mechanism.facts.keeps_state:
+        # Nobody would keep it, and each round's noise would be drawn as if it were the first.
+        raise UnknownMechanism(f"{mechanism.facts.name} keeps a state and declares none")
+    return protected
+
+
+def release_of_upload(
+    mechanism: ClientMechanism,
+    dimension: int,
+    key: ReleaseKey,
+    cohort: CohortSampling | None = None,
+) -> Release:
+    """Return the ledger row for one upload, reserved.
+
+    Args:
+        mechanism: What protects it.
+        dimension: Coordinates of the update.
+        key: Which release it is.
+        cohort: How the round's clients were drawn, where that may amplify.
+
+    Raises:
+        UnknownMechanism: It is no mechanism.
+        ValueError: The channel is none of the mechanism's, or a cohort is given that amplifies
+            nothing under it.
+    """
+    found = require_mechanism(mechanism)
+    return reserved(key, found.facts, found.protected(dimension), cohort)
+
+
+def with_clipping_norm(mechanism: ClientMechanism, clipping_norm: float) -> ClientMechanism:
+    """Return the same mechanism around another norm: noise and grid go with it.
+
+    Noise multiplier and norm in steps of the grid stay, so a release costs what it did and what
+    was calibrated to a budget stays within it; a scale chosen anew would leave it by some 1e-5.
+
+    Raises:
+        UnknownMechanism: Nothing is clipped under it.
+        ValueError: `clipping_norm` is not finite and positive, or too small for any grid.
+    """
+    require_positive(clipping_norm=clipping_norm)
+    return require_mechanism(mechanism).around(clipping_norm)
+
+
+def noise_in_sum(mechanism: ClientMechanism, clients: int) -> float:
+    """Return the standard deviation of the noise on each coordinate of a sum of so many uploads.
+
+    Rounding to the grid is not counted. 0 where there is none.
+    """
+    return require_mechanism(mechanism).noise_in_sum(clients)

@@ -30,7 +30,7 @@ NO_STATE: NoiseState = MappingProxyType({})
 
 
 class Law(Protocol):
-    """What noise follows; see `privacy.noise_laws`."""
+    """What noise follows; see `privacy.events`."""
 
     def sample(self, source: NoiseSource, deviation: float, size: int) -> NDArray[Any]:
         """Return independent draws of that standard deviation."""
@@ -183,6 +183,25 @@ class WithoutNoise(NoiseSource):
     def uniform_bytes(self, count: int) -> bytes:
         """Return the source's."""
         return self._source.uniform_bytes(count)
+
+
+def draw(entropy: Entropy, size: int) -> bytes:
+    """Draw secret bytes and refuse a source that gives another number of them.
+
+    Args:
+        entropy: The source.
+        size: How many bytes are needed.
+
+    Returns:
+        Exactly `size` bytes.
+
+    Raises:
+        ValueError: If the source is broken; fewer bytes would be a weaker key.
+    """
+    drawn = entropy(size)
+    if len(drawn) != size:
+        raise ValueError(f"entropy gave {len(drawn)} bytes where {size} were asked for")
+    return drawn
 
 
 def standard_normal_from(entropy: Entropy, size: int) -> NDArray[np.float64]:

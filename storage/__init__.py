@@ -7,8 +7,7 @@ audit log; does not know what an update or a mask means. Start at ``open_databas
 
 from __future__ import annotations
 
-from storage.client_opening import ClientStores, open_client_store, open_client_stores
-from storage.client_store import ClientStore
+from storage.client_store import ClientStore, ClientStores, open_client_store, open_client_stores
 from storage.database import Database, UnitOfWork, open_database
 from storage.errors import (
     AlreadyExistsError,

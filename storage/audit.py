@@ -18,8 +18,7 @@ from sqlalchemy.orm import Session
 
 from storage._validate import canonical_json, require_count, require_text, utc_text
 from storage.errors import AuditChainBroken
-from storage.leaf_data import event_data
-from storage.leaves import NewLeaves
+from storage.leaves import NewLeaves, event_data
 from storage.records import GENESIS_HASH, AuditEntry, AuditHead
 from storage.runs import require_run
 from storage.sealing import Rows

@@ -1,13 +1,49 @@
-"""Rows of one client's own store, as the calls of `ClientStore` need them."""
+"""Rows of one client's own store: its sessions, its receipts, and its return from a backup.
+
+`ClientSessions` says how far the client has come in its newest attempt. An attempt is executed
+once. What a client answered is kept with the request it answered, so the same request gets the same
+bytes, whatever was restarted in between; and the number of the newest attempt never goes back, so
+no older attempt is ever answered.
+
+`ClientReceipts` keeps the receipts of a coordinator's log, and the newest head of each log.
+
+`ClientRestoring` knows whether the store came back from a backup. A backup is older than what its
+client released last. So a store that was restored says so, goes on with no attempt that was open in
+it, and is caught up with by adding what the client was charged since: charges are only ever added,
+and attempts are only ever over.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import fields
+from datetime import datetime
+from operator import attrgetter
+from typing import Any, Final
 
-from storage.client_tables import Identity, Personal
-from storage.errors import DatabaseDamaged
-from storage.records import PersonalState
+from storage._validate import require_bytes, require_count, require_text, utc_text
+from storage.client_tables import (
+    ClientLedger,
+    Identity,
+    Logs,
+    Noise,
+    Personal,
+    Receipts,
+    Replies,
+    Restored,
+    Sessions,
+    Tombstones,
+)
+from storage.client_tables import Receipted as ReceiptedRow
+from storage.errors import (
+    AlreadyExistsError,
+    DatabaseDamaged,
+    InvalidRecordError,
+    SessionMovedError,
+)
+from storage.ledger import add_rows, read_rows, require_ledger_row
+from storage.records import KeptReceipt, LedgerRow, PersonalState, Receipted, SeenLog, SessionRecord
 from storage.sealing import Rows, Where
 from storage.tables import Sealed
 
@@ -55,6 +91,10 @@ class OwnRows:
         self._rows.delete(table, {"client": self.client, **where})
 
 
+Transaction = Callable[..., AbstractContextManager[OwnRows]]
+"""Opens a transaction of one client, for reading alone where `read_only` is given."""
+
+
 def identity_row(rows: OwnRows) -> Any:
     """Return the one row that says whose the store is.
 
@@ -90,3 +130,283 @@ def fill_slot(rows: OwnRows, run_id: str, slot: str, state: PersonalState) -> No
 def drop_slot(rows: OwnRows, run_id: str, slot: str) -> None:
     """Delete a personal part, if there is one."""
     rows.delete(Personal, {"run_id": run_id, "slot": slot})
+
+
+_NAMES: Final = tuple(field.name for field in fields(SessionRecord))
+_FACTS: Final = attrgetter(*_NAMES)
+
+
+class ClientSessions:
+    """The sessions of one client, at most one for each run."""
+
+    def __init__(self, transaction: Transaction) -> None:
+        """Made by `ClientStore` only."""
+        self._transaction = transaction
+
+    def newest(self, run_id: str) -> SessionRecord | None:
+        """Return how far the client has come in the run, None before its first attempt."""
+        with self._transaction(read_only=True) as rows:
+            return _read(rows, run_id)
+
+    def of_other_runs(self, run_id: str) -> tuple[SessionRecord, ...]:
+        """Return how far the client has come in each run but this, by run."""
+        with self._transaction(read_only=True) as rows:
+            found = rows.read(Sessions, {}, order=("run_id",))
+        return tuple(SessionRecord(*_FACTS(row)) for row in found if row.run_id != run_id)
+
+    def reply(self, run_id: str, request_digest: bytes) -> bytes | None:
+        """Return what was answered to a request of the newest attempt, None if nothing was."""
+        where = {"run_id": run_id, "request_digest": request_digest}
+        with self._transaction(read_only=True) as rows:
+            found = rows.read(Replies, where)
+        return found[0].reply if found else None
+
+    def keep(
+        self,
+        record: SessionRecord,
+        *,
+        after: SessionRecord | None,
+        request_digest: bytes,
+        reply: bytes,
+    ) -> None:
+        """Take the place of the run's session; send the reply only after this is durable.
+
+        Args:
+            record: How far the client has come now.
+            after: What the answer was made from. Another process of the client may have answered
+                something else meanwhile, and then this answer must never leave.
+            request_digest: SHA-256 of the request.
+            reply: The answer to it.
+
+        Raises:
+            SessionMovedError: If the session is not `after` any more.
+            InvalidRecordError: If the record goes back behind it, or a value is no such.
+        """
+        _require(record)
+        require_bytes(request_digest=request_digest, reply=reply)
+        if after is not None:
+            _require_forward(after, record)
+        is_new = after is None or _place(after) != _place(record)
+        with self._transaction() as rows:
+            _move(rows, after, record)
+            if is_new:
+                rows.delete(Replies, {"run_id": record.run_id})
+            answered = {"request_digest": request_digest, "reply": reply}
+            rows.insert(Replies, {"run_id": record.run_id, **answered})
+
+    def forget(self, run_id: str) -> None:
+        """Erase replies and state of the run's session; its number stays."""
+        with self._transaction() as rows:
+            rows.delete(Replies, {"run_id": run_id})
+            rows.update(Sessions, {"run_id": run_id}, state=b"")
+
+
+def _read(rows: OwnRows, run_id: str) -> SessionRecord | None:
+    found = rows.read(Sessions, {"run_id": run_id})
+    return SessionRecord(*_FACTS(found[0])) if found else None
+
+
+def _move(rows: OwnRows, after: SessionRecord | None, record: SessionRecord) -> None:
+    moved = SessionMovedError(
+        f"the session of run {record.run_id!r} is not the one that was answered from"
+    )
+    if after is None:
+        try:
+            rows.insert(Sessions, _columns(record))
+        except AlreadyExistsError as error:
+            raise moved from error
+    elif not rows.swap(Sessions, _columns(after), _columns(record)):
+        raise moved
+
+
+def _columns(record: SessionRecord) -> dict[str, object]:
+    return dict(zip(_NAMES, _FACTS(record), strict=True))
+
+
+def _place(record: SessionRecord) -> tuple[int, int]:
+    return record.round_number, record.attempt
+
+
+def _require_forward(known: SessionRecord, record: SessionRecord) -> None:
+    # A round whose vector has left without noise stays so, whatever attempt follows.
+    if _place(record) < _place(known) or record.noiseless_round < known.noiseless_round:
+        raise InvalidRecordError(
+            f"round {record.round_number}, attempt {record.attempt} is older than round"
+            f" {known.round_number}, attempt {known.attempt}, which this client answered"
+        )
+
+
+def _require(record: SessionRecord) -> None:
+    require_text(run_id=record.run_id)
+    require_count(round_number=record.round_number, attempt=record.attempt)
+    require_count(noiseless_round=record.noiseless_round)
+    require_bytes(state=record.state)
+
+
+class ClientReceipts:
+    """The receipts of one client; none is ever deleted, as charges are not."""
+
+    def __init__(self, transaction: Transaction) -> None:
+        """Made by `ClientStore` only."""
+        self._transaction = transaction
+
+    def all(self, run_id: str | None = None) -> tuple[KeptReceipt, ...]:
+        """Return the receipts of a run, or of all, by run and size."""
+        where = {} if run_id is None else {"run_id": run_id}
+        with self._transaction(read_only=True) as rows:
+            found = rows.read(Receipts, where, order=("run_id", "size"))
+        return tuple(KeptReceipt(row.run_id, row.size, row.receipt) for row in found)
+
+    def of(self, run_id: str, size: int) -> bytes | None:
+        """Return the receipt of a run at some size of the log, None if there is none."""
+        with self._transaction(read_only=True) as rows:
+            found = rows.read(Receipts, {"run_id": run_id, "size": size})
+        return found[0].receipt if found else None
+
+    def reached(self, run_id: str) -> Receipted | None:
+        """Return how far the receipts of a run have come, None before the first."""
+        with self._transaction(read_only=True) as rows:
+            found = rows.read(ReceiptedRow, {"run_id": run_id})
+        names = Receipted._fields
+        return Receipted(*(getattr(found[0], name) for name in names)) if found else None
+
+    def seen(self, origin: str) -> SeenLog | None:
+        """Return the newest head that was seen of a log, None before the first."""
+        with self._transaction(read_only=True) as rows:
+            found = rows.read(Logs, {"origin": origin})
+        return SeenLog(origin, found[0].signer, found[0].size, found[0].root) if found else None
+
+    def keep(self, kept: KeptReceipt, reached: Receipted, seen: SeenLog) -> None:
+        """Keep a receipt that was checked, how far it goes, and the head that it is of.
+
+        Raises:
+            InvalidRecordError: The client has seen a longer log under that origin.
+        """
+        require_text(run_id=kept.run_id, origin=seen.origin, signer=seen.signer)
+        require_count(size=kept.size, round_number=reached.round_number, attempt=reached.attempt)
+        require_bytes(receipt=kept.receipt, root=seen.root)
+        with self._transaction() as rows:
+            before = rows.read(Logs, {"origin": seen.origin})
+            if before and before[0].size > seen.size:
+                raise InvalidRecordError(
+                    f"log {seen.origin!r} has {seen.size} leaves, but {before[0].size} were seen"
+                )
+            rows.put(Receipts, kept._asdict())
+            rows.put(ReceiptedRow, {"run_id": kept.run_id, **reached._asdict()})
+            rows.put(Logs, seen._asdict())
+
+
+_NEVER: Final = ""
+_UNKNOWN_PAYLOAD: Final = b""
+"""In place of a digest: what was released is not known here any more, so nothing is that again."""
+
+
+class ClientRestoring:
+    """Whether one store came back from a backup, and its catching up."""
+
+    def __init__(self, transaction: Transaction) -> None:
+        """Made by `ClientStore` only."""
+        self._transaction = transaction
+
+    def pending_since(self) -> str | None:
+        """Return when the store was restored, None where it has nothing to catch up with."""
+        with self._transaction(read_only=True) as rows:
+            found = rows.read(Restored, {})
+        return found[0].restored if found and found[0].caught_up == _NEVER else None
+
+    def mark(self, moment: datetime) -> None:
+        """Note that the store was restored just now, and let go of every attempt in it.
+
+        An attempt that was open in the backup may have been gone on with since: answered anew, it
+        would be a second release under the same keys.
+
+        Args:
+            moment: Now, with a time zone.
+        """
+        row = {"restored": utc_text("moment", moment), "caught_up": _NEVER}
+        with self._transaction() as rows:
+            rows.put(Restored, row)
+            rows.update(Sessions, {}, state=b"")
+            rows.delete(Replies, {})
+            # What followed in the noise has left already; starting anew uses none of it twice.
+            rows.delete(Noise, {})
+
+    def take_over(self, charged: Sequence[LedgerRow], newest: Mapping[str, tuple[int, int]]) -> int:
+        """Add charges that are not in the client's own ledger, and end all attempts up to some.
+
+        Args:
+            charged: The client's, of status ``reserved``; what is known already stays as it is.
+            newest: By run the newest (round, attempt) that the client may have answered: neither it
+                nor an older one will be answered again.
+
+        Returns:
+            How many charges were added.
+
+        Raises:
+            InvalidRecordError: A row is another client's, no valid row, or states other facts than
+                the client's own ledger; nothing changes.
+        """
+        with self._transaction() as rows:
+            pseudonym = identity_row(rows).pseudonym
+            fresh = [row for row in charged if _is_new(rows, row, pseudonym)]
+            for row in fresh:
+                rows.insert(Tombstones, {**_key(row), "payload_digest": _UNKNOWN_PAYLOAD})
+            add_rows(rows, ClientLedger, fresh)
+            ends = {run_id: tuple(place) for run_id, place in newest.items()}
+            for row in charged:
+                place = (row.round_number, row.attempt)
+                ends[row.run_id] = max(place, ends.get(row.run_id, place))
+            for run_id, (round_number, attempt) in ends.items():
+                _end(rows, run_id, round_number, attempt)
+        return len(fresh)
+
+    def settle(self, moment: datetime) -> None:
+        """Note that everything was taken over; does nothing where there was nothing to.
+
+        Args:
+            moment: Now, with a time zone.
+        """
+        with self._transaction() as rows:
+            rows.update(Restored, {"caught_up": _NEVER}, caught_up=utc_text("moment", moment))
+
+    def has_taken_over(self, run_id: str, attempt: tuple[int, int]) -> bool:
+        """Return whether a charge of this attempt was taken over and not made here."""
+        where = {"run_id": run_id, "round_number": attempt[0], "attempt": attempt[1]}
+        with self._transaction(read_only=True) as rows:
+            found = rows.read(Tombstones, where)
+        return any(row.payload_digest == _UNKNOWN_PAYLOAD for row in found)
+
+
+def _is_new(rows: OwnRows, row: LedgerRow, pseudonym: str) -> bool:
+    require_ledger_row(row)
+    if row.pseudonym != pseudonym:
+        raise InvalidRecordError(f"pseudonym is {row.pseudonym!r}; valid: {pseudonym!r}")
+    known = read_rows(rows, ClientLedger, _key(row))
+    if not known:
+        return True
+    if any(own.as_own() != row.as_own() for own in known):
+        raise InvalidRecordError(
+            f"channel {row.channel!r} of round {row.round_number}, attempt {row.attempt} of run"
+            f" {row.run_id!r} is charged otherwise in the client's own ledger"
+        )
+    return False
+
+
+def _key(row: LedgerRow) -> dict[str, object]:
+    names = ("run_id", "round_number", "attempt", "channel")
+    return {name: getattr(row, name) for name in names}
+
+
+def _end(rows: OwnRows, run_id: str, round_number: int, attempt: int) -> None:
+    """Let neither this attempt nor an older one be answered, as if it had been here."""
+    require_text(run_id=run_id)
+    require_count(round_number=round_number, attempt=attempt)
+    known = rows.read(Sessions, {"run_id": run_id})
+    newest, noiseless = (round_number, attempt), round_number
+    if known:
+        newest = max(newest, (known[0].round_number, known[0].attempt))
+        # A masked vector without noise may have left in any attempt of that round.
+        noiseless = max(noiseless, known[0].noiseless_round)
+    ended = {"round_number": newest[0], "attempt": newest[1], "noiseless_round": noiseless}
+    rows.put(Sessions, {"run_id": run_id, **ended, "state": b""})
+    rows.delete(Replies, {"run_id": run_id})

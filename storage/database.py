@@ -16,21 +16,17 @@ from typing import Any, Self, cast
 
 from sqlalchemy.orm import Session
 
-from storage.address import file_of
-from storage.attempts import AttemptRepository
 from storage.audit import AuditRepository
-from storage.engine import BEGIN_OPTION, BEGIN_READ, BEGIN_WRITE
+from storage.engine import BEGIN_OPTION, BEGIN_READ, BEGIN_WRITE, Statements
 from storage.errors import CheckpointError, StorageError
-from storage.homes import Home, open_home, version_at
+from storage.homes import Home, file_of, open_home, version_at
 from storage.leaves import NewLeaves
 from storage.ledger import LedgerRepository
-from storage.log import LogRepository
-from storage.log_checking import verify_log
+from storage.log import LogRepository, verify_log
 from storage.pool import PoolRepository
 from storage.records import TreeHead
-from storage.runs import RoundRepository, RunRepository, StateRepository
+from storage.runs import AttemptRepository, RoundRepository, RunRepository, StateRepository
 from storage.sealing import Rows
-from storage.statements import Statements
 from storage.tables import SEALED_TABLES
 
 DEFAULT_BUSY_TIMEOUT = 5.0

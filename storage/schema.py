@@ -1,14 +1,25 @@
-"""Brings a coordinator's database to the newest schema, or refuses it; says what that schema is.
+"""The schema of a file: which version it has, whether it is whole, and how it becomes the newest.
 
-Alembic is driven by its API: no ``alembic.ini`` and no ``env.py`` are needed at run time.
+The two schemas count their versions on their own; 0.1.0 is the first that was kept. A file says
+which version it has, and opening it compares: a newer one is refused by name, an older one is
+migrated by whoever opens it for writing, and whatever else it says was never kept anywhere.
+
+`require_sound` checks a file's pages, indices, and schema with every trigger. SQLite answers from
+an index where it can, and does not notice by itself that an index says something else than its
+table, or that a trigger is gone.
+
+`upgrade` brings a coordinator's database to the newest schema, or refuses it. Alembic is driven by
+its API: no ``alembic.ini`` and no ``env.py`` are needed at run time.
 """
 
 from __future__ import annotations
 
+import re
 import sqlite3
+from collections.abc import Collection, Iterable
 from functools import lru_cache
 from pathlib import Path
-from typing import cast
+from typing import NamedTuple, Self, cast
 
 from alembic.config import Config
 from alembic.migration import MigrationContext
@@ -17,12 +28,140 @@ from alembic.script import ScriptDirectory
 from sqlalchemy import Connection, Engine, StaticPool, create_engine, inspect
 
 from storage import migrations
-from storage.engine import BEGIN_NOTHING, BEGIN_OPTION, BEGIN_READ, BEGIN_WRITE, FILE
-from storage.errors import ForeignFile, StorageError
-from storage.integrity import Schema, read_schema
-from storage.statements import Statements
+from storage.engine import BEGIN_NOTHING, BEGIN_OPTION, BEGIN_READ, BEGIN_WRITE, FILE, Statements
+from storage.errors import DatabaseDamaged, ForeignFile, SchemaMismatch, StorageError
 from storage.tables import Base
-from storage.versions import older, require_version
+
+_TEXT = re.compile(r"(0|[1-9][0-9]{0,2})\.(0|[1-9][0-9]{0,2})\.(0|[1-9][0-9]{0,2})")
+_STEP = 1000
+
+
+class SchemaVersion(NamedTuple):
+    """One version; later ones are larger."""
+
+    major: int
+    minor: int
+    patch: int
+
+    @classmethod
+    def parse(cls, text: str) -> Self | None:
+        """Return the version that a text names, None if it names none."""
+        found = _TEXT.fullmatch(text)
+        return None if found is None else cls(*map(int, found.groups()))
+
+    @classmethod
+    def of_number(cls, number: int) -> Self:
+        """Return the version that a database states as ``PRAGMA user_version``."""
+        left, patch = divmod(number, _STEP)
+        return cls(*divmod(left, _STEP), patch)
+
+    @property
+    def number(self) -> int:
+        """What a database states as ``PRAGMA user_version``."""
+        return (self.major * _STEP + self.minor) * _STEP + self.patch
+
+    def __str__(self) -> str:
+        """Return the three numbers with points between them."""
+        return f"{self.major}.{self.minor}.{self.patch}"
+
+
+def require_version(where: object, said: str, known: Collection[str]) -> None:
+    """Require a schema that this program knows, newest or not.
+
+    Args:
+        where: The file, for the message.
+        said: What it says its schema is.
+        known: All that there have been.
+
+    Raises:
+        SchemaMismatch: It is newer than all of them, or none of them.
+    """
+    if said in known:
+        return
+    versions = sorted(filter(None, map(SchemaVersion.parse, known)))
+    found = SchemaVersion.parse(said)
+    if found is not None and found > versions[-1]:
+        raise SchemaMismatch(
+            f"database {where} has schema {said}: it was made by a newer version; valid: up to"
+            f" {versions[-1]}"
+        )
+    raise SchemaMismatch(
+        f"database {where} has schema {said!r}, which no version that is kept ever had; valid:"
+        f" {', '.join(map(str, versions))}"
+    )
+
+
+def older(where: object, said: str, newest: str) -> SchemaMismatch:
+    """Return the error for a schema that has to be migrated where nothing may be written."""
+    return SchemaMismatch(
+        f"database {where} has schema {said}, which is older than {newest}; migrate it with"
+        " `python -m platform.coordinator upgrade --storage URL`, a client's own by starting the"
+        " client"
+    )
+
+
+class Item(NamedTuple):
+    """A table, index or trigger: what it is, its name, its table, and the SQL that makes it."""
+
+    kind: str
+    name: str
+    table: str
+    sql: str | None
+
+
+Schema = frozenset[Item]
+
+
+def read_schema(statements: Statements) -> Schema:
+    """Return all tables, indices, triggers and views of a database, but SQLite's statistics."""
+    rows = statements.run(
+        "SELECT type, name, tbl_name, sql FROM sqlite_master WHERE name NOT LIKE 'sqlite_stat%'"
+    )
+    return frozenset(Item(kind, name, table, _plain(sql)) for kind, name, table, sql in rows)
+
+
+def require_sound(statements: Statements, expected: Schema) -> None:
+    """Require pages and indices that fit together, and the expected schema.
+
+    All pages are read, so it takes as long as reading the file.
+
+    Raises:
+        DatabaseDamaged: Naming the file and what is wrong first.
+    """
+    require_schema(statements.where, read_schema(statements), expected)
+    for reason in _reasons(statements):
+        raise DatabaseDamaged(f"database {statements.where} is damaged: {reason}")
+
+
+def require_schema(where: str, found: Schema, expected: Schema) -> None:
+    """Require the expected schema.
+
+    Raises:
+        DatabaseDamaged: Naming the database and what is wrong first.
+    """
+    for reason in _differences(found, expected):
+        raise DatabaseDamaged(f"database {where} is damaged: {reason}")
+
+
+def _differences(found: Schema, expected: Schema) -> Iterable[str]:
+    for item in sorted(expected - found):
+        same = any(other[:3] == item[:3] for other in found)
+        yield f"its {item.kind} {item.name} {'was changed' if same else 'is missing'}"
+    for item in sorted(found - expected):
+        yield f"it has a {item.kind} {item.name!r}, which does not belong there"
+
+
+def _reasons(statements: Statements) -> Iterable[str]:
+    ((problem,),) = statements.run("PRAGMA integrity_check(1)")
+    if problem != "ok":
+        yield f"SQLite's integrity check says {' '.join(problem.split())!r}"
+    for orphan in statements.run("PRAGMA foreign_key_check")[:1]:
+        yield f"a row of table {orphan[0]} belongs to no row of table {orphan[2]}"
+
+
+def _plain(sql: str | None) -> str | None:
+    # A flipped bit may have made bytes of the text, which are then no statement of ours.
+    return None if sql is None else " ".join(str(sql).split())
 
 
 def create(engine: Engine) -> None:

@@ -18,10 +18,9 @@ from itertools import takewhile
 from operator import attrgetter
 from typing import Any, Final
 
+from storage.engine import Statements
 from storage.errors import AlreadyExistsError
-from storage.row_shapes import Shape, shape_of
-from storage.sealing import Rows, Where
-from storage.statements import Statements
+from storage.sealing import Rows, Shape, Where, shape_of
 from storage.tables import Sealed
 
 Key = tuple[Any, ...]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import is_hypothesis_test, settings
 
-from platform.contract.drawing import mark_undrawn
+from platform.contract.cases import mark_undrawn
 
 # Examples of each property that says no number of its own. How long one takes is the machine's.
 settings.register_profile("quick", max_examples=30, deadline=None)

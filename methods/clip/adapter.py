@@ -55,7 +55,7 @@ def architecture_of(model: nn.Module) -> list[tuple[str, str, str, dict[str, Set
 
 
 def _settings(module: nn.Module) -> dict[str, Setting]:
-    # Not what loading and running change, and what is not in the forward pass.
+    # Loading and running change the first two, which are no part of the forward pass.
     passing = {"training", "grad_checkpointing"}
     return {
         name: value
@@ -409,11 +409,12 @@ def load_backbone(name: str, pretrained: str | None = None, device: str = "cpu")
     model, tokenizer = _tiny_model(pretrained) if name == tiny.NAME else _any(name, pretrained)
     model = model.eval().requires_grad_(False).float().to(target)
     preprocess = PreprocessCfg(**open_clip.get_model_preprocess_cfg(model))
+    settings = json.dumps(preprocess.__dict__, sort_keys=True)
     text = TextTower.of(model, name)
     return Backbone(
         name=name,
         fingerprint=_fingerprint(model),
-        transform_digest=_digest(preprocess.__dict__),
+        transform_digest=hashlib.sha256(settings.encode()).hexdigest(),
         embed_dim=text.embed_dim,
         token_dim=text.token_embedding.embedding_dim,
         context_length=text.context_length,
@@ -474,7 +475,3 @@ def _fingerprint(model: nn.Module) -> str:
         digest.update(f"{key}{array.shape}{array.dtype.str}".encode())
         digest.update(array.tobytes())
     return digest.hexdigest()
-
-
-def _digest(settings: Mapping[str, Any]) -> str:
-    return hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()

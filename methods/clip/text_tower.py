@@ -237,7 +237,8 @@ class TextTower:
         pool = getattr(source, "pool_type", None) or getattr(source, "text_pool_type", None)
         causal = getattr(source, "attn_mask", None) is not None
         plain = isinstance(getattr(source, "transformer", None), Transformer)
-        if not (plain and causal and pool in ("argmax", "eos")) or _has_class_token(source):
+        has_class_token = getattr(source, "cls_emb", None) is not None
+        if not (plain and causal and pool in ("argmax", "eos")) or has_class_token:
             raise BackboneError(
                 f"task.model.name is {name!r}, whose text tower is not supported; valid are "
                 "open_clip models with a causal text transformer pooled at the end-of-text token."
@@ -343,10 +344,7 @@ class TextTower:
         sizes = (len(prefixes), len(suffixes), -1, -1)
         rows = (prefixes.unsqueeze(1).expand(sizes), suffixes.unsqueeze(0).expand(sizes))
         whole = torch.cat(rows, dim=2).flatten(0, 1)
-        pooled = self._encode_by_blocks(whole, end_of_text.repeat(len(prefixes)))
-        return pooled.reshape(*sizes[:2], -1)
-
-    def _encode_by_blocks(self, whole: Tensor, end_of_text: Tensor) -> Tensor:
+        ends = end_of_text.repeat(len(prefixes))
         # Blocks of open_clip's other kinds are called as they are.
         length = whole.shape[1]
         x = whole + self.positional_embedding[:length]
@@ -354,26 +352,20 @@ class TextTower:
         mask.masked_fill_(causal_mask(length, x.device), float("-inf"))
         for block in self.blocks:
             x = block(x, attn_mask=mask)
-        return x[torch.arange(len(x), device=x.device), end_of_text]
+        return x[torch.arange(len(x), device=x.device), ends].reshape(*sizes[:2], -1)
 
     def _finish(self, pooled: Tensor) -> Tensor:
-        return functional.normalize(self._project(self.final_norm(pooled)), dim=-1)
-
-    def _project(self, pooled: Tensor) -> Tensor:
-        if self.projection is None:
-            return pooled
+        found: Tensor = self.final_norm(pooled)
         if isinstance(self.projection, nn.Linear):
-            return functional.linear(pooled, self.projection.weight, self.projection.bias)
-        return pooled @ self.projection
+            found = functional.linear(found, self.projection.weight, self.projection.bias)
+        elif self.projection is not None:
+            found = found @ self.projection
+        return functional.normalize(found, dim=-1)
 
 
 def beside(prefixes: Tensor, texts: Tensor) -> Tensor:
     """Return the rows of texts (1, n S, k) behind those of each prefix, (U, P + n S, k)."""
     return torch.cat((prefixes, texts.expand(len(prefixes), -1, -1)), dim=1)
-
-
-def _has_class_token(source: Any) -> bool:
-    return getattr(source, "cls_emb", None) is not None
 
 
 def _width(projection: Tensor | nn.Linear | None, norm: Any) -> int:

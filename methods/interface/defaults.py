@@ -1,4 +1,8 @@
-"""What a method does where its paper says nothing: share nothing, keep nothing, change nothing."""
+"""What a method starts from where its paper says nothing: doing nothing, or another method.
+
+`MethodDefaults` shares nothing, keeps nothing and changes nothing. `OverMethod` is another method
+in all but what it overrides.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +18,7 @@ from methods.interface.method import (
     ClientView,
     Examples,
     LocalResult,
+    Method,
     Need,
     PoolPolicy,
     TensorSpec,
@@ -72,15 +77,15 @@ class MethodDefaults:
 
     @property
     def has_public_jacobian(self) -> bool:
-        """There is none."""
+        """No Jacobian is known."""
         return False
 
     def public_jacobian(self, broadcast: Arrays) -> NDArray[np.float64] | None:
-        """There is none."""
+        """Return None: no Jacobian is known."""
         return None
 
     def public_gradients(self, broadcast: Arrays, public: Examples) -> NDArray[np.float64] | None:
-        """There are none that are known."""
+        """Return None: no gradients are known."""
         return None
 
     def prepare(self, arrays: Arrays) -> Arrays:
@@ -88,7 +93,7 @@ class MethodDefaults:
         return arrays
 
     def shared_spec(self) -> Mapping[str, TensorSpec]:
-        """Nothing is shared."""
+        """Return no tensors: nothing is shared."""
         return {}
 
     def pool_policy(self) -> PoolPolicy | None:
@@ -102,7 +107,7 @@ class MethodDefaults:
     def init_client(
         self, shared_rng: np.random.Generator, client_rng: np.random.Generator
     ) -> Arrays:
-        """Nothing personal."""
+        """Return no personal state."""
         return {}
 
     def broadcast(self, state: Arrays, client: str | None = None) -> Arrays:
@@ -112,13 +117,13 @@ class MethodDefaults:
     def server_update(
         self, state: Arrays, aggregate: Aggregate, pool: Sequence[Arrays], rng: np.random.Generator
     ) -> Arrays:
-        """Nothing to update."""
+        """Return the state as it is."""
         return state
 
     def contribute(
         self, view: ClientView, data: Examples, trainer: Trainer, rng: np.random.Generator
     ) -> LocalResult:
-        """Nothing: there is no pool that is made once."""
+        """Return nothing: the method has no pool that is made once."""
         return LocalResult({}, None, view.personal)
 
     def personalise(
@@ -130,5 +135,161 @@ class MethodDefaults:
     def expert_weights(
         self, view: ClientView, batch: Arrays, classes: Sequence[str]
     ) -> NDArray[np.float32] | None:
-        """There are no experts."""
+        """Return None: the method has no experts."""
         return None
+
+
+@dataclass(frozen=True)
+class OverMethod:
+    """All that a base method says of itself and does, unchanged.
+
+    Attributes:
+        base: The other method.
+    """
+
+    base: Method
+
+    @property
+    def needs(self) -> frozenset[Need]:
+        """The base's."""
+        return self.base.needs
+
+    @property
+    def pixel_size(self) -> int | None:
+        """The base's."""
+        return self.base.pixel_size
+
+    @property
+    def visibility(self) -> Visibility:
+        """The base's."""
+        return self.base.visibility
+
+    @property
+    def units(self) -> frozenset[Unit]:
+        """The base's."""
+        return self.base.units
+
+    @property
+    def couples_examples(self) -> bool:
+        """The base's."""
+        return self.base.couples_examples
+
+    @property
+    def has_personal_state(self) -> bool:
+        """The base's."""
+        return self.base.has_personal_state
+
+    @property
+    def decouples(self) -> bool:
+        """The base's."""
+        return self.base.decouples
+
+    @property
+    def plain_sgd(self) -> bool:
+        """The base's."""
+        return self.base.plain_sgd
+
+    @property
+    def learns(self) -> bool:
+        """The base's."""
+        return self.base.learns
+
+    @property
+    def learns_one_class(self) -> bool:
+        """The base's."""
+        return self.base.learns_one_class
+
+    @property
+    def centralised(self) -> bool:
+        """The base's."""
+        return self.base.centralised
+
+    @property
+    def anchored(self) -> bool:
+        """The base's."""
+        return self.base.anchored
+
+    @property
+    def averaged(self) -> frozenset[str]:
+        """The base's."""
+        return self.base.averaged
+
+    @property
+    def closed_classes(self) -> bool:
+        """The base's."""
+        return self.base.closed_classes
+
+    @property
+    def has_public_jacobian(self) -> bool:
+        """The base's."""
+        return self.base.has_public_jacobian
+
+    def public_jacobian(self, broadcast: Arrays) -> NDArray[np.float64] | None:
+        """Return the base's."""
+        return self.base.public_jacobian(broadcast)
+
+    def public_gradients(self, broadcast: Arrays, public: Examples) -> NDArray[np.float64] | None:
+        """Return the base's."""
+        return self.base.public_gradients(broadcast, public)
+
+    def prepare(self, arrays: Arrays) -> Arrays:
+        """Return what the base keeps."""
+        return self.base.prepare(arrays)
+
+    def shared_spec(self) -> Mapping[str, TensorSpec]:
+        """Return what the base shares."""
+        return self.base.shared_spec()
+
+    def pool_policy(self) -> PoolPolicy | None:
+        """Return the base's pool."""
+        return self.base.pool_policy()
+
+    def init_server(self, rng: np.random.Generator) -> Arrays:
+        """Return the base's state."""
+        return self.base.init_server(rng)
+
+    def init_client(
+        self, shared_rng: np.random.Generator, client_rng: np.random.Generator
+    ) -> Arrays:
+        """Return the base's personal state."""
+        return self.base.init_client(shared_rng, client_rng)
+
+    def broadcast(self, state: Arrays, client: str | None = None) -> Arrays:
+        """Return what the base sends."""
+        return self.base.broadcast(state, client)
+
+    def client_update(
+        self, view: ClientView, data: Examples, trainer: Trainer, rng: np.random.Generator
+    ) -> LocalResult:
+        """Return the base's training."""
+        return self.base.client_update(view, data, trainer, rng)
+
+    def server_update(
+        self, state: Arrays, aggregate: Aggregate, pool: Sequence[Arrays], rng: np.random.Generator
+    ) -> Arrays:
+        """Return the base's next state."""
+        return self.base.server_update(state, aggregate, pool, rng)
+
+    def contribute(
+        self, view: ClientView, data: Examples, trainer: Trainer, rng: np.random.Generator
+    ) -> LocalResult:
+        """Return what the base puts into a pool."""
+        return self.base.contribute(view, data, trainer, rng)
+
+    def personalise(
+        self, view: ClientView, data: Examples, trainer: Trainer, rng: np.random.Generator
+    ) -> Arrays:
+        """Return the base's personal state."""
+        return self.base.personalise(view, data, trainer, rng)
+
+    def predict(
+        self, view: ClientView, batch: Arrays, classes: Sequence[str]
+    ) -> NDArray[np.float32]:
+        """Return the base's logits."""
+        return self.base.predict(view, batch, classes)
+
+    def expert_weights(
+        self, view: ClientView, batch: Arrays, classes: Sequence[str]
+    ) -> NDArray[np.float32] | None:
+        """Return the base's weights."""
+        return self.base.expert_weights(view, batch, classes)

@@ -4,7 +4,7 @@ Where clients differ by what names mean to them, one mean of all drowns what eac
 common. With K experts (Ghosh et al. 2020, "An Efficient Framework for Clustered Federated
 Learning", NeurIPS, Algorithm 1: IFCA, here with secret choices) a round is:
 
-1. The server broadcasts all K experts, so that there is nothing to fetch, and no one to tell what.
+1. The server broadcasts all K experts, so clients fetch nothing and tell nobody what they want.
 2. A client picks, in secret, the expert k whose cross-entropy on its own training examples is the
    lowest (ties to the lowest index), trains from that one, and uploads K blocks: its update in
    block k, zeros elsewhere. The platform clips, appends the client's count, and noises all of it.
@@ -39,6 +39,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from methods.errors import MethodError
+from methods.interface.defaults import OverMethod
 from methods.interface.method import (
     Aggregate,
     Arrays,
@@ -52,7 +53,6 @@ from methods.interface.method import (
     Trainer,
     Weighting,
 )
-from methods.interface.over import OverMethod
 from methods.interface.subspace import Spec, flat, length, shaped
 
 CROWDED: Final = 2.0
@@ -101,7 +101,7 @@ class InGroups(OverMethod):
     Attributes:
         groups: K.
         classes: Class names in label order, by which a client picks.
-        split: Whether an expert that nobody picks becomes a copy of one that is crowded.
+        split: Whether an expert that no client picks becomes a copy of a crowded one.
     """
 
     groups: int
@@ -176,7 +176,7 @@ class InGroups(OverMethod):
         """Move each expert by the mean of its group, where that is large enough.
 
         Raises:
-            MethodError: If nobody says how many clients are in each group.
+            MethodError: If the aggregate lacks the number of clients in each group.
         """
         groups = aggregate.groups
         if groups is None:
@@ -249,7 +249,7 @@ def in_groups(
         method: The method, a server optimiser and a subspace already in it.
         groups: K, at least 2.
         classes: Class names in label order.
-        split: Whether an expert that nobody picks becomes a copy of one that is crowded.
+        split: Whether an expert that no client picks becomes a copy of a crowded one.
 
     Raises:
         MethodError: If its experts could not be told apart, or it keeps, shares or is handed what

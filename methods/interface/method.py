@@ -19,6 +19,8 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from methods.errors import MethodError
+
 if TYPE_CHECKING:
     from torch import Tensor
 
@@ -317,6 +319,16 @@ class Aggregate:
     population: int
     individual: Mapping[str, Arrays] | None = None
     groups: Groups | None = None
+
+    def each(self) -> dict[str, Arrays]:
+        """Return each client's own update, in the order of the keys.
+
+        Raises:
+            MethodError: If the updates were not handed over one by one.
+        """
+        if self.individual is None:
+            raise MethodError("aggregate.individual is None; valid is each client's own update")
+        return dict(sorted(self.individual.items()))
 
 
 @dataclass(frozen=True)

@@ -260,7 +260,11 @@ def files_in(folder: Path) -> Iterator[FileInFolder]:
     """
     if not folder.is_dir():
         raise BrokenMethod(f"--methods: {str(folder)!r} is no folder; valid: a folder of methods")
-    found = [path for path in sorted(folder.glob("*.py")) if _is_method(path.stem)]
+    found = [
+        path
+        for path in sorted(folder.glob("*.py"))
+        if not path.stem.startswith(("_", "test_")) and path.stem != "conftest"
+    ]
     if not found:
         raise BrokenMethod(f"--methods: {str(folder)!r} holds no method; valid: files NAME.py")
     for path in found:
@@ -272,10 +276,6 @@ def files_in(folder: Path) -> Iterator[FileInFolder]:
             yield FileInFolder(path.stem, path, path.read_bytes())
         except OSError as error:
             raise _broken(f"--methods file {str(path)!r}", error) from error
-
-
-def _is_method(stem: str) -> bool:
-    return not stem.startswith(("_", "test_")) and stem != "conftest"
 
 
 def _broken(what: str, error: BaseException) -> MethodError:
@@ -301,6 +301,9 @@ class MethodInfo:
 class Registry:
     """The methods of this package, of installed packages and of one folder, as first read.
 
+    A member that takes a name raises `UnknownMethod` where no method has it, and `BrokenMethod`
+    where its module cannot be used.
+
     Attributes:
         package: Import name of the package whose modules are methods.
         folder: Where the user has methods of their own, None for nowhere.
@@ -320,19 +323,14 @@ class Registry:
         return tuple(self._sources)
 
     def config_type(self, name: str) -> type[Any]:
-        """Return the frozen dataclass of the method's options.
-
-        Raises:
-            UnknownMethod: If there is none of this name.
-            BrokenMethod: If its module cannot be used.
-        """
+        """Return the frozen dataclass of the method's options."""
         return cast("type[Any]", self._module(name).Config)
 
     def build(self, name: str, config: object, task: Task) -> Method:
         """Build a method from its validated options.
 
         Raises:
-            UnknownMethod: If there is none of this name.
+            UnknownMethod: If no method has this name.
             BrokenMethod: If its module cannot be used, or what it builds is no method.
             MethodError: If the method refuses the options or the task.
         """
@@ -348,24 +346,14 @@ class Registry:
         return cast("Method", method)
 
     def info(self, name: str) -> MethodInfo:
-        """Return title, source and options, from the module's docstring and `Config`.
-
-        Raises:
-            UnknownMethod: If there is none of this name.
-            BrokenMethod: If its module cannot be used.
-        """
+        """Return title, source and options, from the module's docstring and `Config`."""
         module = self._module(name)
         title, _, rest = inspect.cleandoc(module.__doc__ or "").partition("\n\n")
         options = {f.name: f"{f.type}" for f in dataclasses.fields(module.Config)}
         return MethodInfo(name, title, rest.partition("\n\n")[0].replace("\n", " "), options)
 
     def variants(self, name: str) -> tuple[Mapping[str, Any], ...]:
-        """Return what to change of a preset so that something else is sent, kept or admitted.
-
-        Raises:
-            UnknownMethod: If there is none of this name.
-            BrokenMethod: If its module cannot be used.
-        """
+        """Return what to change of a preset so that something else is sent, kept or admitted."""
         return tuple(getattr(self._module(name), "VARIANTS", ()))
 
     def serving(self, name: str, config: object, clients: int) -> PoolPolicy | None:
@@ -380,10 +368,6 @@ class Registry:
 
         Returns:
             None where there is no pool, or nothing is said of it.
-
-        Raises:
-            UnknownMethod: If there is none of this name.
-            BrokenMethod: If its module cannot be used.
         """
         say = getattr(self._module(name), "serving", None)
         return None if say is None else cast("PoolPolicy", say(config, clients))
@@ -394,7 +378,7 @@ class Registry:
         A module says so as `READING`: what the paper leaves open that the method's numbers hang on.
 
         Raises:
-            UnknownMethod: If there is none of this name.
+            UnknownMethod: If no method has this name.
             BrokenMethod: If its module cannot be used, or says so other than in words.
         """
         reading = getattr(self._module(name), "READING", None)
@@ -409,7 +393,7 @@ class Registry:
         """Return which code a method from outside is, None for one of this package.
 
         Raises:
-            UnknownMethod: If there is none of this name.
+            UnknownMethod: If no method has this name.
             BrokenMethod: If its file cannot be read.
         """
         return self._source(name).origin()

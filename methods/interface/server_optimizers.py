@@ -35,8 +35,8 @@ import numpy as np
 from annotated_types import Ge, Gt, Le, Lt
 from numpy.typing import NDArray
 
+from methods.interface.defaults import OverMethod
 from methods.interface.method import Aggregate, Arrays
-from methods.interface.over import OverMethod
 
 MEMORY: Final = "server_optimizer."
 """What the names of an optimiser's arrays begin with in the server state."""

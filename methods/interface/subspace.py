@@ -1,6 +1,6 @@
 """A public subspace: uploads, clipping, noise and sums in a few directions that are known to all.
 
-Noise of standard deviation s on each of d coordinates has norm s sqrt(d), whatever the update's. In
+Noise of standard deviation s on each of d coordinates has norm s sqrt(d) beside any update. In
 k directions it has s sqrt(k), and of the update what lies in them stays. So k directions that hold
 most of an update raise its signal to noise by up to sqrt(d / k) (projected DP-SGD: Zhou et al.
 2021, "Bypassing the Ambient Dimension", ICLR; Yu et al. 2021, "Do Not Let Privacy Overbill
@@ -36,12 +36,13 @@ import json
 import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Final, Literal, NoReturn
+from typing import TYPE_CHECKING, Any, Final, Literal, NoReturn, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from methods.errors import MethodError
+from methods.interface.defaults import OverMethod
 from methods.interface.method import (
     Aggregate,
     Arrays,
@@ -54,7 +55,6 @@ from methods.interface.method import (
     TensorSpec,
     Trainer,
 )
-from methods.interface.over import OverMethod
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -262,9 +262,10 @@ class InCoordinates:
             BASIS: self.basis.astype(np.float32),
             COORDINATES: np.zeros(len(self.basis), np.float32),
         }
-        inside = None
-        if penalty is not None:
-            inside = _penalty_inside(penalty, unfolded)
+
+        def inside(parameters: Mapping[str, Tensor], encoded: Mapping[str, Tensor]) -> Tensor:
+            return cast("Penalty", penalty)(unfolded.at(parameters), encoded)
+
         found = self.trainer.fit(
             unfolded,
             start,
@@ -272,20 +273,13 @@ class InCoordinates:
             groups=(ParameterGroup((COORDINATES,), rates.pop()),),
             rng=rng,
             steps=steps,
-            penalty=inside,
+            penalty=None if penalty is None else inside,
             after_step=None if after_step is None else lambda _: after_step(_OutOfReach(self.spec)),
         )
         self.fits.append(found[COORDINATES])
         moved = shaped(found[COORDINATES].astype(np.float64) @ self.basis, self.spec)
         after = {n: (parameters[n] + moved[n]).astype(np.float32) for n in self.spec}
         return {**parameters, **after}
-
-
-def _penalty_inside(penalty: Penalty, unfolded: _Unfolded) -> Penalty:
-    def inside(parameters: Mapping[str, Tensor], encoded: Mapping[str, Tensor]) -> Tensor:
-        return penalty(unfolded.at(parameters), encoded)
-
-    return inside
 
 
 Kind = Literal["text_jacobian", "public_images", "random"]
@@ -390,19 +384,17 @@ class InSubspace(OverMethod):
         """Return those at a broadcast; the newest are remembered, as starts are asked for often."""
         place = flat(broadcast, self.base.shared_spec()).tobytes()
         if place not in self._found:
-            matrix = self._public_matrix(broadcast)
+            matrix = (
+                self.base.public_jacobian(broadcast)
+                if self.public is None
+                else self.base.public_gradients(broadcast, self.public)
+            )
             if matrix is None:
                 raise MethodError("the method announces a Jacobian and gives none")
             if len(self._found) >= REMEMBERED:
                 del self._found[next(iter(self._found))]
             self._found[place] = top_directions(matrix, self.rank)
         return self._found[place]
-
-    def _public_matrix(self, broadcast: Arrays) -> NDArray[np.float64] | None:
-        """Return what the directions are the singular vectors of."""
-        if self.public is None:
-            return self.base.public_jacobian(broadcast)
-        return self.base.public_gradients(broadcast, self.public)
 
 
 def in_subspace(
@@ -459,7 +451,7 @@ def in_subspace(
 
 
 def subspace_of(method: Method) -> InSubspace | None:
-    """Return the subspace that a method's uploads live in, around whatever else; None without."""
+    """Return the subspace that a method's uploads live in, under any wrappers; None without."""
     while isinstance(method, OverMethod):
         if isinstance(method, InSubspace):
             return method

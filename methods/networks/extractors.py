@@ -273,9 +273,12 @@ class ClipTower:
         return inputs.flatten(1)
 
     def _trained(self, parameters: Parameters) -> dict[str, Tensor]:
-        if self.rank is not None:
-            return self._added(parameters)
-        return {name: parameters[f"{_PREFIX}{name}"] for name in self._names()}
+        if self.rank is None:
+            return {n: parameters[f"{_PREFIX}{n}"] for n in self.backbone.image_parameters}
+        return {
+            name: held + parameters[f"{_PREFIX}{name}.b"] @ parameters[f"{_PREFIX}{name}.a"]
+            for name, held in self._matrices().items()
+        }
 
     def _first(self) -> nn.Conv2d:
         first = getattr(self.backbone.image_module, _FIRST, None)
@@ -285,15 +288,6 @@ class ClipTower:
                 "convolution; valid are CLIP's vision transformers and ResNets"
             )
         return first
-
-    def _added(self, parameters: Parameters) -> dict[str, Tensor]:
-        return {
-            name: held + parameters[f"{_PREFIX}{name}.b"] @ parameters[f"{_PREFIX}{name}.a"]
-            for name, held in self._matrices().items()
-        }
-
-    def _names(self) -> Sequence[str]:
-        return tuple(self.backbone.image_parameters)
 
     def _matrices(self) -> Mapping[str, Tensor]:
         held = self.backbone.image_parameters
@@ -365,14 +359,11 @@ class _Beside(nn.Module):
         for index, block in enumerate(self.layer.resblocks):
             if 0 < index <= len(later):
                 state = torch.cat((state[:, :rows], later[index - 1]), dim=1)
-            state = self._through(block, state)
+            if self.layer.batch_first:
+                state = block(state)
+            else:
+                state = block(state.transpose(0, 1)).transpose(0, 1)
         return state[:, :rows]
-
-    def _through(self, block: Any, state: Tensor) -> Tensor:
-        found: Tensor = (
-            block(state) if self.layer.batch_first else block(state.transpose(0, 1)).transpose(0, 1)
-        )
-        return found
 
 
 LONGEST: Final = 200
@@ -564,7 +555,8 @@ class Cnn(_FreshHead):
         """
         hidden = inputs
         for layer, name in enumerate(("conv1", "conv2"), start=1):
-            hidden = _convolve(parameters, f"extractor.{name}", hidden)
+            weight, bias = (parameters[f"extractor.{name}.{part}"] for part in ("weight", "bias"))
+            hidden = torch.max_pool2d(functional.relu(functional.conv2d(hidden, weight, bias)), 2)
             hidden = changes[layer](hidden) if layer in changes else hidden
         flat = linear(parameters, "extractor.fc", hidden.flatten(1))
         return functional.relu(flat), hidden
@@ -710,9 +702,3 @@ def _convolution(prefix: str, inputs: int, outputs: int) -> dict[str, Layer]:
         f"{prefix}.weight": Layer((outputs, inputs, KERNEL, KERNEL), fan_in),
         f"{prefix}.bias": Layer((outputs,), fan_in),
     }
-
-
-def _convolve(parameters: Parameters, prefix: str, images: Tensor) -> Tensor:
-    weight, bias = parameters[f"{prefix}.weight"], parameters[f"{prefix}.bias"]
-    rectified = functional.relu(functional.conv2d(images, weight, bias))
-    return torch.max_pool2d(rectified, 2)

@@ -1,6 +1,6 @@
 """Layers as names, shapes and starts: a part of a network is a mapping of names to layers.
 
-A part can be shared, personal, or a module of an expert pool; whoever decides that needs names and
+A part can be shared, personal, or a module of an expert pool; that decision needs names and
 shapes only. Values are arrays by name, so a network has no state of its own.
 
 Layer normalisation (Ba et al. 2016) takes each row by its own mean and variance, none of a batch.
@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
-from methods.interface.method import TensorSpec
+from methods.interface.method import TensorSpec, Weighting
 
 
 def linear_start(
@@ -74,9 +74,9 @@ def start(layers: Layers, rng: np.random.Generator) -> dict[str, NDArray[np.floa
     return {name: layers[name].start(rng) for name in sorted(layers)}
 
 
-def specs(layers: Layers) -> dict[str, TensorSpec]:
-    """Return what leaves a client of these layers, averaged by number of examples."""
-    return {name: TensorSpec(layer.shape) for name, layer in layers.items()}
+def specs(layers: Layers, weighting: Weighting = Weighting.EXAMPLES) -> dict[str, TensorSpec]:
+    """Return what leaves a client of these layers, averaged by number of examples or plainly."""
+    return {name: TensorSpec(layer.shape, weighting=weighting) for name, layer in layers.items()}
 
 
 def linear_layers(prefix: str, inputs: int, outputs: int) -> dict[str, Layer]:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self, cast
 
 import numpy as np
 import torch
@@ -24,7 +24,7 @@ from torch.optim import Optimizer
 
 from methods.errors import MethodError
 from methods.interface.averaging import plus_change
-from methods.interface.defaults import MethodDefaults
+from methods.interface.defaults import CLIENT_ONLY, MethodDefaults
 from methods.interface.method import (
     Aggregate,
     Arrays,
@@ -37,8 +37,10 @@ from methods.interface.method import (
     Task,
     TensorSpec,
     Trainer,
+    Unit,
+    Weighting,
 )
-from methods.networks.extractors import Extractor, NetworkConfig, build_extractor
+from methods.networks.extractors import ClipTower, Extractor, NetworkConfig, build_extractor
 from methods.networks.layers import Layers, Parameters, linear, specs, start
 
 if TYPE_CHECKING:
@@ -62,7 +64,7 @@ class BatchObjective:
     encoder_parameters: frozenset[str] = frozenset()
 
     def encode(self, parameters: Parameters) -> Parameters:
-        """Nothing."""
+        """Return nothing: all of it sees the batch."""
         return {}
 
     def losses(self, parameters: Parameters, encoded: Parameters, batch: Parameters) -> Tensor:
@@ -87,6 +89,8 @@ class SplitMethod(MethodDefaults):
         device: Where torch computes outside of training.
     """
 
+    weighting: ClassVar[Weighting] = Weighting.EXAMPLES
+    """How changes of the shared part are averaged."""
     config: NetworkConfig
     extractor: Extractor
     classes: tuple[str, ...]
@@ -143,7 +147,7 @@ class SplitMethod(MethodDefaults):
 
     def shared_spec(self) -> Mapping[str, TensorSpec]:
         """Return the shared part."""
-        return specs(self.shared_layers)
+        return specs(self.shared_layers, self.weighting)
 
     def init_server(self, rng: np.random.Generator) -> Arrays:
         """Return a fresh shared part."""
@@ -174,6 +178,8 @@ class SplitMethod(MethodDefaults):
         names: Sequence[str],
         start: Arrays | None = None,
         steps: int | None = None,
+        penalty: Penalty | None = None,
+        after_step: Callable[[Parameters], None] | None = None,
     ) -> Mapping[str, NDArray[Any]]:
         """Train the named arrays by the method's objective, the others being held.
 
@@ -185,6 +191,8 @@ class SplitMethod(MethodDefaults):
             names: What is trained.
             start: Where to start; None for the broadcast and the personal part.
             steps: Number of steps in place of the configured amount.
+            penalty: A term of the loss that sees no data.
+            after_step: Data-free correction of the trained tensors.
 
         Returns:
             All arrays after training.
@@ -196,6 +204,8 @@ class SplitMethod(MethodDefaults):
             groups=(ParameterGroup(tuple(names)),),
             rng=rng,
             steps=steps,
+            penalty=penalty,
+            after_step=after_step,
         )
 
     def model_of(self, view: ClientView) -> dict[str, NDArray[Any]]:
@@ -296,6 +306,29 @@ GATED = "gated"
 """The part that a gate over modules is fed, (B, G)."""
 FED = "fed"
 """The part that the module is fed, (B, ...)."""
+
+
+@dataclass(frozen=True)
+class CentralisedMethod(SplitMethod):
+    """A network that one party trains on all data, so that nothing is shared."""
+
+    has_personal_state: bool = field(default=True, init=False)
+    units: frozenset[Unit] = field(default=CLIENT_ONLY, init=False)
+
+    @property
+    def centralised(self) -> bool:
+        """One party holds all data."""
+        return True
+
+    @property
+    def shared_layers(self) -> Layers:
+        """Nothing is shared."""
+        return {}
+
+    @property
+    def tower(self) -> ClipTower:
+        """CLIP's image tower, of a method that has no other network."""
+        return cast("ClipTower", self.extractor)
 
 
 @dataclass(frozen=True)

@@ -28,6 +28,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -96,7 +97,7 @@ class Gate:
     def layers(self) -> Layers:
         """All arrays by name, each name beginning with `moe.`."""
         layers: dict[str, Layer] = {}
-        for number, (inputs, outputs) in enumerate(self._sizes(), 1):
+        for number, (inputs, outputs) in enumerate(pairwise(self.widths), 1):
             layers.update(linear_layers(f"{GATE}{number}", inputs, outputs))
             if self._activation(number) == "prelu" and number < self.config.gate_layers:
                 layers[f"{GATE}{number}.slope"] = Layer((1,), 0)
@@ -148,9 +149,6 @@ class Gate:
         if name == "prelu":
             return functional.prelu(rows, parameters[f"{GATE}{number}.slope"])
         return _ACTIVATIONS[name](rows)
-
-    def _sizes(self) -> list[tuple[int, int]]:
-        return list(zip(self.widths, self.widths[1:], strict=False))
 
 
 _ACTIVATIONS: Mapping[str, Callable[[Tensor], Tensor]] = {
@@ -310,16 +308,15 @@ class Mixture:
             `OUTPUTS`, `KEPT`, and of the parts of the base's network what the gate is fed and what
             `combine` reads, row i being example i.
         """
+        pieces = []
         with torch.no_grad():
-            pieces = [self._seen(some) for some in blocks(batch, AT_ONCE)]
+            for some in blocks(batch, AT_ONCE):
+                parts = self.base.parts(self.model, self.base.tensors(some))
+                outputs = self.outputs(parts[FED])
+                kept = kept_experts(outputs, self.own, self.gamma, self.temperature)
+                read = {name: parts[name] for name in (GATED, *self.base.combined)}
+                pieces.append({**read, OUTPUTS: outputs, KEPT: kept})
         return {name: torch.cat([p[name] for p in pieces]).cpu().numpy() for name in pieces[0]}
-
-    def _seen(self, batch: Arrays) -> dict[str, Tensor]:
-        parts = self.base.parts(self.model, self.base.tensors(batch))
-        outputs = self.outputs(parts[FED])
-        kept = kept_experts(outputs, self.own, self.gamma, self.temperature)
-        read = {name: parts[name] for name in (GATED, *self.base.combined)}
-        return {**read, OUTPUTS: outputs, KEPT: kept}
 
     def outputs(self, fed: Tensor) -> Tensor:
         """Return outputs (B, E, H) of all experts on rows (B, ...)."""
@@ -365,17 +362,13 @@ def stacked(experts: Sequence[Arrays], layers: Layers) -> dict[str, NDArray[Any]
     """
     for expert in experts:
         for name, layer in layers.items():
-            _require_shape(expert, name, layer.shape)
+            found = tuple(expert[name].shape) if name in expert else None
+            if found != layer.shape:
+                raise MethodError(
+                    f"experts: {name!r} of one has shape {found}, which is no module of this "
+                    f"network (or not for as many classes); valid: {layer.shape}"
+                )
     return {name: np.stack([expert[name] for expert in experts]) for name in layers}
-
-
-def _require_shape(expert: Arrays, name: str, shape: tuple[int, ...]) -> None:
-    found = tuple(expert[name].shape) if name in expert else None
-    if found != shape:
-        raise MethodError(
-            f"experts: {name!r} of one has shape {found}, which is no module of this network "
-            f"(or not for as many classes); valid: {shape}"
-        )
 
 
 def expert_outputs(

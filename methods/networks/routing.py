@@ -36,7 +36,7 @@ from torch import Tensor
 
 from methods.errors import MethodError
 from methods.interface.method import Arrays, Need, TensorSpec
-from methods.networks.layers import linear_start
+from methods.networks.layers import Parameters, linear_start
 
 DISCARDED = -1
 """Label of a token that no cluster keeps."""
@@ -157,7 +157,7 @@ def cluster(products: Floats, seats: Ints, rules: Rules) -> Clusters:
 def farthest_first(products: Floats, clusters: int) -> Ints:
     """Return seats far from one another.
 
-    The longest token, then whatever is farthest from all before.
+    The first is the longest token, each further one the farthest from all before.
 
     Args:
         products: G of each image, (n, T, T).
@@ -317,13 +317,11 @@ class Router(Protocol):
         """Return the parameters' starting values."""
         ...
 
-    def shares(
-        self, parameters: Mapping[str, Tensor], batch: Mapping[str, Tensor], *, training: bool
-    ) -> Tensor:
+    def shares(self, parameters: Parameters, batch: Parameters, *, training: bool) -> Tensor:
         """Return shares of the experts (B, M), each row adding up to one."""
         ...
 
-    def balance(self, parameters: Mapping[str, Tensor], batch: Mapping[str, Tensor]) -> Tensor:
+    def balance(self, parameters: Parameters, batch: Parameters) -> Tensor:
         """Return a loss of each example for loading experts unevenly, (B,)."""
         ...
 
@@ -383,16 +381,14 @@ class StaticRouter:
         return {}
 
     def init(self, rng: np.random.Generator) -> dict[str, NDArray[np.float32]]:
-        """Nothing."""
+        """Return no parameters."""
         return {}
 
-    def shares(
-        self, parameters: Mapping[str, Tensor], batch: Mapping[str, Tensor], *, training: bool
-    ) -> Tensor:
+    def shares(self, parameters: Parameters, batch: Parameters, *, training: bool) -> Tensor:
         """Return what `prepare` found."""
         return batch[ROUTING if training else ROUTING_INFERENCE]
 
-    def balance(self, parameters: Mapping[str, Tensor], batch: Mapping[str, Tensor]) -> Tensor:
+    def balance(self, parameters: Parameters, batch: Parameters) -> Tensor:
         """Zero: capacities balance the experts."""
         return torch.zeros_like(batch["features"][:, 0])
 
@@ -431,18 +427,16 @@ class LearnedRouter:
         """Return uniform in +-1/sqrt(width), as torch's linear layers start."""
         return {n: linear_start(rng, spec.shape, self.width) for n, spec in self.spec().items()}
 
-    def shares(
-        self, parameters: Mapping[str, Tensor], batch: Mapping[str, Tensor], *, training: bool
-    ) -> Tensor:
+    def shares(self, parameters: Parameters, batch: Parameters, *, training: bool) -> Tensor:
         """Return softmax of the layer, its mean over tokens."""
         chosen = self._choices(parameters, batch)
         return chosen.mean(dim=1) if self.source == "tokens" else chosen
 
-    def balance(self, parameters: Mapping[str, Tensor], batch: Mapping[str, Tensor]) -> Tensor:
+    def balance(self, parameters: Parameters, batch: Parameters) -> Tensor:
         """Return switch Transformer's Eq. 4 over an image's tokens: M sum_e f_e P_e.
 
         f_e is the fraction of tokens that expert e is first choice of, P_e their mean share. There
-        is none for whole images: the fractions of a batch would tie its examples together.
+        is no such loss for whole images: the fractions of a batch would tie its examples together.
         """
         if self.source == "features" or self.balance_weight == 0:
             return torch.zeros_like(batch["features"][:, 0])
@@ -451,7 +445,7 @@ class LearnedRouter:
         uneven = self.experts * (first.detach() * chosen.mean(dim=1)).sum(dim=-1)
         return self.balance_weight * uneven
 
-    def _choices(self, parameters: Mapping[str, Tensor], batch: Mapping[str, Tensor]) -> Tensor:
+    def _choices(self, parameters: Parameters, batch: Parameters) -> Tensor:
         layer = batch[self.source] @ parameters[WEIGHT].T + parameters[BIAS]
         return layer.softmax(dim=-1)
 
@@ -497,16 +491,14 @@ class RandomRouter:
         return {}
 
     def init(self, rng: np.random.Generator) -> dict[str, NDArray[np.float32]]:
-        """Nothing."""
+        """Return no parameters."""
         return {}
 
-    def shares(
-        self, parameters: Mapping[str, Tensor], batch: Mapping[str, Tensor], *, training: bool
-    ) -> Tensor:
+    def shares(self, parameters: Parameters, batch: Parameters, *, training: bool) -> Tensor:
         """Return what `prepare` found."""
         return batch[ROUTING]
 
-    def balance(self, parameters: Mapping[str, Tensor], batch: Mapping[str, Tensor]) -> Tensor:
+    def balance(self, parameters: Parameters, batch: Parameters) -> Tensor:
         """Zero: experts are as likely as one another."""
         return torch.zeros_like(batch["features"][:, 0])
 

@@ -33,10 +33,12 @@ from methods.interface.method import (
     TensorSpec,
     Trainer,
 )
+from methods.networks.layers import Parameters
 
 if TYPE_CHECKING:
     from methods.clip.adapter import Backbone
     from methods.clip.text_tower import Following
+    from methods.interface.method import Penalty
 
 CONTEXT = "context"
 COMMON_KEPT = 16
@@ -220,16 +222,11 @@ class PromptObjective:
     classes: tuple[str, ...]
     encoder_parameters: frozenset[str] = frozenset({CONTEXT})
 
-    def encode(self, parameters: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+    def encode(self, parameters: Parameters) -> Parameters:
         """Return text features (C, d) of all classes."""
         return {"text": self.encoder.text_features(parameters[CONTEXT], self.classes)}
 
-    def losses(
-        self,
-        parameters: Mapping[str, Tensor],
-        encoded: Mapping[str, Tensor],
-        batch: Mapping[str, Tensor],
-    ) -> Tensor:
+    def losses(self, parameters: Parameters, encoded: Parameters, batch: Parameters) -> Tensor:
         """Return cross-entropy of each example, shape (B,)."""
         logits = self.encoder.backbone.logit_scale * batch["features"] @ encoded["text"].T
         return functional.cross_entropy(logits, batch["labels"], reduction="none")
@@ -285,25 +282,39 @@ class PromptMethod(AveragedMethod):
         return self.broadcast_logits(view, batch, classes)
 
     def train_prompt(
-        self, context: NDArray[Any], data: Examples, trainer: Trainer, rng: np.random.Generator
+        self,
+        context: NDArray[Any],
+        data: Examples,
+        trainer: Trainer,
+        rng: np.random.Generator,
+        *,
+        penalty: Penalty | None = None,
+        after_step: Callable[[Parameters], None] | None = None,
     ) -> NDArray[Any]:
         """Train a context (l, token width) alone by cross-entropy on the client's data."""
-        objective = PromptObjective(self.encoder, self.classes)
-        groups = (ParameterGroup((CONTEXT,)),)
-        start = {CONTEXT: context}
-        return trainer.fit(objective, start, data.arrays, groups=groups, rng=rng)[CONTEXT]
+        return trainer.fit(
+            PromptObjective(self.encoder, self.classes),
+            {CONTEXT: context},
+            data.arrays,
+            groups=(ParameterGroup((CONTEXT,)),),
+            rng=rng,
+            penalty=penalty,
+            after_step=after_step,
+        )[CONTEXT]
 
     def prompt_logits(
         self, context: NDArray[Any], batch: Arrays, classes: Sequence[str]
     ) -> NDArray[np.float32]:
         """Return logits (n, C): cosine of image and text features over the temperature."""
-        return self._logits(self.encoder.fixed_features(context, classes), batch)
+        text = self.encoder.fixed_features(context, classes)
+        return cosine_logits(text, batch, self.encoder.backbone)
 
     def broadcast_logits(
         self, view: ClientView, batch: Arrays, classes: Sequence[str]
     ) -> NDArray[np.float32]:
         """Return `prompt_logits` of the broadcast prompt, encoded once for all who were sent it."""
-        return self._logits(self.broadcast_text(view, classes), batch)
+        text = self.broadcast_text(view, classes)
+        return cosine_logits(text, batch, self.encoder.backbone)
 
     def broadcast_text(self, view: ClientView, classes: Sequence[str]) -> Tensor:
         """Return text features (C, d) of the broadcast prompt, without gradients, to be read."""
@@ -311,16 +322,22 @@ class PromptMethod(AveragedMethod):
             return self.encoder.common_features(view.broadcast[CONTEXT], classes)
         return self.encoder.fixed_features(view.broadcast[CONTEXT], classes)
 
-    def _logits(self, text: Tensor, batch: Arrays) -> NDArray[np.float32]:
-        backbone = self.encoder.backbone
-        with torch.no_grad():
-            logits = backbone.logit_scale * as_tensor(batch["features"], backbone) @ text.T
-        return logits.cpu().numpy().astype(np.float32)
-
 
 def as_tensor(array: NDArray[Any], backbone: Backbone) -> Tensor:
     """Return the array on the backbone's device, never sharing its memory."""
     return torch.tensor(array, device=backbone.device)
+
+
+def as_tensors(arrays: Arrays, backbone: Backbone) -> dict[str, Tensor]:
+    """Return all arrays as `as_tensor` does."""
+    return {name: as_tensor(array, backbone) for name, array in arrays.items()}
+
+
+def cosine_logits(text: Tensor, batch: Arrays, backbone: Backbone) -> NDArray[np.float32]:
+    """Return logits (n, C): cosine of image and text features (C, d) over the temperature."""
+    with torch.no_grad():
+        logits = backbone.logit_scale * as_tensor(batch["features"], backbone) @ text.T
+    return logits.cpu().numpy().astype(np.float32)
 
 
 def require_backbone(task: Task) -> Backbone:
@@ -398,18 +415,11 @@ def train_prompt_near(
         The trained context.
     """
 
-    def pull(parameters: Mapping[str, Tensor], encoded: Mapping[str, Tensor]) -> Tensor:
+    def pull(parameters: Parameters, encoded: Parameters) -> Tensor:
         return weight * distance(parameters[CONTEXT] - anchor)
 
-    trained = trainer.fit(
-        PromptObjective(method.encoder, method.classes),
-        {CONTEXT: start},
-        data.arrays,
-        groups=(ParameterGroup((CONTEXT,)),),
-        rng=rng,
-        penalty=pull if weight else None,
-    )
-    return trained[CONTEXT]
+    penalty = pull if weight else None
+    return method.train_prompt(start, data, trainer, rng, penalty=penalty)
 
 
 class Captions:

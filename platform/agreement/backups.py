@@ -24,9 +24,9 @@ from platform.parties.identities import STORES
 from platform.rounds.audit_trail import AuditTrail
 from privacy import Authentication
 from storage import Database, DatabaseDamaged, open_client_stores, open_database
-from storage.address import PREFIX
 from storage.copying import copy_databases
 from storage.database import schema_version
+from storage.homes import PREFIX
 
 KIND: Final = "coordinator"
 DATABASE: Final = "database.db"

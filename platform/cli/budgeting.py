@@ -19,7 +19,7 @@ from platform.cli.access import resolved
 from platform.cli.output import console, epsilon, print_json, rounded_down, table
 from platform.disk.opening import open_existing
 from platform.errors import RecordsDisagree
-from platform.reports.warnings import claim_warnings, stated_warnings
+from platform.reports.hazards import claim_warnings, stated_warnings
 from platform.rounds.documents import ADVERSARIES
 from privacy import MOST_ROUNDS
 from storage import AuditChainBroken, Database, RunRecord

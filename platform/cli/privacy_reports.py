@@ -25,10 +25,8 @@ from platform.errors import ConfigError, RunStopped
 from platform.reports import Report, budget_report
 from platform.reports.blocks import Block, Bullets, Facts, Paragraph, Table, Words, text_of
 from platform.reports.empirical import OtherClaim
-from platform.reports.html_pages import html_page
-from platform.reports.log_view import LogView
-from platform.reports.pdf_files import load_weasyprint, pdf_file
-from platform.reports.plain_data import plain_data
+from platform.reports.rendering import html_page, load_weasyprint, pdf_file, plain_data
+from platform.reports.subject import LogView
 from privacy import ReleaseKey
 from storage import Database, Leaf, UnitOfWork
 

@@ -11,7 +11,7 @@ from platform.cli.output import console, epsilon, fraction, print_json, printabl
 from platform.cli.watching import heading, round_line
 from platform.config.rules import HELD
 from platform.experiment.caveats import canary_warnings, lower_text, optimizer_words
-from platform.reports.warnings import claim_warnings, unfinished_words
+from platform.reports.hazards import claim_warnings, unfinished_words
 from platform.rounds.documents import in_rounds
 
 HEADLINES: Final = {

@@ -11,8 +11,8 @@ from platform.cli.output import console, print_json, table
 from platform.errors import ConfigError
 from privacy.errors import CalibrationError
 from privacy.secure_aggregation import Plan, plan
-from privacy.secure_aggregation.packing import packed_bytes
-from privacy.secure_aggregation.planning import CORRECTNESS_BITS, SECURITY_BITS, GraphChoice
+from privacy.secure_aggregation.masking import packed_bytes
+from privacy.secure_aggregation.parameters import CORRECTNESS_BITS, SECURITY_BITS, GraphChoice
 
 # Wire sizes of `docs/secure-aggregation.md`: bytes that a client sends for each neighbour (box and
 # revealed share; against an active adversary two commitments more) and once.

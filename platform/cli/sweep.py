@@ -20,7 +20,6 @@ from platform.cli.output import WithBar, console, epsilon, fraction, print_json,
 from platform.config import Sources
 from platform.errors import ConfigError
 from platform.experiment.environment import resolve_device
-from platform.sweeping.dask_jobs import cluster_of
 from platform.sweeping.grid import (
     Cell,
     Grid,
@@ -31,14 +30,11 @@ from platform.sweeping.grid import (
     parse_names,
     parse_seeds,
 )
-from platform.sweeping.known_runs import only_sweep_in
-from platform.sweeping.publishing import announce, document, publish
-from platform.sweeping.running import Outcome, run_cells
-from platform.sweeping.submitting import database_name, submit_cells
-from platform.sweeping.tables import Table
+from platform.sweeping.running import Outcome, only_sweep_in, run_cells
+from platform.sweeping.submitting import cluster_of, database_name, submit_cells
+from platform.sweeping.tables import Table, announce, document, plain_rows, publish
 from platform.sweeping.tidy import BEST, LAST, record_of
-from platform.sweeping.writing import plain_rows
-from storage.address import shown
+from storage.homes import shown
 
 OUTPUTS = Path("sweeps")
 CELLS = "cells"

@@ -13,7 +13,7 @@ from platform.config.privacy_rules import group_problems, privacy_problems, unkn
 from platform.config.schema import RunSections, SecureAggregationConfig
 from platform.config.sections import FederationConfig, TaskConfig
 from storage import InvalidRecordError
-from storage.address import file_of
+from storage.homes import file_of
 
 _RANDOM = ("dirichlet", "domain_dirichlet", "shared_ratio")
 KINDS_WITH = {

@@ -7,7 +7,7 @@ of Sotto imports this.
 
 Each test is one rule, and its docstring says the rule in words: they are repeated beside a failure
 and at the end. A rule is tried on a small random CLIP and on drawn examples, so that it takes
-seconds and no data. `platform.contract.cases` says which methods are tried, `examples` on what,
-`driving` and `mechanisms` make real rounds, `drawing` says which cases are left out of a quick run
-(`-m "not slow"`).
+seconds and no data. `platform.contract.cases` says which methods are tried and which cases a quick
+run (`-m "not slow"`) leaves out, `examples` says on what, `driving` and `mechanisms` make real
+rounds.
 """

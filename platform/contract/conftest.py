@@ -16,14 +16,13 @@ from platform.contract.cases import (
     Chosen,
     all_cases,
     installed_methods,
+    mark_undrawn,
     methods_in,
     own_methods,
 )
-from platform.contract.drawing import mark_undrawn
 from platform.contract.driving import quick_folder
-from platform.contract.examples import small_task
+from platform.contract.examples import random_backbone, small_task
 from platform.contract.plugin import RULE, chosen_folder, rule_of
-from platform.contract.small_clip import random_backbone
 from platform.errors import PlatformError
 
 HERE = Path(__file__).resolve().parent

@@ -1,4 +1,7 @@
-"""Real rounds in one process: real clients with real stores, real messages, real masks."""
+"""Steps of clients and servers on drawn examples, and real rounds of them in one process.
+
+The rounds have real clients with real stores, real messages and real masks.
+"""
 
 from __future__ import annotations
 
@@ -11,8 +14,18 @@ from typing import Any, Final, Literal
 
 import numpy as np
 
-from methods import Arrays, Examples, LocalResult, Method, PoolPolicy
-from platform.contract.plans import a_plan
+from methods import (
+    Aggregate,
+    Arrays,
+    ClientView,
+    Examples,
+    LocalResult,
+    Method,
+    PoolPolicy,
+    Visibility,
+    Weighting,
+)
+from platform.contract.examples import POPULATION, draw_examples, draw_experts, frozen
 from platform.parties.client import Client
 from platform.parties.profile import (
     ClientProfile,
@@ -23,15 +36,51 @@ from platform.parties.profile import (
 )
 from platform.protection.sums import SumProtection
 from platform.protection.uploads import EntryProtection, Protection
-from platform.rounds.plan import RoundFacts, RoundOutcome, RoundPlan
+from platform.rounds.plan import Quorum, RoundFacts, RoundOutcome, RoundPlan, SecurePlan
 from platform.rounds.runner import RoundRunner
 from platform.wire.codec import Attempt
 from platform.wire.layout import build_layout
-from platform.wire.messages import Stage, SumTerms
+from platform.wire.messages import MaskGraph, Stage, SumTerms
 from platform.wire.transport import ClientId, InProcessTransport, Transport
 from privacy import ClientMechanism, NoProtection
 from privacy.training import LocalTrainer, TrainingPlan
 from storage import open_client_store
+
+
+def a_plan(
+    run_id: str,
+    place: tuple[int, int],
+    cohort: Sequence[ClientId],
+    *,
+    minimum: int = 2,
+    committed: Mapping[ClientId, Attempt] | None = None,
+    planned: int | None = None,
+    terms: SumTerms | None = None,
+    graph: MaskGraph | None = None,
+    keys: tuple[Mapping[ClientId, bytes], int] = ({}, 0),
+    facts: RoundFacts | None = None,
+) -> RoundPlan:
+    """Return an attempt; masked where there are terms of the sum."""
+    secure = None
+    if terms is not None:
+        identities, serial = keys
+        secure = SecurePlan(
+            terms=terms,
+            graph=graph or MaskGraph(),
+            identities=identities,
+            enrolment_serial=serial,
+        )
+    return RoundPlan(
+        run_id=run_id,
+        round_number=place[0],
+        attempt=place[1],
+        cohort=tuple(cohort),
+        committed=committed or {},
+        quorum=Quorum(minimum, planned),
+        secure=secure,
+        facts=facts or RoundFacts(),
+    )
+
 
 RUN: Final = "run"
 BITS: Final = 20
@@ -216,4 +265,71 @@ def transport_to(clients: Mapping[ClientId, Client], setting: Setting) -> InProc
         handlers=handlers,
         losses=lambda round_number, attempt, cohort: lost,
         lost_at=setting.lost_at,
+    )
+
+
+def rng(seed: int = 3) -> np.random.Generator:
+    """Return a fresh generator."""
+    return np.random.default_rng(seed)
+
+
+def start(method: Method) -> tuple[Arrays, Arrays]:
+    """Return what a client is sent first, and its first personal state; all read-only."""
+    state = frozen(method.init_server(rng(1)))
+    return frozen(method.broadcast(state, "one")), frozen(method.init_client(rng(1), rng(2)))
+
+
+def train(
+    method: Method, *, experts: int | None = None, clipping: float | None = None, data: int = 0
+) -> LocalResult:
+    """Return what a client returns in its first round.
+
+    Args:
+        method: The method.
+        experts: How many it is handed; None for as many as it asks for.
+        clipping: Of each example's gradient, if at all.
+        data: Seed of its examples.
+    """
+    broadcast, personal = start(method)
+    return method.client_update(
+        ClientView(broadcast, draw_experts(method, experts), personal),
+        draw_examples(method, data),
+        local_trainer(clipping=clipping),
+        rng(),
+    )
+
+
+def epochs(count: int, rate: float) -> LocalTrainer:
+    """Return a trainer over so many epochs of batches of three."""
+    return LocalTrainer(TrainingPlan(local_epochs=count, batch_size=3, learning_rate=rate))
+
+
+def server_update(method: Method, state: Arrays, results: Mapping[str, LocalResult]) -> Arrays:
+    """Return the server's next state, after the named clients returned these results."""
+    sums = {
+        name: np.asarray(
+            sum(result.update[name] for result in results.values())
+            / (1 if spec.weighting is Weighting.SUM else len(results))
+        )
+        for name, spec in method.shared_spec().items()
+    }
+    individual = {key: frozen(dict(result.update)) for key, result in results.items()}
+    pool = [result.pool_entry for result in results.values() if result.pool_entry is not None]
+    shown = individual if method.visibility is Visibility.PER_CLIENT else None
+    aggregate = Aggregate(frozen(sums), 16.0, len(results), POPULATION, shown)
+    return method.server_update(frozen(state), aggregate, pool, rng(9))
+
+
+def same_arrays(one: Arrays, other: Arrays) -> bool:
+    """Whether two mappings hold the same names and, bit for bit, the same values."""
+    return set(one) == set(other) and all(np.array_equal(one[n], other[n]) for n in one)
+
+
+def same_results(one: LocalResult, other: LocalResult) -> bool:
+    """Whether two clients returned the same, personal part and metrics included."""
+    return (
+        same_arrays(one.update, other.update)
+        and same_arrays(one.pool_entry or {}, other.pool_entry or {})
+        and same_arrays(one.personal, other.personal)
+        and one.metrics == other.metrics
     )

@@ -16,9 +16,8 @@ import numpy as np
 from methods import Aggregate, Arrays, Examples, Method, Task, Visibility
 from platform.config import RunConfig, parse_config
 from platform.contract.cases import Case
-from platform.contract.driving import RUN, clients_of
+from platform.contract.driving import RUN, a_plan, clients_of
 from platform.contract.examples import POPULATION
-from platform.contract.plans import a_plan
 from platform.experiment.method_building import build_method
 from platform.experiment.simulation import trainer_factory
 from platform.parties.client import Client
@@ -240,7 +239,7 @@ def why_refused(case: Case, method: Method, asked: Asked) -> str | None:
 
 
 def admitted(method: Method, asked: Asked) -> bool:
-    """Whether a mechanism fits: by who sees uploads, and whose data they are made of."""
+    """Whether a mechanism fits the method's visibility and units."""
     if asked.mechanism in ("distributed_noise", "central_noise"):
         return method.visibility is not Visibility.PER_CLIENT and "client" in method.units
     unit = {"none": None, "dp_sgd": "record", "upload_noise": "client"}[asked.mechanism]

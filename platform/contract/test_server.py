@@ -1,12 +1,18 @@
-"""What the server makes of the sum that it is shown."""
+"""What the server makes of the sum that it is shown, alone and under a server optimiser."""
 
 from __future__ import annotations
 
 import numpy as np
+import pytest
 
-from methods import Aggregate, ClientView, Method, Visibility, Weighting
-from platform.contract.examples import draw_examples, frozen
-from platform.contract.training import epochs, rng, same_arrays, server_update, train
+from methods import Aggregate, Arrays, ClientView, LocalResult, Method, Task, Visibility, Weighting
+from methods.interface.server_optimizers import MEMORY, WithServerOptimizer
+from platform.config import parse_config
+from platform.contract.cases import Case
+from platform.contract.driving import epochs, local_trainer, rng, same_arrays, server_update, train
+from platform.contract.examples import POPULATION, draw_examples, frozen, handed_out
+from platform.errors import ConfigError
+from platform.experiment.method_building import build_method
 from platform.wire.codec import decode_arrays, encode_arrays
 
 
@@ -63,3 +69,95 @@ def test_the_server_state_keeps_its_shape(method: Method) -> None:
         assert after[name].dtype == value.dtype
     assert same_arrays(after, server_update(method, state, results))
     assert same_arrays(after, decode_arrays(encode_arrays(after)))
+
+
+ADAM = {"name": "adam", "learning_rate": 0.1}
+PLAIN = {"name": "sgd"}
+NAMES = ("client-0", "client-1")
+
+
+def under(case: Case, task: Task, optimizer: object) -> Method:
+    """Return the method as a configuration asks for it.
+
+    Raises:
+        ConfigError: If it takes no such optimiser.
+    """
+    tree = {
+        "name": "contract",
+        "task": {"clients": POPULATION},
+        "method": {"name": case.method, "server_optimizer": optimizer, **case.options},
+        "training": {"local_steps": 1, "learning_rate": 0.5},
+    }
+    return build_method(case.registry, parse_config(tree), task)
+
+
+def play(method: Method, rounds: int = 2) -> list[Arrays]:
+    """Return the server states of some rounds of two clients, through storage."""
+    state = method.init_server(np.random.default_rng(1))
+    personal = {
+        name: method.init_client(np.random.default_rng(1), np.random.default_rng(2))
+        for name in NAMES
+    }
+    states: list[Arrays] = [dict(state)]
+    for _ in range(rounds):
+        state = frozen(decode_arrays(encode_arrays(state)))
+        results = {name: trained(method, state, personal[name], i) for i, name in enumerate(NAMES)}
+        personal = {name: result.personal for name, result in results.items()}
+        state = server_update(method, state, results)
+        states.append(dict(state))
+    return states
+
+
+def trained(method: Method, state: Arrays, personal: Arrays, number: int) -> LocalResult:
+    """Return what a client returns, which is sent nothing of an optimiser's memory."""
+    sent = method.broadcast(state, NAMES[number])
+    assert not any(name.startswith(MEMORY) for name in sent)
+    return method.client_update(
+        ClientView(sent, handed_out(method), personal),
+        draw_examples(method, number),
+        local_trainer(learning_rate=0.1, steps=1),
+        np.random.default_rng(3),
+    )
+
+
+def test_an_averaged_method_takes_an_optimisers_steps(
+    case: Case, method: Method, task: Task
+) -> None:
+    """What is said to be `averaged` moves by a server optimiser's step, if one is configured."""
+    if not method.averaged:
+        return
+    other = under(case, task, ADAM)
+    assert isinstance(other, WithServerOptimizer)
+    plain, adaptive = play(method), play(other)
+    memory = {f"{MEMORY}{n}/{slot}" for n in method.averaged for slot in ("mean", "square")}
+    for before, after in zip(plain, adaptive, strict=True):
+        assert set(after) == set(before) | memory
+        assert all(after[n].dtype == v.dtype for n, v in before.items())
+    spec = method.shared_spec()
+    for name in method.averaged:
+        moved = plain[1][name].astype(np.float64) - plain[0][name]
+        # The first step of Adam by the formula, from v = tau^2 and m = 0.
+        square = 0.99 * 1e-6 + 0.01 * moved**2
+        expected = 0.1 * 0.1 * moved / (np.sqrt(square) + 1e-3)
+        step = adaptive[1][name].astype(np.float64) - adaptive[0][name]
+        assert adaptive[0][name].shape == spec[name].shape
+        np.testing.assert_allclose(step, expected, atol=1e-5)
+
+
+def test_plain_steps_are_the_methods_own_to_the_bit(case: Case, method: Method, task: Task) -> None:
+    """A server optimiser that takes plain steps changes nothing of an averaged method."""
+    if not method.averaged:
+        return
+    for mine, theirs in zip(play(under(case, task, PLAIN)), play(method), strict=True):
+        assert set(mine) == set(theirs)
+        assert all(np.array_equal(mine[name], theirs[name]) for name in theirs)
+
+
+def test_a_method_that_averages_nothing_refuses_an_optimiser(
+    case: Case, method: Method, task: Task
+) -> None:
+    """A method that averages nothing refuses a server optimiser."""
+    if method.averaged:
+        return
+    with pytest.raises(ConfigError, match=rf"^method\.server_optimizer: .*{case.method}.*; valid"):
+        under(case, task, ADAM)

@@ -1,14 +1,34 @@
-"""What leaves a client, and what stays with it."""
+"""What leaves a client and what stays, how a method treats what it is handed, what it predicts."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from typing import Any
+
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
-from methods import ClientView, Examples, Method, Source
-from platform.contract.driving import IdleTrainer, local_trainer, pool_of_rounds
-from platform.contract.examples import draw_examples, draw_experts, frozen, handed_out
-from platform.contract.training import rng, same_arrays, same_results, start, train
+from methods import Arrays, ClientView, Examples, LocalResult, Method, MethodError, Source, Task
+from platform.contract.cases import Case
+from platform.contract.driving import (
+    IdleTrainer,
+    local_trainer,
+    pool_of_rounds,
+    rng,
+    same_arrays,
+    same_results,
+    start,
+    train,
+)
+from platform.contract.examples import (
+    CLASSES,
+    draw_batch,
+    draw_examples,
+    draw_experts,
+    frozen,
+    handed_out,
+)
 from platform.wire.codec import decode_arrays, encode_arrays
 from platform.wire.layout import require_spec
 
@@ -149,3 +169,160 @@ def test_a_second_round_goes_on_from_stored_state(method: Method) -> None:
         for personal in (first.personal, decode_arrays(encode_arrays(first.personal)))
     )
     assert same_results(one, other)
+
+
+def test_nothing_that_is_handed_in_is_kept_or_changed(method: Method) -> None:
+    """A method changes nothing that it is handed, and nothing that leaves shares its memory."""
+    broadcast, personal = start(method)
+    data, experts = draw_examples(method, 0), draw_experts(method)
+    given = {
+        "the broadcast": broadcast,
+        "the personal state": personal,
+        "the examples": data.arrays,
+        **{f"expert {i}": expert for i, expert in enumerate(experts)},
+    }
+    before = {what: {n: v.copy() for n, v in arrays.items()} for what, arrays in given.items()}
+    try:
+        result = method.client_update(
+            ClientView(broadcast, experts, personal), data, local_trainer(), rng()
+        )
+    except ValueError as error:
+        if "read-only" in str(error):
+            pytest.fail(f"client_update wrote to an array that it was handed: {error}")
+        raise
+    for what, arrays in given.items():
+        assert same_arrays(arrays, before[what]), f"client_update changed {what}"
+    for value in (*result.update.values(), *(result.pool_entry or {}).values()):
+        assert not any(np.shares_memory(value, one) for one in data.arrays.values())
+        assert not any(np.shares_memory(value, one) for one in broadcast.values())
+
+
+def test_a_method_keeps_nothing_between_calls(case: Case, task: Task) -> None:
+    """What a client returns does not depend on what the method was called with before."""
+    used, fresh = (case.registry.build(case.method, case.config(), task) for _ in range(2))
+    train(used, data=1)
+    assert same_results(train(used), train(fresh)), "state is kept in the method between calls"
+
+
+def test_a_method_draws_no_noise(method: Method) -> None:
+    """A method draws no noise: what leaves a client that trains nothing is the same each time."""
+    # From two generators, so that noise from the one that is handed in shows as well.
+    one, other = (idle(method, start(method)[1], seed) for seed in (3, 4))
+    for what, name, value, again in released(one, other):
+        assert np.array_equal(value, again), f"{what} {name!r} has noise in it"
+
+
+def test_personal_state_does_not_leave_in_what_is_trained(method: Method) -> None:
+    """Personal state stays: what leaves a client that trains nothing does not depend on it."""
+    # Unless its source is announced: a statistic or gradient may be taken through a personal part.
+    first = start(method)[1]
+    trained = frozen(train(method).personal)
+    one, other = idle(method, first), idle(method, trained)
+    for what, name, value, again in released(one, other):
+        if is_trained(method, name):
+            # But for rounding: c_i may have been added and taken away again.
+            same = np.allclose(value, again, rtol=0, atol=1e-6)
+            assert same, f"{what} {name!r} has personal state in it"
+
+
+def idle(method: Method, personal: Arrays, seed: int = 3) -> LocalResult:
+    """Return what a client returns that trains nothing."""
+    view = ClientView(start(method)[0], draw_experts(method), personal)
+    return method.client_update(view, draw_examples(method, 0), IdleTrainer(), rng(seed))
+
+
+def released(
+    one: LocalResult, other: LocalResult
+) -> Iterator[tuple[str, str, NDArray[Any], NDArray[Any]]]:
+    """Yield what leaves a client, by its name, in two results."""
+    for name, value in one.update.items():
+        yield "update", name, value, other.update[name]
+    for name, value in (one.pool_entry or {}).items():
+        yield "pool entry", name, value, (other.pool_entry or {})[name]
+
+
+def is_trained(method: Method, name: str) -> bool:
+    """Whether a tensor that leaves is said to be of training alone, as those of a pool are."""
+    spec = method.shared_spec().get(name)
+    return spec is None or spec.source is Source.TRAINING
+
+
+OTHER_CLASSES = ("house", "lightning", "drop", "old grey flower", "cross")
+
+
+@pytest.mark.parametrize("classes", [CLASSES, CLASSES[2:0:-1], OTHER_CLASSES, ("house",)])
+@pytest.mark.parametrize("experts", [None, 0])
+def test_prediction_for_any_classes(
+    method: Method, classes: tuple[str, ...], experts: int | None
+) -> None:
+    """`predict` gives finite logits, (n, C) in single precision, for any classes in any order."""
+    broadcast, personal = start(method)
+    batch = draw_batch(method, 4)
+    served = draw_experts(method, experts)
+    for state in (personal, train(method, experts=experts).personal):
+        view = ClientView(broadcast, served, frozen(state))
+        if method.closed_classes and not set(classes) <= set(CLASSES):
+            with pytest.raises(MethodError, match=r"classes: .*valid: "):
+                method.predict(view, batch, classes)
+            continue
+        logits = method.predict(view, batch, classes)
+        assert logits.shape == (5, len(classes))
+        assert logits.dtype == np.float32
+        assert np.isfinite(logits).all()
+
+
+def test_a_closed_method_names_its_outputs_by_class(method: Method) -> None:
+    """With closed classes, the logits of some, in any order, are those columns of all of them."""
+    if not method.closed_classes:
+        return
+    broadcast, personal = start(method)
+    view = ClientView(broadcast, draw_experts(method), personal)
+    batch = draw_batch(method, 4)
+    whole, some = (method.predict(view, batch, c) for c in (CLASSES, CLASSES[2:0:-1]))
+    np.testing.assert_allclose(some, whole[:, [2, 1]], rtol=1e-5, atol=1e-6)
+
+
+def test_a_prediction_depends_on_its_own_image_only(method: Method) -> None:
+    """A prediction depends on its own image only, not on the rest of the batch."""
+    broadcast, personal = start(method)
+    batch = draw_batch(method, 4)
+    alone = {name: value[2:3] for name, value in batch.items()}
+    experts = draw_experts(method)
+    together = method.predict(ClientView(broadcast, experts, personal), batch, CLASSES)
+    single = method.predict(ClientView(broadcast, experts, personal), alone, CLASSES)
+    np.testing.assert_allclose(together[2:3], single, atol=1e-4)
+
+
+@pytest.mark.parametrize("experts", [None, 0])
+def test_weights_of_experts_are_shares_of_one_image(method: Method, experts: int | None) -> None:
+    """Weights of experts are at least 0, add up to 1, and depend on their own image only."""
+    broadcast, _ = start(method)
+    served = draw_experts(method, experts)
+    personal = train(method, experts=experts).personal
+    batch, view = draw_batch(method, 4), ClientView(broadcast, served, frozen(personal))
+    weights = method.expert_weights(view, batch, CLASSES)
+    if weights is None:
+        return
+    assert served or method.pool_policy() is None
+    assert len(weights) == 5
+    assert weights.dtype == np.float32
+    assert weights.min() >= 0
+    np.testing.assert_allclose(weights.sum(axis=1), 1.0, atol=1e-5)
+    alone = {name: value[2:3] for name, value in batch.items()}
+    single = method.expert_weights(view, alone, CLASSES)
+    assert single is not None
+    np.testing.assert_allclose(weights[2:3], single, atol=1e-5)
+
+
+def test_personalising_gives_arrays_that_predict(method: Method) -> None:
+    """`personalise` gives arrays that can be stored, and with which `predict` works."""
+    broadcast, _ = start(method)
+    experts, data = draw_experts(method), draw_examples(method, 0)
+    trained = frozen(train(method).personal)
+    personal = method.personalise(
+        ClientView(broadcast, experts, trained), data, local_trainer(), rng()
+    )
+    restored = decode_arrays(encode_arrays(personal))
+    batch = draw_batch(method, 0, 8)
+    logits = method.predict(ClientView(broadcast, experts, restored), batch, CLASSES)
+    assert np.isfinite(logits).all()

@@ -1,15 +1,14 @@
 """Backups as single files: a zip whose last bytes are the digest of all before them.
 
-Members are stored as they are, so nothing that is read is larger than the file, and any tool for
-zips takes one out where Sotto is not at hand. Names are a closed set: what a member may be called
-is asked of whoever opens the archive, and no name is ever a path that is followed.
+Members are stored uncompressed, so that nothing that is read is larger than the file, and any tool
+for zips takes a member out where Sotto is not at hand. The caller that opens an archive says which
+names its members may have, and no name is ever a path that is followed.
+
+Backing up and restoring a folder happens whole or not at all, and never over anything. Unfinished
+work lies in a folder of its own beside the target, under a name that is not taken for the target,
+and the next backup or restoration there removes it.
 
 Source: APPNOTE.TXT of PKWARE, 4.3.16: an archive ends with a comment, of any bytes.
-
-Backing up and restoring a folder's records: whole or not at all, and never over anything.
-
-What is not finished lies in a folder of its own beside the target, under a name that nobody takes
-for it, and the next one that is made there removes it.
 """
 
 from __future__ import annotations
@@ -20,11 +19,11 @@ import os
 import shutil
 import struct
 import zipfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import IO, Any, Final
+from typing import Any, Final
 
 from platform.disk.files import make_folder, sync_folder, written
 from platform.errors import ConfigError
@@ -81,7 +80,10 @@ def write_archive(path: Path, manifest: Manifest, members: Mapping[str, Path]) -
         with zipfile.ZipFile(out, "w", zipfile.ZIP_STORED) as archive:
             archive.writestr(_info(MANIFEST), json.dumps(head, indent=1, sort_keys=True))
             for name, file in sorted(members.items()):
-                _add(archive, name, file)
+                info = _info(name)
+                info.file_size = file.stat().st_size
+                with file.open("rb") as source, archive.open(info, "w", force_zip64=True) as to:
+                    shutil.copyfileobj(source, to, _CHUNK)
             archive.comment = b"0" * _DIGITS
         out.flush()
         digest = _file_digest(path, leave=_DIGITS)
@@ -143,24 +145,27 @@ def opened_archive(path: Path, kind: str, may_hold: Callable[[str], bool]) -> It
             "valid: a file that `backup` made"
         ) from error
     with file:
-        _require_digest(path, file)
+        size = os.fstat(file.fileno()).st_size
+        file.seek(max(0, size - _DIGITS))
+        if file.read().decode("ascii", "replace") != _file_digest(path, leave=_DIGITS):
+            raise _damaged(path, "its digest is not the one that it ends with")
+        file.seek(0)
         try:
             archive = zipfile.ZipFile(file)
             with archive:
                 manifest = _read_manifest(path, archive, kind)
-                _require_members(path, archive.infolist(), manifest, may_hold)
+                for info in archive.infolist():
+                    is_plain = info.compress_type == zipfile.ZIP_STORED
+                    if info.filename != MANIFEST and not (is_plain and may_hold(info.filename)):
+                        raise _damaged(
+                            path, f"it holds {info.filename!r}, which does not belong in it"
+                        )
+                if sorted(archive.namelist()) != sorted([MANIFEST, *manifest.digests]):
+                    raise _damaged(path, "its members are not those that its manifest names")
         except _DAMAGED as error:
             raise _damaged(path, "it does not hold together") from error
         with zipfile.ZipFile(file) as archive:
             yield Archive(path, manifest, archive)
-
-
-def _require_digest(path: Path, file: IO[bytes]) -> None:
-    size = os.fstat(file.fileno()).st_size
-    file.seek(max(0, size - _DIGITS))
-    if file.read().decode("ascii", "replace") != _file_digest(path, leave=_DIGITS):
-        raise _damaged(path, "its digest is not the one that it ends with")
-    file.seek(0)
 
 
 def _read_manifest(path: Path, archive: zipfile.ZipFile, kind: str) -> Manifest:
@@ -185,31 +190,8 @@ def _read_manifest(path: Path, archive: zipfile.ZipFile, kind: str) -> Manifest:
     return manifest
 
 
-def _require_members(
-    path: Path,
-    found: Sequence[zipfile.ZipInfo],
-    manifest: Manifest,
-    may_hold: Callable[[str], bool],
-) -> None:
-    for info in found:
-        is_plain = info.compress_type == zipfile.ZIP_STORED
-        if info.filename != MANIFEST and not (is_plain and may_hold(info.filename)):
-            raise _damaged(path, f"it holds {info.filename!r}, which does not belong in it")
-    names = [info.filename for info in found]
-    if sorted(names) != sorted([MANIFEST, *manifest.digests]):
-        raise _damaged(path, "its members are not those that its manifest names")
-
-
-def _add(archive: zipfile.ZipFile, name: str, path: Path) -> None:
-    info = _info(name)
-    info.file_size = path.stat().st_size
-    with path.open("rb") as source, archive.open(info, "w", force_zip64=True) as out:
-        while block := source.read(_CHUNK):
-            out.write(block)
-
-
 def _info(name: str) -> zipfile.ZipInfo:
-    # Without the time, so that the same contents are the same file.
+    # Without the time, so that equal contents give equal files.
     info = zipfile.ZipInfo(name, _MOMENT)
     info.external_attr = 0o600 << 16
     return info
@@ -286,30 +268,23 @@ def restore_backup(
     folder = folder.absolute()
     with opened_archive(file, kind, may_hold) as archive:
         with _written_to(folder), _alone_beside(folder):
-            _require_room(folder)
+            is_here = folder.is_symlink() or folder == Path.cwd()
+            is_taken = folder.exists() and (not folder.is_dir() or any(folder.iterdir()))
+            if is_here or is_taken:
+                raise ConfigError(
+                    f"--storage: {str(folder)!r} is there, and nothing is restored over anything; "
+                    "valid is a folder that is empty or missing"
+                )
             with _unfinished(folder) as place:
                 whole = place / "whole"
                 make_folder(whole)
                 lay_out(archive, whole)
-                _sync(whole)
+                for path in (whole, *whole.rglob("*")):
+                    if path.is_dir():
+                        sync_folder(path)
                 whole.rename(folder)
                 sync_folder(folder.parent)
         return archive.manifest
-
-
-def _require_room(folder: Path) -> None:
-    is_link, is_here = folder.is_symlink(), folder == Path.cwd()
-    if is_link or is_here or (folder.exists() and (not folder.is_dir() or any(folder.iterdir()))):
-        raise ConfigError(
-            f"--storage: {str(folder)!r} is there, and nothing is restored over anything; valid is "
-            "a folder that is empty or missing"
-        )
-
-
-def _sync(folder: Path) -> None:
-    for path in (folder, *folder.rglob("*")):
-        if path.is_dir():
-            sync_folder(path)
 
 
 @contextmanager
@@ -323,7 +298,7 @@ def _alone_beside(target: Path) -> Iterator[None]:
 def _unfinished(target: Path) -> Iterator[Path]:
     """Return an empty folder for what may become the target; it is gone after the block."""
     folder = target.with_name(f".{target.name}.part")
-    # Of a process that was killed in here.
+    # A process that was killed in here left it.
     _remove(folder)
     make_folder(folder)
     try:
@@ -342,5 +317,5 @@ def _written_to(target: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        # By its name, and without what was to be written.
+        # The message has the target's name, and nothing of the contents.
         raise StorageFull(f"{str(target)!r} cannot be written: {error.strerror}") from error

@@ -1,10 +1,9 @@
-"""Files of a run: for their owner only, whole or not at all, and on the disk once they are done.
+"""Files of a run: for their owner only, whole or not at all, on the disk once done; and its lock.
 
-Who runs a run just now, or serves a store: a lock on a file, which ends with its process.
-
-Two processes that go on with one run would each charge the clients for the same attempts. Every
-way to run or resume holds this lock; reading commands take none. A data holder's process holds one
-on its storage folder in the same way.
+A lock on a file says which process runs a run, or serves a store, and ends with that process. Two
+processes that continued one run would each charge the clients for the same attempts. So every way
+to run or resume holds this lock, while reading commands take none. A data holder's process holds a
+lock on its storage folder in the same way.
 """
 
 from __future__ import annotations
@@ -81,7 +80,7 @@ def written(path: Path) -> Iterator[IO[bytes]]:
     """
     with open(path, "xb", opener=_private) as file:
         yield file
-        # Renamed before it is on the disk, it could be found empty after a power cut.
+        # A file renamed before it is on the disk could be empty after a power cut.
         file.flush()
         os.fsync(file.fileno())
 
@@ -89,7 +88,7 @@ def written(path: Path) -> Iterator[IO[bytes]]:
 def erase(path: Path) -> None:
     """Write zeros over a file and delete it; does nothing where there is none.
 
-    What a file system that writes elsewhere, or a copy that was made of it, has of it stays there.
+    A file system that writes elsewhere keeps the old contents, and so does a copy of the file.
 
     Raises:
         OSError: If it cannot be written or deleted.
@@ -111,7 +110,7 @@ def open_lock(path: Path) -> IO[str]:
     Raises:
         OSError: If it cannot be opened.
     """
-    # To append, as nobody's file is ever emptied, and closing it gives the lock back.
+    # Opened to append, so that no file is ever emptied. Closing it releases the lock.
     return open(path, "a", encoding="utf-8", opener=_private)
 
 
@@ -150,9 +149,9 @@ def only_process_of(folder: Path) -> Iterator[None]:
 
 
 def require_free(folder: Path) -> None:
-    """Check, before its clients are asked anything, that no process runs a run just now.
+    """Check, before a run asks its clients anything, that no process runs it just now.
 
-    Whoever goes on with it takes the lock later, and is refused then if another was quicker.
+    A process that continues the run takes the lock later, and is refused if another was quicker.
 
     Raises:
         RunBusy: If another process runs it.
@@ -173,19 +172,16 @@ def held(lock: Path) -> Iterator[None]:
         Unwritable: If it cannot be made.
     """
     with _opened(lock) as file:
-        if not any(_is_taken(file) for _ in range(TRIES)):
+        for _ in range(TRIES):
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                # `is_held` may ask just now; its question takes less time than this pause.
+                time.sleep(PAUSE)
+        else:
             raise Held(str(lock))
         yield
-
-
-def _is_taken(file: IO[str]) -> bool:
-    """Take the lock, or wait for as long as a question whether somebody has it may last."""
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        time.sleep(PAUSE)
-        return False
-    return True
 
 
 def is_held(folder: Path) -> bool | None:

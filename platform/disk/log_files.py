@@ -1,13 +1,11 @@
-"""What is kept of the log beside its database: its key, and the heads that it has had.
+"""The files beside a database that vouch for its log: its key, and the heads that it has had.
 
-Whoever can rewrite the database can rewrite the log in it; a head that was written elsewhere, and
-seen by others, still names the old one. Heads are signed checkpoints, one a line, only ever added;
-among them stand the changes of the key that signs them.
+Anyone who can rewrite the database can rewrite the log in it. A head that was written elsewhere,
+and seen by others, still names the old log. Heads are signed checkpoints, one a line, and only ever
+added; the changes of the key that signs them stand among them.
 
-Digests by which the audit log binds what lies outside of it.
-
-All are SHA-256 in hexadecimal. What is hashed has one form only, whoever wrote or read it, so that
-a digest taken before something is stored is that of what is read back.
+Digests bind what lies outside the log to it. All are SHA-256 in hexadecimal. Each thing has only
+one form to hash, so a digest taken before something is stored is that of what is read back.
 """
 
 from __future__ import annotations
@@ -89,7 +87,8 @@ def log_signer(database: Path) -> NoteSigner:
     try:
         return _read_key(path)
     except FileNotFoundError:
-        if _write_key(path, _new_key()) and heads_file(database).exists():
+        fresh = NoteSigner(f"{ORIGIN_PREFIX}{secrets.token_hex(8)}", new_identity())
+        if _write_key(path, fresh) and heads_file(database).exists():
             add_note(database, state_lost(_read_key(path)))
         return _read_key(path)
 
@@ -125,8 +124,8 @@ def known_key(database: Path) -> NoteKey | None:
 def change_key(database: Path) -> NoteKey:
     """Make a new key, to which the old one hands over, and return its public half.
 
-    A process may be killed at any point: until the hand-over is kept the old key goes on, and from
-    then on whoever signs next puts the new one in its place.
+    A process may be killed at any point. Until the hand-over is kept the old key stays; afterwards
+    the next process that signs puts the new key in its place.
 
     Raises:
         ConfigError: There is no key yet, or its file is none.
@@ -141,7 +140,7 @@ def change_key(database: Path) -> NoteKey:
 
 
 def _finish_change(database: Path) -> None:
-    """Put a key in its place to which the one before it has handed over; forget another one."""
+    """Put a waiting key in its place if the key before handed over to it; else delete it."""
     waiting = _next_key(database)
     if not waiting.exists():
         return
@@ -187,7 +186,7 @@ def add_note(database: Path, note: str) -> None:
 
 
 def kept_notes(database: Path) -> Iterator[tuple[int, SignedNote]]:
-    """Yield what was kept, oldest first, with the number of its line; no signature is checked.
+    """Yield the kept notes, oldest first, with their line numbers; no signature is checked.
 
     The last line may lack its end, where a process was killed or a disk was full; that is no head.
 
@@ -293,7 +292,7 @@ def _keys_of(path: Path, parts: Sequence[_Part], trusted: NoteKey | None) -> lis
             continue
         number, note = change
         stated = open_change(note.encode())
-        # Of what a lost key signed, only that it went before can be said.
+        # A lost key vouches for nothing but that its lines went before.
         if keys[0] is not None and stated.new != keys[0]:
             raise Authentication(
                 f"{path.name}: line {number} hands the log over to {stated.new.encode()}, not to"
@@ -353,13 +352,9 @@ def _read_key(path: Path) -> NoteSigner:
     except OSError as error:
         raise ConfigError(f"{str(path)!r} cannot be read ({error.strerror})") from error
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
-        # What it holds may be secret, and is not said.
+        # Its contents may be secret, so the message has none of them.
         raise ConfigError(f"{str(path)!r} is no key of a log") from None
     return signer
-
-
-def _new_key() -> NoteSigner:
-    return NoteSigner(f"{ORIGIN_PREFIX}{secrets.token_hex(8)}", new_identity())
 
 
 def _encoded(signer: NoteSigner) -> bytes:
@@ -368,7 +363,7 @@ def _encoded(signer: NoteSigner) -> bytes:
 
 
 def _write_key(path: Path, signer: NoteSigner) -> bool:
-    """Write a new key, unless somebody else was faster; return whether nobody was."""
+    """Write a new key unless another process was faster; return whether it was written."""
     part = path.with_name(f".{path.name}.{secrets.token_hex(8)}.part")
     with named(path):
         try:
@@ -417,16 +412,14 @@ def rows_digest(rows: Iterable[LedgerRow], *, with_status: bool) -> str:
         rows: The rows.
         with_status: Whether what became of them is part of it; what was reserved stays the same.
     """
-    lines = sorted(_row_line(row, with_status=with_status) for row in rows)
-    return bytes_digest("\n".join(lines).encode("ascii"))
-
-
-def _row_line(row: LedgerRow, *, with_status: bool) -> str:
-    facts = {name: _plain(getattr(row, name)) for name in _NAMES}
-    if not with_status:
-        del facts["status"]
-    # An unbounded clipping norm is "Infinity" here, which JSON has not.
-    return _WRITER.encode(facts)
+    lines = []
+    for row in rows:
+        facts = {name: _plain(getattr(row, name)) for name in _NAMES}
+        if not with_status:
+            del facts["status"]
+        # An unbounded clipping norm is "Infinity" here, which JSON does not have.
+        lines.append(_WRITER.encode(facts))
+    return bytes_digest("\n".join(sorted(lines)).encode("ascii"))
 
 
 def _plain(value: object) -> object:

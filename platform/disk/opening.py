@@ -1,7 +1,4 @@
-"""The coordinator's database by its URL, and where the files of its runs lie.
-
-One transaction on the coordinator's database, committed when the block ends.
-"""
+"""The coordinator's database by its URL, its transactions, and where the files of its runs lie."""
 
 from __future__ import annotations
 
@@ -15,8 +12,8 @@ from pathlib import Path
 from platform.disk.log_files import keep_head
 from platform.errors import ConfigError, UnknownRun
 from storage import CheckpointError, Database, InvalidRecordError, UnitOfWork, open_database
-from storage.address import file_of, shown
 from storage.files import make_folder
+from storage.homes import file_of, shown
 
 
 def open_storage(url: str) -> Database:
@@ -78,8 +75,8 @@ def open_existing(url: str, *, read_only: bool = True) -> Database:
 def closed_on_error(database: Database) -> Iterator[Database]:
     """Close the database if the block raises; otherwise it goes on in what the block has built.
 
-    Left to the garbage collector it would be closed at any time, also while somebody else opens
-    the file to read it and has just seen that another has it open.
+    The garbage collector would close it at any time, also while another process opens the file to
+    read it and has just seen that it is open elsewhere.
     """
     try:
         yield database
@@ -117,10 +114,10 @@ LOGGER = logging.getLogger(__name__)
 def transaction(database: Database) -> Iterator[UnitOfWork]:
     """Return a unit of work that is committed unless the block raises.
 
-    Where the log has grown its head is kept outside the database, once it is committed.
+    If the log has grown, its head is kept outside the database after the commit.
 
-    A reader in the way of erasing old pages does not undo the commit, so it is no failure of the
-    round; the next commit or opening erases them.
+    A reader may be in the way of erasing old pages. That does not undo the commit, so the round has
+    not failed; the next commit or opening erases the pages.
 
     Raises:
         StorageFull: Nothing was committed.
@@ -160,7 +157,7 @@ def records_in(database: Database) -> Records:
 
 
 def mark_interrupted(database: Database, run_id: str) -> None:
-    """Label a run that is not going on any more; what it may do next never depends on it.
+    """Label a run that has stopped; nothing that the run may do later depends on this label.
 
     A signal can come just after the run's last commit, so one that has finished stays finished.
 

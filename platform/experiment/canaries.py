@@ -22,7 +22,7 @@ from typing import Final
 import numpy as np
 
 from methods import Arrays, ClientView, Examples, LocalResult, Method, Trainer
-from methods.interface.over import OverMethod
+from methods.interface.defaults import OverMethod
 from platform.config import RunConfig
 from platform.disk.files import write_text
 from platform.errors import RunStopped

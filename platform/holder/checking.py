@@ -18,7 +18,7 @@ from platform.data.holder_images import load_holding
 from platform.data.own_layouts import recognise_own
 from platform.errors import ConfigError, DataError
 from platform.holder.own_limits import allowed_mechanisms, own_account
-from platform.holder.settings import HolderSettings, OwnLimits, own_hints, own_identity
+from platform.holder.settings import HolderSettings, own_hints, own_identity
 from platform.holder.store import read_store
 from platform.relay.packets import LONGEST_PATH, connect
 from privacy.secure_aggregation import fingerprint
@@ -44,7 +44,7 @@ class Check:
 
 
 def check_file(path: Path) -> Check:
-    """Look at the settings' file itself: whoever may write it sets the limits.
+    """Look at the settings' file itself: anyone who may write it sets the limits.
 
     Args:
         path: One that has been read.
@@ -69,21 +69,20 @@ def check_holder(settings: HolderSettings) -> tuple[Check, ...]:
         "socket": _socket,
         "limits": limits_in_words,
     }
-    return tuple(_check(point, look, settings) for point, look in points.items())
-
-
-def _check(point: str, look: Callable[[HolderSettings], str], settings: HolderSettings) -> Check:
-    try:
-        return Check(point, True, look(settings))
-    except (ConfigError, StorageError) as error:
-        return Check(point, False, str(error).removeprefix(f"{point}: "))
+    found: list[Check] = []
+    for point, look in points.items():
+        try:
+            found.append(Check(point, True, look(settings)))
+        except (ConfigError, StorageError) as error:
+            found.append(Check(point, False, str(error).removeprefix(f"{point}: ")))
+    return tuple(found)
 
 
 def look_at_images(settings: HolderSettings) -> str:
     """Read all of the holder's images, and say what its folder looks like.
 
-    Once a run is accepted no answer to a coordinator depends on the folder: what cannot be read is
-    left out, and only the client's own log says so. So all of it is found here, before that.
+    Once a run is accepted, no answer to a coordinator depends on the folder: the client leaves out
+    what it cannot read, and only its own log says so. So all faults are found here, before that.
 
     Args:
         settings: The holder's.
@@ -129,7 +128,7 @@ def _storage(settings: HolderSettings) -> str:
     folder = settings.storage
     if folder.exists() and not folder.is_dir():
         raise ConfigError(f"storage: {str(folder)!r} is no folder; valid: a folder of its own")
-    # Of what is missing, what is there of it must let it be made.
+    # A missing folder must be possible to make in the nearest folder that is there.
     there = next(path for path in (folder, *folder.parents) if path.exists())
     if not os.access(there, os.W_OK | os.X_OK):
         raise ConfigError(
@@ -160,40 +159,32 @@ def _socket(settings: HolderSettings) -> str:
         return f"{str(path)!r} is free"
     if not stat.S_ISSOCK(path.lstat().st_mode):
         raise ConfigError(f"socket: {str(path)!r} is no socket; valid: a path that is free")
-    if _answers(path):
-        raise ConfigError(f"socket: {str(path)!r} is served by another process; end that first")
-    return f"{str(path)!r} was left behind by a process that has ended"
-
-
-def _answers(path: Path) -> bool:
-    """Return whether a process listens on a socket."""
     try:
         connect(path, _PATIENCE).close()
+        is_refused = False
     except OSError as error:
-        # Only this says that nobody is there: who is busy, or another's, is somebody.
-        return error.errno != errno.ECONNREFUSED
-    return True
+        # Only a refusal says that no process listens: another error may come from a busy process.
+        is_refused = error.errno == errno.ECONNREFUSED
+    if not is_refused:
+        raise ConfigError(f"socket: {str(path)!r} is served by another process; end that first")
+    return f"{str(path)!r} was left behind by a process that has ended"
 
 
 def limits_in_words(settings: HolderSettings) -> str:
     """Return what the holder lets a run ask for, as one sentence."""
     limits = settings.limits
-    total, run = (_bound(value) for value in (limits.epsilon_total, limits.epsilon_per_run))
+    total, run = (
+        "without bound" if limit is None else f"at most {limit:g}"
+        for limit in (limits.epsilon_total, limits.epsilon_per_run)
+    )
     methods = "any of this package" if limits.methods is None else ", ".join(limits.methods)
+    relations = "replace_one or the mechanism's usual relation"
+    if limits.relations is not None:
+        relations = " or ".join(limits.relations)
     return (
         f"epsilon {total} in total and {run} a run, at delta {limits.delta:g}; rounds of at least "
         f"{limits.smallest_cohort} clients and sums of at least {limits.smallest_sum}; methods: "
         f"{methods}; mechanisms: {', '.join(allowed_mechanisms(limits))}; epsilon under "
-        f"{_relations(limits)}; sums that withstand "
+        f"{relations}; sums that withstand "
         + ("an active server" if limits.adversary == "active" else "at least a semi-honest server")
     )
-
-
-def _relations(limits: OwnLimits) -> str:
-    if limits.relations is None:
-        return "replace_one or the mechanism's usual relation"
-    return " or ".join(limits.relations)
-
-
-def _bound(limit: float | None) -> str:
-    return "without bound" if limit is None else f"at most {limit:g}"

@@ -1,14 +1,12 @@
-"""What a data holder lets a run ask for: checked on an offer, and then kept to in every round.
+"""What a data holder lets a run ask for, and its own view of what was spent.
 
-An offer is a whole configuration, so all that it fixes in advance is decided before anything of the
-run is built. What it leaves open, such as the cost of a noise multiplier, is priced round by round
-from the client's own ledger, by the same limits.
+An offer is a whole configuration, so the holder decides about all that it fixes in advance before
+anything of the run is built. What the configuration leaves open, such as the cost of a noise
+multiplier, the client prices round by round from its own ledger, by the same limits.
 
-The data holder's own view of what was spent: from its own ledger, at its own delta.
-
-It is priced exactly as the client prices itself before it answers an invitation, against the
-strongest adversary against whom the mechanisms claim anything. Where no accountant can compose what
-the ledger holds there is no number, and the reason is in its place.
+The spending is priced exactly as the client prices itself before it answers an invitation: at the
+holder's delta, against the strongest adversary against whom the mechanisms claim anything. If no
+accountant can compose the ledger there is no number, and the reason is in its place.
 """
 
 from __future__ import annotations
@@ -24,7 +22,7 @@ from platform.holder.settings import HolderSettings, OwnLimits
 from platform.mechanisms import BUILT_IN
 from platform.protection.charging import Limits, as_releases
 from platform.protection.secure_terms import terms_of_sums
-from privacy import Release, RunningLedger, UnknownMechanism, UnsupportedEvent
+from privacy import RunningLedger, UnknownMechanism, UnsupportedEvent
 from storage import ClientStore, LedgerRow
 
 ALONE: Final = 1
@@ -47,10 +45,10 @@ def require_within(settings: HolderSettings, config: RunConfig) -> None:
 
 
 def own_limits(settings: HolderSettings, config: RunConfig) -> Limits:
-    """Return what the client lets itself be charged in a run: the less of both sides.
+    """Return what the client lets itself be charged in a run: the lower limit of both sides.
 
-    Nobody else chooses the accountant, and delta is the run's, which is at most the holder's, so
-    that every epsilon counts as much as the run says or more.
+    The coordinator does not choose the accountant. Delta is the run's, which is at most the
+    holder's, so that every epsilon counts as much as the run says or more.
     """
     own, section = settings.limits, config.privacy
     of_run, target_key = _less(
@@ -80,27 +78,10 @@ def _less(
 
 
 def _reasons(settings: HolderSettings, config: RunConfig) -> Iterator[str]:
-    limits = settings.limits
-    yield from _epsilon(limits, config)
-    yield from _noise(limits, config)
-    yield from _method(limits, config)
-    yield from _cohort(limits, config)
-    yield from _sums(settings, config)
-    yield from _classes(settings, config)
-
-
-def _classes(settings: HolderSettings, config: RunConfig) -> Iterator[str]:
-    own, section = settings.data.classes, config.federation
-    # Whether a list fits must not depend on what images there are.
-    if own is not None and section is not None and section.classes != own:
-        yield "federation.classes: the list is not that of data.classes"
-
-
-def _epsilon(limits: OwnLimits, config: RunConfig) -> Iterator[str]:
-    section = config.privacy
+    limits, section = settings.limits, config.privacy
+    target = section.target_epsilon
     for key in ("epsilon_per_run", "epsilon_total"):
         limit: float | None = getattr(limits, key)
-        target = section.target_epsilon
         if target is not None and limit is not None and target > limit:
             yield f"privacy.target_epsilon: {target:g} is above limits.{key} = {limit:g}"
     if section.target_delta > limits.delta:
@@ -108,10 +89,6 @@ def _epsilon(limits: OwnLimits, config: RunConfig) -> Iterator[str]:
             f"privacy.target_delta: {section.target_delta:g} is above limits.delta = "
             f"{limits.delta:g}"
         )
-
-
-def _noise(limits: OwnLimits, config: RunConfig) -> Iterator[str]:
-    section = config.privacy
     if section.noise_source != "os":
         yield (
             f"privacy.noise_source: {section.noise_source} protects nobody, as whoever knows the "
@@ -123,28 +100,26 @@ def _noise(limits: OwnLimits, config: RunConfig) -> Iterator[str]:
             f"privacy.relation: {config.relation} is not among limits.relations = "
             f"{', '.join(dict.fromkeys(relations))}"
         )
-    allowed = allowed_mechanisms(limits)
-    if section.mechanism not in allowed:
+    mechanisms, methods = allowed_mechanisms(limits), allowed_methods(limits)
+    if section.mechanism not in mechanisms:
         yield (
             f"privacy.mechanism: {section.mechanism} is not among limits.mechanisms = "
-            f"{', '.join(allowed)}"
+            f"{', '.join(mechanisms)}"
         )
-
-
-def _method(limits: OwnLimits, config: RunConfig) -> Iterator[str]:
-    allowed = allowed_methods(limits)
-    if config.method.name not in allowed:
+    if config.method.name not in methods:
         yield (
-            f"method.name: {config.method.name} is not among limits.methods = {', '.join(allowed)}"
+            f"method.name: {config.method.name} is not among limits.methods = {', '.join(methods)}"
         )
-
-
-def _cohort(limits: OwnLimits, config: RunConfig) -> Iterator[str]:
     key, size = "cohort.size", config.cohort_size
     if config.cohort.sampling == "poisson":
         key, size = "cohort.minimum", config.cohort.minimum
     if size < limits.smallest_cohort:
         yield f"{key}: {size} is below limits.smallest_cohort = {limits.smallest_cohort}"
+    yield from _sums(settings, config)
+    own, federation = settings.data.classes, config.federation
+    # Whether a list fits must not depend on the images.
+    if own is not None and federation is not None and federation.classes != own:
+        yield "federation.classes: the list is not that of data.classes"
 
 
 def _sums(settings: HolderSettings, config: RunConfig) -> Iterator[str]:
@@ -169,7 +144,7 @@ def _sums(settings: HolderSettings, config: RunConfig) -> Iterator[str]:
     try:
         smallest = terms_of_sums(config).smallest_sum
     except ConfigError as error:
-        # The coordinator should have refused it; a client does not count on that.
+        # The coordinator should have refused it, but a client does not count on that.
         yield str(error)
         return
     if smallest < limits.smallest_sum:
@@ -259,7 +234,11 @@ def _spending(
     run_id: str | None, rows: Sequence[LedgerRow], limits: OwnLimits, limit: float | None
 ) -> Spending:
     charged = [row for row in rows if row.status != "aborted"]
-    epsilon, problem = _price(rows, limits.delta)
+    epsilon, problem = None, None
+    try:
+        epsilon = RunningLedger(as_releases(rows, BUILT_IN)).claimed_with((), limits.delta).epsilon
+    except (UnsupportedEvent, UnknownMechanism) as error:
+        problem = str(error)
     return Spending(
         run_id=run_id,
         mechanisms=tuple(sorted({row.mechanism for row in charged})),
@@ -268,12 +247,3 @@ def _spending(
         problem=problem,
         limit=limit,
     )
-
-
-def _price(rows: Sequence[LedgerRow], delta: float) -> tuple[float | None, str | None]:
-    nothing_planned: tuple[Release, ...] = ()
-    try:
-        spent = RunningLedger(as_releases(rows, BUILT_IN))
-        return spent.claimed_with(nothing_planned, delta).epsilon, None
-    except (UnsupportedEvent, UnknownMechanism) as error:
-        return None, str(error)

@@ -1,13 +1,10 @@
-"""Who answers in a data holder's process: it considers offers, and is a client in what it accepted.
+"""The process of a data holder: its socket, the offers that it considers, and its clients of runs.
 
-An accepted offer is kept beside the client's store, so that a process that was started anew, at
-any moment, is the same client in the same runs. Under one name only one configuration is ever
-accepted.
+An accepted offer is kept beside the client's store. So a process that starts anew, at any moment,
+is the same client in the same runs. Under one name the holder only ever accepts one configuration.
 
-The data holder's socket: one message at a time, however many relays are connected.
-
-Nothing that a message causes ends the process but the operator: an error inside becomes "no
-answer", and what it was stays in the process's own log.
+The socket answers one message at a time, however many relays are connected. Only the operator ends
+the process: an error inside becomes "no answer", and its text stays in the process's own log.
 """
 
 from __future__ import annotations
@@ -107,14 +104,17 @@ class Host(Generic[Own]):
             return self._reply(decode_offer(message))
         reply = self.client_of(run_id).handle(message)
         if kind in ("parting", "enclosed") and peek(bare(message))[0] == "parting":
-            self._keep_parting(run_id, bare(message))
+            # What all clients share after the last round; the first one counts, as for the client.
+            if self._keeping.read(run_id, "parting") is None:
+                self._keeping.keep(run_id, "parting", bare(message))
+                self.tell(f"run {run_id}: has ended, and its model is kept here")
         return reply
 
     def _farewell(self, run_id: str) -> bytes | None:
-        """Return what is said in a run that was left for good, None in one that was not.
+        """Return the statement of having left a run for good, None if the holder has not left.
 
-        The first time that it is said here, all of the run is erased: who left may have been killed
-        before that was done.
+        Before its first use all of the run is erased: the leaving process may have been killed
+        before it was done.
         """
         statement = self._keeping.read(run_id, "left")
         if statement is not None and run_id not in self._erased:
@@ -155,12 +155,6 @@ class Host(Generic[Own]):
             raise ProtocolError("message: it belongs to no run that was accepted here")
         return decode_offer(kept)
 
-    def _keep_parting(self, run_id: str, message: bytes) -> None:
-        """Keep what all share after the last round; the first counts, as for the client."""
-        if self._keeping.read(run_id, "parting") is None:
-            self._keeping.keep(run_id, "parting", message)
-            self.tell(f"run {run_id}: has ended, and its model is kept here")
-
     def _reply(self, offer: Offer) -> bytes:
         run_id = offer.envelope.run_id
         kept = self._keeping.read(run_id, "offer")
@@ -195,18 +189,16 @@ class Host(Generic[Own]):
         """
         if run_id not in self._clients:
             try:
-                self._remember(run_id, self.join(self.offer(run_id)))
+                client = self.join(self.offer(run_id))
             except (Declined, ConfigError) as error:
                 # Limits were tightened since it was accepted, or keys or weights were moved.
                 self.tell(f"run {run_id}: takes part no more: {error}")
                 raise ProtocolError("message: this client takes part in the run no more") from error
+            # A client is all in its store: a dropped one is made anew when the run asks it again.
+            while len(self._clients) >= MOST_RUNS:
+                del self._clients[next(iter(self._clients))]
+            self._clients[run_id] = client
         return self._clients[run_id]
-
-    def _remember(self, run_id: str, client: Own) -> None:
-        # Which is all in its store: one that was dropped is made anew when it is asked again.
-        while len(self._clients) >= MOST_RUNS:
-            del self._clients[next(iter(self._clients))]
-        self._clients[run_id] = client
 
 
 FIELD: Final = "socket"

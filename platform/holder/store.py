@@ -1,22 +1,19 @@
-"""Who has the client's own store: one process that answers, and whoever reads it meanwhile.
+"""The data holder's own store: who may use it, what lies beside it, its backups, and leaving a run.
 
-What a data holder's process keeps of each run beside its store: a file a kind.
+One process answers with the store, and others may read it meanwhile. Beside the store the process
+keeps a file for each run and kind: the offer that it accepted, the parting with which the run
+ended, and the statement of having left.
 
-The offer that was accepted, the parting with which the run ended, and the statement of having left.
+A backup is older than the client's last release. A restored store says so, and the client takes
+part in no round before it has caught up (`platform.parties.own_ledger`): otherwise it would believe
+that it has spent less, and answer a second time what it has answered. No backup has the private
+key, which stays where it was made.
 
-Backups of a data holder's own store, and what becomes of a client that comes back from one.
-
-A backup is older than the client's last release. Restored, the store says so, and the client takes
-part in no round before it has caught up (`platform.parties.own_ledger`): it would otherwise take
-itself for one that has spent less, and answer a second time what it has answered. The private key
-is in no backup: it stays where it was made.
-
-Leaving a run for good: said under the holder's own key, and then erased here.
-
-What is kept first is the statement, which from then on is the answer to every message of that run;
-the coordinator hears of it when it asks for the next thing, or is handed the file. Then all of the
-run goes but what was spent in it: charges are the holder's for life. Killed in between, the
-statement is there, and whoever finds it erases the rest.
+A client leaves a run for good under the holder's own key. It keeps the statement first, which is
+then its answer to every message of that run. The coordinator hears of it when it asks for the next
+thing, or when it is handed the file. Then the client erases all of the run except its charges,
+which are the holder's for life. If the process is killed in between, the statement is there, and
+the next reader of it erases the rest.
 """
 
 from __future__ import annotations
@@ -25,7 +22,7 @@ import re
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 from typing import Final, Literal, TypeVar, get_args
@@ -65,9 +62,8 @@ def only_process_with(settings: HolderSettings) -> Iterator[None]:
 def read_store(settings: HolderSettings, read: Callable[[ClientStore], Found]) -> Found | None:
     """Return what is read of the holder's store, also beside its client, or after that was killed.
 
-    Who reads beside a writer reads better as one of them: what lies in the write-ahead log then is
-    part of what is read, and a log that a killed process left is taken up. Where nothing can be
-    written, as in a backup, nobody writes, and it is read alone.
+    It is opened like a writer would open it: then the write-ahead log counts, also one that a
+    killed process left. Where nothing can be written, as in a backup, it is opened to be read only.
 
     Args:
         settings: The holder's.
@@ -105,20 +101,20 @@ class Keeping:
     storage: Path
 
     def place(self, run_id: str, kind: Kind) -> Path:
-        """Return where it lies, whether it is there or not.
+        """Return where a file lies, whether it is there or not.
 
         Raises:
-            ProtocolError: If the run's name is none.
+            ProtocolError: If the run's name is not valid.
         """
         if re.fullmatch(RUN_NAME, run_id) is None:
             raise ProtocolError("message: the run's name is not valid")
         return self.storage / KEPT / f"{run_id}.{kind}"
 
     def read(self, run_id: str, kind: Kind) -> bytes | None:
-        """Return what is kept, None where nothing is.
+        """Return what is kept, None if nothing is.
 
         Raises:
-            ProtocolError: If the run's name is none.
+            ProtocolError: If the run's name is not valid.
         """
         try:
             return self.place(run_id, kind).read_bytes()
@@ -126,10 +122,10 @@ class Keeping:
             return None
 
     def keep(self, run_id: str, kind: Kind, data: bytes) -> None:
-        """Keep it, whole or not at all.
+        """Keep data of a run, whole or not at all.
 
         Raises:
-            ProtocolError: If the run's name is none.
+            ProtocolError: If the run's name is not valid.
         """
         place = self.place(run_id, kind)
         make_folder(place.parent)
@@ -180,11 +176,11 @@ def back_up_store(settings: HolderSettings, file: Path, now: datetime) -> Manife
         copy_databases(store, copy, dict, folder.joinpath)
         examined = folder / "examined"
         shutil.copyfile(copy, examined)
-        # A copy of the copy, which may be of an older schema, and stays so.
+        # The copy may have an older schema and must keep it, so its own copy is opened.
         opened = open_client_store(examined)
         opened.verify_integrity()
         beside = (f"{KEPT}/{path.name}" for path in (settings.storage / KEPT).glob("*"))
-        # What is written just now has another name, and is not there yet.
+        # A file that is being written has another name, and does not count yet.
         known = {name: settings.storage / name for name in beside if may_hold(name)}
         members = {STORE: copy} | known
         facts = {"pseudonym": opened.identity.pseudonym}
@@ -293,24 +289,17 @@ def leave_runs(settings: HolderSettings, run_ids: Sequence[str] | None) -> list[
         is_new = keeping.read(run_id, "left") is None
         if is_new:
             statement = Left(run_id, settings.name, store.identity.pseudonym)
-            signature = b"" if identity is None else identity.sign(statement.digest)
-            signed = Left(run_id, statement.client, statement.pseudonym, signature)
-            keeping.keep(run_id, "left", encode_left(signed))
+            if identity is not None:
+                statement = replace(statement, signature=identity.sign(statement.digest))
+            keeping.keep(run_id, "left", encode_left(statement))
         erase_run(keeping, store, run_id)
-        charges = len(store.rows(run_id))
-        found.append(
-            Leaving(
-                run_id=run_id,
-                is_new=is_new,
-                is_signed=identity is not None,
-                charges=charges,
-            )
-        )
+        is_signed, charges = identity is not None, len(store.rows(run_id))
+        found.append(Leaving(run_id=run_id, is_new=is_new, is_signed=is_signed, charges=charges))
     return found
 
 
 def erase_run(keeping: Keeping, store: ClientStore, run_id: str) -> None:
-    """Erase all that is here of a run that was left, but for its charges; any number of times."""
+    """Erase all of a run that was left, except its charges; may be repeated."""
     store.erase_run(run_id)
     for kind in ("parting", "offer"):
         keeping.erase(run_id, kind)

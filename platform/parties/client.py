@@ -1,33 +1,34 @@
-"""A client: trains, protects, and answers the coordinator's messages, one stage after the other.
+"""A client: it trains, protects, and answers the coordinator's messages, one stage after the other.
 
-Its personal state, its own ledger, its secrets and how far it has come live in its own store. It
-answers each request once: what it answered is durable before it leaves, the same request gets the
-same bytes, and no older attempt and no other request under the same header is ever answered.
-Before anything leaves it the release is in its ledger; a round that would pass the client's own
-limits is refused.
+The client keeps its personal state, its ledger, its secrets and its session in its own store. It
+answers each request once: an answer is durable before it leaves, the same request gets the same
+bytes, and the client answers neither an older attempt nor a second request under the same header.
+A release is in the client's ledger before it leaves, and the client refuses a round that would
+pass its own limits.
 
-What a client answers before the first round and after the last.
+Before the first round and after the last nothing is a release: no answer has noise or a charge. So
+no answer may say anything of the client's data, even if the coordinator asks in bad faith, at any
+time and in any order:
 
-None of it is a release: nothing here has noise, and nothing is charged, so nothing here may say
-anything of a client's data to a coordinator that asks in bad faith, at any time and in any order.
+- *Roll call*: the client says its name, its public key, and the newest attempt that it answered.
+  None of these depends on the data. The attempt shows a coordinator that its database is an old
+  copy.
+- *Notice*: the client names its own entry in a pool that is made once. The name is a keyed hash
+  that the coordinator received with the entry. A client that gave no entry says a name that no
+  entry has.
+- *Parting*: the client says whether there was anything to do. The personalised part and failures
+  stay with the client. Afterwards it takes part in no round: its personal part then follows from
+  data and experts without noise, and must never be trained on for a release.
+- *Examination*: the client gives exact counts. It refuses unless all clients are in the
+  coordinator's own process.
 
-- *Roll call*: name, public key, and the newest attempt that was answered, which are no function of
-  the data; by the last a coordinator finds out that its database is an old copy.
-- *Notice*: the name of the own entry in a pool that is made once, and of no other round; it is a
-  keyed hash which the coordinator was given with the entry. A client that gave no entry names one
-  that is nobody's.
-- *Parting*: whether there was anything to do. What is personalised stays here, failures are kept
-  to the client as in a round, and after it the client takes part in no round any more: its personal
-  part then follows from data and experts without noise, and may never be trained on for a release.
-- *Examination*: exact counts. Refused unless all clients are in the coordinator's own process.
-
-A request that is repeated gives the same answer, so none of them is kept.
+These requests can be repeated and get the same answer, so the client keeps none of the answers.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final
@@ -44,7 +45,6 @@ from platform.parties.client_state import (
     require_new,
 )
 from platform.parties.expectations import (
-    Expectations,
     expectations_of,
     require_ahead,
     require_assignment,
@@ -68,7 +68,6 @@ from platform.wire.messages import (
     Disclosure,
     Invitation,
     Relay,
-    SecureRound,
     Upload,
     broadcast_digest,
     decode_assignment,
@@ -85,8 +84,6 @@ from platform.wire.outside_rounds import (
     Introduction,
     Parting,
     Personalised,
-    PoolNotice,
-    RollCall,
     Scores,
     decode_examination,
     decode_parting,
@@ -101,13 +98,11 @@ from platform.wire.receipt_messages import is_enclosed
 from privacy import (
     NO_STATE,
     Authentication,
-    NoiseState,
     ProtocolViolation,
     Release,
     ReleaseKey,
 )
 from privacy.secure_aggregation import (
-    Advertised,
     ClientState,
     Confirmed,
     Identity,
@@ -157,7 +152,6 @@ class Client:
             store.remember_serial(safeguards.credentials.enrolment.serial)
         self._expected = safeguards.expected or expectations_of(profile.method)
         self._states = PersonalStates(profile, store)
-        self._outside = OutsideRounds(self._states, make_trainer, self._expected, self._remember)
         self._receipts = receipts_of(store, run_id, safeguards, self._remember)
 
     @property
@@ -188,27 +182,23 @@ class Client:
         if envelope.run_id != self.profile.run.run_id:
             raise ProtocolError("message: it belongs to another run")
         if kind in KINDS:
-            return self._outside.answer(kind, message)
-        digest = hashlib.sha256(message).digest()
-        asked = _Asked(digest, self._store.sessions.newest(envelope.run_id))
-        answered = self._answered(asked, envelope)
-        if answered is not None:
-            return answered
+            return self._answer_outside_rounds(kind, message)
+        known = self._store.sessions.newest(envelope.run_id)
+        asked = _Asked(hashlib.sha256(message).digest(), known)
+        attempt = (envelope.round_number, envelope.attempt)
+        # The store has replies of the newest attempt only.
+        if known is not None and (known.round_number, known.attempt) == attempt:
+            answered = self._store.sessions.reply(envelope.run_id, asked.digest)
+            if answered is not None:
+                return answered
         if kind == "invitation":
             return self._join(asked, decode_invitation(message))
-        session = awaited(kind, envelope, asked.known)
+        session = awaited(kind, envelope, known)
         if session.awaits == "train":
             return self._train(asked, session, decode_assignment(message))
         if session.awaits == "share":
             return self._share_keys(asked, session, decode_relay(message))
         return self._disclose(asked, session, decode_relay(message))
-
-    def _answered(self, asked: _Asked, envelope: Envelope) -> bytes | None:
-        """Return what was answered to the same request; replies are of the newest attempt only."""
-        known, attempt = asked.known, (envelope.round_number, envelope.attempt)
-        if known is None or (known.round_number, known.attempt) != attempt:
-            return None
-        return self._store.sessions.reply(envelope.run_id, asked.digest)
 
     def _keep(
         self,
@@ -219,7 +209,7 @@ class Client:
         is_noiseless: bool = False,
         added: Sequence[Release] = (),
     ) -> None:
-        """Make an answer durable, and that there is no way back behind it.
+        """Make an answer and the session after it durable; nothing leads back behind them.
 
         Raises:
             SessionMovedError: If another process of this client has answered something meanwhile.
@@ -238,23 +228,23 @@ class Client:
             self._spending.follow(known, record, added)
 
     def state(self, committed: Attempt | None) -> PersonalState:
-        """Return personal state if `committed` is this client's last attempt that counts."""
+        """Return the personal state once `committed` is this client's last attempt that counts."""
         with self._store.kept_open():
             return self._states.after(committed)[0]
 
     def _join(self, asked: _Asked, invitation: Invitation) -> bytes:
-        """Check all before anything changes; what is refused costs no more than its size."""
+        """Check everything before anything changes, so that a refusal costs only a message."""
         envelope, seat = invitation.envelope, invitation.secure
         require_invitation(self._expected, self.profile.protection, invitation)
         if self.profile.run.source_id is not None:
             raise ProtocolError("message: nothing leaves a client in a second phase")
         self._states.require_caught_up()
-        # What a round is for is a matter of its number, and never of what the coordinator says.
+        # A round's purpose follows from its number, never from the coordinator's words.
         protection = self.profile.protection.in_round(envelope.round_number)
         require_new(envelope, asked.known, protection)
         self._states.require_known(envelope.committed)
         if (seat is not None) != protection.masked:
-            # Else a coordinator could read an update by leaving the masks out of its invitation.
+            # Otherwise a coordinator could read an update by leaving the masks out.
             raise ProtocolError("message: masks must be used exactly where the run says so")
         protection = protection.at(invitation.clipping_norm)
         parameters = None if seat is None else protection.sums.parameters(envelope, seat)
@@ -265,8 +255,7 @@ class Client:
         session, payload = self._begin(asked, invitation, parameters)
         reply = encode_answer(Answer(envelope, handles, payload))
         with self._store.atomically():
-            # Takes the place of the session of what was committed, and erases its replies and the
-            # keys that were made in it ahead.
+            # The new session replaces the committed one, whose replies and keys ahead are erased.
             self._keep(asked, session, reply)
             self._states.follow(envelope.committed)
         return reply
@@ -279,29 +268,22 @@ class Client:
         Raises:
             ProtocolError: If the secure aggregation has no such beginning.
         """
-        seat = invitation.secure
-        session = begun(invitation, asked.known)
+        seat, session = invitation.secure, begun(invitation, asked.known)
         if seat is None or parameters is None:
             return session, b""
         if not seat.roster:
             advertised, payload = self._advertise(parameters, seat.index)
             return replace(session, awaits="share", secure=advertised), payload
-        ahead = self._keys_ahead(asked, parameters, seat.index)
-        shared, payload = masking.step(ahead, seat.roster, identity=self._identity)
-        return replace(session, secure=shared), payload
-
-    def _keys_ahead(self, asked: _Asked, parameters: RoundParameters, index: int) -> Advertised:
-        """Return the keys that were made for this very attempt in the session before it."""
+        # The session before this one has the keys that were made for this very attempt.
         before = None if asked.known is None else decode_session(asked.known)
+        made = None if before is None else before.ahead
+        credentials = self.profile.safeguards.credentials
         try:
-            return masking.take_up(
-                None if before is None else before.ahead,
-                parameters,
-                index,
-                credentials=self.profile.safeguards.credentials,
-            )
+            ahead = masking.take_up(made, parameters, seat.index, credentials=credentials)
         except (Authentication, ValueError) as error:
             raise ProtocolError(f"message: the invitation is not valid: {error}") from error
+        shared, payload = masking.step(ahead, seat.roster, identity=self._identity)
+        return replace(session, secure=shared), payload
 
     def _share_keys(self, asked: _Asked, session: Session, relay: Relay) -> bytes:
         if session.secure is None:
@@ -323,6 +305,9 @@ class Client:
             secure, _ = masking.step(secure, assignment.payload)
         attempt = (envelope.round_number, envelope.attempt)
         protection = self._protection(session)
+        # An attempt that was lost has moved the state of the noise all the same.
+        kept = self._store.noise(profile.run.run_id) if protection.keeps_state else b""
+        noise_state = decode_arrays(kept) if kept else NO_STATE
         local = LocalRound(
             profile=profile,
             make_trainer=self._make_trainer,
@@ -331,7 +316,7 @@ class Client:
             broadcast=assignment.broadcast,
             experts=assignment.experts,
             state=self._states.after(envelope.committed)[0],
-            noise_state=self._noise_state(protection),
+            noise_state=noise_state,
         )
         ready = work(local, partial(self._remember, attempt))
         prepared = ready.prepared
@@ -340,7 +325,7 @@ class Client:
         reply = encode_upload(upload)
         session = session.having_sent(reply)
         releases = self._releases(envelope, protection)
-        # All of it or nothing: a vector may leave only with its charge, and once.
+        # One transaction: a vector may leave only with its charge, and once.
         with self._store.atomically():
             if self._spending is not None:
                 self._spending.require_still(asked.known, releases)
@@ -354,14 +339,8 @@ class Client:
             self._keep(asked, session, reply, is_noiseless=is_noiseless, added=added)
         return reply
 
-    def _noise_state(self, protection: Protection) -> NoiseState:
-        """Return what the noise goes on from; an attempt that is lost has moved it all the same."""
-        run_id = self.profile.run.run_id
-        kept = self._store.noise(run_id) if protection.keeps_state else b""
-        return decode_arrays(kept) if kept else NO_STATE
-
     def _remember(self, attempt: Attempt, failure: str) -> None:
-        """Keep what failed in the client's own store, where it stays."""
+        """Keep a failure in the client's own store, where it stays."""
         self._store.add_failure(self.profile.run.run_id, *attempt, reason=failure)
 
     def _upload(
@@ -375,7 +354,7 @@ class Client:
             vector = prepared.vector if prepared.levels is None else prepared.levels
             return Upload(envelope, b"", vector, sent), session
         if not isinstance(secure, ReadyToMask) or prepared.levels is None:
-            # Else what should be masked would leave in the clear.
+            # Otherwise the vector would leave without a mask.
             raise ProtocolError("message: there is nothing to mask with")
         masked, payload = masking.mask(
             secure,
@@ -391,12 +370,19 @@ class Client:
             secure, payload = masking.step(secure, relay.payload, identity=self._identity)
         if isinstance(secure, Confirmed):
             _require_none_ahead(relay)
-            # What happened is signed; shares come once enough others signed the same.
+            # The client signs what happened; its shares follow once enough others signed the same.
             reply = encode_relay(Relay(envelope, payload))
             self._keep(asked, replace(session, secure=secure), reply)
             return reply
         name = self._states.pool_handle(envelope.round_number) if session.entry else b""
-        ahead, told = self._make_ahead(session, relay.ahead)
+        ahead, told, seat = None, b"", relay.ahead
+        if seat is not None:
+            # Keys for the first attempt at the next round. They tell nothing of any data, so they
+            # have no price: the invitation that uses them checks all that precedes a release.
+            following = Envelope(envelope.run_id, envelope.round_number + 1, 1)
+            protection = require_ahead(self._expected, self.profile.protection, following, seat)
+            parameters = protection.at(session.clipping_norm).sums.parameters(following, seat)
+            ahead, told = self._advertise(parameters, seat.index)
         reply = encode_disclosure(
             Disclosure(
                 envelope=envelope, payload=payload, handle=name, entry=session.entry, ahead=told
@@ -406,21 +392,73 @@ class Client:
         self._keep(asked, session, reply)
         return reply
 
-    def _make_ahead(
-        self, session: Session, seat: SecureRound | None
-    ) -> tuple[ClientState | None, bytes]:
-        """Return keys for the first attempt at the next round, and what announces them.
+    def _answer_outside_rounds(self, kind: str, message: bytes) -> bytes:
+        if kind == "roll_call":
+            return self._introduce(decode_roll_call(message))
+        if kind == "pool_notice":
+            return self._claim(decode_pool_notice(message))
+        if kind == "parting":
+            return self._part(decode_parting(message))
+        return self._examine(decode_examination(message))
 
-        They tell nothing of any data, so nothing is priced: all that stands before a release is
-        checked by the invitation that uses them.
-        """
-        if seat is None:
-            return None, b""
-        here = session.envelope
-        envelope = Envelope(here.run_id, here.round_number + 1, 1)
-        protection = require_ahead(self._expected, self.profile.protection, envelope, seat)
-        parameters = protection.at(session.clipping_norm).sums.parameters(envelope, seat)
-        return self._advertise(parameters, seat.index)
+    def _introduce(self, envelope: Envelope) -> bytes:
+        if (envelope.round_number, envelope.attempt, envelope.committed) != (0, 0, None):
+            raise ProtocolError("message: the roll is called before the first round")
+        credentials, store = self.profile.safeguards.credentials, self._store
+        key = b"" if credentials is None else credentials.identity.public
+        known = store.sessions.newest(envelope.run_id)
+        newest = None if known is None else (known.round_number, known.attempt)
+        return encode_introduction(Introduction(envelope, store.identity.pseudonym, key, newest))
+
+    def _claim(self, envelope: Envelope) -> bytes:
+        require_last_round_over(self._expected, envelope)
+        if self._expected.fetched is None:
+            raise ProtocolError("message: no pool is made once in this run")
+        # The collection is the last round: the coordinator cannot choose another.
+        return encode_claim(Claim(envelope, self._states.pool_handle(self._expected.rounds)))
+
+    def _part(self, parting: Parting) -> bytes:
+        require_parting(self._expected, parting)
+        envelope, states = parting.envelope, self._states
+        kept_as = (envelope.round_number, envelope.attempt)
+        if states.is_kept(kept_as):
+            return encode_personalised(Personalised(envelope, is_new=False))
+        states.require_caught_up()
+        states.require_known(envelope.committed)
+        before = states.before_parting(envelope.committed)
+        taken = parting.fetched or Fetched(before.experts, None)
+        view = ClientView(parting.broadcast, taken.experts, before.personal, taken.own)
+        personal = personalise(
+            self.profile,
+            self._make_trainer,
+            as_sent(self.profile, view),
+            round_number=kept_as[0],
+            remember=partial(self._remember, kept_as),
+        )
+        run_id, store = self.profile.run.run_id, self._store
+        kept, experts = encode_arrays(personal), encode_experts(taken.experts)
+        with store.atomically():
+            states.roll(envelope.committed)
+            store.put_pending(run_id, *kept_as, personal=kept, experts=experts)
+            store.roll(run_id, kept_as)
+            # An attempt that is still open ends here: the client releases nothing any more.
+            store.sessions.forget(run_id)
+        return encode_personalised(Personalised(envelope, is_new=True))
+
+    def _examine(self, examination: Examination) -> bytes:
+        profile, states, envelope = self.profile, self._states, examination.envelope
+        if not profile.safeguards.simulated:
+            raise ProtocolError("message: nobody but the client itself measures its model")
+        if not profile.measured.names.issuperset(examination.sets):
+            raise ProtocolError("message: there is no such set of images")
+        require_broadcast(self._expected, examination.broadcast)
+        state, after = states.after(envelope.committed)
+        view, method = as_sent(profile, view_of(examination.broadcast, state)), profile.method
+        tallies = {name: profile.measured.tally(method, view, name) for name in examination.sets}
+        weights = None
+        if examination.weighs:
+            weights = mean_weights(method, view, profile.measured.named(LOCAL))
+        return encode_scores(Scores(envelope, tallies, weights, after))
 
     def _advertise(self, parameters: RoundParameters, index: int) -> tuple[ClientState, bytes]:
         try:
@@ -452,101 +490,10 @@ class Client:
 
 
 def _require_none_ahead(relay: Relay) -> None:
-    """Keys may be asked for ahead once in an attempt, so that there are no two sets of them."""
+    """Refuse a second request for keys ahead in one attempt: a client never has two sets."""
     if relay.ahead is not None:
         raise ProtocolError("message: keys are asked for ahead with the last message of a round")
 
 
-@dataclass(frozen=True)
-class OutsideRounds:
-    """Answers one client's messages outside rounds.
-
-    Attributes:
-        states: The client's, with its profile and store.
-        make_trainer: Its trainers.
-        expected: What it may be told.
-        remember: Told of a failure that does not show, and of the attempt that it happened in.
-    """
-
-    states: PersonalStates
-    make_trainer: TrainerFactory
-    expected: Expectations
-    remember: Callable[[Attempt, str], None]
-
-    def answer(self, kind: str, message: bytes) -> bytes:
-        """Answer one message of a kind in `KINDS`.
-
-        Raises:
-            ProtocolError: If it may not be answered; nothing has changed.
-        """
-        if kind == "roll_call":
-            return self._introduce(decode_roll_call(message))
-        if kind == "pool_notice":
-            return self._claim(decode_pool_notice(message))
-        if kind == "parting":
-            return self._part(decode_parting(message))
-        return self._examine(decode_examination(message))
-
-    def _introduce(self, call: RollCall) -> bytes:
-        envelope = call.envelope
-        if (envelope.round_number, envelope.attempt, envelope.committed) != (0, 0, None):
-            raise ProtocolError("message: the roll is called before the first round")
-        credentials, store = self.states.profile.safeguards.credentials, self.states.store
-        key = b"" if credentials is None else credentials.identity.public
-        known = store.sessions.newest(envelope.run_id)
-        newest = None if known is None else (known.round_number, known.attempt)
-        return encode_introduction(Introduction(envelope, store.identity.pseudonym, key, newest))
-
-    def _claim(self, notice: PoolNotice) -> bytes:
-        require_last_round_over(self.expected, notice.envelope)
-        if self.expected.fetched is None:
-            raise ProtocolError("message: no pool is made once in this run")
-        # The collection is the last round; there is no choice of another.
-        return encode_claim(Claim(notice.envelope, self.states.pool_handle(self.expected.rounds)))
-
-    def _part(self, parting: Parting) -> bytes:
-        require_parting(self.expected, parting)
-        envelope, states = parting.envelope, self.states
-        kept_as = (envelope.round_number, envelope.attempt)
-        if states.is_kept(kept_as):
-            return encode_personalised(Personalised(envelope, is_new=False))
-        states.require_caught_up()
-        states.require_known(envelope.committed)
-        before = states.before_parting(envelope.committed)
-        taken = parting.fetched or Fetched(before.experts, None)
-        view = ClientView(parting.broadcast, taken.experts, before.personal, taken.own)
-        personal = personalise(
-            states.profile,
-            self.make_trainer,
-            as_sent(states.profile, view),
-            round_number=kept_as[0],
-            remember=partial(self.remember, kept_as),
-        )
-        run_id, store = states.profile.run.run_id, states.store
-        kept, experts = encode_arrays(personal), encode_experts(taken.experts)
-        with store.atomically():
-            states.roll(envelope.committed)
-            store.put_pending(run_id, *kept_as, personal=kept, experts=experts)
-            store.roll(run_id, kept_as)
-            # An attempt that is still open here is never gone on with: its releases are over.
-            store.sessions.forget(run_id)
-        return encode_personalised(Personalised(envelope, is_new=True))
-
-    def _examine(self, examination: Examination) -> bytes:
-        profile, states, envelope = self.states.profile, self.states, examination.envelope
-        if not profile.safeguards.simulated:
-            raise ProtocolError("message: nobody but the client itself measures its model")
-        if not profile.measured.names.issuperset(examination.sets):
-            raise ProtocolError("message: there is no such set of images")
-        require_broadcast(self.expected, examination.broadcast)
-        state, after = states.after(envelope.committed)
-        view, method = as_sent(profile, view_of(examination.broadcast, state)), profile.method
-        tallies = {name: profile.measured.tally(method, view, name) for name in examination.sets}
-        weights = None
-        if examination.weighs:
-            weights = mean_weights(method, view, profile.measured.named(LOCAL))
-        return encode_scores(Scores(envelope, tallies, weights, after))
-
-
 KINDS: Final = frozenset({"roll_call", "pool_notice", "parting", "examination"})
-"""Kinds of messages that are no part of a round."""
+"""Kinds of the messages outside rounds."""

@@ -1,8 +1,7 @@
-"""How far one attempt has come on a client, as it lies in the client's own store between messages.
+"""What a client keeps in its own store between messages: the session and the personal states.
 
-A client may be a new process at every message, so nothing of this lives in memory.
-
-A client's personal states in its own store, and how they follow the coordinator's commits.
+A session says how far one attempt has come. A client may be a new process at every message, so
+nothing of it lives in memory only. Personal states follow the coordinator's commits.
 """
 
 from __future__ import annotations
@@ -40,9 +39,9 @@ class Session:
         clipping_norm: Of the round, where it adapts.
         secure: State of the secure aggregation, None without it.
         entry: The pool entry that goes with the unmasking, once trained; empty without one.
-        ahead: Keys that were made for the next round, None without any. They are in no session but
-            that of this attempt, and whatever session takes its place is without them: so they are
-            used once, or never.
+        ahead: Keys that the client made for the next round, None without any. Only the session of
+            this attempt has them, and the next session does not: so the client uses them at most
+            once.
         sent: Uploads that left the client in this attempt and some before it, oldest first.
     """
 
@@ -82,7 +81,7 @@ def decode_session(record: SessionRecord) -> Session | None:
     """Return the session of a store's record; None once the attempt is committed.
 
     Raises:
-        ProtocolError: If the bytes are none.
+        ProtocolError: If the bytes are no session.
     """
     if not record.state:
         return None
@@ -104,10 +103,10 @@ def decode_session(record: SessionRecord) -> Session | None:
 
 
 def sent_before(record: SessionRecord | None) -> tuple[UploadDigest, ...]:
-    """Return the uploads that a store's record tells of: those of its newest attempts.
+    """Return the uploads that a store's record names: those of its newest attempts.
 
     Raises:
-        ProtocolError: If the bytes are none.
+        ProtocolError: If the bytes are not valid.
     """
     if record is None or not record.state:
         return ()
@@ -125,7 +124,7 @@ def begun(invitation: Invitation, known: SessionRecord | None) -> Session:
 
 
 def awaited(kind: str, envelope: Envelope, known: SessionRecord | None) -> Session:
-    """Return the session that a message goes on with.
+    """Return the session that a message continues.
 
     Raises:
         ProtocolError: If the message is not what the client awaits.
@@ -180,23 +179,23 @@ class PersonalStates:
         """
         run = self.profile.run
         found = self._saved(run.run_id, committed) or self._saved(run.source, committed)
-        return found or (self._first(), None)
+        return found or (PersonalState(first_state(self.profile), ()), None)
 
     def before_parting(self, committed: Attempt | None) -> PersonalState:
         """Return the state from which the client personalises: of the run that had the rounds."""
         found = self._saved(self.profile.run.source, committed)
-        return self._first() if found is None else found[0]
+        return PersonalState(first_state(self.profile), ()) if found is None else found[0]
 
     def is_kept(self, kept_as: Attempt) -> bool:
-        """Return whether what was personalised is kept under that attempt."""
+        """Return whether the client has already personalised under that attempt."""
         kept = self.store.committed(self.profile.run.run_id)
         return kept is not None and kept[:2] == kept_as
 
     def require_caught_up(self) -> None:
-        """Refuse to go on in a store that came back from a backup and is not caught up with.
+        """Refuse to go on in a restored store before the client has caught up.
 
         Raises:
-            ClientRestored: If it is such a store.
+            ClientRestored: If the store came back from a backup and has not caught up.
         """
         since = self.store.restoring.pending_since()
         if since is not None:
@@ -206,11 +205,11 @@ class PersonalStates:
             )
 
     def require_known(self, committed: Attempt | None) -> None:
-        """Refuse a commit of which this client's update cannot be a part.
+        """Refuse a commit in which this client took no part.
 
         Raises:
             CoordinatorBehind: If the client knows of a newer one.
-            ProtocolError: If it took no part in the one that is named.
+            ProtocolError: If it took no part in this one.
         """
         run_id = self.profile.run.source
         last, pending = (slot and slot[:2] for slot in self.store.slots(run_id))
@@ -222,7 +221,7 @@ class PersonalStates:
             )
         if committed in (last, pending):
             return
-        # Of an attempt that a restored store caught up with, only the charge is left.
+        # A restored store that caught up with an attempt has only the charge of it.
         if committed is None or not self.store.restoring.has_taken_over(run_id, committed):
             raise ProtocolError("message: it names a commit that this client took no part in")
 
@@ -241,7 +240,7 @@ class PersonalStates:
             self.store.release(self.profile.run.source, *committed)
 
     def pool_handle(self, round_number: int) -> bytes:
-        """Return what this client presents as the owner of its entry of that round."""
+        """Return the handle by which this client owns its pool entry of that round."""
         return handle(self.store.identity.handle_secret, self.profile.run.source, round_number)
 
     def _saved(
@@ -254,6 +253,3 @@ class PersonalStates:
             return None
         state = PersonalState(decode_arrays(saved.personal), decode_experts(saved.experts))
         return state, (saved.round_number, saved.attempt)
-
-    def _first(self) -> PersonalState:
-        return PersonalState(first_state(self.profile), ())

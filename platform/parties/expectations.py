@@ -1,9 +1,9 @@
-"""What a client knows of its run beforehand, and refuses to be told otherwise.
+"""What a client knows of its run beforehand, so that it refuses to be told otherwise.
 
-Names, shapes and dtypes of a broadcast follow from the method, and so do those of experts, and of
-which model directions of a subspace are; how many rounds, clients and generations there are follows
-from the configuration. A message that says
-something else is refused before it changes anything, with one sentence that repeats none of it.
+Names, shapes and dtypes of a broadcast follow from the method, and so do those of experts, and the
+model of a subspace's directions. The numbers of rounds, clients and generations follow from the
+configuration. A client refuses a message that says something else before it changes anything, with
+one sentence that repeats nothing of the message.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def expectations_of(
         clients: Clients of the federation.
         generations: Most rounds whose pool entries are alive.
     """
-    # Whatever the numbers drawn here are, they have the right shapes.
+    # Only the shapes count here, not the numbers that are drawn.
     first = method.broadcast(method.init_server(np.random.default_rng(0)))
     broadcast, policy = _looks(first), method.pool_policy()
     entry: Looks = {}
@@ -91,7 +91,7 @@ def expectations_of(
     if policy is None:
         return known
     if policy.closes:
-        # Nothing of a pool that is made once, after the last round, is handed out in one.
+        # A pool that is made after the last round is handed out in no round.
         return replace(known, fetched=entry)
     generations = 1 if policy.opens else generations
     most = clients * generations if policy.select == "all" else policy.k
@@ -226,10 +226,10 @@ def _is_attempt(expected: Expectations, attempt: Attempt) -> bool:
 
 
 def _require_norm(protection: Protection, round_number: int, norm: float | None) -> None:
-    """Refuse a clipping norm that no fractions of clipped updates lead to."""
+    """Refuse a clipping norm that no fractions of clipped updates can lead to."""
     adaptive, start = protection.extras.adaptive, protection.clipping_norm
     if norm is None or adaptive is None or start is None:
-        # Whether there must be one is checked where it is applied.
+        # `Protection.at` checks whether there must be one.
         return
     if not (math.isfinite(norm) and norm > 0.0):
         raise ProtocolError("message: the clipping norm is not a length")

@@ -1,9 +1,8 @@
-"""Clients' names, and where the stores of a simulation's clients lie.
+"""Who the clients are on disk: names, stores of a simulation, private keys, and the enrolment.
 
-Identities on disk: a client's private key, and the enrolment that everybody has.
-
-Both reach a machine by another way than the coordinator. A key file holds 64 hex digits and is
-readable by its owner only; the enrolment is canonical JSON, compared by its fingerprint.
+Keys and enrolment reach a machine by another way than the coordinator. A key file holds 64 hex
+digits and is readable by its owner only; the enrolment is canonical JSON, compared by its
+fingerprint.
 """
 
 from __future__ import annotations
@@ -83,7 +82,7 @@ def _remembers(file: Path, run_id: str) -> bool:
 
 ENROLMENT_FILE = "enrolment.json"
 RUN_KEY: Final = "secure_aggregation.enrolment"
-"""What a run's configuration calls the file, for messages; a data holder's calls it otherwise."""
+"""The key of the file in a run's configuration, for messages; a data holder has another."""
 
 
 def read_enrolment(path: Path, *, key: str = RUN_KEY) -> Enrolment:

@@ -1,16 +1,15 @@
-"""What a client has spent in its run, counted on from message to message.
+"""A client's own ledger: what it has spent in its run, and how it catches up after a backup.
 
-Reading its whole ledger for every invitation would take longer the longer a run is. A release is
-written with a session, in one transaction, or not at all: so what was counted at one session is all
-of the run's ledger for as long as that session is the newest. Wherever it is not, the ledger is
-read anew; a client that is a new process at every message does so every time.
+Reading the whole ledger for every invitation would take longer the longer a run is, so a client
+counts on from message to message. A release is written with a session, in one transaction. So the
+count at one session is the whole ledger of the run as long as that session is the newest. At any
+other session the ledger is read anew; a client that is a new process at every message always does.
 
-A client whose store came back from a backup catches up with what it released since.
-
-Its own record of that is lost, so it takes over the coordinator's. It only ever adds: a charge that
-it knows stays, an attempt that is over stays over, and a coordinator that charges too much makes
-the client take part in less. One that states too little cannot be found out by the client alone,
-so nobody but the client's owner sets this going, with charges that the owner was handed.
+A client whose store came back from a backup has lost its record of later releases, so it takes over
+the coordinator's. It only ever adds: a charge that it knows stays, an attempt that is over stays
+over, and a coordinator that charges too much makes the client take part in less. The client alone
+cannot find out that a coordinator states too little. So only its owner starts this, with charges
+that the owner was handed.
 """
 
 from __future__ import annotations
@@ -49,8 +48,8 @@ class OwnSpending:
 
         Args:
             newest: The session now.
-            planned: What the attempt would add; of it what is in the ledger already is the same
-                release once more and free.
+            planned: What the attempt would add. A release that is in the ledger already is the
+                same release once more, and free.
 
         Raises:
             BudgetExhausted: Naming the limit.
@@ -81,10 +80,10 @@ class OwnSpending:
         return RunningLedger.joined((self._elsewhere, spent))
 
     def require_still(self, newest: SessionRecord | None, planned: Sequence[Release]) -> None:
-        """Refuse a release that a limit of all runs leaves no room for any more.
+        """Refuse a release if the limit of all runs has no room for it any more.
 
-        The client may have been invited by several runs, each of which could afford one attempt
-        alone. To be called in the transaction that writes the release.
+        Several runs may have invited the client, and each could afford one attempt alone. Call this
+        in the transaction that writes the release.
 
         Raises:
             BudgetExhausted: Naming the limit.
@@ -96,9 +95,10 @@ class OwnSpending:
     def follow(
         self, before: SessionRecord | None, after: SessionRecord, added: Sequence[Release]
     ) -> None:
-        """Go on with the session that took another's place, and with what was written with it.
+        """Count on from the session that replaced another, with the releases written with it.
 
-        If that is not committed the session is not `after`, and the ledger is read anew.
+        If the transaction is not committed, the newest session is not `after`, and the ledger is
+        read anew.
         """
         if self._counted is not None and self._after == before:
             self._counted.add(added)
@@ -126,7 +126,7 @@ def catch_up(store: ClientStore, handed: Sequence[Charges], now: datetime) -> in
     if not handed:
         raise ConfigError("CHARGES: there are none; valid are those of each coordinator")
     for charges in handed:
-        # What the lost store released until then would be in none of them.
+        # Older charges would lack what the lost store released until then.
         if charges.made < datetime.fromisoformat(since):
             raise ConfigError(
                 f"CHARGES: they were made at {charges.made.isoformat()}, before the store was "

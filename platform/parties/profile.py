@@ -1,4 +1,4 @@
-"""What a client is in one run, and what it computes from that: first state, batches, training."""
+"""What a client is in one run, and what follows from that: first state, batches, and noise."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ class TrainerFactory(Protocol):
     def __call__(
         self, noise: NoiseSource | None, *, round_number: int | None = None
     ) -> LocalTrainer:
-        """Return one with noise for what is released under `dp_sgd`, else the plain one.
+        """Return a trainer with noise for releases under `dp_sgd`, else the plain one.
 
-        At the rates of a round, or at those of what is trained after the last (None).
+        It has the learning rates of a round, or those after the last round (None).
         """
         ...
 

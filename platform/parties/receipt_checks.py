@@ -1,14 +1,14 @@
-"""What a client makes of a receipt: it holds the coordinator's log against what it knows itself.
+"""Receipts: a client checks the coordinator's log against what it knows itself, and others can too.
 
-It knows what it released, and which head of the log it has seen last. A receipt that names other
-charges, leaves one out, calls one aborted that was sent, or comes from a log that does not continue
-what was seen, is refused with the message it came with: the client takes no further part, and says
-to its owner why. What holds is kept for life, and witnessed by a cosignature.
+A client knows what it released, and which head of the log it saw last. It refuses a receipt that
+names other charges, leaves one out, calls an upload aborted that it sent, or comes from a log that
+does not continue what it saw. It refuses the message that came with the receipt as well, takes no
+further part, and tells its owner why. It keeps valid receipts for life, and witnesses each by a
+cosignature.
 
-Receipts by themselves: what they prove was charged, whether it adds up, and whose logs fork.
-
-A file of receipts is all that is needed: a client can hand it to anybody, and two clients can
-compare theirs. Epsilon is computed anew from the leaves that the receipts prove.
+A file of receipts is enough to check them without the client: what they prove was charged, whether
+it adds up, and whether two clients saw different logs. Epsilon is computed anew from the leaves
+that the receipts prove.
 """
 
 from __future__ import annotations
@@ -33,7 +33,6 @@ from platform.wire.codec import Attempt
 from platform.wire.receipt_messages import (
     ADVERSARIES,
     Receipt,
-    ReceiptLeaf,
     UploadDigest,
     Witnessed,
     decode_kept,
@@ -55,7 +54,7 @@ from privacy.transparency import (
     read_note,
 )
 from storage import ClientIdentity, ClientStore, KeptReceipt, LedgerRow, Receipted, SeenLog
-from storage.leaf_data import CHARGE_PREFIX, SETTLED_PREFIX, charge_data, sealed_data
+from storage.leaves import CHARGE_PREFIX, SETTLED_PREFIX, charge_data, sealed_data
 from storage.ledger import ledger_key
 from storage.merkle import is_consistent, leaf_hash, root_from_inclusion
 
@@ -68,7 +67,7 @@ _WITNESS: Final = b"sotto/witness\n"
 
 
 class ReceiptRefused(ProtocolError):
-    """A coordinator's log does not say what it must; the message says what is wrong with it."""
+    """A coordinator's log does not say what it must; the message says what is wrong."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -125,16 +124,16 @@ class Receipts:
         reached, kept = self.store.receipts.reached(self.run_id), self.store.receipts
         is_kept = reached is not None and reached.size == head.size
         if reached is not None and is_kept and kept.of(self.run_id, head.size) == data:
-            # The same request again.
+            # The coordinator repeats its request.
             return self._witnessed(reached.size, reached.cosignature)
         seen = self._seen(receipt, key, head, reached)
         if receipt.since != seen.size:
-            # Of an honest coordinator that was started anew: it does not know what was seen.
+            # An honest coordinator that was started anew does not know what the client saw.
             return self._witnessed(seen.size, "")
         require_continued(receipt, seen, head)
         ahead = self._require_charges(receipt, head, reached)
         self._require_uploads(receipt.uploads)
-        line = self._cosigned(note)
+        line = cosign(note, self.witness, self.seconds()).encode()
         attempt = (receipt.envelope.round_number, receipt.envelope.attempt)
         kept.keep(
             KeptReceipt(self.run_id, head.size, data),
@@ -164,7 +163,16 @@ class Receipts:
         if seen is None:
             return SeenLog(head.origin, receipt.key, EMPTY_LOG, b"")
         if not is_known:
-            _require_handed_over(seen.signer, receipt)
+            # The key is the one that was seen, or one to which that handed over, step by step.
+            known = seen.signer
+            for text in receipt.changes:
+                change = open_change(text)
+                if change.old is not None and change.old.encode() == known:
+                    known = change.new.encode()
+            if known != receipt.key:
+                raise ReceiptRefused(
+                    f"the log is signed by {receipt.key}, to which no key handed over"
+                )
         if head.size < seen.size:
             raise ReceiptRefused(f"the log has {head.size} leaves, but {seen.size} were seen")
         return seen
@@ -192,7 +200,8 @@ class Receipts:
         now = (receipt.envelope.round_number, receipt.envelope.attempt)
         if now < last:
             raise ReceiptRefused(f"it is of round {now[0]}, and one of round {last[0]} came before")
-        for row in self._own_rows({*range(last[0], now[0] + 1), *(key[0] for key in charged)}):
+        rounds = sorted({*range(last[0], now[0] + 1), *(key[0] for key in charged)})
+        for row in (row for n in rounds for row in self.store.rows(self.run_id, round_number=n)):
             attempt, key = (row.round_number, row.attempt), _key(row)
             where = f"round {row.round_number}, attempt {row.attempt}, channel {row.channel}"
             if key in aborted:
@@ -202,10 +211,6 @@ class Receipts:
             if last < attempt <= now and key not in charged:
                 raise ReceiptRefused(f"it leaves out the release of {where}")
         return {key: row for key, row in charged.items() if key[:2] > now}
-
-    def _own_rows(self, rounds: Iterable[int]) -> Iterator[LedgerRow]:
-        for number in sorted(rounds):
-            yield from self.store.rows(self.run_id, round_number=number)
 
     def _require_uploads(self, stated: Iterable[UploadDigest]) -> None:
         """Hold what the coordinator received against what was sent.
@@ -222,9 +227,6 @@ class Receipts:
                 raise ReceiptRefused(f"it tells of an upload in {where}, but none was sent")
             if known.get(attempt, upload.digest) != upload.digest:
                 raise ReceiptRefused(f"it tells of another upload in {where} than was sent")
-
-    def _cosigned(self, note: SignedNote) -> str:
-        return cosign(note, self.witness, self.seconds()).encode()
 
 
 def receipts_of(
@@ -256,19 +258,22 @@ def witness_of(credentials: Credentials | None, identity: ClientIdentity) -> Not
 
 
 def read_leaves(receipt: Receipt, head: Checkpoint) -> tuple[dict[Key, LedgerRow], set[Key]]:
-    """Return the charges that a receipt proves, and which of all were aborted.
+    """Return the charges that a receipt proves, and the keys of aborted ones.
 
     Args:
         receipt: The receipt.
         head: Of its checkpoint.
 
     Raises:
-        ReceiptRefused: A leaf is not in the log, is none of a charge, or of another run.
+        ReceiptRefused: A leaf is not in the log, is no charge, or is of another run.
     """
+    run_id = receipt.envelope.run_id
     charged: dict[Key, LedgerRow] = {}
     aborted: set[Key] = set()
     for leaf in receipt.leaves:
-        _require_included(leaf, receipt, head)
+        data = sealed_data(run_id, leaf.data, leaf.salt) if leaf.salt else leaf.data
+        if root_from_inclusion(leaf_hash(data), leaf.position, head.size, leaf.proof) != head.root:
+            raise ReceiptRefused(f"leaf {leaf.position} is not in the log")
         if leaf.data.startswith(CHARGE_PREFIX):
             row = _charge(leaf.data)
             charged[_key(row)] = row
@@ -279,7 +284,7 @@ def read_leaves(receipt: Receipt, head: Checkpoint) -> tuple[dict[Key, LedgerRow
                 aborted.add(key)
         else:
             raise ReceiptRefused(f"leaf {leaf.position} is no charge")
-    if any(row.run_id != receipt.envelope.run_id for row in charged.values()):
+    if any(row.run_id != run_id for row in charged.values()):
         raise ReceiptRefused("it is of another run")
     return charged, aborted
 
@@ -292,13 +297,6 @@ def _read(text: str) -> dict[Key, LedgerRow]:
     marker = CHARGE_PREFIX.decode("ascii")
     rows = [_charge(f"{marker}{part}".rstrip("\n").encode()) for part in text.split(marker)[1:]]
     return {_key(row): row for row in rows}
-
-
-def _require_included(leaf: ReceiptLeaf, receipt: Receipt, head: Checkpoint) -> None:
-    run_id = receipt.envelope.run_id
-    data = sealed_data(run_id, leaf.data, leaf.salt) if leaf.salt else leaf.data
-    if root_from_inclusion(leaf_hash(data), leaf.position, head.size, leaf.proof) != head.root:
-        raise ReceiptRefused(f"leaf {leaf.position} is not in the log")
 
 
 def require_continued(receipt: Receipt, seen: SeenLog, head: Checkpoint) -> None:
@@ -334,16 +332,6 @@ def opened_head(receipt: Receipt) -> tuple[NoteKey, SignedNote, Checkpoint]:
 def _opened_head(text: str, checkpoint: str) -> tuple[NoteKey, SignedNote, Checkpoint]:
     key = NoteKey.decode(text)
     return key, read_note(checkpoint), open_checkpoint(checkpoint, [key])
-
-
-def _require_handed_over(known: str, receipt: Receipt) -> None:
-    """Require the key that was seen, or one to which it handed over, step by step."""
-    for note in receipt.changes:
-        change = open_change(note)
-        if change.old is not None and change.old.encode() == known:
-            known = change.new.encode()
-    if known != receipt.key:
-        raise ReceiptRefused(f"the log is signed by {receipt.key}, to which no key handed over")
 
 
 @lru_cache(maxsize=1024)
@@ -535,7 +523,11 @@ def _verified_run(
         origin, newest = origin or head.origin, receipt
         problems += _continued(receipt, head, origin, heads)
         heads[head.size] = head.root
-        problems += _bound(receipt, uploads)
+        for upload in receipt.uploads:
+            if uploads.setdefault(upload[:2], upload.digest) != upload.digest:
+                problems.append(
+                    f"two receipts tell of different uploads in round {upload.round_number}"
+                )
         try:
             charged, aborted = read_leaves(receipt, head)
         except ReceiptRefused as error:
@@ -549,8 +541,7 @@ def _verified_run(
     paid = [row for row in rows.values() if row.round_number <= last]
     if newest is not None:
         problems += [] if own is None else _left_out(own, rows, newest)
-        computed = _priced(paid, newest, mechanisms)
-        problems += _understated(computed, newest)
+        computed = _priced(paid, newest, mechanisms, problems)
     return RunReceipts(
         run_id=run_id,
         log=ShownLog(origin, heads),
@@ -564,13 +555,6 @@ def _verified_run(
         ),
         problems=tuple(problems),
     )
-
-
-def _bound(receipt: Receipt, uploads: dict[Attempt, bytes]) -> Iterator[str]:
-    """Add the uploads that a receipt tells of, and say which were told otherwise before."""
-    for upload in receipt.uploads:
-        if uploads.setdefault(upload[:2], upload.digest) != upload.digest:
-            yield f"two receipts tell of different uploads in round {upload.round_number}"
 
 
 def _opened(
@@ -623,22 +607,20 @@ def _left_out(
 
 
 def _priced(
-    rows: Sequence[LedgerRow], newest: Receipt, mechanisms: Mechanisms
+    rows: Sequence[LedgerRow], newest: Receipt, mechanisms: Mechanisms, problems: list[str]
 ) -> dict[str, float] | None:
+    """Return epsilon by adversary, and note where the coordinator states another."""
+    accountant = cast("Accountant", newest.accountant)
     try:
-        spent = RunningLedger(as_releases(rows, mechanisms)).epsilons(
-            newest.delta, cast("Accountant", newest.accountant)
-        )
+        spent = RunningLedger(as_releases(rows, mechanisms)).epsilons(newest.delta, accountant)
     except (PrivacyError, ValueError):
+        problems.append("what the receipts prove cannot be priced here")
         return None
-    return {name: getattr(spent, name) for name in ADVERSARIES}
-
-
-def _understated(computed: Mapping[str, float] | None, newest: Receipt) -> Iterator[str]:
-    if computed is None:
-        yield "what the receipts prove cannot be priced here"
-        return
+    computed: dict[str, float] = {name: getattr(spent, name) for name in ADVERSARIES}
     for name, value in computed.items():
         stated = newest.epsilons[name]
         if not math.isclose(stated, value, rel_tol=TOLERANCE, abs_tol=TOLERANCE):
-            yield f"the coordinator states epsilon {stated:g} against {name}; it is {value:g}"
+            problems.append(
+                f"the coordinator states epsilon {stated:g} against {name}; it is {value:g}"
+            )
+    return computed

@@ -1,7 +1,7 @@
-"""What a client measures of its own model, on its own examples and on what all have in common.
+"""What a client measures of its own model, on its own examples and on sets that all have in common.
 
-It is the experimenter's view: in a federation nothing of it leaves a client. What does is the
-accuracy on validation images, clipped and noised with the update (`platform.protection`).
+It is the experimenter's view: in a federation no measurement leaves a client, except the accuracy
+on validation images, clipped and noised with the update (`platform.protection`).
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ class EvaluationSet:
 class CommonScores:
     """Counts on sets that all clients have in common, of the last model that was measured there.
 
-    Methods that keep nothing on a client leave all clients with one model, and what all are
-    measured on may be many thousand images. Clients of one process share these counts, so that one
-    measurement serves all who predict with the very same arrays.
+    With methods that keep nothing on a client all clients have one model, and a common set may be
+    many thousand images. Clients of one process share these counts, so that one measurement serves
+    all clients that predict with equal arrays.
     """
 
     def __init__(self) -> None:

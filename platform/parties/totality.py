@@ -1,25 +1,23 @@
-"""Training under `dp_sgd`: the method is handed closed data and checked on what it hands back.
+"""A client's part of a round, from the broadcast to what may leave the client; no failure shows.
 
-The bound on one record holds for what noised steps returned and for what is made of that. So the
-data is sealed (only the trainer opens it), and update, pool entry and personal state must be arrays
-that the trainer returned in this round, or that were known before it. Personal state is checked
-because later releases start from it.
+Whether training fails depends on the data: with one huge bias in the broadcast the loss is infinite
+for the clients that hold that class, and their errors would say so, without noise and without a
+charge. So where the unit is the client, any failure between data and clipped vector becomes the
+zero vector: the client learns nothing, keeps its personal part, and its upload has noise, masks and
+a charge like any other. Zero lies in the ball that the accountant was told of.
 
-A client's part of a round, from what it was sent to what may leave it; no failure shows.
-
-Whether training fails depends on the data: on a broadcast with one huge bias the loss is infinite
-for those who hold that class, and who errors would say so, without noise and without a charge. So
-where the unit is the client, whatever fails between data and clipped vector becomes the zero
-vector: nothing is learnt, the personal part stays, and what leaves is noised, masked and charged
-like any other upload. Zero lies in the ball that the accountant was told of.
-
-Under `dp_sgd` the unit is a record, and that a client fails is no function of noised sums; a
+Under `dp_sgd` the unit is a record. A client's failure is then no function of noised sums, and a
 record that is not finite counts as zero inside them (`privacy.training`). Only what noised steps
 returned may be replaced, by a rule that looks at nothing else. Under `none` failures raise.
 
-Keys, stores and budgets are not touched here, and their errors stay errors. A failed client trains
-once more, on what no coordinator chose, and throws that away: it answers no sooner than usual. More
-than that is not claimed of timing.
+The bound on one record holds for the results of noised steps and for what is made of these. So the
+method gets sealed data, which only the trainer opens. Update, pool entry and personal state must be
+arrays that the trainer returned in this round, or that were known before it. Personal state is
+checked because later releases start from it.
+
+Nothing here touches keys, stores and budgets, so their errors stay errors. A client that failed
+trains once more, on arrays that no coordinator chose, and throws the result away: it answers no
+sooner than usual. Nothing more is claimed about timing.
 """
 
 from __future__ import annotations
@@ -122,7 +120,7 @@ def train(
     protection, rng = profile.protection.in_round(round_number), batches_of(profile, round_number)
     collects = protection is profile.protection.collection
     work = profile.method.contribute if collects else profile.method.client_update
-    # Rates follow the rounds that train, which a collection before them is none of.
+    # Learning rates follow the rounds that train; a collection before them does not count.
     nth = round_number - profile.protection.first_round + 1
     mechanism, scheduled = protection.training, None if collects else nth
     if mechanism is None:
@@ -215,9 +213,7 @@ def personalise(
     round_number: int,
     remember: Remember,
 ) -> Arrays:
-    """Return personal arrays after the last release.
-
-    Those before where that fails and must not show.
+    """Return personal arrays after the last release, or those before if a failure must not show.
 
     Raises:
         Exception: What failed, under mechanism `none`.
@@ -226,11 +222,17 @@ def personalise(
     def compute() -> Arrays:
         rng = batches_of(profile, round_number)
         personal = profile.method.personalise(view, profile.data, make_trainer(None), rng)
-        # What cannot be kept has failed as well.
+        # Arrays that cannot be kept are a failure as well.
         encode_arrays(personal)
         return personal
 
-    personal = or_none(compute, partial(_hides_afterwards, profile), remember)
+    protection = profile.protection
+    is_private = protection.training is not None or protection.noises_entry
+
+    def hides(error: Exception) -> bool:
+        return is_private and not _may_show(profile)
+
+    personal = or_none(compute, hides, remember)
     return view.personal if personal is None else personal
 
 
@@ -242,42 +244,33 @@ def train_or_stay(
     round_number: int,
     noise: NoiseSource,
 ) -> LocalResult:
-    """Return training whose result goes nowhere.
-
-    An update of zero where `work` gives it.
+    """Return training whose result goes nowhere, with an update of zero where `work` gives zero.
 
     Raises:
         Exception: What failed, where failures may show.
     """
     hides = partial(_hides_in_round, profile, profile.protection.in_round(round_number))
-    compute = partial(
-        train,
-        profile,
-        make_trainer,
-        view,
-        round_number=round_number,
-        noise=noise,
-    )
+    compute = partial(train, profile, make_trainer, view, round_number=round_number, noise=noise)
     spec = profile.method.shared_spec()
     nothing = {name: np.zeros(tensor.shape, tensor.dtype) for name, tensor in spec.items()}
     return or_none(compute, hides, forget) or LocalResult(nothing, None, view.personal)
 
 
 def forget(failure: str) -> None:
-    """Remember nothing of local twins and newcomers, who are measured only."""
+    """Forget failures of local twins and newcomers, which are only measured."""
 
 
 def or_none(
     compute: Callable[[], Result], hides: Callable[[Exception], bool], remember: Remember
 ) -> Result | None:
-    """Return what a computation gives, None where it failed in a way that must not show.
+    """Return what a computation gives, None after a failure that must not show.
 
     Raises:
         Exception: What failed, where it may show.
     """
     try:
         return compute()
-    # Every kind of it: which one could be chosen by whoever sends a broadcast.
+    # Of every kind: the sender of a broadcast could choose the kind.
     except Exception as error:
         if not hides(error):
             raise
@@ -298,34 +291,26 @@ def describe(error: Exception) -> str:
 
 
 def _work(local: LocalRound) -> Ready:
-    profile, noise = local.profile, local.noise
-    validation = _validate(local)
+    profile, noise, validation = local.profile, local.noise, None
+    if local.protection.extras.metric is not None:
+        # The model after the last round, on the client's own validation images. Its experts are
+        # those of the last round, as for every measurement between two rounds. A client without
+        # such images says a half, whose coordinate is 0 as in a failed round.
+        validation, images = 0.5, profile.measured.own.get(VALIDATION)
+        if images is not None and images.examples.num_examples:
+            view = as_sent(profile, view_of(local.broadcast, local.state))
+            validation = accuracy(profile.method, view, images)
     view = as_sent(profile, ClientView(local.broadcast, local.experts, local.state.personal))
     result = train(profile, local.make_trainer, view, round_number=local.attempt[0], noise=noise)
     prepared = local.protection.prepare(
         result, local.broadcast, noise, validation, state=local.noise_state
     )
-    # Encoded here, because a personal part with NaN fails no later than an update with NaN.
+    # Encoded here, so that a personal part with NaN fails no later than an update with NaN.
     return Ready(prepared, encode_arrays(result.personal), encode_experts(local.experts))
 
 
-def _validate(local: LocalRound) -> float | None:
-    """Return the model after the last round on the own validation images, if that is released.
-
-    The experts are those of the last round, as for every measurement between two rounds. A client
-    without such images says a half, whose coordinate is 0 as in a failed round.
-    """
-    if local.protection.extras.metric is None:
-        return None
-    images = local.profile.measured.own.get(VALIDATION)
-    if images is None or not images.examples.num_examples:
-        return 0.5
-    view = as_sent(local.profile, view_of(local.broadcast, local.state))
-    return accuracy(local.profile.method, view, images)
-
-
 def _on_known_ground(local: LocalRound) -> LocalRound:
-    """Return the same round as it would be if nobody had chosen what the client is sent."""
+    """Return the same round with arrays that no coordinator chose."""
     profile, method = local.profile, local.profile.method
     state = method.init_server(stream(profile.randomness.initialisation, "server"))
     broadcast, policy = method.broadcast(state, profile.name), method.pool_policy()
@@ -342,17 +327,11 @@ def _hides_in_round(profile: ClientProfile, protection: Protection, error: Excep
     if _may_show(profile):
         return False
     if protection.training is not None:
-        # The trainer raises it there for nothing but what noised steps returned.
+        # The trainer raises this error only for what noised steps returned.
         return isinstance(error, NonFiniteUpdate)
     return protection.mechanism.facts.claims
 
 
-def _hides_afterwards(profile: ClientProfile, error: Exception) -> bool:
-    protection = profile.protection
-    is_private = protection.training is not None or protection.noises_entry
-    return is_private and not _may_show(profile)
-
-
 def _may_show(profile: ClientProfile) -> bool:
-    """Return whether a test asked for it; where there is somebody to protect nobody can."""
+    """Return whether a test asked for failures to show, which only a simulation allows."""
     return profile.safeguards.shows_failures and profile.safeguards.simulated

@@ -19,9 +19,13 @@ from platform.errors import ConfigError
 from platform.experiment.simulation import randomness
 from platform.parties.profile import ClientProfile, RunNames, Safeguards
 from platform.privacy_auditing.beginnings import audit_folders, audit_holders
-from platform.privacy_auditing.failures import FailureAudit, FailureGame, audit_failures
+from platform.privacy_auditing.hostile_rounds import (
+    FailureAudit,
+    FailureGame,
+    audit_failures,
+    audit_peers,
+)
 from platform.privacy_auditing.outcome import ChannelAudit, Game, Progress
-from platform.privacy_auditing.peers import audit_peers
 from platform.privacy_auditing.records import RecordGame, audit_training
 from platform.privacy_auditing.uploads import UploadGame, audit_upload
 from privacy import Channel, Release, ReleaseKey
@@ -114,7 +118,7 @@ def audit_run(plan: AuditPlan, tell: Progress) -> list[ChannelAudit]:
 
 
 def audit_failing(plan: AuditPlan) -> FailureAudit:
-    """Audit what is seen of clients whose training fails, from the broadcast to the last answer.
+    """Audit the visible behaviour of clients whose training fails, in a whole round.
 
     Args:
         plan: What to audit; its canaries play no part.
@@ -123,7 +127,7 @@ def audit_failing(plan: AuditPlan) -> FailureAudit:
 
 
 def audit_games(plan: AuditPlan, surroundings: Surroundings) -> list[Game]:
-    """Play what no canary is sent in, from offers and folders to what hostile peers see.
+    """Play the games without canaries: offers, folders, failures and hostile peers.
 
     Args:
         plan: What to audit; its canaries play no part.
@@ -143,26 +147,17 @@ def game_of(plan: AuditPlan) -> FailureGame:
 
 
 def _charges(plan: AuditPlan) -> tuple[Release, ...]:
-    """Return ledger's rows for one client in one round and the collection.
-
-    Without amplification.
-    """
+    """Return the ledger's rows for one client in one round and the collection, not amplified."""
     protection = plan.run.terms.protection
-    rows = protection.at(protection.clipping_norm).releases(_key(1))
+    key = ReleaseKey(run_id=AUDIT, round_number=1, attempt=1, pseudonym=AUDIT)
+    rows = protection.at(protection.clipping_norm).releases(key)
     if protection.collection is None:
         return rows
-    return rows + protection.collection.releases(_key(2))
-
-
-def _key(round_number: int) -> ReleaseKey:
-    return ReleaseKey(run_id=AUDIT, round_number=round_number, attempt=1, pseudonym=AUDIT)
+    return rows + protection.collection.releases(replace(key, round_number=2))
 
 
 def _collecting(plan: AuditPlan) -> RunPlan:
-    """Return the run as it is where pool entries leave.
-
-    In the collection, if the pool is made once.
-    """
+    """Return the run in the state in which pool entries leave: in its collection, if any."""
     collection = plan.run.terms.protection.collection
     if collection is None:
         return plan.run
@@ -170,20 +165,17 @@ def _collecting(plan: AuditPlan) -> RunPlan:
 
 
 def _games(plan: AuditPlan) -> Iterator[tuple[Channel, bool]]:
-    """Yield each channel, and that of groups for neighbours in two groups once more."""
-    for channel in _released(plan):
-        yield channel, False
+    """Yield each channel on which a vector leaves the client; twice for neighbours in two groups.
+
+    Under `pool.noise: same` the pool entry is a channel as well.
+    """
+    if plan.run.terms.protection.layout.spec:
+        yield "sum", False
+    if _collecting(plan).terms.protection.pool_spec is not None:
+        yield "pool", False
     grouped = plan.run.terms.protection.extras.groups is not None
     if grouped and plan.run.terms.config.relation == "replace_one":
         yield "sum", True
-
-
-def _released(plan: AuditPlan) -> Iterator[Channel]:
-    """Yield where a vector leaves the client: under `same`, the pool entry is looked at as well."""
-    if plan.run.terms.protection.layout.spec:
-        yield "sum"
-    if _collecting(plan).terms.protection.pool_spec is not None:
-        yield "pool"
 
 
 def _profile(plan: AuditPlan) -> ClientProfile:

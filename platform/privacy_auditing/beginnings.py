@@ -1,13 +1,18 @@
-"""The games that begin before there are examples: at clients' folders on a disk, and at offers.
+"""The games that begin before there are examples: at offers, and at clients' folders on a disk.
 
-The other games begin at a client's examples. Here the folders of two clients are drawn and written,
-read by the run's own settings of a task, encoded and trained on, and each client answers the first
-broadcast as ever, its noise from a seed. Then other content takes the place of one client's folder.
-The other client must send the very same numbers, and of the one all that is not noised must look
-the same. Where records are the unit an image is added, taken away or replaced besides, and no other
-image may come to be trained on, or cease to be.
+**Offers.** An offer costs a coordinator nothing: no round is held and no row is charged. A hostile
+coordinator offers run after run to holders with the same settings and folders of their own. Each
+offer has another value of a key that a split, a draw or a list could depend on. Each answer,
+accepted or declined, must be the same bytes for all contents of the folder, and also without a
+folder.
 
-A data holder decides on offers before any round: see `platform.privacy_auditing.offers`.
+**Folders.** The other games begin at a client's examples. Here the game draws and writes the
+folders of two clients, reads them by the run's own settings of a task, encodes them and trains on
+them. Each client answers the first broadcast as ever, its noise from a seed. Then other content
+takes the place of one client's folder. The other client must send the very same numbers, and all
+that is not noised must look the same for the changed client. Where records are the unit, the game
+also adds, takes away or replaces one image; the set of all other images that are trained on must
+stay the same.
 """
 
 from __future__ import annotations
@@ -33,12 +38,109 @@ from platform.data.loading import load_task_data
 from platform.data.preparing import frozen_model, plain_encoders
 from platform.experiment.dealing import Records, deal_examples, differing, records_of
 from platform.holder.settings import load_holder
-from platform.privacy_auditing.failures import FailureGame, Seen, first_message, play
-from platform.privacy_auditing.offers import OfferAudit, audit_offers, hostile_offers
+from platform.privacy_auditing.hostile_rounds import FailureGame, Seen, first_message, play
 from platform.privacy_auditing.outcome import Game
 from platform.wire.codec import Envelope
-from platform.wire.outside_rounds import Offer
-from platform.wire.transport import Handler
+from platform.wire.outside_rounds import Offer, decode_acceptance, encode_offer
+from platform.wire.transport import Dropout, Handler, answer
+
+OFFERS: Final = "offers"
+SHARES: Final = (0.001, 0.02, 0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.4, 0.5, 0.6, 0.75, 0.9)
+"""Shares for validation, from less than one image of nearly any class to nearly all of it."""
+COUNTS: Final = (1, 2, 3, 4, 8, 16, 64, 256)
+MakeHost = Callable[[Path], Handler]
+"""Makes what answers for a data holder whose images lie in a folder, with a store of its own."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class OfferAudit(Game):
+    """What the game gave.
+
+    Attributes:
+        offers: How many offers each holder was made.
+        accepted: How many of them at least one holder accepted.
+        split: How many of them were not answered by all holders alike.
+    """
+
+    channel = OFFERS
+    words = (
+        "{offers} offers to holders of other folders, {accepted} accepted; {split} not answered by "
+        "all alike"
+    )
+    offers: int
+    accepted: int
+    split: int
+
+
+def hostile_offers(offer: Offer) -> dict[str, Offer]:
+    """Return offers of a coordinator that wants to know a folder's content, by the changed key.
+
+    Args:
+        offer: One that a holder could accept; each of the others differs from it in one key, and in
+            the name of the run.
+    """
+    offers = {}
+    for number, (path, value) in enumerate(_changes(json.loads(offer.config))):
+        tree = json.loads(offer.config)
+        section, key = path.split(".")
+        tree[section][key] = value
+        run_id = f"{offer.envelope.run_id}-{number}"
+        config = json.dumps(tree, sort_keys=True, separators=(",", ":")).encode()
+        offers[f"{path} = {value}"] = replace(offer, envelope=Envelope(run_id, 0, 0), config=config)
+    return offers
+
+
+def _changes(tree: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    for share in SHARES:
+        yield "task.validation_share", share
+    for key in ("task.shots", "task.test_per_class", "secure_aggregation.largest_weight"):
+        for count in COUNTS:
+            yield key, count
+    classes = tree["federation"]["classes"]
+    yield "federation.classes", classes[::-1]
+    yield "federation.classes", ["a class that nobody has an image of"]
+    for name in classes:
+        yield "federation.classes", [name]
+        yield "federation.classes", [other for other in classes if other != name] or [f"no {name}"]
+
+
+def audit_offers(
+    make_host: MakeHost, folders: Mapping[str, Path], offers: Mapping[str, Offer]
+) -> OfferAudit:
+    """Make every offer to a holder of each folder and compare what they say.
+
+    Args:
+        make_host: Makes what answers for a holder; its settings are the same for all folders.
+        folders: Folders of images by what lies in them, at least two; one need not be there.
+        offers: By what each is about, as `hostile_offers` returns them.
+    """
+    said: dict[str, list[bytes | str]] = {}
+    for name, folder in folders.items():
+        host = make_host(folder)
+        said[name] = [_answer(host, encode_offer(offer)) for offer in offers.values()]
+    reasons, accepted = [], 0
+    for about, *answers in zip(offers, *said.values(), strict=True):
+        accepted += any(
+            isinstance(one, bytes) and not decode_acceptance(one).reasons for one in answers
+        )
+        if len(set(answers)) > 1:
+            others = [name for name, one in zip(said, answers, strict=True) if one != answers[0]]
+            listed = ", ".join(map(repr, others))
+            reasons.append(f"{about}: {listed} is not answered as {next(iter(said))!r} is")
+    return OfferAudit(
+        offers=len(offers), accepted=accepted, split=len(reasons), reasons=tuple(reasons)
+    )
+
+
+def _answer(host: Handler, message: bytes) -> bytes | str:
+    """Return the answer that a coordinator sees, or the reason why it sees no answer."""
+    try:
+        said = answer(host, message)
+    # The coordinator sees for any error that there is no answer.
+    except Exception as error:
+        return type(error).__name__
+    return said.reason if isinstance(said, Dropout) else said
+
 
 FOLDERS: Final = "folders"
 CLIENTS: Final = ("changed", "other")
@@ -63,17 +165,8 @@ class FolderAudit(Game):
     folders: int
 
 
-@dataclass(frozen=True)
-class _Played:
-    """What came of two clients' folders.
-
-    Attributes:
-        records: What each client holds, and on which side.
-        seen: What is seen of each client.
-    """
-
-    records: Mapping[str, Records]
-    seen: tuple[Seen, ...]
+_Played = tuple[Mapping[str, Records], tuple[Seen, ...]]
+"""The records that each of two clients holds, and on which side; the round seen of each."""
 
 
 def audit_folders(game: FailureGame) -> FolderAudit:
@@ -114,7 +207,7 @@ def _contents(game: FailureGame) -> dict[str, tuple[Content, int | None]]:
 
 
 def _play(game: FailureGame, place: Path, content: Content) -> _Played:
-    """Return what comes of a folder of the first client; the other's is always the same."""
+    """Play with this folder of the first client; the second client's folder is always the same."""
     learning, whole = game.run.learning, {label: range(EACH) for label in range(SHOWN)}
     with tempfile.TemporaryDirectory(dir=place) as folder:
         root, names = Path(folder) / "images", Path(folder) / "names.txt"
@@ -126,11 +219,11 @@ def _play(game: FailureGame, place: Path, content: Content) -> _Played:
         backbone = frozen_model(config.task.model, learning.device)
         encoders = plain_encoders(backbone, method.pixel_size)
         train, _ = deal_examples(data, method, encoders, config.evaluation.protocol)
-        return _Played(records_of(config, data), tuple(_sent(game, tuple(train.values()))))
+        return records_of(config, data), tuple(_sent(game, tuple(train.values())))
 
 
 def _sent(game: FailureGame, data: tuple[Examples, ...]) -> Iterator[Seen]:
-    """Yield what is seen of each client, its noise and its batches by its place alone."""
+    """Yield the round of each client; its noise and batches depend on its position alone."""
     randomness = replace(game.profile.randomness, noise_source="seeded")
     seeded = replace(game, profile=replace(game.profile, randomness=randomness))
     number, told = first_message(seeded)
@@ -166,13 +259,13 @@ def _reading(game: FailureGame, root: Path, names: Path) -> RunConfig:
 
 
 def _problems(before: _Played, now: _Played, changes: int | None) -> Iterator[str]:
-    """Yield what depends on a folder and may not."""
-    moved = differing(before.records, now.records)
+    """Yield a sentence for each observation that depends on a folder and must not."""
+    (records, (own, other)), (records_now, (own_now, other_now)) = before, now
+    moved = differing(records, records_now)
     if moved.keys() - {CLIENTS[0]}:
         yield "another client has other records"
     if changes is not None and moved.get(CLIENTS[0], Records()).total() != changes:
         yield "the side of another image changes"
-    (own, other), (own_now, other_now) = before.seen, now.seen
     if own.facts != own_now.facts or other.facts != other_now.facts:
         yield "clients are told apart by what is not noised"
     if not np.array_equal(_numbers(other), _numbers(other_now)):

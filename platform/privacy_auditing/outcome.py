@@ -24,7 +24,7 @@ class Progress(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class Game:
-    """What a game gave that is decided by what must be the same, not by guesses.
+    """The outcome of a game that compares observations; it makes no guesses.
 
     Attributes:
         channel: The game's name, in the place of a channel's.
@@ -117,7 +117,7 @@ def standardise(scores: Vector, *, threshold: float, distance: float, mu: float)
 
 
 def problems_of(checks: tuple[Callable[[], float], ...]) -> tuple[str, ...]:
-    """Return what the checks found, one sentence for each that failed."""
+    """Return one sentence for each check that failed."""
     found = []
     for check in checks:
         try:

@@ -21,7 +21,7 @@ from itertools import combinations, count
 import numpy as np
 from numpy.typing import NDArray
 
-from methods import Arrays, ClientView, Examples, LocalResult
+from methods import Arrays, ClientView, Examples
 from platform.bootstrap import RunPlan
 from platform.config.randomness import stream
 from platform.experiment.simulation import trainer_factory
@@ -35,7 +35,7 @@ from platform.privacy_auditing.outcome import (
     problems_of,
     standardise,
 )
-from privacy import DpSgd, NoiseSource, Release
+from privacy import DpSgd, Release
 from privacy.auditing import (
     RECORD_THRESHOLD,
     calibration_runs,
@@ -90,7 +90,7 @@ class RecordGame:
 
 @dataclass(frozen=True)
 class _Setting:
-    """What is alike in all trainings: what a client is sent, and its state before."""
+    """The inputs that all trainings share: messages to the client, and its state before."""
 
     make_trainer: TrainerFactory
     broadcast: Arrays
@@ -180,8 +180,6 @@ def _train(
     setting: _Setting,
     data: Examples,
     round_number: int,
-    *,
-    noise: NoiseSource | None = None,
 ) -> dict[str, Vector]:
     """Return every tensor that one training hands on, flat, by where it goes and its name."""
     profile = dataclasses.replace(game.profile, data=data)
@@ -190,20 +188,17 @@ def _train(
         setting.make_trainer,
         ClientView(setting.broadcast, setting.experts, setting.personal),
         round_number=round_number,
-        noise=noise_of(profile, round_number) if noise is None else noise,
+        noise=noise_of(profile, round_number),
     )
-    return {
-        f"{part}/{name}": np.asarray(array, np.float64).ravel()
-        for part, arrays in _parts(result).items()
-        for name, array in sorted(arrays.items())
-    }
-
-
-def _parts(result: LocalResult) -> dict[str, Arrays]:
-    return {
+    parts = {
         "update": result.update,
         "pool entry": result.pool_entry or {},
         "personal state": result.personal,
+    }
+    return {
+        f"{part}/{name}": np.asarray(array, np.float64).ravel()
+        for part, arrays in parts.items()
+        for name, array in sorted(arrays.items())
     }
 
 
@@ -217,18 +212,33 @@ def _without_noise(game: RecordGame) -> tuple[RecordGame, _Setting]:
 
 
 def _choose(game: RecordGame, setting: _Setting, rounds: Iterator[int]) -> _Canary:
-    """Return candidate, or the pair of them, that moves the tensors furthest for their noise."""
+    """Return the candidate, or the pair of them, that moves the tensors furthest in their noise."""
     bare, quiet = _without_noise(game)
     data = game.profile.data
     others = _rows(data, slice(0, OTHERS))
     scale = _scale(game, setting, others, rounds)
-    sets = [others, *(_joined(others, record) for record in _candidates(game))]
+    sets = [
+        others,
+        *(
+            Examples(
+                {
+                    name: np.concatenate([array, record.arrays[name]])
+                    for name, array in others.arrays.items()
+                }
+            )
+            for record in _candidates(game)
+        ),
+    ]
     trained = [_train(bare, quiet, examples, next(rounds)) for examples in sets]
     pairs: Iterator[tuple[int, int]] = iter((i, 0) for i in range(1, len(sets)))
     if game.mechanism.relation == "replace_one":
         pairs = combinations(range(1, len(sets)), 2)
     differences = {pair: _minus(trained[pair[0]], trained[pair[1]]) for pair in pairs}
-    best = max(differences, key=lambda pair: _length(differences[pair], scale))
+    lengths = {
+        pair: float(np.linalg.norm(_arrays(difference, scale)[TOGETHER]))
+        for pair, difference in differences.items()
+    }
+    best = max(lengths, key=lambda pair: lengths[pair])
     return _Canary(sets[best[0]], sets[best[1]], differences[best], scale)
 
 
@@ -269,7 +279,7 @@ def _scale(
 
 
 def _arrays(tensors: Tensors, scale: Mapping[str, float]) -> dict[str, Vector]:
-    """Return tensors in units of their noise, joined to what is released as one, and to all of it.
+    """Return tensors in units of their noise, joined by release, and all of them joined.
 
     What has no noise counts as if it had a little: then nothing hides it.
     """
@@ -286,7 +296,7 @@ def _arrays(tensors: Tensors, scale: Mapping[str, float]) -> dict[str, Vector]:
 
 
 def _directions(game: RecordGame, canary: _Canary) -> dict[str, Vector]:
-    """Return what the canary is expected to add, where it adds anything.
+    """Return the expected effect of the canary on each array that it changes.
 
     A sampled record counts as in as many batches as is usual, and in one at least: below that no
     threshold tells it from noise.
@@ -312,19 +322,9 @@ def _noise_problems(
     return problems_of((partial(verify_independence, np.stack(drawn), alpha),))
 
 
-def _length(difference: Tensors, scale: Mapping[str, float]) -> float:
-    return float(np.linalg.norm(_arrays(difference, scale)[TOGETHER]))
-
-
 def _minus(first: Tensors, second: Tensors) -> dict[str, Vector]:
     return {name: vector - second[name] for name, vector in first.items()}
 
 
 def _rows(data: Examples, rows: slice) -> Examples:
     return Examples({name: array[rows] for name, array in data.arrays.items()})
-
-
-def _joined(data: Examples, record: Examples) -> Examples:
-    return Examples(
-        {name: np.concatenate([array, record.arrays[name]]) for name, array in data.arrays.items()}
-    )

@@ -25,21 +25,11 @@ from itertools import count
 import numpy as np
 from numpy.typing import NDArray
 
-from methods import LocalResult
+from methods import Arrays, LocalResult, TensorSpec
 from platform.bootstrap import RunPlan
 from platform.config.randomness import stream
 from platform.parties.identities import client_names
 from platform.parties.profile import ClientProfile, noise_of
-from platform.privacy_auditing.groups import (
-    ROOT,
-    block,
-    block_spec,
-    group_of,
-    groups_of,
-    placed,
-    side_of,
-    with_count,
-)
 from platform.privacy_auditing.outcome import (
     ChannelAudit,
     Guesses,
@@ -54,8 +44,6 @@ from platform.rounds.attempts import coordinator_noise
 from platform.wire.layout import Spec, flatten, unflatten, vector_length
 from privacy import Channel, Release, UnknownMechanism
 from privacy.auditing import (
-    Claim,
-    ClientScores,
     claim_of,
     judge_client_unit,
     oversized_needed,
@@ -65,11 +53,73 @@ from privacy.auditing import (
     verify_noise_variance,
 )
 
+ROOT = math.sqrt(2.0)
+
+
+def block_spec(spec: Spec) -> Spec:
+    """Return the arrays of one block."""
+    return {n: TensorSpec(t.shape[1:], t.dtype, t.weighting, t.source) for n, t in spec.items()}
+
+
+def groups_of(spec: Spec) -> int:
+    """Return K."""
+    return next(iter(spec.values())).shape[0]
+
+
+def placed(vector: Vector, spec: Spec, group: int) -> Vector:
+    """Return a whole vector with this one in a group's block."""
+    arrays = {name: np.zeros(tensor.shape) for name, tensor in spec.items()}
+    for name, part in unflatten(vector, block_spec(spec)).items():
+        arrays[name][group] = part
+    return flatten(arrays, spec)
+
+
+def block(seen: Vector, spec: Spec, group: int) -> Vector:
+    """Return a group's block of a vector; coordinates behind the blocks are ignored."""
+    offset, found = 0, {}
+    for name in sorted(spec):
+        size = math.prod(spec[name].shape)
+        found[name] = seen[offset : offset + size].reshape(spec[name].shape)[group]
+        offset += size
+    return flatten(found, block_spec(spec))
+
+
+def group_of(update: Arrays, groups: int) -> int:
+    """Return the block that an update is in; the first if it is zero."""
+    for group in range(groups):
+        if any(array[group].any() for array in update.values()):
+            return group
+    return 0
+
+
+def side_of(vector: Vector) -> float:
+    """Return 1 for one of a canary and its opposite, and -1 for the other one."""
+    fixed = np.random.default_rng(0).standard_normal(vector.size)
+    return 1.0 if float(fixed @ vector) >= 0.0 else -1.0
+
+
+def with_count(moved: Vector, canary: Vector, counts: float, weight: float) -> Vector:
+    """Return a difference of blocks, with what the counts tell laid along the canary.
+
+    Of unit weights 1 and `weight`, so that the noise along the canary stays that of a coordinate.
+
+    Args:
+        moved: The difference, (d,).
+        canary: Of the direction along which it moved.
+        counts: The difference of the counts.
+        weight: How far counts move over how far the difference does.
+    """
+    unit = canary / (float(np.linalg.norm(canary)) or 1.0)
+    along = float(unit @ moved)
+    together = (along + weight * counts) / math.hypot(1.0, weight)
+    return np.asarray(moved + (together - along) * unit)
+
+
 NOISE_VECTORS = 20
 """Releases of nothing, whose noise is tested directly."""
 
 EXAMPLES = 7
-"""What each client says of the size of its data; under a mechanism it must not matter."""
+"""The number of examples that each client reports; under a mechanism it must not matter."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,7 +156,7 @@ class UploadGame:
 
     @property
     def in_groups(self) -> bool:
-        """Whether what is sent lies in one of several blocks."""
+        """Whether the update lies in one of several blocks."""
         return self.channel == "sum" and self.protection.extras.groups is not None
 
     @property
@@ -137,7 +187,7 @@ class UploadGame:
 
     @property
     def bounds(self) -> Vector:
-        """What a vector of zeros ends with: it fits, and is in the first group if in any."""
+        """The coordinates appended to zeros: they fit, and are in the first group if any."""
         extras = self.protection.extras
         if not self.in_groups or extras.groups is None:
             return self.flags
@@ -156,7 +206,7 @@ class UploadGame:
 
     @property
     def flag(self) -> float | None:
-        """Length of what a vector ends with and its neighbour with the opposite of, else None."""
+        """Length of the flags, which a neighbour has with the opposite sign; None without."""
         if self.apart:
             return None
         return float(np.linalg.norm(self.flags)) if self.flags.size else None
@@ -195,13 +245,18 @@ def audit_upload(game: UploadGame, tell: Progress) -> ChannelAudit:
         channel=game.name,
         mechanism=config.privacy.mechanism,
         result=judge_client_unit(scores, claim, family_wise_error=error),
-        guesses=_guesses(scores, claim),
+        guesses=Guesses(
+            standardise(
+                scores.scores, threshold=scores.threshold, distance=scores.distance, mu=claim.mu
+            ),
+            scores.included,
+        ),
         problems=_noise_problems(game, rounds, error / 3.0),
     )
 
 
 def _released(game: UploadGame, vector: Vector, number: int) -> Vector:
-    """Return what is seen of a canary, in its own coordinates and what it is known by beside."""
+    """Return what an adversary sees of a canary, in the canary's own coordinates, and its flag."""
     if not game.in_groups:
         return _folded(game, _seen(game, vector, number))
     spec, first = game.spec, number % groups_of(game.spec)
@@ -219,9 +274,9 @@ def _released(game: UploadGame, vector: Vector, number: int) -> Vector:
 
 
 def _folded(game: UploadGame, seen: Vector, own: Vector | None = None) -> Vector:
-    """Return all that is appended as one coordinate.
+    """Return a vector whose appended coordinates became one: their part along the flags.
 
-    Along it the canaries' neighbours are farthest.
+    Canaries and their neighbours are farthest apart along it.
     """
     length = vector_length(game.spec)
     own = seen[:length] if own is None else own
@@ -231,15 +286,8 @@ def _folded(game: UploadGame, seen: Vector, own: Vector | None = None) -> Vector
     return np.append(own, flags @ game.flags / game.flag)
 
 
-def _guesses(scores: ClientScores, claim: Claim) -> Guesses:
-    standard = standardise(
-        scores.scores, threshold=scores.threshold, distance=scores.distance, mu=claim.mu
-    )
-    return Guesses(standard, scores.included)
-
-
 def _noise_problems(game: UploadGame, rounds: Iterator[int], alpha: float) -> tuple[str, ...]:
-    """Return what the game cannot see: another variance, another law, noise that is used twice."""
+    """Return problems that guesses do not show: a wrong variance or law, noise that repeats."""
     nothing, deviation = np.zeros(vector_length(game.spec)), game.charge.standard_deviation
     # A release of nothing fits, and says so with all that is appended.
     offset = np.append(nothing, game.bounds)
@@ -258,7 +306,7 @@ def _noise_problems(game: UploadGame, rounds: Iterator[int], alpha: float) -> tu
 def _noise_of_round(
     game: UploadGame, nothing: Vector, round_number: int
 ) -> tuple[Vector, list[Vector]]:
-    """Return a channel's noise, and what the same client put into the sum if it must be another."""
+    """Return a channel's noise, and the same client's part of the sum if its noise must differ."""
     protection = game.protection
     is_separate = game.channel == "pool" and protection.has_own_entry_noise
     if not is_separate or protection.mechanism.facts.is_bare_to_server:
@@ -269,16 +317,18 @@ def _noise_of_round(
 
 
 def _seen(game: UploadGame, vector: Vector, round_number: int) -> Vector:
-    """Return what an adversary sees where one client sends this vector in a round of its own."""
+    """Return the adversary's view of one client that sends this vector in a round of its own."""
     protection = game.protection
     if game.channel == "pool":
         return _opened(game, _prepare(game, game.profile, vector, round_number))
     facts = protection.mechanism.facts
     if facts.is_shared_out or facts.is_bare_to_server:
-        clients = _honest_shares(game) if facts.is_shared_out else 2
+        config, clients = game.run.terms.config, 2
+        if facts.is_shared_out:
+            clients = smallest_real_sum(config) - config.secure_aggregation.corrupt
         return _sum(game, vector, clients, round_number)
     if not facts.noises_alone:
-        # Whoever looks at another place sees another noise than this would be judged by.
+        # The audit would judge the wrong noise at any other place.
         raise UnknownMechanism(f"nothing is known of where {facts.name} can be seen")
     return _prepare(game, game.profile, vector, round_number).vector
 
@@ -286,11 +336,6 @@ def _seen(game: UploadGame, vector: Vector, round_number: int) -> Vector:
 def _opened(game: UploadGame, prepared: Prepared) -> Vector:
     broadcast = _zeros(game.protection.layout.spec)
     return flatten(game.protection.open_entry(prepared.entry, broadcast), game.spec)
-
-
-def _honest_shares(game: UploadGame) -> int:
-    config = game.run.terms.config
-    return smallest_real_sum(config) - config.secure_aggregation.corrupt
 
 
 def _sum(game: UploadGame, vector: Vector, clients: int, round_number: int) -> Vector:
@@ -306,7 +351,7 @@ def _sum(game: UploadGame, vector: Vector, clients: int, round_number: int) -> V
     levels = [layout.weigh(one.levels, EXAMPLES) for one in sent if one.levels is not None]
     noise = coordinator_noise(game.run.terms.config, round_number, 1)
     found = sums.open(sums.noised(sums.add_up(levels), clients, noise)).sums
-    # What the other clients' updates, which fit, say of that is known.
+    # The flags of the other clients are known, because their updates fit.
     own = found.size - game.bounds.size
     return np.asarray(found - np.append(np.zeros(own), (clients - 1) * game.bounds))
 

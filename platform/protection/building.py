@@ -1,14 +1,13 @@
-"""How an expert pool is served: how many entries, how long they live, and the fewest at once.
+"""From a configuration to a run's `Protection`: mechanisms built, calibrated, or refused.
 
-What a configuration asks of a method beside its options: its steps, extras, and the pool.
-
-From a configuration to a run's `Protection`: mechanisms built, calibrated, or refused.
+First come the rules of the expert pool and what a configuration asks of a method beside its
+options: its steps, what is appended to updates, and the pool. Then the mechanisms are built.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from methods import Method, PoolPolicy, Visibility, Weighting
@@ -57,9 +56,9 @@ class PoolRules:
 
 
 def default_minimum(policy: PoolPolicy) -> int:
-    """Return smallest pool that is served from, unless the method says otherwise.
+    """Return the smallest pool that is served from, unless the method says otherwise.
 
-    2(K+1) where K experts are picked; two where all are handed to everybody in any case.
+    It is 2(K+1) where clients pick K experts, and two where all clients get all of them.
     """
     if policy.minimum is not None:
         return policy.minimum
@@ -74,7 +73,7 @@ LEAST_PLAIN_FACTOR = 1e-4
 
 
 def require_fitting(config: RunConfig, method: Method) -> None:
-    """Refuse what the method gives no meaning to.
+    """Refuse settings that have no meaning with the method.
 
     Raises:
         ConfigError: With the first contradiction as one sentence.
@@ -117,7 +116,7 @@ def require_fitting(config: RunConfig, method: Method) -> None:
 
 
 def _require_auditable(config: RunConfig, method: Method) -> None:
-    """Refuse canaries whose part of all sums could not be told from the model."""
+    """Refuse canaries whose part of the sums cannot be told from the model."""
     if config.audit is None:
         return
     name, spec, norm = config.method.name, method.shared_spec(), config.privacy.clipping_norm
@@ -153,8 +152,8 @@ def _require_steps(config: RunConfig, method: Method) -> None:
             f"training.momentum: {training.momentum} adds earlier steps to each, while {name} "
             "counts on the learning rate times a gradient; valid: 0"
         )
-    # Each step follows from the round's own rate, so a schedule changes no formula; what is lost
-    # is digits of a round's change, which such a method divides by that rate.
+    # Each step follows from the round's own rate, so a schedule changes no formula. But the method
+    # divides a round's change by that rate, and the change loses digits.
     schedule = training.schedule
     if schedule is not None and schedule.least(config.rounds) < LEAST_PLAIN_FACTOR:
         raise ConfigError(
@@ -169,8 +168,7 @@ def _require_pool(config: RunConfig, method: Method, extras: Extras) -> None:
     if policy is not None:
         require_serving(config, policy)
     if policy is not None and not policy.fixed and config.pool_noise == "same":
-        _require_bare_entries(extras)
-        _require_one_vector(config, method, policy)
+        _require_entries_like_uploads(config, method, policy, extras)
         if norm is not None:
             raise ConfigError(
                 f"pool.clipping_norm: {norm} has no meaning with pool.noise = same, whose entries "
@@ -195,12 +193,7 @@ def require_serving(config: RunConfig, policy: PoolPolicy) -> None:
     """
     if policy.fixed:
         _require_fixed_pool(config, policy)
-    else:
-        _require_served(config, policy)
-
-
-def _require_served(config: RunConfig, policy: PoolPolicy) -> None:
-    """Refuse a pool that is always too small to hand out an expert."""
+        return
     most, least = _most_entries(config), pool_minimum(config, policy)
     if most >= least:
         return
@@ -264,8 +257,10 @@ def _require_fixed_pool(config: RunConfig, policy: PoolPolicy) -> None:
     )
 
 
-def _require_bare_entries(extras: Extras) -> None:
-    """Refuse entries that are the upload itself, with what was appended to it."""
+def _require_entries_like_uploads(
+    config: RunConfig, method: Method, policy: PoolPolicy, extras: Extras
+) -> None:
+    """Refuse `pool.noise = same` where an entry cannot be the upload itself."""
     if extras.adaptive is not None:
         raise ConfigError(
             "privacy.adaptive_clipping: a pool entry that is the upload itself would carry the "
@@ -276,10 +271,7 @@ def _require_bare_entries(extras: Extras) -> None:
             "evaluation.release: a pool entry that is the upload itself would carry its owner's "
             "noised validation accuracy; valid with pool.noise: independent"
         )
-
-
-def _require_one_vector(config: RunConfig, method: Method, policy: PoolPolicy) -> None:
-    """Refuse one noised vector as both; a client would find out alone, and keep it to itself."""
+    # A client would find other tensors out alone, and keep that to itself.
     shared = {name: tensor.shape for name, tensor in method.shared_spec().items()}
     entry = {name: tensor.shape for name, tensor in policy.spec.items()}
     if config.mechanism.clips_uploads and shared != entry:
@@ -290,7 +282,7 @@ def _require_one_vector(config: RunConfig, method: Method, policy: PoolPolicy) -
 
 
 def pool_minimum(config: RunConfig, policy: PoolPolicy) -> int:
-    """Return smallest pool that is served from; one that is made once has at least two entries."""
+    """Return the smallest pool that is served from: at least two entries if it is made once."""
     asked = config.pool.minimum
     least = default_minimum(policy) if asked is None else asked
     return max(2, least) if policy.fixed else least
@@ -300,28 +292,24 @@ def extras_of(config: RunConfig) -> Extras:
     """Return what a run appends to its updates."""
     section, evaluation = config.privacy.adaptive_clipping, config.evaluation
     adaptive = None if section is None else AdaptiveClipping(**section.model_dump())
-    metric = None
+    metric = grouping = None
     if evaluation.release == "noised":
         ratio = evaluation.metric_ratio
         metric = NoisedMetric() if ratio is None else NoisedMetric(ratio=ratio)
-    extras = Extras(adaptive, metric)
-    extras = dataclasses.replace(extras, groups=_grouping(config, extras))
+    groups, count_ratio = config.pool.experts, config.pool.count_ratio
+    if config.pool.kind == "groups" and groups is not None:
+        alone = adaptive is None and metric is None
+        if count_ratio is None:
+            is_free = alone and config.relation == "replace_one"
+            count_ratio = FREE_RATIO if is_free else CHARGED_RATIO
+        counts = GroupCounts(groups=groups, ratio=count_ratio, alone=alone)
+        bound = config.secure_aggregation.value_bound
+        unclipped = 1.0 if bound is None else min(1.0, bound)
+        is_split = config.pool.empty == "split"
+        grouping = Grouping(counts, config.pool.floor, unclipped, is_split)
+    extras = Extras(adaptive, metric, groups=grouping)
     norm = config.privacy.clipping_norm if extras.names else None
     return dataclasses.replace(extras, clipping_norm=norm)
-
-
-def _grouping(config: RunConfig, beside: Extras) -> Grouping | None:
-    """Return how clients are counted in their groups, None without groups."""
-    groups, ratio = config.pool.experts, config.pool.count_ratio
-    if config.pool.kind != "groups" or groups is None:
-        return None
-    alone = not beside.names
-    if ratio is None:
-        ratio = FREE_RATIO if alone and config.relation == "replace_one" else CHARGED_RATIO
-    counts = GroupCounts(groups=groups, ratio=ratio, alone=alone)
-    bound = config.secure_aggregation.value_bound
-    unclipped = 1.0 if bound is None else min(1.0, bound)
-    return Grouping(counts, config.pool.floor, unclipped, config.pool.empty == "split")
 
 
 def pool_rules_of(config: RunConfig, method: Method) -> PoolRules | None:
@@ -372,8 +360,8 @@ def protect_run(config: RunConfig, method: Method) -> Calibrated:
 def weighing(protection: Protection, config: RunConfig, most: int) -> Protection:
     """Return the protection of a simulation whose largest client has this many examples.
 
-    Without a configured largest weight it is that number: a larger one costs every coordinate of
-    every masked vector its bits.
+    Without a configured largest weight that number is the largest weight: a larger one would add
+    bits to every coordinate of every masked vector.
 
     Raises:
         ConfigError: If the configured largest weight is below it.
@@ -394,13 +382,11 @@ def weighing(protection: Protection, config: RunConfig, most: int) -> Protection
 
 
 def amplifying_cohorts(config: RunConfig, method: Method) -> CohortKind | None:
-    """Return how cohorts are drawn where that may amplify against the observer.
-
-    None where it may not.
+    """Return how cohorts are drawn if that may amplify against the observer, else None.
 
     With a pool it may not: an entry shows others that its owner was drawn. Cohorts of fixed size
-    amplify by a theorem on replaced clients, round by round; the rounds compose only where what
-    others upload does not depend on earlier draws, hence for methods whose clients keep nothing.
+    amplify by a theorem on replaced clients, round by round. The rounds compose only if the uploads
+    of others do not depend on earlier draws, hence for methods whose clients keep nothing.
     """
     if not config.has_secret_cohorts or method.pool_policy() is not None:
         return None
@@ -412,7 +398,7 @@ def amplifying_cohorts(config: RunConfig, method: Method) -> CohortKind | None:
 
 
 def _require_priceable(config: RunConfig, method: Method, protection: Protection) -> None:
-    """Price one client's first round, lest a run find out after it that nobody can."""
+    """Price one client's first round, so that a run never finds out later that it has no price."""
     cohort, kind = None, amplifying_cohorts(config, method)
     if kind is not None:
         size, population = config.cohort_size, config.task.clients
@@ -440,47 +426,13 @@ def _noise_multiplier(config: RunConfig, method: Method) -> float | None:
     section = config.privacy
     if not config.mechanism.facts.claims or section.target_epsilon is None:
         return section.noise_multiplier
-    # The grid allows less noise the more of it there is to begin with; any that it allows will do.
+    # The more noise there is to begin with, the less of it the grid allows; any such noise will do.
     least = _smallest(config, method)
     trial = _with_collection(config, method, max(1.0, 2.0 * least))
     if not trial.run_channels:
-        # Nothing is released, so any noise would do; one is as good as another.
+        # The run releases nothing, so any noise will do.
         return 1.0
-    training = trial.training
-    if training is None and not _is_float_upload(config):
-        return calibrate(
-            _planned(config, method),
-            section.target_epsilon,
-            section.target_delta,
-            smallest=least,
-            accountant=section.accountant,
-        )
-    once = () if trial.collection is None else trial.collection.channels
-    return calibrate_noise_multiplier(
-        section.target_epsilon,
-        section.target_delta,
-        # Each release has the same multiplier, around whatever norm.
-        releases_per_round=1,
-        rounds=_planned_rounds(config) * len(trial.channels) + len(once),
-        relation=config.relation,
-        accountant=section.accountant,
-        sampling_probability=1.0 if training is None else training.sampling_probability,
-        steps=1 if training is None else training.steps,
-    )
-
-
-def _planned_rounds(config: RunConfig) -> int:
-    return config.rounds + config.privacy.spare_attempts
-
-
-def _is_float_upload(config: RunConfig) -> bool:
-    # All of a round's noise on the reals and around C itself: it has a closed form.
-    whole = config.mechanism.clips_uploads and config.mechanism.facts.noises_alone
-    return whole and config.noise_distribution == "gaussian"
-
-
-def _planned(config: RunConfig, method: Method) -> Callable[[float], list[Release]]:
-    rounds = _planned_rounds(config)
+    training, rounds = trial.training, config.rounds + section.spare_attempts
 
     def planned(noise_multiplier: float) -> list[Release]:
         protection = _with_collection(config, method, noise_multiplier)
@@ -491,7 +443,28 @@ def _planned(config: RunConfig, method: Method) -> Callable[[float], list[Releas
             return rows
         return [*rows, *protection.collection.releases(_planned_key(1))]
 
-    return planned
+    # All of a round's noise on the reals and around C itself has a closed form.
+    is_whole = config.mechanism.clips_uploads and config.mechanism.facts.noises_alone
+    if training is None and not (is_whole and config.noise_distribution == "gaussian"):
+        return calibrate(
+            planned,
+            section.target_epsilon,
+            section.target_delta,
+            smallest=least,
+            accountant=section.accountant,
+        )
+    once = () if trial.collection is None else trial.collection.channels
+    return calibrate_noise_multiplier(
+        section.target_epsilon,
+        section.target_delta,
+        # Each release has the same multiplier, around its own norm.
+        releases_per_round=1,
+        rounds=rounds * len(trial.channels) + len(once),
+        relation=config.relation,
+        accountant=section.accountant,
+        sampling_probability=1.0 if training is None else training.sampling_probability,
+        steps=1 if training is None else training.steps,
+    )
 
 
 def _planned_key(round_number: int) -> ReleaseKey:
@@ -502,54 +475,36 @@ def _planned_key(round_number: int) -> ReleaseKey:
 def _smallest(config: RunConfig, method: Method) -> float:
     """Return where the search begins: the least noise that every grid of the run allows.
 
-    Norms are of 65,536 to 131,072 steps, and what is appended may move a norm to either end.
+    Norms are of 65,536 to 131,072 steps, and appended coordinates may move a norm to either end.
     """
     norm = config.privacy.clipping_norm
     if norm is None or config.noise_distribution == "gaussian":
         return SMALLEST_MULTIPLIER
-    joint = extras_of(config).joint_norm(norm)
-    least = smallest_multiplier(joint * default_scale(joint), _honest_shares(config))
+    joint, sums = extras_of(config).joint_norm(norm), _sums(config)
+    honest = 1 if sums is None else sums.smallest - sums.corrupt
+    least = smallest_multiplier(joint * default_scale(joint), honest)
     bare = _entry_norm(config)
     if bare is None or not _has_bare_entries(config, method):
         return least
     return max(least, smallest_multiplier(bare * default_scale(bare), 1))
 
 
-def _honest_shares(config: RunConfig) -> int:
-    sums = _sums(config)
-    return 1 if sums is None else sums.smallest - sums.corrupt
-
-
 def _sums(config: RunConfig) -> Sums | None:
-    """Return what is certain about sums, None where the noise does not count on it."""
+    """Return the certain facts about sums, None where the noise does not depend on them."""
     if not config.mechanism.needs_masks:
         return None
     return Sums(smallest_real_sum(config), config.secure_aggregation.corrupt)
 
 
 def _with_collection(config: RunConfig, method: Method, multiplier: float | None) -> Protection:
-    """Return how a run's uploads are protected.
-
-    And its pool where that is made once, before the rounds or after them.
-    """
+    """Return how a run's uploads are protected, and its pool if that is made once."""
     policy, protection = method.pool_policy(), _protection(config, method, multiplier)
     if policy is None or not policy.fixed:
         return protection
-    collection = _collection(config, policy, multiplier)
-    number = 1 if policy.opens else config.rounds + 1
-    return dataclasses.replace(protection, collection=collection, collects_at=number)
-
-
-def _collection(config: RunConfig, policy: PoolPolicy, multiplier: float | None) -> Protection:
-    """Return how the entries of a pool that is made once are protected.
-
-    Each by its owner, none summed.
-
-    Where the noise is in the steps, an entry is made of those. Those of the rounds are charged
-    already.
-    """
+    # Each entry of such a pool is protected by its owner, and none is summed. With noise in the
+    # steps an entry is made of noised steps, and those of the rounds are charged already.
     own = _pool_mechanism(config, multiplier)
-    return Protection(
+    collection = Protection(
         sums=SumProtection(
             mechanism=_mechanism(config, multiplier) if own is None else own,
             layout=build_layout({}, weighs_examples=config.mechanism.weighs_examples),
@@ -561,14 +516,20 @@ def _collection(config: RunConfig, policy: PoolPolicy, multiplier: float | None)
         training=_training(config, multiplier),
         charged=not config.mechanism.facts.is_in_steps or policy.trains,
     )
+    number = 1 if policy.opens else config.rounds + 1
+    return dataclasses.replace(protection, collection=collection, collects_at=number)
 
 
 def _protection(config: RunConfig, method: Method, multiplier: float | None) -> Protection:
-    policy = method.pool_policy()
-    if policy is not None and policy.fixed:
-        # No entry leaves anybody but in the collection.
-        policy = None
-    extras = extras_of(config)
+    extras, policy, entries = extras_of(config), method.pool_policy(), None
+    # Entries of a pool that is made once leave their owners only in the collection.
+    if policy is not None and not policy.fixed:
+        own = _has_bare_entries(config, method)
+        entries = EntryProtection(
+            spec=policy.spec,
+            noise=config.pool_noise,
+            mechanism=_pool_mechanism(config, multiplier) if own else None,
+        )
     masked = config.secure_aggregation.enabled and bool(method.shared_spec())
     layout = build_layout(
         method.shared_spec(),
@@ -576,7 +537,7 @@ def _protection(config: RunConfig, method: Method, multiplier: float | None) -> 
         extras=extras.names,
         largest_weight=config.secure_aggregation.largest_weight,
     )
-    # Coins may draw everybody, and the ring must hold that sum too.
+    # Poisson sampling may draw all clients, and the ring must hold that sum too.
     is_drawn = config.cohort.sampling == "poisson"
     sums = SumProtection(
         mechanism=_mechanism(config, multiplier),
@@ -586,35 +547,12 @@ def _protection(config: RunConfig, method: Method, multiplier: float | None) -> 
         clients=config.task.clients + config.canaries if is_drawn else config.seats,
         terms=secure_terms(config) if masked else None,
         extras=extras,
-        hides_size=_hides_size(config, method),
+        # Secret cohorts, and a relation with one client more or less, need a secret number of
+        # clients. With noise of clients in the sum their number is no secret.
+        hides_size=config.mechanism.facts.is_bare_to_server
+        and (amplifying_cohorts(config, method) is not None or config.relation != "replace_one"),
     )
-    return Protection(
-        sums=sums,
-        entries=None if policy is None else _entries(config, method, policy, multiplier),
-        training=_training(config, multiplier),
-    )
-
-
-def _entries(
-    config: RunConfig, method: Method, policy: PoolPolicy, multiplier: float | None
-) -> EntryProtection:
-    own = _has_bare_entries(config, method)
-    return EntryProtection(
-        spec=policy.spec,
-        noise=config.pool_noise,
-        mechanism=_pool_mechanism(config, multiplier) if own else None,
-    )
-
-
-def _hides_size(config: RunConfig, method: Method) -> bool:
-    """Return whether secret cohorts or the relation count on the number of clients in a sum.
-
-    Elsewhere the report states it. With one more or one less of them it is not noised.
-    """
-    if not config.mechanism.facts.is_bare_to_server:
-        # Noise of clients is in the sum with them, so their number is no secret.
-        return False
-    return amplifying_cohorts(config, method) is not None or config.relation != "replace_one"
+    return Protection(sums=sums, entries=entries, training=_training(config, multiplier))
 
 
 def _has_bare_entries(config: RunConfig, method: Method) -> bool:
@@ -629,12 +567,10 @@ def _has_bare_entries(config: RunConfig, method: Method) -> bool:
 
 
 def _training(config: RunConfig, multiplier: float | None) -> DpSgd | None:
-    # Without a multiplier the search for one has not begun, and nothing is trained.
-    return (
-        None
-        if multiplier is None
-        else config.mechanism.build_training(_settings(config, multiplier, None))
-    )
+    # Without a multiplier the search for it has not begun, and clients train nothing.
+    if multiplier is None:
+        return None
+    return config.mechanism.build_training(_settings(config, multiplier, None))
 
 
 def _mechanism(config: RunConfig, multiplier: float | None) -> ClientMechanism:
@@ -658,7 +594,12 @@ def _pool_mechanism(config: RunConfig, multiplier: float | None) -> ClientMechan
 
 
 def _settings(config: RunConfig, multiplier: float | None, norm: float | None) -> Settings:
-    bound = config.secure_aggregation.value_bound
+    bound, section, steps = config.secure_aggregation.value_bound, config.privacy, None
+    own, probability = section.per_sample_clipping_norm, section.sampling_probability
+    count, is_in_steps = config.training.local_steps, config.mechanism.facts.is_in_steps
+    # The configuration has refused noise in steps without these three numbers.
+    if is_in_steps and own is not None and probability is not None and count is not None:
+        steps = Steps(own, probability, count, config.training.batch_size)
     return Settings(
         relation=config.relation,
         distribution=config.noise_distribution,
@@ -666,20 +607,8 @@ def _settings(config: RunConfig, multiplier: float | None, norm: float | None) -
         clipping_norm=norm,
         noise_multiplier=multiplier,
         sums=_sums(config),
-        steps=_steps(config),
+        steps=steps,
     )
-
-
-def _steps(config: RunConfig) -> Steps | None:
-    """Return the local steps, None where the noise is not in them."""
-    section, training = config.privacy, config.training
-    if not config.mechanism.facts.is_in_steps:
-        return None
-    norm, probability = section.per_sample_clipping_norm, section.sampling_probability
-    if norm is None or probability is None or training.local_steps is None:
-        # The configuration has refused that already.
-        return None
-    return Steps(norm, probability, training.local_steps, training.batch_size)
 
 
 def _entry_norm(config: RunConfig) -> float | None:

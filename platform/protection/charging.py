@@ -1,20 +1,16 @@
-"""Ledger rows of the storage and releases of the accounting: the same facts in two types.
+"""What clients are charged: ledger rows and releases, what a life has spent, and the limits.
 
-Whose lifetime a run spends from, and what other runs of the database have spent of it.
+Ledger rows of the storage and releases of the accounting are the same facts in two types.
 
 In a federation a client is its own store, which keeps one pseudonym for good. In a simulation the
 data say who is who: runs on the same source are runs of the same clients. Nearly every key of a
-task deals the images out anew, and so does a folder that comes or goes, so nobody can say which
+task deals the images out anew, and so does a folder that comes or goes, so it is unknown which
 client of another run held the images that a client holds now. Each client is therefore charged for
-all other runs on its source, each at what that run charged the client that it charged most.
-
-A client's own limit: what it lets itself be charged, whatever the coordinator asks.
+all other runs on its source, each at the highest charge of any client in that run.
 
 The coordinator stops a run before it overspends, from its own ledger. A client does not rely on
 that: before it answers an invitation it prices its own ledger, of this run and of all runs on the
 same data, and takes no part in a round that would pass a limit.
-
-What a run may spend.
 """
 
 from __future__ import annotations
@@ -37,7 +33,6 @@ from privacy import (
     Channel,
     CohortSampling,
     IntegerNoise,
-    MechanismFacts,
     NoiseLaw,
     Relation,
     Release,
@@ -51,9 +46,24 @@ from storage import LedgerRow, RunRecord, UnitOfWork
 def as_row(release: Release) -> LedgerRow:
     """Return a release as the storage keeps it.
 
-    Whether an aborted release may have left the client is no column: a row is settled as
-    `aborted` only where nothing did.
+    No column says whether an aborted release may have left the client: a row is settled as
+    `aborted` only where nothing left.
     """
+    columns: dict[str, Any] = {"noise_kind": release.law.name}
+    if isinstance(release.law, IntegerNoise):
+        columns |= {
+            "share_deviation": release.law.share_deviation,
+            "shares": release.law.shares,
+            "dimension": release.law.dimension,
+            "corrupt": release.law.corrupt,
+        }
+    if release.cohort is not None:
+        columns |= {
+            "cohort_kind": release.cohort.kind,
+            "cohort_size": release.cohort.size,
+            "cohort_population": release.cohort.population,
+            "cohort_drawn": release.cohort.is_drawn,
+        }
     return LedgerRow(
         run_id=release.run_id,
         round_number=release.round_number,
@@ -69,8 +79,7 @@ def as_row(release: Release) -> LedgerRow:
         status=release.status,
         sampling_probability=release.sampling_probability,
         count=release.count,
-        **_law_columns(release.law),
-        **_cohort_columns(release.cohort),
+        **columns,
     )
 
 
@@ -79,70 +88,57 @@ def as_releases(rows: Iterable[LedgerRow], mechanisms: Mechanisms) -> list[Relea
 
     A stored row holds a mechanism's name; what it means is looked up here and nowhere else.
 
-    A row is set to `aborted` only where it is known that nothing left the client, so such rows
-    are free; whatever may have left stays `reserved` or becomes `released`, and is charged.
+    A row becomes `aborted` only if nothing left the client for certain, so such rows are free.
+    Anything that may have left stays `reserved` or becomes `released`, and is charged.
 
     Args:
         rows: As stored.
         mechanisms: All that there are.
 
     Raises:
-        UnknownMechanism: A row names one that is not among them, so that nobody can price it.
+        UnknownMechanism: A row names a mechanism that is not among them, so it has no price.
     """
-    return [_as_release(row, mechanisms.facts_of(row.mechanism)) for row in rows]
-
-
-def _as_release(row: LedgerRow, facts: MechanismFacts) -> Release:
-    return Release(
-        mechanism=facts,
-        standard_deviation=row.standard_deviation,
-        clipping_norm=0.0 if math.isinf(row.clipping_norm) else row.clipping_norm,
-        relation=cast("Relation", row.relation),
-        law=_law(row),
-        channel=cast("Channel", row.channel),
-        run_id=row.run_id,
-        round_number=row.round_number,
-        attempt=row.attempt,
-        pseudonym=row.pseudonym,
-        status=row.status,
-        sampling=cast("Sampling", row.sampling),
-        sampling_probability=row.sampling_probability,
-        left_client=row.status != "aborted",
-        count=row.count,
-        cohort=_cohort(row),
-    )
+    found: list[Release] = []
+    for row in rows:
+        cohort = None
+        if row.cohort_kind is not None:
+            facts: dict[str, Any] = {
+                "kind": row.cohort_kind,
+                "size": row.cohort_size,
+                "population": row.cohort_population,
+                "is_drawn": row.cohort_drawn,
+            }
+            cohort = CohortSampling(**facts)
+        found.append(
+            Release(
+                mechanism=mechanisms.facts_of(row.mechanism),
+                standard_deviation=row.standard_deviation,
+                clipping_norm=0.0 if math.isinf(row.clipping_norm) else row.clipping_norm,
+                relation=cast("Relation", row.relation),
+                law=_law(row),
+                channel=cast("Channel", row.channel),
+                run_id=row.run_id,
+                round_number=row.round_number,
+                attempt=row.attempt,
+                pseudonym=row.pseudonym,
+                status=row.status,
+                sampling=cast("Sampling", row.sampling),
+                sampling_probability=row.sampling_probability,
+                left_client=row.status != "aborted",
+                count=row.count,
+                cohort=cohort,
+            )
+        )
+    return found
 
 
 def law_of(row: LedgerRow) -> str:
     """Return the name of the law of a stored row's noise.
 
-    Rows from before laws were named have one where noise was made of integers only. Noise of other
-    laws than Gaussian was not to be had then.
+    Rows from before laws were named have a name only where noise was made of integers. All other
+    noise was Gaussian then.
     """
     return row.noise_kind or ("gaussian" if row.standard_deviation else "none")
-
-
-def _law_columns(law: NoiseLaw) -> dict[str, Any]:
-    if not isinstance(law, IntegerNoise):
-        return {"noise_kind": law.name}
-    return {
-        "noise_kind": law.name,
-        "share_deviation": law.share_deviation,
-        "shares": law.shares,
-        "dimension": law.dimension,
-        "corrupt": law.corrupt,
-    }
-
-
-def _cohort_columns(cohort: CohortSampling | None) -> dict[str, Any]:
-    if cohort is None:
-        return {}
-    return {
-        "cohort_kind": cohort.kind,
-        "cohort_size": cohort.size,
-        "cohort_population": cohort.population,
-        "cohort_drawn": cohort.is_drawn,
-    }
 
 
 def _law(row: LedgerRow) -> NoiseLaw:
@@ -157,18 +153,6 @@ def _law(row: LedgerRow) -> NoiseLaw:
         "corrupt": row.corrupt,
     }
     return IntegerNoise(name, **numbers)
-
-
-def _cohort(row: LedgerRow) -> CohortSampling | None:
-    if row.cohort_kind is None:
-        return None
-    facts: dict[str, Any] = {
-        "kind": row.cohort_kind,
-        "size": row.cohort_size,
-        "population": row.cohort_population,
-        "is_drawn": row.cohort_drawn,
-    }
-    return CohortSampling(**facts)
 
 
 FILELESS: Final = (*MADE, "digits")

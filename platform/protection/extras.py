@@ -1,15 +1,13 @@
-"""Private experts in an upload: whose block an update is in, and how groups are counted.
+"""Coordinates that are clipped, noised and charged with an update, beside the update's own.
 
-A client's update is in one of K blocks and zero in the others, which is what makes its count free
-of charge (`privacy.GroupCounts`). So that is checked here, on the client, whatever the method did.
+Adaptive clipping appends a flag that says whether the update had to be clipped. Noised selection
+appends the client's validation accuracy. Each is bounded by a multiple of C, so that update and
+extra coordinates are one vector of known norm, with one charge. Private experts append counts,
+which the mechanism itself knows of, as they may be free. All that the noised sum tells of them is
+post-processing.
 
-Coordinates that are clipped, noised and charged with an update, beside the update's own.
-
-Adaptive clipping appends a flag that says whether the update had to be clipped, noised selection
-the client's validation accuracy. Each is bounded by a multiple of C, so that update and extra
-coordinates together are one vector of known norm, with one charge. Private experts append counts,
-which the mechanism itself knows of, as they may be free. What the noised sum tells of all of them
-is post-processing.
+With private experts a client's update is in one of K blocks and zero in the others, which makes its
+count free of charge (`privacy.GroupCounts`). So the client checks that, whatever the method did.
 """
 
 from __future__ import annotations
@@ -207,10 +205,7 @@ class Extras:
         return norm if self.metric is None else math.hypot(norm, self.metric.bound(clipping_norm))
 
     def bounds(self, clipping_norm: float) -> tuple[float, ...]:
-        """Return the largest absolute value of each coordinate beside an update clipped to C.
-
-        But for counts.
-        """
+        """Return the largest absolute value of each coordinate beside C, without counts."""
         flag = () if self.adaptive is None else (self.adaptive.flag_ratio * clipping_norm,)
         return flag if self.metric is None else (*flag, self.metric.bound(clipping_norm))
 
@@ -233,7 +228,16 @@ class Extras:
         Raises:
             ProtocolError: If accuracy or group is needed and missing.
         """
-        vector = self._with_flag_and_metric(vector, validation)
+        norm = self.clipping_norm
+        if norm is not None:
+            if self.adaptive is not None:
+                vector = self.adaptive.append_flag(vector, norm).vector
+            else:
+                vector = clip(vector, norm).vector
+            if self.metric is not None:
+                if validation is None:
+                    raise ProtocolError("message: the upload needs a validation accuracy in [0, 1]")
+                vector = np.append(vector, self.metric.coordinate(validation, norm))
         if self.groups is None:
             return vector
         return np.append(vector, self.groups.coordinates(self._norm, group))
@@ -251,22 +255,6 @@ class Extras:
     def _norm(self) -> float | None:
         """Of all that is clipped beside counts."""
         return None if self.clipping_norm is None else self.joint_norm(self.clipping_norm)
-
-    def _with_flag_and_metric(
-        self, vector: NDArray[np.float64], validation: float | None
-    ) -> NDArray[np.float64]:
-        norm = self.clipping_norm
-        if norm is None:
-            return vector
-        if self.adaptive is not None:
-            vector = self.adaptive.append_flag(vector, norm).vector
-        else:
-            vector = clip(vector, norm).vector
-        if self.metric is None:
-            return vector
-        if validation is None:
-            raise ProtocolError("message: the upload needs a validation accuracy in [0, 1]")
-        return np.append(vector, self.metric.coordinate(validation, norm))
 
     def clipped_fraction(self, summed: Summed) -> float | None:
         """Return the noised fraction of clipped updates, None where the norm is fixed.

@@ -14,7 +14,7 @@ from platform.config import RunConfig
 from platform.errors import ConfigError
 from privacy import CalibrationError
 from privacy.secure_aggregation import RoundParameters, plan
-from privacy.secure_aggregation.planning import active_threshold
+from privacy.secure_aggregation.parameters import active_threshold
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,7 +48,7 @@ def smallest_real_sum(config: RunConfig) -> int:
 
 
 def terms_of_others(config: RunConfig) -> SecureTerms:
-    """Return what the terms of a run's sums are to clients that are not an audit's canaries.
+    """Return the terms of a run's sums for clients that are not an audit's canaries.
 
     Raises:
         ConfigError: If no graph and threshold withstand what is asked for.
@@ -82,8 +82,8 @@ def secure_terms(config: RunConfig) -> SecureTerms:
 def terms_of_sums(config: RunConfig) -> SecureTerms:
     """Return the terms of a run whose sums are masked, whoever's keys are used.
 
-    An audit's canaries count as clients that collude: whatever is asked for holds for the others as
-    if they were not there, so each number is larger by theirs.
+    An audit's canaries count as clients that collude: the terms hold for the others as if the
+    canaries were not there, so each number is larger by their number.
 
     Raises:
         ConfigError: If no graph and threshold withstand what is asked for.

@@ -1,15 +1,11 @@
-"""What a client does to the vector that is summed, and the coordinator with the sum.
+"""What a client does to the vector that is summed, and the coordinator to the sum.
 
 The order is that of the mechanism: clip the whole difference as one vector with all that is
 appended, add noise, put it on the grid that is summed, masked or not.
 
-The coordinator adds its own noise to the sum in the ring, before anything is decoded or checked.
-What becomes of a round is then a function of the noised ring element, whatever peers have added to
-it; `NoisedSum` is the only sum that can be opened.
-
-A client's seat in the secure aggregation: what a message says of it, and if that is this run's.
-
-Both sides make the protocol's parameters here, so that they agree where the message does.
+The coordinator adds its own noise to the sum in the ring, before it decodes or checks anything. So
+the outcome of a round is a function of the noised ring element, whatever peers have added to it.
+`NoisedSum` is the only sum that can be opened.
 """
 
 from __future__ import annotations
@@ -114,7 +110,7 @@ class SumProtection:
 
     @cached_property
     def _grid(self) -> Grid:
-        # All clients of a simulation ask for it several times in every round.
+        # All clients of a simulation need it several times in every round.
         dimension = max(self.layout.protected, 1)
         return grid_of(self.mechanism, dimension, bits=self.bits, clients=self.clients)
 
@@ -194,7 +190,7 @@ class SumProtection:
         return dataclasses.replace(totals, noise_state=noised.noise_state)
 
     def average(self, totals: Totals, planned: int) -> Summed:
-        """Return what becomes of a sum.
+        """Return the average that a sum stands for.
 
         Args:
             totals: The sum, with all its noise.
@@ -214,8 +210,8 @@ class SumProtection:
     def require_plausible(self, totals: Totals) -> None:
         """Refuse a sum that clipped updates and their noise cannot have made.
 
-        It is all that can be checked of vectors that nobody sees: a longer sum proves that a
-        client cheated or the ring wrapped around.
+        Vectors under masks allow no other check: a longer sum proves that a client cheated or that
+        the ring wrapped around.
 
         Args:
             totals: The sum with all its noise. A check of a bare sum would tell of the data.

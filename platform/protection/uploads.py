@@ -1,12 +1,10 @@
-"""What a client's protection made of its round: all that may leave the client, and nothing else.
-
-What a client does to its update and its pool entry before either leaves it.
+"""What a client does to its update and its pool entry before either leaves it.
 
 The order is that of the mechanism: clip the whole difference as one vector, add noise, put it on
 the grid that is masked and summed. A pool entry travels as the difference to the broadcast too.
-Under `same` it is the identical noised vector and no second release; under `independent` it is
-noised on its own, with all the noise on the client, and charged on its own. Under `dp_sgd` update
-and entry are made of noised steps, which are what is charged, and both only have to be carried.
+Under `same` it is the identical noised vector and no second release. Under `independent` it has its
+own noise, all of it on the client, and its own charge. Under `dp_sgd` update and entry are made of
+noised steps, which have the charge, and both only have to be carried.
 """
 
 from __future__ import annotations
@@ -107,7 +105,8 @@ class Protection:
         sums: What is done to the vector that is summed, and to the sum.
         entries: What is done to a pool entry, None without a pool.
         training: Noise in local steps; uploads and entries are only carried then.
-        charged: Whether a round is; not where all that leaves was released before, as noised steps.
+        charged: Whether a round is; false if it only sends what was released before, as noised
+            steps.
         collection: The protection of the round in which a pool is made once, before all others or
             after them; None without such a pool.
         collects_at: Number of that round: 1 before all others.
@@ -172,7 +171,7 @@ class Protection:
             return ()
         sums: tuple[Channel, ...] = ("sum",) if self.layout.spec else ()
         if self.training is not None:
-            # One row for the training covers whatever is made of it, at once or in the collection.
+            # One row for the training covers all that is made of it, at once or in the collection.
             hands_on = self.pool_spec is not None or self.collection is not None
             return ("sum",) if sums or hands_on else ()
         # Without a sum there is no noise that an entry could share.
@@ -280,9 +279,9 @@ class Protection:
     def prepare_nothing(
         self, broadcast: Arrays, noise: NoiseSource, state: NoiseState = NO_STATE
     ) -> Prepared:
-        """Protect the zero vector, all that is appended included: a failed round's upload.
+        """Protect the zero vector with all that is appended: the upload of a failed round.
 
-        Zero lies in every ball, so noise and charge are any other's. The entry is the broadcast.
+        Zero lies in every ball, so noise and charge are as always. The entry is the broadcast.
         """
         zero, spec = np.zeros(self.layout.protected), self.pool_spec
         base = {} if spec is None else unflatten(flatten(entry_base(broadcast, spec), spec), spec)
@@ -335,18 +334,20 @@ class Protection:
             key: Which client, run, round and attempt; every channel of it has a row.
             cohort: How the round's clients were drawn, where that may amplify.
         """
-        keys = [dataclasses.replace(key, channel=channel) for channel in self.channels]
-        return tuple(self._release(one, cohort) for one in keys)
-
-    def _release(self, key: ReleaseKey, cohort: CohortSampling | None) -> Release:
-        if self.training is not None:
-            # Whatever leaves is computed from the noised steps, so their row is the only one.
-            return reserved(key, self.training.facts, self.training.protected())
-        if key.channel == "pool":
-            # An entry has its noise from its owner, whom the draw does not hide.
-            dimension = vector_length(self.pool_spec or {})
-            return release_of_upload(self.entry_mechanism, dimension, key)
-        return release_of_upload(self.mechanism, self.layout.protected, key, cohort)
+        found: list[Release] = []
+        for channel in self.channels:
+            own = dataclasses.replace(key, channel=channel)
+            if self.training is not None:
+                # All that leaves is computed from the noised steps, so theirs is the only row.
+                found.append(reserved(own, self.training.facts, self.training.protected()))
+            elif channel == "pool":
+                # An entry has its noise from its owner, whom the draw does not hide.
+                dimension = vector_length(self.pool_spec or {})
+                found.append(release_of_upload(self.entry_mechanism, dimension, own))
+            else:
+                protected = self.layout.protected
+                found.append(release_of_upload(self.mechanism, protected, own, cohort))
+        return tuple(found)
 
     def _exact_entry(self, result: LocalResult) -> Arrays:
         if self.pool_spec is None or result.pool_entry is None:

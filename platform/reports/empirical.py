@@ -8,9 +8,18 @@ from dataclasses import dataclass
 from typing import Any
 
 from platform.experiment.caveats import lower_text
-from platform.reports.blocks import Basis, Block, Figure, Section, Table, Words, paragraph, words
-from platform.reports.numbers import share_text
-from platform.reports.releases import prices_alone
+from platform.reports.blocks import (
+    Basis,
+    Block,
+    Figure,
+    Section,
+    Table,
+    Words,
+    paragraph,
+    share_text,
+    words,
+)
+from platform.reports.spending import prices_alone
 from platform.reports.subject import Subject, epsilon_figure
 
 TOLERANCE = 1e-6
@@ -56,18 +65,26 @@ class SeenChannel:
 
 
 def empirical_section(subject: Subject, seen: Sequence[SeenChannel]) -> Section:
-    """Return an empirical lower bound with its power, or that there is none."""
-    return Section("empirical", "Empirical lower bound", tuple(_empirical(subject, seen)))
-
-
-def _empirical(subject: Subject, seen: Sequence[SeenChannel]) -> Iterator[Block]:
+    """Return the empirical lower bound with its power, or the statement that no audit was made."""
     found = None if subject.summary is None else subject.summary.get("canaries")
-    if found is not None:
-        yield from _canaries(subject, found)
-    if not seen:
-        if found is None:
-            yield paragraph(_none(subject))
-        return
+    blocks: list[Block] = [] if found is None else [*_canaries(subject, found)]
+    if seen:
+        blocks += _audited(seen)
+    elif found is None:
+        blocks.append(
+            paragraph(
+                "No audit is in the records of this run, so no empirical lower bound is stated: "
+                "the epsilons are proofs about the mechanism as it is written, not measurements "
+                "of it. `audit-privacy CONFIG --json` plays canaries against the code that "
+                "protects clients; `report RUN --audit FILE` then shows here what it saw."
+                if subject.facts.claims
+                else "Nothing is claimed, so there is nothing to refute."
+            )
+        )
+    return Section("empirical", "Empirical lower bound", tuple(blocks))
+
+
+def _audited(seen: Sequence[SeenChannel]) -> Iterator[Block]:
     yield paragraph(
         "An audit played canaries against the code that protects clients, and guessed from what "
         "left. The lower bound is on one release, not on the run: above the truth at most one time "
@@ -87,7 +104,7 @@ def _empirical(subject: Subject, seen: Sequence[SeenChannel]) -> Iterator[Block]
 
 
 def _canaries(subject: Subject, found: Mapping[str, Any]) -> Iterator[Block]:
-    """Yield what clients of an audit have seen of this very run, beside the most they could see."""
+    """Yield the bound that canaries measured in this run, and the most that they could measure."""
     basis = subject.stated("canaries")
     yield paragraph(
         f"{found['canaries']} clients of this run were canaries of an audit, with secret coins and "
@@ -123,17 +140,6 @@ def _down(value: float, basis: Basis) -> Figure:
     return Figure(lower_text(value), value, basis)
 
 
-def _none(subject: Subject) -> str:
-    if not subject.facts.claims:
-        return "Nothing is claimed, so there is nothing to refute."
-    return (
-        "No audit is in the records of this run, so no empirical lower bound is stated: the "
-        "epsilons are proofs about the mechanism as it is written, not measurements of it. "
-        "`audit-privacy CONFIG --json` plays canaries against the code that protects clients; "
-        "`report RUN --audit FILE` then shows here what it saw."
-    )
-
-
 def _row(one: SeenChannel) -> tuple[Words, ...]:
     basis = Basis(
         what=f"an audit of one release on channel {one.channel}, as its file states it",
@@ -150,7 +156,7 @@ def _row(one: SeenChannel) -> tuple[Words, ...]:
 
 
 def refuted(seen: Sequence[SeenChannel]) -> Iterator[str]:
-    """Yield what must be said first where an audit has refuted a claim."""
+    """Yield one warning for each claim that an audit has refuted."""
     for one in seen:
         if not one.passed:
             yield (
@@ -164,16 +170,11 @@ class OtherClaim(ValueError):
 
 
 def require_same_claim(subject: Subject, seen: Sequence[SeenChannel]) -> None:
-    """Check that an audit is of what a run's releases claim.
+    """Check that an audit tested the same claim as the run's releases make.
 
     Raises:
         OtherClaim: Naming the first difference.
     """
-    for difference in _differences(subject, seen):
-        raise OtherClaim(difference)
-
-
-def _differences(subject: Subject, seen: Sequence[SeenChannel]) -> Iterator[str]:
     prices = [price for found in prices_alone(subject) for price in found.values()]
     for one in seen:
         stated = {
@@ -183,10 +184,10 @@ def _differences(subject: Subject, seen: Sequence[SeenChannel]) -> Iterator[str]
         }
         for name, (theirs, ours) in stated.items():
             if theirs != ours:
-                yield f"{name} is {theirs!r} there, and {ours!r} in the run"
+                raise OtherClaim(f"{name} is {theirs!r} there, and {ours!r} in the run")
         claimed = one.claim.epsilon
         if not any(math.isclose(claimed, price, rel_tol=TOLERANCE) for price in prices):
-            yield (
+            raise OtherClaim(
                 f"one release on channel {one.channel} claims epsilon {claimed:.6g} there, "
                 "and no release of the run does"
             )

@@ -22,15 +22,15 @@ from platform.reports.blocks import (
     Table,
     Words,
     paragraph,
+    ranges,
     words,
 )
-from platform.reports.numbers import ranges
 from platform.reports.subject import Subject
 from privacy import ReleaseKey
 
 
 def bases_of(sections: Iterable[Section]) -> tuple[Basis, ...]:
-    """Return what all figures rest on, each once, in the order in which a reader meets them."""
+    """Return the bases of all figures, each once, in the order in which a reader meets them."""
     found: dict[Basis, None] = {}
     for section in sections:
         for block in section.blocks:
@@ -54,18 +54,18 @@ def _lines(block: Block) -> Iterator[Words]:
 
 
 def proof_anchor(number: int) -> str:
-    """Return by what the entry of a number is linked; the first is 1."""
+    """Return the anchor of the n-th basis; the first is 1."""
     return f"proof-{number}"
 
 
 def rows_anchor(run_id: str, place: Place) -> str:
-    """Return by what the ledger rows of a place are linked."""
+    """Return the anchor of the ledger rows of a place."""
     name = "-".join(map(str, (run_id, *place)))
     return "rows-" + "".join(c if c.isascii() and c.isalnum() else "-" for c in name)
 
 
 def evidence_section(subjects: Sequence[Subject], bases: Sequence[Basis]) -> Section:
-    """Return what every number rests on, and the ledger rows themselves.
+    """Return the section that lists the basis of every number, and the ledger rows.
 
     Args:
         subjects: The runs of the document; the first is what it is about.
@@ -73,6 +73,14 @@ def evidence_section(subjects: Sequence[Subject], bases: Sequence[Basis]) -> Sec
     """
     listed = [place for subject in subjects for place in _ledger(subject)]
     known = {anchor for anchor, _ in listed}
+    ledger: Block = paragraph("The ledger has no row.")
+    if listed:
+        ledger = Table(
+            "The ledger's rows",
+            ("Place", "Reserved in audit entry", "Clients, by pseudonym", "Their leaves"),
+            tuple(row for _, row in listed),
+            tuple(anchor for anchor, _ in listed),
+        )
     leaves = [_leaves_of(basis, subjects) for basis in bases]
     return Section(
         "evidence",
@@ -94,7 +102,7 @@ def evidence_section(subjects: Sequence[Subject], bases: Sequence[Basis]) -> Sec
                 ),
                 tuple(proof_anchor(number) for number in range(1, len(bases) + 1)),
             ),
-            *_ledger_table(listed),
+            ledger,
         ),
     )
 
@@ -103,22 +111,19 @@ def _proof(
     number: int, basis: Basis, *, known: set[str], leaves: Sequence[int]
 ) -> tuple[Words, ...]:
     entries = ", ".join(map(str, basis.entries)) or "none"
+    command = basis.check
+    if len(leaves) == 1:
+        # One command proves one record. The head of a chain is checked by the basis's own command.
+        proof = f"python -m platform.coordinator audit prove {leaves[0]}"
+        command = f"{command}; {proof}" if command else proof
     return (
         words(str(number)),
         words(basis.what),
         _rows(basis, known),
         words(entries),
         words(ranges(list(leaves)) or "none"),
-        words(_command(basis, leaves)),
+        words(command or "none"),
     )
-
-
-def _command(basis: Basis, leaves: Sequence[int]) -> str:
-    if len(leaves) == 1:
-        # One record is proven by one command; the head of a chain is checked as ever.
-        proof = f"python -m platform.coordinator audit prove {leaves[0]}"
-        return f"{basis.check}; {proof}" if basis.check else proof
-    return basis.check or "none"
 
 
 def _leaves_of(basis: Basis, subjects: Sequence[Subject]) -> list[int]:
@@ -205,17 +210,4 @@ def _key(run: str, place: Place, pseudonym: str) -> ReleaseKey:
         attempt=attempt,
         pseudonym=pseudonym,
         channel=channel,  # type: ignore[arg-type]
-    )
-
-
-def _ledger_table(listed: Sequence[tuple[str, tuple[Words, ...]]]) -> tuple[Block, ...]:
-    if not listed:
-        return (paragraph("The ledger has no row."),)
-    return (
-        Table(
-            "The ledger's rows",
-            ("Place", "Reserved in audit entry", "Clients, by pseudonym", "Their leaves"),
-            tuple(row for _, row in listed),
-            tuple(anchor for anchor, _ in listed),
-        ),
     )

@@ -9,13 +9,18 @@ somebody has to. `hazard`: the records show that it is there.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Final, Literal
+from functools import partial
+from typing import Any, Final, Literal, get_args
 
-from platform.reports.blocks import Section, Table, paragraph, words
-from platform.reports.numbers import epsilon_text
+from platform.agreement import Agreed
+from platform.agreement.attempts import stopping_warnings
+from platform.agreement.statements import stopping_of
+from platform.experiment.caveats import canary_warnings, privacy_warnings
+from platform.reports.blocks import Section, Table, epsilon_text, paragraph, words
 from platform.reports.subject import Subject
+from platform.rounds.documents import in_rounds
 
 Status = Literal["answered", "open", "hazard"]
 
@@ -38,20 +43,8 @@ class Answer:
     says: str
 
 
-def _answered(says: str) -> Answer:
-    return Answer("answered", says)
-
-
-def _open(says: str) -> Answer:
-    return Answer("open", says)
-
-
-def _hazard(says: str) -> Answer:
-    return Answer("hazard", says)
-
-
-def _nothing_claimed() -> Answer:
-    return _hazard("nothing is claimed: the mechanism adds no noise")
+_answered, _open, _hazard = (partial(Answer, status) for status in get_args(Status))
+_NOTHING_CLAIMED: Final = Answer("hazard", "nothing is claimed: the mechanism adds no noise")
 
 
 def large_epsilon(subject: Subject) -> Answer:
@@ -74,7 +67,7 @@ def large_epsilon(subject: Subject) -> Answer:
 def catastrophic_delta(subject: Subject) -> Answer:
     """Say whether delta leaves room for a mechanism that shows one unit to everybody."""
     if not subject.facts.claims:
-        return _nothing_claimed()
+        return _NOTHING_CLAIMED
     delta, clients = subject.delta, subject.agreed.config.task.clients
     if subject.facts.unit == "record":
         return _open(
@@ -90,9 +83,9 @@ def catastrophic_delta(subject: Subject) -> Answer:
 
 
 def unit_of_privacy(subject: Subject) -> Answer:
-    """Say whether the unit covers what somebody wants to tell apart."""
+    """Say whether the unit of privacy covers the person whom an attacker wants to single out."""
     if subject.facts.unit is None:
-        return _nothing_claimed()
+        return _NOTHING_CLAIMED
     if subject.facts.unit == "client":
         return _open(
             "the unit is a whole client; whether a client is one person, and whether a person is "
@@ -105,9 +98,9 @@ def unit_of_privacy(subject: Subject) -> Answer:
 
 
 def comparable(subject: Subject) -> Answer:
-    """Say by what epsilons may be compared."""
+    """Say under which conditions epsilons of runs are comparable."""
     if not subject.facts.claims:
-        return _nothing_claimed()
+        return _NOTHING_CLAIMED
     return _answered(
         f"unit {subject.facts.unit}, relation {subject.agreed.config.relation} and delta "
         f"{subject.delta:g} stand before every epsilon; others are not comparable, and a "
@@ -118,7 +111,7 @@ def comparable(subject: Subject) -> Answer:
 def converted(subject: Subject) -> Answer:
     """Say whether the numbers before the conversion to epsilon and delta are given."""
     if not subject.facts.claims:
-        return _nothing_claimed()
+        return _NOTHING_CLAIMED
     return _answered(
         "noise, bound, sampling and accountant of every kind of release are given, so that "
         "anybody can convert at another delta"
@@ -127,7 +120,9 @@ def converted(subject: Subject) -> Answer:
 
 def other_releases(subject: Subject) -> Answer:
     """Say whether something else of the same data is released without noise."""
-    if subject.agreed.config.evaluation.selection != "last" and not _selects_by_noise(subject):
+    evaluation = subject.agreed.config.evaluation
+    is_noised = subject.facts.claims and evaluation.release == "noised"
+    if evaluation.selection != "last" and not is_noised:
         return _hazard(
             "a round was chosen by exact accuracies of the clients' validation data, which no "
             "noise covers"
@@ -137,13 +132,8 @@ def other_releases(subject: Subject) -> Answer:
     return _open("whether anything else of the same data is published is in no record of a run")
 
 
-def _selects_by_noise(subject: Subject) -> bool:
-    evaluation = subject.agreed.config.evaluation
-    return subject.facts.claims and evaluation.release == "noised"
-
-
 def own_code(subject: Subject) -> Answer:
-    """Say what of the mathematics is whose code."""
+    """Say which parts of the mathematics are this package's own code."""
     if subject.method_origin is not None:
         return _hazard("the method is code from outside this package")
     return _open(
@@ -153,7 +143,7 @@ def own_code(subject: Subject) -> Answer:
 
 
 def small_groups(subject: Subject) -> Answer:
-    """Say whether it is shown how those fare who are few."""
+    """Say whether the report shows how small groups of people fare."""
     if subject.summary is None or subject.summary["final"]["accuracy"]["worst"] is None:
         return _open("nothing was measured that would show how clients that are few fare")
     return _open(
@@ -163,12 +153,12 @@ def small_groups(subject: Subject) -> Answer:
 
 
 def human_judgement(subject: Subject) -> Answer:
-    """Say what was done to noisy numbers to make them look better."""
+    """Say whether somebody edited noisy numbers to make them look better."""
     return _answered("no released number was rounded, cut or smoothed to look better")
 
 
 def statistical_bias(subject: Subject) -> Answer:
-    """Say whether what is released is biased."""
+    """Say whether released numbers are biased."""
     if not subject.facts.claims:
         return _answered("nothing is clipped or noised")
     return _open(
@@ -178,14 +168,14 @@ def statistical_bias(subject: Subject) -> Answer:
 
 
 def contributions(subject: Subject) -> Answer:
-    """Say whether what one unit can add is bounded."""
+    """Say whether the contribution of one unit is bounded."""
     if not subject.facts.claims:
         return _hazard("nothing bounds what one client adds")
     return _answered("every unit's part is clipped to C before noise, and noise is scaled to C")
 
 
 def domain_from_data(subject: Subject) -> Answer:
-    """Say whether what is released has a shape that the data decide."""
+    """Say whether the data decide the shape of a release."""
     return _answered(
         "shapes, names and numbers of all that is sent, and the list of classes, are fixed before "
         "training; what does not fit is refused"
@@ -193,7 +183,7 @@ def domain_from_data(subject: Subject) -> Answer:
 
 
 def memorised(subject: Subject) -> Answer:
-    """Say whether the model may have memorised what it was trained on."""
+    """Say whether the model may have memorised its training data."""
     if subject.is_void:
         return _hazard("the noise can be taken off again, so nothing bounds what is remembered")
     if any(value is None or math.isinf(value) for value in subject.epsilons.values()):
@@ -241,10 +231,10 @@ def trust(subject: Subject) -> Answer:
 
 
 def implementation(subject: Subject) -> Answer:
-    """Say whether randomness and arithmetic are what the proofs count on."""
+    """Say whether randomness and arithmetic fulfil the assumptions of the proofs."""
     config = subject.agreed.config
     if not subject.facts.claims:
-        return _nothing_claimed()
+        return _NOTHING_CLAIMED
     if subject.is_void:
         return _hazard("the noise comes from a seed and can be taken off again")
     if config.noise_distribution == "gaussian":
@@ -260,7 +250,7 @@ def data_security(subject: Subject) -> Answer:
 
 
 def access_control(subject: Subject) -> Answer:
-    """Say who may read what."""
+    """Say who may read the records."""
     return _open("who may read database, stores and this document is the operator's to say")
 
 
@@ -341,3 +331,66 @@ def hazards_section(subject: Subject) -> Section:
             ),
         ),
     )
+
+
+def stated_warnings(agreed: Agreed) -> list[str]:
+    """Return the warnings that keep a reader from misreading a run's numbers, finished or not."""
+    if agreed.summary is not None:
+        return list(agreed.summary["warnings"])
+    over = len(in_rounds([row.document for row in agreed.spending.rounds]))
+    document = {"status": agreed.records.run.status, "planned_rounds": agreed.config.rounds}
+    return [f"the run {unfinished_words(document, over)}", *claim_warnings(agreed)]
+
+
+def claim_warnings(agreed: Agreed) -> list[str]:
+    """Return the warnings about a run's claim that follow from its configuration and ledger."""
+    if agreed.is_unpriced:
+        return [
+            f"mechanism {agreed.config.mechanism.name}: nothing was charged so far; it adds no "
+            "noise, so the first release has no finite epsilon"
+        ]
+    if not agreed.spending.ledger:
+        # Where nothing has been charged, nothing was released that could be misread.
+        return []
+    stopping = stopping_of(agreed.spending, agreed.config)
+    return [*stopping_warnings(stopping), *privacy_warnings(agreed.config)]
+
+
+def unfinished_words(document: Mapping[str, Any], over: int) -> str:
+    """Return the state of an unfinished run, in words that cannot be mistaken for an end.
+
+    Args:
+        document: Its `status` and `planned_rounds`.
+        over: Rounds that are.
+    """
+    status = document["status"]
+    # Nobody can write down that a process was killed.
+    status = "running, unless its process was killed" if status == "running" else status
+    rounds = f"{over} of {document['planned_rounds']} rounds"
+    return f"has not finished ({status}): {rounds} are over, and all numbers are so far only"
+
+
+ADDED = (
+    large_epsilon,
+    unit_of_privacy,
+    other_releases,
+    own_code,
+    trusted_records,
+)
+"""Hazards that a report warns of besides the run's own warnings, most important first."""
+
+
+def report_warnings(subject: Subject) -> tuple[str, ...]:
+    """Return the warnings of a report: hazards of this run first, then the run's own warnings."""
+    hazards = [answer_of(subject) for answer_of in ADDED]
+    problems = {one.lifetime.problem for one in subject.budget.clients}
+    found = (
+        *canary_warnings((subject.summary or {}).get("canaries")),
+        *(answer.says for answer in hazards if answer.status == "hazard"),
+        *(
+            f"what a client has spent over its lifetime has no epsilon: {problem}"
+            for problem in sorted(text for text in problems if text is not None)
+        ),
+        *stated_warnings(subject.agreed),
+    )
+    return tuple(dict.fromkeys(found))

@@ -21,19 +21,16 @@ from platform.reports.blocks import (
     Words,
     bullets,
     paragraph,
+    points_text,
+    share_text,
     words,
 )
 from platform.reports.empirical import SeenChannel, empirical_section, refuted, require_same_claim
 from platform.reports.evidence import bases_of, evidence_section
-from platform.reports.guarantee import odds_section, right_guesses, unit_section
-from platform.reports.hazards import hazards_section
-from platform.reports.log_view import LogView
-from platform.reports.numbers import points_text, share_text
-from platform.reports.releases import releases_section
-from platform.reports.spending import spending_section
-from platform.reports.subject import Subject
-from platform.reports.trust import trust_section
-from platform.reports.warnings import report_warnings
+from platform.reports.guarantee import odds_section, right_guesses, trust_section, unit_section
+from platform.reports.hazards import hazards_section, report_warnings
+from platform.reports.spending import releases_section, spending_section
+from platform.reports.subject import LogView, Subject
 from platform.rounds.documents import ADVERSARIES
 from privacy import MechanismFacts
 
@@ -175,7 +172,7 @@ def _comparison(subject: Subject, others: Sequence[Subject]) -> Iterator[Block]:
 
 
 def differences(one: Subject, other: Subject) -> list[str]:
-    """Return in what two runs differ so that their epsilons are not comparable."""
+    """Return the differences that make the epsilons of two runs incomparable."""
     pairs = {
         "unit": (one.facts.unit or "none", other.facts.unit or "none"),
         "relation": (_relation(one), _relation(other)),
@@ -235,13 +232,16 @@ def _log(subject: Subject) -> Iterator[Block]:
         "folder and, in a simulation, the clients' own ledgers agree. Kept with somebody else, "
         "the head shows later that nothing before it was changed, removed or cut."
     )
-    versions = _versions(run.versions_json)
-    if versions:
-        yield Table(
-            "What ran",
-            ("Part", "Version"),
-            tuple((words(name), words(text)) for name, text in versions),
-        )
+    try:
+        versions = json.loads(run.versions_json)
+    except (ValueError, RecursionError):
+        return
+    if isinstance(versions, dict) and versions:
+        rows = [
+            (words(str(name)), words("unknown" if text is None else str(text)))
+            for name, text in versions.items()
+        ]
+        yield Table("What ran", ("Part", "Version"), tuple(rows))
 
 
 def _over_all_runs(subject: Subject) -> Iterator[tuple[str, Words]]:
@@ -262,26 +262,25 @@ def _over_all_runs(subject: Subject) -> Iterator[tuple[str, Words]]:
         yield "Heads signed by", words("nobody: no head is signed by a key that is known")
 
 
-def _versions(stored: str) -> list[tuple[str, str]]:
-    try:
-        found = json.loads(stored)
-    except (ValueError, RecursionError):
-        return []
-    if not isinstance(found, dict):
-        return []
-    return [(str(name), "unknown" if text is None else str(text)) for name, text in found.items()]
-
-
 def _provenance(subject: Subject) -> Iterator[Block]:
     config = subject.agreed.config
     task = config.task
+    infos = (info for info in dataset_infos() if info.name == task.dataset)
+    origins = (f"{info.title}; {info.source}" for info in infos)
+    origin = next(origins, "unknown to this version of the program")
+    public, section = "none was declared", config.public_data
+    if section is not None:
+        name = section.dataset or task.dataset
+        public = (
+            f"{name}, declared public by whoever wrote the configuration, which nobody can check"
+        )
     model = "none" if task.model is None else task.model.name
     pretrained = "" if task.model is None else task.model.pretrained or "the weights it ships with"
     yield Facts(
         (
-            ("Data set", words(f"{task.dataset}: {_origin(task.dataset)}")),
+            ("Data set", words(f"{task.dataset}: {origin}")),
             ("Clients", words(_clients(subject))),
-            ("Public data", words(_public(subject))),
+            ("Public data", words(public)),
             ("Pretrained model", words(f"{model}{', ' if pretrained else ''}{pretrained}")),
             ("Run created", words(subject.agreed.records.run.created)),
         )
@@ -291,13 +290,6 @@ def _provenance(subject: Subject) -> Iterator[Block]:
         "have done, is in no record of a run. Whoever operates it has to say."
     )
     yield bullets(*_security(subject), *_retention(subject))
-
-
-def _origin(name: str) -> str:
-    for info in dataset_infos():
-        if info.name == name:
-            return f"{info.title}; {info.source}"
-    return "unknown to this version of the program"
 
 
 def _clients(subject: Subject) -> str:
@@ -311,14 +303,6 @@ def _clients(subject: Subject) -> str:
         f"{config.task.clients}, each a process with data of its own, which do not leave it but "
         "as the releases above"
     )
-
-
-def _public(subject: Subject) -> str:
-    section = subject.agreed.config.public_data
-    if section is None:
-        return "none was declared"
-    name = section.dataset or subject.agreed.config.task.dataset
-    return f"{name}, declared public by whoever wrote the configuration, which nobody can check"
 
 
 def _security(subject: Subject) -> Iterator[str]:
@@ -367,7 +351,8 @@ def _usefulness(subject: Subject) -> Iterator[Block]:
         yield paragraph("The run has not finished, so nothing final was measured.")
         return
     summary = subject.summary
-    final = summary["final"]
+    final, told = summary["final"], summary.get("evaluation", {})
+    measured_on = "; ".join(str(text) for text in told.values())
     if subject.is_simulated:
         yield paragraph(
             "These numbers are exact, as an experimenter sees them who holds all the data of a "
@@ -376,7 +361,7 @@ def _usefulness(subject: Subject) -> Iterator[Block]:
     yield Facts(
         (
             ("Method and data", words(f"{summary['method']} on {summary['dataset']}")),
-            ("Measured on", words(_measured_on(summary))),
+            ("Measured on", words(measured_on or "each client's own test examples")),
             ("Mean over clients", _share(subject, final["accuracy"], "mean")),
             ("Worst client", _share(subject, final["accuracy"], "worst")),
             ("Spread over clients (standard deviation)", _share(subject, final["accuracy"], "std")),
@@ -390,14 +375,22 @@ def _usefulness(subject: Subject) -> Iterator[Block]:
         "same run in which every upload is zero. The worst client is shown because noise weighs "
         "most on those who are few: a mean can hide them."
     )
-    plot = _plot(subject)
-    if plot is not None:
-        yield plot
-
-
-def _measured_on(summary: Mapping[str, Any]) -> str:
-    told = summary.get("evaluation", {})
-    return "; ".join(str(text) for text in told.values()) or "each client's own test examples"
+    found = [d for d in subject.trained if d["accuracy"]["mean"] is not None]
+    if len(found) < 2:
+        return
+    lines = tuple(
+        Line(label, tuple((float(d["round"]), float(d["accuracy"][which])) for d in found))
+        for label, which in (("mean over clients", "mean"), ("worst client", "worst"))
+    )
+    ends = "; ".join(f"{line.label}: {share_text(line.points[-1][1])}" for line in lines)
+    yield Plot(
+        title="Accuracy, round by round",
+        says=f"Accuracy after the last round shown: {ends}.",
+        across="Round",
+        up="Accuracy",
+        lines=lines,
+        percent=True,
+    )
 
 
 def _share(subject: Subject, accuracy: Mapping[str, Any], which: str) -> Words:
@@ -414,37 +407,24 @@ def _points(subject: Subject, field: str) -> Words:
     return words(Figure(points_text(value), value, subject.stated(field)))
 
 
-def _plot(subject: Subject) -> Plot | None:
-    found = [d for d in subject.trained if d["accuracy"]["mean"] is not None]
-    if len(found) < 2:
-        return None
-    lines = tuple(
-        Line(label, tuple((float(d["round"]), float(d["accuracy"][which])) for d in found))
-        for label, which in (("mean over clients", "mean"), ("worst client", "worst"))
-    )
-    ends = "; ".join(f"{line.label}: {share_text(line.points[-1][1])}" for line in lines)
-    return Plot(
-        title="Accuracy, round by round",
-        says=f"Accuracy after the last round shown: {ends}.",
-        across="Round",
-        up="Accuracy",
-        lines=lines,
-        percent=True,
-    )
-
-
 def _construction(subject: Subject) -> Iterator[Block]:
     config = subject.agreed.config
-    mechanism = config.mechanism
+    mechanism, law = config.mechanism, config.noise_distribution
+    sampling = "see the kinds of release"
+    if subject.summary is not None:
+        sampling = str(subject.summary["sampling"] or "none")
     yield Facts(
         (
             ("Mechanism", words(f"{mechanism.name}: {_where(mechanism.facts)}")),
-            ("Law of the noise", words(_law(config.noise_distribution))),
+            (
+                "Law of the noise",
+                words(LAWS[config.noise_distribution] if config.noise_distribution else "none"),
+            ),
             ("Randomness of the noise", words(_source(subject))),
             ("Keys and masks", words("always the operating system's entropy")),
-            ("Floating point", words(_arithmetic(config.noise_distribution))),
+            ("Floating point", words(_arithmetic(law))),
             ("Clipping", words(_clipping(subject))),
-            ("Sampling counted on", _sampling(subject)),
+            ("Sampling counted on", words(sampling)),
         )
     )
     yield bullets(*_side_channels(subject))
@@ -460,10 +440,6 @@ def _where(facts: MechanismFacts) -> str:
     if facts.is_bare_to_server:
         return "the coordinator adds noise to the sum, having seen it without"
     return "every client adds all of the noise to its clipped upload"
-
-
-def _law(distribution: str | None) -> str:
-    return "none" if distribution is None else LAWS[distribution]
 
 
 def _source(subject: Subject) -> str:
@@ -499,12 +475,6 @@ def _clipping(subject: Subject) -> str:
     return f"each client's whole upload to {section.clipping_norm:g}{how}"
 
 
-def _sampling(subject: Subject) -> Words:
-    if subject.summary is not None:
-        return words(str(subject.summary["sampling"] or "none"))
-    return words("see the kinds of release")
-
-
 def _side_channels(subject: Subject) -> Iterator[str]:
     if subject.facts.unit == "client":
         yield (
@@ -529,7 +499,7 @@ def _side_channels(subject: Subject) -> Iterator[str]:
 
 
 def limits_section(subject: Subject) -> Section:
-    """Return what is not protected."""
+    """Return the section about leaks that no epsilon bounds."""
     return Section(
         "limits",
         "What is not protected",
@@ -596,27 +566,22 @@ def _what_was_chosen(subject: Subject) -> Iterator[str]:
 
 
 def _pool(subject: Subject) -> Iterator[str]:
-    if any(row.channel == "pool" for row in subject.rows) or _has_pool(subject):
+    warnings = () if subject.summary is None else subject.summary["warnings"]
+    has_pool = any(text.startswith("expert pool:") for text in warnings)
+    if has_pool or any(row.channel == "pool" for row in subject.rows):
         yield (
             "The expert pool is linkable: to server and peers its entries can be told apart, and "
             "who knows something of a client may find its entry; only epsilon bounds what it "
             "tells."
         )
-        yield _linking(subject)
-
-
-def _linking(subject: Subject) -> str:
-    if subject.agreed.config.privacy.noise_source == "os":
-        return (
-            "Of the coordinator's disk, after the fact, it is claimed that no row ties a pool "
-            "entry to its client better than chance; that is a claim about linking, not an epsilon."
-        )
-    return "With seeded randomness nothing is claimed of the coordinator's disk either."
-
-
-def _has_pool(subject: Subject) -> bool:
-    warnings = () if subject.summary is None else subject.summary["warnings"]
-    return any(text.startswith("expert pool:") for text in warnings)
+        if subject.agreed.config.privacy.noise_source == "os":
+            yield (
+                "Of the coordinator's disk, after the fact, it is claimed that no row ties a pool "
+                "entry to its client better than chance; that is a claim about linking, not an "
+                "epsilon."
+            )
+        else:
+            yield "With seeded randomness nothing is claimed of the coordinator's disk either."
 
 
 def _the_rest(subject: Subject) -> Iterator[str]:
@@ -641,7 +606,7 @@ def _the_rest(subject: Subject) -> Iterator[str]:
 
 
 def composition_section(subject: Subject) -> Section:
-    """Return what is counted together, and what may be done with results for free."""
+    """Return the section about composition and about free post-processing."""
     config = subject.agreed.config
     retries = (
         "An attempt that failed stays charged where anything may have left a client; a new one "

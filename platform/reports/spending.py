@@ -1,30 +1,229 @@
-"""What the run has spent, round by round and client by client, over lifetimes, and what is left."""
+"""What left the clients, kind by kind; what the run and its clients have spent and have left."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Final
 
 from platform.agreement.budgets import ClientBudget
 from platform.agreement.statements import lifetime_of, stopping_of
+from platform.protection.charging import as_releases, law_of
 from platform.reports.blocks import (
     Basis,
     Block,
     Facts,
     Figure,
     Line,
+    Piece,
     Plot,
     Section,
     Table,
     Words,
+    bullets,
+    epsilon_text,
+    left_text,
     paragraph,
+    ranges,
+    share_text,
     words,
 )
-from platform.reports.numbers import epsilon_text, left_text, share_text
-from platform.reports.releases import by_adversary
 from platform.reports.subject import Subject, epsilon_figure
 from platform.rounds.documents import ADVERSARIES, json_number
+from privacy import epsilons
+from privacy.accounting.composition import compose, no_cohort
+from privacy.accounting.gaussian import total_mu
+from storage import LedgerRow
+
+CHANNELS: Final = {
+    "sum": "update, into the sum",
+    "pool": "pool entry",
+    "metrics": "measurement",
+}
+FLAVOURS: Final = {
+    "exact": (
+        "Gaussian differential privacy, composed exactly and converted to (epsilon, delta) by the "
+        "closed formula"
+    ),
+    "pld": "privacy loss distributions, composed numerically and converted to (epsilon, delta)",
+    "rdp": (
+        "Renyi differential privacy (zero-concentrated for integer noise), composed order by "
+        "order and converted to (epsilon, delta)"
+    ),
+}
+
+
+def releases_section(subject: Subject) -> Section:
+    """Return each kind of release, with its noise and its price alone."""
+    blocks, kinds = [*_flavour(subject)], _kinds(subject)
+    if not kinds:
+        blocks.append(paragraph("No release of any client is in the ledger."))
+        return Section("releases", "What left the clients", tuple(blocks))
+    shown = Table(
+        "Each kind of release, and the epsilon of one of them alone",
+        (
+            "Release",
+            "Rounds",
+            "Protected by",
+            "Bound C",
+            "Noise over C",
+            "Sampling counted on",
+            "Ledger rows",
+            "Epsilon of one alone",
+        ),
+        tuple(_release_row(subject, rows) for rows in kinds),
+    )
+    told = paragraph(
+        "C bounds the length of what one unit adds; the noise's standard deviation is stated as a "
+        "multiple of it. A row is reserved in the ledger before anything leaves a client, and is "
+        "free only where it is known that nothing did."
+    )
+    return Section("releases", "What left the clients", (*blocks, shown, told))
+
+
+def _flavour(subject: Subject) -> Iterator[Block]:
+    if not subject.facts.claims:
+        return
+    names = subject.budget.epsilons.accountant.split("+")
+    how = "; ".join(f"{name}: {FLAVOURS.get(name, name)}" for name in names)
+    yield paragraph(
+        f"Every epsilon here is of approximate differential privacy at delta {subject.delta:g}, "
+        "cumulative over all that the unit released and for the unit that has spent most. Delta "
+        f"is the probability that is left outside the promise. The accountant is {how}."
+    )
+    worst = subject.worst("server")
+    if worst is not None and subject.budget.epsilons.accountant == "exact":
+        rows = [row for row in subject.rows if row.pseudonym == worst.member.pseudonym]
+        found = compose(as_releases(rows, subject.agreed.config.mechanisms), no_cohort)
+        if found.is_noised and not found.is_empty:
+            mu = total_mu(found)
+            yield paragraph(
+                "In its own terms the run is mu-Gaussian-differentially private with mu = ",
+                Figure(f"{mu:.6g}", mu, subject.epsilon("server").basis),
+                " against who sees every release, which can be converted at any other delta.",
+            )
+    accountants = {} if subject.summary is None else subject.summary["accountants"]
+    if accountants:
+        yield bullets(
+            *(
+                words(
+                    f"By accountant {name}, for who has spent most: ",
+                    # An accountant that has no number says why.
+                    value
+                    if isinstance(value, str) and value != "inf"
+                    else Figure(epsilon_text(value), value, subject.stated("accountants")),
+                )
+                for name, value in accountants.items()
+            )
+        )
+
+
+def _kinds(subject: Subject) -> list[list[LedgerRow]]:
+    """Return ledger rows grouped by price; rows that differ in an adaptive bound are one kind."""
+    kinds: dict[LedgerRow, list[LedgerRow]] = {}
+    for row in subject.rows:
+        ratio = float(f"{row.standard_deviation / row.clipping_norm:.11e}")
+        kind = replace(
+            row,
+            run_id="",
+            round_number=0,
+            attempt=0,
+            pseudonym="",
+            status="reserved",
+            standard_deviation=ratio,
+            clipping_norm=1.0,
+            cohort_drawn=None,
+        )
+        kinds.setdefault(kind, []).append(row)
+    return list(kinds.values())
+
+
+def _release_row(subject: Subject, rows: Sequence[LedgerRow]) -> tuple[Words, ...]:
+    first = rows[0]
+    ratio = first.standard_deviation / first.clipping_norm
+    shares = "" if first.shares is None else f" of {first.shares} honest shares"
+    law = f", {law_of(first)} noise{shares}" if first.standard_deviation else ""
+    steps = "" if first.count == 1 else f", {first.count} noised steps"
+    alone = _price_alone(subject, rows)
+    basis = subject.basis("these ledger rows; epsilon is of one of them, priced alone", rows)
+    return (
+        words(CHANNELS.get(first.channel, first.channel)),
+        words(ranges([row.round_number for row in rows])),
+        words(f"{first.mechanism}{law}{steps}, {first.relation}"),
+        _norms(rows, basis),
+        words(Figure(f"{ratio:.4g}", ratio, basis) if ratio else "no noise"),
+        words(_sampling(first)),
+        _statuses(subject, rows, basis),
+        words(epsilon_figure(0.0, basis), ": nothing had left a client")
+        if alone is None
+        else by_adversary(alone, basis),
+    )
+
+
+def _norms(rows: Sequence[LedgerRow], basis: Basis) -> Words:
+    low, high = (end(row.clipping_norm for row in rows) for end in (min, max))
+    if high == float("inf"):
+        return words("none")
+    if low == high:
+        return words(Figure(f"{high:.4g}", high, basis))
+    return words(f"{low:.4g} to ", Figure(f"{high:.4g}", high, basis))
+
+
+def _sampling(row: LedgerRow) -> str:
+    if row.cohort_kind is not None:
+        drawn = f"{row.cohort_size} of {row.cohort_population} clients, drawn in secret"
+        return f"{drawn} ({row.cohort_kind}); for the observer only"
+    if row.sampling == "none":
+        return "none"
+    return f"{row.sampling} batches, probability {row.sampling_probability:g}"
+
+
+def _statuses(subject: Subject, rows: Sequence[LedgerRow], basis: Basis) -> Words:
+    if subject.hides_draws:
+        return words("withheld, as they tell who was drawn")
+    counts = {
+        name: sum(row.status == name for row in rows)
+        for name in ("released", "reserved", "aborted")
+    }
+    said = {"released": "released", "reserved": "reserved (charged too)", "aborted": "free"}
+    pieces: list[Piece] = []
+    for name, count in counts.items():
+        if count:
+            pieces += [", "] if pieces else []
+            pieces += [Figure(str(count), count, basis), f" {said[name]}"]
+    return tuple(pieces)
+
+
+def prices_alone(subject: Subject) -> list[dict[str, float]]:
+    """Return what one release of each kind costs alone against each adversary."""
+    found = (_price_alone(subject, rows) for rows in _kinds(subject))
+    return [prices for prices in found if prices is not None]
+
+
+def _price_alone(subject: Subject, rows: Sequence[LedgerRow]) -> dict[str, float] | None:
+    counted = [row for row in rows if row.status != "aborted"]
+    if not counted:
+        return None
+    section = subject.agreed.config.privacy
+    one = replace(counted[0], cohort_drawn=None if counted[0].cohort_kind is None else True)
+    found = epsilons(
+        as_releases([one], subject.agreed.config.mechanisms),
+        section.target_delta,
+        section.accountant,
+    )
+    return {name: getattr(found, name) for name in ADVERSARIES}
+
+
+def by_adversary(values: dict[str, float], basis: Basis) -> Words:
+    """Return an epsilon for each adversary, or one where all are the same."""
+    if len(set(values.values())) == 1:
+        return words(epsilon_figure(next(iter(values.values())), basis))
+    pieces: list[Piece] = []
+    for name, value in values.items():
+        pieces += [f"{', ' if pieces else ''}{name} ", epsilon_figure(value, basis)]
+    return tuple(pieces)
+
 
 MOST_NAMED: Final = 3
 """In one cell; the records behind the row's numbers name all of them."""
@@ -39,15 +238,26 @@ def spending_section(subject: Subject) -> Section:
 def _run(subject: Subject) -> Iterator[Block]:
     config, epsilons = subject.agreed.config, subject.epsilons
     limits = {"target": config.privacy.target_epsilon, "lifetime": config.privacy.lifetime_budget}
+    stopping = stopping_of(subject.agreed.spending, config)
+    known = [one.lifetime.left for one in subject.budget.clients if one.lifetime.left is not None]
+    lifetime_left = words("no limit, so nothing is counted down")
+    if known:
+        basis = subject.basis("limit less epsilon over all runs, least over clients", subject.rows)
+        lifetime_left = words(Figure(left_text(min(known)), min(known), basis))
     yield Facts(
         (
             *((f"Of the run, against {name}", words(subject.epsilon(name))) for name in epsilons),
-            ("However the run ends", _stopping(subject)),
+            (
+                "However the run ends",
+                words(
+                    "nothing was charged that is claimed" if stopping is None else stopping["holds"]
+                ),
+            ),
             ("Limit of the run", _limit(subject, "privacy.target_epsilon", limits["target"])),
             ("Left of the run's limit", _least_left(subject)),
             ("Over a client's lifetime", _lifetime(subject)),
             ("Limit of a lifetime", _limit(subject, "privacy.lifetime_budget", limits["lifetime"])),
-            ("Left of a lifetime's limit", _lifetime_left(subject)),
+            ("Left of a lifetime's limit", lifetime_left),
             ("Rounds that still fit", _forecast(subject)),
         )
     )
@@ -57,12 +267,6 @@ def _run(subject: Subject) -> Iterator[Block]:
     )
     holds = {one.lifetime.holds for one in subject.budget.clients} - {None}
     yield from (paragraph(f"Over a client's lifetime {text}.") for text in sorted(map(str, holds)))
-
-
-def _stopping(subject: Subject) -> Words:
-    """Return what holds of a run that ends because of what was released."""
-    found = stopping_of(subject.agreed.spending, subject.agreed.config)
-    return words("nothing was charged that is claimed" if found is None else found["holds"])
 
 
 def _limit(subject: Subject, key: str, limit: float | None) -> Words:
@@ -112,14 +316,6 @@ def _lifetime(subject: Subject) -> Words:
     )
 
 
-def _lifetime_left(subject: Subject) -> Words:
-    known = [one.lifetime.left for one in subject.budget.clients if one.lifetime.left is not None]
-    if not known:
-        return words("no limit, so nothing is counted down")
-    basis = subject.basis("limit less epsilon over all runs, least over clients", subject.rows)
-    return words(Figure(left_text(min(known)), min(known), basis))
-
-
 def _forecast(subject: Subject) -> Words:
     coming, fitting = subject.budget.coming, subject.budget.rounds_left
     if coming is None:
@@ -136,9 +332,7 @@ def _rounds(subject: Subject) -> Iterator[Block]:
     if not subject.rounds:
         yield paragraph("No round is over.")
         return
-    plot = _plot(subject)
-    if plot is not None:
-        yield plot
+    yield from _plot(subject)
     yield Table(
         "Round by round: epsilon is cumulative, so each row covers all rows above it; it holds for "
         "a row that is chosen before the run",
@@ -171,8 +365,8 @@ def _round(subject: Subject, document: Mapping[str, Any]) -> tuple[Words, ...]:
     )
 
 
-def _plot(subject: Subject) -> Plot | None:
-    """Return epsilon over rounds; lines that are the same are one."""
+def _plot(subject: Subject) -> Iterator[Plot]:
+    """Yield epsilon over rounds, if it is finite; adversaries with the same points share a line."""
     lines: dict[tuple[tuple[float, float], ...], list[str]] = {}
     for name in ADVERSARIES:
         points = tuple(
@@ -183,12 +377,12 @@ def _plot(subject: Subject) -> Plot | None:
         lines.setdefault(points, []).append(name)
     infinite = lines.pop((), [])
     if not lines:
-        return None
+        return
     drawn = [Line(", ".join(names), points) for points, names in lines.items()]
     ends = "; ".join(f"{line.label}: {epsilon_text(line.points[-1][1])}" for line in drawn)
     target = subject.agreed.config.privacy.target_epsilon
     missing = f" Infinite, so not drawn: {', '.join(infinite)}." if infinite else ""
-    return Plot(
+    yield Plot(
         title="Epsilon spent, round by round",
         says=f"Cumulative epsilon after the last round shown: {ends}.{missing}",
         across="Round",
@@ -207,20 +401,17 @@ def _clients(subject: Subject) -> Iterator[Block]:
         return
     alike: dict[tuple[Any, ...], list[ClientBudget]] = {}
     for one in subject.budget.clients:
-        alike.setdefault(_spent_of(one), []).append(one)
+        spent = tuple(json_number(getattr(one.epsilons, name)) for name in ADVERSARIES)
+        reserved = (one.reserved.epsilon, *sorted(one.reserved.releases.items()))
+        life = (one.lifetime.epsilon, one.lifetime.left, one.lifetime.problem)
+        key = (*spent, reserved, one.left, *life, one.member.gone)
+        alike.setdefault(key, []).append(one)
     if alike:
         yield Table(
             "Client by client, those that stand alike in one row",
             ("Clients", "Epsilon", "Reserved only", "Left of run", "Lifetime", "Left of lifetime"),
             tuple(_client(subject, group) for group in alike.values()),
         )
-
-
-def _spent_of(one: ClientBudget) -> tuple[Any, ...]:
-    spent = tuple(json_number(getattr(one.epsilons, name)) for name in ADVERSARIES)
-    life = one.lifetime
-    reserved = (one.reserved.epsilon, *sorted(one.reserved.releases.items()))
-    return (*spent, reserved, one.left, life.epsilon, life.left, life.problem, one.member.gone)
 
 
 def _client(subject: Subject, group: list[ClientBudget]) -> tuple[Words, ...]:
@@ -234,8 +425,10 @@ def _client(subject: Subject, group: list[ClientBudget]) -> tuple[Words, ...]:
     known = subject.facts.claims or first.releases > 0
     gone = "; take part no more" if first.member.gone else ""
     life = first.lifetime
+    # Of many clients the cell says how many; the basis of their numbers names them.
+    named = ", ".join(names) if len(names) <= MOST_NAMED else f"{len(names)} clients"
     return (
-        words(f"{_names(names)}{gone}"),
+        words(f"{named}{gone}"),
         by_adversary(spent, basis) if known else words("not known yet"),
         words(epsilon_figure(first.reserved.epsilon, basis) if first.reserved.releases else "none"),
         words(
@@ -246,18 +439,17 @@ def _client(subject: Subject, group: list[ClientBudget]) -> tuple[Words, ...]:
     )
 
 
-def _names(names: tuple[str, ...]) -> str:
-    """Return clients by their pseudonyms; of many how many, as their numbers' basis names them."""
-    if len(names) <= MOST_NAMED:
-        return ", ".join(names)
-    return f"{len(names)} clients"
-
-
 def _attempts(subject: Subject) -> Iterator[Block]:
     found = subject.budget.attempts
     if not found:
         return
-    priced = [(one, cost, _rows_of(subject, one.place)) for one, cost in found]
+    rows: dict[tuple[int, int], list[LedgerRow]] = {}
+    for row in subject.rows:
+        rows.setdefault((row.round_number, row.attempt), []).append(row)
+    priced = [
+        (one, cost, subject.basis("the rows of this attempt", rows.get(one.place, ())))
+        for one, cost in found
+    ]
     yield Table(
         "Attempts that gave no result, and by how much less epsilon would be without each",
         ("Round and attempt", "State", "Why", "Clients charged", "Cost"),
@@ -272,8 +464,3 @@ def _attempts(subject: Subject) -> Iterator[Block]:
             for one, cost, basis in priced
         ),
     )
-
-
-def _rows_of(subject: Subject, place: tuple[int, int]) -> Basis:
-    rows = [row for row in subject.rows if (row.round_number, row.attempt) == place]
-    return subject.basis("the rows of this attempt", rows)

@@ -14,12 +14,38 @@ from platform.agreement.budgets import ClientBudget, RunBudget
 from platform.agreement.reading import RunRecords
 from platform.agreement.statements import unfinished_document
 from platform.protection.secure_terms import SecureTerms, terms_of_others
-from platform.reports.blocks import Basis, Figure, Place
-from platform.reports.log_view import LogView
-from platform.reports.numbers import epsilon_text
+from platform.reports.blocks import Basis, Figure, Place, epsilon_text
 from platform.rounds.documents import ADVERSARIES, in_rounds, json_number
-from privacy import MechanismFacts
+from privacy import MechanismFacts, ReleaseKey
 from storage import LedgerRow
+
+
+@dataclass(frozen=True, kw_only=True)
+class LogView:
+    """A log that was recomputed from its rows and held against the heads that were kept of it.
+
+    Attributes:
+        size: How many leaves it has.
+        root: Of their tree, in hexadecimal.
+        key: The public key by which the kept heads are signed; None where none is known.
+        heads: How many heads are kept beside the database.
+        was_lost: Whether a key took over that the one before it did not sign.
+        charges: Which leaf each ledger row is, from 0.
+        events: Which leaf each entry of an audit log is, by run and number.
+    """
+
+    size: int
+    root: str
+    key: str | None
+    heads: int
+    was_lost: bool
+    charges: Mapping[ReleaseKey, int]
+    events: Mapping[tuple[str, int], int]
+
+    @property
+    def is_signed(self) -> bool:
+        """Whether some head of it is signed by a key that is known."""
+        return self.key is not None and self.heads > 0
 
 
 @dataclass(frozen=True)
@@ -51,7 +77,7 @@ class Subject:
 
     @property
     def is_void(self) -> bool:
-        """Whether a claim is made that nobody is protected by, as its noise can be computed."""
+        """Whether the claim protects nobody, because anyone with the seed can compute the noise."""
         return self.facts.claims and self.agreed.config.privacy.noise_source == "seeded"
 
     @property
@@ -141,7 +167,7 @@ class Subject:
         )
 
     def shown(self, pseudonym: str) -> str:
-        """Return a pseudonym, but where it would tell who was drawn."""
+        """Return a pseudonym, or a placeholder if the pseudonym would reveal a secret draw."""
         return "(withheld)" if self.hides_draws else pseudonym
 
     @property
@@ -201,7 +227,7 @@ class Subject:
 
     @property
     def charged_rows(self) -> Sequence[LedgerRow]:
-        """What counts."""
+        """The ledger rows that are charged."""
         return [row for row in self.rows if is_charged(row)]
 
 

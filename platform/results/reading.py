@@ -17,7 +17,7 @@ from platform.results.numbers import RunNumbers
 from platform.results.sweeps import SweepCell, read_sweep
 from platform.rounds.audit_trail import parsed_detail
 from storage import Database
-from storage.address import PREFIX
+from storage.homes import PREFIX
 
 LATEST: Final = "latest"
 

@@ -25,7 +25,6 @@ from platform.wire.messages import Stage
 from platform.wire.outside_rounds import (
     Offer,
     Parting,
-    PoolNotice,
     decode_acceptance,
     decode_claim,
     decode_personalised,
@@ -234,7 +233,7 @@ def pool_gone(run: Run, progress: Progress) -> str | None:
 def _claims(run: Run, progress: Progress) -> dict[ClientId, bytes]:
     """Return the name that each client gives its own entry."""
     envelopes = {client: _envelope(run, progress, client) for client in run.roll.present}
-    notices = (Question(c, e, encode_pool_notice(PoolNotice(e))) for c, e in envelopes.items())
+    notices = (Question(c, e, encode_pool_notice(e)) for c, e in envelopes.items())
     answers = ask_all(run.transport, "claim", notices, decode_claim, left=run.roll.left)
     return {client: claim.handle for client, claim in answers}
 

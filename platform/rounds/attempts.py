@@ -43,7 +43,7 @@ from platform.wire.codec import decode_arrays, encode_arrays
 from platform.wire.messages import MaskGraph, SumTerms
 from platform.wire.transport import ClientId, Losses
 from privacy import NoiseSource, SeededNoise, SystemNoise
-from privacy.secure_aggregation.graph import SEED_BYTES
+from privacy.secure_aggregation.parameters import SEED_BYTES
 from storage import AttemptRecord, UnitOfWork
 
 

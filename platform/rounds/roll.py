@@ -21,7 +21,6 @@ from platform.wire.codec import Attempt, Envelope
 from platform.wire.outside_rounds import (
     Introduction,
     Offer,
-    RollCall,
     decode_acceptance,
     decode_introduction,
     encode_offer,
@@ -57,7 +56,7 @@ def call_roll(
             not a key of its own that is enrolled: all others would refuse every round with it.
     """
     envelope = Envelope(run_id, 0, 0)
-    message = encode_roll_call(RollCall(envelope))
+    message = encode_roll_call(envelope)
     questions = (Question(client, envelope, message) for client in clients)
     told = dict(ask_all(transport, "join", questions, decode_introduction, left=left))
     _require_none_ahead(run_id, told, begun)

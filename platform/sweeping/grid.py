@@ -84,7 +84,7 @@ class Cell:
 
     @property
     def identity(self) -> str:
-        """What its run is found again by."""
+        """The key by which a later sweep finds the run of this cell."""
         return identity(self.run.model_dump(mode="json"), self.code)
 
     def __str__(self) -> str:
@@ -111,7 +111,7 @@ class Grid:
 
     @property
     def digest(self) -> str:
-        """Of what all cells are configured with, in hexadecimal."""
+        """Hexadecimal digest of the identities of all cells."""
         return hashlib.sha256("".join(cell.identity for cell in self.cells).encode()).hexdigest()
 
 
@@ -155,7 +155,14 @@ def build_grid(request: SweepRequest, sources: Sources | None = None) -> Grid:
         registry=registry,
     )
     cells = tuple(builder.cells())
-    _require_different(cells)
+    found: dict[str, Cell] = {}
+    for cell in cells:
+        # One run in two rows would look like two results that agree.
+        if (other := found.setdefault(cell.identity, cell)) is not cell:
+            raise ConfigError(
+                f"cells ({other}) and ({cell}) are one and the same run; valid are cells that "
+                "differ in more than how their values are written"
+            )
     methods = tuple(dict.fromkeys(cell.method for cell in cells))
     for name in own:
         if name not in methods:
@@ -219,10 +226,12 @@ class _Builder:
 
     def cells(self) -> Iterator[Cell]:
         """Yield all cells, in order."""
-        # With the first value of everything, as a file may lack what the sweep sets.
+        # The first value of every setting, because a file may lack keys that a sweep sets.
         first = [f"{key}={values[0]}" for key, values in self.settings]
         bases = {c: load_config(Path(c), first, self.sources) for c in self.request.configs}
-        names = _names(bases)
+        counts = Counter(base.name for base in bases.values())
+        # Two configurations of one name are called by their paths.
+        names = {c: base.name if counts[base.name] == 1 else c for c, base in bases.items()}
         for source, base in bases.items():
             for point in combinations(self.settings):
                 for method in self.request.methods or (base.method.name,):
@@ -287,15 +296,9 @@ def _own_settings(texts: Sequence[str], axes: Sequence[str]) -> dict[str, list[s
 
 
 def absolute_storage(url: str) -> str:
-    """Return the same database whatever folder a process works in."""
+    """Return the URL with an absolute path, so that it holds in any working folder."""
     prefix, name = "sqlite:///", url.removeprefix("sqlite:///")
     return url if name in (url, "", ":memory:") else f"{prefix}{Path(name).absolute()}"
-
-
-def _names(bases: Mapping[str, RunConfig]) -> dict[str, str]:
-    """Return what each configuration is called: its name, or its path where two have one name."""
-    counts = Counter(base.name for base in bases.values())
-    return {path: base.name if counts[base.name] == 1 else path for path, base in bases.items()}
 
 
 def _setting(text: str) -> tuple[str, tuple[str, ...]]:
@@ -323,17 +326,6 @@ def _require_no_option(option: str, key: str) -> None:
 def _is_within(key: str, section: str) -> bool:
     """Return whether setting the section sets the key as well."""
     return key == section or key.startswith(f"{section}.")
-
-
-def _require_different(cells: Sequence[Cell]) -> None:
-    """Refuse one run in two rows, which would look like two results that agree."""
-    found: dict[str, Cell] = {}
-    for cell in cells:
-        if (other := found.setdefault(cell.identity, cell)) is not cell:
-            raise ConfigError(
-                f"cells ({other}) and ({cell}) are one and the same run; valid are cells that "
-                "differ in more than how their values are written"
-            )
 
 
 def _require_distinct(option: str, values: Sequence[object]) -> None:

@@ -1,23 +1,253 @@
-"""Running the cells of a grid in worker processes; what has finished before is taken over."""
+"""Running the cells of a grid in worker processes; a sweep takes over what has finished before.
+
+A cell is found again by its configuration alone. A sweep keeps no state of its own: the database
+and the folders of the runs hold all there is. What crosses the pipe to a worker is JSON. A worker
+ends with its parent, however the parent ends. The parent alone reacts to Ctrl-C at the terminal: it
+ends its workers in the midst of their runs, which a later sweep resumes as after any kill.
+"""
 
 from __future__ import annotations
 
+import fcntl
+import gc
 import json
+import logging
 import multiprocessing
 import os
 import signal
+import threading
+import time
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnProcess
 from pathlib import Path
 from typing import Any, Final, Protocol
 
-from platform.disk.opening import open_storage
+from methods import MethodError
+from platform.agreement import require_agreement
+from platform.bootstrap import Surroundings, create_run, reopen_run
+from platform.config import RunConfig, parse_config
+from platform.config.run import code_of, identity
+from platform.disk.files import open_lock, wait_until_free
+from platform.disk.opening import (
+    database_file,
+    is_there,
+    mark_interrupted,
+    open_existing,
+    open_storage,
+    run_folder,
+)
+from platform.errors import ConfigError, PlatformError, RecordsDisagree
+from platform.experiment.finishing import execute
+from platform.experiment.method_building import origin_document
+from platform.results.reading import KnownRun, runs_by_cell
+from platform.rounds.observing import SilentObserver
 from platform.sweeping.grid import Cell
-from platform.sweeping.known_runs import known_runs, mark_cells_interrupted, read_summary
-from platform.sweeping.worker import serve
+from privacy import PrivacyError
+from storage import StorageError
+from storage.files import make_folder
+
+LOCK_NAME: Final = "sweep.lock"
+OUTPUT_LOCK_NAME: Final = ".lock"
+# Bits of a cell's identity that say which byte of the lock file is its own.
+_LOCK_HEX_DIGITS: Final = 15
+
+
+def known_runs(url: str) -> dict[str, KnownRun]:
+    """Return runs of a database by their cell's identity: a finished one first, else the newest.
+
+    Raises:
+        ConfigError: If the URL names no database.
+        StorageError: If the database cannot be read.
+        RecordsDisagree: If the row of a run has no configuration.
+    """
+    if not is_there(url):
+        return {}
+    database = open_existing(url, read_only=False)
+    try:
+        return runs_by_cell(database, url)
+    finally:
+        database.close()
+
+
+def mark_cells_interrupted(url: str, cells: Sequence[str]) -> None:
+    """Label the runs of cells that are not going on any more, for `runs`."""
+    # What cannot be read or opened here must not hide that the sweep was interrupted.
+    with suppress(StorageError, RecordsDisagree):
+        known = known_runs(url)
+        with closing(open_existing(url, read_only=False)) as database:
+            for run in (known[cell] for cell in cells if cell in known):
+                # A worker may have finished it since it was read.
+                mark_interrupted(database, run.run_id)
+
+
+def read_summary(url: str, run_id: str) -> Mapping[str, Any]:
+    """Return a finished run's summary, if its records agree.
+
+    Raises:
+        RecordsDisagree: If they do not, or the run has not finished.
+        AuditChainBroken: If its audit log was changed.
+        NotFound: If there is no such run.
+    """
+    with closing(open_existing(url, read_only=False)) as database:
+        summary = require_agreement(database, run_id).summary
+    if summary is None:
+        raise RecordsDisagree(run_id, "its audit log does not say that it has finished")
+    return summary
+
+
+@contextmanager
+def only_worker_of(url: str, cell: str) -> Iterator[None]:
+    """Wait until no other process works on the cell; the lock ends with the process.
+
+    Two sweeps may share cells. Both would go on with the same unfinished run, so the second waits
+    and then finds it finished. One file serves all cells: each locks a byte of its own.
+    """
+    with open_lock(database_file(url).parent / LOCK_NAME) as file:
+        byte = int(cell[:_LOCK_HEX_DIGITS], 16)
+        fcntl.lockf(file, fcntl.LOCK_EX, 1, byte)
+        try:
+            yield
+        finally:
+            fcntl.lockf(file, fcntl.LOCK_UN, 1, byte)
+
+
+@contextmanager
+def only_sweep_in(output: Path) -> Iterator[None]:
+    """Keep the folder of results to one sweep; made if missing.
+
+    Raises:
+        ConfigError: If another process has it, or it cannot be made.
+    """
+    try:
+        make_folder(output)
+        file = open_lock(output / OUTPUT_LOCK_NAME)
+    except OSError as error:
+        raise ConfigError(
+            f"--output: {str(output)!r} cannot be written to ({error.strerror}); valid is a folder "
+            "that can"
+        ) from error
+    with file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise ConfigError(
+                f"--output: another sweep works in {str(output)!r} just now; wait until it has "
+                "ended, or give another folder"
+            ) from error
+        yield
+
+
+LOGGER = logging.getLogger(__name__)
+FORESEEN = (PlatformError, MethodError, PrivacyError, StorageError, OSError)
+"""Errors whose message is a sentence for the user."""
+
+
+def serve(connection: Connection, folder: str | None) -> None:
+    """Answer cells until the parent closes the pipe.
+
+    A message is `{"config", "code"}` as JSON; an answer is `{"run_id", "error", "seconds"}`.
+
+    Args:
+        connection: To the parent.
+        folder: Where the user has methods of their own, None for nowhere.
+    """
+    surroundings = Surroundings.with_methods(None if folder is None else Path(folder))
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    _end_with_parent()
+    try:
+        while True:
+            message = json.loads(connection.recv_bytes())
+            answer = answer_cell(message["config"], message["code"], surroundings)
+            connection.send_bytes(json.dumps(answer).encode())
+            # Objects of a run refer to each other in cycles, so only the collector frees them.
+            gc.collect()
+    except (EOFError, BrokenPipeError):
+        return
+
+
+def answer_cell(
+    tree: dict[str, Any], code: str | None = None, surroundings: Surroundings | None = None
+) -> dict[str, Any]:
+    """Run a cell; errors become part of the answer.
+
+    Args:
+        tree: The whole configuration.
+        code: SHA-256 of the method's file where it comes from outside, else None.
+        surroundings: What the run takes from outside its configuration.
+    """
+    started = time.perf_counter()
+    run_id: str | None = None
+    error: str | None = None
+    try:
+        run_id = run_cell(parse_config(tree), code, surroundings)
+    except FORESEEN as failure:
+        error = str(failure)
+    except Exception as failure:
+        # A mistake in a method must not end the other cells; its trace is worth keeping.
+        LOGGER.exception("a cell failed")
+        error = f"{type(failure).__name__}: {failure}"
+    return {"run_id": run_id, "error": error, "seconds": time.perf_counter() - started}
+
+
+def run_cell(
+    config: RunConfig, code: str | None = None, surroundings: Surroundings | None = None
+) -> str:
+    """Run a cell, go on with its unfinished run, or find that it has finished.
+
+    Args:
+        config: The whole configuration.
+        code: SHA-256 of the method's file where it comes from outside, else None.
+        surroundings: What the run takes from outside its configuration.
+
+    Returns:
+        The run's id.
+
+    Raises:
+        ConfigError: If the method's file is another than when the sweep was set up.
+        PlatformError: If the run cannot start or go on; also the errors of the other packages.
+    """
+    surroundings = surroundings or Surroundings()
+    name = config.method.name
+    if code_of(origin_document(surroundings.registry, name)) != code:
+        raise ConfigError(
+            f"--methods: the file of {name!r} has changed since the sweep began; start it again"
+        )
+    url, cell = config.storage.url, identity(config.model_dump(mode="json"), code)
+    with only_worker_of(url, cell):
+        known = known_runs(url).get(cell)
+        if known is not None and not known.finished:
+            # `run` and `run --resume` know nothing of cells; what they finish is not run again.
+            wait_until_free(run_folder(url, known.run_id))
+            known = known_runs(url).get(cell)
+        if known is not None and known.finished:
+            return known.run_id
+        observer = SilentObserver()
+        if known is None:
+            simulation = create_run(config, observer, surroundings)
+        else:
+            simulation = reopen_run(known.run_id, url, observer, surroundings)
+        try:
+            execute(simulation, observer)
+        finally:
+            simulation.database.close()
+        return simulation.run_id
+
+
+def _end_with_parent() -> None:
+    """End with the parent: killed, it cannot say so, and its run would go on beside another."""
+    parent = multiprocessing.parent_process()
+    if parent is None:
+        return
+
+    def watch() -> None:
+        parent.join()
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
+
 
 THREAD_VARIABLES: Final = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 CELLS_A_WORKER: Final = 40
@@ -115,7 +345,7 @@ def run_cells(
 
 
 def _next(cells: Sequence[Cell], missing: Iterable[int], busy: Iterable[int]) -> int | None:
-    """Return the first cell that may start beside those that run, None where all must wait."""
+    """Return the first cell that may start beside those that run; None if all must wait."""
     one_runs = any(_spends_for_life(cells[index]) for index in busy)
     free = (index for index in missing if not (one_runs and _spends_for_life(cells[index])))
     return next(free, None)
@@ -222,7 +452,7 @@ def _start(folder: Path | None) -> _Worker:
     process = multiprocessing.get_context("spawn").Process(
         target=serve, args=(theirs, None if folder is None else str(folder))
     )
-    # A child inherits what is blocked: Ctrl-C while it imports would print a trace.
+    # The child inherits blocked signals. Ctrl-C during its imports would otherwise print a trace.
     blocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         with _one_thread():
@@ -235,7 +465,7 @@ def _start(folder: Path | None) -> _Worker:
 
 @contextmanager
 def _one_thread() -> Iterator[None]:
-    """Set what children read when they import numpy, before any configuration."""
+    """Limit numpy's threads in child processes: they read these variables at import."""
     before = {name: os.environ.get(name) for name in THREAD_VARIABLES}
     os.environ.update(dict.fromkeys(THREAD_VARIABLES, "1"))
     try:

@@ -1,15 +1,22 @@
-"""Running the cells of a grid as jobs of a cluster, each of them one command line.
+"""Running the cells of a grid as jobs of a Dask cluster, each of them one command line.
 
-A job is `python -m platform.coordinator run ...` and nothing else: its configuration is a file, its
-results are a database of its own, which no other machine writes to. So all that this process and a
-job share is a folder, and a sweep that is started again finds there what has finished.
+A job is `python -m platform.coordinator run ...` and nothing else: its configuration is a file, and
+its results are a database of its own, which no other machine writes to. All that this process and a
+job share is a folder. A sweep that is started again finds there what has finished.
+
+A task is a call of the standard library's `subprocess.call` with a list of texts. Dask starts a
+task again where a worker was lost, while the command that this worker had started may still run. So
+each task begins by making a folder of its own, which succeeds once.
 """
 
 from __future__ import annotations
 
+import re
+import secrets
+import subprocess
 import sys
 import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,10 +25,156 @@ from typing import Any, Final
 from platform.config import StorageConfig, dump_config
 from platform.disk.files import write_text
 from platform.errors import ConfigError
-from platform.sweeping.dask_jobs import DaskJob, DaskJobs, dask_jobs
 from platform.sweeping.grid import Cell
-from platform.sweeping.known_runs import known_runs, read_summary
-from platform.sweeping.running import Outcome, SweepObserver
+from platform.sweeping.running import Outcome, SweepObserver, known_runs, read_summary
+
+_ONCE: Final = 'mkdir -- "$0" || exit 75; exec "$@" >"$0/stdout" 2>"$0/stderr" </dev/null'
+_PATIENCE: Final = "30s"
+_SECONDS: Final = 60.0
+_ADDRESS: Final = re.compile(r"(tcp|tls|ucx|ws|wss)://[A-Za-z0-9_.:\[\]-]{1,200}")
+
+
+def _minutes(text: str) -> int:
+    with suppress(ValueError):
+        if (found := int(text)) > 0:
+            return found
+    raise ValueError("a number above 0")
+
+
+def _address(text: str) -> str:
+    if not _ADDRESS.fullmatch(text):
+        raise ValueError("such as tcp://HOST:PORT or tls://HOST:PORT")
+    return text
+
+
+def _file(text: str) -> Path:
+    if not (path := Path(text)).is_file():
+        raise ValueError("a file that is there")
+    return path.absolute()
+
+
+SETTINGS: Final[Mapping[str, Callable[[str], Any]]] = {
+    "timeout_min": _minutes,
+    "scheduler": _address,
+    "scheduler_file": _file,
+}
+
+
+def cluster_of(engine: str, settings: Sequence[str]) -> Mapping[str, Any]:
+    """Return where jobs go and how long one may take, by the command line's texts.
+
+    Raises:
+        ConfigError: If one of them is not valid.
+    """
+    if engine != "dask":
+        raise ConfigError(
+            f"--on: {engine!r} is not valid; it must be dask, which dask-jobqueue starts on Slurm"
+        )
+    found = dict(map(_setting, settings))
+    if "timeout_min" not in found:
+        # Any default would end jobs in their midst, or never start them.
+        raise ConfigError(
+            "--cluster: timeout_min is missing; valid is --cluster timeout_min=MINUTES, the most "
+            "that one cell may take"
+        )
+    if len({"scheduler", "scheduler_file"} & set(found)) != 1:
+        raise ConfigError(
+            "--cluster: one of scheduler and scheduler_file must be given with --on dask, such as "
+            "--cluster scheduler=tcp://HOST:8786"
+        )
+    return found
+
+
+def _setting(text: str) -> tuple[str, Any]:
+    key, equals, value = text.partition("=")
+    if key not in SETTINGS or not equals:
+        raise ConfigError(
+            f"--cluster: {text!r} is not valid; it must be KEY=VALUE, KEY one of "
+            f"{', '.join(SETTINGS)}"
+        )
+    try:
+        return key, SETTINGS[key](value)
+    except ValueError as error:
+        raise ConfigError(f"--cluster: {text!r} is not valid; it must be {error}") from error
+
+
+@dataclass(frozen=True)
+class DaskJob:
+    """A task, and the folder of what it says."""
+
+    future: Any
+    folder: Path
+
+    @property
+    def name(self) -> str:
+        """Its folder's name."""
+        return self.folder.name
+
+    @property
+    def errors(self) -> Path:
+        """The file of what it says on its standard error."""
+        return self.folder / "stderr"
+
+    def done(self) -> bool:
+        """Return whether the task has ended. Nobody reads its return value."""
+        return bool(self.future.done())
+
+    def cancel(self) -> None:
+        """Take the task out of the queue; a started command goes on until it ends or times out."""
+        self.future.cancel(force=True)
+
+
+@dataclass(frozen=True)
+class DaskJobs:
+    """A scheduler that has workers."""
+
+    client: Any
+    folder: Path
+    seconds: float
+
+    def submit(self, command: Sequence[str]) -> DaskJob:
+        """Hand a command line over."""
+        place = self.folder / secrets.token_hex(8)
+        line = ["/bin/sh", "-c", _ONCE, str(place), *command]
+        future = self.client.submit(
+            *(subprocess.call, line),
+            cwd=str(Path.cwd()),
+            timeout=self.seconds,
+            key=f"sotto-{place.name}",
+            retries=0,
+            pure=False,
+        )
+        return DaskJob(future, place)
+
+
+@contextmanager
+def dask_jobs(settings: Mapping[str, Any], folder: Path) -> Iterator[DaskJobs]:
+    """Return block in which tasks can be handed over; their output goes to a folder.
+
+    Raises:
+        ConfigError: If the scheduler cannot be reached, or Dask is not installed.
+    """
+    try:
+        from distributed import Client
+    except ImportError as error:
+        raise ConfigError(
+            f"--on: needs {error.name}, which is not installed; valid after "
+            "`.venv/bin/pip install -e '.[dask]'` in the checkout"
+        ) from error
+    # Its methods carry no types.
+    connect: Any = Client
+    file, address = settings.get("scheduler_file"), settings.get("scheduler")
+    where = {"address": address} if file is None else {"scheduler_file": str(file)}
+    try:
+        client = connect(**where, timeout=_PATIENCE, set_as_default=False)
+    except (OSError, TypeError, ValueError) as error:
+        raise ConfigError(f"--on: dask cannot be reached at {file or address}: {error}") from error
+    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        yield DaskJobs(client, folder, _SECONDS * settings["timeout_min"])
+    finally:
+        client.close(timeout=_PATIENCE)
+
 
 _NAME_DIGITS: Final = 16
 _PAUSE: Final = 0.5
@@ -54,7 +207,12 @@ def submit_cells(
         ConfigError: If nothing can be submitted here, or cells share clients.
         KeyboardInterrupt: After the jobs were cancelled; the same call goes on later.
     """
-    _require_apart(cells)
+    for cell in cells:
+        if cell.run.privacy.lifetime_budget is not None:
+            raise ConfigError(
+                f"--on: cell ({cell}) has privacy.lifetime_budget, so cells spend from one ledger "
+                "of each client; valid is a sweep without --on, or without that key"
+            )
     place = place.absolute()
     outcomes = {i: done for i, cell in enumerate(cells) if (done := _finished(cell, place))}
     observer.sweep_started(len(cells), len(outcomes))
@@ -104,15 +262,6 @@ def _name(cell: Cell) -> str:
     return cell.identity[:_NAME_DIGITS]
 
 
-def _require_apart(cells: Collection[Cell]) -> None:
-    for cell in cells:
-        if cell.run.privacy.lifetime_budget is not None:
-            raise ConfigError(
-                f"--on: cell ({cell}) has privacy.lifetime_budget, so cells spend from one ledger "
-                "of each client; valid is a sweep without --on, or without that key"
-            )
-
-
 def _finished(cell: Cell, place: Path, *, seconds: float = 0.0) -> Outcome | None:
     url = database_of(cell, place)
     run = known_runs(url).get(cell.identity)
@@ -135,23 +284,19 @@ class _Queue:
     place: Path
     folder: Path | None
     running: dict[int, tuple[DaskJob, float]] = field(default_factory=dict)
-    last: dict[int, tuple[DaskJob, float]] = field(default_factory=dict)
 
     def submit(self, index: int, cell: Cell) -> None:
         """Hand over a cell's command line."""
         job = self.jobs.submit(command_of(cell, self.place, self.folder))
         self.running[index] = (job, time.perf_counter())
 
-    def ended(self) -> Iterator[int]:
-        """Yield the cells whose jobs have ended, however."""
-        for index, (job, _) in list(self.running.items()):
-            if job.done():
-                self.last[index] = self.running.pop(index)
-                yield index
+    def ended(self) -> list[int]:
+        """Return the cells whose jobs have ended, however."""
+        return [index for index, (job, _) in self.running.items() if job.done()]
 
     def outcome(self, index: int, cell: Cell) -> Outcome:
-        """Return what a job that has ended left in its database."""
-        job, begun = self.last.pop(index)
+        """Return what a job that has ended left in its database, and take it off the list."""
+        job, begun = self.running.pop(index)
         seconds = time.perf_counter() - begun
         found = _finished(cell, self.place, seconds=seconds)
         return found or Outcome(cell=cell, error=_error_of(job), seconds=seconds)

@@ -1,17 +1,22 @@
-"""The tables of a sweep, in the papers' form, as values; `writing` makes text of them.
+"""What a sweep leaves behind: tables in the form of papers, numbers, pictures, and one document.
 
-Rows are methods with their values on the axes; columns are configurations (data sets), or the
-domains that were held out with their mean. Every number is a mean over seeds, in percent.
+Rows of a table are methods with their values on the axes; columns are configurations (data sets),
+or the domains that were held out with their mean. Every number is a mean over seeds, in percent.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, Final
 
-from platform.experiment.caveats import PROTOCOLS, optimizer_words
+from platform.disk.files import write_text
+from platform.experiment.caveats import PROTOCOLS, escaped, optimizer_words
+from platform.results.comparisons import sweep_pictures
+from platform.results.numbers import RunNumbers
 from platform.results.statistics import (
     HELD_OUT,
     Label,
@@ -21,9 +26,23 @@ from platform.results.statistics import (
     short,
     spread_of,
 )
-from platform.rounds.documents import ADVERSARIES
+from platform.results.sweeps import SWEEP_FILE, SweepCell, sweep_file
+from platform.results.writing import files_of, write_pictures
+from platform.rounds.documents import ADVERSARIES, json_number
 from platform.sweeping.grid import Cell, Grid
-from platform.sweeping.tidy import BEST, LAST, NEW_CLIENTS, PRIVACY, SELECTIONS, Record, score
+from platform.sweeping.running import Outcome
+from platform.sweeping.tidy import (
+    BEST,
+    LAST,
+    NEW_CLIENTS,
+    PRIVACY,
+    SELECTIONS,
+    Record,
+    record_of,
+    results_csv,
+    rounds_csv,
+    score,
+)
 
 MEASURES: Final = {
     "client_mean": (("local", "accuracy"),),
@@ -260,7 +279,10 @@ def _seeds(grid: Grid, slot: _Slot, label: Label) -> set[int]:
 
 def _with_best(rows: Sequence[Row]) -> Iterator[Row]:
     """Mark the best of each column; none where there is nothing to compare."""
-    best = [_best([row.numbers[index] for row in rows]) for index in range(len(rows[0].numbers))]
+    best: list[float | None] = []
+    for index in range(len(rows[0].numbers)):
+        means = [mean for row in rows if (mean := _shown(row.numbers[index])) is not None]
+        best.append(max(means) if len(means) > 1 else None)
     for row in rows:
         numbers = tuple(
             Number(n.spread, n.missing, top is not None and _shown(n) == top)
@@ -269,13 +291,8 @@ def _with_best(rows: Sequence[Row]) -> Iterator[Row]:
         yield replace(row, numbers=numbers)
 
 
-def _best(numbers: Sequence[Number]) -> float | None:
-    shown = [value for number in numbers if (value := _shown(number)) is not None]
-    return max(shown) if len(shown) > 1 else None
-
-
 def _shown(number: Number) -> float | None:
-    """Return the mean in percent as it is printed, so that what looks equal counts as equal."""
+    """Return the mean in percent as printed, so that means that look equal count as equal."""
     return None if number.spread is None else round(100 * number.spread.mean, 2)
 
 
@@ -290,7 +307,7 @@ def _caption(
         _selected(records, selection),
         f"rounds: {_listed(rounds)}",
         f"{'mean ± sample standard deviation over seeds' if many else 'seed'} {_listed(seeds)}",
-        f"privacy: {_privacy(records)}",
+        f"privacy: {_privacy_words(records)}",
     ]
     if len(cells) > len(records):
         parts.append(f"{len(cells) - len(records)} of {len(cells)} runs are missing")
@@ -309,8 +326,8 @@ def _selected(records: Sequence[Record], selection: str) -> str:
     return " or ".join(words or SELECTED[selection] for words in found)
 
 
-def _privacy(records: Sequence[Record]) -> str:
-    """Return what the epsilons are about and count on, in words."""
+def _privacy_words(records: Sequence[Record]) -> str:
+    """Return the unit, mechanism and assumptions of the epsilons, in words."""
     of = [record.privacy for record in records if record.privacy.get("unit")]
     if not of:
         return "none"
@@ -365,9 +382,283 @@ def training_notes(records: Sequence[Record]) -> tuple[str, ...]:
 def _names(of: Sequence[Record], records: Sequence[Record]) -> list[str]:
     """Return whose runs these are: a method's name alone where all its runs are among them."""
     others = {record.method for record in records if record not in of}
-    return list(dict.fromkeys(r.method if r.method not in others else _whole(r) for r in of))
+    return list(
+        dict.fromkeys(
+            record.method
+            if record.method not in others
+            else f"{record.method} in {record.config}"
+            + "".join(f", {key}={value}" for key, value in record.axes)
+            for record in of
+        )
+    )
 
 
-def _whole(record: Record) -> str:
-    values = "".join(f", {key}={value}" for key, value in record.axes)
-    return f"{record.method} in {record.config}{values}"
+PRIVACY_COLUMNS: Final = ("epsilon (server / peers / observer)", "delta")
+_LATEX: Final = {
+    **{character: f"\\{character}" for character in "&%$#_{}"},
+    **{"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"},
+    **{"±": r"$\pm$", "∞": r"$\infty$", "<": r"$<$", ">": r"$>$"},
+    **{"†": r"$\dagger$", "‡": r"$\ddagger$"},
+}
+
+
+def markdown(tables: Sequence[Table]) -> str:
+    """Return all tables, each under its caption."""
+    return "\n".join(line for table in tables for line in (*_markdown_lines(table), ""))
+
+
+def _markdown_lines(table: Table) -> Iterator[str]:
+    yield escaped(table.caption)
+    yield ""
+    names = _flat_names(table.columns)
+    private = PRIVACY_COLUMNS if table.is_private else ()
+    titles = ("method", *map(escaped, (*table.axes, *names)), *private)
+    yield _markdown_row(titles)
+    yield "|" + "---|" * (1 + len(table.axes)) + "---:|" * (len(names) + len(private))
+    for row in table.rows:
+        shown = map(shown_number, row.numbers)
+        best = (one.is_best for one in row.numbers)
+        numbers = (f"**{text}**" if mark else text for text, mark in zip(shown, best, strict=True))
+        axes = (escaped(value) for _, value in row.label.axes)
+        method = f"`{row.label.method}`{row.marks}"
+        yield _markdown_row((method, *axes, *numbers, *_privacy(table, row)))
+    if table.training:
+        yield from ("", "Local training:", "")
+        yield from (f"- {escaped(line)}" for line in table.training)
+    if table.warnings:
+        yield from ("", "Warnings of the runs:", "")
+        yield from (f"- {escaped(warning)}" for warning in table.warnings)
+
+
+def plain_rows(table: Table) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
+    """Return the names of a table's columns and its rows, the best number of each marked by *."""
+    private = PRIVACY_COLUMNS if table.is_private else ()
+    rows = [
+        (
+            f"{row.label.method}{row.marks}",
+            *(value for _, value in row.label.axes),
+            *(f"{shown_number(one)}{' *' * one.is_best}" for one in row.numbers),
+            *_privacy(table, row),
+        )
+        for row in table.rows
+    ]
+    return ("method", *table.axes, *_flat_names(table.columns), *private), rows
+
+
+def _markdown_row(cells: Sequence[str]) -> str:
+    # A pipe within a cell would end it.
+    return f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |"
+
+
+def _flat_names(columns: Sequence[Column]) -> list[str]:
+    """Return one heading a column: its group and its name, each only where columns differ in it."""
+    groups = {column.group for column in columns}
+    names = {column.name for column in columns}
+    if len(groups) == 1:
+        return [column.name for column in columns]
+    return [c.group if len(names) == 1 else f"{c.group} {c.name}" for c in columns]
+
+
+def _privacy(table: Table, row: Row) -> tuple[str, ...]:
+    if not table.is_private:
+        return ()
+    if row.epsilon is None:
+        return ("-", "-")
+    delta = "-" if row.delta is None else f"{row.delta:g}"
+    return " / ".join(map(shown_epsilon, row.epsilon)), delta
+
+
+def latex(tables: Sequence[Table]) -> str:
+    """Return all tables, each a floating `table`; they need the package booktabs."""
+    return "\n".join(("% Needs \\usepackage{booktabs}.", *map(_latex_table, tables)))
+
+
+def _latex_table(table: Table) -> str:
+    private = PRIVACY_COLUMNS if table.is_private else ()
+    left = 1 + len(table.axes)
+    numbers = len(table.columns) + len(private)
+    lines = [
+        r"\begin{table}",
+        r"  \centering",
+        f"  \\caption{{{escape(table.caption)}}}",
+        f"  \\begin{{tabular}}{{{'l' * left}{'r' * numbers}}}",
+        r"    \toprule",
+        *_latex_head(table, left, private),
+        r"    \midrule",
+        *(_latex_row(table, row) for row in table.rows),
+        r"    \bottomrule",
+        r"  \end{tabular}",
+        *(f"  % Local training: {line}" for line in table.training),
+        r"\end{table}",
+        "",
+    ]
+    return "\n".join(lines)
+
+
+def _latex_head(table: Table, left: int, private: Sequence[str]) -> Iterator[str]:
+    """Yield one line, or two where each of several groups has several columns."""
+    groups = [
+        (name, len(list(of))) for name, of in itertools.groupby(c.group for c in table.columns)
+    ]
+    first = ("method", *table.axes)
+    if len(groups) == 1 or len({column.name for column in table.columns}) == 1:
+        yield _latex_cells((*first, *_flat_names(table.columns), *private))
+        return
+    spans = [f"\\multicolumn{{{width}}}{{c}}{{{escape(name)}}}" for name, width in groups]
+    yield f"    {' & '.join([''] * left + spans + [''] * len(private))} \\\\"
+    ends = list(itertools.accumulate((width for _, width in groups), initial=left))
+    rules = [f"\\cmidrule(lr){{{a + 1}-{b}}}" for a, b in itertools.pairwise(ends)]
+    yield f"    {' '.join(rules)}"
+    yield _latex_cells((*first, *(column.name for column in table.columns), *private))
+
+
+def _latex_row(table: Table, row: Row) -> str:
+    method = f"{row.label.method}{row.marks}"
+    cells = [escape(text) for text in (method, *(value for _, value in row.label.axes))]
+    for number in row.numbers:
+        text = escape(shown_number(number))
+        cells.append(f"\\textbf{{{text}}}" if number.is_best else text)
+    cells += [escape(text) for text in _privacy(table, row)]
+    return f"    {' & '.join(cells)} \\\\"
+
+
+def _latex_cells(cells: Sequence[str]) -> str:
+    return f"    {' & '.join(map(escape, cells))} \\\\"
+
+
+def escape(text: str) -> str:
+    """Return text as LaTeX prints it."""
+    return "".join(_LATEX.get(character, character) for character in text)
+
+
+def publish(grid: Grid, outcomes: Sequence[Outcome], output: Path) -> list[Table]:
+    """Write `results.csv`, `rounds.csv`, `table.md`, `table.tex` and the pictures.
+
+    Args:
+        grid: What was asked for.
+        outcomes: One a cell.
+        output: Folder; it is there.
+
+    Returns:
+        The tables; none where no run has finished, and then nothing is written.
+    """
+    done = [outcome for outcome in outcomes if outcome.summary is not None]
+    records, axes = [record_of(outcome) for outcome in done], [key for key, _ in grid.axes]
+    if not records:
+        return []
+    tables = build_tables(grid, records)
+    write_text(output / "results.csv", results_csv(records, axes))
+    write_text(output / "rounds.csv", rounds_csv(done, axes))
+    write_text(output / "table.md", markdown(tables))
+    write_text(output / "table.tex", latex(tables))
+    made = sweep_pictures([numbers_of(outcome) for outcome in done])
+    drawn = itertools.chain.from_iterable(made.values())
+    write_pictures(files_of(drawn, output), f"sweep {grid.digest[:16]}")
+    return tables
+
+
+def announce(grid: Grid, output: Path, databases: Sequence[str | None]) -> None:
+    """Write which cells a sweep has, before the first of them is run.
+
+    Args:
+        grid: All of them.
+        output: Folder; it is there.
+        databases: Of each cell its own, as a path from `output`; None for that of the sweep.
+    """
+    cells = [
+        SweepCell(
+            config=cell.config,
+            method=cell.method,
+            seed=cell.seed,
+            axes=cell.axes,
+            identity=cell.identity,
+            database=database,
+        )
+        for cell, database in zip(grid.cells, databases, strict=True)
+    ]
+    write_text(output / SWEEP_FILE, sweep_file(cells))
+
+
+def numbers_of(outcome: Outcome) -> RunNumbers:
+    """Return the numbers of a cell that has finished, for pictures.
+
+    Raises:
+        ValueError: If it has not.
+    """
+    cell, record = outcome.cell, record_of(outcome)
+    return RunNumbers(
+        run_id=record.run_id,
+        config=cell.config,
+        dataset=record.dataset,
+        method=cell.method,
+        seed=cell.seed,
+        axes=cell.axes,
+        protocol=record.protocol,
+        document=outcome.summary or {},
+    )
+
+
+def document(grid: Grid, outcomes: Sequence[Outcome], output: Path) -> dict[str, Any]:
+    """Return the sweep as one JSON document: means and deviations over seeds, and what failed."""
+    records = [record_of(outcome) for outcome in outcomes if outcome.summary is not None]
+    groups: dict[tuple[Any, ...], list[Record]] = {}
+    for record in records:
+        groups.setdefault((record.config, record.method, record.axes), []).append(record)
+    return {
+        "output": str(output),
+        "grid": grid.digest,
+        "cells": [_group_document(records) for records in groups.values()],
+        "failed": [
+            {"cell": str(outcome.cell), "error": outcome.error}
+            for outcome in outcomes
+            if outcome.error is not None
+        ],
+    }
+
+
+def _group_document(records: Sequence[Record]) -> dict[str, Any]:
+    first = records[0]
+    return {
+        "config": first.config,
+        "dataset": first.dataset,
+        "method": first.method,
+        "axes": dict(first.axes),
+        "protocol": first.protocol,
+        # Seeds of one group differ in nothing else.
+        "training": first.training,
+        "seeds": [record.seed for record in records],
+        "runs": [record.run_id for record in records],
+        # Of all runs: the first may lack what others have measured.
+        "selections": {
+            selection: {
+                measure: _statistics(records, selection, measure)
+                for measure in _union(record.scores.get(selection, {}) for record in records)
+            }
+            for selection in _union(record.scores for record in records)
+        },
+        "ended_early": [record.run_id for record in records if record.ended_early],
+        "warnings": _union(record.warnings for record in records),
+        "privacy": {
+            **first.privacy,
+            "epsilon": {
+                name: json_number(max(record.epsilon[name] for record in records))
+                for name in ADVERSARIES
+            },
+        },
+    }
+
+
+def _statistics(records: Sequence[Record], selection: str, measure: str) -> dict[str, Any] | None:
+    spread = spread_of(records, score(selection, measure))
+    if spread is None:
+        return None
+    values = list(spread.values)
+    return {
+        **{"mean": spread.mean, "deviation": spread.deviation},
+        **{"n": len(values), "values": values},
+    }
+
+
+def _union(parts: Iterable[Iterable[str]]) -> list[str]:
+    """Return each text once, in the order of first occurrence."""
+    return list(dict.fromkeys(itertools.chain.from_iterable(parts)))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -144,13 +144,8 @@ def _known(values: Mapping[str, float | None]) -> dict[str, float]:
 
 
 def score(selection: str, measure: str) -> Callable[[Record], float | None]:
-    """Return what takes a measure from a run."""
-
-    def number(record: Record) -> float | None:
-        scores: Mapping[str, float] = record.scores.get(selection, {})
-        return scores.get(measure)
-
-    return number
+    """Return a function that takes a measure from a run."""
+    return lambda record: record.scores.get(selection, {}).get(measure)
 
 
 def results_csv(records: Sequence[Record], axes: Sequence[str]) -> str:
@@ -166,22 +161,23 @@ def results_csv(records: Sequence[Record], axes: Sequence[str]) -> str:
         *(f"epsilon_{name}" for name in ADVERSARIES),
         *("committed_rounds", "chosen_round", "run"),
     )
-    return _csv(columns, (row for record in records for row in _result_rows(record, axes)))
-
-
-def _result_rows(record: Record, axes: Sequence[str]) -> Iterator[tuple[Any, ...]]:
-    values = dict(record.axes)
-    who = (record.config, record.dataset, record.method, record.seed)
-    for selection, scores in record.scores.items():
-        for measure, value in scores.items():
-            yield (
-                *(*who, *(values[key] for key in axes)),
-                *(record.protocol, selection, measure, value),
-                *(record.privacy.get(name) for name in PRIVACY),
-                *(record.epsilon.get(name) for name in ADVERSARIES),
-                *(record.rounds, record.chosen_round if selection == BEST else None),
-                record.run_id,
-            )
+    rows = []
+    for record in records:
+        values = dict(record.axes)
+        who = (record.config, record.dataset, record.method, record.seed)
+        for selection, scores in record.scores.items():
+            for measure, value in scores.items():
+                rows.append(
+                    (
+                        *(*who, *(values[key] for key in axes)),
+                        *(record.protocol, selection, measure, value),
+                        *(record.privacy.get(name) for name in PRIVACY),
+                        *(record.epsilon.get(name) for name in ADVERSARIES),
+                        *(record.rounds, record.chosen_round if selection == BEST else None),
+                        record.run_id,
+                    )
+                )
+    return _csv(columns, rows)
 
 
 def rounds_csv(outcomes: Sequence[Outcome], axes: Sequence[str]) -> str:
@@ -194,28 +190,26 @@ def rounds_csv(outcomes: Sequence[Outcome], axes: Sequence[str]) -> str:
         *(f"epsilon_{name}" for name in ADVERSARIES),
         "run",
     )
-    return _csv(columns, _round_rows(outcomes, axes, scores))
-
-
-def _round_rows(
-    outcomes: Sequence[Outcome], axes: Sequence[str], scores: Sequence[str]
-) -> Iterator[tuple[Any, ...]]:
+    rows = []
     for outcome in outcomes:
         cell, values = outcome.cell, dict(outcome.cell.axes)
         summary = outcome.summary or {"rounds": []}
         for document in summary["rounds"]:
-            yield (
-                *(cell.config, summary["dataset"], cell.method, cell.seed),
-                *(values[key] for key in axes),
-                document["round"],
-                *(document["accuracy"][name] for name in scores),
-                (document.get("validation") or {}).get("mean"),
-                *(document["epsilon"][name] for name in ADVERSARIES),
-                outcome.run_id,
+            rows.append(
+                (
+                    *(cell.config, summary["dataset"], cell.method, cell.seed),
+                    *(values[key] for key in axes),
+                    document["round"],
+                    *(document["accuracy"][name] for name in scores),
+                    (document.get("validation") or {}).get("mean"),
+                    *(document["epsilon"][name] for name in ADVERSARIES),
+                    outcome.run_id,
+                )
             )
+    return _csv(columns, rows)
 
 
-def _csv(columns: Sequence[str], rows: Iterator[tuple[Any, ...]]) -> str:
+def _csv(columns: Sequence[str], rows: Sequence[tuple[Any, ...]]) -> str:
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(columns)

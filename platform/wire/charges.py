@@ -1,7 +1,7 @@
 """What a coordinator charged one client, as a document that its operator hands to the client's.
 
-It is for a client whose store came back from a backup: of what it released since, the coordinator's
-ledger is the only record left. It names charges and attempts, never what was sent.
+A client needs it if its store came back from a backup: the coordinator's ledger is the only record
+of its later releases. The document names charges and attempts, never the contents of uploads.
 """
 
 from __future__ import annotations
@@ -92,11 +92,7 @@ def decode_charges(data: bytes) -> Charges:
 def _written(row: LedgerRow) -> dict[str, Any]:
     facts = {name: value for name, value in asdict(row).items() if name in _NAMES}
     # JSON has no infinity.
-    return {**facts, "clipping_norm": _finite(row.clipping_norm)}
-
-
-def _finite(value: float) -> float | None:
-    return None if math.isinf(value) else value
+    return {**facts, "clipping_norm": None if math.isinf(row.clipping_norm) else row.clipping_norm}
 
 
 def _read_run(run_id: str, pseudonym: str, found: Mapping[str, Any]) -> RunCharges:

@@ -1,15 +1,15 @@
-"""Serialised messages: a versioned frame of one JSON header and raw buffers.
+"""Serialised messages: a versioned frame of one JSON header and raw buffers, and its envelope.
 
 Layout, little-endian: magic `SOTTO`, one version byte, the header's length (uint32), the header
 (canonical JSON), then the buffers back to back. The header lists each buffer's name, dtype, shape
-and length, so a reader knows the exact size of the frame before it touches a buffer; anything else,
-trailing bytes included, is refused. Floats must be finite.
+and length, so a reader knows the exact size of the frame before it touches a buffer, and refuses
+anything else, trailing bytes included. Floats must be finite.
 
-What is read comes from a peer, so every number is bounded before anything is computed with it, on
-both sides: integers fit into 64 bits (a longer one is refused by its digits, before it is one),
+Every frame comes from a peer, so both sides bound every number before they compute anything with
+it. Integers fit into 64 bits (a longer one is refused by its digits, before it becomes a number);
 names, ranks, buffers and nesting have limits, and no key is repeated.
 
-What every message begins with: which attempt it belongs to; and how its parts are read.
+Every message begins with its envelope: the attempt that it belongs to.
 """
 
 from __future__ import annotations
@@ -88,12 +88,12 @@ def encode_frame(frame: Frame) -> bytes:
         entries.append((name, "bytes", (len(blob),)))
         buffers.append(blob)
     header = _header(frame.kind, dict(frame.fields), entries)
-    # One pass, as a network's parameters are megabytes in every message.
+    # One pass, because a network's parameters are megabytes in every message.
     return b"".join((PREFIX.pack(MAGIC, VERSION, len(header)), header, *buffers))
 
 
 def _header(kind: str, fields: dict[str, Any], entries: list[_Entry]) -> bytes:
-    # Plain values are alike only if they are written alike; of one stage most headers are.
+    # Equal texts mean equal plain values; most headers of one stage are equal.
     key = repr((kind, fields, entries))
     header = _WRITTEN.get(key)
     if header is None:
@@ -185,7 +185,7 @@ def _places(entries: Sequence[Mapping[str, Any]]) -> tuple[Sequence[_Place], int
     return places, offset
 
 
-# Nobody changes what was read from a header.
+# No reader changes what it got from a header.
 _known_header = lru_cache(maxsize=_HEADERS)(_parsed_header)
 
 
@@ -330,8 +330,8 @@ Attempt = tuple[int, int]
 class Envelope:
     """Which attempt a message belongs to, and which one was committed last.
 
-    Outside rounds the attempt is 0: before the first round and after the last nothing is repeated
-    with fresh noise, so there is nothing to tell apart.
+    Outside rounds the attempt is 0: there nothing is repeated with fresh noise, so there are no
+    attempts to tell apart.
     """
 
     run_id: str
@@ -354,7 +354,7 @@ def opened(data: bytes, kind: str) -> tuple[Frame, Envelope]:
     """Return frame and envelope of a message of one kind.
 
     Raises:
-        ProtocolError: If it is none.
+        ProtocolError: If it is not valid.
     """
     frame = decode_frame(data)
     if frame.kind != kind:
@@ -398,19 +398,15 @@ def blob(frame: Frame, name: str) -> bytes:
 
 def _peeked(header: bytes) -> tuple[str, Envelope]:
     kind, fields = read_header(header)
-    return kind, _envelope(fields)
-
-
-# A pure function of identical bytes; of one stage most headers are alike.
-_known = lru_cache(maxsize=256)(_peeked)
-
-
-def _envelope(fields: Mapping[str, Any]) -> Envelope:
     run_id, committed = fields.get("run_id"), fields.get("committed")
     if not isinstance(run_id, str):
         raise ProtocolError("message: the run is missing")
     round_number, attempt = integers([fields.get("round"), fields.get("attempt")], 2)
     if committed is None:
-        return Envelope(run_id, round_number, attempt)
+        return kind, Envelope(run_id, round_number, attempt)
     last_round, last_attempt = integers(committed, 2)
-    return Envelope(run_id, round_number, attempt, (last_round, last_attempt))
+    return kind, Envelope(run_id, round_number, attempt, (last_round, last_attempt))
+
+
+# A pure function of the bytes; most headers of one stage are equal.
+_known = lru_cache(maxsize=256)(_peeked)

@@ -1,17 +1,14 @@
-"""Named tensors as one flat vector and back, in the order of their names.
+"""How updates and pool entries lie in messages, and what a sum of updates means.
 
-How an update lies in the vector that is summed, and what the sum means.
-
-Tensors lie flat in the order of their names. Where any is averaged by number of examples, a client
+Tensors lie flat in the order of their names. If any is averaged by number of examples, a client
 multiplies the levels of those tensors by its weight after quantisation, and appends the weight as
-one more coordinate, so that the secure sum yields numerator and denominator together. Under a
-privacy mechanism weights are uniform and nothing is appended: a weight would leak the number of
-examples. What is clipped and noised with the update, such as the flag of adaptive clipping, follows
-the update's own coordinates.
+one more coordinate. So the secure sum yields numerator and denominator together. Under a privacy
+mechanism weights are uniform and nothing is appended: a weight would leak the number of examples.
+Coordinates that are clipped and noised with the update, such as the flag of adaptive clipping,
+follow the update's own.
 
-How a pool entry lies in a message: as a difference, on a grid, in integers of a fitting type.
-
-Experts and pool entries as bytes, and the handles under which a client is known to the pool.
+A pool entry lies in a message as a difference, on a grid, in integers of a fitting type. A store
+has experts as bytes, and the pool knows a client by handles.
 """
 
 from __future__ import annotations
@@ -201,8 +198,8 @@ class UploadLayout:
     def sum_plain(self, vectors: Sequence[NDArray[np.float64]], weights: Sequence[int]) -> Totals:
         """Return the sum of vectors that travel exactly, as numbers, in the order given.
 
-        Their floating-point sum is rounded as a peer likes: only of vectors of which nothing is
-        claimed, or that are noised each by itself.
+        A peer can influence how a floating-point sum is rounded. So this is only for vectors of
+        which nothing is claimed, or that each have their own noise.
         """
         used = list(weights) if self.weighted else [1] * len(vectors)
         factors = self._by_examples() if self.weighted else np.zeros(self.protected, np.bool_)

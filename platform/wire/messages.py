@@ -1,6 +1,4 @@
-"""A client's place in the secure aggregation of one attempt, as an invitation states it.
-
-What coordinator and clients say to each other in a round, stage by stage.
+"""What coordinator and clients say to each other in a round, stage by stage.
 
 | stage     | coordinator -> client                      | client -> coordinator               |
 |-----------|--------------------------------------------|-------------------------------------|
@@ -12,10 +10,10 @@ What coordinator and clients say to each other in a round, stage by stage.
 | unmask    | `Relay`: the survivors, or who signed them | `Disclosure`: shares and pool entry |
 
 With the last message a coordinator may ask for the keys of the next round, and a disclosure carries
-them. Where everybody's are there, that round begins with the share stage, which is an invitation
-then. Without secure aggregation the share stage falls away and the vector travels in the clear.
-Every message carries run, round and attempt, and the round that was committed last. What is said
-before the first round and after the last: `platform.wire.outside_rounds`.
+them. If all clients gave theirs, the next round begins with the share stage, which is an invitation
+then. Without secure aggregation there is no share stage, and the vector travels in the clear. Every
+message has run, round and attempt, and the round that was committed last. The messages before the
+first round and after the last are in `platform.wire.outside_rounds`.
 """
 
 from __future__ import annotations
@@ -139,7 +137,7 @@ def read_secure(frame: Frame, numbers: Any) -> SecureRound:
     """Read a place from an invitation.
 
     Raises:
-        ProtocolError: If it is none.
+        ProtocolError: If it is not valid.
     """
     index, clients, threshold, length, bits, corrupt, smallest, degree, serial = integers(
         numbers, 9
@@ -281,7 +279,7 @@ def decode_invitation(data: bytes) -> Invitation:
     """Read an invitation.
 
     Raises:
-        ProtocolError: If it is none.
+        ProtocolError: If it is not valid.
     """
     frame, envelope = opened(data, "invitation")
     numbers = frame.fields.get("secure")
@@ -304,7 +302,7 @@ def decode_answer(data: bytes) -> Answer:
     """Read an answer.
 
     Raises:
-        ProtocolError: If it is none.
+        ProtocolError: If it is not valid.
     """
     frame, envelope = opened(data, "answer")
     handles = tuple(frame.blobs[n] for n in sorted(frame.blobs) if n.startswith("handle/"))
@@ -324,7 +322,7 @@ def decode_relay(data: bytes) -> Relay:
     """Read a relay.
 
     Raises:
-        ProtocolError: If it is none.
+        ProtocolError: If it is not valid.
     """
     frame, envelope = opened(data, "relay")
     numbers = frame.fields.get("ahead")
@@ -351,7 +349,7 @@ def decode_assignment(data: bytes) -> Assignment:
     """Read an assignment.
 
     Raises:
-        ProtocolError: If it is none.
+        ProtocolError: If it is not valid.
     """
     frame, envelope = opened(data, "assignment")
     (count,) = integers([frame.fields.get("experts")], 1)
@@ -374,7 +372,7 @@ def decode_upload(data: bytes) -> Upload:
     """Read an upload.
 
     Raises:
-        ProtocolError: If it is none.
+        ProtocolError: If it is not valid.
     """
     frame, envelope = opened(data, "upload")
     (weight,) = integers([frame.fields.get("weight")], 1)
@@ -395,7 +393,7 @@ def decode_disclosure(data: bytes) -> Disclosure:
     """Read a disclosure.
 
     Raises:
-        ProtocolError: If it is none.
+        ProtocolError: If it is not valid.
     """
     frame, envelope = opened(data, "disclosure")
     return Disclosure(
@@ -408,9 +406,7 @@ def decode_disclosure(data: bytes) -> Disclosure:
 
 
 def broadcast_digest(broadcast: Arrays, clipping_norm: float | None) -> bytes:
-    """Return SHA-256 of what a round tells all clients alike.
-
-    Which they sign with what happened in it.
+    """Return SHA-256 of what a round tells all clients alike, which they sign with its outcome.
 
     Args:
         broadcast: The global parameters.

@@ -1,30 +1,25 @@
-"""The first words of a run: what the coordinator asks of a client, and whether it takes part.
-
-A run is offered as its configuration, which is data: the client reads it by the closed schema,
-checks it against its own limits, and builds all that follows from it by itself. Beside it are the
-facts in which both must agree for the sums to mean anything.
-
-What coordinator and clients say to each other before the first round and after the last.
+"""What coordinator and clients say to each other before the first round and after the last.
 
 | stage       | coordinator -> client                     | client -> coordinator              |
 |-------------|-------------------------------------------|------------------------------------|
-| join        | `RollCall`                                | `Introduction`: name, key, attempt |
-| claim       | `PoolNotice`: the pool is made            | `Claim`: name of the own entry     |
+| offer       | `Offer`: configuration and facts          | `Acceptance`: or the reasons       |
+| join        | a roll call                               | `Introduction`: name, key, attempt |
+| claim       | a notice: the pool is made                | `Claim`: name of the own entry     |
 | personalise | `Parting`: last broadcast, all experts    | `Personalised`: that it is done    |
 | evaluate    | `Examination`: broadcast, names of sets   | `Scores`: counts, expert weights   |
+| any         | any message                               | `Left`: it has left, under its key |
 
-Nothing of what is said here is computed from a client's data but `Scores`, which none but a
-simulated client gives: it is the experimenter's view of a federation, and no part of one.
+An offer is a configuration, which is data: the client reads it by the closed schema, checks it
+against its own limits, and builds all that follows from it by itself. Beside it are the facts in
+which both must agree for the sums to mean anything.
 
-What a client that has left a run for good answers to every further message of that run.
+Only `Scores` are computed from a client's data, and only a simulated client gives them: they are
+the experimenter's view of a federation, and no part of one.
 
-| from -> to            | message | what                                        |
-|-----------------------|---------|---------------------------------------------|
-| client -> coordinator | `Left`  | that it takes part no more, under its key   |
-
-It names the run, so it says nothing in another, and the client, so it is good for nobody else. It
-carries no time and nothing of the message that it answers: it is the same bytes whatever was asked,
-and may as well be handed over by another way.
+A client that has left a run for good answers every further message of that run with `Left`. It
+names the run and the client, so it says nothing in another run or for another client. It has no
+time and nothing of the message that it answers, so its bytes are always the same, and it may be
+handed over by another way.
 """
 
 from __future__ import annotations
@@ -118,7 +113,7 @@ def decode_offer(data: bytes) -> Offer:
     """Read an offer.
 
     Raises:
-        ProtocolError: If it is none.
+        ProtocolError: If it is not valid.
     """
     frame, envelope = opened(data, "offer")
     if (envelope.round_number, envelope.attempt, envelope.committed) != (0, 0, None):
@@ -141,7 +136,7 @@ def decode_acceptance(data: bytes) -> Acceptance:
     """Read what a client says to an offer.
 
     Raises:
-        ProtocolError: If it is none.
+        ProtocolError: If it is not valid.
     """
     frame, envelope = opened(data, "acceptance")
     reasons = frame.fields.get("reasons")
@@ -168,13 +163,6 @@ Tally = tuple[int, int]
 
 
 @dataclass(frozen=True)
-class RollCall:
-    """Asks a client who it is; its envelope is of round 0."""
-
-    envelope: Envelope
-
-
-@dataclass(frozen=True)
 class Introduction:
     """Says who a client is.
 
@@ -189,13 +177,6 @@ class Introduction:
     pseudonym: str
     public_key: bytes = b""
     newest: Attempt | None = None
-
-
-@dataclass(frozen=True)
-class PoolNotice:
-    """Tells that the pool that is made once is there, and asks for the name of the own entry."""
-
-    envelope: Envelope
 
 
 @dataclass(frozen=True)
@@ -271,20 +252,18 @@ class Scores:
     after: Attempt | None
 
 
-def encode_roll_call(message: RollCall) -> bytes:
-    """Serialise a roll call."""
-    return encode_frame(Frame("roll_call", envelope_fields(message.envelope), {}, {}))
+def encode_roll_call(envelope: Envelope) -> bytes:
+    """Serialise a roll call, which asks a client who it is; its envelope is of round 0."""
+    return encode_frame(Frame("roll_call", envelope_fields(envelope), {}, {}))
 
 
-def decode_roll_call(data: bytes) -> RollCall:
+def decode_roll_call(data: bytes) -> Envelope:
     """Read a roll call.
 
     Raises:
-        ProtocolError: If it is none.
+        ProtocolError: If it is not valid.
     """
-    frame, envelope = opened(data, "roll_call")
-    _require_bare(frame)
-    return RollCall(envelope)
+    return _bare_envelope(data, "roll_call")
 
 
 def encode_introduction(message: Introduction) -> bytes:
@@ -299,7 +278,7 @@ def decode_introduction(data: bytes) -> Introduction:
     """Read an introduction.
 
     Raises:
-        ProtocolError: If it is none.
+        ProtocolError: If it is not valid.
     """
     frame, envelope = opened(data, "introduction")
     pseudonym = frame.fields.get("pseudonym")
@@ -318,20 +297,18 @@ def _attempt(frame: Frame, name: str) -> Attempt | None:
     return round_number, attempt
 
 
-def encode_pool_notice(message: PoolNotice) -> bytes:
-    """Serialise a notice."""
-    return encode_frame(Frame("pool_notice", envelope_fields(message.envelope), {}, {}))
+def encode_pool_notice(envelope: Envelope) -> bytes:
+    """Serialise a notice that the pool that is made once is there; it asks for the own entry."""
+    return encode_frame(Frame("pool_notice", envelope_fields(envelope), {}, {}))
 
 
-def decode_pool_notice(data: bytes) -> PoolNotice:
+def decode_pool_notice(data: bytes) -> Envelope:
     """Read a notice.
 
     Raises:
-        ProtocolError: If it is none.
+        ProtocolError: If it is not valid.
     """
-    frame, envelope = opened(data, "pool_notice")
-    _require_bare(frame)
-    return PoolNotice(envelope)
+    return _bare_envelope(data, "pool_notice")
 
 
 def encode_claim(message: Claim) -> bytes:
@@ -344,7 +321,7 @@ def decode_claim(data: bytes) -> Claim:
     """Read a claim.
 
     Raises:
-        ProtocolError: If it is none.
+        ProtocolError: If it is not valid.
     """
     frame, envelope = opened(data, "claim")
     return Claim(envelope, blob(frame, "handle"))
@@ -367,7 +344,7 @@ def decode_parting(data: bytes) -> Parting:
     """Read a parting.
 
     Raises:
-        ProtocolError: If it is none.
+        ProtocolError: If it is not valid.
     """
     frame, envelope = opened(data, "parting")
     broadcast, stacked = _parts(frame.arrays)
@@ -395,7 +372,7 @@ def decode_personalised(data: bytes) -> Personalised:
     """Read the answer to a parting.
 
     Raises:
-        ProtocolError: If it is none.
+        ProtocolError: If it is not valid.
     """
     frame, envelope = opened(data, "personalised")
     return Personalised(envelope, _truth(frame, "is_new"))
@@ -416,7 +393,7 @@ def decode_examination(data: bytes) -> Examination:
     """Read an examination.
 
     Raises:
-        ProtocolError: If it is none.
+        ProtocolError: If it is not valid.
     """
     frame, envelope = opened(data, "examination")
     broadcast, experts = _parts(frame.arrays)
@@ -441,10 +418,10 @@ def decode_scores(data: bytes) -> Scores:
     """Read scores.
 
     Raises:
-        ProtocolError: If they are none.
+        ProtocolError: If they are not valid.
     """
     frame, envelope = opened(data, "scores")
-    told, after = frame.fields.get("tallies"), frame.fields.get("after")
+    told = frame.fields.get("tallies")
     if not isinstance(told, dict):
         raise ProtocolError("message: the counts are missing")
     tallies: dict[str, Tally] = {}
@@ -456,16 +433,14 @@ def decode_scores(data: bytes) -> Scores:
     weights = frame.arrays.get("weights")
     if weights is not None and (weights.ndim != 1 or weights.dtype != np.float64):
         raise ProtocolError("message: the weights of experts are not flat")
-    last = None
-    if after is not None:
-        number, attempt = integers(after, 2)
-        last = (number, attempt)
-    return Scores(envelope, tallies, weights, last)
+    return Scores(envelope, tallies, weights, _attempt(frame, "after"))
 
 
-def _require_bare(frame: Frame) -> None:
+def _bare_envelope(data: bytes, kind: str) -> Envelope:
+    frame, envelope = opened(data, kind)
     if frame.arrays or frame.blobs:
         raise ProtocolError("message: it carries what it has no room for")
+    return envelope
 
 
 def _truth(frame: Frame, name: str) -> bool:
@@ -526,10 +501,10 @@ def encode_left(message: Left) -> bytes:
 
 
 def decode_left(data: bytes) -> Left:
-    """Read a statement of leaving; whether it is true is another question.
+    """Read a statement of leaving, without checking its signature.
 
     Raises:
-        ProtocolError: If it is none.
+        ProtocolError: If it is not valid.
     """
     frame, envelope = opened(data, KIND)
     if envelope != Envelope(envelope.run_id, 0, 0) or frame.arrays or len(frame.blobs) > 1:

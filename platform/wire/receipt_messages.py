@@ -1,25 +1,21 @@
 """Receipts: what the coordinator's log says of a client, handed to it after each round.
 
-A receipt holds the client's leaves since the head that it has seen last, proofs that they are in
+A receipt holds the client's leaves since the head that the client saw last, proofs that they are in
 the log, a proof that the log still begins with what the client has seen, the digests of the uploads
-that came from it, and the epsilon that the coordinator states for it.
+that came from the client, and the epsilon that the coordinator states for it.
 
-All receipts of one stage are signed at once: the signature is over the root of a tree (as RFC 9162
-makes them) whose leaves they are, and each carries its proof. 32 random bytes in each see to it
-that hashes of others' receipts tell nothing about them. The layout is a frame, the proof's hashes,
-place and number of the stage's receipts, and the signature. Receipts of before that, each signed
-alone, are read by `platform.wire.receipt_messages`.
+The coordinator signs all receipts of one stage at once: it signs the root of a tree (as RFC 9162
+makes them) whose leaves are the receipts, and each receipt carries its proof. Each also has 32
+random bytes, so that hashes of others' receipts tell nothing about them. The layout is a frame, the
+proof's hashes, place and number of the stage's receipts, and the signature. Receipts of the first
+version, each signed alone, can only be read.
 
-Messages that carry another message, and beside it a receipt or how far a log was seen.
+A receipt rides on a message that the coordinator sends anyway, so nobody waits for it:
 
-| from -> to            | message    | what                                                        |
+| from -> to            | message    | content                                                     |
 |-----------------------|------------|-------------------------------------------------------------|
 | coordinator -> client | `Enclosed` | a receipt, and the next round's first message beside it     |
 | client -> coordinator | `Answered` | how far the client has seen the log, and the answer to that |
-
-A receipt rides on what is sent anyway, so nobody waits for it.
-
-Receipts as they were at first, each signed alone; they stay what they are, and are only read.
 """
 
 from __future__ import annotations
@@ -28,10 +24,10 @@ import hashlib
 import math
 import secrets
 import struct
-from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from platform.errors import ProtocolError
 from platform.wire.codec import (
@@ -104,8 +100,8 @@ class Receipt:
         epsilons: What it has spent in this run, by adversary; infinity where nothing is proven.
         delta: At which.
         accountant: Which accountant was asked for.
-        uploads: What came from the client since the receipt before, as far as the coordinator
-            knows; nothing of what came before it was started anew.
+        uploads: Uploads that came from the client since the receipt before, as far as the
+            coordinator knows: after a restart it knows no earlier ones.
         signed: What the signature is over; empty before it is signed.
         signature: By the log's key.
     """
@@ -126,7 +122,7 @@ class Receipt:
 
 
 class _Common(NamedTuple):
-    """What is the same in all receipts of a stage, so it is written and read once."""
+    """The part that all receipts of a stage share, so it is written and read once."""
 
     key: str
     changes: tuple[str, ...]
@@ -148,10 +144,10 @@ def sign_receipts(receipts: Sequence[Receipt], sign: Callable[[bytes], bytes]) -
 
 
 def decode_receipt(data: bytes) -> Receipt:
-    """Read a receipt; whether it is true, and its signature holds, is another question.
+    """Read a receipt, without checking its statements or its signature.
 
     Raises:
-        ProtocolError: If it is none, or carries what it has no room for.
+        ProtocolError: If it is not valid, or carries more than a receipt has.
     """
     frame_bytes, signed = _told_apart(data)
     frame, envelope = opened(frame_bytes, _KIND)
@@ -159,8 +155,16 @@ def decode_receipt(data: bytes) -> Receipt:
     salted = integers(frame.fields.get("salted"))
     if count > MOST_LEAVES:
         raise ProtocolError("message: a receipt has too many parts")
-    since, *positions = _numbers(frame, "positions", 1 + count)
-    _require_no_more(frame, count, salted)
+    try:
+        since, *positions = struct.unpack(f"<{1 + count}Q", blob(frame, "positions"))
+    except struct.error as error:
+        raise ProtocolError("message: positions are not valid") from error
+    # A receipt may hold nothing that no reader looks at.
+    if list(salted) != sorted({index for index in salted if index < count}):
+        raise ProtocolError("message: a receipt has salts of leaves that it has not")
+    names = _names(count, salted)
+    if frame.arrays or frame.fields.keys() != _FIELDS or frame.blobs.keys() != names:
+        raise ProtocolError("message: it carries what it has no room for")
     common = _read_common(blob(frame, "common"))
     return Receipt(
         envelope=envelope,
@@ -169,7 +173,7 @@ def decode_receipt(data: bytes) -> Receipt:
         changes=common.changes,
         checkpoint=common.checkpoint,
         consistency=hashes_of(frame, "consistency"),
-        leaves=tuple(_leaves(frame, positions, salted)),
+        leaves=_leaves(frame, positions, salted),
         epsilons=_epsilons(blob(frame, "epsilons")),
         delta=common.delta,
         accountant=common.accountant,
@@ -231,7 +235,7 @@ def _told_apart(data: bytes) -> tuple[bytes, bytes]:
 
 def _encode(receipt: Receipt, blind: bytes) -> bytes:
     leaves = receipt.leaves
-    # Numbers are bytes, so that the header is the same for all receipts that look alike.
+    # Numbers are bytes, so that receipts of one shape have one header.
     fields = {
         **envelope_fields(receipt.envelope),
         "leaves": len(leaves),
@@ -293,22 +297,10 @@ def _read_common(data: bytes) -> _Common:
         delta,
         accountant,
     )
-    # Nothing may lie in it that nobody has looked at.
+    # It may hold nothing that no reader looks at.
     if _write_common(common) != data:
         raise ProtocolError("message: it carries what it has no room for")
     return common
-
-
-def _require_no_more(frame: Frame, count: int, salted: Sequence[int]) -> None:
-    """Require that nothing lies in a receipt that nobody has looked at."""
-    if list(salted) != sorted({index for index in salted if index < count}):
-        raise ProtocolError("message: a receipt has salts of leaves that it has not")
-    if (
-        frame.arrays
-        or frame.fields.keys() != _FIELDS
-        or frame.blobs.keys() != _names(count, salted)
-    ):
-        raise ProtocolError("message: it carries what it has no room for")
 
 
 @lru_cache(maxsize=64)
@@ -321,26 +313,25 @@ _FIELDS: Final = {"run_id", "round", "attempt", "committed", "leaves", "salted"}
 _PARTS: Final = frozenset({"blind", "common", "consistency", "epsilons", "positions", "uploads"})
 
 
-def _numbers(frame: Frame, name: str, count: int) -> tuple[int, ...]:
-    try:
-        return struct.unpack(f"<{count}Q", blob(frame, name))
-    except struct.error as error:
-        raise ProtocolError(f"message: {name} are not valid") from error
-
-
-def _leaves(frame: Frame, positions: Sequence[int], salted: Sequence[int]) -> Iterator[ReceiptLeaf]:
-    blobs = frame.blobs
-    for index, position in enumerate(positions):
-        salt = blobs[f"salt/{index:04d}"] if index in salted else b""
-        proof = hashes_of(frame, f"proof/{index:04d}")
-        yield ReceiptLeaf(position, blobs[f"leaf/{index:04d}"], salt, proof)
+def _leaves(
+    frame: Frame, positions: Sequence[int], salted: Sequence[int]
+) -> tuple[ReceiptLeaf, ...]:
+    return tuple(
+        ReceiptLeaf(
+            position,
+            blob(frame, f"leaf/{index:04d}"),
+            blob(frame, f"salt/{index:04d}") if index in salted else b"",
+            hashes_of(frame, f"proof/{index:04d}"),
+        )
+        for index, position in enumerate(positions)
+    )
 
 
 def _epsilons(data: bytes) -> dict[str, float]:
     if len(data) != _STATED.size:
         raise ProtocolError("message: a receipt states epsilon against three adversaries")
     values = _STATED.unpack(data)
-    # What is no number compares with nothing.
+    # A NaN compares false.
     if not all(value >= 0 for value in values):
         raise ProtocolError("message: an epsilon is negative, or no number")
     return dict(zip(ADVERSARIES, values, strict=True))
@@ -379,7 +370,7 @@ class Witnessed:
 
 def enclose(message: bytes, receipt: bytes) -> bytes:
     """Return a message that carries another and a receipt."""
-    # Under the message's own envelope, by which those on the way know what it belongs to.
+    # Under the message's own envelope, so that relays know what it belongs to.
     fields = envelope_fields(peek(message)[1])
     return encode_frame(Frame("enclosed", fields, {}, {"message": message, "beside": receipt}))
 
@@ -465,15 +456,13 @@ _FIRST_FIELDS: Final = frozenset(
 
 
 def decode_kept(data: bytes) -> Receipt:
-    """Read a receipt of any version that there was.
+    """Read a receipt of either version.
 
     Raises:
-        ProtocolError: If it is none, or carries what it has no room for.
+        ProtocolError: If it is not valid, or carries more than a receipt has.
     """
-    return _decode_first(data) if peek(data)[0] == _FIRST_KIND else decode_receipt(data)
-
-
-def _decode_first(data: bytes) -> Receipt:
+    if peek(data)[0] != _FIRST_KIND:
+        return decode_receipt(data)
     frame, envelope = opened(data[:-SIGNATURE_BYTES], _FIRST_KIND)
     fields = frame.fields
     (since, changes) = integers([fields.get("since"), fields.get("changes")], 2)
@@ -488,6 +477,13 @@ def _decode_first(data: bytes) -> Receipt:
     names |= {f"salt/{i:04d}" for i in salted}
     if frame.arrays or fields.keys() != _FIRST_FIELDS or frame.blobs.keys() != names:
         raise ProtocolError("message: it carries what it has no room for")
+    values = fields["epsilons"]
+    is_list = isinstance(values, list) and len(values) == len(ADVERSARIES)
+    if not is_list or not all(v is None or isinstance(v, float) for v in values):
+        raise ProtocolError("message: a receipt states epsilon against three adversaries")
+    if any(value is not None and value < 0 for value in values):
+        raise ProtocolError("message: an epsilon is negative")
+    stated = [math.inf if value is None else value for value in values]
     return Receipt(
         envelope=envelope,
         since=since,
@@ -495,28 +491,10 @@ def _decode_first(data: bytes) -> Receipt:
         changes=tuple(text_of(frame, f"change/{index:04d}") for index in range(changes)),
         checkpoint=text_of(frame, "checkpoint"),
         consistency=hashes_of(frame, "consistency"),
-        leaves=tuple(_first_leaves(frame, positions, salted)),
-        epsilons=_first_epsilons(fields["epsilons"]),
+        leaves=_leaves(frame, positions, salted),
+        epsilons=dict(zip(ADVERSARIES, stated, strict=True)),
         delta=delta,
         accountant=accountant,
         signed=FIRST_SIGNED + hashlib.sha256(data[:-SIGNATURE_BYTES]).digest(),
         signature=data[-SIGNATURE_BYTES:],
     )
-
-
-def _first_leaves(
-    frame: Frame, positions: Sequence[int], salted: Sequence[int]
-) -> Iterator[ReceiptLeaf]:
-    for index, position in enumerate(positions):
-        salt = blob(frame, f"salt/{index:04d}") if index in salted else b""
-        data, proof = blob(frame, f"leaf/{index:04d}"), hashes_of(frame, f"proof/{index:04d}")
-        yield ReceiptLeaf(position, data, salt, proof)
-
-
-def _first_epsilons(values: Any) -> dict[str, float]:
-    is_list = isinstance(values, list) and len(values) == len(ADVERSARIES)
-    if not is_list or not all(v is None or isinstance(v, float) for v in values):
-        raise ProtocolError("message: a receipt states epsilon against three adversaries")
-    if any(value is not None and value < 0 for value in values):
-        raise ProtocolError("message: an epsilon is negative")
-    return {n: math.inf if v is None else v for n, v in zip(ADVERSARIES, values, strict=True)}

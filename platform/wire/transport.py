@@ -59,16 +59,16 @@ def answer(handler: Handler, message: bytes) -> bytes | Dropout:
     try:
         return handler(message)
     except CoordinatorBehind:
-        # Every client would hang up, one after the other, and nobody would know why.
+        # Otherwise all clients would hang up, one after the other, without a reason.
         raise
     except ClientRestored as error:
-        # By its name, as nothing but its owner's catching up helps.
+        # It names the client, because only the client's owner can help.
         return Dropout(str(error))
     except (ProtocolError, UnsupportedEvent):
-        # Also what it would have to price and nobody can: it takes no part in what has no bound.
+        # Also without a price: a client takes no part in a release that has no bound.
         return Dropout("the client refused the message")
     except BudgetExhausted:
-        # Elsewhere it would hang up; what it has spent is nobody's business.
+        # The coordinator is not told how much the client has spent.
         return Dropout("the client takes no part (its own budget)")
 
 
@@ -76,8 +76,8 @@ def answer(handler: Handler, message: bytes) -> bytes | Dropout:
 class InProcessTransport:
     """All clients in this process, one after the other.
 
-    What they write in a stage is durable before any of their answers is handed on, and not before:
-    killed in between, nobody has answered.
+    Their writes of a stage become durable together, before any of their answers is handed on. If
+    the process is killed in between, no client has answered.
 
     Attributes:
         handlers: Each client's message handler.
@@ -108,7 +108,7 @@ class InProcessTransport:
                 else self._deliver(stage, client, messages[client])
                 for client in clients
             }
-        # Only now: an answer may leave when the charge for it is on the disk.
+        # Only now, because an answer may leave when its charge is on the disk.
         return replies
 
     def _lost(self, message: bytes, clients: Sequence[ClientId]) -> frozenset[ClientId]:

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+from privacy.accounting.accountants import (
+    ACCOUNTANTS,
+    Accountant,
+    EpsilonResult,
+    Support,
+    accountant_table,
+    epsilon,
+    support_table,
+)
 from privacy.accounting.adversaries import Epsilons, claimed_epsilon, epsilons
 from privacy.accounting.budget import (
     MOST_ROUNDS,
+    RunningLedger,
     affordable_rounds,
     filter_of,
     require_affordable,
 )
 from privacy.accounting.calibration import calibrate, calibrate_noise_multiplier
-from privacy.accounting.headline import ACCOUNTANTS, Accountant, EpsilonResult, epsilon
-from privacy.accounting.running import RunningLedger
-from privacy.accounting.support import Support, support_table
-from privacy.accounting.table import accountant_table
 
 __all__ = [
     "ACCOUNTANTS",

@@ -35,11 +35,10 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 from privacy._validate import require_member, require_probability
+from privacy.accounting.accountants import ACCOUNTANTS, Accountant, EpsilonResult, price
 from privacy.accounting.composition import compose, no_cohort
-from privacy.accounting.headline import ACCOUNTANTS, Accountant, EpsilonResult, price
 from privacy.errors import UnsupportedEvent
-from privacy.events import Release
-from privacy.noise_laws import IntegerNoise
+from privacy.events import IntegerNoise, Release
 
 
 @dataclass(frozen=True)

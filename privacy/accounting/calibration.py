@@ -1,15 +1,22 @@
-"""Calibration: the least noise that keeps a planned run within its target epsilon."""
+"""Calibration: the least noise that keeps a planned run within its target epsilon.
+
+Where records are sampled there is no closed formula: `pld` takes tenths of a second to seconds for
+one noise multiplier, so the search goes by secants between a multiplier that fits for certain and
+one that does not, and stops at 1e-5.
+"""
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Iterable
 
+from scipy.optimize import brentq
+
 from privacy._validate import require_member, require_positive, require_probability
+from privacy.accounting.accountants import ACCOUNTANTS, Accountant, price
 from privacy.accounting.adversaries import claimed_epsilon
 from privacy.accounting.composition import Composition, Term, round_digits
-from privacy.accounting.headline import ACCOUNTANTS, Accountant, price
-from privacy.accounting.sampled_calibration import calibrate_sampled
 from privacy.errors import CalibrationError
 from privacy.events import RELATIONS, Relation, Release
 
@@ -175,3 +182,67 @@ def _round_up(z: float, fits: Callable[[float], bool]) -> float:
     """Return round to 10 digits without losing the fit."""
     rounded = round_digits(z, _STORED_DIGITS)
     return rounded if fits(rounded) else round_digits(z * (1.0 + 1e-9), _STORED_DIGITS)
+
+
+_SAMPLED_PRECISION = 1e-5
+_LEAST_SAMPLED, _LARGEST_SAMPLED = 0.2, 1e6
+"""Below this one unsampled step costs 33 at delta 1e-5, and a bound takes minutes."""
+
+
+@functools.lru_cache(maxsize=256)
+def calibrate_sampled(
+    target_epsilon: float,
+    delta: float,
+    term: Term,
+    *,
+    relation: Relation,
+    accountant: Accountant,
+) -> float:
+    """Find a noise multiplier that fits the target, at most 2e-5 (relative) above the smallest.
+
+    Args:
+        target_epsilon: What the composition may cost, above zero.
+        delta: Strictly between 0 and 1.
+        term: Sampling probability and how often; its noise is what is looked for, and ignored.
+        relation: Of the run.
+        accountant: Who will price the run.
+
+    Returns:
+        Standard deviation of the noise over the clipping norm, with 10 significant digits.
+
+    Raises:
+        CalibrationError: No multiplier between 0.2 and 1e6 fits, or all do.
+        UnsupportedEvent: The accountant cannot bound the composition.
+    """
+
+    def excess(log_z: float) -> float:
+        found = Term(math.exp(log_z), term.sampling_probability, term.count)
+        return price(Composition(relation, (found,)), delta, accountant).epsilon - target_epsilon
+
+    low, high = bracket(excess)
+    z = math.exp(float(brentq(excess, low, high, xtol=_SAMPLED_PRECISION)))
+    # The root is only near; what is returned has to fit.
+    step = _SAMPLED_PRECISION
+    while excess(math.log(z := round_digits(z, _STORED_DIGITS))) > 0.0:
+        z, step = z * (1.0 + step), 2.0 * step
+    return z
+
+
+def bracket(excess: Callable[[float], float]) -> tuple[float, float]:
+    """Return logarithms of a multiplier that costs too much and of one that does not."""
+    low = high = 0.0
+    while excess(high) > 0.0:
+        low, high = high, high + 0.5
+        if high > math.log(_LARGEST_SAMPLED):
+            raise CalibrationError(
+                f"no noise multiplier up to {_LARGEST_SAMPLED:g} reaches the target; "
+                "the accountant cannot report an epsilon this small"
+            )
+    while low == high or excess(low) <= 0.0:
+        low, high = low - 0.25, low
+        if low < math.log(_LEAST_SAMPLED):
+            raise CalibrationError(
+                f"the target is met by noise multipliers below {_LEAST_SAMPLED:g}, which protect "
+                "nobody; name a smaller target or set privacy.noise_multiplier"
+            )
+    return low, high

@@ -19,8 +19,15 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from privacy.errors import UnsupportedEvent
-from privacy.events import CohortSampling, Relation, Release
-from privacy.noise_laws import GAUSSIAN, NO_NOISE, PRICED_LAWS, IntegerNoise
+from privacy.events import (
+    GAUSSIAN,
+    NO_NOISE,
+    PRICED_LAWS,
+    CohortSampling,
+    IntegerNoise,
+    Relation,
+    Release,
+)
 
 # Far above the last bit of a float64 and far below what any calibration resolves (1e-6).
 _DIGITS = 12

@@ -8,6 +8,14 @@ law) is tested directly by the `verify_` functions.
 
 from __future__ import annotations
 
+from privacy.auditing.bounds import (
+    GaussianBound,
+    epsilon_ceiling,
+    epsilon_lower_bound,
+    gaussian_bound,
+    one_run_p_value,
+    planned_guesses,
+)
 from privacy.auditing.canary_clients import (
     Canaries,
     CanaryBound,
@@ -16,23 +24,32 @@ from privacy.auditing.canary_clients import (
     commitment_to,
     new_key,
 )
-from privacy.auditing.claims import Claim, claim_of, gaussian_claim, mu_of, sampled_claim
+from privacy.auditing.claims import (
+    AuditResult,
+    Claim,
+    claim_of,
+    gaussian_claim,
+    mu_of,
+    sampled_claim,
+)
 from privacy.auditing.client_unit import (
     ClientScores,
     judge_client_unit,
     oversized_needed,
     play_client_unit,
 )
-from privacy.auditing.error_rates import ErrorCounts, mu_interval
-from privacy.auditing.errors import AuditError
-from privacy.auditing.gaussian_bound import GaussianBound, epsilon_ceiling, gaussian_bound
+from privacy.auditing.error_rates import (
+    ErrorCounts,
+    canaries_needed,
+    detection_probability,
+    mu_interval,
+)
 from privacy.auditing.noise import (
+    AuditError,
     verify_distribution,
     verify_independence,
     verify_noise_variance,
 )
-from privacy.auditing.one_run import epsilon_lower_bound, one_run_p_value, planned_guesses
-from privacy.auditing.power import canaries_needed, detection_probability
 from privacy.auditing.record_unit import (
     RECORD_THRESHOLD,
     RecordScores,
@@ -40,7 +57,6 @@ from privacy.auditing.record_unit import (
     judge_record_unit,
     play_record_unit,
 )
-from privacy.auditing.result import AuditResult
 
 __all__ = [
     "RECORD_THRESHOLD",

@@ -40,8 +40,14 @@ from scipy.stats import norm
 
 from privacy._validate import require_member, require_positive, require_probability
 from privacy.accounting.gaussian import epsilon_at
-from privacy.auditing.gaussian_bound import CONFIDENCE, LARGEST_MU, noncentrality
-from privacy.auditing.one_run import correct_guesses, epsilon_lower_bound, planned_guesses
+from privacy.auditing.bounds import (
+    CONFIDENCE,
+    LARGEST_MU,
+    correct_guesses,
+    epsilon_lower_bound,
+    noncentrality,
+    planned_guesses,
+)
 from privacy.events import RELATIONS, Relation
 
 KEY_BYTES = 32

@@ -1,4 +1,6 @@
-"""What an audit is to refute: a trade-off between wrong guesses, and an epsilon.
+"""What an audit is to refute (`Claim`), and what it found (`AuditResult`).
+
+A claim is a trade-off between wrong guesses, and an epsilon.
 
 mu is the scale on which a build is judged. Whoever guesses a fair coin through a mechanism of total
 variation TV errs with probability at least (1 - TV) / 2, whatever the attack (Neyman-Pearson), and
@@ -13,16 +15,18 @@ mu of Gaussian differential privacy (Dong, Roth and Su 2022, Definition 2.6).
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
 
 from scipy.optimize import brentq
 from scipy.special import ndtri
 
 from privacy._validate import require_not_negative, require_positive, require_probability
+from privacy.accounting.accountants import Accountant, price
+from privacy.accounting.adapters import compose_all
 from privacy.accounting.composition import Composition, compose, no_cohort
-from privacy.accounting.dp_events import compose_all
 from privacy.accounting.gaussian import epsilon_at
-from privacy.accounting.headline import Accountant, price
+from privacy.auditing.bounds import GaussianBound
 from privacy.events import Release
 
 _SMALLEST_MU, _LARGEST_MU = 1e-6, 1e3
@@ -137,3 +141,79 @@ def _total_variation(composition: Composition) -> float:
     accountant = PLDAccountant(NeighboringRelation[composition.relation.upper()])
     compose_all(accountant, composition, 1.0)
     return float(accountant.get_delta(0.0))
+
+
+Unit = Literal["client", "record"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class AuditResult:
+    """What an audit found.
+
+    Attributes:
+        unit: Whose presence the canaries stand for.
+        claimed_mu: What the ledger's numbers amount to (`Claim.mu`).
+        estimated_mu: From the balanced error of the guesses, without confidence.
+        mu_interval: Lower and upper bound at the family-wise error. The lower one is a fact about
+            the build; the upper one describes this attack only and proves no privacy.
+        epsilon_lower_bound_95: From the one-run theorem; above the truth at most one time in
+            twenty, so it is shown and decides nothing.
+        claimed_epsilon: At `delta`.
+        delta: Of both epsilons.
+        clip_respected: Whether over-long canaries moved the release no further than others; None
+            where that was not tested apart from the rest.
+        canaries: Guessed coins; over-long ones and calibration runs come on top.
+        power: Probability that a build with twice the claimed mu (half the noise) would have
+            failed with as many canaries. Where it is low, `passed` means little.
+        passed: Whether nothing contradicts the claim at the family-wise error.
+        reasons: One sentence for each contradiction; empty where it passed.
+        array: The released array that these numbers are about, where several were looked at.
+        gaussian: What the means of scores show beside the guesses; None where no Gaussian law is
+            claimed.
+    """
+
+    unit: Unit
+    claimed_mu: float
+    estimated_mu: float
+    mu_interval: tuple[float, float]
+    epsilon_lower_bound_95: float
+    claimed_epsilon: float
+    delta: float
+    clip_respected: bool | None
+    canaries: int
+    power: float
+    passed: bool
+    reasons: tuple[str, ...]
+    array: str | None = None
+    gaussian: GaussianBound | None = None
+
+    @property
+    def is_tight(self) -> bool:
+        """Whether the attack saw as much as is claimed; a passed audit that is not saw less."""
+        return self.mu_interval[0] <= self.claimed_mu <= self.mu_interval[1]
+
+    def document(self) -> dict[str, Any]:
+        """Return plain values for JSON; infinity becomes "inf"."""
+        low, high = self.mu_interval
+        return {
+            "unit": self.unit,
+            "claimed_mu": self.claimed_mu,
+            "estimated_mu": self.estimated_mu,
+            "mu_interval": [_plain(low), _plain(high)],
+            "epsilon_lower_bound_95": self.epsilon_lower_bound_95,
+            "claimed_epsilon": _plain(self.claimed_epsilon),
+            "delta": self.delta,
+            "clip_respected": self.clip_respected,
+            "canaries": self.canaries,
+            "power": self.power,
+            "is_tight": self.is_tight,
+            "passed": self.passed,
+            "reasons": list(self.reasons),
+            "array": self.array,
+            "gaussian": None if self.gaussian is None else asdict(self.gaussian),
+        }
+
+
+def _plain(value: float) -> float | str:
+    """Return a number that strict JSON can hold."""
+    return "inf" if math.isinf(value) else value

@@ -37,12 +37,15 @@ from privacy._validate import (
     require_positive,
     require_probability,
 )
-from privacy.auditing.claims import Claim
-from privacy.auditing.error_rates import DECISIONS, count_errors, mu_interval
-from privacy.auditing.gaussian_bound import GaussianBound, gaussian_bound
-from privacy.auditing.one_run import correct_guesses, epsilon_lower_bound, planned_guesses
-from privacy.auditing.power import detection_probability
-from privacy.auditing.result import AuditResult
+from privacy.auditing.bounds import (
+    GaussianBound,
+    correct_guesses,
+    epsilon_lower_bound,
+    gaussian_bound,
+    planned_guesses,
+)
+from privacy.auditing.claims import AuditResult, Claim
+from privacy.auditing.error_rates import DECISIONS, count_errors, detection_probability, mu_interval
 from privacy.events import RELATIONS, Relation
 
 ReleaseFn = Callable[[NDArray[np.float64]], NDArray[np.float64]]

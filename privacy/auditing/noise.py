@@ -17,8 +17,22 @@ from scipy.special import stdtr
 from scipy.stats import binomtest, chi2, kstest, norm
 
 from privacy._validate import finite_vector, require_positive, require_probability
-from privacy.auditing.errors import AuditError
-from privacy.errors import NonFiniteUpdate
+from privacy.errors import NonFiniteUpdate, PrivacyError
+
+
+class AuditError(PrivacyError):
+    """Noise fails a test that right noise fails with probability at most the stated alpha.
+
+    Attributes:
+        p_value: How likely right noise looks at least as wrong, before any correction for the
+            number of comparisons.
+    """
+
+    def __init__(self, message: str, *, p_value: float) -> None:
+        """Keep the number beside the sentence, for reports."""
+        super().__init__(message)
+        self.p_value = p_value
+
 
 _TAIL = 3.0
 

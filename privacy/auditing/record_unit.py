@@ -19,11 +19,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from privacy._validate import finite_vector, require_probability
-from privacy.auditing.claims import Claim
-from privacy.auditing.error_rates import DECISIONS, ErrorCounts, count_errors, mu_interval
-from privacy.auditing.one_run import correct_guesses, epsilon_lower_bound, planned_guesses
-from privacy.auditing.power import detection_probability
-from privacy.auditing.result import AuditResult
+from privacy.auditing.bounds import correct_guesses, epsilon_lower_bound, planned_guesses
+from privacy.auditing.claims import AuditResult, Claim
+from privacy.auditing.error_rates import (
+    DECISIONS,
+    ErrorCounts,
+    count_errors,
+    detection_probability,
+    mu_interval,
+)
 
 Released = Mapping[str, NDArray[np.float64]]
 TrainFn = Callable[[bool, np.random.Generator], Released]

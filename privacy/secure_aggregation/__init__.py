@@ -15,7 +15,6 @@ vector: a malicious client may shift the sum by any amount.
 from __future__ import annotations
 
 from privacy.secure_aggregation import client, server
-from privacy.secure_aggregation.faults import FaultyShares, TooFewLeft
 from privacy.secure_aggregation.identities import (
     Credentials,
     Enrolment,
@@ -29,11 +28,17 @@ from privacy.secure_aggregation.identities import (
 from privacy.secure_aggregation.parameters import (
     Adversary,
     Phase,
+    Plan,
     RoundParameters,
     default_threshold,
+    plan,
 )
-from privacy.secure_aggregation.planning import Plan, plan
-from privacy.secure_aggregation.plausibility import largest_norm, require_plausible_norm
+from privacy.secure_aggregation.recovery import (
+    FaultyShares,
+    TooFewLeft,
+    largest_norm,
+    require_plausible_norm,
+)
 from privacy.secure_aggregation.state_codec import (
     decode_client_state,
     decode_server_state,
@@ -41,6 +46,7 @@ from privacy.secure_aggregation.state_codec import (
     encode_server_state,
 )
 from privacy.secure_aggregation.states import (
+    NO_CONTEXT,
     Advertised,
     ClientState,
     CollectingConfirmations,
@@ -59,7 +65,6 @@ from privacy.secure_aggregation.states import (
     ServerState,
     Shared,
 )
-from privacy.secure_aggregation.transcript import NO_CONTEXT
 
 __all__ = [
     "NO_CONTEXT",

@@ -31,9 +31,13 @@ from cryptography.hazmat.primitives.serialization import (
 )
 
 from privacy.errors import Authentication
-from privacy.secure_aggregation.entropy import Entropy, draw
-from privacy.secure_aggregation.parameters import IDENTITY_BYTES, LARGEST_SERIAL, RoundParameters
-from privacy.secure_aggregation.planning import rounded_up
+from privacy.randomness import Entropy, draw
+from privacy.secure_aggregation.parameters import (
+    IDENTITY_BYTES,
+    LARGEST_SERIAL,
+    RoundParameters,
+    rounded_up,
+)
 from privacy.transparency import WITNESS_KEY, NoteSigner
 
 SIGNATURE_BYTES = 64

@@ -22,7 +22,6 @@ from typing import NamedTuple, TypeVar, overload
 import numpy as np
 
 from privacy.errors import ProtocolViolation
-from privacy.secure_aggregation.envelope import refusal
 from privacy.secure_aggregation.keys import PublicKeys, is_usable
 from privacy.secure_aggregation.masking import Words, reduce_to_ring, word_type
 from privacy.secure_aggregation.messages import (
@@ -39,16 +38,18 @@ from privacy.secure_aggregation.messages import (
     encode_forwarded_shares,
     encode_roster,
     encode_survivors,
+    refusal,
 )
 from privacy.secure_aggregation.parameters import LARGEST_SERIAL, Phase, RoundParameters
-from privacy.secure_aggregation.quorum import (
+from privacy.secure_aggregation.recovery import (
     Standing,
+    open_sum,
     require_enough,
     require_holders,
     require_threshold,
 )
-from privacy.secure_aggregation.recovery import open_sum
 from privacy.secure_aggregation.states import (
+    NO_CONTEXT,
     CollectingConfirmations,
     CollectingKeys,
     CollectingMasked,
@@ -59,9 +60,6 @@ from privacy.secure_aggregation.states import (
     Finished,
     Refusal,
     ServerState,
-)
-from privacy.secure_aggregation.transcript import (
-    NO_CONTEXT,
     require_context,
     roster_digest,
     transcript_digest,

@@ -12,15 +12,30 @@ commitments and masked sums are what it saw anyway. Read back, a state goes on e
 from __future__ import annotations
 
 import struct
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Generic, TypeVar
 
-from privacy.secure_aggregation import state_fields as form
-from privacy.secure_aggregation.envelope import refusal
-from privacy.secure_aggregation.parameters import PROTOCOL_VERSION, decode_parameters
-from privacy.secure_aggregation.state_fields import Form, join_fields, split_fields
+from privacy.secure_aggregation.identities import SIGNATURE_BYTES
+from privacy.secure_aggregation.keys import KEY_BYTES, PublicKeys
+from privacy.secure_aggregation.masking import Words, pack, unpack
+from privacy.secure_aggregation.messages import (
+    COMMITMENT_BYTES,
+    COMMITMENTS_BYTES,
+    SERVER,
+    pack_indices,
+    pack_records,
+    refusal,
+    unpack_records,
+)
+from privacy.secure_aggregation.parameters import (
+    PROTOCOL_VERSION,
+    Phase,
+    RoundParameters,
+    decode_parameters,
+)
+from privacy.secure_aggregation.shamir import SHARE_BYTES
 from privacy.secure_aggregation.states import (
     Advertised,
     ClientState,
@@ -29,27 +44,216 @@ from privacy.secure_aggregation.states import (
     CollectingMasked,
     CollectingShares,
     CollectingUnmasking,
+    Complaints,
     Confirmed,
+    Dealt,
     Done,
     Finished,
+    HeldShares,
     Masked,
     ReadyToMask,
+    Refusal,
     ServerState,
     Shared,
 )
+
+_LENGTH = struct.Struct("<I")
+_NAMED = struct.Struct("<II")
+_REFUSAL = struct.Struct("<qB")
+_PHASES = tuple(Phase)
+_DIGEST_BYTES = 32
+
+
+@dataclass(frozen=True)
+class Form:
+    """How the attributes of one kind stand in a state.
+
+    Attributes:
+        write: Gives the bytes of a valid value.
+        read: Gives the value back; raises `ProtocolViolation`, `ValueError` or `struct.error` for
+            bytes that are none. That there is one encoding only is checked for the whole state.
+    """
+
+    write: Callable[[RoundParameters, Any], bytes]
+    read: Callable[[RoundParameters, bytes], Any]
+
+
+def join_fields(fields: Iterable[bytes]) -> bytes:
+    """Write the length (4) and the bytes of every field."""
+    return b"".join(_LENGTH.pack(len(each)) + each for each in fields)
+
+
+def split_fields(body: bytes) -> list[bytes]:
+    """Read back what `join_fields` wrote; a length that is too large gives a shorter field.
+
+    Raises:
+        struct.error: If a length is cut.
+    """
+    fields, at = [], 0
+    while at < len(body):
+        (size,) = _LENGTH.unpack_from(body, at)
+        at += _LENGTH.size
+        fields.append(body[at : at + size])
+        at += size
+    return fields
+
+
+def _pack_named(fields: Mapping[int, bytes]) -> bytes:
+    # Index (4), length (4) and bytes of every field, in ascending order of index.
+    parts = (_NAMED.pack(index, len(fields[index])) + fields[index] for index in sorted(fields))
+    return b"".join(parts)
+
+
+def _unpack_named(body: bytes) -> dict[int, bytes]:
+    fields: dict[int, bytes] = {}
+    at, last = 0, SERVER
+    while at < len(body):
+        index, size = _NAMED.unpack_from(body, at)
+        if index <= last:
+            raise refusal()
+        at += _NAMED.size
+        fields[last := index] = body[at : at + size]
+        at += size
+    return fields
+
+
+def _read_client(parameters: RoundParameters, field: bytes) -> int:
+    (client,) = _LENGTH.unpack(field)
+    if client not in parameters.invited:
+        raise refusal()
+    return int(client)
+
+
+def _read_digest(parameters: RoundParameters, field: bytes) -> bytes:
+    if len(field) != _DIGEST_BYTES:
+        raise refusal()
+    return field
+
+
+def _read_keys(parameters: RoundParameters, field: bytes) -> Mapping[int, bytes]:
+    return MappingProxyType(unpack_records(field, KEY_BYTES))
+
+
+def _read_indices(parameters: RoundParameters, field: bytes) -> tuple[int, ...]:
+    return tuple(unpack_records(field, 0))
+
+
+def _write_held(parameters: RoundParameters, held: HeldShares) -> bytes:
+    return held.key + held.seed
+
+
+def _read_held(parameters: RoundParameters, field: bytes) -> HeldShares:
+    if len(field) != 2 * SHARE_BYTES:
+        raise refusal()
+    return HeldShares(key=field[:SHARE_BYTES], seed=field[SHARE_BYTES:])
+
+
+def _write_shares(parameters: RoundParameters, shares: Mapping[int, HeldShares]) -> bytes:
+    return pack_records({dealer: _write_held(parameters, held) for dealer, held in shares.items()})
+
+
+def _read_shares(parameters: RoundParameters, field: bytes) -> Mapping[int, HeldShares]:
+    records = unpack_records(field, 2 * SHARE_BYTES)
+    return MappingProxyType({dealer: _read_held(parameters, r) for dealer, r in records.items()})
+
+
+def _write_roster(parameters: RoundParameters, roster: Mapping[int, PublicKeys]) -> bytes:
+    return pack_records({i: k.channel + k.mask + k.signature for i, k in roster.items()})
+
+
+def _read_roster(parameters: RoundParameters, field: bytes) -> Mapping[int, PublicKeys]:
+    signature = SIGNATURE_BYTES if parameters.is_active else 0
+    records = unpack_records(field, 2 * KEY_BYTES + signature)
+    if not records.keys() <= parameters.invited:
+        raise refusal()
+    return MappingProxyType(
+        {
+            i: PublicKeys(each[:KEY_BYTES], each[KEY_BYTES : 2 * KEY_BYTES], each[2 * KEY_BYTES :])
+            for i, each in records.items()
+        }
+    )
+
+
+def _write_dealt(parameters: RoundParameters, dealt: Dealt) -> bytes:
+    by_dealer = {dealer: pack_records(each) for dealer, each in dealt.share_commitments.items()}
+    roster = _write_roster(parameters, dealt.roster)
+    return join_fields((roster, pack_records(dealt.commitments), _pack_named(by_dealer)))
+
+
+def _read_dealt(parameters: RoundParameters, field: bytes) -> Dealt:
+    roster, commitments, share_commitments = split_fields(field)
+    by_dealer = {
+        dealer: MappingProxyType(unpack_records(each, COMMITMENTS_BYTES))
+        for dealer, each in _unpack_named(share_commitments).items()
+    }
+    dealt = Dealt(
+        roster=_read_roster(parameters, roster),
+        commitments=MappingProxyType(unpack_records(commitments, COMMITMENT_BYTES)),
+        share_commitments=MappingProxyType(by_dealer),
+    )
+    if not dealt.roster.keys() == dealt.commitments.keys() == dealt.share_commitments.keys():
+        raise refusal()
+    return dealt
+
+
+def _write_sum(parameters: RoundParameters, words: Words) -> bytes:
+    return bytes(pack(words, parameters.ring_bits))
+
+
+def _read_sum(parameters: RoundParameters, field: bytes) -> Words:
+    words = unpack(memoryview(field), parameters.vector_length, parameters.ring_bits)
+    if words is None:
+        raise refusal()
+    words.setflags(write=False)
+    return words
+
+
+def _write_complaints(parameters: RoundParameters, complaints: Complaints) -> bytes:
+    return _pack_named({client: pack_indices(each) for client, each in complaints.items()})
+
+
+def _read_complaints(parameters: RoundParameters, field: bytes) -> Complaints:
+    named = _unpack_named(field)
+    return MappingProxyType({c: _read_indices(parameters, each) for c, each in named.items()})
+
+
+def _write_refused(parameters: RoundParameters, refused: tuple[Refusal, ...]) -> bytes:
+    return b"".join(_REFUSAL.pack(each.client, _PHASES.index(each.phase)) for each in refused)
+
+
+def _read_refused(parameters: RoundParameters, field: bytes) -> tuple[Refusal, ...]:
+    refused = list(_REFUSAL.iter_unpack(field))
+    if any(at >= len(_PHASES) for _, at in refused):
+        raise refusal()
+    return tuple(Refusal(client, _PHASES[at]) for client, at in refused)
+
+
+CLIENT = Form(lambda _, client: _LENGTH.pack(client), _read_client)
+DIGEST = Form(lambda _, digest: bytes(digest), _read_digest)
+"""A digest, a key or a seed: 32 bytes."""
+KEYS = Form(lambda _, keys: pack_records(keys), _read_keys)
+INDICES = Form(lambda _, indices: pack_indices(indices), _read_indices)
+HELD = Form(_write_held, _read_held)
+SHARES = Form(_write_shares, _read_shares)
+ROSTER = Form(_write_roster, _read_roster)
+DEALT = Form(_write_dealt, _read_dealt)
+SUM = Form(_write_sum, _read_sum)
+COMPLAINTS = Form(_write_complaints, _read_complaints)
+REFUSED = Form(_write_refused, _read_refused)
+
 
 _State = TypeVar("_State", bound=ClientState | ServerState)
 _Forms = Mapping[str, Form]
 
 _PREFIX = struct.Struct("<2sBB")
 
-_OWN: _Forms = {"client": form.CLIENT}
+_OWN: _Forms = {"client": CLIENT}
 _SUMMED: _Forms = {
-    "dealt": form.DEALT,
-    "survivors": form.INDICES,
-    "masked_sum": form.SUM,
-    "complaints": form.COMPLAINTS,
-    "refused": form.REFUSED,
+    "dealt": DEALT,
+    "survivors": INDICES,
+    "masked_sum": SUM,
+    "complaints": COMPLAINTS,
+    "refused": REFUSED,
 }
 
 
@@ -106,40 +310,40 @@ _CLIENTS: _Codec[ClientState] = _Codec(
         {
             Advertised: {
                 **_OWN,
-                "channel_private": form.DIGEST,
-                "mask_private": form.DIGEST,
+                "channel_private": DIGEST,
+                "mask_private": DIGEST,
             },
             Shared: {
                 **_OWN,
-                "seed": form.DIGEST,
-                "own": form.HELD,
-                "mask_private": form.DIGEST,
-                "mask_publics": form.KEYS,
-                "receiving_keys": form.KEYS,
-                "roster": form.DIGEST,
+                "seed": DIGEST,
+                "own": HELD,
+                "mask_private": DIGEST,
+                "mask_publics": KEYS,
+                "receiving_keys": KEYS,
+                "roster": DIGEST,
             },
             ReadyToMask: {
                 **_OWN,
-                "seed": form.DIGEST,
-                "mask_keys": form.KEYS,
-                "shares": form.SHARES,
-                "roster": form.DIGEST,
-                "withheld": form.INDICES,
+                "seed": DIGEST,
+                "mask_keys": KEYS,
+                "shares": SHARES,
+                "roster": DIGEST,
+                "withheld": INDICES,
             },
             Masked: {
                 **_OWN,
-                "shares": form.SHARES,
-                "roster": form.DIGEST,
-                "context": form.DIGEST,
-                "withheld": form.INDICES,
+                "shares": SHARES,
+                "roster": DIGEST,
+                "context": DIGEST,
+                "withheld": INDICES,
             },
             Confirmed: {
                 **_OWN,
-                "shares": form.SHARES,
-                "survivors": form.INDICES,
-                "transcript": form.DIGEST,
+                "shares": SHARES,
+                "survivors": INDICES,
+                "transcript": DIGEST,
             },
-            Done: {**_OWN, "survivors": form.INDICES},
+            Done: {**_OWN, "survivors": INDICES},
         }
     ),
 )
@@ -148,19 +352,19 @@ _SERVERS: _Codec[ServerState] = _Codec(
     b"SS",
     MappingProxyType(
         {
-            CollectingKeys: {"context": form.DIGEST},
+            CollectingKeys: {"context": DIGEST},
             CollectingShares: {
-                "context": form.DIGEST,
-                "roster": form.ROSTER,
-                "refused": form.REFUSED,
+                "context": DIGEST,
+                "roster": ROSTER,
+                "refused": REFUSED,
             },
             CollectingMasked: {
-                "context": form.DIGEST,
-                "announced": form.DIGEST,
-                "dealt": form.DEALT,
-                "refused": form.REFUSED,
+                "context": DIGEST,
+                "announced": DIGEST,
+                "dealt": DEALT,
+                "refused": REFUSED,
             },
-            CollectingConfirmations: {"transcript": form.DIGEST, **_SUMMED},
+            CollectingConfirmations: {"transcript": DIGEST, **_SUMMED},
             CollectingUnmasking: _SUMMED,
         }
     ),

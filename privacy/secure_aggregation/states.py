@@ -1,10 +1,17 @@
-"""What a party knows in each phase: one frozen type per phase and party.
+"""What a party knows in each phase, and the digests that bind one execution together.
 
-A step takes a state and returns the next one; it never changes the state it was given, so a
-message that is refused leaves nothing behind. A phase holds what later phases need and nothing
-else: the channel's private key is gone once shares are dealt, all other channel keys and the mask
-pair's private key once shares are read, seed and mask keys once the masked vector exists, and
-`Done` has no secret at all.
+The clients of an active round agree on a transcript before anything is opened. A signature on the
+survivor list alone would also verify in another execution under the same parameters, with other
+keys, dealers or broadcasts, so that a server could collect the signatures for one sum from many
+executions. A confirmation therefore signs all that its client has seen of this one: the parameters,
+the roster with its keys (drawn anew in every execution), who dealt shares, who survived, and the
+digest of what was broadcast to all.
+
+Each phase of each party has one frozen type. A step takes a state and returns the next one; it
+never changes the state it was given, so a message that is refused leaves nothing behind. A phase
+holds what later phases need and nothing else: the channel's private key is gone once shares are
+dealt, all other channel keys and the mask pair's private key once shares are read, seed and mask
+keys once the masked vector exists, and `Done` has no secret at all.
 
 States are values, and a value can be used twice. Whoever keeps them must go forward only: masking
 two vectors from one `ReadyToMask`, or answering two survivor lists from one `Masked`, gives the
@@ -14,7 +21,9 @@ sending and resends the same bytes if asked again.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import hashlib
+import struct
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -23,6 +32,70 @@ from numpy.typing import NDArray
 from privacy.secure_aggregation.keys import PublicKeys
 from privacy.secure_aggregation.masking import Words
 from privacy.secure_aggregation.parameters import Phase, RoundParameters
+
+CONTEXT_BYTES = 32
+NO_CONTEXT = bytes(CONTEXT_BYTES)
+"""Stands for a round in which nothing was broadcast that the clients should agree on."""
+
+_ROSTER = b"sotto/secure-aggregation/roster"
+_TRANSCRIPT = b"sotto/secure-aggregation/transcript"
+
+
+def roster_digest(parameters: RoundParameters, roster: Mapping[int, PublicKeys]) -> bytes:
+    """Hash who announced which keys, as one roster message said it.
+
+    Args:
+        parameters: The round.
+        roster: By client, its public keys; their signatures are not hashed.
+
+    Returns:
+        32 bytes.
+    """
+    hasher = hashlib.sha256(_ROSTER + parameters.digest)
+    for client in sorted(roster):
+        hasher.update(struct.pack("<I", client) + roster[client].channel + roster[client].mask)
+    return hasher.digest()
+
+
+def transcript_digest(
+    parameters: RoundParameters,
+    *,
+    roster: bytes,
+    dealers: Iterable[int],
+    survivors: Iterable[int],
+    context: bytes,
+) -> bytes:
+    """Hash everything that must be the same for all before a sum is opened.
+
+    Args:
+        parameters: The round.
+        roster: From `roster_digest`.
+        dealers: The clients whose shares were dealt, the hashing client included.
+        survivors: The clients whose vectors are in the sum.
+        context: Digest of what was broadcast to all, 32 bytes.
+
+    Returns:
+        32 bytes, the body of a confirmation.
+    """
+    sets = _counted(dealers) + _counted(survivors)
+    return hashlib.sha256(_TRANSCRIPT + parameters.digest + roster + sets + context).digest()
+
+
+def require_context(context: bytes) -> bytes:
+    """Return the context if it is one.
+
+    Raises:
+        ValueError: If it is not 32 bytes.
+    """
+    if not isinstance(context, bytes) or len(context) != CONTEXT_BYTES:
+        raise ValueError(f"context must be a digest of {CONTEXT_BYTES} bytes")
+    return context
+
+
+def _counted(clients: Iterable[int]) -> bytes:
+    ascending = sorted(clients)
+    return struct.pack(f"<I{len(ascending)}I", len(ascending), *ascending)
+
 
 Complaints = Mapping[int, tuple[int, ...]]
 

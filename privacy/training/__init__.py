@@ -6,7 +6,7 @@ that accounting and secure aggregation start without them.
 
 from __future__ import annotations
 
-from privacy.record_level import DpSgd
+from privacy.mechanisms import DpSgd
 from privacy.training.per_sample import Objective, PerSampleGradients, per_sample_gradients
 from privacy.training.plan import Clipping, FitReport, TrainingPlan
 from privacy.training.provenance import ReleasedArrays, require_released, seal

@@ -1,13 +1,21 @@
-"""How much is trained, what bounds one example, and what is reported: frozen values."""
+"""How much is trained on which batches, what bounds one example, and what is reported.
+
+A step sees a batch of a shuffled epoch, or a Poisson sample of secret coins.
+"""
 
 from __future__ import annotations
 
 import math
+import os
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-from privacy.randomness import NoiseSource
-from privacy.record_level import DpSgd
+import numpy as np
+from numpy.typing import NDArray
+
+from privacy.mechanisms import DpSgd
+from privacy.randomness import Entropy, NoiseSource
 
 OptimizerName = Literal["sgd", "adam", "adamw"]
 
@@ -151,3 +159,63 @@ def require_not_negative(name: str, value: float) -> None:
     """Raise ValueError unless the value is finite and at least 0."""
     if not 0.0 <= value < math.inf:
         raise ValueError(f"{name} is {value}; valid is 0 or above and finite")
+
+
+_WORD = 2**64
+
+
+def shuffled_batches(
+    count: int, batch_size: int, rng: np.random.Generator
+) -> Iterator[NDArray[np.int64]]:
+    """Yield row numbers of batches without end: one permutation per epoch, cut into pieces.
+
+    Args:
+        count: Number of examples.
+        batch_size: Rows per batch; the last batch of an epoch holds what is left.
+        rng: Draws a permutation when an epoch begins.
+
+    Yields:
+        Row numbers, shape (at most `batch_size`,), int64.
+    """
+    while True:
+        order = rng.permutation(count)
+        for start in range(0, count, batch_size):
+            yield order[start : start + batch_size]
+
+
+def coins_beside(noise: NoiseSource, rng: np.random.Generator) -> Entropy:
+    """Return where the coins of Poisson batches come from: the same kind of source as the noise.
+
+    Amplification by sampling holds against whoever does not know the coins. Coins from a recorded
+    seed would leave the unamplified epsilon, so noise that protects goes with the operating
+    system's entropy, and only a simulation's seeded noise goes with seeded coins.
+
+    Args:
+        noise: The mechanism's noise.
+        rng: Of the batches; used beside noise that protects nobody.
+    """
+    return os.urandom if noise.protects else rng.bytes
+
+
+def poisson_batches(
+    count: int, sampling_probability: float, entropy: Entropy
+) -> Iterator[NDArray[np.int64]]:
+    """Yield row numbers of batches without end, each row in each batch on a coin of its own.
+
+    A coin is a 64-bit word below floor(probability x 2^64): the probability is never above what
+    was asked for, which is what accounting needs, and below it by less than 2^-64.
+
+    Args:
+        count: Number of examples, which may be 0.
+        sampling_probability: Above 0, at most 1; 1 takes every row.
+        entropy: Gives the coins' bytes.
+
+    Yields:
+        Row numbers in ascending order, int64; may be empty.
+    """
+    threshold = int(sampling_probability * _WORD)
+    while True:
+        words = np.frombuffer(entropy(8 * count), dtype="<u8")
+        # A threshold of 2^64 itself does not fit into a word.
+        taken = np.full(count, True) if threshold >= _WORD else words < np.uint64(threshold)
+        yield np.flatnonzero(taken).astype(np.int64)

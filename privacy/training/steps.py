@@ -170,7 +170,7 @@ class DpSgdStep:
         penalty: Penalty | None,
     ) -> None:
         # Opacus takes longer to load than torch, and ordinary training needs none of it.
-        from privacy.training.noisy_optimizer import NoisyOptimizer
+        from privacy.training.opacus_adapters import NoisyOptimizer
 
         self._objective = objective
         self._variables = variables

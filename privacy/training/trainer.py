@@ -17,17 +17,19 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from privacy.errors import NonFiniteUpdate
+from privacy.mechanisms import DpSgd
 from privacy.randomness import NoiseSource
-from privacy.record_level import DpSgd
-from privacy.training.batches import coins_beside, poisson_batches, shuffled_batches
 from privacy.training.per_sample import Objective
 from privacy.training.plan import (
     Clipping,
     FitReport,
     PrivateSteps,
     TrainingPlan,
+    coins_beside,
+    poisson_batches,
     require_count,
     require_not_negative,
+    shuffled_batches,
 )
 from privacy.training.provenance import ReleasedArrays, opened
 from privacy.training.steps import Penalty, StepOutcome, Variables, build_step

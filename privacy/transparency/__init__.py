@@ -8,18 +8,18 @@ from __future__ import annotations
 
 from privacy.transparency.checkpoints import (
     Checkpoint,
+    KeyChange,
+    Tile,
     cosign,
     decode_checkpoint,
-    open_checkpoint,
-    require_cosigned,
-    sign_checkpoint,
-)
-from privacy.transparency.key_changes import (
-    KeyChange,
     hand_over,
     is_change,
     open_change,
+    open_checkpoint,
+    require_cosigned,
+    sign_checkpoint,
     state_lost,
+    tile_paths,
 )
 from privacy.transparency.notes import (
     LOG_KEY,
@@ -30,7 +30,6 @@ from privacy.transparency.notes import (
     read_note,
     read_signature,
 )
-from privacy.transparency.tiles import Tile, tile_paths
 
 __all__ = [
     "LOG_KEY",

@@ -1,17 +1,24 @@
-"""Checkpoints of a log, and cosignatures of who has seen them.
+"""What a log publishes beside its leaves: checkpoints, changes of its key, and files of tiles.
 
 A checkpoint (C2SP's tlog-checkpoint 1.0) is a note of three lines: the log's origin, the number of
 its leaves, and the root of their tree. Who cosigns one (tlog-cosignature 1.0) says: of the trees
 that I have seen of this log, each is the beginning of every later one.
+
+A log's key is handed over to another one, or lost and replaced. A hand-over is a note that both
+keys sign. Of a lost key nothing can be signed, so the new one says so alone, and whoever followed
+the log has to hear from its operator, over another channel, that this is so; anybody who took the
+log's place could say the same.
+
+Tiles lie where C2SP's tlog-tiles 1.0 names their files.
 """
 
 from __future__ import annotations
 
 import base64
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from privacy.errors import Authentication
 from privacy.transparency.notes import (
@@ -23,6 +30,7 @@ from privacy.transparency.notes import (
     SignedNote,
     decode_base64,
     open_note,
+    read_note,
 )
 
 ROOT_BYTES: Final = 32
@@ -128,3 +136,99 @@ def require_cosigned(note: SignedNote, key: NoteKey) -> int:
 
 def _cosigned(note: SignedNote, seconds: int) -> bytes:
     return f"cosignature/v1\ntime {seconds}\n{note.text}".encode()
+
+
+_HANDED_OVER: Final = "sotto/log-key-handed-over/v1"
+_LOST: Final = "sotto/log-key-lost/v1"
+
+
+@dataclass(frozen=True)
+class KeyChange:
+    """A change of a log's key.
+
+    Attributes:
+        old: The key until then; None where it was lost.
+        new: The key from then on.
+    """
+
+    old: NoteKey | None
+    new: NoteKey
+
+
+def hand_over(old: NoteSigner, new: NoteSigner) -> str:
+    """Return the note by which one key hands over to another."""
+    note = old.sign(f"{_HANDED_OVER}\n{old.key.encode()}\n{new.key.encode()}\n")
+    return note.with_signatures(new.sign(note.text).signatures).encode()
+
+
+def state_lost(new: NoteSigner) -> str:
+    """Return the note by which a new key says that the one before it is lost."""
+    return new.sign(f"{_LOST}\n{new.key.encode()}\n").encode()
+
+
+def open_change(text: str) -> KeyChange:
+    """Return the change that a note states, signed by the keys that it names.
+
+    Raises:
+        Authentication: It is none, or not signed by all of them.
+    """
+    note = read_note(text)
+    kind, *stated = note.text.rstrip("\n").split("\n")
+    try:
+        keys = [NoteKey.decode(key) for key in stated]
+    except ValueError:
+        keys = []
+    if (kind, len(keys)) not in ((_HANDED_OVER, 2), (_LOST, 1)):
+        raise Authentication("the note is no change of a log's key")
+    for key in keys:
+        open_note(text, [key])
+    return KeyChange(keys[0] if len(keys) == 2 else None, keys[-1])
+
+
+def is_change(note: SignedNote) -> bool:
+    """Return whether a note says to be a change of a log's key."""
+    return note.text.startswith((f"{_HANDED_OVER}\n", f"{_LOST}\n"))
+
+
+TILE_WIDTH: Final = 256
+_GROUP: Final = 1000
+
+
+class Tile(NamedTuple):
+    """One file of hashes, or of the data of leaves.
+
+    Attributes:
+        level: 0 for hashes of leaves, each next one 256 times as wide.
+        position: From 0, within the level.
+        width: How many it holds; a full one 256.
+    """
+
+    level: int
+    position: int
+    width: int
+
+    def path(self, kind: str | None = None) -> str:
+        """Return the tile's file below the log's prefix.
+
+        Args:
+            kind: In place of the level, such as ``entries``.
+        """
+        digits = [f"{self.position % _GROUP:03d}"]
+        rest = self.position // _GROUP
+        while rest:
+            digits.append(f"x{rest % _GROUP:03d}")
+            rest //= _GROUP
+        name = "/".join(reversed(digits))
+        part = "" if self.width == TILE_WIDTH else f".p/{self.width}"
+        return f"tile/{self.level if kind is None else kind}/{name}{part}"
+
+
+def tile_paths(size: int) -> Iterator[Tile]:
+    """Yield all tiles of a log with so many leaves, level by level."""
+    level, count = 0, size
+    while count:
+        full, part = divmod(count, TILE_WIDTH)
+        yield from (Tile(level, position, TILE_WIDTH) for position in range(full))
+        if part:
+            yield Tile(level, full, part)
+        level, count = level + 1, full

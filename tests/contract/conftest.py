@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from methods import Task
-from platform.contract.examples import small_task
-from platform.contract.small_clip import random_backbone
+from platform.contract.examples import random_backbone, small_task
 
 
 @pytest.fixture(scope="session")

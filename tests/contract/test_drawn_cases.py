@@ -6,8 +6,7 @@ from itertools import product
 
 import pytest
 
-from platform.contract.cases import all_cases, own_methods
-from platform.contract.drawing import BY_FAMILY, drawn
+from platform.contract.cases import BY_FAMILY, all_cases, drawn, own_methods
 from platform.contract.mechanisms import ASKED
 
 CASES = all_cases(own_methods())

@@ -13,9 +13,8 @@ from torch.nn import functional
 from methods import LocalResult, ParameterGroup, PoolPolicy, TensorSpec, Visibility
 from platform.config import parse_config
 from platform.contract.driving import quick_folder
-from platform.contract.examples import draw_examples
+from platform.contract.examples import EMBED_DIM, draw_examples
 from platform.contract.mechanisms import NAMES, RUN, STEPS, Stage, set_stage
-from platform.contract.small_clip import EMBED_DIM
 from platform.errors import RoundAborted
 from privacy import SensitivityViolation
 

@@ -6,7 +6,7 @@ import pytest
 
 from methods import Registry, Task
 from platform.contract.cases import Case
-from platform.contract.test_server_optimizers import ADAM, under
+from platform.contract.test_server import ADAM, under
 from platform.errors import ConfigError
 
 

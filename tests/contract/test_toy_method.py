@@ -11,7 +11,7 @@ import pytest
 from methods import Registry
 from platform.bootstrap import Surroundings, create_run
 from platform.config import Sources, load_config
-from platform.contract.small_clip import EMBED_DIM, random_backbone
+from platform.contract.examples import EMBED_DIM, random_backbone
 from platform.errors import ConfigError
 from platform.experiment.finishing import execute
 from platform.rounds.observing import SilentObserver

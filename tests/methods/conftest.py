@@ -10,7 +10,7 @@ import torch
 
 from methods import Examples, Task
 from methods.clip.adapter import Backbone
-from platform.contract.small_clip import EMBED_DIM, random_backbone
+from platform.contract.examples import EMBED_DIM, random_backbone
 
 CLASSES = ("circle", "ring", "red square", "star")
 

@@ -22,8 +22,8 @@ from methods import (
     promptfl,
     zero_shot,
 )
+from methods.interface.defaults import OverMethod
 from methods.interface.groups import CHOICE, InGroups, in_groups
-from methods.interface.over import OverMethod
 from methods.interface.server_optimizers import MEMORY, ServerSGD, WithServerOptimizer
 from methods.interface.subspace import BASIS, COORDINATES, in_subspace, subspace_of
 from methods.prompts.prompt import CONTEXT

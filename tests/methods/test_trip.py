@@ -22,7 +22,7 @@ from methods import (
 from methods.networks.routing import BIAS, ROUTING, ROUTING_INFERENCE, WEIGHT
 from methods.prompts.prompt import CONTEXT, as_tensor
 from methods.trip import AVERAGE, EXPERTS, Config, divergence, mixed
-from platform.contract.small_clip import EMBED_DIM
+from platform.contract.examples import EMBED_DIM
 from privacy.training import per_sample
 from tests.methods._double import double_backbone, mean_loss, numeric_gradient
 from tests.methods._training import RecordingTrainer, trainer

@@ -18,12 +18,11 @@ from hypothesis import strategies as st
 from scipy import integrate, special, stats
 
 from privacy.accounting import ACCOUNTANTS, Accountant, accountant_table, epsilon
+from privacy.accounting.accountants import first_supporting
 from privacy.accounting.composition import compose
 from privacy.accounting.gaussian import epsilon_at, log_delta_at
-from privacy.accounting.headline import first_supporting
 from privacy.errors import UnsupportedEvent
-from privacy.events import Release
-from privacy.noise_laws import NO_NOISE, gaussian_of
+from privacy.events import NO_NOISE, Release, gaussian_of
 from tests.privacy._rows import FACTS
 
 

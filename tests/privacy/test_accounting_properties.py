@@ -28,10 +28,9 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from privacy.accounting import Epsilons, epsilons
+from privacy.accounting.accountants import price
 from privacy.accounting.composition import Composition, FixedSizeTerm, Term
-from privacy.accounting.headline import price
-from privacy.events import CohortSampling, Release
-from privacy.noise_laws import GAUSSIAN, IntegerNoise
+from privacy.events import GAUSSIAN, CohortSampling, IntegerNoise, Release
 from tests.privacy._rows import FACTS
 
 RDP_TOLERANCE = 1e-6

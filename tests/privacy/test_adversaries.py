@@ -9,8 +9,7 @@ import pytest
 
 from privacy.accounting import epsilon, epsilons
 from privacy.errors import UnsupportedEvent
-from privacy.events import Release
-from privacy.facts import MechanismFacts
+from privacy.events import MechanismFacts, Release
 from privacy.mechanisms import NoProtection, UploadNoise
 from tests.privacy._rows import FACTS, release_of
 

@@ -14,9 +14,8 @@ from scipy.stats import norm
 from privacy.accounting import RunningLedger, affordable_rounds, require_affordable
 from privacy.accounting.budget import _last_fit
 from privacy.errors import BudgetExhausted
-from privacy.events import Release
+from privacy.events import NO_NOISE, Release
 from privacy.mechanisms import UploadNoise
-from privacy.noise_laws import NO_NOISE
 from tests.privacy._rows import release_of
 
 DELTA = 1e-5

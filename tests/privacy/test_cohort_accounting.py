@@ -28,8 +28,7 @@ from privacy.accounting import (
 from privacy.accounting.composition import FixedSizeTerm, compose, no_cohort
 from privacy.accounting.gaussian import epsilon_at
 from privacy.errors import BudgetExhausted, UnsupportedEvent
-from privacy.events import CohortSampling, Release
-from privacy.noise_laws import NO_NOISE, IntegerNoise, gaussian_of
+from privacy.events import NO_NOISE, CohortSampling, IntegerNoise, Release, gaussian_of
 from tests.privacy._rows import FACTS
 
 DELTA = 1e-5

@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from privacy.errors import UnknownMechanism
-from privacy.events import CohortSampling, Release
-from privacy.noise_laws import GAUSSIAN, NO_NOISE
+from privacy.events import GAUSSIAN, NO_NOISE, CohortSampling, Release
 from tests.privacy._rows import FACTS
 
 ROW: dict[str, Any] = {

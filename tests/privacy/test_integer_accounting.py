@@ -27,8 +27,8 @@ from privacy import (
     epsilon,
     epsilons,
 )
+from privacy.accounting.adapters import first_line, second_line, tau
 from privacy.accounting.composition import IntegerTerm, compose
-from privacy.accounting.integer import first_line, second_line, tau
 from tests.privacy._rows import FACTS, release_of
 
 DELTA = 1e-5

@@ -16,24 +16,20 @@ from numpy.typing import NDArray
 from scipy import special, stats
 
 from privacy.integer_noise import (
-    LARGEST_DEVIATION,
-    discrete_gaussian_from,
-    skellam_from,
-)
-from privacy.integer_noise.laws import (
     FLOAT_ERROR,
+    LARGEST_DEVIATION,
+    UNDECIDED,
     DiscreteGaussianLaw,
     Law,
     PoissonLaw,
-    log_factorial,
-)
-from privacy.integer_noise.tables import (
-    UNDECIDED,
     accept,
     block_at,
     cumulative,
+    discrete_gaussian_from,
     draw_words,
+    log_factorial,
     nearest,
+    skellam_from,
     table_of,
 )
 from privacy.randomness import Entropy

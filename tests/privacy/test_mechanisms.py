@@ -17,13 +17,13 @@ from privacy.accounting.composition import compose
 from privacy.accounting.gaussian import total_mu
 from privacy.errors import NonFiniteUpdate, PrivacyError, UnknownMechanism, UploadSaturated
 from privacy.events import Relation
+from privacy.grids import Quantiser
 from privacy.mechanisms import (
     FloatMechanism,
     NoProtection,
     ProtectedUpload,
     UploadNoise,
 )
-from privacy.quantisation import Quantiser
 from privacy.randomness import NoiseSource, SeededNoise, SystemNoise
 from tests.privacy._rows import release_of
 

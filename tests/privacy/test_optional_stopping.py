@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from privacy import BudgetExhausted, Release, filter_of, require_affordable
-from privacy.noise_laws import gaussian_of
+from privacy.events import gaussian_of
 from tests.privacy._rows import FACTS
 from tests.privacy._walk import delta_of, epsilon_of, excess, stopped
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from privacy.errors import CalibrationError, NonFiniteUpdate, ProtocolViolation
-from privacy.quantisation import Quantiser
+from privacy.grids import Quantiser
 
 
 def test_hand_worked_levels() -> None:

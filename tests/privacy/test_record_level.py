@@ -22,10 +22,10 @@ from privacy import (
     epsilon,
     epsilons,
 )
+from privacy.accounting.calibration import bracket, calibrate_sampled
 from privacy.accounting.composition import Composition, IntegerTerm, Term
-from privacy.accounting.sampled_calibration import bracket, calibrate_sampled
 from privacy.errors import CalibrationError, UnsupportedEvent
-from privacy.training import prv
+from privacy.training import opacus_adapters
 from tests.privacy._rows import release_of, release_of_fits
 
 DELTA = 1e-5
@@ -121,20 +121,20 @@ def test_tables_of_nothing_and_of_everything() -> None:
 def test_prv_gives_no_number_where_its_grid_overflows(z: float, steps: int) -> None:
     composition = Composition("add_or_remove_one", (Term(z, 1.0, steps),))
     with pytest.raises(UnsupportedEvent, match="Opacus' PRV"):
-        prv.epsilon(composition, DELTA)
+        opacus_adapters.prv_epsilon(composition, DELTA)
 
 
 def test_an_infinite_bound_of_prv_is_no_number(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(PRVAccountant, "get_epsilon", lambda *_, **__: math.inf)
     with pytest.raises(UnsupportedEvent, match="no finite bound"):
-        prv.epsilon(Composition("add_or_remove_one", (Term(1.0, 0.1, 2),)), DELTA)
+        opacus_adapters.prv_epsilon(Composition("add_or_remove_one", (Term(1.0, 0.1, 2),)), DELTA)
 
 
 def test_prv_knows_no_integer_noise() -> None:
     noise = IntegerNoise(name="skellam", share_deviation=9.0, shares=3, dimension=2)
     composition = Composition("add_or_remove_one", (), integer_terms=(IntegerTerm(3.0, noise, 1),))
     with pytest.raises(UnsupportedEvent, match="no integer noise"):
-        prv.epsilon(composition, DELTA)
+        opacus_adapters.prv_epsilon(composition, DELTA)
 
 
 def test_every_adversary_pays_the_same() -> None:

@@ -50,7 +50,7 @@ def test_what_new_method_writes_is_in_the_house_style(copy: Path):
     code, said = run_command(copy, "new", "method", "started")
     assert code == 0, said
     require_house_style(copy, ["methods/started.py", "tests/methods/test_started.py"])
-    code, said = run_tests(copy, "platform/contract/test_options.py", "-k", "started")
+    code, said = run_tests(copy, "platform/contract/test_interface.py", "-k", "started")
     assert code == 0 and "passed" in said, said
 
 

@@ -50,7 +50,7 @@ THIRD_PARTY = {
     # No type of an engine leaves its folder.
     "platform.relay.nvflare": {"cryptography", "nvflare", "yaml"},
     "platform.data.own_lists": {"pyarrow"},
-    "platform.sweeping.dask_jobs": {"distributed"},
+    "platform.sweeping.submitting": {"distributed"},
     "platform.page": {"anyio", "jinja2", "markupsafe", "prometheus_client", "starlette", "uvicorn"},
     "platform.relay.flower": {"cryptography", "flwr", "uvicorn"},
 }

@@ -59,10 +59,10 @@ def test_a_method_of_ones_own_is_held_to_the_contract(
     """Without any setting of ours: a fresh folder, and what the wheel brings."""
     run = wheel_environment.run
     run(*COORDINATOR, "new", "method", "mine", cwd=folder)
-    few = ("-k", "test_handling or test_options", "-p", "no:cacheprovider", "-W", "error")
+    few = ("-k", "test_interface", "-p", "no:cacheprovider", "-W", "error")
     suite = ("--pyargs", "platform.contract", "--methods", ".")
     said = run("-m", "pytest", *suite, *few, cwd=folder)
-    assert "13 passed" in said
+    assert "20 passed" in said
     assert {path.name for path in folder.glob("*.*")} == {"mine.py", "mine.yaml", "test_mine.py"}
 
 

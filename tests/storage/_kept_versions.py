@@ -14,8 +14,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from unittest import mock
 
-from storage import client_migrations, schema
-from storage.versions import SchemaVersion
+from storage import client_files, schema
+from storage.schema import SchemaVersion
 from tests.storage._filling import fill_database, fill_store
 
 FOLDER = Path(__file__).resolve().parents[1] / "vectors" / "storage"
@@ -42,7 +42,7 @@ def write() -> None:
     """Adds the newest version's databases, each with a row in every table."""
     for kind, version, fill in (
         (COORDINATOR, schema.newest_version(), fill_database),
-        (CLIENT, client_migrations.NEWEST, fill_store),
+        (CLIENT, client_files.NEWEST, fill_store),
     ):
         place = FOLDER / f"{kind}-{version}.db.gz"
         if place.exists():

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 import storage
-from storage.address import file_of
+from storage.homes import file_of
 from tests.storage._raw import RawFile
 from tests.storage._rows import COHORT, INTEGER_NOISE, SAMPLED
 

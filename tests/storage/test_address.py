@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from storage import InvalidRecordError, open_database
-from storage.address import file_of, shown
+from storage.homes import file_of, shown
 
 
 @pytest.mark.parametrize("name", ["runs/a@b:c.db", "/srv/a b%20.db", "x"])

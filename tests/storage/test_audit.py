@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import storage
-from storage.leaf_data import event_data
+from storage.leaves import event_data
 from tests.storage._raw import REFUSED
 
 START = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)

@@ -16,7 +16,7 @@ import pytest
 
 import storage
 from storage.client_tables import CLIENT_TABLES, ClientBase
-from storage.row_shapes import row_digest
+from storage.sealing import row_digest
 from storage.tables import SEALED_TABLES, Base
 from tests.storage._filling import fill_database, fill_store, read_database, read_store
 

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 import storage
-from storage import client_migrations, schema
-from storage.statements import Statements
-from storage.versions import SchemaVersion
+from storage import client_files, schema
+from storage.engine import Statements
+from storage.schema import SchemaVersion
 from tests.storage._filling import read_database, read_store
 from tests.storage._kept_versions import CLIENT, COORDINATOR, kept, unpack
 
@@ -42,7 +42,7 @@ def open_for_writing(path: Path, kind: str) -> None:
 
 
 def test_every_version_has_its_files() -> None:
-    of_clients = (client_migrations.FIRST, *client_migrations.STEPS)
+    of_clients = (client_files.FIRST, *client_files.STEPS)
     assert [file.name for file in kept(CLIENT)] == [f"client-{v}.db.gz" for v in of_clients]
     revisions = [str(step.revision) for step in schema._script().walk_revisions()]
     assert [file.name for file in kept(COORDINATOR)] == [
@@ -74,7 +74,7 @@ def test_what_is_migrated_is_as_if_it_had_been_made_today(kind: str, tmp_path: P
     with closing(sqlite3.connect(path)) as connection:
         statements = Statements(lambda: connection, "here")
         if kind == CLIENT:
-            assert client_migrations.version_of(statements) == client_migrations.NEWEST
+            assert client_files.version_of(statements) == client_files.NEWEST
         else:
             ((version,),) = statements.run("SELECT version_num FROM alembic_version")
             assert version == schema.newest_version()

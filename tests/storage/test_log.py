@@ -19,12 +19,11 @@ import pytest
 
 import storage
 from storage import LedgerRow
-from storage.address import file_of
 from storage.database import Database
-from storage.homes import open_home
-from storage.leaf_data import charge_data, settled_data
+from storage.homes import file_of, open_home
+from storage.leaves import charge_data, settled_data
 from storage.merkle import leaf_hash, root_from_inclusion
-from storage.row_shapes import row_digest
+from storage.sealing import row_digest
 from tests.storage._filling import ROW
 from tests.storage._raw import REFUSED, unguarded
 from tests.storage._rows import COHORT

@@ -20,10 +20,10 @@ from typing import Any
 import pytest
 
 import storage
-from storage.leaf_data import charge_data, event_data, sealed_data, settled_data
+from storage.leaves import charge_data, event_data, sealed_data, settled_data
 from storage.merkle import completed, leaf_hash
 from storage.records import LedgerRow
-from storage.row_shapes import row_digest
+from storage.sealing import row_digest
 from tests.storage.test_log import fill, past_opening, spoilt
 
 TABLES = ("audit", "ledger", "leaves", "tiles")

@@ -19,9 +19,8 @@ from hypothesis import strategies as st
 
 import storage
 from storage.client_tables import Failures, Sessions
-from storage.engine import BEGIN_WRITE
+from storage.engine import BEGIN_WRITE, Statements
 from storage.sealing import Rows
-from storage.statements import Statements
 from storage.working_rows import MOST_BYTES, WorkingRows
 
 CLIENTS = ("a", "b")

@@ -12,8 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from methods import Examples, LocalResult, TensorSpec, Visibility, Weighting
-from platform.contract.driving import RUN, clients_of
-from platform.contract.plans import a_plan
+from platform.contract.driving import RUN, a_plan, clients_of
 from platform.errors import RoundAborted
 from platform.parties.client import Client
 from platform.protection.extras import Extras, Grouping

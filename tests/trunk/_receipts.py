@@ -14,7 +14,7 @@ from platform.wire.codec import Envelope
 from platform.wire.receipt_messages import ADVERSARIES, Receipt, ReceiptLeaf, sign_receipts
 from privacy.transparency import Checkpoint, NoteSigner, sign_checkpoint
 from storage import ClientStore, LedgerRow
-from storage.leaf_data import charge_data, settled_data
+from storage.leaves import charge_data, settled_data
 from storage.merkle import TILE_WIDTH, MerkleTree, fold, leaf_hash
 
 RUN = "quickstart-1"

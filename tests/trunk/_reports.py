@@ -16,7 +16,7 @@ from platform.cli.privacy_reports import read_log
 from platform.disk.opening import open_existing
 from platform.reports import Report, budget_report
 from platform.reports.blocks import Bullets, Facts, Figure, Paragraph, Section, Table, text_of
-from platform.reports.pdf_files import load_weasyprint, pdf_file
+from platform.reports.rendering import load_weasyprint, pdf_file
 from tests.trunk._runs import Finished, Storage
 
 MADE = "2026-11-23 07:00 UTC"

@@ -10,8 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from methods import Examples, LocalResult, TensorSpec, Visibility, Weighting
-from platform.contract.driving import IdleTrainer
-from platform.contract.plans import a_plan
+from platform.contract.driving import IdleTrainer, a_plan
 from platform.experiment.simulation import Simulation
 from platform.parties.client import Client
 from platform.parties.identities import client_names

@@ -14,7 +14,7 @@ from typing import Any
 from sqlalchemy import Connection, create_engine, select, update
 
 from storage.client_tables import CLIENT_TABLES
-from storage.row_shapes import row_digest
+from storage.sealing import row_digest
 from storage.tables import SEALED_TABLES, Audit, Sealed
 from tests._chains import GENESIS, entry_hash
 from tests.trunk._runs import Finished

@@ -6,7 +6,7 @@ import dataclasses
 
 import pytest
 
-from platform.contract.plans import a_plan
+from platform.contract.driving import a_plan
 from platform.errors import CoordinatorBehind
 from platform.experiment.finishing import execute
 from platform.experiment.simulation import Simulation

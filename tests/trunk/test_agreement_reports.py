@@ -19,7 +19,7 @@ from platform.experiment import finishing
 from platform.experiment.finishing import execute as run_through
 from platform.rounds.loop import Federation
 from platform.rounds.observing import SilentObserver
-from platform.sweeping.known_runs import read_summary
+from platform.sweeping.running import read_summary
 from tests._chains import entry_hash
 from tests.trunk._runs import (
     NONE,

@@ -9,8 +9,8 @@ import yaml
 
 from platform.cli.running import exit_code_of
 from platform.experiment.caveats import canary_notes, canary_warnings
-from platform.reports.html_pages import html_page
-from platform.reports.numbers import epsilon_text
+from platform.reports.blocks import epsilon_text
+from platform.reports.rendering import html_page
 from tests.trunk._canaries import AUDIT, CANARIES, CENTRAL, CLIENTS, SHARED, fix_key
 from tests.trunk._canaries import halve_central_noise as halve
 from tests.trunk._reports import report_of, section, sentences, text

@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 
 from platform.bootstrap import plan_run
-from platform.contract.plans import a_plan
+from platform.contract.driving import a_plan
 from platform.errors import ConfigError, ProtocolError
 from platform.experiment.comparisons import train_twin
 from platform.experiment.finishing import execute
 from platform.experiment.simulation import Simulation
-from platform.parties.client import Client, OutsideRounds
+from platform.parties.client import Client
 from platform.privacy_auditing.audit import AuditPlan, audit_run
 from platform.rounds.loop import Federation
 from platform.rounds.observing import SilentObserver
@@ -349,7 +349,7 @@ def test_a_failed_collection_is_not_tried_again_by_a_resumed_run(
         monkeypatch.context() as patch,
         opened(place.create(*PLAIN, "cohort.retries=0")) as simulation,
     ):
-        crash_at(patch, OutsideRounds, "_part", 2)
+        crash_at(patch, Client, "_part", 2)
         with pytest.raises(Crash):
             execute(lose_in(simulation, COLLECTED, 1), SilentObserver())
     resumed = place.resume(simulation.run_id)
@@ -366,12 +366,12 @@ def test_a_failed_collection_is_not_tried_again_by_a_resumed_run(
         (Client, "_train", 10, True),
         (Federation, "_commit_pool", 3, False),
         (Federation, "_commit", 3, True),
-        pytest.param(*(OutsideRounds, "_claim", 3, False), marks=pytest.mark.slow),
-        (OutsideRounds, "_claim", 3, True),
-        pytest.param(*(OutsideRounds, "_part", 3, False), marks=pytest.mark.slow),
-        pytest.param(*(OutsideRounds, "_examine", 3, False), marks=pytest.mark.slow),
-        pytest.param(*(OutsideRounds, "_examine", 13, True), marks=pytest.mark.slow),
-        (OutsideRounds, "_examine", 18, True),
+        pytest.param(*(Client, "_claim", 3, False), marks=pytest.mark.slow),
+        (Client, "_claim", 3, True),
+        pytest.param(*(Client, "_part", 3, False), marks=pytest.mark.slow),
+        pytest.param(*(Client, "_examine", 3, False), marks=pytest.mark.slow),
+        pytest.param(*(Client, "_examine", 13, True), marks=pytest.mark.slow),
+        (Client, "_examine", 18, True),
     ],
 )
 def test_a_run_that_was_killed_ends_as_if_nothing_had_happened(

@@ -17,7 +17,7 @@ from platform.config import (
     load_config,
     parse_config,
 )
-from platform.contract.small_clip import random_backbone
+from platform.contract.examples import random_backbone
 from platform.errors import ConfigError
 from platform.experiment.method_building import build_method, validate_options
 

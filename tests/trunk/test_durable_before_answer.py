@@ -24,7 +24,7 @@ from platform.wire.messages import Assignment, Invitation
 from platform.wire.transport import Dropout, answer
 from privacy import UnsupportedEvent, UploadNoise
 from storage import StorageError
-from storage.statements import Statements
+from storage.engine import Statements
 from tests.trunk.test_hostile_assignments import Method
 
 ENVELOPE = Envelope(RUN, 1, 1)

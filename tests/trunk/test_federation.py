@@ -23,7 +23,6 @@ from platform.wire.codec import Envelope, decode_arrays, peek
 from platform.wire.outside_rounds import (
     Facts,
     Offer,
-    RollCall,
     decode_acceptance,
     decode_parting,
     encode_offer,
@@ -243,12 +242,12 @@ def test_a_holder_in_many_runs_forgets_none(folder):
     for run_id in runs:
         answer = host.handle(encode_offer(Offer(Envelope(run_id, 0, 0), b"{}", facts)))
         assert decode_acceptance(answer).reasons == ()
-    call = [encode_roll_call(RollCall(Envelope(run_id, 0, 0))) for run_id in runs]
+    call = [encode_roll_call(Envelope(run_id, 0, 0)) for run_id in runs]
     assert made == []
     assert [host.handle(message) for message in call * 2] == call * 2
     assert len(made) > len(runs)
     with pytest.raises(ProtocolError, match="no run that was accepted"):
-        host.handle(encode_roll_call(RollCall(Envelope("another", 0, 0))))
+        host.handle(encode_roll_call(Envelope("another", 0, 0)))
 
 
 def test_nothing_that_arrives_names_a_file_to_read(folder):

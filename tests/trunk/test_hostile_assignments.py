@@ -258,14 +258,10 @@ def guarded(method: Method, folder: Path, **safeguards: Any) -> Client:
 
 
 OUTSIDE: dict[str, bytes] = {
-    "a roll call in a round": outside.encode_roll_call(outside.RollCall(ENVELOPE)),
-    "a roll call after a commit": outside.encode_roll_call(
-        outside.RollCall(Envelope(RUN, 0, 0, (1, 1)))
-    ),
-    "a roll call of another run": outside.encode_roll_call(
-        outside.RollCall(Envelope("other", 0, 0))
-    ),
-    "a notice where no pool is made once": outside.encode_pool_notice(outside.PoolNotice(LAST)),
+    "a roll call in a round": outside.encode_roll_call(ENVELOPE),
+    "a roll call after a commit": outside.encode_roll_call(Envelope(RUN, 0, 0, (1, 1))),
+    "a roll call of another run": outside.encode_roll_call(Envelope("other", 0, 0)),
+    "a notice where no pool is made once": outside.encode_pool_notice(LAST),
     "a parting in a round": outside.encode_parting(outside.Parting(ENVELOPE, BROADCAST, None)),
     "a parting in the last round": outside.encode_parting(
         outside.Parting(Envelope(RUN, ROUNDS, 0), BROADCAST, None)
@@ -346,7 +342,7 @@ def test_a_client_that_is_not_simulated_says_nothing_of_its_data(folder):
                 asked = outside.Examination(envelope, BROADCAST, sets, weighs)
                 require_refused(client, outside.encode_examination(asked))
     introduced = outside.decode_introduction(
-        client.handle(outside.encode_roll_call(outside.RollCall(Envelope(RUN, 0, 0))))
+        client.handle(outside.encode_roll_call(Envelope(RUN, 0, 0)))
     )
     assert introduced.pseudonym == client.pseudonym
 
@@ -354,7 +350,7 @@ def test_a_client_that_is_not_simulated_says_nothing_of_its_data(folder):
 def test_outside_rounds_a_client_keeps_no_answers(folder):
     """A question that only reads changes no byte of the store, however often it is asked."""
     client = guarded(Method(), folder)
-    call = outside.encode_roll_call(outside.RollCall(Envelope(RUN, 0, 0)))
+    call = outside.encode_roll_call(Envelope(RUN, 0, 0))
     client.handle(call)
     before = bytes_of(client)
     assert client.handle(call) == client.handle(call)

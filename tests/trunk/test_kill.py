@@ -44,12 +44,12 @@ POINTS: dict[str, tuple[str, int, bool]] = {
     "committed": ("platform.rounds.loop:Federation._commit", 2, True),
     "committing": ("platform.rounds.loop:Federation._commit_pool", 2, True),
     "before-summary": ("platform.experiment.finishing:personalise", 1, False),
-    "personalising": ("platform.parties.client:OutsideRounds._part", 3, False),
-    "personalised": ("platform.parties.client:OutsideRounds._part", 3, True),
-    "joining": ("platform.parties.client:OutsideRounds._introduce", 3, False),
-    "measuring": ("platform.parties.client:OutsideRounds._examine", 8, False),
-    "measured": ("platform.parties.client:OutsideRounds._examine", 10, True),
-    "measuring-last": ("platform.parties.client:OutsideRounds._examine", 18, True),
+    "personalising": ("platform.parties.client:Client._part", 3, False),
+    "personalised": ("platform.parties.client:Client._part", 3, True),
+    "joining": ("platform.parties.client:Client._introduce", 3, False),
+    "measuring": ("platform.parties.client:Client._examine", 8, False),
+    "measured": ("platform.parties.client:Client._examine", 10, True),
+    "measuring-last": ("platform.parties.client:Client._examine", 18, True),
     "files-written": ("platform.experiment.finishing:write_run_files", 1, True),
 }
 EARLY = "training-early"

@@ -15,7 +15,7 @@ from platform.holder.store import Keeping
 from platform.parties.client import Client
 from platform.parties.identities import create_key, write_enrolment
 from platform.wire.codec import Envelope, peek
-from platform.wire.outside_rounds import Left, RollCall, decode_left, encode_left, encode_roll_call
+from platform.wire.outside_rounds import Left, decode_left, encode_left, encode_roll_call
 from platform.wire.receipt_messages import bare
 from privacy.secure_aggregation import Enrolment
 from privacy.secure_aggregation.identities import verify_signature
@@ -231,7 +231,7 @@ def test_whoever_has_left_is_not_asked_again_and_answers_nothing_else(folder):
         hold(federation(folder, *MASKED), doing(transport))
     ((run_id, offer),) = kept.items()
     host = holders.handler("north")
-    for message in (offer, encode_roll_call(RollCall(Envelope(run_id, 0, 0)))):
+    for message in (offer, encode_roll_call(Envelope(run_id, 0, 0))):
         assert decode_left(host(message)).client == "north"
     assert not (place / f"{run_id}.offer").exists()
     # Even with its files put back: the coordinator does not ask it.

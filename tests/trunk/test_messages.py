@@ -32,8 +32,6 @@ from platform.wire.outside_rounds import (
     Introduction,
     Parting,
     Personalised,
-    PoolNotice,
-    RollCall,
     Scores,
 )
 
@@ -76,9 +74,9 @@ PLAIN = {
     "assignment": Assignment(Envelope("r", 1, 1), b"", {}, ()),
     "upload": Upload(Envelope("r", 1, 1), b"masked", None, 0),
     "disclosure": Disclosure(envelope=Envelope("r", 1, 1), payload=b"", handle=b"", entry={}),
-    "roll_call": RollCall(Envelope("r", 0, 0)),
+    "roll_call": Envelope("r", 0, 0),
     "introduction": Introduction(Envelope("r", 0, 0), "p"),
-    "pool_notice": PoolNotice(Envelope("r", 2, 0)),
+    "pool_notice": Envelope("r", 2, 0),
     "claim": Claim(Envelope("r", 2, 0), b""),
     "parting": Parting(Envelope("r", 2, 0), {}, None),
     "personalised": Personalised(Envelope("r", 2, 0), is_new=False),
@@ -130,7 +128,7 @@ def test_there_and_back(kind, examples):
     data = encode(kind, message)
     assert equal(decode(kind, data), message)
     assert encode(kind, decode(kind, data)) == data
-    assert peek(data) == (kind, message.envelope)
+    assert peek(data) == (kind, getattr(message, "envelope", message))
 
 
 @pytest.mark.parametrize("kind", KINDS)

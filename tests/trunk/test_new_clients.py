@@ -9,7 +9,7 @@ from methods import ClientView, Examples
 from platform.config.randomness import stream
 from platform.experiment.comparisons import measure_newcomers
 from platform.experiment.finishing import execute
-from platform.parties.client import OutsideRounds
+from platform.parties.client import Client
 from platform.parties.scoring import EvaluationSet, accuracy
 from platform.rounds.observing import SilentObserver
 from tests.trunk._runs import (
@@ -115,7 +115,7 @@ def test_an_interrupted_run_measures_them_alike(
 ) -> None:
     overrides = (*FEDPGP, *FIXED, *NEW, "rounds=2")
     with monkeypatch.context() as patch, opened(storage.create(*overrides)) as simulation:
-        crash_at(patch, OutsideRounds, "_part", 3, after=True)
+        crash_at(patch, Client, "_part", 3, after=True)
         with pytest.raises(Crash):
             execute(simulation, SilentObserver())
     resumed = storage.resume(simulation.run_id)

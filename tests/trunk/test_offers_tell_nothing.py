@@ -25,7 +25,7 @@ from platform.bootstrap.joining import host_of, serve_holder
 from platform.config import parse_config
 from platform.errors import ConfigError
 from platform.holder.settings import HolderSettings, load_holder
-from platform.privacy_auditing.offers import audit_offers, hostile_offers
+from platform.privacy_auditing.beginnings import audit_offers, hostile_offers
 from platform.wire.codec import Envelope, decode_frame
 from platform.wire.messages import (
     Assignment,
@@ -38,7 +38,6 @@ from platform.wire.messages import (
 from platform.wire.outside_rounds import (
     Offer,
     Parting,
-    RollCall,
     decode_acceptance,
     encode_offer,
     encode_parting,
@@ -229,7 +228,7 @@ class Coordinator:
         return cls(offer, broadcast, terms.protection.clipping_norm)
 
     def joins(self, handle: Handler) -> list[bytes]:
-        call = encode_roll_call(RollCall(Envelope("asked", 0, 0)))
+        call = encode_roll_call(Envelope("asked", 0, 0))
         return [handle(encode_offer(self.offer)), handle(call)]
 
     def round(self, handle: Handler, number: int) -> list[bytes]:

@@ -15,7 +15,7 @@ from platform.bootstrap import Surroundings
 from platform.config import load_config, parse_config
 from platform.errors import ConfigError, RunStopped
 from platform.sweeping.grid import SweepRequest, build_grid
-from platform.sweeping.worker import run_cell
+from platform.sweeping.running import run_cell
 from tests.contract._momentum import METHOD, PRESET, write_momentum
 from tests.trunk._runs import NONE, SMALL, Command, Storage
 

@@ -19,7 +19,7 @@ from platform.results.statistics import Axes
 from platform.rounds.loop import Federation
 from platform.rounds.observing import SilentObserver
 from platform.sweeping.grid import Cell, Grid
-from platform.sweeping.publishing import announce
+from platform.sweeping.tables import announce
 from tests.trunk._pictures import drawn
 from tests.trunk._runs import OS, Command, Crash, Finished, Storage, crash_at, opened
 from tests.trunk._tampering import edit

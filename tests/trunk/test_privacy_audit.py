@@ -16,15 +16,15 @@ import pytest
 import platform.mechanisms.distributed_noise
 import platform.protection.sums
 import platform.protection.uploads
+import privacy.accounting.adapters
 import privacy.accounting.gaussian
-import privacy.accounting.rdp
 from platform.bootstrap import Surroundings, plan_run
 from platform.cli.privacy_auditing import AuditProgress
 from platform.errors import ConfigError
 from platform.rounds.observing import SilentObserver
 from privacy import DistributedNoise, release_of_upload
+from privacy.accounting.accountants import price
 from privacy.accounting.gaussian import total_mu
-from privacy.accounting.headline import price
 from tests.trunk._audits import (
     NOISE,
     Auditor,
@@ -123,7 +123,7 @@ def test_clip_skipped_is_refuted(audit, monkeypatch, mechanism):
 @pytest.mark.parametrize("name", ["upload", "upload, discrete", "central"])
 def test_sensitivity_forgotten_by_the_accountant_is_refuted(audit, monkeypatch, name):
     """Noise for C, and an epsilon to go with it, while replacing a client moves it by 2C."""
-    rdp, price_of_one = privacy.accounting.rdp, "add_or_remove_one"
+    rdp, price_of_one = privacy.accounting.adapters, "add_or_remove_one"
     monkeypatch.setattr(
         privacy.accounting.gaussian,
         "total_mu",

@@ -12,7 +12,7 @@ import platform.parties.totality
 from platform.bootstrap import RunPlan, plan_run
 from platform.parties.client import Client
 from platform.privacy_auditing.audit import AuditPlan, audit_failing
-from platform.privacy_auditing.failures import FailureAudit
+from platform.privacy_auditing.hostile_rounds import FailureAudit
 from platform.protection.uploads import Protection
 from platform.rounds.observing import SilentObserver
 from tests.trunk._runs import FIXED, GATHERING, RECORDS, SMALL, Storage, command_line

@@ -9,7 +9,7 @@ import pytest
 
 import platform.protection.sums
 from platform.bootstrap import RunPlan, plan_run
-from platform.privacy_auditing.peers import PeerAudit, audit_peers
+from platform.privacy_auditing.hostile_rounds import PeerAudit, audit_peers
 from platform.protection.sums import NoisedSum, SumProtection
 from platform.rounds.observing import SilentObserver
 from platform.rounds.runner import RoundRunner

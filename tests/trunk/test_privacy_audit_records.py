@@ -23,7 +23,7 @@ from platform.privacy_auditing.outcome import ChannelAudit
 from platform.rounds.observing import SilentObserver
 from privacy import SensitivityViolation, reserved
 from privacy.training import LocalTrainer, TrainingPlan
-from privacy.training.noisy_optimizer import NoisyOptimizer
+from privacy.training.opacus_adapters import NoisyOptimizer
 from tests.trunk._audits import DP_SGD, reasons, repeat_noise
 
 PROMPT_FL = ("method.name=promptfl", "method.context_tokens=1")

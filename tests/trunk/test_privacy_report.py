@@ -11,12 +11,22 @@ import pytest
 
 from platform.agreement.budgets import read_budget
 from platform.disk.opening import open_existing
-from platform.reports.blocks import Facts, Figure, Line, Paragraph, Plot, Table, text_of
+from platform.reports.blocks import (
+    Facts,
+    Figure,
+    Line,
+    Paragraph,
+    Plot,
+    Table,
+    epsilon_text,
+    of_a_hundred,
+    ranges,
+    text_of,
+)
 from platform.reports.evidence import bases_of
-from platform.reports.html_pages import HEIGHT, WIDTH, canvas
-from platform.reports.numbers import epsilon_text, of_a_hundred, ranges
+from platform.reports.guarantee import trust_section
+from platform.reports.rendering import HEIGHT, WIDTH, canvas
 from platform.reports.subject import Subject
-from platform.reports.trust import trust_section
 from tests.trunk._reports import (
     answers,
     figures,

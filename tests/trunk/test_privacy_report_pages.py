@@ -15,10 +15,9 @@ from typing import Any
 import pytest
 
 from platform.errors import ConfigError
-from platform.reports import Report, pdf_files
+from platform.reports import Report, rendering
 from platform.reports.blocks import Basis, Plot
-from platform.reports.html_pages import html_page
-from platform.reports.pdf_files import pdf_file
+from platform.reports.rendering import html_page, pdf_file
 from tests.trunk._reports import Page, read_page, read_pdf, report_on
 from tests.trunk._runs import NONE, OS, Command, Finished, Storage
 from tests.trunk._tampering import execute_and_rehash
@@ -328,7 +327,7 @@ def test_what_would_be_fetched_ends_the_making_of_a_pdf(
     report: Report, pdf: Any, monkeypatch: pytest.MonkeyPatch, smuggled: str
 ) -> None:
     monkeypatch.setattr(
-        pdf_files,
+        rendering,
         "html_page",
         lambda one: html_page(one).replace("</body>", f"{smuggled}</body>"),
     )

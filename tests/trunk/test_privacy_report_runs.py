@@ -10,9 +10,8 @@ from pathlib import Path
 import pytest
 
 from platform.reports import Report
-from platform.reports.html_pages import html_page
-from platform.reports.numbers import epsilon_text
-from platform.reports.plain_data import plain_data
+from platform.reports.blocks import epsilon_text
+from platform.reports.rendering import html_page, plain_data
 from tests.trunk._federations import NAMES, Holders, federation, hold, within
 from tests.trunk._reports import figures, read_page, report_of, report_on, section, sentences, text
 from tests.trunk._runs import (

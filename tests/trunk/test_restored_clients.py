@@ -36,7 +36,7 @@ from platform.rounds.spending import charges_of
 from platform.wire.charges import Charges, RunCharges, decode_charges, encode_charges
 from platform.wire.codec import Envelope
 from platform.wire.messages import Invitation, encode_invitation
-from platform.wire.outside_rounds import RollCall, decode_introduction, encode_roll_call
+from platform.wire.outside_rounds import decode_introduction, encode_roll_call
 from storage import ClientStore
 from tests.trunk._federations import Holders, federation, go_on, hold, within
 from tests.trunk._runs import Crash, crash_at
@@ -202,7 +202,7 @@ def test_open_attempts_of_a_backup_are_over(lost: Lost) -> None:
 
 
 def test_it_still_says_who_it_is(lost: Lost) -> None:
-    call = encode_roll_call(RollCall(Envelope(lost.run_id, 0, 0)))
+    call = encode_roll_call(Envelope(lost.run_id, 0, 0))
     said = decode_introduction(lost.holders.handler(LOST)(call))
     assert said.pseudonym == lost.store.identity.pseudonym
     assert said.newest == (1, 1)

@@ -15,7 +15,7 @@ import pytest
 from platform.disk.files import only_process_of
 from platform.errors import RunBusy
 from platform.sweeping.grid import SweepRequest, build_grid
-from platform.sweeping.worker import run_cell
+from platform.sweeping.running import run_cell
 from tests.trunk._runs import NONE, SMALL, Command, Storage
 
 ROUNDS = 40

@@ -17,7 +17,7 @@ from platform.experiment.rehearsal import rehearsal_config
 from platform.rounds.loop import Federation
 from platform.rounds.observing import SilentObserver
 from platform.sweeping.grid import identity
-from platform.sweeping.known_runs import known_runs
+from platform.sweeping.running import known_runs
 from platform.wire.codec import decode_arrays
 from privacy.training import LocalTrainer
 from tests.trunk._networks import PIXELS

@@ -20,7 +20,7 @@ from platform.config import RunConfig, parse_config
 from platform.errors import ConfigError, RunStopped, UnknownRun
 from platform.experiment.finishing import execute
 from platform.experiment.resuming import require_same_classes
-from platform.parties.client import OutsideRounds
+from platform.parties.client import Client
 from platform.rounds.observing import SilentObserver
 from platform.wire.codec import decode_arrays
 from storage import open_database
@@ -153,7 +153,7 @@ def test_an_interrupted_one_is_resumed(
     ):
         # Three are asked at once, and what they keep is durable together.
         patch.setattr("platform.rounds.asking.PART", 3)
-        crash_at(patch, OutsideRounds, "_part", 4)
+        crash_at(patch, Client, "_part", 4)
         with pytest.raises(Crash):
             execute(simulation, SilentObserver())
     assert sum(len(rows) for rows in kept(place, first, simulation.run_id).values()) == 3

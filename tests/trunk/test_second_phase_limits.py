@@ -10,7 +10,7 @@ import yaml
 
 from platform.bootstrap import create_run
 from platform.config import RunConfig, parse_config
-from platform.contract.plans import a_plan
+from platform.contract.driving import a_plan
 from platform.disk.files import only_process_of
 from platform.errors import ConfigError, ProtocolError, RunBusy
 from platform.experiment.finishing import execute

@@ -13,7 +13,7 @@ import pytest
 from platform.errors import RecordsDisagree
 from platform.experiment.finishing import execute as run_through
 from platform.rounds.observing import SilentObserver
-from platform.sweeping.known_runs import known_runs, mark_cells_interrupted
+from platform.sweeping.running import known_runs, mark_cells_interrupted
 from storage import DatabaseDamaged
 from tests.trunk._runs import NONE, Command, Finished, Storage, opened
 from tests.trunk._tampering import execute, execute_and_rehash

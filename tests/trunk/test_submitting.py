@@ -17,11 +17,9 @@ import pytest
 from platform.errors import ConfigError
 from platform.rounds.loop import Federation
 from platform.sweeping import submitting
-from platform.sweeping.dask_jobs import cluster_of, dask_jobs
 from platform.sweeping.grid import Cell, Grid, SweepRequest, build_grid
-from platform.sweeping.known_runs import known_runs
-from platform.sweeping.submitting import command_of, submit_cells
-from platform.sweeping.worker import run_cell
+from platform.sweeping.running import known_runs, run_cell
+from platform.sweeping.submitting import cluster_of, command_of, dask_jobs, submit_cells
 from tests.trunk._runs import NONE, SMALL, Command, Crash, crash_at
 from tests.trunk.test_sweep import Told, wait_until
 
@@ -217,7 +215,7 @@ def test_an_interrupted_sweep_takes_what_waits_out_of_the_queue(
 
 
 def test_without_a_scheduler_it_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("platform.sweeping.dask_jobs._PATIENCE", "1s")
+    monkeypatch.setattr("platform.sweeping.submitting._PATIENCE", "1s")
     settings = {"scheduler": "tcp://127.0.0.1:9", "timeout_min": 1}
     with pytest.raises(ConfigError, match="dask cannot be reached at tcp://127"):
         with dask_jobs(settings, tmp_path / "jobs"):

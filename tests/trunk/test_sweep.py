@@ -23,18 +23,21 @@ import torch
 from platform.cli.sweep import _jobs, cell_line
 from platform.errors import ConfigError, RecordsDisagree
 from platform.rounds.loop import Federation
-from platform.sweeping import running, worker
+from platform.sweeping import running
 from platform.sweeping.grid import Cell, Grid, SweepRequest, build_grid
-from platform.sweeping.known_runs import (
+from platform.sweeping.running import (
     KnownRun,
+    Outcome,
+    SweepObserver,
+    answer_cell,
     known_runs,
     mark_cells_interrupted,
     only_sweep_in,
     only_worker_of,
     read_summary,
+    run_cell,
+    run_cells,
 )
-from platform.sweeping.running import Outcome, SweepObserver, run_cells
-from platform.sweeping.worker import answer_cell, run_cell
 from tests.trunk._runs import NONE, SMALL, Command, Crash, Storage, comparable, crash_at
 
 OPTIONS = ("--set", NONE, "--set", "rounds=1")
@@ -159,7 +162,7 @@ def test_a_run_that_has_finished_since_it_was_read_stays_finished(
     (cell,) = cells_of(small, storage, "rounds=1").cells
     run_cell(cell.run)
     earlier = {cell.identity: KnownRun(storage.only_run(), finished=False)}
-    monkeypatch.setattr("platform.sweeping.known_runs.known_runs", lambda url: earlier)
+    monkeypatch.setattr("platform.sweeping.running.known_runs", lambda url: earlier)
     mark_cells_interrupted(storage.url, [cell.identity])
     assert [status for _, status in statuses(storage)] == ["finished"]
 
@@ -271,7 +274,7 @@ def test_a_failure_is_an_answer(
     def fail(*arguments: Any) -> str:
         raise error
 
-    monkeypatch.setattr(worker, "run_cell", fail)
+    monkeypatch.setattr(running, "run_cell", fail)
     (cell,) = cells_of(small, storage).cells
     answer = answer_cell(cell.run.model_dump(mode="json"))
     assert (answer["run_id"], answer["error"]) == (None, said)

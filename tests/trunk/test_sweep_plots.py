@@ -15,8 +15,8 @@ from platform.results.numbers import RunNumbers
 from platform.results.statistics import Label
 from platform.results.writing import files_of, write_pictures
 from platform.sweeping.grid import Cell, Grid
-from platform.sweeping.publishing import numbers_of, publish
 from platform.sweeping.running import Outcome
+from platform.sweeping.tables import numbers_of, publish
 from tests.trunk._pictures import drawn
 from tests.trunk._sweeps import grid_of, noised, outcomes_of, summary
 

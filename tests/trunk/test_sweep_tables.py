@@ -18,11 +18,19 @@ from platform.config import PACKAGED_CONFIGS, dump_tree, load_config
 from platform.experiment.caveats import ENDED_EARLY, OF_RUN, evaluation_document
 from platform.results.statistics import Label, Spread
 from platform.sweeping.grid import Cell, Grid
-from platform.sweeping.publishing import document
 from platform.sweeping.running import Outcome
-from platform.sweeping.tables import Number, Table, build_tables, shown_epsilon, shown_number
+from platform.sweeping.tables import (
+    Number,
+    Table,
+    build_tables,
+    document,
+    escape,
+    latex,
+    markdown,
+    shown_epsilon,
+    shown_number,
+)
 from platform.sweeping.tidy import LAST, record_of, results_csv, rounds_csv
-from platform.sweeping.writing import escape, latex, markdown
 from tests.trunk._sweeps import Made, accuracy, grid_of, noised, outcomes_of, summary
 
 BY_METHOD = {"coop": (0.70, 0.72, 0.74), "promptfl": (0.80, 0.84, 0.85)}

@@ -9,7 +9,7 @@ from __future__ import annotations
 import sqlalchemy as sa
 from alembic import op
 
-from storage.backfill import fill_log
+from storage.log import fill_log
 
 revision = "0.2.0"
 down_revision = "0.1.0"

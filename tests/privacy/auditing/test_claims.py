@@ -11,7 +11,7 @@ from scipy.stats import norm
 
 import privacy.auditing.claims as claims
 from privacy import GAUSSIAN, NO_NOISE, IntegerNoise, Release, SeededNoise, clip
-from privacy.accounting.headline import EpsilonResult
+from privacy.accounting.accountants import EpsilonResult
 from privacy.auditing import (
     claim_of,
     gaussian_claim,

@@ -13,7 +13,7 @@ from scipy.stats import binom
 
 from privacy.accounting.gaussian import epsilon_at
 from privacy.auditing import epsilon_lower_bound, one_run_p_value, planned_guesses
-from privacy.auditing.one_run import correct_guesses
+from privacy.auditing.bounds import correct_guesses
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,7 @@ from privacy.secure_aggregation.messages import (
     encode_masked_input,
     encode_revealed_shares,
 )
-from privacy.secure_aggregation.quorum import blame
+from privacy.secure_aggregation.recovery import blame
 from tests.privacy.secure_aggregation._drive import (
     Trace,
     fill,

@@ -8,8 +8,7 @@ import random
 import pytest
 
 from privacy.errors import InvalidShare
-from privacy.secure_aggregation.decoding import decode
-from privacy.secure_aggregation.shamir import PRIME, combine, deal, lagrange_at_zero
+from privacy.secure_aggregation.shamir import PRIME, combine, deal, decode, lagrange_at_zero
 
 
 def shared(rng, threshold, indices):

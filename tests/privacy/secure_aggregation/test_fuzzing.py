@@ -23,8 +23,8 @@ from privacy.secure_aggregation import (
     messages,
     server,
 )
-from privacy.secure_aggregation.envelope import HEADER_BYTES, Envelope, Kind
-from privacy.secure_aggregation.packing import packed_bytes
+from privacy.secure_aggregation.masking import packed_bytes
+from privacy.secure_aggregation.messages import HEADER_BYTES, Envelope, Kind
 from privacy.secure_aggregation.parameters import decode_parameters
 from tests.privacy.secure_aggregation._drive import (
     enrolment_of,

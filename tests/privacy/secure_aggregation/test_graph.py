@@ -16,13 +16,13 @@ from privacy.secure_aggregation import (
     client,
     server,
 )
-from privacy.secure_aggregation.graph import closed_neighbourhoods, ring_order
 from privacy.secure_aggregation.messages import (
     decode_dealt_shares,
     decode_roster,
     decode_survivors,
     encode_roster,
 )
+from privacy.secure_aggregation.parameters import closed_neighbourhoods, ring_order
 from tests.privacy.secure_aggregation._drive import (
     PHASES,
     make_parameters,

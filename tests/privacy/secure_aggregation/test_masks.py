@@ -16,11 +16,10 @@ from cryptography.hazmat.primitives.ciphers.modes import CTR, ECB
 from scipy import stats
 
 from privacy.errors import Authentication
+from privacy.randomness import draw
 from privacy.secure_aggregation import Phase, client, masking
-from privacy.secure_aggregation.entropy import draw
 from privacy.secure_aggregation.keys import PrivateKey, is_usable, seal, self_mask_key, unseal
-from privacy.secure_aggregation.masking import LARGEST_STREAM, Mask, add_masks
-from privacy.secure_aggregation.packing import packed_bytes
+from privacy.secure_aggregation.masking import LARGEST_STREAM, Mask, add_masks, packed_bytes
 from privacy.secure_aggregation.parameters import LARGEST_INDEX
 from tests.privacy.secure_aggregation._drive import (
     make_active,

@@ -12,10 +12,15 @@ from hypothesis import strategies as st
 
 from privacy.errors import ProtocolViolation
 from privacy.secure_aggregation import messages
-from privacy.secure_aggregation.envelope import Envelope, Kind
 from privacy.secure_aggregation.keys import PublicKeys
 from privacy.secure_aggregation.masking import word_type
-from privacy.secure_aggregation.messages import MaskedInput, pack_records, unpack_records
+from privacy.secure_aggregation.messages import (
+    Envelope,
+    Kind,
+    MaskedInput,
+    pack_records,
+    unpack_records,
+)
 from tests.privacy.secure_aggregation._drive import make_parameters
 
 PARAMETERS = make_parameters(3)

@@ -7,9 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from privacy.secure_aggregation import Phase, packing
-from privacy.secure_aggregation.masking import reduce_to_ring, word_type
-from privacy.secure_aggregation.packing import pack, packed_bytes, unpack
+from privacy.secure_aggregation import Phase, masking
+from privacy.secure_aggregation.masking import pack, packed_bytes, reduce_to_ring, unpack, word_type
 from tests.privacy.secure_aggregation._drive import (
     make_active,
     make_parameters,
@@ -42,9 +41,9 @@ def test_a_packed_vector_is_one_long_integer(bits, length):
 
 
 @pytest.mark.parametrize("bits", [17, 24, 27, 63])
-@pytest.mark.parametrize("beyond", [-1, 0, 1, packing._BLOCK + 3])
+@pytest.mark.parametrize("beyond", [-1, 0, 1, masking._BLOCK + 3])
 def test_a_long_vector_is_packed_in_blocks_and_is_still_one_long_integer(bits, beyond):
-    length = packing._BLOCK + beyond
+    length = masking._BLOCK + beyond
     values = np.random.default_rng(length).integers(0, 2**bits, length, np.uint64)
     packed = pack(values.astype(word_type(bits)), bits)
     digits = "".join(f"{value:0{bits}b}" for value in reversed(values.tolist()))

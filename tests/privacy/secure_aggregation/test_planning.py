@@ -11,10 +11,11 @@ import pytest
 
 from privacy.errors import CalibrationError
 from privacy.secure_aggregation import RoundParameters, plan
-from privacy.secure_aggregation.graph import closed_neighbourhoods, ring_order
-from privacy.secure_aggregation.planning import (
+from privacy.secure_aggregation.parameters import (
     active_threshold,
+    closed_neighbourhoods,
     correct_bits,
+    ring_order,
     rounded_up,
     secrecy_bits,
     two_thirds_and_one,

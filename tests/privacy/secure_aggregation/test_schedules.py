@@ -34,8 +34,8 @@ from privacy.secure_aggregation import (
     encode_server_state,
     server,
 )
+from privacy.secure_aggregation.masking import packed_bytes
 from privacy.secure_aggregation.messages import decode_dealt_shares, encode_dealt_shares
-from privacy.secure_aggregation.packing import packed_bytes
 from tests.privacy.secure_aggregation._drive import (
     FixedEntropy,
     credentials_of,

@@ -9,10 +9,12 @@ import pytest
 
 from privacy.errors import InvalidShare, ProtocolViolation, ThresholdNotMet
 from privacy.secure_aggregation import CollectingMasked, Finished, Phase, Refusal, server
-from privacy.secure_aggregation.envelope import CHECKSUM_BYTES, Envelope, Kind
 from privacy.secure_aggregation.keys import PublicKeys
 from privacy.secure_aggregation.messages import (
+    CHECKSUM_BYTES,
     Dealing,
+    Envelope,
+    Kind,
     Revealed,
     ShareType,
     decode_advertised_keys,

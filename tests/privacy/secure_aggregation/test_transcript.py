@@ -8,7 +8,7 @@ import struct
 
 from privacy.secure_aggregation import NO_CONTEXT
 from privacy.secure_aggregation.keys import PublicKeys
-from privacy.secure_aggregation.transcript import roster_digest, transcript_digest
+from privacy.secure_aggregation.states import roster_digest, transcript_digest
 from tests.privacy.secure_aggregation._drive import make_active, make_parameters
 
 PARAMETERS = make_active(5)

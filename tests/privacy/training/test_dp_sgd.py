@@ -21,8 +21,8 @@ from methods.interface.method import ParameterGroup
 from privacy.errors import NonFiniteUpdate
 from privacy.randomness import NoiseSource, SeededNoise, SystemNoise
 from privacy.training import LocalTrainer, TrainingPlan, steps
-from privacy.training.batches import coins_beside, poisson_batches
-from privacy.training.noisy_optimizer import NoisyOptimizer
+from privacy.training.opacus_adapters import NoisyOptimizer
+from privacy.training.plan import coins_beside, poisson_batches
 from tests.privacy.training._gated import (
     TRAINED,
     looped_gradients,

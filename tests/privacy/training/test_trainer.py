@@ -19,7 +19,7 @@ from torch import Tensor
 from methods.interface.method import ParameterGroup, Trainer
 from privacy.errors import NonFiniteUpdate, PrivacyError
 from privacy.training import FitReport, LocalTrainer, TrainingPlan
-from privacy.training.batches import shuffled_batches
+from privacy.training.plan import shuffled_batches
 from tests.privacy.training._gated import (
     TRAINED,
     looped_gradients,

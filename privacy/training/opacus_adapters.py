@@ -1,8 +1,14 @@
-"""Adapter: privacy loss random variables (Gopi, Lee and Wutschitz 2021) as computed by Opacus.
+"""What needs Opacus: its optimiser with noise of ours, and its accountant.
 
-Convention: Opacus knows one mechanism, the Poisson-sampled Gaussian, and one relation, a record
-more or less; noise is relative to the sensitivity. Under replace_one an unsampled release is the
-same Gaussian with sd / (2C); a sampled one is another mechanism, which Opacus does not have.
+`NoisyOptimizer` takes its noise from a `NoiseSource`. Opacus draws its noise from a torch
+generator, which is seeded and predictable unless a package is installed that its secure mode needs.
+Everything else is Opacus' own: clipping all parameters jointly, adding up, dividing by the expected
+batch size, stepping.
+
+`prv_epsilon` uses privacy loss random variables (Gopi, Lee and Wutschitz 2021). Convention: Opacus
+knows one mechanism, the Poisson-sampled Gaussian, and one relation, a record more or less; noise is
+relative to the sensitivity. Under replace_one an unsampled release is the same Gaussian with sd /
+(2C); a sampled one is another mechanism, which Opacus does not have.
 
 It is here and not beside the other adapters because Opacus brings torch.
 """
@@ -15,12 +21,43 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import numpy as np
+import torch
 from opacus.accountants import PRVAccountant
 from opacus.accountants.analysis.prv import PoissonSubsampledGaussianPRV, compute_safe_domain_size
+from opacus.optimizers.optimizer import DPOptimizer
 
+from privacy.accounting.adapters import quiet
 from privacy.accounting.composition import Composition
-from privacy.accounting.dp_events import quiet
 from privacy.errors import UnsupportedEvent
+from privacy.events import GAUSSIAN
+from privacy.mechanisms import DpSgd
+from privacy.randomness import NoiseSource
+
+
+class NoisyOptimizer(DPOptimizer):  # type: ignore[misc]  # Opacus carries no types
+    """Opacus' optimiser, noise excepted."""
+
+    def __init__(
+        self, optimizer: torch.optim.Optimizer, mechanism: DpSgd, noise: NoiseSource
+    ) -> None:
+        super().__init__(
+            optimizer,
+            noise_multiplier=mechanism.noise_multiplier,
+            max_grad_norm=mechanism.clipping_norm,
+            expected_batch_size=mechanism.expected_batch_size,
+            loss_reduction="mean",
+        )
+        self._source = noise
+
+    def add_noise(self) -> None:
+        """Set each `p.grad` to the clipped sum plus fresh noise, one draw over all parameters."""
+        sizes = [p.numel() for p in self.params]
+        scale = self.noise_multiplier * self.max_grad_norm
+        draw = self._source.draw(GAUSSIAN, scale, sum(sizes))
+        for p, piece in zip(self.params, np.split(draw, np.cumsum(sizes)[:-1]), strict=True):
+            noise = torch.from_numpy(piece).to(dtype=p.dtype).to(p.device)
+            p.grad = p.summed_grad.view_as(p) + noise.view_as(p)
+
 
 LARGEST_GRID = 2**22
 """Points; on larger grids Opacus overflows, after minutes or gigabytes."""
@@ -29,7 +66,7 @@ EPSILON_ERROR = 0.01
 """Opacus' own default: how far the bound may be above the estimate."""
 
 
-def epsilon(composition: Composition, delta: float) -> float:
+def prv_epsilon(composition: Composition, delta: float) -> float:
     """Bound epsilon by the upper end of Opacus' interval, 0.01 above its estimate.
 
     Args:

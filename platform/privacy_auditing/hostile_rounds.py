@@ -1,0 +1,523 @@
+"""Games in which a client or a coordinator plays whole rounds among hostile messages and peers.
+
+The game on the channel "failures" asks: does anything but noised numbers tell clients apart? The
+other games send canaries at the clipped vector. Here a client plays a whole round, from the message
+with the broadcast to its last answer: the real `Client` with a store of its own, on several data
+sets. Any two of them are neighbours under `replace_one`; one is empty, and one has numbers at the
+end of their range. The coordinator is hostile: it chooses broadcasts and experts so large that a
+loss is infinite for one class and not for another. All that can be seen without noise must be the
+same for all data: whether there is an answer, its length, its names and types, and the client's
+ledger. What a failed client uploaded must be noise around zero. Masks are left out: they hide
+numbers from this audit and change none.
+
+The game on the channel "peers" asks: does a hostile peer learn more than the noised sum tells? The
+real coordinator's side of a round is played among two honest clients and a peer that uploads what
+it likes: a vector that makes a sum just too long or just short enough, half of the ring in a
+coordinate, a vector far too long, numbers in place of levels. Each round is played twice, with
+other honest uploads whose sum with all its noise is the same in the ring. All that is seen must be
+the same: whether there is a result, why there is not, and the result itself. Epsilon covers that
+sum, because the other channels hold the claim against it; so epsilon covers whatever a peer makes
+of the round. Where uploads travel exactly, each is noised by itself, and the game compares only
+refusals.
+"""
+
+from __future__ import annotations
+
+import re
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from methods import Arrays, Examples
+from platform.bootstrap import RunPlan
+from platform.config.randomness import stream
+from platform.errors import PlatformError
+from platform.experiment.simulation import trainer_factory
+from platform.parties.client import Client
+from platform.parties.profile import ClientProfile
+from platform.parties.scoring import VALIDATION, EvaluationSet, MeasuredSets
+from platform.privacy_auditing.outcome import Game, Vector, problems_of
+from platform.protection.uploads import Protection
+from platform.rounds.plan import Quorum, RoundFacts, RoundPlan, SecurePlan
+from platform.rounds.runner import RoundRunner
+from platform.wire.codec import Envelope, decode_frame, peek
+from platform.wire.layout import entry_base
+from platform.wire.messages import (
+    Answer,
+    Assignment,
+    Disclosure,
+    Invitation,
+    Relay,
+    SumTerms,
+    Upload,
+    broadcast_digest,
+    decode_assignment,
+    decode_invitation,
+    decode_relay,
+    decode_upload,
+    encode_answer,
+    encode_assignment,
+    encode_disclosure,
+    encode_invitation,
+    encode_relay,
+    encode_upload,
+)
+from platform.wire.transport import InProcessTransport
+from privacy import NO_STATE, ClientMechanism, PrivacyError, SeededNoise, SumNoise
+from privacy.auditing import AuditError, verify_distribution, verify_noise_variance
+from privacy.secure_aggregation import Advertised
+from privacy.secure_aggregation import client as masking
+from storage import open_client_store
+
+FAILURES = "failures"
+HUGE = 3.0e38
+"""As large as float32 has it, so that a sum of two is infinite."""
+LARGE = 1.0e30
+CLASSES = 3
+"""Classes that the coordinator asks for one by one."""
+
+
+@dataclass(frozen=True)
+class FailureGame:
+    """What is audited.
+
+    Attributes:
+        run: The run as it was planned.
+        profile: Of the client, whose data is one of the data sets.
+        error: Probability that a right build fails here.
+    """
+
+    run: RunPlan
+    profile: ClientProfile
+    error: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class FailureAudit(Game):
+    """What the game gave.
+
+    Attributes:
+        mechanism: What protects the client.
+        rounds: How many hostile rounds were played.
+        failed: In how many of them something failed inside the client.
+        split: How many messages made some data sets fail and others not.
+    """
+
+    channel = FAILURES
+    words = (
+        "{rounds} rounds under hostile messages, of which {failed} failed inside the client; "
+        "{split} messages failed on some data only"
+    )
+    mechanism: str
+    rounds: int
+    failed: int
+    split: int
+
+
+@dataclass(frozen=True)
+class Told:
+    """What the coordinator sends.
+
+    Attributes:
+        name: Of the message, for people.
+        broadcast: What is sent to all.
+        experts: What is served from the pool.
+    """
+
+    name: str
+    broadcast: Arrays
+    experts: tuple[Arrays, ...] = ()
+
+
+@dataclass(frozen=True)
+class Seen:
+    """One round of one client.
+
+    Attributes:
+        facts: All that is visible and not noised.
+        vector: The upload, None where there is none.
+        failed: Whether something failed inside.
+        answered: Whether there was an answer to each message.
+    """
+
+    facts: tuple[Any, ...]
+    vector: Vector | None
+    failed: bool
+    answered: bool
+
+
+def audit_failures(game: FailureGame) -> FailureAudit:
+    """Play every hostile message with every data set."""
+    rounds: list[Seen] = []
+    reasons: list[str] = []
+    split = 0
+    for number, protection in _parts(game):
+        uploads: list[Vector] = []
+        for told in _messages(game, protection):
+            seen = [
+                play(game, told, data, number, streams=len(rounds) + i) for i, data in _data(game)
+            ]
+            rounds += seen
+            split += len({one.failed for one in seen}) > 1
+            if len({one.facts for one in seen}) > 1:
+                reasons.append(f"{told.name}: clients are told apart by what is not noised")
+            if any(not one.answered for one in seen):
+                reasons.append(f"{told.name}: a client ends with an error in place of an answer")
+            uploads += [one.vector for one in seen if one.failed and one.vector is not None]
+        reasons += _problems(protection, uploads, game.error)
+    mechanism = game.run.terms.config.privacy.mechanism
+    return FailureAudit(
+        mechanism=mechanism,
+        rounds=len(rounds),
+        failed=sum(r.failed for r in rounds),
+        split=split,
+        reasons=tuple(reasons),
+    )
+
+
+def first_message(game: FailureGame) -> tuple[int, Told]:
+    """Return the first round's number and broadcast, which is as the method makes it."""
+    number, protection = next(_parts(game))
+    return number, next(_messages(game, protection))
+
+
+def _parts(game: FailureGame) -> Iterator[tuple[int, Protection]]:
+    """Yield a round of the run and, where there is one, the collection; with their numbers."""
+    protection = game.run.terms.protection
+    yield protection.first_round, protection
+    if protection.collection is not None and protection.collects_at is not None:
+        yield protection.collects_at, protection.collection
+
+
+def _messages(game: FailureGame, protection: Protection) -> Iterator[Told]:
+    config, method = game.run.terms.config, game.profile.method
+    rng = stream(config.seed, "audit's broadcasts")
+    honest = method.broadcast(method.init_server(rng), game.profile.name)
+    yield Told("the first broadcast", honest)
+    yield Told("a huge broadcast", _signs(honest, HUGE, rng))
+    yield Told("a large broadcast", _signs(honest, LARGE, rng))
+    count = len(game.run.learning.classes)
+    for wanted in np.unique(game.profile.data.arrays["labels"])[:CLASSES].tolist():
+        yield Told(f"a broadcast against class {wanted}", _against(honest, wanted, count))
+    policy = method.pool_policy()
+    collects = protection is game.run.terms.protection.collection
+    if policy is None or policy.closes or collects:
+        return
+    base = entry_base(honest, policy.spec)
+    for size in (HUGE, LARGE):
+        yield Told("huge experts", honest, (_signs(base, size, rng),) * policy.k)
+
+
+def _signs(arrays: Arrays, size: float, rng: np.random.Generator) -> dict[str, NDArray[Any]]:
+    """Return floating-point arrays of one size and random signs."""
+    return {
+        name: (size * rng.choice([-1.0, 1.0], array.shape)).astype(array.dtype)
+        if array.dtype.kind == "f"
+        else array
+        for name, array in arrays.items()
+    }
+
+
+def _against(arrays: Arrays, label: int, classes: int) -> dict[str, NDArray[Any]]:
+    """Return arrays that are smallest where they belong to this class, else largest."""
+    hostile = {name: np.array(array) for name, array in arrays.items()}
+    for array in hostile.values():
+        if array.dtype.kind == "f" and array.shape == (classes,):
+            array[:] = HUGE
+            array[label] = -HUGE
+    return hostile
+
+
+def _data(game: FailureGame) -> Iterator[tuple[int, Examples]]:
+    """Return the client's data, others in its place, and none."""
+    own, count = game.profile.data.arrays, len(game.run.learning.classes)
+    other = {**own, "labels": (own["labels"] + 1) % count}
+    wild = {
+        name: np.full_like(array, HUGE) if array.dtype == np.float32 else array
+        for name, array in own.items()
+    }
+    none = {name: array[:0] for name, array in own.items()}
+    return enumerate(map(Examples, (own, other, wild, none)))
+
+
+def play(game: FailureGame, told: Told, data: Examples, number: int, *, streams: int) -> Seen:
+    """Return what is seen of one round of a client that takes part for the first time."""
+    protection, learning = game.run.terms.protection, game.run.learning
+    validation = EvaluationSet(data, learning.classes)
+    profile = replace(
+        game.profile,
+        # Its own, so that noise from a seed is its own.
+        name=f"audit-{streams:05d}",
+        data=data,
+        protection=replace(protection, sums=replace(protection.sums, masked=False, terms=None)),
+        measured=MeasuredSets({} if protection.extras.metric is None else {VALIDATION: validation}),
+    )
+    make_trainer = trainer_factory(game.run.terms.config, learning.device, protection)
+    with tempfile.TemporaryDirectory(prefix="sotto-audit-") as folder:
+        store = open_client_store(Path(folder) / "client.db")
+        client = Client(profile, store, make_trainer)
+        answers = _answers(client, told, number)
+        rows = [replace(row, pseudonym="") for row in store.rows()]
+        answered = not isinstance(answers[-1], str)
+        failed = bool(store.failures(profile.run.run_id)) or not answered
+    looks = tuple(map(_looks, answers))
+    uploads = [decode_upload(a).vector for a in answers[1:2] if isinstance(a, bytes)]
+    sums = profile.protection.in_round(number).sums
+    sent = [
+        np.asarray(one, np.float64) if sums.exact else sums.grid().dequantise(one)
+        for one in uploads
+        if one is not None
+    ]
+    return Seen((looks, tuple(rows)), sent[0] if sent else None, failed, answered)
+
+
+def _answers(client: Client, told: Told, number: int) -> Sequence[bytes | str]:
+    """Return what the client answers to each message; the error's name where it ends."""
+    envelope = Envelope(client.profile.run.run_id, number, 1)
+    norm = client.profile.protection.in_round(number).clipping_norm
+    answers: list[bytes | str] = []
+    try:
+        for message in (
+            encode_invitation(Invitation(envelope, (), None, norm)),
+            encode_assignment(Assignment(envelope, b"", told.broadcast, told.experts)),
+            encode_relay(Relay(envelope, b"")),
+        ):
+            answers.append(client.handle(message))
+    # The coordinator sees for any error that there is no answer.
+    except Exception as error:
+        answers.append(type(error).__name__)
+    return answers
+
+
+def _looks(answer: bytes | str) -> tuple[Any, ...]:
+    """Return an answer but for its numbers."""
+    if isinstance(answer, str):
+        return (answer,)
+    frame = decode_frame(answer)
+    arrays = {name: (array.shape, array.dtype.name) for name, array in frame.arrays.items()}
+    blobs: Mapping[str, int] = {name: len(blob) for name, blob in frame.blobs.items()}
+    return (frame.kind, repr(frame.fields), repr(arrays), repr(blobs), len(answer))
+
+
+def _problems(protection: Protection, uploads: Sequence[Vector], error: float) -> tuple[str, ...]:
+    """Return in what the uploads of failed clients differ from noise of the right size."""
+    samples = np.concatenate([np.zeros(0), *uploads])
+    if not samples.size:
+        return ()
+    deviation = protection.mechanism.client_deviation
+    if not deviation:
+        return problems_of((partial(_require_zero, samples),))
+    return problems_of(
+        (
+            partial(verify_noise_variance, samples, deviation, error / 2.0),
+            partial(verify_distribution, samples, deviation, error / 2.0),
+        )
+    )
+
+
+def _require_zero(samples: Vector) -> float:
+    if samples.any():
+        raise AuditError("what a failed client uploads is not zero", p_value=0.0)
+    return 0.0
+
+
+PEERS = "peers"
+HONEST, PARTIES = 2, ("client-0", "client-1", "peer-0")
+REPEATS = 3
+_Round = tuple[NDArray[Any], NDArray[Any], NDArray[np.int64] | None]
+"""What two honest clients upload, and the steps that the coordinator adds, if any."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PeerAudit(Game):
+    """What the game gave.
+
+    Attributes:
+        mechanism: What protects the clients.
+        rounds: How many rounds with a hostile peer were played.
+        lost: How many of them have no result.
+    """
+
+    channel = PEERS
+    words = "{rounds} rounds with a hostile peer, {lost} without a result"
+    mechanism: str
+    rounds: int
+    lost: int
+
+
+def audit_peers(run: RunPlan) -> PeerAudit:
+    """Play every upload of a hostile peer."""
+    config, protection = run.terms.config, run.terms.protection
+    sums = replace(protection.sums, terms=None, clients=max(len(PARTIES), protection.sums.clients))
+    protection = replace(protection, sums=sums, entries=None).at(protection.clipping_norm)
+    rng = stream(config.seed, "audit's peers")
+    played, lost, reasons = 0, 0, []
+    for name, upload in _hostile(protection) if protection.layout.protected else ():
+        refusals = set()
+        for _ in range(REPEATS):
+            seen = [_play_among(protection, one, upload) for one in _pair(protection, rng)]
+            played += len(seen)
+            refusals |= {one[1] for one in seen if one[0] != "result"}
+            lost += sum(one[0] != "result" for one in seen)
+            if seen[0] != seen[1]:
+                reasons.append(f"{name}: a round shows more than the sum with all its noise")
+        # Which sentence is said follows from the noised sum, as the pairs show; a number in it may
+        # be of anything.
+        if len({re.sub(r"[0-9.]+", "", one) for one in refusals}) < len(refusals):
+            reasons.append(f"{name}: a number in why a round has no result depends on the data")
+    return PeerAudit(
+        mechanism=config.privacy.mechanism, rounds=played, lost=lost, reasons=tuple(reasons)
+    )
+
+
+def _hostile(protection: Protection) -> Iterator[tuple[str, NDArray[Any]]]:
+    length = protection.layout.protected
+    first = np.eye(1, length, dtype=np.uint64)[0]
+    if protection.sums.exact:
+        yield "a huge upload", np.full(length, 1e30)
+        yield "levels in place of numbers", first
+        return
+    grid = protection.sums.grid()
+    ring, norm = _ring(protection), protection.mechanism.clipping_norm
+    if norm is not None:
+        groups = protection.extras.groups
+        each = norm if groups is None else groups.counts.length(norm)
+        longest = round((len(PARTIES) * each - 0.25 * norm) / grid.step)
+        yield "just short of the longest bare sum", first * np.uint64(longest)
+    yield "half of the ring", first * np.uint64(ring // 2)
+    yield "a third of the ring everywhere", np.full(length, ring // 3, np.uint64)
+    if not protection.masked:
+        yield "numbers in place of levels", np.full(length, 2.0**46)
+
+
+def _ring(protection: Protection) -> int:
+    """Return the ring's largest element."""
+    return int(2 ** protection.layout.ring_bits(protection.sums.grid(), len(PARTIES)) - 1)
+
+
+def _pair(protection: Protection, rng: np.random.Generator) -> tuple[_Round, _Round]:
+    """Return two rounds of honest clients whose sum is the same once all noise is in it."""
+    sums, length = protection.sums, protection.layout.protected
+    if sums.exact:
+        drawn = rng.standard_normal((HONEST, length))
+        return ((drawn[0], drawn[1], None),) * 2
+    grid, mechanism, noise = sums.grid(), sums.mechanism, SeededNoise(rng)
+    norm = mechanism.clipping_norm
+    vector = rng.standard_normal(length)
+    vector *= (0.25 if norm is None else 0.25 * norm) / np.linalg.norm(vector)
+    groups = protection.extras.groups
+    if groups is not None:
+        vector[-groups.number :] = 0.0
+    one, two = (mechanism.protect(v, grid, noise, NO_STATE).levels for v in (vector, 0.0 * vector))
+    # Half of C in one coordinate, which both uploads have room for.
+    move = np.zeros(length, np.int64)
+    move[0] = grid.largest_level // 8 if norm is None else round(norm / 2.0 / grid.step)
+    move *= rng.choice([-1, 1])
+    moved, ring = move.astype(np.uint64), np.uint64(_ring(protection))
+    if mechanism.facts.is_bare_to_server:
+        deviation = sums.mechanism.noise_in_sum(len(PARTIES)) / grid.step
+        added = np.rint(deviation * noise.standard_normal(length)).astype(np.int64)
+        return (one, two, added), (one + moved & ring, two, added - move)
+    within = np.uint64(min(int(ring), grid.largest_level))
+    return (one, two, None), (one + moved & within, two - moved & within, None)
+
+
+def _play_among(protection: Protection, honest: _Round, upload: NDArray[Any]) -> tuple[Any, ...]:
+    """Return all that is seen of a round."""
+    sums, (one, two, added) = protection.sums, honest
+    fixed = cast("ClientMechanism", _WithNoise(sums.mechanism, added))
+    norm, masked = protection.clipping_norm, protection.masked
+    parties = [_Party(protection, vector, norm) for vector in (one, two, upload)]
+    handlers = {name: party.handle for name, party in zip(PARTIES, parties, strict=True)}
+    runner = RoundRunner(
+        InProcessTransport(handlers=handlers, losses=lambda *_: frozenset()),
+        replace(protection, sums=replace(sums, mechanism=fixed)),
+    )
+    plan = RoundPlan(
+        run_id="audit",
+        round_number=protection.first_round,
+        attempt=1,
+        cohort=PARTIES,
+        committed={},
+        quorum=Quorum(HONEST),
+        secure=SecurePlan(terms=SumTerms(len(PARTIES))) if masked else None,
+        facts=RoundFacts(clipping_norm=norm),
+    )
+    try:
+        outcome = runner.run(plan, lambda _: {}, lambda asked: [()] * len(asked))
+    except (PlatformError, PrivacyError) as error:
+        return type(error).__name__, str(error)
+    shown = None
+    if outcome.individual is not None and sums.mechanism.facts.is_bare_to_server:
+        shown = {name: vector.tobytes() for name, vector in outcome.individual.items()}
+    summed, readings = outcome.summed, outcome.readings
+    facts = (outcome.survivors, summed.total_weight, summed.extras, outcome.traffic)
+    groups = None if readings.groups is None else readings.groups.counts.tobytes()
+    read = (readings.clipped_fraction, readings.signal_to_noise, readings.validation, groups)
+    return "result", summed.vector.tobytes(), facts, read, shown
+
+
+class _WithNoise:
+    """A mechanism whose noise for a sum is given; all else is the mechanism's."""
+
+    def __init__(self, mechanism: ClientMechanism, added: NDArray[np.int64] | None) -> None:
+        self._mechanism, self._added = mechanism, added
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._mechanism, name)
+
+    def around(self, clipping_norm: float) -> _WithNoise:
+        """Return the same around another norm."""
+        return _WithNoise(self._mechanism.around(clipping_norm), self._added)
+
+    def noise_for_sum(self, *_: object) -> SumNoise | None:
+        """Return what is given."""
+        return None if self._added is None else SumNoise(self._added)
+
+
+@dataclass
+class _Party:
+    """A client as the protocol sees it, which uploads what it is given and keeps no store."""
+
+    protection: Protection
+    upload: NDArray[Any]
+    clipping_norm: float | None
+    state: Any = None
+
+    def handle(self, message: bytes) -> bytes:
+        """Answer one message of the coordinator."""
+        kind, envelope = peek(message)
+        if kind == "invitation":
+            return self._join(message, envelope)
+        if kind == "assignment":
+            return self._send(message, envelope)
+        is_first, payload = isinstance(self.state, Advertised), b""
+        if self.state is not None:
+            self.state, payload = masking.step(self.state, decode_relay(message).payload)
+        if is_first:
+            return encode_relay(Relay(envelope, payload))
+        return encode_disclosure(
+            Disclosure(envelope=envelope, payload=payload, handle=b"", entry={})
+        )
+
+    def _join(self, message: bytes, envelope: Envelope) -> bytes:
+        seat, payload = decode_invitation(message).secure, b""
+        if seat is not None:
+            parameters = self.protection.sums.parameters(envelope, seat)
+            self.state, payload = masking.advertise(parameters, seat.index)
+        return encode_answer(Answer(envelope, (), payload))
+
+    def _send(self, message: bytes, envelope: Envelope) -> bytes:
+        told = decode_assignment(message)
+        if self.state is None:
+            return encode_upload(Upload(envelope, b"", self.upload, 1))
+        ready, _ = masking.step(self.state, told.payload)
+        context = broadcast_digest(told.broadcast, self.clipping_norm)
+        self.state, payload = masking.mask(ready, self.upload, context=context)
+        return encode_upload(Upload(envelope, payload, None, 0))

@@ -1,0 +1,258 @@
+"""Who prices a ledger: the accountant that a report quotes, and all of them side by side.
+
+The first of `exact`, `pld` and `rdp` that supports *every* event of a ledger speaks. The exact
+formula supports plain Gaussian releases; where it does, none of the others can be lower. An event
+that nobody supports raises: there is no silent fallback to a number that is not a bound.
+
+`accountant_table` asks every accountant about one ledger; `support_table` asks which kinds of
+events each of them can price.
+
+`largest_share_of_right_guesses` says what an epsilon means. Somebody wants to know which of two
+neighbouring worlds is the real one, and without looking is right half of the time. A mechanism is
+(epsilon, delta)-private exactly if no test that rejects the one world by mistake with probability a
+accepts it by mistake with a probability below
+
+    f(a) = max(0, 1 - delta - e^epsilon a, e^-epsilon (1 - delta - a))
+
+(Dong, Roth and Su 2022, Proposition 2.4, after Wasserman and Zhou 2010). Guesses are wrong with
+probability (a + f(a)) / 2, which is least where the two lines cross, at a = (1 - delta) / (1 +
+e^epsilon) = f(a). So at most
+
+    1 - (1 - delta) / (1 + e^epsilon)
+
+of all guesses are right. Under delta = 0 that is e^epsilon / (1 + e^epsilon), and it is reached by
+randomised response.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any, Literal, get_args
+
+from privacy._validate import require_member, require_probability
+from privacy.accounting import gaussian
+from privacy.accounting.composition import Composition, FixedSizeTerm, IntegerTerm, Term, compose
+from privacy.errors import UnsupportedEvent
+from privacy.events import RELATIONS, IntegerNoise, NoiseKind, Release
+
+Accountant = Literal["auto", "exact", "pld", "rdp"]
+ACCOUNTANTS: tuple[str, ...] = get_args(Accountant)
+
+
+@dataclass(frozen=True)
+class EpsilonResult:
+    """An epsilon and who computed it.
+
+    Attributes:
+        epsilon: 0 where nothing was released or delta alone covers it, infinity where anything was
+            without noise.
+        accountant: "exact", "pld" or "rdp", never "auto".
+    """
+
+    epsilon: float
+    accountant: str
+
+
+def epsilon(
+    releases: Iterable[Release], delta: float, accountant: Accountant = "auto"
+) -> EpsilonResult:
+    """Price one client's releases.
+
+    Rows are taken at their word: two equal rows are two releases, as a resend has no second row.
+    Results are cached by the multiset of what was charged. A row with a cohort counts as drawn by
+    chance, which holds against the observer only; see `epsilons`.
+
+    Args:
+        releases: The ledger of one client, in any order; what is not charged is skipped.
+        delta: Strictly between 0 and 1.
+        accountant: One by name, or "auto" for the rule above.
+
+    Returns:
+        Epsilon, cumulative over all releases, with the accountant that gave it.
+
+    Raises:
+        UnsupportedEvent: The accountant, or under "auto" every one, cannot bound a release.
+        ValueError: `delta` or `accountant` is not valid.
+    """
+    require_probability(delta=delta)
+    require_member(ACCOUNTANTS, accountant=accountant)
+    return price(compose(releases), delta, accountant)
+
+
+@functools.lru_cache(maxsize=4096)
+def price(composition: Composition, delta: float, accountant: Accountant) -> EpsilonResult:
+    """Price a composition; see `epsilon`, which checks the arguments."""
+    if accountant == "auto":
+        return first_supporting(composition, delta, ("exact", "pld", "rdp"))
+    if not composition.is_noised:
+        return EpsilonResult(math.inf, accountant)
+    if composition.is_empty:
+        return EpsilonResult(0.0, accountant)
+    if accountant == "exact":
+        return EpsilonResult(gaussian.epsilon(composition, delta), accountant)
+    # dp_accounting takes half a second to import, and the exact formula needs none of it.
+    from privacy.accounting.adapters import pld_epsilon, rdp_epsilon
+
+    found = (pld_epsilon if accountant == "pld" else rdp_epsilon)(composition, delta)
+    return EpsilonResult(found, accountant)
+
+
+def first_supporting(
+    composition: Composition, delta: float, accountants: tuple[Accountant, ...]
+) -> EpsilonResult:
+    """Price a composition by the first accountant that supports every event of it.
+
+    Raises:
+        UnsupportedEvent: None does; the message has every reason.
+    """
+    reasons: list[str] = []
+    for accountant in accountants:
+        try:
+            return price(composition, delta, accountant)
+        except UnsupportedEvent as error:
+            reasons.append(f"{accountant}: {error}")
+    raise UnsupportedEvent("no accountant bounds this ledger; " + "; ".join(reasons))
+
+
+_SLOW = 0.2
+"""Noise over C below which privacy loss distributions take minutes."""
+
+TABLE: tuple[str, ...] = ("exact", "pld", "rdp", "prv")
+"""Whom a table asks; `prv` is for comparison and never speaks for a run."""
+
+
+def accountant_table(releases: Iterable[Release], delta: float) -> dict[str, float | str]:
+    """Price one client's releases by every accountant, cohorts as what was drawn.
+
+    That is how the observer's bound comes about; against anybody else hand in rows without cohort.
+    Loads torch and Opacus for `prv`.
+
+    Args:
+        releases: The ledger of one client, in any order; what is not charged is skipped.
+        delta: Strictly between 0 and 1.
+
+    Returns:
+        By name of the accountant an upper bound on epsilon, or "n/a: " and the reason.
+
+    Raises:
+        UnsupportedEvent: Relations are mixed, or no accountant knows a mechanism.
+        ValueError: `delta` is not valid.
+    """
+    require_probability(delta=delta)
+    composition = compose(releases)
+    return {name: entry(composition, delta, name) for name in TABLE}
+
+
+def entry(composition: Composition, delta: float, name: str) -> float | str:
+    """Price a composition by the accountant of that name, or give "n/a: " and its reason."""
+    try:
+        return _price(composition, delta, name)
+    except UnsupportedEvent as error:
+        return f"n/a: {error}"
+
+
+def _price(composition: Composition, delta: float, name: str) -> float:
+    if not composition.is_noised:
+        return math.inf
+    if composition.is_empty:
+        return 0.0
+    if name == "pld" and _is_slow(composition):
+        raise UnsupportedEvent("it takes minutes at so little noise, and exact is as tight")
+    if name == "exact" or name == "pld" or name == "rdp":
+        return price(composition, delta, name).epsilon
+    adapter = importlib.import_module("privacy.training.opacus_adapters")
+    return float(adapter.prv_epsilon(composition, delta))
+
+
+def _is_slow(composition: Composition) -> bool:
+    others = composition.integer_terms or composition.fixed_size_terms or composition.is_sampled
+    return not others and min(term.noise_to_clip for term in composition.terms) < _SLOW
+
+
+_NOISE, _DELTA = 4.0, 1e-5
+"""Of the event that is asked about; enough noise for every accountant's grid."""
+
+
+@dataclass(frozen=True)
+class Support:
+    """Whether one accountant prices one kind of event under one relation.
+
+    Attributes:
+        event: The kind, in words.
+        relation: What a neighbour is.
+        accountant: "exact", "pld", "rdp" or "prv".
+        answer: "yes", or the accountant's reason why not.
+    """
+
+    event: str
+    relation: str
+    accountant: str
+    answer: str
+
+
+def support_table() -> tuple[Support, ...]:
+    """Ask every accountant about every kind of event under both relations.
+
+    Loads torch and Opacus for `prv`.
+
+    Returns:
+        The answers, by event, relation and accountant in that order.
+    """
+    return tuple(
+        Support(event, relation, accountant, _answer(relation, fields, accountant))
+        for event, fields in EVENTS.items()
+        for relation in RELATIONS
+        for accountant in TABLE
+    )
+
+
+def _answer(relation: Any, fields: Mapping[str, Any], accountant: str) -> str:
+    found = entry(Composition(relation, **fields), _DELTA, accountant)
+    return found.removeprefix("n/a: ") if isinstance(found, str) else "yes"
+
+
+def _sum_of_integers(kind: NoiseKind) -> dict[str, Any]:
+    noise = IntegerNoise(kind, share_deviation=100.0, shares=10, dimension=10)
+    return {"terms": (), "integer_terms": (IntegerTerm(_NOISE, noise, 1),)}
+
+
+EVENTS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
+    {
+        "gaussian": {"terms": (Term(_NOISE, 1.0, 1),)},
+        "poisson-sampled gaussian": {"terms": (Term(_NOISE, 0.1, 1),)},
+        "fixed-size cohort": {
+            "terms": (),
+            "fixed_size_terms": (FixedSizeTerm(_NOISE, 10, 100, 1),),
+        },
+        "discrete gaussian sum": _sum_of_integers("discrete_gaussian"),
+        "skellam sum": _sum_of_integers("skellam"),
+    }
+)
+"""One composition of each kind, as fields of `Composition`."""
+
+
+def largest_share_of_right_guesses(epsilon: float, delta: float) -> float:
+    """Return which share of guesses of a fair coin can be right, at most, whatever is done.
+
+    Args:
+        epsilon: At least 0; infinity where nothing is proven.
+        delta: At least 0 and below 1.
+
+    Returns:
+        From 1/2, where nothing can be learnt, to 1.
+
+    Raises:
+        ValueError: An argument is out of range.
+    """
+    if not epsilon >= 0.0:
+        raise ValueError(f"epsilon is {epsilon}; it must not be negative")
+    if delta:
+        require_probability(delta=delta)
+    # By the decaying exponential, which does not overflow.
+    tail = math.exp(-epsilon)
+    return 1.0 - (1.0 - delta) * tail / (1.0 + tail)
