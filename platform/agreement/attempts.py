@@ -28,7 +28,7 @@ Place = tuple[int, int]
 State = Literal["open", "aborted", "lost"]
 
 ENDED: Final[Mapping[str, State]] = {"round.aborted": "aborted", "round.lost": "lost"}
-"""What an attempt is once the audit log has an entry of that action."""
+"""The state of an attempt, by the action of the audit entry that ended it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,7 +40,7 @@ class Fruitless:
         attempt: The attempt.
         state: `open`: it goes on, or goes on when the run does; `aborted`: given up, another may
             follow; `lost`: given up for good, the round stays without a result.
-        why: The phase in which it ended, or the reason; None of an open one.
+        why: The phase in which it ended, or the reason; None while it is open.
         charged: Clients whose releases count, as something may have left them.
     """
 
@@ -64,7 +64,7 @@ def place_of(row: LedgerRow) -> Place:
 def is_charged(row: LedgerRow) -> bool:
     """Return whether something may have left the row's client.
 
-    In ledgers of early versions a client that a secret draw left out has a row, and pays nothing.
+    Ledgers of early versions have rows of clients that a secret draw left out; these pay nothing.
     """
     return row.status != "aborted" and row.cohort_drawn is not False
 
@@ -73,7 +73,7 @@ def fruitless_attempts(records: RunRecords) -> tuple[Fruitless, ...]:
     """Return the attempts without a result, in order.
 
     Args:
-        records: Of the run whose ledger and rounds these are.
+        records: The run's.
     """
     charged: dict[Place, set[str]] = {}
     for row in records.ledger:
@@ -107,7 +107,7 @@ def stopping_document(
 ) -> dict[str, Any] | None:
     """Return how many attempts were charged and planned, and the epsilon that holds at every end.
 
-    A pool that is made once counts as far as it was charged.
+    The collection of a pool that is made once counts if it was charged.
 
     Args:
         ledger: All rows of the run.
@@ -161,7 +161,7 @@ def _holds(charged: int, planned: int, known: Mapping[str, float | str]) -> str:
 
 
 def stopping_warnings(found: Mapping[str, Any] | None) -> list[str]:
-    """Return what must be said where a run's end was not planned."""
+    """Return the warnings of a run whose end was not planned."""
     return [] if found is None or found["as_planned"] else [found["holds"]]
 
 
@@ -169,7 +169,7 @@ def releases_of_a_round(
     ledger: Sequence[LedgerRow], config: RunConfig, training: Collection[int]
 ) -> list[Release]:
     """Return what one round adds to a client's ledger, empty where none was charged yet."""
-    # What is before or after them is the collection of a pool that is made once.
+    # Other rows are of the collection of a pool that is made once.
     rows = [row for row in ledger if row.round_number in training]
     if not rows:
         return []
@@ -180,7 +180,7 @@ def releases_of_a_round(
             release,
             status="reserved",
             left_client=True,
-            # As if it were drawn into each of them.
+            # Priced as if the client were drawn into each round.
             cohort=None if release.cohort is None else replace(release.cohort, is_drawn=True),
         )
         for release in as_releases(same, config.mechanisms)
@@ -189,12 +189,12 @@ def releases_of_a_round(
 
 @dataclass(frozen=True)
 class Coming:
-    """The rounds of a run that nobody has been charged for yet.
+    """The rounds of a run that are not charged yet.
 
     Attributes:
         rounds: How many the configuration plans.
-        releases: What one of them adds to a client's ledger; empty where nothing has been charged
-            so far, so that no row says what a round releases.
+        releases: What one of them adds to a client's ledger; empty before the first charge, as only
+            ledger rows say what a round releases.
     """
 
     rounds: int
@@ -212,8 +212,7 @@ class Coming:
             agreed: The run, which says who prices and at which delta.
 
         Returns:
-            So many rounds, `MOST_ROUNDS` for so many or more; None where nothing limits them, or
-            nobody can say.
+            The number of rounds, at most `MOST_ROUNDS`; None without a limit or a price.
         """
         if limit is None or not self.releases:
             return None
@@ -233,11 +232,11 @@ class Coming:
 
 
 def rounds_to_come(agreed: Agreed) -> Coming | None:
-    """Return what a run has still to release; None of one that releases nothing any more.
+    """Return what a run has still to release, None if that is nothing.
 
-    A run that has ended releases nothing, nor does a second phase, which rests on the releases of
-    its first run. What a round costs is read from the ledger: with a norm that adapts only the
-    ratio of noise to norm is priced, and that stays.
+    A run that has ended releases nothing more. Nor does a second phase, which uses the releases of
+    its first run. The ledger says what a round costs: under a norm that adapts, only the ratio of
+    noise to norm is priced, and the ratio stays.
     """
     if agreed.summary is not None or agreed.config.phase_two_of is not None:
         return None
@@ -246,16 +245,16 @@ def rounds_to_come(agreed: Agreed) -> Coming | None:
     reached = max((int(document["round"]) for document in trained), default=0)
     newest = records.attempt
     if newest is not None and newest.is_open:
-        # It is charged already.
+        # An open attempt is charged already.
         reached = max(reached, newest.round_number)
     coming = sum(number > reached for number in training)
     return Coming(coming, tuple(releases_of_a_round(records.ledger, agreed.config, training)))
 
 
 def training_rounds(records: RunRecords, rounds: int) -> range:
-    """Return the numbers of the rounds that train, of which so many are planned.
+    """Return the numbers of the planned rounds that train.
 
-    From 2 where a pool is made once before them, and from 1 where nothing says so yet.
+    They begin at 2 if the records show that a pool is made before them, else at 1.
     """
     newest = records.attempt
     phases = {row.round_number: row.document.get("phase") for row in records.rounds}

@@ -1,8 +1,8 @@
 """Backups of the coordinator's database, with all records that are read beside it.
 
-These are the files of runs that the audit log binds, and the stores of a simulation's clients,
-which lie beside the database and must be of the same moment. Keys, enrolment files, images and
-caches are none of them, nor is a data holder's own store, which lies on its own machine.
+These records are the files of runs that the audit log binds, and the stores of a simulation's
+clients, which lie beside the database and must be of the same moment. A backup holds no keys,
+enrolment files, images or caches, and no data holder's own store, as that is on its own machine.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _OF_RUN: Final = "runs/"
 
 
 def back_up(url: str, file: Path, now: datetime) -> Manifest:
-    """Back up a coordinator's database, whoever is writing to it.
+    """Back up a coordinator's database, even while runs write to it.
 
     Args:
         url: Of the database.
@@ -49,14 +49,14 @@ def back_up(url: str, file: Path, now: datetime) -> Manifest:
         now: When it is made, for its manifest.
 
     Raises:
-        ConfigError: If the URL is none of an SQLite file, or the backup is there already.
+        ConfigError: If the URL names no SQLite file, or the backup is there already.
         UnknownRun: If there is no database.
         StorageError: If something is damaged, busy all the time, or cannot be written; then there
             is no backup.
         AuditChainBroken: If an audit log was changed.
     """
     database = require_database(url)
-    # What is none of ours is named before it is copied.
+    # Refuses another program's database before it is copied.
     schema_version(url)
 
     def build(folder: Path) -> tuple[Manifest, Mapping[str, Path]]:
@@ -66,15 +66,28 @@ def back_up(url: str, file: Path, now: datetime) -> Manifest:
         stores = {name: path for name, path in members.items() if name.endswith(STORES)}
         for name, path in stores.items():
             if (run := _run_of(name)) is not None and run not in heads:
-                # Of a run that was being set up.
+                # Its run was still being set up.
                 del members[name]
             else:
-                _examine_stores(path, folder / "examined")
+                scratch = folder / "examined"
+                shutil.copyfile(path, scratch)
+                try:
+                    open_client_stores(scratch).verify_integrity()
+                finally:
+                    _remove(scratch)
         for run_id in heads:
-            members |= _files_of(database.parent / run_id, run_id)
-        members |= _kept_heads(database, size, folder / HEADS)
+            # A run that goes on may have files that its records do not know; it writes them anew.
+            found = ((name, database.parent / run_id / name) for name in RUN_FILES)
+            members |= {f"{_OF_RUN}{run_id}/{n}": path for n, path in found if path.is_file()}
+        try:
+            # The heads of the log up to the copy's size.
+            if copy_heads(database, size, folder / HEADS):
+                members[HEADS] = folder / HEADS
+        except Authentication as error:
+            raise DatabaseDamaged(str(error)) from error
         facts = {"heads": {run: list(head) for run, head in heads.items()}}
-        return Manifest(kind=KIND, schema=version, made=_text(now), facts=facts), members
+        made = now.isoformat(timespec="seconds")
+        return Manifest(kind=KIND, schema=version, made=made, facts=facts), members
 
     return make_backup(file, build, may_hold)
 
@@ -82,8 +95,8 @@ def back_up(url: str, file: Path, now: datetime) -> Manifest:
 def restore(file: Path, url: str, now: datetime) -> Manifest:
     """Bring a backup back where there is nothing yet.
 
-    Every run that has not finished says in its audit log that it came back: what it released after
-    the backup was made is in none of its records.
+    Every run that has not finished notes in its audit log that it came back, as its records miss
+    all that it released after the backup was made.
 
     Args:
         file: The backup.
@@ -91,9 +104,9 @@ def restore(file: Path, url: str, now: datetime) -> Manifest:
         now: The time, for the audit log.
 
     Raises:
-        ConfigError: If the backup is none that is whole, or there is something in the folder.
-        StorageError: If what is in the backup is damaged or of a newer version, or cannot be
-            written; then nothing is there.
+        ConfigError: If the backup is not whole, or there is something in the folder.
+        StorageError: If the backup's content is damaged or of a newer version, or cannot be
+            written; then the folder stays as it was.
         AuditChainBroken: If an audit log in it was changed.
     """
     database = database_file(url)
@@ -103,7 +116,7 @@ def restore(file: Path, url: str, now: datetime) -> Manifest:
         if DATABASE not in manifest.digests:
             raise ConfigError(f"FILE: {str(file)!r} holds no database")
         archive.extract(DATABASE, main)
-        # Opened to be written to, it is brought to the newest schema.
+        # Opening it to write brings it to the newest schema.
         with open_database(_url(main), now=lambda: now) as opened:
             heads = _heads(opened)
             if {run: list(head) for run, head in heads.items()} != manifest.facts.get("heads"):
@@ -113,7 +126,11 @@ def restore(file: Path, url: str, now: datetime) -> Manifest:
                     archive.extract(name, heads_file(main))
                 else:
                     _lay(archive, name, folder, heads)
-            _note(opened, manifest)
+            with opened.unit_of_work() as uow:
+                for run in uow.runs.list():
+                    if run.status != "finished":
+                        AuditTrail(uow.audit, run.run_id).restored(manifest.made)
+                uow.commit()
 
     return restore_backup(file, database.parent, kind=KIND, lay_out=lay_out, may_hold=may_hold)
 
@@ -161,33 +178,16 @@ def _stores(folder: Path) -> Iterator[tuple[str, Path]]:
         yield path.relative_to(folder).as_posix(), path
 
 
-def _files_of(folder: Path, run_id: str) -> dict[str, Path]:
-    # Of a run that goes on there may be more than its records know, and that is then written anew.
-    found = ((name, folder / name) for name in RUN_FILES)
-    return {f"{_OF_RUN}{run_id}/{name}": path for name, path in found if path.is_file()}
-
-
-def _kept_heads(database: Path, size: int, target: Path) -> dict[str, Path]:
-    """Return the heads that a log had when it had at most so many leaves, by member."""
-    try:
-        return {HEADS: target} if copy_heads(database, size, target) else {}
-    except Authentication as error:
-        raise DatabaseDamaged(str(error)) from error
-
-
 def _run_of(name: str) -> str | None:
     found = _NAMES.fullmatch(name)
     return None if found is None else found.group(1)
 
 
 def _examined(copy: Path, scratch: Path) -> tuple[dict[str, tuple[int, str]], int]:
-    """Return the ends of all audit chains of a copy, all of which was looked at.
-
-    And how many leaves its log has.
-    """
+    """Check all of a copy; return the ends of its audit chains, and how many leaves its log has."""
     shutil.copyfile(copy, scratch)
     try:
-        # A copy of the copy, which may be of an older schema, and stays so.
+        # Opened is a copy of the copy, so that the copy keeps its schema, which may be older.
         with open_database(_url(scratch)) as opened:
             return _heads(opened), opened.verify_log().size
     finally:
@@ -201,14 +201,6 @@ def _heads(database: Database) -> dict[str, tuple[int, str]]:
     return {run: (head.count, head.hash) for run, head in heads.items()}
 
 
-def _examine_stores(copy: Path, scratch: Path) -> None:
-    shutil.copyfile(copy, scratch)
-    try:
-        open_client_stores(scratch).verify_integrity()
-    finally:
-        _remove(scratch)
-
-
 def _lay(archive: Archive, name: str, folder: Path, runs: Iterable[str]) -> None:
     run = _run_of(name)
     if run is not None and run not in set(runs):
@@ -220,14 +212,6 @@ def _lay(archive: Archive, name: str, folder: Path, runs: Iterable[str]) -> None
         open_client_stores(target).verify_integrity()
 
 
-def _note(database: Database, manifest: Manifest) -> None:
-    with database.unit_of_work() as uow:
-        for run in uow.runs.list():
-            if run.status != "finished":
-                AuditTrail(uow.audit, run.run_id).restored(manifest.made)
-        uow.commit()
-
-
 def _remove(scratch: Path) -> None:
     for ending in ("", "-wal", "-shm"):
         scratch.with_name(scratch.name + ending).unlink(missing_ok=True)
@@ -235,7 +219,3 @@ def _remove(scratch: Path) -> None:
 
 def _url(path: Path) -> str:
     return f"{PREFIX}{path}"
-
-
-def _text(moment: datetime) -> str:
-    return moment.isoformat(timespec="seconds")

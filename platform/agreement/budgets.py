@@ -63,11 +63,11 @@ MISSED: Final = "missed"
 
 @dataclass(frozen=True, kw_only=True)
 class Reserved:
-    """What a client is charged for though nobody knows that it left the client.
+    """What a client is charged for though it may never have left the client.
 
     Attributes:
-        epsilon: What the client's epsilon would be less without it.
-        releases: How many ledger rows these are, by why: `open`, `aborted` and `lost` as the
+        epsilon: By how much the client's epsilon would be smaller without it.
+        releases: How many ledger rows these are, by reason: `open`, `aborted` and `lost` as the
             attempt is, `missed` where the attempt has a result that the client is not in.
     """
 
@@ -80,11 +80,11 @@ class Lifetime:
     """What a client has spent in all runs of the database.
 
     Attributes:
-        epsilon: At the run's delta; None where nobody can price the runs together.
-        problem: Why nobody can.
+        epsilon: At the run's delta; None where the runs cannot be priced together.
+        problem: Why they cannot.
         left: Up to the limit, at least 0; None without limit or number.
-        runs: The runs that charged it.
-        holds: For whose choice of runs the number holds; None where nothing finite is stated.
+        runs: The runs that charged the client.
+        holds: For which choices of runs the number holds; None where it is not finite.
     """
 
     epsilon: float | None
@@ -96,7 +96,7 @@ class Lifetime:
 
 @dataclass(frozen=True, kw_only=True)
 class Member:
-    """Who a client is to the coordinator's records, which know it by no other name.
+    """A client as the coordinator's records know it.
 
     Attributes:
         pseudonym: Its name in ledger and audit log.
@@ -114,14 +114,14 @@ class ClientBudget:
     """One client's part of a run's budget.
 
     Attributes:
-        member: Whose it is.
-        epsilons: Against each adversary; `claimed` is what the target limits.
+        member: The client.
+        epsilons: Against each adversary; the target limits `claimed`.
         releases: How many of its ledger rows are charged.
-        reserved: Which part of it is reserved only.
+        reserved: Which part of them is only reserved.
         left: Of the run's target, at least 0; None without target.
         lifetime: Over all runs of the database.
-        rounds_left: Further rounds that fit under target and lifetime budget; None where nothing
-            limits them, nobody can say, or it releases nothing any more.
+        rounds_left: Further rounds that fit under target and lifetime budget; None without a limit
+            or a price, or if the client releases nothing any more.
     """
 
     member: Member
@@ -140,10 +140,10 @@ class RunBudget:
     Attributes:
         agreed: The run.
         epsilons: The largest over all its clients, as its report states them.
-        clients: By number, or by pseudonym where they have none.
-        attempts: Those without a result, and by how much the epsilon of the client that pays most
-            for one would be less without it.
-        coming: What it has still to release, None if nothing.
+        clients: By number, or by pseudonym where they have no numbers.
+        attempts: Those without a result, each with its cost: by how much the epsilon of the client
+            that pays most for it would be smaller without it.
+        coming: What the run has still to release, None if nothing.
     """
 
     agreed: Agreed
@@ -154,7 +154,7 @@ class RunBudget:
 
     @property
     def rounds_left(self) -> int | None:
-        """How many further rounds fit if all that are left take part in each of them."""
+        """How many further rounds fit if all remaining clients take part in each of them."""
         known = (one.rounds_left for one in self.clients)
         return min((n for n in known if n is not None), default=None)
 
@@ -177,7 +177,7 @@ def read_budget(
     Args:
         database: Where the run is.
         run_id: The run.
-        only: State this client alone.
+        only: The only client to state.
         mechanisms: All that configurations and ledgers may name.
 
     Raises:
@@ -200,10 +200,10 @@ def read_budget(
 
 
 def require_known_client(pseudonym: str, known: Collection[str], where: str) -> None:
-    """Refuse a client that nothing is known of.
+    """Refuse an unknown client.
 
     Raises:
-        ConfigError: Naming those that are.
+        ConfigError: Naming the known ones.
     """
     if pseudonym not in known:
         raise ConfigError(
@@ -217,7 +217,7 @@ def budget_of(agreed: Agreed, elsewhere: Sequence[LedgerRow], only: str | None =
     Args:
         agreed: The run.
         elsewhere: What `rows_that_count` gave of other runs.
-        only: State this client alone; the largest epsilons are of all clients nevertheless.
+        only: The only client to state; the largest epsilons are still of all clients.
 
     Raises:
         UnsupportedEvent: If the run's releases cannot be priced together.
@@ -232,19 +232,15 @@ def budget_of(agreed: Agreed, elsewhere: Sequence[LedgerRow], only: str | None =
     return RunBudget(
         agreed=agreed,
         epsilons=pricing.whole.epsilons(section.target_delta, section.accountant),
-        clients=tuple(sorted(clients, key=_place)),
+        clients=tuple(sorted(clients, key=lambda c: (c.member.number or 0, c.member.pseudonym))),
         attempts=tuple(costs),
         coming=coming,
     )
 
 
-def _place(one: ClientBudget) -> tuple[int, str]:
-    return one.member.number or 0, one.member.pseudonym
-
-
 @dataclass(frozen=True, kw_only=True)
 class _Pricing:
-    """One run's ledger, as the run prices it, and what other runs add to lifetimes."""
+    """One run's ledger as the run prices it, and what other runs (`abroad`) add to lifetimes."""
 
     agreed: Agreed
     names: Collection[str]
@@ -283,28 +279,26 @@ class _Pricing:
         return {n: frozenset(row.run_id for row in o) for n, o in _by_client(charged).items()}
 
     def claimed(self, rows: Iterable[LedgerRow]) -> float:
-        """Return what these rows of one client cost against whom anything is claimed."""
+        """Return what these rows of one client cost, by the epsilon that is claimed."""
         section = self.agreed.config.privacy
         releases = as_releases(rows, self.agreed.config.mechanisms)
         return claimed_epsilon(releases, section.target_delta, section.accountant).epsilon
 
     def less(self, rows: Sequence[LedgerRow], without: Sequence[LedgerRow]) -> float:
-        """Return by how much the price of one client's rows is less without some of them."""
+        """Return by how much the price of one client's rows is smaller without some of them."""
         taken = {row for row in without if is_charged(row)}
         if not taken:
             return 0.0
         whole, rest = self.claimed(rows), self.claimed(r for r in rows if r not in taken)
         if math.isinf(whole):
-            # Of two infinities there is no difference: what is infinite alone cost that.
+            # Infinities have no difference: rows cost infinity if they alone do.
             return math.inf if math.isinf(self.claimed(without)) else 0.0
         return whole - rest
 
     def cost_of(self, place: Place, names: Iterable[str]) -> float:
         """Return what an attempt cost the client that paid most for it."""
-        costs = []
-        for name in names:
-            rows = self.rows.get(name, ())
-            costs.append(self.less(rows, [row for row in rows if place_of(row) == place]))
+        ledgers = [self.rows.get(name, ()) for name in names]
+        costs = (self.less(o, [row for row in o if place_of(row) == place]) for o in ledgers)
         return max(costs, default=0.0)
 
 
@@ -317,7 +311,7 @@ def _client(
 ) -> ClientBudget:
     agreed, rows = pricing.agreed, pricing.rows.get(name, ())
     section = agreed.config.privacy
-    # Of the whole run it keeps which draws were thrown away.
+    # Joined from the whole run's ledger, as that keeps which draws were thrown away.
     own = RunningLedger.joined((pricing.whole,), [name])
     spent = own.epsilons(section.target_delta, section.accountant)
     life, lifetime = _lifetime(pricing, own, name)
@@ -329,30 +323,24 @@ def _client(
             limits.append((life, section.lifetime_budget))
         fitting = [coming.affordable(ledger, name, limit, agreed) for ledger, limit in limits]
         rounds_left = min((n for n in fitting if n is not None), default=None)
+    states = {one.place: one.state for one in attempts}
+    held = [row for row in rows if row.status == "reserved" and is_charged(row)]
+    why = Counter(states.get(place_of(row), MISSED) for row in held)
     return ClientBudget(
         member=member,
         epsilons=spent,
         releases=sum(map(is_charged, rows)),
-        reserved=_reserved(pricing, rows, attempts),
+        reserved=Reserved(epsilon=pricing.less(rows, held), releases=dict(sorted(why.items()))),
         left=left_of(section.target_epsilon, spent.claimed),
         lifetime=lifetime,
         rounds_left=rounds_left,
     )
 
 
-def _reserved(
-    pricing: _Pricing, rows: Sequence[LedgerRow], attempts: Sequence[Fruitless]
-) -> Reserved:
-    states = {one.place: one.state for one in attempts}
-    held = [row for row in rows if row.status == "reserved" and is_charged(row)]
-    why = Counter(states.get(place_of(row), MISSED) for row in held)
-    return Reserved(epsilon=pricing.less(rows, held), releases=dict(sorted(why.items())))
-
-
 def _lifetime(
     pricing: _Pricing, own: RunningLedger, name: str
 ) -> tuple[RunningLedger | None, Lifetime]:
-    """Return what a client has spent in all runs, as a ledger where it can be priced."""
+    """Return what a client has spent in all runs, also as a ledger if that has a price."""
     section, nothing = pricing.agreed.config.privacy, ()
     here = {row.run_id for row in pricing.rows.get(name, ()) if is_charged(row)}
     runs = tuple(sorted(here | pricing.runs_abroad.get(name, frozenset())))
@@ -401,7 +389,9 @@ def budget_document(budget: RunBudget, warnings: Sequence[str]) -> dict[str, Any
             }
             for one, cost in budget.attempts
         ],
-        "forecast": _forecast_document(budget),
+        "forecast": None
+        if budget.coming is None
+        else {"rounds_to_come": budget.coming.rounds, "rounds_left": budget.rounds_left},
     }
 
 
@@ -422,7 +412,8 @@ def terms_document(agreed: Agreed, spent: Epsilons) -> dict[str, Any]:
         "relation": config.relation if claims else None,
         "delta": config.privacy.target_delta,
         "accountant": spent.accountant,
-        "limited_against": _limited_against(agreed),
+        # Whose epsilon `spent`, `left` and every limit are.
+        "limited_against": ("peers" if facts.is_bare_to_server else "server") if claims else None,
         "target_epsilon": config.privacy.target_epsilon,
         "lifetime_budget": config.privacy.lifetime_budget,
         **_spent(spent, is_known=not agreed.is_unpriced),
@@ -431,16 +422,8 @@ def terms_document(agreed: Agreed, spent: Epsilons) -> dict[str, Any]:
     }
 
 
-def _limited_against(agreed: Agreed) -> str | None:
-    """Return whose epsilon `spent`, `left` and every limit are."""
-    facts = agreed.config.mechanism.facts
-    if not facts.claims:
-        return None
-    return "peers" if facts.is_bare_to_server else "server"
-
-
 def _spent(spent: Epsilons, *, is_known: bool) -> dict[str, Any]:
-    """Return what was spent; nothing at all where the first release will cost infinity."""
+    """Return what was spent; None where the first release will cost infinity."""
     epsilon, claimed = epsilon_document(spent), json_number(spent.claimed)
     if is_known:
         return {"epsilon": epsilon, "spent": claimed}
@@ -472,12 +455,6 @@ def _client_document(one: ClientBudget, *, claims: bool) -> dict[str, Any]:
         },
         "rounds_left": one.rounds_left,
     }
-
-
-def _forecast_document(budget: RunBudget) -> dict[str, Any] | None:
-    if budget.coming is None:
-        return None
-    return {"rounds_to_come": budget.coming.rounds, "rounds_left": budget.rounds_left}
 
 
 def overview_document(

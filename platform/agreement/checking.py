@@ -24,8 +24,8 @@ from platform.agreement.statements import (
 from platform.agreement.trail import (
     attempt_disagreements,
     canary_disagreements,
-    departure_disagreements,
     ending_disagreements,
+    leaving_disagreements,
     round_disagreements,
     run_disagreements,
     shown_disagreements,
@@ -58,10 +58,10 @@ def require_agreement(database: Database, run_id: str, mechanisms: Mechanisms = 
         mechanisms: All that configuration and ledger may name.
 
     Returns:
-        What was checked, from which whatever is stated of the run follows.
+        The checked records, from which all statements about the run follow.
 
     Raises:
-        RecordsDisagree: Naming the first that does not.
+        RecordsDisagree: If some do not, with the first disagreement.
         AuditChainBroken: If its audit log was changed.
         DatabaseBusy: If it is being written to all the time.
         NotFound: If there is no such run.
@@ -87,7 +87,7 @@ def faults_of(
         mechanisms: All that configuration and ledger may name.
 
     Returns:
-        The end of the chain now, None where it does not hold, and every fault.
+        The end of the chain now, None if the chain does not hold, and every fault.
 
     Raises:
         DatabaseBusy: If it is being written to all the time.
@@ -107,7 +107,7 @@ def disagreements(
 
     Args:
         records: The coordinator's.
-        own: The clients' own ledgers, None where they are not to be had.
+        own: The clients' own ledgers, None where they are out of reach.
         rounds_then: The rounds that were over before `own` was read.
         config: The run's configuration.
     """
@@ -115,7 +115,7 @@ def disagreements(
     yield from round_disagreements(records, config.pool.generations)
     yield from attempt_disagreements(records)
     members = () if config.federation is None else config.federation.clients
-    yield from departure_disagreements(records, members)
+    yield from leaving_disagreements(records, members)
     yield from ledger_disagreements(records, config.mechanisms)
     if own is not None:
         yield from client_disagreements(records, own, rounds_then)
@@ -126,7 +126,7 @@ def disagreements(
 def _patiently(
     database: Database, run_id: str, head: AuditHead | None, mechanisms: Mechanisms
 ) -> tuple[Agreed | None, list[Fault]]:
-    """Read once more where a client of a run that goes on wrote to its store meanwhile."""
+    """Read again if a client of a run that goes on wrote to its store meanwhile."""
     for _ in range(TRIES - 1):
         with suppress(DatabaseBusy):
             return _examine(database, run_id, head, mechanisms)
@@ -141,11 +141,9 @@ def _examine(
     *,
     second: str | None = None,
 ) -> tuple[Agreed | None, list[Fault]]:
-    """Return what could be read, and all that is wrong with it.
+    """Return what could be read of a run, and all that is wrong with it.
 
-    `second` is the run that goes on from it.
-
-    Of a first run no other is the first, so a row that says so leads no further.
+    `second` is the run that is the second phase of this one.
     """
     with database.unit_of_work(read_only=True) as uow:
         run = uow.runs.get(run_id)
@@ -164,7 +162,6 @@ def _examine(
         agreed, problems = _files(agreed, database)
         faults += [RecordsDisagree(run_id, problem) for problem in problems]
     except DatabaseBusy:
-        # It says nothing about the records.
         raise
     except (AuditChainBroken, RecordsDisagree) as error:
         faults.append(error)
@@ -177,10 +174,10 @@ def _read(
     database: Database, run_id: str, config: RunConfig, head: AuditHead | None
 ) -> tuple[Agreed, tuple[OwnLedger, ...] | None, Sequence[RoundRecord]]:
     folder, source = database.path.parent, config.phase_two_of or run_id
-    # The stores in between: what a run that goes on meanwhile adds is in one of both readings.
+    # The stores are read in between, so that what a running run adds is in one of both readings.
     with database.unit_of_work(read_only=True) as uow:
         rounds_then = read_records(uow, run_id, head).rounds
-    # Clients that are elsewhere keep theirs to themselves.
+    # A federation's clients keep their ledgers to themselves.
     own = None if config.federation else read_own_ledgers(config, folder / source)
     with database.unit_of_work(read_only=True) as uow:
         records = read_records(uow, run_id, head)

@@ -19,7 +19,7 @@ from privacy import UnknownMechanism
 from storage import LedgerRow, RoundRecord, RunRecord, open_client_stores
 
 Reserved = tuple[int, int, str]
-"""Round, attempt and channel: what one audit entry reserves."""
+"""Round, attempt and channel: one audit entry reserves one of these."""
 
 
 def ledger_disagreements(records: RunRecords, mechanisms: Mechanisms) -> Iterator[str]:
@@ -27,7 +27,7 @@ def ledger_disagreements(records: RunRecords, mechanisms: Mechanisms) -> Iterato
 
     Args:
         records: Of the run.
-        mechanisms: All that a row may name; a row that names another agrees with nothing.
+        mechanisms: All that a row may name.
     """
     reserved: dict[object, list[TrailEntry]] = {}
     for item in records.entries("release.reserved"):
@@ -37,7 +37,7 @@ def ledger_disagreements(records: RunRecords, mechanisms: Mechanisms) -> Iterato
     for key, rows in groups.items():
         entries = reserved.pop(key, [])
         if len(entries) != 1:
-            yield f"the ledger has {_of(key, rows)}, which {len(entries)} audit entries reserved"
+            yield f"the ledger has {_many(key, rows)}, which {len(entries)} audit entries reserved"
             continue
         yield from _facts(rows, entries[0], mechanisms)
     for entry in (left for several in reserved.values() for left in several):
@@ -62,7 +62,7 @@ def place(row: LedgerRow) -> str:
     )
 
 
-def _of(key: Reserved, rows: Sequence[LedgerRow]) -> str:
+def _many(key: Reserved, rows: Sequence[LedgerRow]) -> str:
     return f"{len(rows)} rows of round {key[0]}, attempt {key[1]}, channel {key[2]}"
 
 
@@ -86,13 +86,13 @@ def _facts(rows: Sequence[LedgerRow], entry: TrailEntry, mechanisms: Mechanisms)
                 return
     if entry.detail.get("clients") != len(rows):
         reserved = entry.detail.get("clients")
-        yield f"the ledger has {_of(key, rows)}, but {entry.name} reserved {reserved!r}"
+        yield f"the ledger has {_many(key, rows)}, but {entry.name} reserved {reserved!r}"
     elif entry.detail.get("rows_sha256") != rows_digest(rows, with_status=False):
-        yield f"the ledger's {_of(key, rows)} are not those that {entry.name} reserved"
+        yield f"the ledger's {_many(key, rows)} are not those that {entry.name} reserved"
 
 
 _OF_ALL = ("clients", "rows_sha256")
-"""What an entry says of its rows together."""
+"""Keys of an audit entry's detail that are about all its rows together."""
 
 
 def _settled(records: RunRecords, groups: Mapping[Reserved, Sequence[LedgerRow]]) -> Iterator[str]:
@@ -139,7 +139,7 @@ def _released(
 
 
 COHORT = ("cohort_kind", "cohort_size", "cohort_population", "cohort_drawn")
-"""What a client does not know of its row: how the coordinator drew it."""
+"""Columns that a client does not know of its row: how the coordinator drew it."""
 
 RowKey = tuple[int, int, str, str]
 
@@ -167,8 +167,8 @@ def client_disagreements(
     Args:
         records: The coordinator's.
         own: The clients'.
-        rounds_then: The rounds that were over before `own` was read: of a run that goes on
-            meanwhile, what a client wrote later is not in `own`.
+        rounds_then: The rounds that were over before `own` was read. Of a run that goes on, later
+            rounds may be missing in `own`.
     """
     known = {ledger.pseudonym for ledger in own}
     for row in records.ledger:
@@ -218,7 +218,7 @@ def _missing(
     theirs: Mapping[RowKey, LedgerRow],
     rounds_then: Sequence[RoundRecord],
 ) -> Iterator[str]:
-    """Yield a survivor made its upload, so it has a row; one that was lost may have none."""
+    """Yield survivors' rows that are missing; a client that was lost may have none."""
     survived = {
         (row.round_number, row.attempt)
         for row in rounds_then

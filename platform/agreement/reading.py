@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -93,11 +93,15 @@ def read_records(uow: UnitOfWork, run_id: str, head: AuditHead | None = None) ->
         AuditChainBroken: If the chain does not hold, or does not go through `head`.
         NotFound: If there is no such run.
         DatabaseDamaged: If a document in it is no JSON object.
-        ValueError: If one has no list of clients where each has.
+        ValueError: If a round or the newest attempt has no list of its clients.
     """
     reached = uow.audit.verify(run_id, head)
     rounds, attempt = uow.rounds.all(run_id), uow.attempts.newest(run_id)
-    _require_clients(rounds, attempt)
+    for row in rounds:
+        if not isinstance(row.document.get("survivors"), list):
+            raise ValueError(f"the document of round {row.round_number} has no list of survivors")
+    if attempt is not None and not isinstance(attempt.plan.get("cohort"), list):
+        raise ValueError(f"the plan of its attempt {attempt.attempt} has no list of a cohort")
     generations = Counter(entry.generation for entry in uow.pool.entries(run_id))
     return RunRecords(
         run=uow.runs.get(run_id),
@@ -111,14 +115,6 @@ def read_records(uow: UnitOfWork, run_id: str, head: AuditHead | None = None) ->
     )
 
 
-def _require_clients(rounds: Sequence[RoundRecord], attempt: AttemptRecord | None) -> None:
-    for row in rounds:
-        if not isinstance(row.document.get("survivors"), list):
-            raise ValueError(f"the document of round {row.round_number} has no list of survivors")
-    if attempt is not None and not isinstance(attempt.plan.get("cohort"), list):
-        raise ValueError(f"the plan of its attempt {attempt.attempt} has no list of a cohort")
-
-
 @dataclass(frozen=True)
 class Agreed:
     """A run whose records tell the same.
@@ -126,8 +122,8 @@ class Agreed:
     Attributes:
         config: Its configuration.
         records: What the coordinator's database holds of it.
-        spending: The same of the run whose ledger is its own: itself, or its first run.
-        summary: What `summary.json` says, None of a run that has not finished.
+        spending: The records of the run whose ledger counts: the run itself, or its first phase.
+        summary: What `summary.json` says, None for a run that has not finished.
     """
 
     config: RunConfig
@@ -139,7 +135,7 @@ class Agreed:
     def is_unpriced(self) -> bool:
         """Whether it has no noise and has not begun its first attempt.
 
-        Whatever is released then has no finite epsilon, so the 0 of an empty ledger would mislead.
+        Its first release will have no finite epsilon, so the 0 of an empty ledger would mislead.
         Once an attempt was opened the ledger tells whether the method releases anything at all.
         """
         bare = not self.config.mechanism.facts.claims

@@ -32,8 +32,8 @@ TRACES: Final = ("summary.json", "metrics.csv", "metrics.jsonl", "clients", "run
 def registry_disagreements(uow: UnitOfWork) -> Iterator[str]:
     """Yield where the runs are not those that were set up one after the other.
 
-    Each run names the one before it and the end of that one's chain. So an erased run leaves a
-    gap, unless it was the newest, which nothing names.
+    Each run names the run before it and the end of that run's chain. So an erased run leaves a gap,
+    unless it was the newest.
     """
     known = {run.run_id for run in uow.runs.list()}
     entries = {entry.run: entry for entry in uow.audit.beginnings()}
@@ -71,8 +71,8 @@ def _before(uow: UnitOfWork, entry: AuditEntry, before: Mapping[str, Any]) -> It
 def erased_folders(database: Database, known: set[str]) -> Iterator[str]:
     """Yield folders of runs beside the database that it does not know, in sentences.
 
-    What another database in the same folder knows is told by the configuration in the run's own
-    folder, which names its database's file.
+    Another database in the same folder may know a run: the configuration in the run's own folder
+    names its database's file.
 
     Args:
         database: The database.
@@ -81,7 +81,7 @@ def erased_folders(database: Database, known: set[str]) -> Iterator[str]:
     for folder in sorted(path for path in database.path.parent.iterdir() if path.is_dir()):
         if folder.name in known or not (folder / "config.yaml").is_file():
             continue
-        # A run that was killed while it was set up leaves its configuration only.
+        # A run that was killed while it was set up leaves only its configuration.
         trace = next((name for name in TRACES if (folder / name).exists()), None)
         if trace is not None and _database_of(folder / "config.yaml") in (None, database.path.name):
             yield (
@@ -94,7 +94,7 @@ def unknown_charges(database: Database, known: set[str]) -> Iterator[str]:
     """Yield runs that clients were charged in and that the database does not know, in sentences.
 
     Clients that limit what they spend in their lifetimes have a store for all runs on their data.
-    It goes on telling of a run whose rows, heads and folder are all gone.
+    The store still tells of a run whose rows, heads and folder are all gone.
 
     Args:
         database: The database.
@@ -104,13 +104,20 @@ def unknown_charges(database: Database, known: set[str]) -> Iterator[str]:
     for path in shared_stores(folder):
         where = path.relative_to(folder).as_posix()
         try:
-            charged = _charged(path)
+            opened = open_client_stores(path, read_only=True)
+            with opened.kept_open():
+                # Of how many clients each run has charges in their own ledgers.
+                charged = Counter(
+                    run_id
+                    for store in opened.stores.values()
+                    for run_id in {row.run_id for row in store.rows()}
+                )
         except DatabaseBusy:
             raise
         except StorageError as error:
             yield f"clients' stores {where}: {error}"
             continue
-        # What lies in a folder with a configuration is told by that.
+        # `erased_folders` tells of runs whose folder has a configuration.
         for run_id in sorted(charged.keys() - known):
             if not (folder / run_id / "config.yaml").is_file():
                 yield (
@@ -120,19 +127,8 @@ def unknown_charges(database: Database, known: set[str]) -> Iterator[str]:
                 )
 
 
-def _charged(path: Path) -> Counter[str]:
-    """Return of how many clients each run has charges in their own ledgers."""
-    opened = open_client_stores(path, read_only=True)
-    with opened.kept_open():
-        return Counter(
-            run_id
-            for store in opened.stores.values()
-            for run_id in {row.run_id for row in store.rows()}
-        )
-
-
 def _database_of(path: Path) -> str | None:
-    """Return name of the database's file by a run's configuration, None where it does not say."""
+    """Return the name of the database's file from a run's configuration, None if it has none."""
     try:
         tree = read_yaml(path.read_text(encoding="utf-8"))
         return Path(str(tree["storage"]["url"])).name

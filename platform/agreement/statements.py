@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -34,8 +35,8 @@ def finished_digests(
 
     Args:
         folder: The run's.
-        summary: What `summary.json` will hold, without the head of the audit log, which is not
-            known before this is in it.
+        summary: What `summary.json` will hold, without the head of the audit log, which includes
+            these digests.
         metrics: What each file of metrics will hold.
     """
     known = {name: bytes_digest(text.encode("utf-8")) for name, text in metrics.items()}
@@ -45,10 +46,7 @@ def finished_digests(
 
 
 def file_disagreements(records: RunRecords, folder: Path) -> Iterator[str]:
-    """Yield where a file is not what the audit log saw.
-
-    Of an unfinished run only its configuration.
-    """
+    """Yield where a file is not what the audit log saw; of an unfinished run, its configuration."""
     ended = records.entries("run.finished")
     if not ended:
         config = _file_digest(folder / "config.yaml")
@@ -86,17 +84,13 @@ def summary_disagreements(
     if summary.get("audit_head") != head:
         yield f"{SUMMARY} states another audit_head than that of {ended.name}"
     stated = {name: value for name, value in summary.items() if name != "audit_head"}
-    if _digest_of(stated) != ended.detail.get("summary_sha256"):
+    digest = None
+    with suppress(ValueError):
+        digest = document_digest(stated)
+    if digest != ended.detail.get("summary_sha256"):
         yield f"{SUMMARY} is not the one that {ended.name} saw"
     elif text != summary_text(summary):
         yield f"{SUMMARY} is not written as it was"
-
-
-def _digest_of(document: Mapping[str, Any]) -> str | None:
-    try:
-        return document_digest(document)
-    except ValueError:
-        return None
 
 
 def _file_digest(path: Path) -> str | None:
@@ -113,7 +107,7 @@ TOLERANCE: Final = 1e-6
 
 
 def price(rows: Sequence[LedgerRow], config: RunConfig) -> Epsilons:
-    """Return epsilon against each adversary for a ledger, the worst client's.
+    """Return the worst client's epsilon against each adversary, for a ledger.
 
     Raises:
         UnsupportedEvent: If the ledger's releases cannot be priced together.
@@ -123,7 +117,7 @@ def price(rows: Sequence[LedgerRow], config: RunConfig) -> Epsilons:
 
 
 def stopping_of(records: RunRecords, config: RunConfig) -> dict[str, Any] | None:
-    """Return what holds however a run's end came about, from its records."""
+    """Return what holds of epsilon at every end of a run, from its records."""
     training = training_rounds(records, config.rounds)
     return stopping_document(records.ledger, config, training)
 
@@ -143,14 +137,23 @@ def statement_disagreements(
         "delta": config.privacy.target_delta,
         "accountant": spent.accountant,
         "final": {"epsilon": epsilon_document(spent)},
-        "rounds": [_round(records, row.round_number, config) for row in records.rounds],
+        "rounds": [
+            {
+                **shown_round(row.document),
+                # Priced from the ledger as it was then.
+                "epsilon": epsilon_document(
+                    price([r for r in records.ledger if r.round_number <= row.round_number], config)
+                ),
+            }
+            for row in records.rounds
+        ],
     }
     if "stopping" in summary:
         # Summaries of earlier versions do not have it.
         expected["stopping"] = stopping_of(records, config)
     stated = {name: summary.get(name) for name in expected}
     final = summary.get("final")
-    # The rest of it is of models that nobody keeps apart from the run's own report.
+    # The rest is about models, which only the run's own report keeps.
     stated["final"] = {"epsilon": final.get("epsilon")} if isinstance(final, dict) else final
     for path, found, right in differences(stated, expected):
         yield f"summary.json: {path} is {found!r} there, but {right!r} follows from the records"
@@ -162,12 +165,10 @@ def stated_document(agreed: Agreed) -> Mapping[str, Any]:
 
 
 def unfinished_document(agreed: Agreed) -> dict[str, Any]:
-    """Return what can be said of a run that has not finished.
+    """Return the rounds of a run that has not finished, and what it has spent so far.
 
-    Its rounds, and what it has spent so far.
-
-    Epsilon counts what was reserved too, as it may have left a client. Without noise and before
-    the first attempt it is None, as 0 would mislead.
+    Epsilon counts reservations too, as they may have left a client. Without noise and before the
+    first attempt it is None, as 0 would mislead.
     """
     config, run, newest = agreed.config, agreed.records.run, agreed.spending.attempt
     facts, spent = config.mechanism.facts, price(agreed.spending.ledger, config)
@@ -198,13 +199,6 @@ def unfinished_document(agreed: Agreed) -> dict[str, Any]:
     }
 
 
-def _round(records: RunRecords, number: int, config: RunConfig) -> dict[str, Any]:
-    """Return a round as a summary shows it, its epsilon priced from the ledger as it was."""
-    (document,) = (row.document for row in records.rounds if row.round_number == number)
-    spent = [row for row in records.ledger if row.round_number <= number]
-    return {**shown_round(document), "epsilon": epsilon_document(price(spent, config))}
-
-
 def differences(found: Any, right: Any, path: str = "") -> Iterator[tuple[str, Any, Any]]:
     """Yield where one JSON value differs from another: path, value found, value expected."""
     if isinstance(found, Mapping) and isinstance(right, Mapping):
@@ -214,14 +208,11 @@ def differences(found: Any, right: Any, path: str = "") -> Iterator[tuple[str, A
     elif isinstance(found, list) and isinstance(right, list) and len(found) == len(right):
         for index, (mine, theirs) in enumerate(zip(found, right, strict=True)):
             yield from differences(mine, theirs, f"{path}[{index}]")
-    elif not _same(found, right):
+    elif _is_number(found) and _is_number(right):
+        if not math.isclose(found, right, rel_tol=TOLERANCE):
+            yield path, found, right
+    elif type(found) is not type(right) or found != right:
         yield path, _short(found), _short(right)
-
-
-def _same(found: Any, right: Any) -> bool:
-    if _is_number(found) and _is_number(right):
-        return math.isclose(found, right, rel_tol=TOLERANCE)
-    return type(found) is type(right) and bool(found == right)
 
 
 def _is_number(value: Any) -> bool:
@@ -229,7 +220,7 @@ def _is_number(value: Any) -> bool:
 
 
 def _short(value: Any) -> Any:
-    """Return a list or an object would fill the sentence."""
+    # A list or an object would fill the sentence.
     if isinstance(value, (list, Mapping)):
         return f"{type(value).__name__} of {len(value)}"
     return value

@@ -6,7 +6,8 @@ So also what clients that left took with them, and what an audit's canaries show
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, Final
 
 from platform.agreement.reading import ENDINGS, RunRecords, TrailEntry
@@ -30,19 +31,16 @@ def run_disagreements(records: RunRecords) -> Iterator[str]:
     recorded = records.run.config_digest
     if created[0].detail.get("config_sha256") != recorded:
         yield f"the SHA-256 of its configuration is not in {created[0].name} what it is in its row"
-    if not _is_config(records.run.config_json, recorded):
+    try:
+        # The stored text, as a later version may parse it to keys that it does not have.
+        is_config = config_digest(dump_tree(json.loads(records.run.config_json))) == recorded
+    except (TypeError, ValueError):
+        is_config = False
+    if not is_config:
         yield (
             "its configuration is not the one that it was started with, whose SHA-256 is "
             f"{recorded[:16]}..."
         )
-
-
-def _is_config(text: str, recorded: str) -> bool:
-    # The stored text, not what became of it: a later version may have keys that it has not.
-    try:
-        return config_digest(dump_tree(json.loads(text))) == recorded
-    except (TypeError, ValueError):
-        return False
 
 
 def ending_disagreements(records: RunRecords) -> Iterator[str]:
@@ -60,10 +58,6 @@ def ending_disagreements(records: RunRecords) -> Iterator[str]:
         if item.entry.action not in AFTER_THE_END:
             yield f"{item.name} follows {last.name}"
             break
-    yield from _left_behind(records, last)
-
-
-def _left_behind(records: RunRecords, last: TrailEntry) -> Iterator[str]:
     if last.detail.get("ledger_sha256") != rows_digest(records.ledger, with_status=True):
         yield f"its ledger is not the one that {last.name} saw"
     if records.is_pruned:
@@ -99,7 +93,7 @@ def round_disagreements(records: RunRecords, kept: int) -> Iterator[str]:
 
 
 def _gaps(records: RunRecords) -> Iterator[str]:
-    """Yield rounds are 1, 2, ...; a collection is round 1, or comes after all, and may be early."""
+    """Yield where rounds are not 1, 2, ...; a collection is round 1, or comes after all others."""
     phases = [(row.round_number, row.document.get("phase", ROUNDS)) for row in records.rounds]
     trained = [number for number, phase in phases if phase != COLLECTION]
     collected = [number for number, phase in phases if phase == COLLECTION]
@@ -118,20 +112,20 @@ def _differences(row: RoundRecord, item: TrailEntry) -> Iterator[str]:
     lost = item.entry.action == "round.lost"
     stated = (
         ("attempt", row.attempt, item.detail.get("attempt")),
-        # Of a secret draw the entry commits to the document, and states no number.
+        # After a secret draw the entry commits to the document and states no number.
         ("survivors", count, 0 if lost else item.detail.get("survivors", count)),
-        ("document", document_digest(row.document), item.detail.get("document_sha256")),
+        (
+            "the SHA-256 of its document",
+            document_digest(row.document),
+            item.detail.get("document_sha256"),
+        ),
     )
     for name, mine, theirs in stated:
         if mine != theirs:
             yield (
-                f"round {row.round_number}: {_named(name)} {_shown(mine)} in its row and "
+                f"round {row.round_number}: {name} is {_shown(mine)} in its row and "
                 f"{_shown(theirs)} in {item.name}"
             )
-
-
-def _named(name: str) -> str:
-    return "the SHA-256 of its document is" if name == "document" else f"{name} is"
 
 
 def _shown(value: Any) -> str:
@@ -139,7 +133,7 @@ def _shown(value: Any) -> str:
 
 
 def _state(records: RunRecords, entries: tuple[TrailEntry, ...]) -> Iterator[str]:
-    """Yield a collection and a lost round leave the state as it was, and then say nothing of it."""
+    """Yield where the state is not the newest kept; collections and lost rounds keep none."""
     kept = [item for item in entries if item.detail.get("state_sha256") is not None]
     newest, state = (kept[-1] if kept else None), records.state
     if records.is_pruned:
@@ -160,22 +154,8 @@ def _state(records: RunRecords, entries: tuple[TrailEntry, ...]) -> Iterator[str
 
 
 def _pool(records: RunRecords, kept: int) -> Iterator[str]:
-    """Yield counted only: the audit log must tell nothing of an entry."""
+    """Yield where the pool has other numbers of entries; of entries the log tells nothing else."""
     told = {item.entry.round: item for item in records.entries("pool.committed")}
-    alive = _alive(records, kept)
-    for generation in sorted({*alive, *records.generations}, key=_number):
-        count = records.generations.get(_number(generation), 0)
-        if generation not in alive:
-            yield f"the pool has {count} entries of round {generation}, which are not to be there"
-        elif told[generation].detail.get("entries") != count:
-            yield (
-                f"the pool has {count} entries of round {generation}, but {told[generation].name} "
-                f"says {told[generation].detail.get('entries')!r}"
-            )
-
-
-def _alive(records: RunRecords, kept: int) -> list[int | None]:
-    """Return the generations that are to be there: the newest, less what went with who has left."""
     alive: list[int | None] = []
     for item in records.entries("pool.committed", PRUNED, *GONE):
         if item.entry.action == PRUNED:
@@ -183,12 +163,22 @@ def _alive(records: RunRecords, kept: int) -> list[int | None]:
         elif item.entry.action == "pool.committed":
             alive = [*alive, item.entry.round][-kept:]
         else:
-            alive = [number for number in alive if number not in voided(item)]
-    return alive
+            gone = item.detail.get("generations")
+            voided = gone if isinstance(gone, list) else ()
+            alive = [number for number in alive if number not in voided]
 
+    def number_of(generation: int | None) -> int:
+        return -1 if generation is None else generation
 
-def _number(value: int | None) -> int:
-    return -1 if value is None else value
+    for generation in sorted({*alive, *records.generations}, key=number_of):
+        count = records.generations.get(number_of(generation), 0)
+        if generation not in alive:
+            yield f"the pool has {count} entries of round {generation}, which are not to be there"
+        elif told[generation].detail.get("entries") != count:
+            yield (
+                f"the pool has {count} entries of round {generation}, but {told[generation].name} "
+                f"says {told[generation].detail.get('entries')!r}"
+            )
 
 
 ENDED = ("round.aborted", "round.committed", "round.lost")
@@ -211,7 +201,8 @@ def attempt_disagreements(records: RunRecords) -> Iterator[str]:
             f"{last.name} opened round {key[0]}, attempt {key[1]}"
         )
         return
-    ended = _ending(records, last)
+    same = (e for e in records.entries(*ENDED) if (e.entry.round, e.detail.get("attempt")) == key)
+    ended = next(same, None)
     if newest.is_open == (ended is not None):
         state = "open" if newest.is_open else "closed"
         told = "no audit entry ended it" if ended is None else f"{ended.name} ended it"
@@ -223,32 +214,22 @@ def attempt_disagreements(records: RunRecords) -> Iterator[str]:
         yield f"the cohort of its newest attempt is not of the size that {last.name} says"
 
 
-def _ending(records: RunRecords, opened: TrailEntry) -> TrailEntry | None:
-    for item in records.entries(*ENDED):
-        same = item.entry.round == opened.entry.round
-        if same and item.detail.get("attempt") == opened.detail.get("attempt"):
-            return item
-    return None
-
-
 GONE: Final = ("client.left", "client.removed")
 """What the audit log says of a client that takes part no more."""
 
 
-def voided(item: TrailEntry) -> Collection[int]:
-    """Return the generations of the pool that went with a client."""
-    found = item.detail.get("generations")
-    return found if isinstance(found, list) else ()
-
-
-def departure_disagreements(records: RunRecords, clients: Sequence[str]) -> Iterator[str]:
+def leaving_disagreements(records: RunRecords, clients: Sequence[str]) -> Iterator[str]:
     """Yield where a client took part after it had left, or a generation that it was in is alive.
 
     Args:
         records: The run.
-        clients: The federation's, in order; none of a simulation.
+        clients: The federation's, in order; empty for a simulation.
     """
     known = {item.detail.get("client"): item for item in records.entries("client.joined")}
+    opened = {
+        (e.entry.round, e.detail.get("attempt")): e.entry.sequence
+        for e in records.entries("round.opened")
+    }
     for item in records.entries(*GONE):
         number = item.detail.get("client")
         if type(number) is not int or not 1 <= number <= len(clients):
@@ -258,24 +239,17 @@ def departure_disagreements(records: RunRecords, clients: Sequence[str]) -> Iter
             yield f"{item.name} names a pseudonym that no audit entry says had joined"
         elif number in known and item.detail.get("pseudonym") != known[number].detail["pseudonym"]:
             yield f"{item.name} names another pseudonym than {known[number].name}"
-        yield from _took_part(records, item, clients[number - 1])
-
-
-def _took_part(records: RunRecords, item: TrailEntry, client: str) -> Iterator[str]:
-    opened = {
-        (e.entry.round, e.detail.get("attempt")): e.entry.sequence
-        for e in records.entries("round.opened")
-    }
-    for row in records.rounds:
-        if client not in row.document["survivors"]:
-            continue
-        if opened.get((row.round_number, row.attempt), 0) > item.entry.sequence:
-            yield f"round {row.round_number} was opened after {item.name}, and its client is in it"
-        if records.generations.get(row.round_number):
-            yield (
-                f"the pool has entries of round {row.round_number}, in which the client of "
-                f"{item.name} took part"
-            )
+        for row in records.rounds:
+            if clients[number - 1] not in row.document["survivors"]:
+                continue
+            where = row.round_number
+            if opened.get((where, row.attempt), 0) > item.entry.sequence:
+                yield f"round {where} was opened after {item.name}, and its client is in it"
+            if records.generations.get(where):
+                yield (
+                    f"the pool has entries of round {where}, in which the client of {item.name} "
+                    "took part"
+                )
 
 
 REVEALED: Final = "canaries.revealed"
@@ -292,7 +266,10 @@ def canary_disagreements(records: RunRecords, config: RunConfig) -> Iterator[str
     if len(revealed) > 1:
         yield f"its canaries were revealed twice, in {revealed[0].name} and in {revealed[1].name}"
     for item in revealed[:1]:
-        if _commitment(item) != committed:
+        commitment = None
+        with suppress(KeyError, TypeError, ValueError):
+            commitment = commitment_to(bytes.fromhex(item.detail["key"]))
+        if commitment != committed:
             yield f"the key of canaries in {item.name} is not the one that the run began with"
         last = records.trail[item.entry.sequence :]
         if not last or last[0].entry.action != "run.finished":
@@ -307,10 +284,3 @@ def shown_disagreements(records: RunRecords, summary: Mapping[str, Any]) -> Iter
         told = {name: value for name, value in revealed[0].detail.items() if name != "key"}
     if summary.get("canaries") != told:
         yield "summary.json: what canaries showed is not what the audit log has of them"
-
-
-def _commitment(item: TrailEntry) -> str | None:
-    try:
-        return commitment_to(bytes.fromhex(item.detail["key"]))
-    except (KeyError, TypeError, ValueError):
-        return None

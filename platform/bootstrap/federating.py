@@ -53,11 +53,11 @@ from platform.parties.identities import enrolment_of, fingerprint_of, read_enrol
 from platform.protection.building import void_pool
 from platform.relay.hub import Hub, HubTransport, Told
 from platform.rounds.leaving import (
-    Departure,
-    Farewells,
-    departures,
+    LeavingTransport,
+    LeftClient,
     joined,
-    record_departure,
+    left_clients,
+    record_leaving,
     verify_statement,
 )
 from platform.rounds.observing import Observer
@@ -256,7 +256,7 @@ def _assembled(
     section = section_of(terms.config)
     enrolled = enrolment_of(terms.config, terms.protection.terms)
     roll = _known_roll(records, run_id, section, enrolled)
-    through = Farewells(
+    through = LeavingTransport(
         transport=transport, run_id=run_id, roll=roll, known=enrolled, records=records
     )
     offer = Offer(Envelope(run_id, 0, 0), offered(terms.config), facts)
@@ -297,7 +297,7 @@ def _known_roll(
     named = section.clients
     with records.read() as uow:
         pseudonyms = joined(uow, run_id, named)
-        left = {gone.client for gone in departures(uow, run_id, named)}
+        left = {gone.client for gone in left_clients(uow, run_id, named)}
     members = {} if enrolled is None else enrolled.members
     keys = {name: members[name].current for name in named if name in members}
     return Roll(
@@ -334,7 +334,7 @@ def _no_public_images(method: Method) -> Examples:
 
 def remove_client(
     run_id: str, url: str, client: str, *, statement: Path | None, surroundings: Surroundings
-) -> Departure:
+) -> LeftClient:
     """Note that a client takes part in a run no more, and erase what may have its entries in it.
 
     Args:
@@ -373,9 +373,9 @@ def _remove(
     *,
     said: Left | None,
     known: Enrolment | None,
-) -> Departure:
+) -> LeftClient:
     with transaction(database) as uow:
-        if any(gone.client == client for gone in departures(uow, run_id, clients)):
+        if any(gone.client == client for gone in left_clients(uow, run_id, clients)):
             raise ConfigError(f"CLIENT: {client!r} takes part in run {run_id} no more already")
         pseudonym = joined(uow, run_id, clients).get(client)
         if said is not None:
@@ -385,8 +385,8 @@ def _remove(
                 raise ConfigError(
                     f"--statement: {error}; valid is what {client} wrote when it left run {run_id}"
                 ) from error
-        record_departure(uow, run_id, clients, client, pseudonym=pseudonym, statement=said)
-        return departures(uow, run_id, clients)[-1]
+        record_leaving(uow, run_id, clients, client, pseudonym=pseudonym, statement=said)
+        return left_clients(uow, run_id, clients)[-1]
 
 
 def _enrolment(config: RunConfig, run_id: str, started: str | None) -> Enrolment | None:

@@ -1,22 +1,18 @@
-"""Segments: rows that were computed of images, and which image each row is of.
+"""The cache of rows computed of images: segments, the shelf that finds rows, and the folder.
 
 A segment is two files of one name: the rows as a NumPy array, and digests, 32 bytes each: first of
-the images, then of the rows, by which a row that a disk or a cable has changed is noticed. Both are
-written under another name first and never changed later. The rows get their name before the digests
-do, and a segment exists if its digests do, so a reader sees all of it or nothing whatever another
-process is doing or died of. Names are drawn, so two writers never meet.
+the images, then of the rows. The digest of a row shows that a disk or a cable has changed it. Both
+files are written under another name first and never changed later. The rows get their name before
+the digests do, and a segment exists if its digests do: a reader sees all of it or nothing, whatever
+another process is doing or died of. Names are drawn, so two writers never meet.
 
-The rows of one kind and model while they are looked up and added to.
+A row that the shelf has found stays readable whatever other processes remove: its segment is mapped
+at that moment (each map keeps a file open), or read if it is small. The row is then compared with
+its digest once; a row that does not fit counts as missing, and its segment is removed. New rows are
+written in segments of bounded size; until then they are in memory.
 
-A row that was found stays readable whatever other processes remove, since its segment is mapped at
-that moment, or read if it is small: each map keeps a file open. It is held against its digest then,
-once; one that does not fit counts as not there, and its segment is removed. New rows are written in
-segments of bounded size; until then they are in memory.
-
-The cache folder as a whole: what it holds, how large it may be, and how it is emptied.
-
-Below it lies one folder for each kind of rows, below that one for each model and transform, which
-holds segments and an `about.json` for people. Nothing else is ever removed.
+The cache folder has one folder for each kind of rows, and below that one for each model and
+transform, which holds segments and an `about.json` for people. Nothing else is ever removed.
 """
 
 from __future__ import annotations
@@ -26,12 +22,12 @@ import json
 import math
 import os
 import secrets
-import tokenize
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import IO, Any, Final, Literal, get_args
+from tokenize import TokenError
+from typing import Any, Final, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -149,7 +145,7 @@ def read_digests(segment: Segment) -> Digests:
 
     Raises:
         ValueError: If the file is damaged.
-        OSError: If it is gone, or cannot be read now; that says nothing of what it holds.
+        OSError: If it is gone, or cannot be read now; its digests may still be good.
     """
     data = segment.digests_path.read_bytes()
     if not data or len(data) % (2 * DIGEST_BYTES):
@@ -160,7 +156,7 @@ def read_digests(segment: Segment) -> Digests:
 
 
 def open_rows(path: Path, count: int, into_memory: int) -> NDArray[Any]:
-    """Return the rows of a file, for reading only.
+    """Return the rows of a file, read-only.
 
     Args:
         path: Where they lie.
@@ -170,11 +166,19 @@ def open_rows(path: Path, count: int, into_memory: int) -> NDArray[Any]:
 
     Raises:
         ValueError: If the file is damaged: cut short, or anything else than so many rows.
-        OSError: If it is gone, or cannot be read now; that says nothing of what it holds.
+        OSError: If it is gone, or cannot be read now; its rows may still be good.
     """
     with path.open("rb") as file:
         size = os.fstat(file.fileno()).st_size
-        shape, dtype = _read_header(file)
+        try:
+            if np.lib.format.read_magic(file) != (1, 0):
+                raise ValueError("another version of the format")
+            shape, is_turned, dtype = np.lib.format.read_array_header_1_0(file)
+        # At bytes that are no header, NumPy's parser raises any of these.
+        except (EOFError, SyntaxError, TypeError, RecursionError, MemoryError, TokenError) as error:
+            raise ValueError("no header of an array") from error
+        if is_turned or dtype.hasobject:
+            raise ValueError("not an array of rows")
         start, length = file.tell(), math.prod(shape) * dtype.itemsize
         if start + length != size or not shape or shape[0] != count:
             raise ValueError(f"{size} bytes are not {count} rows")
@@ -247,7 +251,12 @@ def _write(
     parts = [path.with_name(path.name + PART) for path in paths]
     try:
         with written(parts[0]) as file:
-            _write_header(file, len(digests.images), blocks[0])
+            header = {
+                "descr": np.lib.format.dtype_to_descr(blocks[0].dtype),
+                "fortran_order": False,
+                "shape": (len(digests.images), *blocks[0].shape[1:]),
+            }
+            np.lib.format.write_array_header_1_0(file, header)
             for block in blocks:
                 file.write(np.ascontiguousarray(block).data)
         with written(parts[1]) as file:
@@ -261,30 +270,6 @@ def _write(
         for part in parts:
             part.unlink(missing_ok=True)
     return rows
-
-
-def _write_header(file: IO[bytes], rows: int, first: NDArray[Any]) -> None:
-    header = {
-        "descr": np.lib.format.dtype_to_descr(first.dtype),
-        "fortran_order": False,
-        "shape": (rows, *first.shape[1:]),
-    }
-    np.lib.format.write_array_header_1_0(file, header)
-
-
-def _read_header(file: IO[bytes]) -> tuple[tuple[int, ...], np.dtype[Any]]:
-    try:
-        if np.lib.format.read_magic(file) != (1, 0):
-            raise ValueError("another version of the format")
-        shape, is_turned, dtype = np.lib.format.read_array_header_1_0(file)
-    # What is raised at bytes that are no header is up to NumPy's parser.
-    except (EOFError, SyntaxError, TypeError, RecursionError, MemoryError) as error:
-        raise ValueError("no header of an array") from error
-    except tokenize.TokenError as error:
-        raise ValueError("no header of an array") from error
-    if is_turned or dtype.hasobject:
-        raise ValueError("not an array of rows")
-    return shape, dtype
 
 
 SEGMENT_BYTES: Final = 128 * 2**20
@@ -555,7 +540,19 @@ def write_about(folder: Path, about: About) -> None:
 
 def cached_rows(path: Path) -> list[CachedRows]:
     """Return what a cache holds, by model and kind; nothing where there is no such folder."""
-    found = [_cached(kind, folder) for kind, folder in _model_folders(path)]
+    found = []
+    for kind, folder in _model_folders(path):
+        segments = find_segments(folder)
+        found.append(
+            CachedRows(
+                folder=folder,
+                kind=kind,
+                about=_read_about(folder / ABOUT),
+                images=sum(segment.num_images() for segment in segments),
+                num_bytes=sum(segment.num_bytes() for segment in segments),
+                last_used=max((segment.last_used() for segment in segments), default=0.0),
+            )
+        )
     return sorted(
         found, key=lambda holding: (holding.about is None, str(holding.about), holding.kind)
     )
@@ -603,7 +600,11 @@ def clear(path: Path, model: str | None) -> tuple[int, int]:
     found = cached_rows(path)
     chosen = [holding for holding in found if model is None or holding.is_of(model)]
     if model is not None and not chosen:
-        raise ConfigError(f"--model: nothing of {model!r} is cached; valid: {_models(found)}")
+        known = sorted({holding.about.model for holding in found if holding.about is not None})
+        if any(holding.about is None for holding in found):
+            known.append("--all in its place for what is not described")
+        valid = ", ".join(known) if found else "none, the cache is empty"
+        raise ConfigError(f"--model: nothing of {model!r} is cached; valid: {valid}")
     errors = [error for holding in chosen for error in _remove(holding.folder)]
     if errors:
         raise ConfigError(
@@ -613,17 +614,8 @@ def clear(path: Path, model: str | None) -> tuple[int, int]:
     return sum(holding.images for holding in chosen), sum(holding.num_bytes for holding in chosen)
 
 
-def _models(found: Sequence[CachedRows]) -> str:
-    if not found:
-        return "none, the cache is empty"
-    known = sorted({holding.about.model for holding in found if holding.about is not None})
-    if any(holding.about is None for holding in found):
-        known.append("--all in its place for what is not described")
-    return ", ".join(known)
-
-
 def _remove(folder: Path) -> list[OSError]:
-    """Remove what is the cache's in a folder, as far as it can be, and tell what went wrong."""
+    """Remove the cache's files in a folder, as far as possible, and return the errors."""
     names = names_in(folder)
     # Digests first: rows without them are no segment any more.
     ours = [name for name in names if name.endswith(DIGESTS)]
@@ -650,18 +642,6 @@ def _model_folders(path: Path) -> Iterator[tuple[Kind, Path]]:
             is_ours = len(name) == KEY_DIGITS and set(name) <= set("0123456789abcdef")
             if is_ours and (parent / name).is_dir() and not (parent / name).is_symlink():
                 yield kind, parent / name
-
-
-def _cached(kind: Kind, folder: Path) -> CachedRows:
-    segments = find_segments(folder)
-    return CachedRows(
-        folder=folder,
-        kind=kind,
-        about=_read_about(folder / ABOUT),
-        images=sum(segment.num_images() for segment in segments),
-        num_bytes=sum(segment.num_bytes() for segment in segments),
-        last_used=max((segment.last_used() for segment in segments), default=0.0),
-    )
 
 
 def _read_about(path: Path) -> About | None:

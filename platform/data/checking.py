@@ -1,21 +1,14 @@
-"""What must hold of every data set, whoever read it: checked once, before anything is dealt out.
+"""Checks of a data set: what a run requires of it, and all that is wrong with a folder.
 
-Examples that are the same under other names: refused under two labels, told of on both sides.
-
-Only files of equal size can be the same, so that of most nothing but the size is looked at, and
-none where all images of that size have one label and are on one side. Texts are in memory, and all
-of them are looked at.
-
-What is right and wrong with a data set's folder, all of it at once.
-
-A run refuses a folder with the first sentence that applies. This reads every file, as nobody would
-want a run to, and counts.
+A run refuses a data set with the first sentence that applies: labels and sizes that do not fit, or
+one example under two labels. It also tells of examples that are trained and tested on under other
+names. `check_folder` reads every file instead, which takes too long for a run, and counts.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from difflib import get_close_matches
@@ -26,7 +19,15 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from platform.data.catalogue import DataRequest, DatasetInfo, dataset_info, load_dataset
-from platform.data.dataset import Dataset, ImageFiles, Indices, Split, decode, image_digests
+from platform.data.dataset import (
+    Dataset,
+    ImageFiles,
+    Indices,
+    Split,
+    content_digests,
+    decode,
+    image_digests,
+)
 from platform.errors import ConfigError, DataError
 
 
@@ -42,9 +43,23 @@ def require_sound(dataset: Dataset) -> None:
             raise DataError(
                 f"task.root: {dataset.name} has no {side} example; valid: at least one of each side"
             )
-        _require_rows(dataset.name, split, side)
-        _require_below(dataset.name, split.labels, dataset.classes, f"label of a {side} example")
-        _require_below(dataset.name, split.domains, dataset.domains, f"domain of a {side} example")
+        examples = len(split.images) if split.texts is None else len(split.texts)
+        for what, count in (("domains", len(split.domains)), ("examples", examples)):
+            if count != split.num_examples:
+                raise DataError(
+                    f"task.root: {dataset.name} has {count} {side} {what} and "
+                    f"{split.num_examples} labels; valid: as many of each"
+                )
+        for values, names, what in (
+            (split.labels, dataset.classes, "label"),
+            (split.domains, dataset.domains, "domain"),
+        ):
+            for bad in (int(values.min()), int(values.max())):
+                if not 0 <= bad < len(names):
+                    raise DataError(
+                        f"task.root: {dataset.name} has {bad} for the {what} of a {side} example; "
+                        f"valid: 0 to {len(names) - 1}"
+                    )
 
 
 def require_every_class(dataset: Dataset, labels: Indices, classes: tuple[str, ...]) -> None:
@@ -68,26 +83,7 @@ def require_every_class(dataset: Dataset, labels: Indices, classes: tuple[str, .
         )
 
 
-def _require_rows(name: str, split: Split, side: str) -> None:
-    examples = len(split.images) if split.texts is None else len(split.texts)
-    for what, count in (("domains", len(split.domains)), ("examples", examples)):
-        if count != split.num_examples:
-            raise DataError(
-                f"task.root: {name} has {count} {side} {what} and {split.num_examples} labels; "
-                "valid: as many of each"
-            )
-
-
-def _require_below(name: str, values: Indices, names: tuple[str, ...], what: str) -> None:
-    for bad in (int(values.min()), int(values.max())):
-        if not 0 <= bad < len(names):
-            raise DataError(
-                f"task.root: {name} has {bad} for the {what}; valid: 0 to {len(names) - 1}"
-            )
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Held:
+class _Held(NamedTuple):
     """A file or text that somebody holds.
 
     Attributes:
@@ -95,8 +91,8 @@ class _Held:
         name: Its path below the data set's folder, or its row.
         label: Its class.
         size: Of a file in bytes, of a text in characters; 0 where it cannot be told.
-        place: What tells where it lies from all other places.
-        digest: Of what is in it.
+        place: Where it lies.
+        digest: Of its content.
     """
 
     side: str
@@ -110,7 +106,8 @@ class _Held:
 def require_one_label(dataset: Dataset, train: Indices, test: Indices) -> tuple[str, ...]:
     """Refuse one image or text under two labels, and tell of one that is trained and tested on.
 
-    Images in memory are not looked at: published arrays have such pairs.
+    Only files of equal size can be the same, so most files are not read. Images in memory are not
+    looked at: published arrays have such pairs.
 
     Args:
         dataset: All examples.
@@ -118,93 +115,63 @@ def require_one_label(dataset: Dataset, train: Indices, test: Indices) -> tuple[
         test: Rows of test examples that are held.
 
     Returns:
-        What a report must say; nothing where no test example is a training example.
+        What a report must say; empty where no test example is a training example.
 
     Raises:
         DataError: If two examples are the same and their labels are not, or one cannot be read.
     """
     sides = (("training", dataset.train, train), ("test", dataset.test, test))
-    # Where both sides are one pool, a file of both is no other file.
+    # Where both sides are one pool, a file that is in both is one file.
     held_once = {one.place: one for side in reversed(sides) for one in _held(*side)}
-    ordered = sorted(held_once.values(), key=lambda held: held.side, reverse=True)
     groups: dict[int, list[_Held]] = {}
-    for held in ordered:
-        groups.setdefault(held.size, []).append(held)
-    parted = [pair for group in groups.values() for pair in _parted(dataset, group)]
-    if not parted:
+    # Training examples come first.
+    for one in sorted(held_once.values(), key=lambda held: held.side, reverse=True):
+        groups.setdefault(one.size, []).append(one)
+    repeated: list[tuple[str, str]] = []
+    noun = dataset.modality
+    for group in groups.values():
+        if len({(held.side, held.label) for held in group}) == 1:
+            continue
+        seen: dict[bytes, _Held] = {}
+        for held in group:
+            first = seen.setdefault(held.digest(), held)
+            if first.label != held.label:
+                labels = [repr(dataset.classes[one.label]) for one in (first, held)]
+                same = "file" if noun == "images" else "text"
+                raise DataError(
+                    f"task.root: the {noun} {first.name!r} of class {labels[0]} and "
+                    f"{held.name!r} of class {labels[1]} are the same {same}; valid is one label "
+                    f"for each {same} (`datasets --check` lists all such pairs)"
+                )
+            if first.side != held.side:
+                repeated.append((held.name, first.name))
+    if not repeated:
         return ()
-    one, other = parted[0]
+    test_name, train_name = repeated[0]
     return (
-        f"{len(parted)} test {dataset.modality} are also training {dataset.modality} under other "
-        f"names ({one!r} is the same as {other!r}): they do not show how the model does on new "
-        f"{dataset.modality}",
+        f"{len(repeated)} test {noun} are also training {noun} under other "
+        f"names ({test_name!r} is the same as {train_name!r}): they do not show how the model does "
+        f"on new {noun}",
     )
 
 
 def _held(side: str, split: Split, rows: Indices) -> Iterator[_Held]:
-    if split.texts is not None:
-        yield from _held_texts(side, split, split.texts, rows)
-    elif isinstance(split.images, ImageFiles):
-        yield from _held_files(side, split, split.images, rows)
+    for position, row in enumerate(rows.tolist()):
+        at, label = rows[position : position + 1], int(split.labels[row])
+        if split.texts is not None:
+            name, size = f"{side} example {row}", len(split.texts[row])
+            place: tuple[Path | int, str | int] = (id(split.texts), row)
+        elif isinstance(split.images, ImageFiles):
+            name, size = split.images.paths[row], split.images.size_of(row)
+            place = (split.images.root, name)
+        else:
+            return
+        yield _Held(side, name, label, size, place, partial(_digest, split, at))
 
 
-def _held_texts(side: str, split: Split, texts: Sequence[str], rows: Indices) -> Iterator[_Held]:
-    for row in rows.tolist():
-        text, label = texts[row], int(split.labels[row])
-        digest = partial(_text_digest, text)
-        yield _Held(
-            side=side,
-            name=f"{side} example {row}",
-            label=label,
-            size=len(text),
-            place=(id(texts), row),
-            digest=digest,
-        )
-
-
-def _text_digest(text: str) -> bytes:
-    return hashlib.sha256(text.encode()).digest()
-
-
-def _held_files(side: str, split: Split, files: ImageFiles, rows: Indices) -> Iterator[_Held]:
-    for position in range(len(rows)):
-        row = rows[position : position + 1]
-        name, label = files.paths[int(row[0])], int(split.labels[row[0]])
-        digest = partial(_file_digest, files, row)
-        yield _Held(
-            side=side,
-            name=name,
-            label=label,
-            size=files.size_of(int(row[0])),
-            place=(files.root, name),
-            digest=digest,
-        )
-
-
-def _file_digest(files: ImageFiles, row: Indices) -> bytes:
-    (digest,) = image_digests(files, row)
+def _digest(split: Split, row: Indices) -> bytes:
+    (digest,) = content_digests(split, row)
     return digest
-
-
-def _parted(dataset: Dataset, group: Iterable[_Held]) -> Iterator[tuple[str, str]]:
-    """Yield test examples of one size that are training examples, and those training examples."""
-    group = list(group)
-    if len({(held.side, held.label) for held in group}) == 1:
-        return
-    seen: dict[bytes, _Held] = {}
-    # Training examples come first.
-    for held in group:
-        first = seen.setdefault(held.digest(), held)
-        if first.label != held.label:
-            labels = [repr(dataset.classes[one.label]) for one in (first, held)]
-            same = "file" if dataset.modality == "images" else "text"
-            raise DataError(
-                f"task.root: the {dataset.modality} {first.name!r} of class {labels[0]} and "
-                f"{held.name!r} of class {labels[1]} are the same {same}; valid is one label for "
-                f"each {same} (`datasets --check` lists all such pairs)"
-            )
-        if first.side != held.side:
-            yield held.name, first.name
 
 
 SHOWN: Final = 20
@@ -312,7 +279,8 @@ def check_folder(name: str, request: DataRequest, tell: Telling) -> FolderReport
     except DataError as error:
         refusal = str(error)
     sizes = counts(dataset)["train"]["by_class"]
-    found = {**examine(dataset, tell), "few": _few(sizes), "slips": _slips(sizes)}
+    few = [f"{name} ({number})" for name, number in sizes.items() if number < FEW]
+    found = {**examine(dataset, tell), "few": few, "slips": _slips(sizes)}
     return FolderReport(
         info=info,
         refusal=refusal,
@@ -346,10 +314,6 @@ def counts(dataset: Dataset) -> dict[str, Any]:
 def _named(values: np.ndarray[Any, Any], names: Sequence[str]) -> dict[str, int]:
     found = np.bincount(values, minlength=len(names)).tolist()
     return dict(zip(names, found, strict=True))
-
-
-def _few(sizes: Mapping[str, int]) -> list[str]:
-    return [f"{name} ({number})" for name, number in sizes.items() if number < FEW]
 
 
 def _slips(sizes: Mapping[str, int]) -> list[str]:

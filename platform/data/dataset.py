@@ -1,14 +1,13 @@
-"""Images in memory or in files, read when they are needed.
+"""A data set: two splits of images, or of texts, with labels and domains.
 
-Both kinds are indexed by row numbers and give RGB images of their own sizes; a model's adapter
-brings those to one size. A file is opened only if it is what it says: a picture of a common format,
-not larger than any data set's, below the data set's own folder.
+Images lie in memory or in files, which are read when they are needed. Both kinds are indexed by row
+numbers and give RGB images of their own sizes; a model's adapter brings those to one size. A file
+must be a picture of a common format below the data set's own folder, and not larger than those of
+any data set.
 
 A picture's orientation tag (EXIF) is not applied, as in torchvision's folders and CoOp's loaders,
-whose numbers are the ones to compare with. Transparency is dropped, of an animation the first
-frame is taken, and 16 bits become 8 by their share of the largest value.
-
-What a data set is: two splits of images, or of texts, with labels and domains.
+so that numbers compare with theirs. Transparency is dropped, the first frame stands for an
+animation, and 16 bits become 8 by their share of the largest value.
 """
 
 from __future__ import annotations
@@ -75,7 +74,7 @@ class ImageFiles:
 
     @cached_property
     def _resolved(self) -> Path:
-        """Where the root is; asked for once, as this takes as long as to read a small file."""
+        """The root without links; resolving takes as long as reading a small file."""
         return self.root.resolve()
 
     def __len__(self) -> int:
@@ -94,12 +93,12 @@ class ImageFiles:
         """Return a file's size in bytes, 0 where it cannot be told."""
         try:
             return (self.root / self.paths[row]).stat().st_size
-        # Whoever reads it says what is wrong with it.
+        # Reading it will say what is wrong.
         except (OSError, ValueError):
             return 0
 
     def place_of(self, row: int) -> Hashable | None:
-        """Return what tells a file from all others, however it is linked; None if not there."""
+        """Return device and number of a file, the same for all links to it; None if not there."""
         try:
             status = (self.root / self.paths[row]).stat()
         except (OSError, ValueError):
@@ -119,8 +118,15 @@ class ImageFiles:
             is_inside, mode = target.is_relative_to(self._resolved), target.stat().st_mode
             # A pipe would never end, and a device has no size.
             if is_inside and stat.S_ISREG(mode):
-                data = _read(target)
-                _require_size(str(path), len(data))
+                with target.open("rb") as file:
+                    # Python makes room for all it is asked for, so it is asked for no more than
+                    # there should be.
+                    data = file.read(min(os.fstat(file.fileno()).st_size, MOST_BYTES) + 1)
+                if len(data) > MOST_BYTES:
+                    raise DataError(
+                        f"task.root: {str(path)!r} is too large; valid are at most "
+                        f"{MOST_BYTES:,} bytes"
+                    )
                 return data
         # A path that is none is a ValueError, and a loop of links is a RuntimeError.
         except (OSError, ValueError, RuntimeError) as error:
@@ -167,56 +173,43 @@ def decode(data: bytes, name: str) -> NDArray[np.uint8]:
 
 
 def image_digests(images: Images, rows: Indices) -> list[bytes]:
-    """Return what tells these images' contents from all others': SHA-256, 32 bytes each.
+    """Return digests that tell these images' contents from all others': SHA-256, 32 bytes each.
 
-    Of a file its bytes, of an array its shape and values; neither depends on where it lies.
+    The digest of a file covers its bytes, that of an array its shape and values; neither depends on
+    where the image lies.
 
     Raises:
         DataError: If a file cannot be read.
     """
     if isinstance(images, ImageFiles):
         return [hashlib.sha256(images.bytes_of(int(row))).digest() for row in rows]
-    return [_array_digest(np.asarray(images[rows[i : i + 1]])) for i in range(len(rows))]
-
-
-def _array_digest(image: NDArray[np.uint8]) -> bytes:
-    shape = f"{image.shape[1:]}{image.dtype.str}\0".encode()
-    return hashlib.sha256(shape + np.ascontiguousarray(image).tobytes()).digest()
+    digests = []
+    for i in range(len(rows)):
+        image = np.asarray(images[rows[i : i + 1]])
+        shape = f"{image.shape[1:]}{image.dtype.str}\0".encode()
+        digests.append(hashlib.sha256(shape + np.ascontiguousarray(image).tobytes()).digest())
+    return digests
 
 
 def _rgb(image: Any) -> NDArray[np.uint8]:
     """Return a decoded image's colours.
 
-    By strips, since a file of a few kilobytes may have so many pixels that each copy of all of them
-    on the way to their colours takes a third of a gigabyte.
+    The colours are taken by strips: a file of a few kilobytes may have so many pixels that each
+    copy of all of them takes a third of a gigabyte.
     """
     made = np.empty((image.height, image.width, 3), np.uint8)
     for top in range(0, image.height, _ROWS):
         bottom = min(top + _ROWS, image.height)
-        made[top:bottom] = _strip(image.crop((0, top, image.width, bottom)))
+        strip = image.crop((0, top, image.width, bottom))
+        if strip.mode.startswith("I"):
+            # Pillow cuts these values off at 255 instead of scaling them.
+            made[top:bottom] = np.clip(np.asarray(strip) // 257, 0, 255)[..., None]
+            continue
+        if strip.mode == "P" and "transparency" in strip.info:
+            # The colours are the same this way, and Pillow does not warn that it drops something.
+            strip = strip.convert("RGBA")
+        made[top:bottom] = np.asarray(strip.convert("RGB"))
     return made
-
-
-def _strip(image: Any) -> NDArray[Any]:
-    if image.mode.startswith("I"):
-        # Pillow cuts these values off at 255 instead of scaling them.
-        grey: NDArray[Any] = np.clip(np.asarray(image) // 257, 0, 255)
-        return grey[..., None]
-    if image.mode == "P" and "transparency" in image.info:
-        # The colours are the same this way, and Pillow does not warn of what it drops.
-        image = image.convert("RGBA")
-    return np.asarray(image.convert("RGB"))
-
-
-def _read(path: Path) -> bytes:
-    with path.open("rb") as file:
-        # Room for all that is asked for is made beforehand, so no more is than there should be.
-        return file.read(min(os.fstat(file.fileno()).st_size, MOST_BYTES) + 1)
-
-
-def _require_size(name: str, size: int) -> None:
-    if size > MOST_BYTES:
-        raise DataError(f"task.root: {name!r} is too large; valid are at most {MOST_BYTES:,} bytes")
 
 
 def _too_large(name: str, what: str) -> DataError:
@@ -257,12 +250,23 @@ class Split:
 
 
 def joined(parts: Sequence[Split]) -> Split:
-    """Return the rows of all parts, of images in memory of one size, one part after the other."""
+    """Return the rows of all parts in order, as images in memory; all must have one size."""
     return Split(
         np.concatenate([part.images[np.arange(len(part.labels))] for part in parts]),
         np.concatenate([part.labels for part in parts]),
         np.concatenate([part.domains for part in parts]),
     )
+
+
+def content_digests(split: Split, rows: Indices) -> list[bytes]:
+    """Return digests that tell the contents of these rows from all others: SHA-256, 32 bytes each.
+
+    Raises:
+        DataError: If an image cannot be read.
+    """
+    if split.texts is None:
+        return image_digests(split.images, rows)
+    return [hashlib.sha256(split.texts[row].encode()).digest() for row in rows.tolist()]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -299,12 +303,10 @@ class Dataset:
         return "images" if self.train.texts is None else "texts"
 
     def merged(self) -> Dataset:
-        """Return training and test examples as one pool, which is both sides.
+        """Return training and test examples, in this order, as one pool, which is both sides.
 
-        Training ones come first.
-
-        For partitions that deal out all examples before anybody splits them: a client's training
-        and test rows are then rows of the same split, and it is theirs to be disjoint.
+        Some partitions deal out all examples before each client splits its own: training and test
+        rows are then rows of the same split, and each client keeps them disjoint.
 
         Raises:
             DataError: If the two are not of one kind.
@@ -312,14 +314,14 @@ class Dataset:
         train, test = self.train, self.test
         texts = None if train.texts is None else (*train.texts, *(test.texts or ()))
         pool = Split(
-            self._joined_images(),
+            self._all_images(),
             np.concatenate([train.labels, test.labels]),
             np.concatenate([train.domains, test.domains]),
             texts,
         )
         return replace(self, train=pool, test=pool)
 
-    def _joined_images(self) -> Images:
+    def _all_images(self) -> Images:
         one, other = self.train.images, self.test.images
         if isinstance(one, ImageFiles) and isinstance(other, ImageFiles):
             if one.root == other.root:

@@ -1,10 +1,10 @@
-"""What a frozen image tower makes of images, computed once per image and model, kept on disk.
+"""Rows that a frozen image tower makes of images, computed once per image and model, kept on disk.
 
-A row is found by the digest of its image, among those of one kind, model, transform, device and
-versions of the libraries, so no change of any of them can meet a stale row, and runs that share
-images share the work. Images are
-read one by one, encoded in small batches and written every so many, so that neither they nor what
-is made of them need fit into the memory, and an interrupted encoding goes on where it was.
+The cache finds a row by the digest of its image, among the rows of one kind, model, transform,
+device and versions of the libraries. A change of any of these never meets a stale row, and runs
+that share images share the work. Images are read one by one, encoded in small batches and written
+every so many batches: neither the images nor their rows need fit into the memory, and an
+interrupted encoding goes on where it was.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from functools import partial
 from importlib.metadata import version
 from typing import Any, Final, Protocol
@@ -58,11 +57,11 @@ LIBRARIES: Final = ("torch", "torchvision", "open_clip_torch", "pillow")
 
 
 class ImageFitter(Protocol):
-    """What brings images to one size."""
+    """Brings images to one size."""
 
     @property
     def name(self) -> str:
-        """The model's name, or in words what it is for."""
+        """The model's name, or in words the purpose of the images."""
         ...
 
     @property
@@ -81,7 +80,7 @@ class ImageFitter(Protocol):
         ...
 
     def fit(self, images: NDArray[np.uint8] | Sequence[NDArray[np.uint8]]) -> NDArray[np.uint8]:
-        """Return images (H, W, 3) of any sizes at its own, (n, S, S, 3)."""
+        """Return images (H, W, 3) of any sizes at one size, (n, S, S, 3)."""
         ...
 
 
@@ -106,7 +105,7 @@ def cached_rows(
     kind: Kind = "features",
     progress: Progress | None = None,
 ) -> Rows:
-    """Return features, tokens or fitted pixels of images, from the cache as far as they are there.
+    """Return features, tokens or fitted pixels of images, from the cache as far as it has them.
 
     Args:
         encoder: The frozen image encoder.
@@ -117,23 +116,26 @@ def cached_rows(
         progress: Told how many of how many images are done.
 
     Returns:
-        Row i is of image `rows[i]`; nobody may write to it.
+        Row i is of image `rows[i]`; read-only.
 
     Raises:
         DataError: If an image cannot be read.
-        ConfigError: If the cache may not be as large as what is asked for, or cannot be written.
+        ConfigError: If the rows are more than the cache may hold, or it cannot be written.
     """
-    tell = progress or (lambda done, total: None)
-    making = Making(encoder, kind, partial(encode, encoder, kind=kind))
-    return _cached_rows(making, images, rows, cache, tell=tell, now=time.time())
+    make = partial(encode, encoder, kind=kind)
+    filling = _Filling(encoder, kind, make, request=(images, rows), cache=cache, now=time.time())
+    return filling.run(progress or (lambda done, total: None))
 
 
 def cached_pixels(
     fitter: ImageFitter, images: Images, rows: Indices, cache: CacheFolder, *, progress: Progress
 ) -> Rows:
-    """Return images at one size, from the cache as far as they are there; see `cached_rows`."""
-    making = Making(fitter, "pixels", lambda fitted: fitted)
-    return _cached_rows(making, images, rows, cache, tell=progress, now=time.time())
+    """Return images at one size, from the cache as far as it has them; see `cached_rows`."""
+    request = (images, rows)
+    filling = _Filling(
+        fitter, "pixels", lambda fitted: fitted, request=request, cache=cache, now=time.time()
+    )
+    return filling.run(progress)
 
 
 def encode(encoder: ImageEncoder, images: NDArray[np.uint8], kind: Kind) -> NDArray[Any]:
@@ -146,56 +148,8 @@ def encode(encoder: ImageEncoder, images: NDArray[np.uint8], kind: Kind) -> NDAr
     return made(filled)[: len(images)]
 
 
-@dataclass(frozen=True)
-class Making:
-    """How rows of one kind are made.
-
-    Attributes:
-        fitter: What brings images to one size.
-        kind: What the rows are.
-        make: From images (n, S, S, 3) to rows, each as if it were in any other company.
-    """
-
-    fitter: ImageFitter
-    kind: Kind
-    make: Callable[[NDArray[np.uint8]], NDArray[Any]]
-
-
-def _cached_rows(
-    making: Making,
-    images: Images,
-    rows: Indices,
-    cache: CacheFolder,
-    *,
-    tell: Progress,
-    now: float,
-) -> Rows:
-    folder = cache.model_folder(making.kind, computation(making.fitter))
-    with _one_sentence(cache, "read"):
-        remove_leftovers(folder, now - LEFTOVER_SECONDS)
-        shelf = Shelf(folder)
-    filling = _Filling(making, shelf, request=(images, rows), cache=cache)
-    try:
-        filling.run(tell)
-    except BaseException:
-        # Also after an error or an interrupt: what is encoded need not be encoded again. But why
-        # it ended is what the user has to know.
-        with suppress(ConfigError):
-            filling.save()
-        raise
-    filling.save()
-    for segment in shelf.used:
-        # Another process may have removed it, or the folder may be for reading only.
-        with suppress(OSError):
-            os.utime(segment.digests_path)
-    if filling.about is not None:
-        with _one_sentence(cache, "read"):
-            evict(cache, set(shelf.used))
-    return shelf.rows(filling.digests)
-
-
 def computation(fitter: ImageFitter) -> tuple[str, ...]:
-    """Return all that a row depends on beside its image."""
+    """Return everything that a row depends on beside its image."""
     libraries = (f"{name} {version(name)}" for name in LIBRARIES)
     # One kind of device computes alike, whatever its number.
     device = fitter.device.partition(":")[0]
@@ -204,88 +158,108 @@ def computation(fitter: ImageFitter) -> tuple[str, ...]:
 
 
 class _Filling:
-    """One request while its images are looked up, and encoded where they are new."""
+    """One request: its images are looked up, and new ones encoded."""
 
     def __init__(
         self,
-        making: Making,
-        shelf: Shelf,
+        fitter: ImageFitter,
+        kind: Kind,
+        make: Callable[[NDArray[np.uint8]], NDArray[Any]],
         *,
         request: tuple[Images, Indices],
         cache: CacheFolder,
+        now: float,
     ) -> None:
-        self.digests: list[bytes] = []
-        self.about: About | None = None
-        self._making = making
-        self._shelf = shelf
+        folder = cache.model_folder(kind, computation(fitter))
+        with _one_sentence(cache, "read"):
+            remove_leftovers(folder, now - LEFTOVER_SECONDS)
+            self._shelf = Shelf(folder)
+        self._fitter, self._kind, self._make = fitter, kind, make
         self._images, self._rows = request
         self._cache = cache
+        self._digests: list[bytes] = []
+        self._about: About | None = None
+        # Images that are read, at the model's size, and not encoded yet.
         self._fitted: dict[bytes, NDArray[np.uint8]] = {}
 
-    def run(self, tell: Progress) -> None:
-        """Look all images up and encode those that are new."""
+    def run(self, tell: Progress) -> Rows:
+        """Look all images up, encode and save those that are new, and return all rows."""
         total = len(self._rows)
         # The first batch of a large model takes a while.
         tell(0, total)
-        for start in range(0, total, BATCH):
-            self.take(self._rows[start : start + BATCH])
-            done = len(self.digests)
-            self.encode(all_of_it=done == total)
-            tell(done - self.waiting, total)
+        try:
+            for start in range(0, total, BATCH):
+                self._take(self._rows[start : start + BATCH])
+                done = len(self._digests)
+                self._encode(all_of_it=done == total)
+                tell(done - len(self._fitted), total)
+        except BaseException:
+            # Also after an error or an interrupt, encoded rows are saved, so that nobody encodes
+            # them again. The user has to know the first error, not one of saving.
+            with suppress(ConfigError):
+                self._save()
+            raise
+        self._save()
+        for segment in self._shelf.used:
+            # Another process may have removed it, or the folder may be read-only.
+            with suppress(OSError):
+                os.utime(segment.digests_path)
+        if self._about is not None:
+            with _one_sentence(self._cache, "read"):
+                evict(self._cache, set(self._shelf.used))
+        return self._shelf.rows(self._digests)
 
-    @property
-    def waiting(self) -> int:
-        """Number of images that are read but not encoded."""
-        return len(self._fitted)
-
-    def take(self, rows: Indices) -> None:
-        """Look images up; what is new is kept at the model's size."""
-        for i in range(len(rows)):
-            digest, picture = _read(self._images, rows[i : i + 1])
-            self.digests.append(digest)
+    def _take(self, rows: Indices) -> None:
+        for row in rows.tolist():
+            files, at = self._images, np.array([row])
+            if isinstance(files, ImageFiles):
+                # A file is read once for both its digest and its pixels.
+                data = files.bytes_of(row)
+                digest = hashlib.sha256(data).digest()
+            else:
+                (digest,) = image_digests(files, at)
+            self._digests.append(digest)
             if digest not in self._fitted and not self._shelf.has(digest):
-                self._fitted[digest] = self._making.fitter.fit(picture()[None])[0]
+                if isinstance(files, ImageFiles):
+                    picture = decode(data, files.paths[row])
+                else:
+                    picture = np.asarray(files[at])[0]
+                self._fitted[digest] = self._fitter.fit(picture[None])[0]
 
-    def encode(self, *, all_of_it: bool) -> None:
-        """Encode what waits for it, in full batches or all of it."""
+    def _encode(self, *, all_of_it: bool) -> None:
+        """Encode the waiting images, in full batches or all of them."""
         while self._fitted and (all_of_it or len(self._fitted) >= BATCH):
             batch = list(self._fitted)[:BATCH]
-            fitted = np.stack([self._fitted[digest] for digest in batch])
-            rows = self._making.make(fitted)
-            if self.about is None:
+            rows = self._make(np.stack([self._fitted[digest] for digest in batch]))
+            if self._about is None:
                 self._require_room(rows[0].nbytes)
-                whose, kind = self._making.fitter, self._making.kind
-                self.about = About(whose.name, whose.fingerprint, kind, rows.shape[1:])
+                fitter, shape = self._fitter, rows.shape[1:]
+                self._about = About(fitter.name, fitter.fingerprint, self._kind, shape)
             self._shelf.add(batch, rows)
             if self._shelf.is_full:
-                self.save()
+                self._save()
             for digest in batch:
                 del self._fitted[digest]
 
-    def save(self) -> None:
-        """Write what is encoded.
-
-        Raises:
-            ConfigError: If that is not possible.
-        """
-        if self.about is None:
+    def _save(self) -> None:
+        if self._about is None:
             return
         with _one_sentence(self._cache, "written to"):
             self._shelf.save()
-            write_about(self._shelf.folder, self.about)
+            write_about(self._shelf.folder, self._about)
 
     def _require_room(self, row_bytes: int) -> None:
-        """Refuse what cannot be kept as soon as a row's size is known, not hours later."""
+        """Refuse rows that the cache cannot keep once a row's size is known, not hours later."""
         total = len(self._rows)
         if total * row_bytes <= self._cache.limit:
             return
-        # It may be that images repeat; reading the others costs little beside encoding them.
-        others = image_digests(self._images, self._rows[len(self.digests) :])
-        needed = len({*self.digests, *others}) * row_bytes
+        # Images may repeat; reading the others costs little beside encoding them.
+        others = image_digests(self._images, self._rows[len(self._digests) :])
+        needed = len({*self._digests, *others}) * row_bytes
         if needed > self._cache.limit:
             raise ConfigError(
                 f"storage.cache_gib: {self._cache.limit / GIB:g} is too little for the "
-                f"{self._making.kind} of {total} images; valid is at least "
+                f"{self._kind} of {total} images; valid is at least "
                 f"{math.ceil(needed / GIB * 1e3) / 1e3}"
             )
 
@@ -303,12 +277,3 @@ def _one_sentence(cache: CacheFolder, what: str) -> Iterator[None]:
             f"storage.url: its cache folder {str(cache.path)!r} cannot be {what} ({reason}); valid "
             f"is {valid}"
         ) from error
-
-
-def _read(images: Images, row: Indices) -> tuple[bytes, Callable[[], NDArray[np.uint8]]]:
-    """Return an image's digest and how to get its pixels; a file is read once for both."""
-    if isinstance(images, ImageFiles):
-        data, name = images.bytes_of(int(row[0])), images.paths[int(row[0])]
-        return hashlib.sha256(data).digest(), lambda: decode(data, name)
-    (digest,) = image_digests(images, row)
-    return digest, lambda: np.asarray(images[row])[0]

@@ -1,7 +1,7 @@
 """A data holder's images, labelled by the federation's classes and split once and for all.
 
-Where folders split the images, that split holds. Where they do not, each image's own bytes and a
-secret of the holder say on which side it is (`platform.data.partition`): what is added or removed
+Where folders split the images, that split holds. Elsewhere each image's own bytes and a secret of
+the holder say on which side it is (`platform.data.partition`): what is added or removed
 later, and what a file or its folder is called, moves no other image from one side to another.
 """
 
@@ -24,7 +24,7 @@ from platform.data.partition import ClientIndices, carve, places
 from platform.errors import DataError
 
 DOMAIN: Final = "own"
-"""The one domain: whose images these are is nothing that a method is told."""
+"""The one domain: a method is not told whose images these are."""
 TEST_SHARE: Final = 0.2
 """Of images that no folder splits, as in other data sets whose files tell no split."""
 
@@ -40,10 +40,10 @@ def load_holding(
     key: bytes,
     hints: Hints | None = None,
 ) -> tuple[Dataset, tuple[str, ...]]:
-    """Return one data holder's images, which stay in their files, and what of them is left out.
+    """Return one data holder's images, which stay in their files, and say which are left out.
 
-    A class folder that is none of the federation's classes is left out alone, and so is a file that
-    cannot be read: what is wrong with one image changes nothing of the others.
+    A class folder that is not one of the federation's classes is left out alone, and so is a file
+    that cannot be read: a fault of one image changes nothing for the others.
 
     Args:
         root: Its folder, of a layout that `recognise_own` knows.
@@ -119,7 +119,7 @@ def only_client(
 def labels_of(root: Path, words: Mapping[str, str], classes: Sequence[str]) -> dict[str, int]:
     """Return the label of each class of a holder's files, as the federation counts its classes.
 
-    It is called as its class, or so but for capitals and "_", "-" or spaces between words.
+    A class of the files has the name of its class, but for capitals and "_", "-" or spaces.
 
     Args:
         root: The holder's folder, for errors.
@@ -196,7 +196,7 @@ def dataset_of(
 
 
 def _drawn(group: Group, paths: Sequence[str], share: float, key: bytes) -> frozenset[str]:
-    """Return which images are for testing: each by its own bytes, whatever the others are."""
+    """Return the test images; each image is drawn by its own bytes alone."""
     digests = image_digests(group.files(group.root, tuple(paths)), np.arange(len(paths)))
     falls = places(digests, key, "test")
     return frozenset(path for path, place in zip(paths, falls, strict=True) if place < share)

@@ -1,10 +1,9 @@
 """The data set `homonyms`: the images of `shapes` under names that mean something else by sense.
 
 In photographs class names mean different things in different collections ("crane", "boxer"), and
-the context tells which. So here: twenty names, each of which means another outline in each of four
-senses. A caption or a prompt that knows the sense tells the images apart; the bare name does not.
-
-Senses of clients: whose names mean what, where each group of clients has a sense of its own.
+the context tells which. The same holds here: each of twenty names means another outline in each of
+four senses. A caption or a prompt that knows the sense tells the images apart; the bare name does
+not. Groups of clients may each have a sense of their own.
 """
 
 from __future__ import annotations
@@ -126,10 +125,10 @@ def in_senses_of_holders(
     *,
     merged: bool,
 ) -> Dataset:
-    """Draw a data set's images anew, each in the sense of who holds it.
+    """Draw a data set's images anew, each in the sense of its holder.
 
-    Labels, domains and the order of rows stay, so who holds what does as well. What nobody holds is
-    drawn in the first sense.
+    Labels, domains and the order of rows stay, so every holder keeps its rows. Rows without a
+    holder are drawn in the first sense.
 
     Args:
         made: The data set as it was made, training and test examples apart.
@@ -152,7 +151,7 @@ def in_senses_of_holders(
 def with_tests_in_each_sense(
     dataset: Dataset, request: DataRequest, rows: Indices, senses: Sequence[str], *, merged: bool
 ) -> tuple[Dataset, dict[str, Indices]]:
-    """Add test images in each sense, whoever holds them.
+    """Add test images in each sense.
 
     Args:
         dataset: As its holders see it.
@@ -164,7 +163,7 @@ def with_tests_in_each_sense(
     Returns:
         The data set with these rows of each sense after all others, and where they are by sense.
     """
-    # Nobody looks at training images here, and none need be drawn but where test images are some.
+    # Training images are drawn only where the pool makes test images of them.
     asked = request if merged else replace(request, draws=replace(request.draws, train_per_class=0))
     parts, places = [dataset.test], {}
     for sense in senses:

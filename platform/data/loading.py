@@ -1,10 +1,8 @@
-"""From a configuration to a partition: what is dealt out, among whom, and by which seeds.
+"""A task's data: from a configuration to classes, domains and every client's examples.
 
-A task's data: classes, domains and every client's examples.
-
-A federation's task as its two sides know it: its coordinator no image, a client its own.
-
-Who has what: every client's images counted by class and by domain.
+The configuration says what is dealt out, among whom, and by which seeds. In a federation the two
+sides know different parts of the task: the coordinator knows no image, a client knows its own.
+`holdings` counts every client's images by class and by domain.
 """
 
 from __future__ import annotations
@@ -62,19 +60,6 @@ class Dealt:
     domains: tuple[int, ...]
 
 
-@dataclass(frozen=True)
-class Hands:
-    """Who holds what.
-
-    Attributes:
-        clients: Row numbers of those who take part.
-        new_clients: Of those who never do.
-    """
-
-    clients: tuple[ClientIndices, ...]
-    new_clients: tuple[ClientIndices, ...]
-
-
 def number_of_hands(config: RunConfig) -> int:
     """Count the clients among whom images are dealt out, new ones included."""
     return config.task.clients + config.task.new_clients
@@ -103,7 +88,7 @@ def dealt_domains(config: RunConfig, dataset: Dataset) -> tuple[int, ...]:
     return domains
 
 
-def deal(config: RunConfig, dataset: Dataset, dealt: Dealt) -> Hands:
+def deal(config: RunConfig, dataset: Dataset, dealt: Dealt) -> tuple[ClientIndices, ...]:
     """Deal out a data set.
 
     Args:
@@ -111,17 +96,20 @@ def deal(config: RunConfig, dataset: Dataset, dealt: Dealt) -> Hands:
         dataset: All images; under `shared_ratio` merged.
         dealt: Its classes and domains that are dealt out.
 
+    Returns:
+        Row numbers of each client, of those who take part before those who never do.
+
     Raises:
         ConfigError: If a class has no training image, or the partition cannot be met.
     """
     sides = (dataset.train, dataset.test)
     rows = [_dealt_rows(split, dealt) for split in sides]
-    # What files hold back for validation is nobody's to train on.
+    # Nobody trains on images that files hold back for validation.
     rows[0] = np.setdiff1d(rows[0], dataset.validation)
     if config.task.partition.kind == "domain":
-        return _with_new(config, _own(config, dataset, dealt, rows), len(dealt.domains))
+        return tuple(_own(config, dataset, dealt, rows))
     if config.task.partition.kind == "shared_ratio":
-        # One pool, which rows of both sides are of.
+        # Rows of both sides are rows of one pool.
         rows[1] = rows[0]
     require_every_class(dataset, dataset.train.labels[rows[0]], dealt.classes)
     train, test = (_keys(config, *side, dealt) for side in zip(sides, rows, strict=True))
@@ -136,23 +124,23 @@ def deal(config: RunConfig, dataset: Dataset, dealt: Dealt) -> Hands:
             plan, train, split_rng=lambda position: stream(split, "own split", position), **rngs
         )
     elif plan.kind == "hierarchical_dirichlet":
-        superclasses = _superclasses(dataset)[: len(dealt.classes)]
+        if not dataset.superclasses:
+            raise ConfigError(
+                f"task.partition.kind: hierarchical_dirichlet shares out superclasses, and "
+                f"{dataset.name} has none; valid: dirichlet, or the data set cifar100"
+            )
+        superclasses = dataset.superclasses[: len(dealt.classes)]
         shares = pooled_partition(plan, train, test, superclasses, **rngs)
     else:
         shares = partition(plan, train, test, **rngs)
     clients = [ClientIndices(rows[0][c.train], rows[1][c.test]) for c in shares]
     if len(dataset.validation):
         clients = _with_shared_out(config, dataset, dealt, clients)
-    return _with_new(config, clients, len(dealt.domains))
-
-
-def _superclasses(dataset: Dataset) -> tuple[int, ...]:
-    if not dataset.superclasses:
-        raise ConfigError(
-            f"task.partition.kind: hierarchical_dirichlet shares out superclasses, and "
-            f"{dataset.name} has none; valid: dirichlet, or the data set cifar100"
-        )
-    return dataset.superclasses
+    # The last clients are new; of each domain the last ones where a domain has several clients.
+    groups = len(dealt.domains) if plan.kind == "domain_dirichlet" else 1
+    each, old = len(clients) // groups, config.task.clients // groups
+    order = sorted(range(len(clients)), key=lambda position: position % each >= old)
+    return tuple(clients[position] for position in order)
 
 
 def _require_whole_domains(config: RunConfig, domains: int) -> None:
@@ -210,10 +198,7 @@ def _dealt_rows(split: Split, dealt: Dealt) -> Indices:
 
 
 def _keys(config: RunConfig, split: Split, rows: Indices, dealt: Dealt) -> Indices:
-    """Return what the partition counts as a class.
-
-    The label, or domain and label where domains count.
-    """
+    """Return the label of each row, or domain and label in one number where domains count."""
     labels = split.labels[rows]
     if config.task.partition.kind not in DEALS_BY_DOMAIN:
         return labels
@@ -224,7 +209,7 @@ def _keys(config: RunConfig, split: Split, rows: Indices, dealt: Dealt) -> Indic
 def _own(
     config: RunConfig, dataset: Dataset, dealt: Dealt, rows: Sequence[Indices]
 ) -> list[ClientIndices]:
-    """Give each client its own domain; what another domain holds enters nowhere.
+    """Give each client its own domain; images of other domains play no part.
 
     A client may lack classes, test images and validation images. Of each class it trains on the
     shots whose keyed hashes are lowest, so that one image more in its folder displaces one other.
@@ -263,7 +248,7 @@ def _few_shots(train: Split, own: Indices, shots: int, key: bytes) -> Indices:
 def _with_shared_out(
     config: RunConfig, dataset: Dataset, dealt: Dealt, clients: Sequence[ClientIndices]
 ) -> list[ClientIndices]:
-    """Share out what files hold back: of each class in turn among those who train on it."""
+    """Share out what files hold back: of each class in turn among the clients who train on it."""
     rows = np.intersect1d(dataset.validation, _dealt_rows(dataset.train, dealt))
     keys = _keys(config, dataset.train, rows, dealt)
     owned = [set(_keys(config, dataset.train, c.train, dealt).tolist()) for c in clients]
@@ -277,17 +262,6 @@ def _with_shared_out(
         replace(client, validation=np.sort(np.array(own, np.int64)))
         for client, own in zip(clients, given, strict=True)
     ]
-
-
-def _with_new(config: RunConfig, clients: Sequence[ClientIndices], domains: int) -> Hands:
-    """Return last ones are new; of each domain the last ones where a domain has several clients."""
-    groups = domains if config.task.partition.kind == "domain_dirichlet" else 1
-    each, old = len(clients) // groups, config.task.clients // groups
-    is_new = [position % each >= old for position in range(len(clients))]
-    return Hands(
-        tuple(c for c, new in zip(clients, is_new, strict=True) if not new),
-        tuple(c for c, new in zip(clients, is_new, strict=True) if new),
-    )
 
 
 @dataclass(frozen=True)
@@ -347,15 +321,23 @@ def load_task_data(config: RunConfig, images: Stream = Stream.FEDERATION) -> Tas
         ConfigError: If the data set or a domain is unknown, its files are not as they should be, or
             the partition cannot be met.
     """
-    request = _request(config, images)
+    task = config.task
+    request = DataRequest(
+        root=user_path(task.root),
+        draws=Draws(config.seed, images, _train_per_class(config), task.test_per_class),
+        split_seed=config.seed_of("split"),
+        domains=task.domains,
+        held_out_domain=task.held_out_domain,
+        senses=task.senses,
+        hints=hints_of(task),
+    )
     made = load_dataset(config.task.dataset, request)
     require_sound(made)
     merged = config.task.partition.kind == "shared_ratio"
     dataset = made.merged() if merged else made
     classes = dataset.classes[: _number_dealt(config, len(dataset.classes))]
     dealt = Dealt(classes, dealt_domains(config, dataset))
-    hands = deal(config, dataset, dealt)
-    everybody: Sequence[ClientIndices] = (*hands.clients, *hands.new_clients)
+    everybody: Sequence[ClientIndices] = deal(config, dataset, dealt)
     if config.task.validation_share:
         everybody = _with_validation(config, everybody, dataset, dealt)
     senses = senses_of_clients(len(everybody)) if config.task.senses == BY_CLIENT else ()
@@ -377,19 +359,6 @@ def load_task_data(config: RunConfig, images: Stream = Stream.FEDERATION) -> Tas
         new_clients=tuple(everybody[old:]),
         senses=senses,
         all_tests=all_tests,
-    )
-
-
-def _request(config: RunConfig, images: Stream) -> DataRequest:
-    task = config.task
-    return DataRequest(
-        root=user_path(task.root),
-        draws=Draws(config.seed, images, _train_per_class(config), task.test_per_class),
-        split_seed=config.seed_of("split"),
-        domains=task.domains,
-        held_out_domain=task.held_out_domain,
-        senses=task.senses,
-        hints=hints_of(task),
     )
 
 
@@ -415,7 +384,7 @@ def _train_per_class(config: RunConfig) -> int:
     """Return how many training images of a class are needed at most, where they are made."""
     task, section = config.task, config.task.partition
     info = dataset_info(task.dataset)
-    # Of a data set in files neither is known before, nor are any made.
+    # A data set in files makes no images, and its classes are not known yet.
     dealt = max(1, _number_dealt(config, len(info.classes)))
     if section.images_per_client is not None:
         return math.ceil(section.images_per_client * number_of_hands(config) / dealt)
@@ -441,10 +410,10 @@ def _with_validation(
     if config.task.partition.kind == "domain":
         owners = [(dataset.domains[d], d in dataset.holds_back) for d in dealt.domains]
     else:
-        # A client of a pool is who it is dealt to be.
+        # Without domains of their own, clients are told apart by position.
         owners = [(position, bool(dataset.holds_back)) for position in range(len(clients))]
     return [
-        # What its own files hold back is its choice.
+        # A client's own files may hold back what it chose.
         client
         if holds_back
         else carve(client, dataset.train, share, key_of(seed, "validation", owner))
@@ -453,37 +422,37 @@ def _with_validation(
 
 
 def _number_dealt(config: RunConfig, classes: int) -> int:
-    """Return FedPGP, section 4.1, as coded.
+    """Count the classes that are dealt out: under `base_to_novel` the first half in label order.
 
-    The first half in label order is base, and larger if odd.
+    As FedPGP's code does it (section 4.1), the base half is the larger one of an odd number.
     """
     return math.ceil(classes / 2) if config.evaluation.protocol == "base_to_novel" else classes
 
 
 def _common(config: RunConfig, dataset: Dataset, dealt: int) -> dict[str, CommonRows]:
-    common = _protocol_rows(config, dataset, dealt)
-    for name, rows in common.items():
-        if not len(rows.rows):
+    """Return what the evaluation protocol measures every client on.
+
+    Raises:
+        DataError: If there is no test example for it.
+    """
+    protocol, test = config.evaluation.protocol, dataset.test
+    common: dict[str, CommonRows] = {}
+    if protocol == "base_to_novel":
+        base, novel = dataset.classes[:dealt], dataset.classes[dealt:]
+        seen = test.labels < dealt
+        common["base"] = CommonRows(np.flatnonzero(seen), base)
+        common["novel"] = CommonRows(np.flatnonzero(~seen), novel, dealt)
+    elif protocol == "leave_one_domain_out":
+        held_out = dataset.domains.index(str(config.task.held_out_domain))
+        rows = np.flatnonzero(test.domains == held_out)
+        common["target"] = CommonRows(rows, dataset.classes)
+    for name, found in common.items():
+        if not len(found.rows):
             raise DataError(
                 f"task.root: {dataset.name} has no {name} test example for evaluation.protocol = "
                 f"{config.evaluation.protocol}; valid: at least one"
             )
     return common
-
-
-def _protocol_rows(config: RunConfig, dataset: Dataset, dealt: int) -> dict[str, CommonRows]:
-    protocol, test = config.evaluation.protocol, dataset.test
-    if protocol == "base_to_novel":
-        base, novel = dataset.classes[:dealt], dataset.classes[dealt:]
-        seen = test.labels < dealt
-        return {
-            "base": CommonRows(np.flatnonzero(seen), base),
-            "novel": CommonRows(np.flatnonzero(~seen), novel, dealt),
-        }
-    if protocol == "leave_one_domain_out":
-        held_out = dataset.domains.index(str(config.task.held_out_domain))
-        return {"target": CommonRows(np.flatnonzero(test.domains == held_out), dataset.classes)}
-    return {}
 
 
 def task_without_images(classes: Sequence[str]) -> TaskData:
@@ -504,7 +473,7 @@ def task_of_one(dataset: Dataset, rows: ClientIndices) -> TaskData:
 
 
 SEEDS = ("class_map", "shots", "split", "validation")
-"""What decides who has what, by the names of `seeds`."""
+"""The `seeds` that decide who has what."""
 PARTS = ("train", "validation", "test")
 
 
@@ -537,14 +506,29 @@ class Holding:
 
 
 def holdings(data: TaskData) -> tuple[Holding, ...]:
-    """Count what each client holds, those who take part first."""
-    held = tuple(
-        _holding(data, client, f"{kind}-{position:05d}", is_new=kind == "new")
-        for kind, clients in (("client", data.clients), ("new", data.new_clients))
-        for position, client in enumerate(clients)
-    )
+    """Count the images of each client, those who take part first."""
+    train, test = data.dataset.train, data.dataset.test
+
+    def by_class(labels: Indices) -> Counts:
+        return np.bincount(labels, minlength=len(data.classes)).astype(np.int64)
+
+    held = []
+    for kind, clients in (("client", data.clients), ("new", data.new_clients)):
+        for position, client in enumerate(clients):
+            rows = np.concatenate([client.train, client.validation])
+            domains = np.concatenate([train.domains[rows], test.domains[client.test]])
+            held.append(
+                Holding(
+                    client=f"{kind}-{position:05d}",
+                    is_new=kind == "new",
+                    train=by_class(train.labels[client.train]),
+                    validation=by_class(train.labels[client.validation]),
+                    test=by_class(test.labels[client.test]),
+                    domains=np.array([int((domains == index).sum()) for index in data.domains]),
+                )
+            )
     if not data.senses:
-        return held
+        return tuple(held)
     return tuple(replace(one, sense=sense) for one, sense in zip(held, data.senses, strict=True))
 
 
@@ -570,24 +554,6 @@ def holdings_document(config: RunConfig, data: TaskData) -> dict[str, Any]:
 def seeds_used(config: RunConfig) -> dict[str, int]:
     """Return the seeds that decide who has what."""
     return {name: config.seed_of(name) for name in SEEDS}
-
-
-def _holding(data: TaskData, client: ClientIndices, name: str, *, is_new: bool) -> Holding:
-    train, test = data.dataset.train, data.dataset.test
-
-    def by_class(labels: Indices) -> Counts:
-        return np.bincount(labels, minlength=len(data.classes)).astype(np.int64)
-
-    rows = np.concatenate([client.train, client.validation])
-    domains = np.concatenate([train.domains[rows], test.domains[client.test]])
-    return Holding(
-        client=name,
-        is_new=is_new,
-        train=by_class(train.labels[client.train]),
-        validation=by_class(train.labels[client.validation]),
-        test=by_class(test.labels[client.test]),
-        domains=np.array([int((domains == index).sum()) for index in data.domains]),
-    )
 
 
 def _document(data: TaskData, holding: Holding) -> Mapping[str, Any]:

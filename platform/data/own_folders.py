@@ -1,20 +1,12 @@
-"""What was recognised in a folder of somebody's own images, whatever its layout was.
+"""What is recognised in a folder of somebody's own images, and class folders read into that form.
 
-What a data holder's own folder looks like: recognised, said in a sentence, or refused in one.
-
-Two layouts are known, and told apart by the names of the folders at the top:
-
-- class folders: `CLASS/IMAGE`;
-- split folders: `train/CLASS/IMAGE`, and beside it `test/CLASS/IMAGE`, `val/CLASS/IMAGE` or both.
-
-A folder that could be read in both ways is refused: a wrong guess would make two classes of a
-split, or test images of training images, and nobody would see it from the numbers alone.
+A data holder's folder has a folder for each class, or folders for training and test (or validation)
+images with the class folders in them.
 """
 
 from __future__ import annotations
 
 import unicodedata
-from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -28,7 +20,7 @@ from platform.errors import DataError
 Use = Literal["train", "validation", "test"]
 """What images are for."""
 Owners = Literal["nobody", "domains", "clients"]
-"""What groups of images are: none at all, domains, or what clients hold."""
+"""What the groups of images are: domains, the images of clients, or no groups at all."""
 
 SPLIT_NAMES: Final[Mapping[str, Use]] = {
     "train": "train",
@@ -52,7 +44,7 @@ class Listed(NamedTuple):
     Attributes:
         path: Below the whole folder, with forward slashes.
         name: Its class, as the files spell it.
-        use: What it is for; None where nothing says.
+        use: What it is for; None where the files do not say.
     """
 
     path: str
@@ -62,15 +54,15 @@ class Listed(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Group:
-    """Images that nothing tells apart by whose they are.
+    """Images of one domain or client, or all images where the files name neither.
 
     Attributes:
         root: Folder that paths are relative to, links followed.
         place: Where they lie, for errors.
         listed: All of them.
         sentence: What was recognised, for people.
-        parts: What its layout has places for, whether or not an image lies there: one image more or
-            less must not decide what becomes of the others.
+        parts: The uses that its layout has places for, whether or not an image lies there: one
+            image more or less must not decide how the others are used.
         files: How they are read.
     """
 
@@ -96,7 +88,7 @@ class OwnReading:
         layout: Which layout it has.
         words: In which words each class is spoken of, by its name in the files; in label order.
         owners: What its groups are.
-        groups: Images of each domain or client; of nobody a single group with an empty name.
+        groups: Images of each domain or client; without these a single group with an empty name.
         has_class_list: Whether a file lists the classes of all clients, so that none of them
             follows from what lies in a client's folder.
         remarks: What else is to be said of it.
@@ -116,18 +108,13 @@ class OwnReading:
         return next(iter(self.groups.values())).files
 
 
-def count_uses(listed: Iterable[Listed]) -> Mapping[Use | None, int]:
-    """Count images by what files say of their use."""
-    return Counter(image.use for image in listed)
-
-
 def number(count: int, one: str, many: str) -> str:
     """Return a number with its noun."""
     return f"{count:,} {one if count == 1 else many}"
 
 
 def some(names: Sequence[str]) -> str:
-    """Return the first names, and how many more there are."""
+    """Return the first names, and the number of the others."""
     shown = [repr(name) for name in names[:MOST_NAMED]]
     left = len(names) - len(shown)
     return conjoined([*shown, *([f"{left} more"] if left else [])])
@@ -293,9 +280,9 @@ def require_no_split_folders(names: Sequence[str], where: Path, level: str) -> N
 
 
 def folded(name: str) -> str:
-    """Return a class's name without what spellings of it differ in.
+    """Return a class's name in one spelling for all: small letters, and spaces for "_" and "-".
 
-    Those are capitals, "_" and "-" for spaces, and how a system writes an umlaut.
+    Umlauts, which systems write in two ways, are written in one.
     """
     # Again after folding, which may take a letter's mark from it.
     text = unicodedata.normalize("NFC", unicodedata.normalize("NFC", name).casefold())

@@ -1,15 +1,14 @@
-"""Words for classes whose names in files are none: `n02084071` is a dog.
+"""Which layout a folder of somebody's own images has: recognised, or refused with both readings.
 
-A file of class names lies beside the images, or where the configuration says. It is text with a
-class in each line, its name in the files before its words (a tab, ` -> ` or else the first space
-parts them, as in the lists that come with ImageNet), or a JSON object. Every class has one entry,
-every entry a class, and no two classes the same words; nothing is guessed.
+All who read such folders ask here: the data sets `images` and `client_folders`, a check of a
+folder, and a data holder on a machine of its own. Only the names of files and folders are looked
+at, and the lists among them; images are not opened.
 
-Which layout a folder of somebody's own images has: recognised, or refused with both readings.
-
-One place for all who read such folders: the data sets `images` and `client_folders`, a check of a
-folder, and a data holder on a machine of its own. What is looked at are the names of files and
-folders, and the lists among them; images are not opened.
+A file of class names gives words for classes whose names in files are no words: `n02084071` is a
+dog. It lies beside the images, or where the configuration says. It is text with a class in each
+line, its name in the files before its words (a tab, ` -> ` or else the first space parts them, as
+in the lists that come with ImageNet), or a JSON object. Every class has one entry, every entry a
+class, and no two classes have the same words; nothing is guessed.
 """
 
 from __future__ import annotations
@@ -79,7 +78,11 @@ def read_class_names(root: Path, given: Path | None) -> tuple[Path, Mapping[str,
             f"task.class_names: {str(path)!r} is not there; valid is a file with a class and its "
             "words in each line, such as 'n02084071 dog'"
         )
-    text = _text(path)
+    try:
+        # Editors of some systems begin a file with a mark of byte order.
+        text = read_text(path, _MOST_BYTES).removeprefix("\ufeff")
+    except DataError as error:
+        raise DataError(str(error).replace("task.root", "task.class_names", 1)) from error
     pairs = _from_json(path, text) if path.suffix.lower() == ".json" else _from_lines(path, text)
     return path, _checked(path, pairs)
 
@@ -113,14 +116,6 @@ def words_of(
             f"no images; valid are the classes of the images: {some(names)}"
         )
     return {name: spelled[folded(name)] for name in names}
-
-
-def _text(path: Path) -> str:
-    try:
-        # Editors of some systems begin a file with a mark of byte order.
-        return read_text(path, _MOST_BYTES).removeprefix("\ufeff")
-    except DataError as error:
-        raise DataError(str(error).replace("task.root", "task.class_names", 1)) from error
 
 
 def _from_lines(path: Path, text: str) -> list[tuple[str, str]]:
@@ -224,7 +219,11 @@ def recognise_own(root: Path, hints: Hints, *, one_holder: bool = False) -> OwnR
         )
     root = root.resolve()
     folders, files = listed(root, root)
-    named = tuple(name for name in files if not _is_beside(root / name, hints.class_names))
+    about = {name for name in files if name in BESIDE or Path(name).stem.casefold() in _ABOUT}
+    given = hints.class_names and hints.class_names.resolve()
+    named = tuple(
+        n for n in files if n not in about and not (given and (root / n).resolve() == given)
+    )
     layout = hints.layout or _recognised(root, folders, named, one_holder)
     reading = _read(root, layout, folders, named)
     if one_holder and reading.owners != "nobody":
@@ -234,13 +233,6 @@ def recognise_own(root: Path, hints: Hints, *, one_holder: bool = False) -> OwnR
             "domains"
         )
     return _named(reading, root, hints, one_holder=one_holder)
-
-
-def _is_beside(path: Path, class_names: Path | None) -> bool:
-    """Return whether a file says something of the images and lists none."""
-    if path.name in BESIDE or path.stem.casefold() in _ABOUT:
-        return True
-    return class_names is not None and class_names.resolve() == path.resolve()
 
 
 def _layouts(one_holder: bool) -> str:
@@ -266,7 +258,7 @@ def _recognised(
     inner = [name for name in folders if subfolders(root / name, root)]
     images = [name for name in folders if listed(root / name, root)[1]]
     if not inner or images or files or one_holder:
-        # What is wrong with it is said where it is read.
+        # Reading it says what is wrong with it.
         return "class_folders"
     if len(inner) == 1:
         raise DataError(
@@ -298,32 +290,25 @@ def _layout_of_list(
         )
     layout: Layout = "table" if kinds == ["table"] else "split_file"
     others = [name for name in files if name not in lists]
-    if others or not folders or not _has_class_folders(root, files):
+    if others or not folders:
         return layout
-    by_list, by_folders = _read(root, layout, folders, files), _by_folders(root, files)
-    if _agree(by_list, by_folders):
+    try:
+        by_folders = _by_folders(root, files)
+    except DataError:
+        return layout
+    # A single class may be a heap of images that the list tells apart.
+    if len(by_folders.words) < 2:
+        return layout
+    one, other = _said(_read(root, layout, folders, files)), _said(by_folders)
+    # The list may say more than the folders, and nothing else.
+    if one.keys() == other.keys() and all(
+        name == one[path][0] and use in (None, one[path][1]) for path, (name, use) in other.items()
+    ):
         return layout
     raise DataError(
         f"task.root: {str(root)!r} holds {some(lists)} beside folders, and the two say different "
         f"things of the images; valid is task.layout: {layout}, which reads the list, or "
         f"task.layout: {by_folders.layout}, which reads the folders"
-    )
-
-
-def _has_class_folders(root: Path, files: Sequence[str]) -> bool:
-    """Return whether the folders alone would be read, as more than a single heap of images."""
-    try:
-        reading = _by_folders(root, files)
-    except DataError:
-        return False
-    return len(reading.words) > 1
-
-
-def _agree(by_list: OwnReading, by_folders: OwnReading) -> bool:
-    """Return whether a list says of each image what its folder does; it may say more."""
-    one, other = _said(by_list), _said(by_folders)
-    return one.keys() == other.keys() and all(
-        name == one[path][0] and use in (None, one[path][1]) for path, (name, use) in other.items()
     )
 
 
@@ -362,7 +347,7 @@ def _read(root: Path, layout: Layout, folders: Sequence[str], files: Sequence[st
 
 
 def _by_folders(root: Path, files: Sequence[str]) -> OwnReading:
-    # Lists and what else may lie beside folders is read elsewhere, and all other files refused.
+    # Lists may lie beside the folders and are read elsewhere; other files are refused.
     strange = {name for name in files if _list_layout(name) is None}
     found = recognise(root, beside=set(listed(root, root)[1]) - strange)
     group = Group(
@@ -429,35 +414,30 @@ def _named(reading: OwnReading, root: Path, hints: Hints, *, one_holder: bool) -
     names = tuple(reading.words)
     found = read_class_names(root, hints.class_names)
     if found is None:
-        return replace(reading, words=_plain_words(names, root), remarks=_remarks(reading))
+        # Two domains or clients may spell one class differently.
+        firsts: dict[str, str] = {}
+        for name in names:
+            firsts.setdefault(folded(name), name)
+        if len(firsts) > MOST_CLASSES:
+            raise DataError(
+                f"task.root: {str(root)!r} has {len(firsts):,} classes; valid: 1 to {MOST_CLASSES}"
+            )
+        spelled = dict(zip(firsts, class_words(list(firsts.values()), root), strict=True))
+        plain = {name: spelled[folded(name)] for name in names}
+        remarks = reading.remarks
+        if all(name.isascii() and name.isdigit() for name in names):
+            said = (
+                "its classes are called by numbers, which is what prompts will say; words for them "
+                f"can be given in {conjoined(BESIDE).replace(' and ', ' or ')} or by "
+                "task.class_names"
+            )
+            remarks = (*remarks, said)
+        return replace(reading, words=plain, remarks=remarks)
     path, words = found
     said = f"the words for its classes are from {str(path)!r}"
-    # Where folders are clients' own, the file is the list of classes, whoever has images of them.
+    # Where folders are clients' own, the file lists the classes, those without images included.
     is_list = reading.owners == "clients" or hints.partition == "domain"
     known = words_of(names, path, words, more=one_holder or is_list)
     if is_list:
         known = {**dict(sorted(words.items())), **known}
     return replace(reading, words=known, has_class_list=is_list, remarks=(*reading.remarks, said))
-
-
-def _plain_words(names: Sequence[str], root: Path) -> dict[str, str]:
-    """Return names as words, spellings that two domains or clients have of one class being one."""
-    firsts: dict[str, str] = {}
-    for name in names:
-        firsts.setdefault(folded(name), name)
-    if len(firsts) > MOST_CLASSES:
-        raise DataError(
-            f"task.root: {str(root)!r} has {len(firsts):,} classes; valid: 1 to {MOST_CLASSES}"
-        )
-    words = dict(zip(firsts, class_words(list(firsts.values()), root), strict=True))
-    return {name: words[folded(name)] for name in names}
-
-
-def _remarks(reading: OwnReading) -> tuple[str, ...]:
-    if not all(name.isascii() and name.isdigit() for name in reading.words):
-        return reading.remarks
-    said = (
-        "its classes are called by numbers, which is what prompts will say; words for them can be "
-        f"given in {conjoined(BESIDE).replace(' and ', ' or ')} or by task.class_names"
-    )
-    return (*reading.remarks, said)

@@ -1,15 +1,11 @@
-"""Rows of a table, a split file or a saved data set, made into what was recognised.
+"""Lists of a user's own images: CSV tables, split files in CoOp's JSON, and saved data sets.
 
-Lists of a user's own images: CSV files with a column each, and split files in CoOp's JSON.
-
-A data set that Hugging Face's `datasets` saved on disk (`save_to_disk`), read as plain data.
-
-Read are the JSON files beside the Arrow files, and these themselves through `pyarrow` alone: the
+A saved data set is one that Hugging Face's `datasets` wrote with `save_to_disk`. It is read as
+plain data: the JSON files beside the Arrow files, and the Arrow files through `pyarrow` alone. The
 library that wrote them brings thirty packages, a cache and the network, and may run what a data set
 says. Images are those whose bytes are in the Arrow files; a path to a file elsewhere is refused.
-
-Arrow files are mapped into memory and not copied; their columns are validated in full first, as
-their offsets come from whoever wrote them.
+Arrow files are mapped into memory and not copied. Their columns are validated in full first,
+because their offsets come from an unknown writer.
 """
 
 from __future__ import annotations
@@ -17,6 +13,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -46,7 +43,6 @@ from platform.data.own_folders import (
     OwnReading,
     Use,
     conjoined,
-    count_uses,
     folded,
     number,
     some,
@@ -108,26 +104,43 @@ def reading_of_rows(source: Source, rows: Sequence[Row], names: Sequence[str]) -
 
     Raises:
         DataError: If an image is listed twice, a column is filled in some rows only, a split is
-            none, or a name is no name.
+            unknown, or a name cannot be printed.
     """
     if not rows:
         raise DataError(f"task.root: {source.place} lists no image; valid is at least one")
     require_distinct((row.path for row in rows), source.place)
     for column in COLUMNS:
-        _require_in_all(source, rows, column)
+        filled: Mapping[bool, str] = {bool(getattr(row, column)): row.path for row in rows}
+        if len(filled) == 2:
+            raise DataError(
+                f"task.root: {source.place} has no {column} for {filled[False]!r} and has one for "
+                f"{filled[True]!r}; valid is one for each image, or for none"
+            )
+
+    def use_of(split: str) -> Use:
+        if split.strip().casefold() not in SPLIT_NAMES:
+            raise DataError(
+                f"task.root: {source.place} has the split {split[:80]!r}; valid: "
+                f"{', '.join(SPLIT_NAMES)}"
+            )
+        return SPLIT_NAMES[split.strip().casefold()]
+
     told = sorted({row.split for row in rows} - {""})
-    uses: dict[str, Use | None] = {"": None, **{split: _use(source, split) for split in told}}
+    uses: dict[str, Use | None] = {"": None, **{split: use_of(split) for split in told}}
     owners: Owners = "nobody"
     if rows[0].client or rows[0].domain:
         owners = "clients" if rows[0].client else "domains"
-    places = (source.parts or WORDS) if rows[0].split else ()
-    parts = frozenset(_use(source, part) for part in places)
+    parts = frozenset(use_of(part) for part in (source.parts or WORDS) if rows[0].split)
     groups: dict[str, list[Listed]] = {}
     for row in rows:
         group = {"nobody": "", "domains": row.domain, "clients": row.client}[owners]
         groups.setdefault(group, []).append(Listed(row.path, row.name, uses[row.split]))
     for name in groups if owners != "nobody" else ():
-        _require_name(source, owners[:-1], name)
+        if len(name) > LONGEST_NAME or not name.isprintable():
+            raise DataError(
+                f"task.root: {source.place} has a {owners[:-1]} {name[:80]!r}; valid are 1 to "
+                f"{LONGEST_NAME} printable characters"
+            )
     both = owners == "clients" and rows[0].domain
     remark = "its column domain is not used, as clients hold what the column client says"
     return OwnReading(
@@ -135,9 +148,29 @@ def reading_of_rows(source: Source, rows: Sequence[Row], names: Sequence[str]) -
         layout=source.layout,
         words={name: name for name in names},
         owners=owners,
-        groups={name: _group(source, groups[name], parts) for name in sorted(groups)},
+        groups={
+            name: Group(
+                root=source.root,
+                place=source.place,
+                listed=tuple(groups[name]),
+                sentence=_sentence(groups[name]),
+                parts=parts,
+                files=source.files,
+            )
+            for name in sorted(groups)
+        },
         remarks=(*source.remarks, *([remark] if both else ())),
     )
+
+
+def _sentence(listed: Sequence[Listed]) -> str:
+    counts = Counter(image.use for image in listed)
+    classes = number(len({image.name for image in listed}), "class", "classes")
+    told = [f"{counts[use]:,} {WORDS[use]}" for use in WORDS if counts[use]]
+    if told:
+        return f"{classes}, {conjoined(told)} {'image' if len(listed) == 1 else 'images'}"
+    images = number(len(listed), "image", "images")
+    return f"{classes}, {images}, not split into training and test images"
 
 
 def require_class_name(place: str, name: str) -> None:
@@ -149,50 +182,6 @@ def require_class_name(place: str, name: str) -> None:
     if not name.strip() or len(name) > LONGEST_NAME or not name.isprintable():
         raise DataError(
             f"task.root: {place} has the label {name[:80]!r}; valid are 1 to {LONGEST_NAME} "
-            "printable characters"
-        )
-
-
-def _group(source: Source, listed: Sequence[Listed], parts: frozenset[Use]) -> Group:
-    counts = count_uses(listed)
-    classes = number(len({image.name for image in listed}), "class", "classes")
-    told = [f"{counts[use]:,} {WORDS[use]}" for use in WORDS if counts.get(use)]
-    images = number(len(listed), "image", "images")
-    if told:
-        images = f"{conjoined(told)} {'image' if len(listed) == 1 else 'images'}"
-    unsplit = "" if told else ", not split into training and test images"
-    return Group(
-        root=source.root,
-        place=source.place,
-        listed=tuple(listed),
-        sentence=f"{classes}, {images}{unsplit}",
-        parts=parts,
-        files=source.files,
-    )
-
-
-def _use(source: Source, split: str) -> Use:
-    if split.strip().casefold() not in SPLIT_NAMES:
-        raise DataError(
-            f"task.root: {source.place} has the split {split[:80]!r}; valid: "
-            f"{', '.join(SPLIT_NAMES)}"
-        )
-    return SPLIT_NAMES[split.strip().casefold()]
-
-
-def _require_in_all(source: Source, rows: Sequence[Row], column: str) -> None:
-    filled: Mapping[bool, str] = {bool(getattr(row, column)): row.path for row in rows}
-    if len(filled) == 2:
-        raise DataError(
-            f"task.root: {source.place} has no {column} for {filled[False]!r} and has one for "
-            f"{filled[True]!r}; valid is one for each image, or for none"
-        )
-
-
-def _require_name(source: Source, what: str, name: str) -> None:
-    if len(name) > LONGEST_NAME or not name.isprintable():
-        raise DataError(
-            f"task.root: {source.place} has a {what} {name[:80]!r}; valid are 1 to {LONGEST_NAME} "
             "printable characters"
         )
 
@@ -229,23 +218,50 @@ def read_tables(root: Path, names: Sequence[str]) -> OwnReading:
             f"task.root: {str(root)!r} holds {conjoined(map(repr, names))}, and it is not said "
             "which lists its images; valid is one .csv file, or train.csv with test.csv or val.csv"
         )
+    told = tuple(Path(name).stem for name in names) if len(names) > 1 else ()
     rows: list[Row] = []
-    remarks: set[str] = set()
-    for name in names:
-        found, ignored = _parsed(root / name, Path(name).stem if len(names) > 1 else "")
-        rows += found
-        remarks |= set(ignored)
+    ignored: set[str] = set()
+    for name, part in zip(names, told or ("",), strict=True):
+        path = root / name
+        require_inside(path, root)
+        lines = _lines(path)
+        _, header = next(lines, (1, []))
+        columns = _columns(header, repr(str(path)), bool(part))
+        where = f"of {str(path)!r}"
+        rows += [_row(values, columns, f"line {at} {where}", part) for at, values in lines]
+        for column in header:
+            shown = repr(column.strip()[:40])
+            known = column.strip().casefold() in columns
+            if not known and shown.strip("'").casefold() not in _ALIASES:
+                ignored.add(shown)
     place = conjoined(repr(str(root / name)) for name in names)
     labels = _in_order({row.name for row in rows}, place)
-    said = f"not read: {'column' if len(remarks) == 1 else 'columns'} {', '.join(sorted(remarks))}"
+    said = f"not read: {'column' if len(ignored) == 1 else 'columns'} {', '.join(sorted(ignored))}"
     source = Source(
         root=_base(root, [row.path for row in rows], place),
         layout="table",
         place=place,
-        parts=tuple(Path(name).stem for name in names) if len(names) > 1 else (),
-        remarks=(said,) if remarks else (),
+        parts=told,
+        remarks=(said,) if ignored else (),
     )
     return reading_of_rows(source, rows, labels)
+
+
+def _lines(path: Path) -> Iterator[tuple[int, list[str]]]:
+    """Yield the number and values of each line of a table that is not empty."""
+    # Spreadsheets begin a file with a mark of byte order.
+    text = read_text(path, _MOST_BYTES).removeprefix("\ufeff")
+    sign = max(_SIGNS, key=text.partition("\n")[0].count)
+    reader = csv.reader(io.StringIO(text, newline=""), delimiter=sign, strict=True)
+    try:
+        for values in reader:
+            if any(value.strip() for value in values):
+                yield reader.line_num, values
+    except csv.Error as error:
+        raise DataError(
+            f"task.root: line {reader.line_num} of {str(path)!r} is no line of a table ({error}); "
+            "valid is CSV, with quotes around values that have a quote or a comma in them"
+        ) from error
 
 
 def read_split(root: Path, name: str) -> OwnReading:
@@ -270,36 +286,6 @@ def read_split(root: Path, name: str) -> OwnReading:
     ]
     base = _base(root, [row.path for row in rows], place)
     return reading_of_rows(Source(root=base, layout="split_file", place=place), rows, classes)
-
-
-def _parsed(path: Path, part: str) -> tuple[list[Row], tuple[str, ...]]:
-    """Return a table's rows, and which of its columns are not read."""
-    require_inside(path, path.parent)
-    place = repr(str(path))
-    # Spreadsheets begin a file with a mark of byte order.
-    text = read_text(path, _MOST_BYTES).removeprefix("\ufeff")
-    head = text.partition("\n")[0]
-    sign = max(_SIGNS, key=head.count)
-    lines = _lines(text, sign, place)
-    _, header = next(lines, (1, []))
-    columns = _columns(header, place, bool(part))
-    rows = [_row(values, columns, f"line {number} of {place}", part) for number, values in lines]
-    ignored = [repr(name.strip()[:40]) for name in header if name.strip().casefold() not in columns]
-    return rows, tuple(name for name in ignored if name.strip("'").casefold() not in _ALIASES)
-
-
-def _lines(text: str, sign: str, place: str) -> Iterator[tuple[int, list[str]]]:
-    """Yield each line's number and values, without empty lines."""
-    reader = csv.reader(io.StringIO(text, newline=""), delimiter=sign, strict=True)
-    try:
-        for values in reader:
-            if any(value.strip() for value in values):
-                yield reader.line_num, values
-    except csv.Error as error:
-        raise DataError(
-            f"task.root: line {reader.line_num} of {place} is no line of a table ({error}); valid "
-            "is CSV, with quotes around values that have a quote or a comma in them"
-        ) from error
 
 
 def _columns(header: Sequence[str], place: str, has_part: bool) -> dict[str, int]:
@@ -407,8 +393,7 @@ class SavedImages(ImageFiles):
                 f"task.root: {self.paths[row]!r} is too large; valid are at most {MOST_BYTES:,} "
                 "bytes"
             )
-        data: bytes = value.as_py()
-        return data
+        return bytes(value)
 
     def size_of(self, row: int) -> int:
         """Return an image's size in bytes, 0 where there is none."""
@@ -419,29 +404,15 @@ class SavedImages(ImageFiles):
         """Return what tells an image from all others, wherever links lead to it."""
         return (str(self.root.resolve()), self.paths[row])
 
-    def _value(self, row: int) -> Any:
-        """Return an image's bytes where they lie, None without any."""
+    def _value(self, row: int) -> memoryview | None:
+        """Return an image's bytes where they lie in the mapped file, None without any."""
         name, _, position = self.paths[row].rpartition("/")
         # Two threads may both open it, and do no harm.
         if name not in self._columns:
             self._columns[name] = _image_column(_table(self.root / name), repr(name))
         value = self._columns[name][int(position)]
         inner = value["bytes"] if value.is_valid else None
-        # `as_buffer` points into the mapped file.
-        return None if inner is None or not inner.is_valid else _Bytes(inner)
-
-
-class _Bytes:
-    """Bytes of one value: their number without a copy."""
-
-    def __init__(self, scalar: Any) -> None:
-        self._scalar = scalar
-
-    def __len__(self) -> int:
-        return int(self._scalar.as_buffer().size)
-
-    def as_py(self) -> bytes:
-        return bytes(self._scalar.as_buffer())
+        return None if inner is None or not inner.is_valid else memoryview(inner.as_buffer())
 
 
 def is_saved(files: Sequence[str]) -> bool:
@@ -505,7 +476,14 @@ def _part(root: Path, folder: Path, split: str) -> tuple[list[Row], tuple[str, .
         _require_step(name, folder / MARKS[1])
         require_inside(folder / str(name), root)
         table, place = _table(folder / str(name)), repr(str(folder / str(name)))
-        _require_bytes(_image_column(table, place), place)
+        chunks = _image_column(table, place).chunks
+        missing = sum(chunk.null_count + chunk.field("bytes").null_count for chunk in chunks)
+        # Images that are elsewhere are refused: nothing outside of the folder is read.
+        if missing:
+            raise DataError(
+                f"task.root: {place} has {missing:,} rows without the image's bytes; valid are "
+                "images that are saved in it, and no paths to files elsewhere"
+            )
         above = f"{split}/{name}" if split else str(name)
         rows += _rows(table, label, classes, place=place, above=above, split=split)
     return rows, classes
@@ -609,16 +587,6 @@ def _image_column(table: Any, place: str) -> Any:
             "bytes; valid is one of the type Image"
         )
     return table.column(found[0])
-
-
-def _require_bytes(column: Any, place: str) -> None:
-    """Refuse images that are elsewhere: nothing outside of the folder is read."""
-    missing = sum(chunk.null_count + chunk.field("bytes").null_count for chunk in column.chunks)
-    if missing:
-        raise DataError(
-            f"task.root: {place} has {missing:,} rows without the image's bytes; valid are images "
-            "that are saved in it, and no paths to files elsewhere"
-        )
 
 
 def _document(path: Path, root: Path) -> Mapping[str, Any]:

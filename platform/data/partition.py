@@ -1,28 +1,23 @@
-"""Who holds which images.
+"""Who holds which images, and keyed draws of records by their content.
 
 A partition is two steps with a seed each: the class map says how many images of each class a client
 gets, and the shots say which ones. A client's test images follow the same distribution as its
 training images: all test images of its classes, split evenly where several clients own a class, or
-in the shares of the training images, each rounded down; of all classes under `iid`, whatever
-training images were drawn.
+in the shares of the training images, each rounded down; under `iid` test images of all classes,
+whatever training images were drawn. A class with fewer images than the shots ask for gives all it
+has, as in published loaders.
 
-A class with fewer images than the shots ask for gives what it has, as in published loaders.
-
-Draws of records by a keyed hash of their content: which are test images, which validate.
-
-A draw that shuffles all of a client's records changes many of them when one comes or goes. Here
-each record falls on a side by its own content and a key alone, so that one record more or less
-changes the side of no other, and records of the same content are on the same side. The key says
-which side; it must be a secret of whoever holds the records, as anybody who knows it could compute
-which records train. In a federation it follows from the secret in the holder's own store, in a
-simulation from a seed and the client's name.
-
-A share is therefore met on average only, and a side may stay empty.
+Keyed draws say which of a client's records are test images and which validate. A draw that shuffles
+all of a client's records changes many of them when one comes or goes. Here each record falls on a
+side by its own content and a key alone: one record more or less changes the side of no other, and
+records of the same content are on the same side. The key must be a secret of whoever holds the
+records, as anybody who knows it could compute which records train. In a federation it follows from
+the secret in the holder's own store, in a simulation from a seed and the client's name. A share is
+therefore met on average only, and a side may stay empty.
 """
 
 from __future__ import annotations
 
-import hashlib
 import hmac
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -31,7 +26,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from platform.data.dataset import Indices, Split, image_digests
+from platform.data.dataset import Indices, Split, content_digests
 from platform.data.shares import (
     Counts,
     DirichletShares,
@@ -97,7 +92,7 @@ _FEW_SHOT_CLASSES = 2
 def class_map(plan: PartitionPlan, rng: np.random.Generator) -> tuple[tuple[int, ...], ...]:
     """Return the classes of each client, ascending; not where clients get random shares of all.
 
-    Pathological: a shuffle of all classes, the first ones for everybody if some are shared, the
+    Pathological: a shuffle of all classes, the first ones for all clients if some are shared, the
     rest cut into even, disjoint slices (pFedMoAP, section 5.1; FedPGP's code for shared classes),
     or rounded ones with the rest for the last client (both papers' code); or so many of them for
     each, in balance.
@@ -109,12 +104,41 @@ def class_map(plan: PartitionPlan, rng: np.random.Generator) -> tuple[tuple[int,
         return tuple(tuple(range(plan.classes)) for _ in range(plan.clients))
     if plan.portion.classes is not None:
         return balanced_classes(plan.classes, plan.portion.classes, plan.clients, rng=rng)
-    shared = _shared(plan)
-    _require_classes(plan, shared)
+    shared = round(plan.portion.shared_classes * plan.classes)
+    if plan.portion.shared_classes and not shared:
+        raise ConfigError(
+            f"task.partition.shared_classes: {plan.portion.shared_classes:g} of {plan.classes} "
+            f"classes is less than half a class; valid: null, or from {1 / plan.classes:.2g}"
+        )
+    left, fewest = plan.classes - shared, _fewest_classes(plan)
+    # Clients that share all classes own none alone; otherwise each is to have one of its own, and
+    # two where a few shots of one class would be all it has.
+    own = 0 if not left else max(1, fewest - shared)
+    most = plan.clients if not own else left // own
+    if plan.clients > most or shared + own < fewest:
+        why = "" if fewest == 1 else ", two a client, since a few shots of one class teach nothing"
+        if plan.portion.fewest_classes is not None:
+            why = f" with task.partition.fewest_classes = {fewest}"
+        valid = f"1 to {most}" if most else "a data set with more classes"
+        of = f"{left} of {plan.classes} classes" if shared else f"{plan.classes} classes"
+        raise ConfigError(
+            f"task.clients: {plan.clients} is more than a {plan.kind} partition can deal {of} out "
+            f"to{why}; valid: {valid}"
+        )
     order = rng.permutation(plan.classes)
-    common = order[:shared].tolist()
-    cut = _slices if plan.portion.slices == "even" else _rounded_slices
-    return tuple(tuple(sorted((*common, *own))) for own in cut(order[shared:], plan.clients))
+    common, rest = order[:shared].tolist(), order[shared:]
+    if plan.portion.slices == "even":
+        parts = np.array_split(rest, plan.clients)
+    else:
+        # C / N classes each, rounded (halves to even), and the remainder for the last client.
+        each = round(len(rest) / plan.clients)
+        if each * (plan.clients - 1) >= len(rest):
+            raise ConfigError(
+                f"task.partition.slices: rounded gives each of {plan.clients} clients {each} of "
+                f"{len(rest)} classes and leaves none for the last one; valid: even"
+            )
+        parts = np.split(rest, np.arange(1, plan.clients) * each)
+    return tuple(tuple(sorted((*common, *part.tolist()))) for part in parts)
 
 
 def partition(
@@ -237,7 +261,19 @@ def _counts(
         train_sizes = _cap(plan, train_sizes)
         return dirichlet_counts(shares, train_sizes, test_sizes, plan.clients, rng=rng)
     if plan.kind == "domain_dirichlet":
-        return _counts_by_domain(plan, _cap(plan, train_sizes), test_sizes, rng)
+        # Each domain by itself among as many clients, who are neighbours.
+        shares = replace(plan.shares, fewest_classes=_fewest_classes(plan))
+        train_sizes = _cap(plan, train_sizes)
+        each, clients = plan.classes // len(plan.domains), plan.clients // len(plan.domains)
+        train = np.zeros((plan.classes, plan.clients), np.int64)
+        test = np.zeros_like(train)
+        for position, name in enumerate(plan.domains):
+            keys = slice(position * each, (position + 1) * each)
+            place = (keys, slice(position * clients, (position + 1) * clients))
+            whose, sizes = f"clients of domain {name!r}", (train_sizes[keys], test_sizes[keys])
+            drawn = dirichlet_counts(shares, *sizes, clients, rng=rng, whose=whose)
+            train[place], test[place] = drawn
+        return train, test
     owns = np.zeros((plan.classes, plan.clients), np.int64)
     for client, classes in enumerate(class_map(plan, rng)):
         owns[list(classes), client] = 1
@@ -248,23 +284,6 @@ def _counts(
     if plan.shots is not None:
         train = np.minimum(train, plan.shots)
     return train, _evenly(test_sizes, owns)
-
-
-def _counts_by_domain(
-    plan: PartitionPlan, train_sizes: Counts, test_sizes: Counts, rng: np.random.Generator
-) -> tuple[Counts, Counts]:
-    """Return each domain by itself among as many clients, who are neighbours."""
-    shares = replace(plan.shares, fewest_classes=_fewest_classes(plan))
-    each, clients = plan.classes // len(plan.domains), plan.clients // len(plan.domains)
-    train = np.zeros((plan.classes, plan.clients), np.int64)
-    test = np.zeros_like(train)
-    for position, name in enumerate(plan.domains):
-        keys = slice(position * each, (position + 1) * each)
-        place = (keys, slice(position * clients, (position + 1) * clients))
-        whose, sizes = f"clients of domain {name!r}", (train_sizes[keys], test_sizes[keys])
-        drawn = dirichlet_counts(shares, *sizes, clients, rng=rng, whose=whose)
-        train[place], test[place] = drawn
-    return train, test
 
 
 def _cap(plan: PartitionPlan, sizes: Counts) -> Counts:
@@ -279,58 +298,12 @@ def _fewest_classes(plan: PartitionPlan) -> int:
     return 1 if plan.shots is None else _FEW_SHOT_CLASSES
 
 
-def _shared(plan: PartitionPlan) -> int:
-    shared = round(plan.portion.shared_classes * plan.classes)
-    if plan.portion.shared_classes and not shared:
-        raise ConfigError(
-            f"task.partition.shared_classes: {plan.portion.shared_classes:g} of {plan.classes} "
-            f"classes is less than half a class; valid: null, or from {1 / plan.classes:.2g}"
-        )
-    return shared
-
-
-def _slices(order: Indices, clients: int) -> tuple[tuple[int, ...], ...]:
-    parts = np.array_split(order, clients)
-    return tuple(tuple(sorted(int(c) for c in part)) for part in parts)
-
-
-def _rounded_slices(order: Indices, clients: int) -> tuple[tuple[int, ...], ...]:
-    """Return slices of C / N classes, rounded (halves to even), and what is left for the last."""
-    each = round(len(order) / clients)
-    if each * (clients - 1) >= len(order):
-        raise ConfigError(
-            f"task.partition.slices: rounded gives each of {clients} clients {each} of "
-            f"{len(order)} classes and leaves none for the last one; valid: even"
-        )
-    parts = np.split(order, np.arange(1, clients) * each)
-    return tuple(tuple(sorted(int(c) for c in part)) for part in parts)
-
-
-def _require_classes(plan: PartitionPlan, shared: int) -> None:
-    """Refuse where a client would own no class of its own, or one class under few-shot."""
-    left, fewest = plan.classes - shared, _fewest_classes(plan)
-    # Those who share all classes own none alone; else everybody is to have one of its own.
-    own = 0 if not left else max(1, fewest - shared)
-    most = plan.clients if not own else left // own
-    if plan.clients <= most and shared + own >= fewest:
-        return
-    why = "" if fewest == 1 else ", two a client, since a few shots of one class teach nothing"
-    if plan.portion.fewest_classes is not None:
-        why = f" with task.partition.fewest_classes = {fewest}"
-    valid = f"1 to {most}" if most else "a data set with more classes"
-    of = f"{left} of {plan.classes} classes" if shared else f"{plan.classes} classes"
-    raise ConfigError(
-        f"task.clients: {plan.clients} is more than a {plan.kind} partition can deal {of} out to"
-        f"{why}; valid: {valid}"
-    )
-
-
 def _evenly(sizes: Counts, owns: Counts) -> Counts:
     """Split each class's images among its owners, (classes, clients).
 
-    What is left over goes round: the next class begins where the last one ended. Always beginning
-    with the first client would make it the richest, and leave the last ones without a test image
-    where a class has fewer than there are clients.
+    The remainder goes round: the next class begins where the last one ended. Always beginning with
+    the first client would make it the richest, and leave the last ones without a test image where a
+    class has fewer than there are clients.
     """
     counts, start = np.zeros_like(owns), 0
     for label, size in enumerate(sizes):
@@ -452,17 +425,6 @@ def places_of(split: Split, rows: Indices, key: bytes, draw: Draw) -> NDArray[np
         DataError: If an image cannot be read.
     """
     return places(content_digests(split, rows), key, draw)
-
-
-def content_digests(split: Split, rows: Indices) -> list[bytes]:
-    """Return what tells the content of these rows from all other content: SHA-256, 32 bytes each.
-
-    Raises:
-        DataError: If an image cannot be read.
-    """
-    if split.texts is None:
-        return image_digests(split.images, rows)
-    return [hashlib.sha256(split.texts[row].encode()).digest() for row in rows.tolist()]
 
 
 def carve(client: ClientIndices, split: Split, share: float, key: bytes) -> ClientIndices:

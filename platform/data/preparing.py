@@ -1,11 +1,8 @@
 """From examples to what a method sees of them: encode what it needs, let it keep what it wants.
 
-Both are done once per example, in chunks, so that what a method needs may be far larger than the
-memory (300 KB of tokens an image) as long as what it keeps is not. Texts are needed as they are.
-
-Images at a size that a method asks for, and no frozen model.
-
-Encoders of a run: from images of any size, with and without the cache on disk.
+Both happen once per example, in chunks: what a method needs may be far larger than the memory
+(300 KB of tokens an image) as long as what it keeps is not. Texts are needed as they are. Encoders
+take images of any size, with and without the cache on disk.
 """
 
 from __future__ import annotations
@@ -15,7 +12,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import lru_cache, partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -70,15 +67,26 @@ def prepared_arrays(
         ConfigError: If the method keeps another number of rows than it was given, or makes
             something else of an example alone than in company.
     """
-    inputs = _inputs(method, examples, rows, encoders)
+    inputs: dict[str, Rows] = {}
+    if isinstance(examples, Sequence):
+        if "text" in method.needs:
+            inputs["text"] = TextRows(examples, rows)
+    else:
+        for name, encode in (
+            ("features", encoders.features),
+            ("tokens", encoders.tokens),
+            ("pixels", encoders.pixels),
+        ):
+            if name in method.needs:
+                inputs[name] = encode(examples, rows)
     if not inputs:
         return {}
     first = {name: array[:CHUNK] for name, array in inputs.items()}
     kept = method.prepare(first)
     _require_rows(kept, len(rows[:CHUNK]))
     _require_alone(method, first, kept)
-    if _is_same(first, kept):
-        # Nothing is made of it, so what lies on the disk can stay there.
+    if first.keys() == kept.keys() and all(kept[name] is first[name] for name in first):
+        # The method keeps its inputs as they are, so rows on the disk can stay there.
         return inputs
     # Written into place: two copies of all of it might not fit into the memory.
     made = {n: np.empty((len(rows), *a.shape[1:]), a.dtype) for n, a in kept.items()}
@@ -94,22 +102,6 @@ def prepared_arrays(
                 made[name] = made[name].astype(wider)
             made[name][block] = array
     return made
-
-
-def _inputs(
-    method: Method, examples: Images | Sequence[str], rows: Indices, encoders: Encoders
-) -> dict[str, Rows]:
-    """Return what a method asks for of the examples themselves."""
-    if isinstance(examples, Sequence):
-        return {"text": TextRows(examples, rows)} if "text" in method.needs else {}
-    inputs: dict[str, Rows] = {}
-    if "features" in method.needs:
-        inputs["features"] = encoders.features(examples, rows)
-    if "tokens" in method.needs:
-        inputs["tokens"] = encoders.tokens(examples, rows)
-    if "pixels" in method.needs:
-        inputs["pixels"] = encoders.pixels(examples, rows)
-    return inputs
 
 
 def prepared_batch(
@@ -135,27 +127,23 @@ def _require_rows(kept: Arrays, rows: int) -> None:
 
 
 def _require_alone(method: Method, given: Arrays, kept: Arrays) -> None:
-    """Require that a record stays one: what is kept of it may not depend on the others."""
+    """Require that what is kept of a record does not depend on the others."""
     for row in {0, len(next(iter(given.values()))) - 1}:
         rows = slice(row, row + 1)
         alone = method.prepare({name: array[rows] for name, array in given.items()})
         for name, array in kept.items():
-            if not _is_alike(alone[name], array[rows]):
+            one, other = alone[name], array[rows]
+            # Numbers of words that differ by one are other words.
+            is_real = one.shape == other.shape and one.dtype.kind in "fc"
+            if not (
+                np.allclose(one, other, rtol=1e-3, atol=1e-4)
+                if is_real
+                else np.array_equal(one, other)
+            ):
                 raise ConfigError(
                     f"method.name: its prepare makes another {name!r} of an example alone than in "
                     "company; valid is one that looks at each example by itself"
                 )
-
-
-def _is_alike(one: NDArray[Any], other: NDArray[Any]) -> bool:
-    if one.shape != other.shape or one.dtype.kind not in "fc":
-        # Numbers of words that differ by one are other words.
-        return np.array_equal(one, other)
-    return np.allclose(one, other, rtol=1e-3, atol=1e-4)
-
-
-def _is_same(given: Arrays, kept: Arrays) -> bool:
-    return given.keys() == kept.keys() and all(kept[name] is given[name] for name in given)
 
 
 @dataclass(frozen=True)

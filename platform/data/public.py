@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -67,7 +66,14 @@ def public_rows(config: RunConfig, data: TaskData) -> PublicRows:
     )
     public = load_public(name, request, data.dataset)
     if task.senses == BY_CLIENT:
-        public = load_dataset(name, replace(request, senses=_all_senses(public)))
+        # A sense for each row, (domains, rows of one), in turn within each class.
+        domains, classes = len(public.domains), len(public.classes)
+        counts = [part.num_examples // domains // classes for part in (public.train, public.test)]
+        train, test = (
+            (np.tile(np.arange(count), classes) + np.arange(domains)[:, None]) % len(SENSES)
+            for count in counts
+        )
+        public = load_dataset(name, replace(request, senses=(train, test)))
     split, rng = public.train, stream(section.seed, "public images")
     seen = np.ones(split.num_examples, np.bool_)
     if task.held_out_domain in public.domains:
@@ -88,19 +94,6 @@ def public_rows(config: RunConfig, data: TaskData) -> PublicRows:
             f"gradients have no more directions; valid: 1 to {len(found)}"
         )
     return PublicRows(split, found)
-
-
-def _all_senses(public: Dataset) -> tuple[Indices, Indices]:
-    """Return a sense for each row, (domains, rows of one), in turn within each class."""
-    domains = np.arange(len(public.domains))[:, None]
-    train, test = (
-        (np.tile(np.arange(count), len(public.classes)) + domains) % len(SENSES)
-        for count in (
-            part.num_examples // len(public.domains) // len(public.classes)
-            for part in (public.train, public.test)
-        )
-    )
-    return train, test
 
 
 def load_public(
@@ -126,52 +119,38 @@ def load_public(
             if text.startswith(f"task.{key}:"):
                 raise ConfigError(f"{field}.{key}:{text.partition(':')[2]}") from error
         raise
-    _require_public(public, own, field)
-    return public
-
-
-def _require_public(public: Dataset, own: Dataset, field: str) -> None:
     if public.classes != own.classes:
+        difference = f"{len(public.classes)} and not {len(own.classes)}"
+        for label, (one, other) in enumerate(zip(public.classes, own.classes, strict=False)):
+            if one != other:
+                difference = f"label {label} is {one!r} and not {other!r}"
+                break
         raise ConfigError(
             f"{field}.dataset: {public.name} has other classes than the task's {own.name} "
-            f"({_difference(public, own)}); valid: one with exactly its "
+            f"({difference}); valid: one with exactly its "
             f"{len(own.classes)} classes in the same order"
         )
     if public.name not in RENDERED and any(
-        _is_same(one, other) for one in _splits(public) for other in _splits(own)
+        _share(one, other) for one in (public.train, public.test) for other in (own.train, own.test)
     ):
         raise ConfigError(
             f"{field}.root: {public.name} there is the federation's own data, of which nothing is "
             "public; valid: another folder, of images that are no client's"
         )
+    return public
 
 
-def _difference(public: Dataset, own: Dataset) -> str:
-    for label, (one, other) in enumerate(zip(public.classes, own.classes, strict=False)):
-        if one != other:
-            return f"label {label} is {one!r} and not {other!r}"
-    return f"{len(public.classes)} and not {len(own.classes)}"
-
-
-def _splits(dataset: Dataset) -> tuple[Split, Split]:
-    return dataset.train, dataset.test
-
-
-def _is_same(one: Split, other: Split) -> bool:
+def _share(one: Split, other: Split) -> bool:
     """Return whether two splits share a file, or in memory an example."""
     if one.texts is not None or other.texts is not None:
         return not set(one.texts or ()).isdisjoint(other.texts or ())
     mine, theirs = one.images, other.images
     if isinstance(mine, ImageFiles) and isinstance(theirs, ImageFiles):
-        return not _files(mine).isdisjoint(_files(theirs))
+        # A link to a file is the same file; one that is not there is refused where it is read.
+        found = ({files.place_of(row) for row in range(len(files))} for files in (mine, theirs))
+        return bool(set.intersection(*found) - {None})
     if isinstance(mine, np.ndarray) and isinstance(theirs, np.ndarray):
         # By content, as a split by another seed has the same images elsewhere.
         digests = (set(image_digests(part, np.arange(len(part)))) for part in (mine, theirs))
         return not set.isdisjoint(*digests)
     return False
-
-
-def _files(images: ImageFiles) -> set[Hashable]:
-    """Return what tells each file from others: a link to one is no other file."""
-    # Whoever reads a file that is not there says so.
-    return {images.place_of(row) for row in range(len(images))} - {None}

@@ -1,7 +1,4 @@
-"""Rows that may be more than the memory holds, read where they lie when they are asked for.
-
-Texts by row number, as what a method needs: read when they are asked for, and not cached.
-"""
+"""Rows that may be more than the memory holds, and texts, both read when they are asked for."""
 
 from __future__ import annotations
 

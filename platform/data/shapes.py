@@ -1,22 +1,18 @@
-"""Outlines of the shapes as signed distances, and the smooth random fields that bend them.
+"""The data set `shapes`: 20 rendered shapes in six styles, made from a seed alone.
 
-A signed distance is negative inside, zero on the outline and positive outside, in units of the
-shape's own coordinates, where every shape fills about the disc of radius one. The y axis points
-down, as rows do. Polygons' distances are exact; the formula for the polygon is the usual minimum
-over edges with the sign by crossing parity (even-odd rule).
+Outlines are signed distances: negative inside, zero on the outline and positive outside, in units
+of the shape's own coordinates, where every shape fills about the disc of radius one. The y axis
+points down, as rows do. Polygons' distances are exact: the minimum over edges, with the sign by
+crossing parity (even-odd rule). Smooth random fields bend the outlines.
 
-How each domain draws a shape.
+The styles are named after DomainNet's domains (Peng et al. 2019, "Moment Matching for Multi-Source
+Domain Adaptation") and differ in the same ways: surface, tool and clutter. All drawing functions
+draw a whole batch and take their randomness from the given generator.
 
-The domains are named after DomainNet's (Peng et al. 2019, "Moment Matching for Multi-Source Domain
-Adaptation") and differ in the same ways: what surface, tool and clutter make of the same object.
-All functions draw a whole batch and take their randomness from the given generator.
-
-The data set `shapes`: 20 rendered shapes in six styles, from a seed and nothing else.
-
-Streams of random numbers never meet: what the tiny CLIP is pretrained on, what federations are run
-on, and what is declared public. They are told apart by the spawn key of
-`numpy.random.SeedSequence`, so the same seed gives unrelated images in each; so do training and
-test, and the domains.
+The images of the tiny CLIP's pretraining, of federations, and those declared public have streams of
+random numbers that never meet. The spawn key of `numpy.random.SeedSequence` tells the streams
+apart, so the same seed gives unrelated images in each; the same holds for training and test images,
+and for the domains.
 """
 
 from __future__ import annotations

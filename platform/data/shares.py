@@ -1,41 +1,34 @@
-"""Random shares of each class, as federated learning papers make clients unequal.
+"""How many images of each class a client gets, in the ways that federated learning papers take.
 
-For each class the clients' shares are drawn from a symmetric Dirichlet distribution; clients that
-already hold their even part get nothing more; and training and test images are split in the same
-shares (the partition that FedPGP, appendix A.2, and pFedMoAP use on CIFAR, after Yurochkin et al.
-2019, "Bayesian Nonparametric Federated Learning of Neural Networks", section 4). All is drawn again
-until every client has enough. A published loop of this kind never ends where that cannot be; this
-one gives up and says so.
+Dirichlet shares: for each class the clients' shares are drawn from a symmetric Dirichlet
+distribution; clients that already hold their even part get nothing more; training and test images
+are split in the same shares (the partition that FedPGP, appendix A.2, and pFedMoAP use on CIFAR,
+after Yurochkin et al. 2019, "Bayesian Nonparametric Federated Learning of Neural Networks", section
+4). All is drawn again until every client has enough. A published loop of this kind never ends where
+that cannot be; this one gives up and says so.
 
 Many clients with little each: images whatever their class, or a few of the classes, in balance.
-
 With disjoint classes twenty of them serve ten few-shot clients, and with shots of every class a
-client holds at least as many images as there are classes. Neither is a thousand clients with a
-handful of images each. Here classes are shared, images are not.
+client holds at least as many images as there are classes. Neither gives a thousand clients a
+handful of images each. Here clients share classes, and no images.
 
-A share of each class for all alike, the rest unequal: the S ratio of PM-MoE.
+Shared ratio, the S ratio of PM-MoE: as its code deals out data (a partition of PFLlib with a shared
+part), training and test images are one pool. Of each class a share S is spread evenly over all
+clients, and the last client gets the remainder; the rest goes out in Dirichlet shares, among
+clients who hold less than their even part. Then each client splits its images by a shuffle, three
+quarters for training; as published it splits neither by class nor by domain. Without a shared part
+this is PFLlib's Dirichlet partition. The test images of a client therefore have the distribution of
+its training images, and not of the data set's own test part.
 
-As its code deals out data (a partition of PFLlib with a shared part): training and test images are
-one pool; of each class a share S is spread evenly over all clients, what is left over going to the
-last one; the rest goes out in Dirichlet shares, among those who hold less than their even part.
-Then each client splits what it got, three quarters for training. Without a shared part this is
-PFLlib's Dirichlet partition. The test images of a client so have the distribution of its training
-images, and not of the data set's own test part.
-
-The split is as published neither by class nor by domain: it is a shuffle of the client's images.
-
-Random shares in two steps: of superclasses, and of the classes within each.
-
-Pachinko allocation (Li and McCallum 2006) as federated learning deals out CIFAR-100 with it (Reddi
-et al. 2021, "Adaptive Federated Optimization", appendix on data sets). A client draws shares of the
+Pachinko allocation (Li and McCallum 2006), as federated learning deals out CIFAR-100 with it (Reddi
+et al. 2021, "Adaptive Federated Optimization", appendix on data sets): a client draws shares of the
 superclasses from Dir(alpha) and, within each, shares of its classes from Dir(10). Then it draws its
 even part of all images one by one: a superclass, a class in it, an image of that class, without
-replacement. What has no image left drops out, and the other shares are scaled up.
-
-The published code of FedOTP and of what builds on it does so by default for CIFAR-100
+replacement. A class or superclass without images left drops out, and the other shares are scaled
+up. The published code of FedOTP and of what builds on it does so by default for CIFAR-100
 (`noniid-labeldir100`, with one seed for all runs): training and test images are one pool, and a
-client tests with those of its images that the data set calls test images. What is left over where
-clients do not divide the pool is nobody's.
+client tests with those of its images that the data set calls test images. Where clients do not
+divide the pool, the remainder goes to no client.
 """
 
 from __future__ import annotations
@@ -100,15 +93,22 @@ def dirichlet_counts(
     Raises:
         ConfigError: If no draw out of `DRAWS` gave every client its least.
     """
+    even = train_sizes.sum() / clients
     for _ in range(DRAWS):
-        drawn = _draw(shares.alpha, train_sizes, test_sizes, clients, rng=rng)
-        if drawn is None:
-            continue
-        train, test = drawn
-        if has_enough(shares, train) and test.sum(axis=0).min() >= shares.minimum_test:
-            return train, test
+        train = np.zeros((len(train_sizes), clients), np.int64)
+        test = np.zeros((len(test_sizes), clients), np.int64)
+        for label in range(len(train_sizes)):
+            share = share_out(shares.alpha, train.sum(axis=0), even, rng=rng)
+            if share is None:
+                break
+            train[label] = cut(share, train_sizes[label])
+            test[label] = cut(share, test_sizes[label])
+        else:
+            if has_enough(shares, train) and test.sum(axis=0).min() >= shares.minimum_test:
+                return train, test
     tests = "a test image" if shares.minimum_test == 1 else f"{shares.minimum_test} test images"
-    what = f"{shares.minimum} training images{_of_classes(shares)} and {tests}"
+    classes = f" of {shares.fewest_classes} classes" if shares.fewest_classes > 1 else ""
+    what = f"{shares.minimum} training images{classes} and {tests}"
     raise never_enough(shares, what, f"{clients} {whose}")
 
 
@@ -145,10 +145,10 @@ def share_out(
         rng: Draws the shares.
 
     Returns:
-        Shares (clients,) that sum to one; None where all of them underflow to nothing.
+        Shares (clients,) that sum to one; None where all of them underflow to zero.
     """
     is_open = held < even
-    # All have their part already where the classes that are left have no training images.
+    # Where the remaining classes have no training images, all clients have their part already.
     drawn = rng.dirichlet(np.full(len(held), alpha)) * (is_open if is_open.any() else 1)
     return drawn / drawn.sum() if drawn.sum() > 0 else None
 
@@ -163,29 +163,9 @@ def cut(share: NDArray[np.float64], size: int) -> Counts:
     return np.diff(ends, prepend=0)
 
 
-def _draw(
-    alpha: float, train_sizes: Counts, test_sizes: Counts, clients: int, *, rng: np.random.Generator
-) -> tuple[Counts, Counts] | None:
-    """Try once; None where the shares of all who may still get something underflow."""
-    train = np.zeros((len(train_sizes), clients), np.int64)
-    test = np.zeros((len(test_sizes), clients), np.int64)
-    even = train_sizes.sum() / clients
-    for label in range(len(train_sizes)):
-        share = share_out(alpha, train.sum(axis=0), even, rng=rng)
-        if share is None:
-            return None
-        train[label] = cut(share, train_sizes[label])
-        test[label] = cut(share, test_sizes[label])
-    return train, test
-
-
-def _of_classes(shares: DirichletShares) -> str:
-    return f" of {shares.fewest_classes} classes" if shares.fewest_classes > 1 else ""
-
-
 @dataclass(frozen=True, kw_only=True)
 class Portion:
-    """What a client gets, where it is neither shots of every class nor of classes of its own.
+    """What a client gets under `iid` and `pathological` beside its shots.
 
     Attributes:
         shared_classes: The share of classes that all clients own under `pathological`.
@@ -403,7 +383,7 @@ def pachinko_counts(
 def _one_client(
     left: Counts, groups: NDArray[np.int64], images: int, alpha: float, *, rng: np.random.Generator
 ) -> Counts:
-    """Return one client's images of each class, which are taken from what is left."""
+    """Draw one client's images of each class and take them from `left`."""
     found = np.unique(groups[left > 0])
     members = [np.flatnonzero((groups == group) & (left > 0)) for group in found]
     outer = _Shares(rng.dirichlet(np.full(len(found), alpha)))
@@ -424,7 +404,7 @@ def _one_client(
 
 @dataclass
 class _Shares:
-    """Shares that sum to one; those that drop out are zero.
+    """Shares that sum to one; dropped ones are zero.
 
     Attributes:
         values: The shares.
@@ -451,10 +431,10 @@ class _Shares:
     def _scale(self) -> None:
         weights = np.where(self.is_open, self.values, 0.0)
         if not weights.sum() > 0.0:
-            # All that is left underflowed; the published code gives no number here.
+            # The remaining shares underflowed; the published code gives no number here.
             weights = self.is_open.astype(np.float64)
         total = weights.sum()
         if total:
             self.ends = np.cumsum(weights / total)
-            # Nothing beyond the last open one, whatever rounding made of the sum.
+            # Rounding of the sum must leave no place beyond the last open share.
             self.ends[np.flatnonzero(self.is_open)[-1] :] = 1.0

@@ -22,7 +22,7 @@ from platform.config.rules import OWN
 from platform.data.catalogue import dataset_info
 from platform.mechanisms import Circumstances
 from platform.rounds.documents import has_collection, in_rounds
-from platform.rounds.leaving import LEFT, departures
+from platform.rounds.leaving import LEFT, left_clients
 from platform.rounds.run import Run
 
 OF_RUN: Final = "the run "
@@ -105,7 +105,7 @@ def _restored(run: Run) -> Iterator[str]:
 def _departed(run: Run) -> Iterator[str]:
     clients = run.roll.clients
     with run.records.read() as uow:
-        found = departures(uow, run.run_id, clients)
+        found = left_clients(uow, run.run_id, clients)
     for gone in found:
         what = "left for good" if gone.action == LEFT else "was removed by the operator"
         name = "never charged" if gone.pseudonym is None else gone.pseudonym

@@ -19,9 +19,8 @@ from methods import Arrays, Examples, Method
 from platform.config import RunConfig
 from platform.config.randomness import stream
 from platform.data.checking import require_one_label
-from platform.data.dataset import ImageFiles, Indices, Split
+from platform.data.dataset import ImageFiles, Indices, Split, content_digests
 from platform.data.loading import CommonRows, TaskData, load_task_data
-from platform.data.partition import content_digests
 from platform.data.preparing import CHUNK, Encoders, prepared_arrays
 from platform.data.public import public_rows
 from platform.data.rows import Rows

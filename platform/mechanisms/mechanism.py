@@ -59,14 +59,14 @@ class Settings:
     """Numbers for one vector of one run.
 
     Attributes:
-        relation: What a neighbour is.
+        relation: How neighbours differ.
         distribution: Law of the noise, one of the mechanism's; None without noise.
         value_bound: Largest coordinate that is carried where nothing is clipped.
-        clipping_norm: C of all that is clipped together; None where nothing is.
+        clipping_norm: C of all that is clipped together; None without clipping.
         noise_multiplier: Standard deviation of the noise over C; None without noise.
-        sums: What is certain about sums, where the noise counts on it.
+        sums: What is certain about sums, where the noise relies on it.
         steps: Local steps, where the noise is in them.
-        counts: What the vector ends with where clients are in groups, else None.
+        counts: The counts at the end of the vector where clients are in groups, else None.
     """
 
     relation: Relation
@@ -83,7 +83,7 @@ class Settings:
         """C.
 
         Raises:
-            ValueError: Nothing is clipped, which the configuration has refused already.
+            ValueError: If nothing is clipped; the configuration has refused this before.
         """
         return _given(self.clipping_norm, "clipping_norm")
 
@@ -92,7 +92,7 @@ class Settings:
         """Standard deviation of the noise over C.
 
         Raises:
-            ValueError: There is none, which the configuration has refused already.
+            ValueError: If there is no noise; the configuration has refused this before.
         """
         return _given(self.noise_multiplier, "noise_multiplier")
 
@@ -103,7 +103,7 @@ class Settings:
 
 
 def _given(value: float | None, name: str) -> float:
-    # Built without it, the mechanism would do something else than its ledger row says.
+    # Without the value, the mechanism would do something else than its ledger row says.
     if value is None:
         raise ValueError(f"{name} is missing; this mechanism cannot be built without")
     return value
@@ -186,7 +186,7 @@ class Mechanism:
     def shows_uploads(self) -> bool:
         """Whether one client's upload may be shown to the server.
 
-        Where it has all the noise itself, and where nothing is claimed.
+        It may if it has all the noise itself, or if the mechanism claims nothing.
         """
         return self.facts.noises_alone
 
@@ -204,7 +204,7 @@ class Mechanism:
     def entry_noise(self) -> tuple[EntryNoise, ...]:
         """How a pool entry may be noised; the first unless the configuration says otherwise.
 
-        The noise of an upload serves the entry too where it is all there and in both.
+        The noise of an upload also serves the entry if all of it is on the client and in both.
         """
         if self.facts.is_in_steps:
             return ("same",)
@@ -214,8 +214,8 @@ class Mechanism:
         """Build what is done to the vector that is summed.
 
         Raises:
-            CalibrationError: The numbers mean too little or too much noise for the grid.
-            UnknownMechanism: What was built is no mechanism, or another one.
+            CalibrationError: If the numbers mean too little or too much noise for the grid.
+            UnknownMechanism: If the built value is no mechanism, or another one.
         """
         built = require_mechanism(self.upload(settings))
         # Under noised steps uploads are only carried, and training has the row.
@@ -231,7 +231,7 @@ class Mechanism:
 
         Raises:
             CalibrationError: As for `build_upload`.
-            UnknownMechanism: What was built does not noise an entry that is seen alone.
+            UnknownMechanism: If the built value does not noise an entry that is seen alone.
         """
         if self.entry is None:
             return None
@@ -247,7 +247,7 @@ class Mechanism:
         """Build the noise of local steps; None where it is not in them.
 
         Raises:
-            UnknownMechanism: Its ledger rows would say another mechanism.
+            UnknownMechanism: If its ledger rows would say another mechanism.
         """
         if self.training is None:
             return None

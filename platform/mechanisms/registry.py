@@ -42,7 +42,7 @@ class Mechanisms:
         """Return the mechanism of this name.
 
         Raises:
-            UnknownMechanism: There is none.
+            UnknownMechanism: If there is none.
         """
         for mechanism in self.all:
             if mechanism.name == name:
@@ -53,7 +53,7 @@ class Mechanisms:
         """Return what a ledger row of this name means.
 
         Raises:
-            UnknownMechanism: Nobody knows; such a row has no price.
+            UnknownMechanism: If no mechanism has this name; such a row has no price.
         """
         return self.named(name).facts
 
@@ -65,10 +65,10 @@ class Mechanisms:
         """Return these mechanisms and others.
 
         Raises:
-            ValueError: One of them has a name that is taken.
+            ValueError: If a name is taken.
         """
         return Mechanisms((*self.all, *mechanisms))
 
 
 BUILT_IN = Mechanisms((NONE, DP_SGD, UPLOAD_NOISE, DISTRIBUTED_NOISE, CENTRAL_NOISE))
-"""Those of this package. One that is not here cannot be configured: add it, and it can."""
+"""The mechanisms of this package. A configuration can name only mechanisms that are listed."""

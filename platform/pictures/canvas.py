@@ -1,9 +1,8 @@
-"""How all pictures look: told apart by colour, and without it by marks, dashes and hatches.
+"""A figure that is large enough for all that is written on it, and the look of all pictures.
 
-The colours are those of Okabe and Ito 2008, "Color Universal Design", without their yellow, which
-is too light for a line on white.
-
-A figure that is large enough for all that is written on it, as the bytes of a file.
+Series are told apart by colour, and without colour by marks, dashes and hatches. The colours are
+those of Okabe and Ito 2008, "Color Universal Design", without their yellow, which is too light for
+a line on white.
 """
 
 from __future__ import annotations
@@ -90,7 +89,10 @@ def drawable(text: str) -> str:
     r"""Return a text that the font can draw; other characters as escapes such as `\u4e2d`."""
     glyphs = _glyphs()
     return "".join(
-        c if c == "\n" or (c.isprintable() and ord(c) in glyphs) else _escape(c) for c in text
+        c
+        if c == "\n" or (c.isprintable() and ord(c) in glyphs)
+        else c.encode("unicode_escape").decode()
+        for c in text
     )
 
 
@@ -134,10 +136,6 @@ def _glyphs() -> frozenset[int]:
     return frozenset(get_font(findfont(FontProperties(family="DejaVu Sans"))).get_charmap())
 
 
-def _escape(character: str) -> str:
-    return character.encode("unicode_escape").decode()
-
-
 SUFFIXES: Final = (".svg", ".png")
 _TRIALS: Final = 8
 _KEY: Final = 0.7
@@ -176,17 +174,16 @@ def encoded(picture: Picture, suffix: str, source: str = "") -> bytes:
     drawn = io.BytesIO()
     with mpl.rc_context(STYLE):
         figure = picture.figure()
-        metadata = _metadata(suffix, picture.title, source)
+        metadata: dict[str, Any] = {"Title": picture.title}
+        if source:
+            metadata["Description"] = source
+        # No date, so that equal pictures give equal files.
+        if suffix == ".svg":
+            metadata |= {"Creator": "Sotto", "Date": None}
+        else:
+            metadata["Software"] = "Sotto"
         figure.savefig(drawn, format=suffix[1:], dpi=RESOLUTION, metadata=metadata)
     return drawn.getvalue()
-
-
-def _metadata(suffix: str, title: str, source: str) -> dict[str, Any]:
-    """Say what it is and where it is from; no date, so that equal pictures give equal files."""
-    said = {"Title": title, **({"Description": source} if source else {})}
-    if suffix == ".svg":
-        return {**said, "Creator": "Sotto", "Date": None}
-    return {**said, "Software": "Sotto"}
 
 
 def require_drawable(path: Path, option: str = "--plot") -> None:
@@ -246,39 +243,24 @@ def fitted(figure: Figure, least: Mapping[Axes, tuple[float, float]]) -> Figure:
         least: Least width and height of axes, in inches.
     """
     for _ in range(_TRIALS):
-        collapsed = _laid_out(figure)
+        with warnings.catch_warnings(record=True) as told:
+            warnings.simplefilter("always")
+            figure.draw_without_rendering()
         width, height = figure.get_size_inches()
-        lacks = [_lack(figure, axes, size) for axes, size in least.items()]
-        wide = max(0.0, *(lack[0] for lack in lacks))
-        tall = max(0.0, *(lack[1] for lack in lacks))
-        if collapsed:
-            # Nothing was laid out, so there is nothing to measure: more of everything.
+        wide = tall = 0.0
+        for axes, (least_width, least_height) in least.items():
+            place, grid = axes.get_position(), axes.get_subplotspec()
+            columns = 1 if grid is None else grid.get_gridspec().ncols
+            rows = 1 if grid is None else grid.get_gridspec().nrows
+            wide = max(wide, columns * (least_width - place.width * width))
+            tall = max(tall, rows * (least_height - place.height * height))
+        if any("collapsed" in str(warning.message) for warning in told):
+            # There was no room to lay anything out, so nothing can be measured: grow both ways.
             wide, tall = max(wide, 0.5 * width), max(tall, 0.5 * height)
         if wide <= 0.02 and tall <= 0.02:
             break
         figure.set_size_inches(width + wide, height + tall)
     return figure
-
-
-def _lack(figure: Figure, axes: Axes, least: tuple[float, float]) -> tuple[float, float]:
-    """Return how much wider and taller the figure must be, inches, for these axes to be so."""
-    place, (width, height) = axes.get_position(), figure.get_size_inches()
-    grid = axes.get_subplotspec()
-    columns, rows = (
-        (1, 1) if grid is None else (grid.get_gridspec().ncols, grid.get_gridspec().nrows)
-    )
-    return (
-        columns * (least[0] - place.width * width),
-        rows * (least[1] - place.height * height),
-    )
-
-
-def _laid_out(figure: Figure) -> bool:
-    """Place everything; return whether there was no room for it."""
-    with warnings.catch_warnings(record=True) as told:
-        warnings.simplefilter("always")
-        figure.draw_without_rendering()
-    return any("collapsed" in str(warning.message) for warning in told)
 
 
 def add_legend(figure: Figure, handles: Mapping[str, Any], *, most_columns: int = 6) -> None:

@@ -1,10 +1,8 @@
-"""Pictures of lines: panels of curves with bands, also towards an infinite value.
+"""Pictures of lines, bars, cells and dots.
 
-Pictures of bars, all with their numbers: lying, so that long names have room.
-
-Pictures of cells: rows by columns, dark where much is, with a number in each.
-
-Pictures of many values a row: one dot each, their mean, and the lowest as numbers.
+Lines are panels of curves with bands, also towards an infinite value. Bars lie, so that long names
+have room, and have their numbers beside them. Cells are rows by columns, dark where much is, with a
+number in each. Dots are many values a row, with their mean and the lowest as numbers.
 """
 
 from __future__ import annotations
@@ -269,7 +267,11 @@ class _Reach:
             return list(self._apart(self.values))
         low, high = self._ends()
         if self.is_logarithmic:
-            return list(self._apart(_even_numbers(low, high)))
+            # 1, 2 and 5 times powers of ten.
+            powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+            every = [n * 10.0**power for power in powers for n in (1.0, 2.0, 5.0)]
+            within = [value for value in every if 0.99 * low <= value <= 1.01 * high]
+            return list(self._apart(within or [low, high]))
         from matplotlib.ticker import MaxNLocator
 
         is_whole = self.scale.kind == "whole"
@@ -289,13 +291,6 @@ class _Reach:
             if last is None or where - last >= _CROWDED:
                 last = where
                 yield value
-
-
-def _even_numbers(low: float, high: float) -> list[float]:
-    """Return 1, 2 and 5 times powers of ten within a range."""
-    powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
-    every = [n * 10.0**power for power in powers for n in (1.0, 2.0, 5.0)]
-    return [value for value in every if 0.99 * low <= value <= 1.01 * high] or [low, high]
 
 
 _NAMES: Final = 2.6
@@ -515,7 +510,9 @@ class DotPicture:
         axes.grid(axis="x", alpha=0.3)
         figure.suptitle(wrapped(self.title, 6.6, FONT_SIZE + 1.0), fontsize=FONT_SIZE + 1.0)
         axes.set_xlabel(wrapped(f"{self.across}\n(upright line: the mean)", _AXES))
-        _spread_limits(axes, [value for values in self.values for value in values])
+        every = [value for values in self.values for value in values]
+        wide, middle = max(max(every) - min(every), 2.0), (min(every) + max(every)) / 2.0
+        axes.set_xlim(middle - 0.54 * wide, middle + 0.54 * wide)
         return fitted(figure, {axes: (_AXES, tall)})
 
 
@@ -544,10 +541,3 @@ def _draw_row(axes: Axes, row: int, values: tuple[float, ...]) -> None:
         color=INK,
         annotation_clip=False,
     )
-
-
-def _spread_limits(axes: Axes, values: list[float]) -> None:
-    low, high = min(values), max(values)
-    wide = max(high - low, 2.0)
-    middle = (low + high) / 2.0
-    axes.set_xlim(middle - 0.54 * wide, middle + 0.54 * wide)

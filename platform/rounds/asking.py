@@ -78,23 +78,43 @@ def ask_all(
         stage: Their stage.
         questions: One a client, made as they are needed.
         decode: Reads an answer.
-        left: Who has left for good by now; nothing is waited for or yielded of these.
+        left: Clients that have left for good by now; they are neither waited for nor yielded.
 
     Raises:
         ClientsSilent: If a client gave no valid answer, however often it was asked.
     """
-    for part in _parts(questions):
+    remaining = iter(questions)
+    while part := list(islice(remaining, 1)):
+        # A part's messages fit into memory.
+        size = len(part[0].message)
+        while len(part) < PART and size < PART_BYTES:
+            more = next(remaining, None)
+            if more is None:
+                break
+            part.append(more)
+            size += len(more.message)
         answers: dict[ClientId, Message] = {}
         reasons: dict[ClientId, str] = {}
         for _ in range(TRIES):
-            due = [q for q in part if q.client not in left]
-            missing = {q.client: q.message for q in due if q.client not in answers}
+            missing = {
+                q.client: q.message
+                for q in part
+                if q.client not in left and q.client not in answers
+            }
             if not missing:
                 break
             replies = transport.exchange(stage, missing, None)
             _read(part, replies, decode, answers=answers, reasons=reasons)
         due = [question for question in part if question.client not in left]
-        _require_everybody(stage, due, answers, reasons)
+        silent = [question.client for question in due if question.client not in answers]
+        if silent:
+            run_id = due[0].envelope.run_id
+            more_silent = f" and {len(silent) - SHOWN} more" if len(silent) > SHOWN else ""
+            raise ClientsSilent(
+                f"run {run_id}: {', '.join(silent[:SHOWN])}{more_silent} cannot be heard at stage "
+                f"{stage} ({reasons.get(silent[0], 'no answer')}), asked {TRIES} times; resume "
+                f"with --resume {run_id}"
+            )
         yield from ((q.client, answers[q.client]) for q in due)
 
 
@@ -121,17 +141,6 @@ def ask_once(
     return answers
 
 
-def _parts(questions: Iterable[Question]) -> Iterator[Sequence[Question]]:
-    """Yield questions in parts whose messages fit into memory."""
-    left = iter(questions)
-    while part := list(islice(left, 1)):
-        size = len(part[0].message)
-        while len(part) < PART and size < PART_BYTES and (more := next(left, None)) is not None:
-            part.append(more)
-            size += len(more.message)
-        yield part
-
-
 def _read(
     part: Sequence[Question],
     replies: Mapping[ClientId, bytes | Dropout],
@@ -140,7 +149,7 @@ def _read(
     answers: dict[ClientId, Message],
     reasons: dict[ClientId, str],
 ) -> None:
-    """Add the answers that parse and belong to their question; of all others the reason."""
+    """Add the answers that parse and belong to their question, and why others do not count."""
     for question in part:
         reply = replies.get(question.client)
         if reply is None:
@@ -159,24 +168,6 @@ def _read(
             reasons[question.client] = "the answer is not valid"
 
 
-def _require_everybody(
-    stage: Stage,
-    part: Sequence[Question],
-    answers: Mapping[ClientId, object],
-    reasons: Mapping[ClientId, str],
-) -> None:
-    silent = [question for question in part if question.client not in answers]
-    if not silent:
-        return
-    run_id, named = silent[0].envelope.run_id, [question.client for question in silent[:SHOWN]]
-    more = f" and {len(silent) - SHOWN} more" if len(silent) > SHOWN else ""
-    reason = reasons.get(named[0], "no answer")
-    raise ClientsSilent(
-        f"run {run_id}: {', '.join(named)}{more} cannot be heard at stage {stage} ({reason}), "
-        f"asked {TRIES} times; resume with --resume {run_id}"
-    )
-
-
 def offer_run(
     transport: Transport, clients: Sequence[ClientId], offer: Offer, left: Container[ClientId] = ()
 ) -> None:
@@ -186,11 +177,11 @@ def offer_run(
         transport: Carries the messages.
         clients: All clients' names.
         offer: What they are asked.
-        left: Who has left the run for good by now.
+        left: Clients that have left the run for good by now.
 
     Raises:
-        ClientsSilent: If one gives no answer.
-        RunStopped: If one does not take part, with what it says.
+        ClientsSilent: If a client gives no answer.
+        RunStopped: If a client does not take part, with its reasons.
     """
     envelope, message = offer.envelope, encode_offer(offer)
     questions = (Question(client, envelope, message) for client in clients)
@@ -215,9 +206,30 @@ def personalise(run: Run, progress: Progress) -> float | None:
         ClientsSilent: If a client cannot be heard.
     """
     started, left = run.clock(), run.roll.left
-    claims = _claims(run, progress) if run.terms.fetches_at_end else {}
-    questions = _partings(run, progress, claims)
-    done = ask_all(run.transport, "personalise", questions, decode_personalised, left=left)
+
+    def envelope(client: ClientId) -> Envelope:
+        return Envelope(run.run_id, *run.terms.final_attempt, progress.committed.get(client))
+
+    claims: dict[ClientId, bytes] = {}
+    if run.terms.fetches_at_end:
+        # Each client names its own entry.
+        places = {client: envelope(client) for client in run.roll.present}
+        notices = (Question(c, e, encode_pool_notice(e)) for c, e in places.items())
+        answers = ask_all(run.transport, "claim", notices, decode_claim, left=left)
+        claims = {client: claim.handle for client, claim in answers}
+
+    def questions() -> Iterator[Question]:
+        pool, gone = _pool(run), len(left)
+        for client in run.roll.present:
+            if len(left) > gone:
+                # All entries went with those of the client that has left meanwhile.
+                pool, gone = _pool(run), len(left)
+            broadcast: Arrays = run.terms.method.broadcast(progress.state, client)
+            fetched = None if pool is None else pool.fetch(claims.get(client, b""))
+            message = encode_parting(Parting(envelope(client), broadcast, fetched))
+            yield Question(client, envelope(client), message)
+
+    done = ask_all(run.transport, "personalise", questions(), decode_personalised, left=left)
     is_whole = all([answer.is_new for _, answer in done])
     return run.clock() - started if is_whole else None
 
@@ -228,30 +240,6 @@ def pool_gone(run: Run, progress: Progress) -> str | None:
     if progress.uncollected is not None or pool is None or pool.experts or not run.roll.left:
         return progress.uncollected
     return "a client that had given an entry has left, and all entries went with its own"
-
-
-def _claims(run: Run, progress: Progress) -> dict[ClientId, bytes]:
-    """Return the name that each client gives its own entry."""
-    envelopes = {client: _envelope(run, progress, client) for client in run.roll.present}
-    notices = (Question(c, e, encode_pool_notice(e)) for c, e in envelopes.items())
-    answers = ask_all(run.transport, "claim", notices, decode_claim, left=run.roll.left)
-    return {client: claim.handle for client, claim in answers}
-
-
-def _partings(run: Run, progress: Progress, claims: dict[ClientId, bytes]) -> Iterator[Question]:
-    pool, gone = _pool(run), len(run.roll.left)
-    for client in run.roll.present:
-        if len(run.roll.left) > gone:
-            # All entries went with those of whoever has left meanwhile.
-            pool, gone = _pool(run), len(run.roll.left)
-        broadcast: Arrays = run.terms.method.broadcast(progress.state, client)
-        envelope = _envelope(run, progress, client)
-        fetched = None if pool is None else pool.fetch(claims.get(client, b""))
-        yield Question(client, envelope, encode_parting(Parting(envelope, broadcast, fetched)))
-
-
-def _envelope(run: Run, progress: Progress, client: ClientId) -> Envelope:
-    return Envelope(run.run_id, *run.terms.final_attempt, progress.committed.get(client))
 
 
 def _pool(run: Run) -> FixedPool | None:

@@ -12,8 +12,8 @@ simulation with seeded noise. Everywhere else it is drawn from the run's seed an
 from __future__ import annotations
 
 import secrets
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -28,7 +28,6 @@ from platform.rounds.exchange import AHEAD, DatabaseJournal, encode_keys
 from platform.rounds.observing import Observer
 from platform.rounds.plan import (
     Following,
-    KeysAhead,
     Quorum,
     RoundFacts,
     RoundOutcome,
@@ -50,10 +49,10 @@ from storage import AttemptRecord, UnitOfWork
 def drawn_from(config: RunConfig, roll: Roll) -> tuple[ClientId, ...]:
     """Return the names among which a cohort is drawn, in order.
 
-    Who has left, or has not come yet, is no more than lost in a round that it is drawn into. Where
-    cohorts amplify, all are drawn from for good, as epsilon counts on that. Where it tells nothing
-    who is drawn, seats are left empty only where too few clients are there to take them: all terms
-    of a secure sum go by the size of the cohort.
+    A client that has left, or has not come yet, counts as lost in a round that it is drawn into.
+    Where cohorts amplify, the draw is always among all clients, as epsilon counts on that. Where
+    the draw tells nothing, a seat stays empty only if too few clients are there: all terms of a
+    secure sum depend on the size of the cohort.
     """
     present = roll.present
     if config.has_secret_cohorts or len(present) == len(roll.clients):
@@ -65,11 +64,11 @@ def drawn_from(config: RunConfig, roll: Roll) -> tuple[ClientId, ...]:
 
 
 def require_enough(config: RunConfig, roll: Roll, minimum: int) -> None:
-    """Refuse a round that could have no result, whoever of those who are there took part in it.
+    """Refuse a round that could have no result even if all present clients took part.
 
     Args:
         config: The run's.
-        roll: Who is there.
+        roll: The clients.
         minimum: Fewest survivors of the round.
 
     Raises:
@@ -88,13 +87,16 @@ def draw_cohort(
 ) -> tuple[ClientId, ...]:
     """Return the clients of an attempt at a round, sorted; a further attempt has another cohort.
 
-    An audit's canaries are among the names, and none of them is ever left out.
+    An audit's canaries are among the names, and are always drawn.
 
-    `fixed_size`: exactly `cohort.size`, uniformly without replacement. `poisson`: each on a coin
-    of its own, `cohort.size` on average and possibly none.
+    `fixed_size`: exactly `cohort.size`, uniformly without replacement. `poisson`: each client on a
+    coin of its own, `cohort.size` on average and possibly no client.
     """
     if config.has_secret_cohorts and config.privacy.noise_source == "os":
-        return _draw_in_secret(config, names)
+        entropy = secrets.SystemRandom()
+        if config.cohort.sampling == "poisson":
+            return tuple(name for name in names if entropy.random() < config.cohort_rate)
+        return tuple(sorted(entropy.sample(list(names), config.cohort_size)))
     further = () if attempt == 1 else (attempt,)
     rng = stream(config.seed_of("cohort"), "cohort", round_number, *further)
     if config.cohort.sampling == "poisson":
@@ -104,33 +106,22 @@ def draw_cohort(
     return tuple(sorted(names[i] for i in drawn))
 
 
-def _draw_in_secret(config: RunConfig, names: Sequence[ClientId]) -> tuple[ClientId, ...]:
-    entropy = secrets.SystemRandom()
-    if config.cohort.sampling == "poisson":
-        return tuple(name for name in names if entropy.random() < config.cohort_rate)
-    return tuple(sorted(entropy.sample(list(names), config.cohort_size)))
-
-
 def simulated_losses(config: RunConfig) -> Losses:
     """Return the configured share of each round's cohort, drawn from the seed.
 
-    Of a secret cohort each client is lost on a coin of its own: what its draw is worth counts on
-    losses that do not depend on who else was drawn, nor on how many.
+    In a secret cohort each client is lost on a coin of its own: amplification counts on losses that
+    do not depend on which other clients were drawn, nor on how many.
     """
+    seed, rate = config.seed_of("cohort"), config.cohort.dropout_rate
 
     def losses(round_number: int, attempt: int, cohort: Sequence[ClientId]) -> frozenset[ClientId]:
+        place = round_number, attempt
         if config.has_secret_cohorts:
-            return frozenset(c for c in cohort if _is_lost(config, c, round_number, attempt))
-        rng = stream(config.seed_of("cohort"), "lost", round_number, attempt)
-        lost = rng.choice(len(cohort), round(config.cohort.dropout_rate * len(cohort)), False)
+            return frozenset(c for c in cohort if stream(seed, "lost", *place, c).random() < rate)
+        lost = stream(seed, "lost", *place).choice(len(cohort), round(rate * len(cohort)), False)
         return frozenset(cohort[i] for i in lost)
 
     return losses
-
-
-def _is_lost(config: RunConfig, client: ClientId, round_number: int, attempt: int) -> bool:
-    rng = stream(config.seed_of("cohort"), "lost", round_number, attempt, client)
-    return bool(rng.random() < config.cohort.dropout_rate)
 
 
 def coordinator_noise(config: RunConfig, round_number: int, attempt: int) -> NoiseSource:
@@ -159,12 +150,17 @@ class Attempts:
     ) -> tuple[RoundPlan, RoundOutcome | RoundAborted]:
         """Try until a round yields something: each time a new cohort, new keys and a new charge.
 
+        Args:
+            round_number: The round.
+            progress: What it starts from.
+            protection: How uploads are protected in this round.
+
         Returns:
-            The last try, and why it was aborted if even that was.
+            The last try, and its outcome or why it was aborted.
 
         Raises:
             BudgetExhausted: If a try cannot be afforded; nothing of it is written.
-            TooFewLeft: If so many clients have left for good that none could have a result.
+            TooFewLeft: If so many clients have left for good that no try could have a result.
             RunStopped: If the open attempt is of another round.
         """
         retries = self.run.terms.config.cohort.retries
@@ -177,7 +173,7 @@ class Attempts:
                 if not may_repeat(protection, error):
                     # It stays open until the round is kept without a result.
                     return plan, error
-                self._abort(plan, error)
+                self._abort(plan, error, protection)
                 if not retries:
                     return plan, error
             retries -= 1
@@ -203,54 +199,55 @@ class Attempts:
                     f"run {self.run.run_id}: an attempt at round {newest.round_number} is open, "
                     f"but round {round_number} is the next; the database is not as it was left"
                 )
-            return self._plan(newest, progress)
+            return self._plan(newest, progress, protection)
         attempt = 1
         if newest is not None and newest.round_number == round_number:
             attempt = newest.attempt + 1
-        require_enough(self.run.terms.config, self.run.roll, self._fewest(round_number))
-        # Keys that were made ahead are for one attempt: whoever tries again makes others.
-        ahead = self._usable(progress.ahead, round_number) if attempt == 1 else None
+        terms = self.run.terms
+        fewest = terms.config.cohort.minimum
+        if terms.pool_rules is not None and round_number == terms.protection.collects_at:
+            fewest = terms.pool_rules.minimum
+        elif protection.terms is not None:
+            fewest = max(fewest, protection.terms.smallest_sum)
+        require_enough(terms.config, self.run.roll, fewest)
+        ahead = None
+        # Keys that were made ahead are for the first attempt and its cohort alone.
+        if attempt == 1 and progress.ahead is not None:
+            invited = self._cohort(round_number, 1)
+            ahead = progress.ahead if progress.ahead.cohort == invited else None
         drawn = self._draw(round_number, attempt, ahead)
-        plan = self._plan(drawn, progress)
+        plan = self._plan(drawn, progress, protection)
         with self.run.records.write() as uow:
             self.spending.reserve(uow, plan, protection)
             fixed = {
                 **drawn.plan,
-                # Only of the collection: what it follows is known to nobody else until its end.
+                # For the collection: nothing else says until its end why the rounds ended.
                 "ended_early": progress.ended_early,
             }
             if not progress.completed:
-                # Of later rounds it is kept with the round before. Found again on another machine
-                # it may be another one: signs of singular vectors flip.
+                # Later rounds find it with the round before. It is not computed anew, as signs of
+                # singular vectors differ between machines.
                 fixed["start"] = encode_arrays(progress.state).hex()
             if self.run.terms.cohort_kind is not None:
                 fixed = salted(fixed)
             uow.attempts.open(plan.run_id, round_number, attempt, fixed)
             if ahead is not None:
-                # With the attempt: whoever goes on with it must open it in the same way.
+                # With the attempt: a coordinator that resumes it must open it in the same way.
                 blob = encode_keys(ahead.keys)
                 uow.attempts.add_stage(plan.run_id, round_number, attempt, stage=AHEAD, blob=blob)
             AuditTrail(uow.audit, plan.run_id).round_opened(plan, fixed)
             self.spending.follow(uow)
         return plan
 
-    def _fewest(self, round_number: int) -> int:
-        """Return the fewest survivors with which a round has a result."""
-        terms, protection = self.run.terms, self.run.terms.protection
-        if terms.pool_rules is not None and round_number == protection.collects_at:
-            return terms.pool_rules.minimum
-        secure = protection.in_round(round_number).terms
-        return max(terms.config.cohort.minimum, 0 if secure is None else secure.smallest_sum)
-
     def _newest(self) -> AttemptRecord | None:
         with self.run.records.read() as uow:
             return uow.attempts.newest(self.run.run_id)
 
     def _draw(
-        self, round_number: int, attempt: int, ahead: KeysAhead | None = None
+        self, round_number: int, attempt: int, ahead: Following | None = None
     ) -> AttemptRecord:
         cohort = self._cohort(round_number, attempt)
-        seed = self._graph_seed(round_number) if ahead is None else ahead.following.graph_seed
+        seed = self._graph_seed(round_number) if ahead is None else ahead.graph_seed
         there = set(self.run.roll.present)
         empty = [client for client in cohort if client not in there]
         fixed: dict[str, Any] = {"cohort": list(cohort), "empty": empty, "graph_seed": seed.hex()}
@@ -269,37 +266,38 @@ class Attempts:
         return draw_cohort(config, drawn_from(config, roll), round_number, attempt)
 
     def _graph_seed(self, round_number: int) -> bytes:
-        """Draw it once the cohort is fixed, so that nobody could choose a place in the graph."""
+        """Draw the seed once the cohort is fixed, so that no client can choose a place in it."""
         terms = self.run.terms.protection.in_round(round_number).terms
         return secrets.token_bytes(SEED_BYTES) if terms is not None and terms.degree else b""
 
     def _following(self, round_number: int, cohort: Sequence[ClientId]) -> Following | None:
-        """Return what keys can be asked for ahead for with this round's last message, if anything.
+        """Return the attempt for which clients can make keys ahead with this round's last message.
 
-        Only of who is asked anyway, and nothing of who is drawn where that is a secret.
+        That attempt may invite only clients of this cohort. None where cohorts are a secret.
         """
         terms, number = self.run.terms, round_number + 1
         if number not in terms.training_rounds or terms.config.has_secret_cohorts:
             return None
         if not all(terms.protection.in_round(n).masked for n in (round_number, number)):
-            # Keys are asked for with the last message of a sum under masks.
+            # Only the last message of a sum under masks asks for keys.
             return None
         invited = self._cohort(number, 1)
         if not set(invited) <= set(cohort) & set(self.run.roll.present):
             return None
         return Following(invited, self._graph_seed(number))
 
-    def _usable(self, ahead: KeysAhead | None, round_number: int) -> KeysAhead | None:
-        """Return the keys that were made ahead if they are still those of who is invited."""
-        if ahead is None or ahead.following.cohort != self._cohort(round_number, 1):
-            return None
-        return ahead
-
-    def _plan(self, record: AttemptRecord, progress: Progress) -> RoundPlan:
-        run, rules = self.run, self.run.terms.pool_rules
-        config, protection = run.terms.config, run.terms.protection
-        fixed: Mapping[str, Any] = record.plan
-        collects = rules is not None and record.round_number == protection.collects_at
+    def _plan(self, record: AttemptRecord, progress: Progress, protection: Protection) -> RoundPlan:
+        run, rules, secure = self.run, self.run.terms.pool_rules, protection.terms
+        config, fixed = run.terms.config, record.plan
+        collects = rules is not None and record.round_number == run.terms.protection.collects_at
+        following = fixed.get("following")
+        if following is not None:
+            seed = bytes.fromhex(following["graph_seed"])
+            following = Following(tuple(following["cohort"]), seed)
+        generations: tuple[int, ...] = ()
+        if rules is not None:
+            with run.records.read() as uow:
+                generations = uow.pool.generations(run.run_id)
         return RoundPlan(
             run_id=run.run_id,
             round_number=record.round_number,
@@ -312,30 +310,26 @@ class Attempts:
                 frozenset(fixed.get("empty", ())),
                 frozenset(config.canary_names),
             ),
-            secure=self._secure(record.round_number, fixed),
-            facts=RoundFacts(
-                self._generations(),
-                None if collects else progress.clipping_norm,
-                collects,
+            secure=None
+            if secure is None
+            else SecurePlan(
+                terms=SumTerms(secure.threshold, secure.corrupt, secure.smallest_sum),
+                graph=MaskGraph(secure.degree, bytes.fromhex(fixed["graph_seed"])),
+                identities=run.roll.identities,
+                enrolment_serial=run.roll.enrolment_serial,
+                following=following,
             ),
-        )
-
-    def _secure(self, round_number: int, fixed: Mapping[str, Any]) -> SecurePlan | None:
-        terms, roll = self.run.terms.protection.in_round(round_number).terms, self.run.roll
-        if terms is None:
-            return None
-        following = fixed.get("following")
-        return SecurePlan(
-            terms=SumTerms(terms.threshold, terms.corrupt, terms.smallest_sum),
-            graph=MaskGraph(terms.degree, bytes.fromhex(fixed["graph_seed"])),
-            identities=roll.identities,
-            enrolment_serial=roll.enrolment_serial,
-            following=None if following is None else _read_following(following),
+            facts=RoundFacts(generations, None if collects else progress.clipping_norm, collects),
         )
 
     def _attempt(self, plan: RoundPlan, progress: Progress) -> RoundOutcome:
         run, method = self.run, self.run.terms.method
-        runner = replace(self._runner, noise_state=progress.noise_state)
+        runner = RoundRunner(
+            run.transport,
+            run.terms.protection,
+            partial(coordinator_noise, run.terms.config),
+            noise_state=progress.noise_state,
+        )
         is_secret = run.terms.config.has_secret_cohorts and not plan.facts.collects
         journal = DatabaseJournal(run.records, plan.run_id, plan.round_number, plan.attempt)
         if is_secret and not plan.cohort:
@@ -349,16 +343,9 @@ class Attempts:
             )
         except RoundAborted as error:
             if is_secret and error.phase == "masked_input":
-                # Nobody is left, and lost clients count as zero; redrawing would tell of the draw.
+                # No client is left, and lost ones count as zero. Redrawing would tell of the draw.
                 return runner.noise_alone(plan, journal)
             raise
-
-    @property
-    def _runner(self) -> RoundRunner:
-        config = self.run.terms.config
-        return RoundRunner(
-            self.run.transport, self.run.terms.protection, partial(coordinator_noise, config)
-        )
 
     def _experts(self, plan: RoundPlan) -> Experts:
         run, rules = self.run, self.run.terms.pool_rules
@@ -369,37 +356,26 @@ class Attempts:
         def experts(asked: Sequence[Sequence[bytes]]) -> Sequence[tuple[Arrays, ...]]:
             if not any(asked):
                 return [() for _ in asked]
-            # Read now, as entries of somebody who has left since are gone and served to nobody;
-            # let go of before anything is sent.
+            # Read now, so that the erased entries of a client that has left are not served. The
+            # copy is gone before anything is sent.
             with run.records.read() as uow:
                 pool = ResidentPool(uow.pool.entries(run.run_id), rules)
             return pool.serve(asked, rng)
 
         return experts
 
-    def _generations(self) -> tuple[int, ...]:
-        if self.run.terms.pool_rules is None:
-            return ()
-        with self.run.records.read() as uow:
-            return uow.pool.generations(self.run.run_id)
-
-    def _abort(self, plan: RoundPlan, error: RoundAborted) -> None:
-        """Free what provably left nobody; all else stays charged."""
+    def _abort(self, plan: RoundPlan, error: RoundAborted, protection: Protection) -> None:
+        """Close an attempt; its charge is lifted only if provably nothing left a client."""
         run_id = self.run.run_id
-        channels = self.run.terms.protection.in_round(plan.round_number).channels
         with self.run.records.write() as uow:
-            if channels and not error.uploads_asked:
+            if protection.channels and not error.uploads_asked:
                 uow.ledger.set_status(run_id, plan.round_number, plan.attempt, "aborted")
             close_if_open(uow, plan)
             AuditTrail(uow.audit, run_id).round_aborted(plan, error)
 
 
-def _read_following(fixed: Mapping[str, Any]) -> Following:
-    return Following(tuple(fixed["cohort"]), bytes.fromhex(fixed["graph_seed"]))
-
-
 def close_if_open(uow: UnitOfWork, plan: RoundPlan) -> None:
-    """End an attempt, unless it was given up before."""
+    """Close an attempt, unless it was given up before."""
     newest = uow.attempts.newest(plan.run_id)
     if newest is not None and newest.is_open:
         uow.attempts.close(plan.run_id, plan.round_number, plan.attempt)
@@ -408,7 +384,8 @@ def close_if_open(uow: UnitOfWork, plan: RoundPlan) -> None:
 def may_repeat(protection: Protection, error: RoundAborted) -> bool:
     """Return whether an aborted round may be tried again.
 
-    Not where a masked vector without noise of its own may have left anybody: clients send it in
-    one attempt of a round, as two sums of the same vectors differ by what one client sent.
+    It may not if a masked vector without noise of its own may have left a client. Clients send such
+    a vector in one attempt of a round only: two sums of the same vectors could differ by exactly
+    what one client sent.
     """
     return not protection.masked or protection.has_client_noise or not error.uploads_asked

@@ -1,10 +1,11 @@
 """What the coordinator writes into the audit log, in one place, so that it can be read as a whole.
 
-An entry names pseudonyms, and numbers of a federation's clients, at most; never a pool handle, an
-entry or a digest of one, which experts were served, a vector, a size or a class. What it binds by a
-digest: `platform.disk.log_files`. Of a cohort that was drawn in secret it holds commitments alone,
-whose salts are in the database: in the plan of the attempt and in the document of the round. The
-text of an entry must hide the draw by itself, not only its leaf, as chains of hashes are shown.
+An entry names at most pseudonyms, and numbers of a federation's clients. It never names a pool
+handle, an entry or its digest, served experts, a vector, a size or a class. The digests by which
+entries bind other records are in `platform.disk.log_files`. Of a cohort that was drawn in secret
+the log holds only commitments, whose salts are in the database: in the plan of the attempt and in
+the document of the round. The text of an entry must hide the draw by itself, as chains of hashes
+are shown, and not leaves alone.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from storage.audit import AuditRepository
 
 COORDINATOR = "coordinator"
 PRUNED = "run.pruned"
-"""Of a run whose models were erased at somebody's wish: nothing goes on from it."""
+"""The action of a run whose models were erased on request: no run goes on from it."""
 
 
 @dataclass(frozen=True)
@@ -45,30 +46,26 @@ class AuditTrail:
     ) -> None:
         """Note that a run was set up, its enrolment's fingerprint, and whose second phase it is.
 
-        Of a method from outside the package also place and digest of its code, and of an audit
-        what commits to the key of its canaries.
+        A method from outside the package adds place and digest of its code. An audit adds the
+        commitment to the key of its canaries.
 
         The entry names the run that was set up before it and the end of that run's chain, so that
-        no run but the newest can be erased without a trace.
+        only the newest run can be erased without a trace.
         """
+        before: dict[str, Any] | None = None
+        if earlier := self.log.beginnings():
+            number, run_id = max((run_number(parsed_detail(e)), e.run) for e in earlier)
+            head = self.log.head(run_id)
+            before = {"number": number, "run": run_id, "count": head.count, "hash": head.hash}
         facts = {
             "enrolment": enrolment,
             "phase_two_of": phase_two_of,
             "method": method,
             "canaries": canaries,
-            "before": self._before(),
+            "before": before,
         }
         known = {name: value for name, value in facts.items() if value is not None}
         self._append("run.created", detail={"config_sha256": config_digest, **known})
-
-    def _before(self) -> dict[str, Any] | None:
-        """Return the run that was set up last, None for the first; runs are numbered from 1."""
-        earlier = self.log.beginnings()
-        if not earlier:
-            return None
-        number, run_id = max((run_number(parsed_detail(e)), e.run) for e in earlier)
-        head = self.log.head(run_id)
-        return {"number": number, "run": run_id, "count": head.count, "hash": head.hash}
 
     def run_begins(self, completed: int) -> None:
         """Note that a run starts, or goes on after some committed rounds."""
@@ -80,12 +77,12 @@ class AuditTrail:
         self._append("database.restored", detail={"made": made})
 
     def run_finished(self, reason: str | None, digests: Mapping[str, str | None]) -> None:
-        """Note that a run finished, maybe early; the digests are of what it leaves behind."""
+        """Note that a run finished, maybe early, with the digests of what it leaves behind."""
         known = {"reason": reason} if reason else {}
         self._append("run.finished", detail={**known, **digests})
 
     def run_pruned(self, states: Sequence[int], generations: Sequence[int]) -> None:
-        """Note that a run's models are gone, by rounds; its records stay, and what was spent."""
+        """Note the rounds whose models were erased; the run's records and ledger stay."""
         detail = {"states": list(states), "generations": list(generations)}
         self._append(PRUNED, detail=detail)
 
@@ -172,10 +169,10 @@ class AuditTrail:
         """Note that a client has left the run for good, or was removed from it.
 
         Args:
-            action: Which of the two.
+            action: `client.left` or `client.removed`.
             number: The client's, counted from 1.
             pseudonym: Its name in the ledger, None if it never introduced itself.
-            generations: The rounds whose pool entries were erased with it, all of each.
+            generations: The rounds whose pool entries were all erased with it.
             signature: Of its statement, by which others can check that it left by itself.
         """
         detail = {"client": number, "pseudonym": pseudonym, "generations": list(generations)}
@@ -183,7 +180,7 @@ class AuditTrail:
         self._append(action, detail={**detail, **signed})
 
     def exported(self, what: str) -> None:
-        """Trained prompts were written to a file."""
+        """Note that trained prompts were written to a file."""
         self._append("model.exported", detail={"part": what})
 
     def _append(
@@ -205,10 +202,7 @@ class AuditTrail:
 
 
 def reserved_detail(releases: Sequence[Release]) -> dict[str, Any]:
-    """Return what the log says of a round's releases on one channel.
-
-    They differ in the client only.
-    """
+    """Return what the log says of a round's releases on one channel; only their clients differ."""
     return {
         "clients": len(releases),
         "rows_sha256": rows_digest(map(as_row, releases), with_status=False),
@@ -218,43 +212,14 @@ def reserved_detail(releases: Sequence[Release]) -> dict[str, Any]:
 
 def release_facts(release: Release) -> dict[str, Any]:
     """Return what one release's price depends on."""
-    return {
+    found: dict[str, Any] = {
         "attempt": release.attempt,
         "clipping_norm": release.clipping_norm,
         "mechanism": release.mechanism.name,
         "relation": release.relation,
         "standard_deviation": release.standard_deviation,
-        **_particulars(release),
     }
-
-
-def parsed_detail(entry: AuditEntry) -> dict[str, Any]:
-    """Return object in an entry's detail.
-
-    An empty one where it is none, which agrees with nothing.
-    """
-    try:
-        detail = json.loads(entry.detail)
-    except (ValueError, RecursionError):
-        return {}
-    return detail if isinstance(detail, dict) else {}
-
-
-def run_number(created: Mapping[str, Any]) -> int:
-    """Return the number of the run that an entry `run.created` is of, from its detail."""
-    before = created.get("before")
-    number = before.get("number") if isinstance(before, Mapping) else 0
-    return number + 1 if isinstance(number, int) else 1
-
-
-def _digests(document: Mapping[str, Any], state: bytes | None) -> dict[str, str]:
-    kept = {} if state is None else {"state_sha256": bytes_digest(state)}
-    return {"document_sha256": document_digest(document), **kept}
-
-
-def _particulars(release: Release) -> dict[str, Any]:
-    """Return what else a price depends on, where it is not the plain case."""
-    found: dict[str, Any] = {}
+    # The rest is named only where it is not the plain case.
     if release.count > 1:
         found["count"] = release.count
     if release.sampling != "none":
@@ -266,3 +231,24 @@ def _particulars(release: Release) -> dict[str, Any]:
     if release.cohort is not None:
         found |= {"cohorts": release.cohort.kind, "size": release.cohort.size}
     return found
+
+
+def parsed_detail(entry: AuditEntry) -> dict[str, Any]:
+    """Return the JSON object in an entry's detail, an empty one if there is none."""
+    try:
+        detail = json.loads(entry.detail)
+    except (ValueError, RecursionError):
+        return {}
+    return detail if isinstance(detail, dict) else {}
+
+
+def run_number(created: Mapping[str, Any]) -> int:
+    """Return the number of a run from the detail of its entry `run.created`."""
+    before = created.get("before")
+    number = before.get("number") if isinstance(before, Mapping) else 0
+    return number + 1 if isinstance(number, int) else 1
+
+
+def _digests(document: Mapping[str, Any], state: bytes | None) -> dict[str, str]:
+    kept = {} if state is None else {"state_sha256": bytes_digest(state)}
+    return {"document_sha256": document_digest(document), **kept}

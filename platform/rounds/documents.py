@@ -7,9 +7,8 @@ import math
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
-from platform.protection.extras import GroupReading
 from platform.rounds.plan import RoundOutcome, RoundPlan
-from privacy import Epsilons, SignalToNoise
+from privacy import Epsilons
 
 ROUNDS: Final = "rounds"
 COLLECTION: Final = "collection"
@@ -58,7 +57,7 @@ ROUND_KEYS = (
 
 
 NO_ACCURACY: Mapping[str, Any] = dict.fromkeys(("mean", "weighted", "std", "worst", "per_client"))
-"""Of what nobody measured."""
+"""The accuracy where it was not measured."""
 
 
 DEFAULTS = {
@@ -67,7 +66,7 @@ DEFAULTS = {
     "released_validation": None,
     "groups": None,
 }
-"""Of keys that rounds of earlier versions do not have."""
+"""Values of keys that rounds of earlier versions do not have."""
 
 
 def round_document(
@@ -81,9 +80,11 @@ def round_document(
 ) -> dict[str, Any]:
     """Return one round, as `summary.json` states it.
 
-    The size of a cohort that was drawn in secret is withheld, as it would undo the amplification,
-    and so is what goes with it: mean bytes, which fall with each lost client, and the time taken.
+    The size of a cohort that was drawn in secret is withheld, as it would undo the amplification.
+    So are values that depend on it: mean bytes, which fall with each lost client, and the time.
     """
+    readings = outcome.readings
+    released, interval, groups = readings.validation, readings.signal_to_noise, readings.groups
     cohort = None if withholds_cohort else len(plan.cohort)
     found = {
         "round": plan.round_number,
@@ -92,50 +93,34 @@ def round_document(
         "dropped": None if cohort is None else cohort - len(outcome.survivors),
         "accuracy": measures["accuracy"],
         "validation": measures["validation"],
-        "released_validation": _released(plan, outcome),
+        # Uploads tell of the model that they were trained from, which is the round's before. `std`
+        # is that of the noise, by the clients whose uploads are in the mean.
+        "released_validation": None
+        if released is None
+        else {"round": plan.round_number - 1, "mean": released.mean, "std": released.deviation},
         "epsilon": epsilon_document(epsilon),
         "bytes_up": outcome.traffic.up,
         "bytes_down": outcome.traffic.down,
         "seconds": round(seconds, 3),
         "clipping_norm": plan.facts.clipping_norm,
-        "clipped_fraction": outcome.readings.clipped_fraction,
-        "signal_to_noise": _interval(outcome.readings.signal_to_noise),
-        "groups": _groups(outcome.readings.groups),
+        "clipped_fraction": readings.clipped_fraction,
+        # The lower end is 0 below detection.
+        "signal_to_noise": None
+        if interval is None
+        else {"low": interval.low, "high": interval.high},
+        "groups": None
+        if groups is None
+        else {
+            "kept": list(groups.kept),
+            "copied": [list(pair) for pair in groups.copied],
+            # Counts are stated only if they have noise.
+            "counts": groups.counts.tolist() if groups.deviation else None,
+            "std": groups.deviation or None,
+            "floor": groups.floor,
+        },
     }
     hidden = ("bytes_up", "bytes_down", "seconds") if withholds_cohort else ()
     return {**found, **dict.fromkeys(hidden)}
-
-
-def _groups(found: GroupReading | None) -> dict[str, Any] | None:
-    """Return which experts stayed as they were or are copies, and counts where these have noise."""
-    if found is None:
-        return None
-    return {
-        "kept": list(found.kept),
-        "copied": [list(pair) for pair in found.copied],
-        "counts": found.counts.tolist() if found.deviation else None,
-        "std": found.deviation or None,
-        "floor": found.floor,
-    }
-
-
-def _released(plan: RoundPlan, outcome: RoundOutcome) -> dict[str, float] | None:
-    """Return what the uploads told of the model that they were trained from: the round's before.
-
-    Beside the mean the standard deviation of its noise, by the clients whose uploads are in it.
-    """
-    released = outcome.readings.validation
-    if released is None:
-        return None
-    return {"round": plan.round_number - 1, "mean": released.mean, "std": released.deviation}
-
-
-def _interval(found: SignalToNoise | None) -> dict[str, float] | None:
-    """Return both ends, 0 the lower one below detection.
-
-    None where no noise of known size is in a sum.
-    """
-    return None if found is None else {"low": found.low, "high": found.high}
 
 
 def epsilon_document(epsilon: Epsilons) -> dict[str, float | str]:

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, Final, Literal, Protocol, TypeVar
+from typing import Any, Final, Literal, TypeVar
 
 from platform.disk.opening import Records
 from platform.errors import ProtocolError
@@ -25,8 +25,7 @@ from platform.wire.messages import Relay, Stage, encode_relay
 from platform.wire.transport import ClientId, Dropout, Transport
 
 AHEAD: Final = "ahead"
-"""In place of a stage: the keys that an attempt was opened with, of which the stage before it
-yielded nothing, as it was not held."""
+"""In place of a stage: the keys that an attempt was opened with, made ahead."""
 Kept = Stage | Literal["ahead"]
 
 
@@ -50,18 +49,6 @@ class StageResult:
     down: int = 0
 
 
-class Journal(Protocol):
-    """Keeps the stages of one attempt."""
-
-    def stage(self, stage: Kept) -> bytes | None:
-        """Return what is kept of a stage, None where it has not been completed."""
-        ...
-
-    def keep(self, stage: Stage, blob: bytes) -> None:
-        """Keep what a stage yielded, durably."""
-        ...
-
-
 @dataclass(frozen=True)
 class DatabaseJournal:
     """The stages of an attempt in the coordinator's database.
@@ -79,7 +66,7 @@ class DatabaseJournal:
     attempt: int
 
     def stage(self, stage: Kept) -> bytes | None:
-        """Return what is kept of a stage."""
+        """Return what is kept of a stage, None where it has not been completed."""
         return self._kept.get(stage)
 
     def keep(self, stage: Stage, blob: bytes) -> None:
@@ -97,7 +84,7 @@ class DatabaseJournal:
 
 @dataclass(frozen=True)
 class MemoryJournal:
-    """The stages of an attempt that nobody goes on with, such as a benchmark's."""
+    """The stages of an attempt that is never resumed, such as a benchmark's."""
 
     kept: dict[Kept, bytes] = field(default_factory=dict)
 
@@ -108,6 +95,9 @@ class MemoryJournal:
     def keep(self, stage: Stage, blob: bytes) -> None:
         """Keep what a stage yielded."""
         self.kept[stage] = blob
+
+
+Journal = DatabaseJournal | MemoryJournal
 
 
 def encode_stage(result: StageResult) -> bytes:
@@ -121,7 +111,7 @@ def decode_stage(data: bytes) -> StageResult:
     """Read what `encode_stage` wrote.
 
     Raises:
-        ProtocolError: If the bytes are none.
+        ProtocolError: If the bytes are something else.
     """
     frame = decode_frame(data)
     if frame.kind != "stage":
@@ -146,7 +136,7 @@ def decode_keys(data: bytes) -> dict[ClientId, bytes]:
     """Read what `encode_keys` wrote.
 
     Raises:
-        ProtocolError: If the bytes are none.
+        ProtocolError: If the bytes are something else.
     """
     frame = decode_frame(data)
     if frame.kind != "keys":
@@ -165,7 +155,7 @@ def decode_noised(data: bytes) -> NoisedSum:
     """Read what `encode_noised` wrote.
 
     Raises:
-        ProtocolError: If the bytes are none.
+        ProtocolError: If the bytes are something else.
     """
     frame = decode_frame(data)
     if frame.kind != "noised":
@@ -179,7 +169,7 @@ Message = TypeVar("Message")
 
 @dataclass(kw_only=True)
 class Exchange:
-    """Sends stages and counts bytes.
+    """Sends an attempt's stages, counts bytes and keeps results.
 
     Attributes:
         transport: Carries the messages.
@@ -207,7 +197,7 @@ class Exchange:
         messages: Mapping[ClientId, bytes],
         decode: Callable[[bytes], Message],
     ) -> dict[ClientId, Message]:
-        """Return the answers that parse and belong to this attempt; all else is a dropout."""
+        """Return the answers that parse and belong to this attempt; all others are dropouts."""
         self.phase, empty = stage, self.plan.quorum.empty
         messages = {c: message for c, message in messages.items() if c not in empty}
         self.down += sum(map(len, messages.values()))
@@ -216,13 +206,16 @@ class Exchange:
             if isinstance(reply, Dropout) or client not in messages:
                 continue
             self.up += len(reply)
-            message = self._read(client, reply, decode)
-            if message is not None:
+            try:
+                message: Any = decode(reply)
+            except ProtocolError:
+                continue
+            if message.envelope == self.plan.envelope(client):
                 answers[client] = message
         return answers
 
     def settled(self, stage: Stage, work: Callable[[], StageResult]) -> StageResult:
-        """Return what a stage yielded: as it was kept, or else by asking, and then it is kept."""
+        """Return what a stage yielded, from the journal; else do the work and keep its result."""
         kept = self.journal.stage(stage)
         if kept is not None:
             result = decode_stage(kept)
@@ -238,7 +231,7 @@ class Exchange:
         messages: Mapping[ClientId, bytes],
         decode: Callable[[bytes], Message],
     ) -> dict[ClientId, Message]:
-        """Answer that were given before, to the same messages; they are counted once."""
+        """Ask once more for answers that were given before; their bytes are counted once."""
         phase, up, down = self.phase, self.up, self.down
         answers = self(stage, messages, decode)
         self.phase, self.up, self.down = phase, up, down
@@ -246,9 +239,9 @@ class Exchange:
 
     @property
     def uploads_asked(self) -> bool:
-        """Whether anybody may have been asked to upload, by this process or one before it."""
+        """Whether a client may have been asked to upload, by this process or one before it."""
+        # Uploads are asked for next, and nothing else is written down of that.
         before: Stage = "share" if self.protection.masked else "advertise"
-        # What is asked for next is not written down anywhere else.
         return self.phase == "train" or self.journal.stage(before) is not None
 
     def relays(self, payloads: Mapping[ClientId, bytes]) -> dict[ClientId, bytes]:
@@ -260,12 +253,3 @@ class Exchange:
         """Return mean bytes per invited client so far."""
         clients = max(1, len(self.plan.cohort))
         return Traffic(self.up // clients, self.down // clients)
-
-    def _read(
-        self, client: ClientId, reply: bytes, decode: Callable[[bytes], Message]
-    ) -> Message | None:
-        try:
-            message: Any = decode(reply)
-        except ProtocolError:
-            return None
-        return message if message.envelope == self.plan.envelope(client) else None

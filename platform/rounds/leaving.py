@@ -35,7 +35,7 @@ GONE: Final = Dropout("the client has left the run for good")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Departure:
+class LeftClient:
     """One client that takes part no more.
 
     Attributes:
@@ -65,13 +65,13 @@ def verify_statement(
 ) -> None:
     """Check that a client itself says that it has left this very run.
 
-    Without an enrolment nobody has a key, so the statement counts for as much as the way that it
-    came: whoever carries a client's messages could as well let it fall silent.
+    Without an enrolment clients have no keys, so the statement is worth as much as the way that it
+    came: a party that carries a client's messages could as well drop them all.
 
     Args:
         statement: What was said.
         run_id: The run.
-        client: Who is to have said it.
+        client: The client that is to have said it.
         pseudonym: As it introduced itself, None if it never did.
         known: Says whose keys are whose, None against a semi-honest server.
 
@@ -90,7 +90,7 @@ def verify_statement(
         raise ProtocolError("message: the statement of leaving is not signed by its key") from error
 
 
-def record_departure(
+def record_leaving(
     uow: UnitOfWork,
     run_id: str,
     clients: Sequence[ClientId],
@@ -99,15 +99,15 @@ def record_departure(
     pseudonym: str | None,
     statement: Left | None = None,
 ) -> None:
-    """Note that a client takes part no more, and erase what may have an entry of its in it.
+    """Note that a client takes part no more, and erase generations that may hold its entries.
 
     Args:
-        uow: The transaction, of which this is all or the last.
+        uow: The transaction; nothing follows in it.
         run_id: The run.
         clients: All clients' names, in order.
-        client: The one.
+        client: The client.
         pseudonym: Its name in the ledger, None if it never introduced itself.
-        statement: What it said itself; None where the operator removes it.
+        statement: What the client said; None where the operator removes it.
     """
     took_part = {
         row.round_number for row in uow.rounds.all(run_id) if client in row.document["survivors"]
@@ -122,9 +122,9 @@ def record_departure(
     )
 
 
-def departures(uow: UnitOfWork, run_id: str, clients: Sequence[ClientId]) -> list[Departure]:
-    """Return who has left a run, in the order in which it was noted."""
-    found: list[Departure] = []
+def left_clients(uow: UnitOfWork, run_id: str, clients: Sequence[ClientId]) -> list[LeftClient]:
+    """Return the clients that have left a run, in the order in which it was noted."""
+    found: list[LeftClient] = []
     last = 0
     for entry in uow.audit.query(run=run_id):
         detail = parsed_detail(entry)
@@ -132,7 +132,7 @@ def departures(uow: UnitOfWork, run_id: str, clients: Sequence[ClientId]) -> lis
             last = entry.round or 0
         if entry.action == LEFT or entry.action == REMOVED:
             found.append(
-                Departure(
+                LeftClient(
                     client=clients[detail["client"] - 1],
                     pseudonym=detail["pseudonym"],
                     action=LEFT if entry.action == LEFT else REMOVED,
@@ -154,9 +154,9 @@ def joined(uow: UnitOfWork, run_id: str, clients: Sequence[ClientId]) -> dict[Cl
 def record_joined(
     records: Records, run_id: str, clients: Sequence[ClientId], told: Mapping[ClientId, str]
 ) -> None:
-    """Note who has introduced itself, by number and pseudonym, unless that is known.
+    """Note the clients that introduced themselves, by number and pseudonym, unless that is known.
 
-    A client whose machine is lost cannot say its pseudonym any more.
+    The note outlives a client whose machine is lost.
     """
     with records.read() as uow:
         known = joined(uow, run_id, clients)
@@ -171,15 +171,15 @@ def record_joined(
 
 
 @dataclass(frozen=True, kw_only=True)
-class Farewells:
-    """The transport of a run whose clients may leave: who has left is asked nothing.
+class LeavingTransport:
+    """The transport of a run whose clients may leave: it carries nothing to those that have left.
 
     Attributes:
         transport: Carries the messages.
         run_id: The run.
-        roll: Who takes part; whoever is heard to have left is taken off it at once.
+        roll: Who takes part; a client that says it has left is taken off at once.
         known: Says whose keys are whose, None against a semi-honest server.
-        records: Where departures are noted.
+        records: Where leaving is noted.
     """
 
     transport: Transport
@@ -191,14 +191,20 @@ class Farewells:
     def exchange(
         self, stage: Stage, messages: Mapping[ClientId, bytes], deadline: float | None
     ) -> Mapping[ClientId, bytes | Dropout]:
-        """Send each client that is there its message, and listen for who has left."""
+        """Send each client that has not left its message, and listen for statements of leaving."""
         asked = {c: message for c, message in messages.items() if c not in self.roll.left}
         replies = self.transport.exchange(stage, asked, deadline) if asked else {}
         heard = {c: self._heard(c, reply) for c, reply in replies.items() if c in asked}
         return {**dict.fromkeys(messages.keys() - asked.keys(), GONE), **heard}
 
     def _heard(self, client: ClientId, reply: bytes | Dropout) -> bytes | Dropout:
-        if isinstance(reply, Dropout) or not _is_farewell(reply):
+        if isinstance(reply, Dropout):
+            return reply
+        try:
+            is_farewell = peek(reply)[0] == KIND
+        except ProtocolError:
+            return reply
+        if not is_farewell:
             return reply
         try:
             statement = decode_left(reply)
@@ -207,7 +213,7 @@ class Farewells:
         except ProtocolError as error:
             return Dropout(str(error))
         with self.records.write() as uow:
-            record_departure(
+            record_leaving(
                 uow,
                 self.run_id,
                 self.roll.clients,
@@ -219,13 +225,6 @@ class Farewells:
         return GONE
 
 
-def _is_farewell(reply: bytes) -> bool:
-    try:
-        return peek(reply)[0] == KIND
-    except ProtocolError:
-        return False
-
-
 @dataclass(frozen=True)
 class Standing:
     """One client in one run.
@@ -233,7 +232,7 @@ class Standing:
     Attributes:
         survived: The last round whose result it is part of, None before any.
         completed: The last round that is over, 0 before any.
-        gone: Why it takes part no more, or does not yet; None of a client that takes part.
+        gone: Why it takes part no more, or not yet; None for a client that takes part.
     """
 
     survived: int | None
@@ -242,7 +241,7 @@ class Standing:
 
     @property
     def words(self) -> str:
-        """The same for people; who is behind by a cohort that it was not drawn into is, too."""
+        """The same in words; a client that was not drawn into the last cohort counts as behind."""
         if self.gone is not None:
             return self.gone
         if not self.completed:
@@ -270,7 +269,7 @@ def standings(
         last.update(dict.fromkeys(row.document["survivors"], row.round_number))
     gone = {
         one.client: f"{'left' if one.action == LEFT else 'removed'} on {one.time[:10]}"
-        for one in departures(uow, run_id, clients)
+        for one in left_clients(uow, run_id, clients)
     }
     known = joined(uow, run_id, clients)
     absent = dict.fromkeys((c for c in clients if c not in known), "has not joined")

@@ -8,8 +8,7 @@ what was committed stays, and the interrupted attempt goes on where it was and i
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NoReturn
 
@@ -34,20 +33,6 @@ from platform.wire.layout import Summed, encode_entry, unflatten
 from platform.wire.transport import ClientId
 from privacy import BudgetExhausted
 from storage import UnitOfWork
-
-
-@contextmanager
-def only_of_rounds() -> Iterator[None]:
-    """Leave out of garbage collections what is there already: it lives as long as the run.
-
-    With torch and its models loaded a full collection takes half a second and more, and a masked
-    round among a hundred clients makes enough objects for one in every dozen rounds.
-    """
-    gc.freeze()
-    try:
-        yield
-    finally:
-        gc.unfreeze()
 
 
 def aggregate_of(
@@ -98,45 +83,44 @@ class Federation:
         self._attempts = Attempts(run, observer, self._spending)
 
     def run_rounds(self) -> Progress:
-        """Run the rounds that are missing, and the collection where the pool is made once.
+        """Run the rounds that are missing, and the collection of a pool that is made once.
 
-        Without the entries of a collection that comes before them no round is held.
+        If the collection comes before the rounds and fails, no round is held.
 
         Raises:
             RunStopped: If a round was aborted; the run can be resumed.
         """
-        with only_of_rounds():
+        # What is there already lives as long as the run, so full garbage collections leave it out.
+        # With torch and its models loaded such a collection takes half a second and more, and a
+        # masked round among a hundred clients makes enough objects for one every dozen rounds.
+        gc.freeze()
+        try:
             return self._run_rounds()
+        finally:
+            gc.unfreeze()
 
     def _run_rounds(self) -> Progress:
         run, training = self._run, self._run.terms.training_rounds
         progress = self._begin()
         over = sum(number <= progress.completed for number in training)
         self._observer.run_started(run.run_id, len(training), over)
-        number = run.terms.protection.collects_at
-        if number == 1:
-            return self._hold_rounds(progress)
-        collecting = self._attempts.newest_at(number)
+        collects_at = run.terms.protection.collects_at
+        collecting = None if collects_at == 1 else self._attempts.newest_at(collects_at)
         if collecting is not None:
-            # The rounds were over when it was opened, also where not all of them had been held.
+            # The rounds were over when the collection was opened, even if some were never held.
             progress = replace(progress, ended_early=collecting.plan["ended_early"])
         else:
-            progress = self._hold_rounds(progress)
-        if number is None or progress.completed >= number:
+            for number in range(progress.completed + 1, training.stop):
+                self._admit()
+                try:
+                    progress = self._round(number, progress)
+                except (BudgetExhausted, TooFewLeft) as error:
+                    reason = f"ended before round {number}: {error}"
+                    progress = replace(progress, ended_early=reason)
+                    break
+        if collects_at is None or collects_at == 1 or progress.completed >= collects_at:
             return progress
-        return self._collection(number, progress)
-
-    def _hold_rounds(self, progress: Progress) -> Progress:
-        collects_at, last = self._run.terms.protection.collects_at, self._run.terms.training_rounds
-        for round_number in range(progress.completed + 1, last.stop):
-            self._admit()
-            hold = self._opening if round_number == collects_at else self._round
-            try:
-                progress = hold(round_number, progress)
-            except (BudgetExhausted, TooFewLeft) as error:
-                reason = f"ended before round {round_number}: {error}"
-                return replace(progress, ended_early=reason)
-        return progress
+        return self._collection(collects_at, progress)
 
     def _begin(self) -> Progress:
         run_id = self._run.run_id
@@ -167,36 +151,42 @@ class Federation:
             uncollected=last.document.get("uncollected"),
         )
 
-    def _round(self, round_number: int, progress: Progress) -> Progress:
-        started = self._run.clock()
-        protection = self._run.terms.protection.at(progress.clipping_norm)
-        plan, outcome = self._attempts.carry_out(round_number, progress, protection)
-        if isinstance(outcome, RoundAborted):
-            self._give_up(plan, outcome, progress)
-        entries = self._open_entries(protection, outcome, progress.state)
-        state = self._server_update(round_number, progress.state, outcome, [e for _, e in entries])
-        norm = protection.extras.next_clipping_norm(outcome.readings.clipped_fraction)
-        noise_state = outcome.noise_state or progress.noise_state
-        after = replace(progress, state=state, clipping_norm=norm, noise_state=noise_state)
-        return self._keep(plan, outcome, after, entries, started=started)
+    def _round(self, number: int, progress: Progress) -> Progress:
+        """Hold a round, or the collection that makes the pool before the rounds.
 
-    def _opening(self, number: int, progress: Progress) -> Progress:
-        """Make the pool that the rounds are held with, from all clients; the server state stays.
-
-        Like any round it must have a result before the next is held.
+        Both need a result before the next round. A collection leaves the server state as it is.
         """
-        started = self._run.clock()
-        protection = self._run.terms.protection.in_round(number)
+        started, terms = self._run.clock(), self._run.terms
+        protection, trains = terms.protection.in_round(number), number in terms.training_rounds
+        if trains:
+            protection = protection.at(progress.clipping_norm)
         plan, outcome = self._attempts.carry_out(number, progress, protection)
         if isinstance(outcome, RoundAborted):
-            self._give_up(plan, outcome, progress)
+            self._give_up(plan, outcome, progress, protection)
         entries = self._open_entries(protection, outcome, progress.state)
-        return self._keep(plan, outcome, progress, entries, started=started)
+        if trains:
+            aggregate = aggregate_of(
+                terms,
+                outcome.summed,
+                plan.quorum.counted(outcome.survivors),
+                outcome.individual,
+                groups=outcome.readings.groups,
+            )
+            pool, rng = [entry for _, entry in entries], stream(terms.config.seed, "server", number)
+            progress = replace(
+                progress,
+                state=terms.method.server_update(progress.state, aggregate, pool, rng),
+                clipping_norm=protection.extras.next_clipping_norm(
+                    outcome.readings.clipped_fraction
+                ),
+                noise_state=outcome.noise_state or progress.noise_state,
+            )
+        return self._keep(plan, outcome, progress, entries, protection=protection, started=started)
 
     def _collection(self, number: int, progress: Progress) -> Progress:
         """Make the pool after the last round, from all clients; the server state stays.
 
-        A run goes on without a pool where this fails; only the ledger says whether a run that
+        If this fails, the run goes on without a pool. Only the ledger says whether a run that
         ended early can afford it.
         """
         started = self._run.clock()
@@ -211,7 +201,7 @@ class Federation:
             outcome = RoundOutcome(summed=_NOTHING, entries_void=str(outcome))
         entries = self._open_entries(protection, outcome, progress.state)
         after = replace(progress, uncollected=outcome.entries_void)
-        return self._keep(plan, outcome, after, entries, started=started)
+        return self._keep(plan, outcome, after, entries, protection=protection, started=started)
 
     def _keep(
         self,
@@ -220,10 +210,11 @@ class Federation:
         after: Progress,
         entries: Sequence[tuple[bytes, Arrays]],
         *,
+        protection: Protection,
         started: float,
         lost: str | None = None,
     ) -> Progress:
-        """Measure a round that is over, commit it, and tell of it."""
+        """Measure a round that is over, commit it, and tell the observer."""
         clock, mine = self._run.clock, (plan.round_number, plan.attempt)
         committed = {**after.committed, **dict.fromkeys(outcome.survivors, mine)}
         after = replace(
@@ -252,18 +243,21 @@ class Federation:
             "uncollected": after.uncollected,
             "lost": lost,
         }
-        self._commit(plan, outcome, after, entries, document=kept)
+        self._commit(plan, outcome, after, entries, document=kept, protection=protection)
         self._observer.round_finished(document)
         return after
 
-    def _give_up(self, plan: RoundPlan, error: RoundAborted, progress: Progress) -> NoReturn:
-        """Stop a run whose round was aborted; one that may not be repeated has no result."""
+    def _give_up(
+        self, plan: RoundPlan, error: RoundAborted, progress: Progress, protection: Protection
+    ) -> NoReturn:
+        """Stop a run whose round was aborted; a round that may not be repeated has no result."""
         run_id, number = self._run.run_id, plan.round_number
-        is_lost = not may_repeat(self._run.terms.protection.in_round(number), error)
+        is_lost = not may_repeat(protection, error)
         if is_lost:
-            outcome = RoundOutcome(summed=_NOTHING)
-            now = self._run.clock()
-            self._keep(plan, outcome, progress, (), started=now, lost=str(error))
+            nothing, now = RoundOutcome(summed=_NOTHING), self._run.clock()
+            self._keep(
+                plan, nothing, progress, (), protection=protection, started=now, lost=str(error)
+            )
         with self._run.records.write() as uow:
             uow.runs.set_status(run_id, "interrupted")
         follows = "it stays without a result; " if is_lost else ""
@@ -279,21 +273,6 @@ class Federation:
         base = self._run.terms.method.broadcast(state)
         return [(e.handle, protection.open_entry(e.entry, base)) for e in outcome.entries]
 
-    def _server_update(
-        self, round_number: int, state: Arrays, outcome: RoundOutcome, pool: Sequence[Arrays]
-    ) -> Arrays:
-        terms, canaries = self._run.terms, set(self._run.terms.config.canary_names)
-        survivors = sum(client not in canaries for client in outcome.survivors)
-        aggregate = aggregate_of(
-            terms,
-            outcome.summed,
-            survivors,
-            outcome.individual,
-            groups=outcome.readings.groups,
-        )
-        rng = stream(terms.config.seed, "server", round_number)
-        return terms.method.server_update(state, aggregate, pool, rng)
-
     def _commit(
         self,
         plan: RoundPlan,
@@ -302,25 +281,25 @@ class Federation:
         entries: Sequence[tuple[bytes, Arrays]],
         *,
         document: Mapping[str, Any],
+        protection: Protection,
     ) -> None:
         run, run_id = self._run, self._run.run_id
         number, attempt = plan.round_number, plan.attempt
-        channels = run.terms.protection.in_round(number).channels
-        # A collection leaves the state as it was; the first round's row is where it is found again.
+        # A collection leaves the state as it was, but a resumed run finds it in round 1's row.
         made = not plan.facts.collects or number == 1
         blob = encode_state(after.state, after.noise_state) if made else None
         stored = {**document, "survivors": list(outcome.survivors)}
         settled: Iterable[ClientId] = outcome.survivors
         if run.terms.cohort_kind is not None:
-            # Of a secret draw all rows are final: one that stays open would tell who was lost.
+            # After a secret draw all rows are final: an open row would tell who was lost.
             stored, settled = salted(stored), run.roll.pseudonyms
         pseudonyms = [run.roll.pseudonyms[client] for client in settled]
         with run.records.write() as uow:
             if blob is not None:
                 uow.states.save(run_id, number, blob)
             uow.rounds.add(run_id, number, attempt, stored)
-            if channels:
-                # A lost client's row stays reserved, hence charged: what it sent is not known.
+            if protection.channels:
+                # A lost client's row stays reserved, hence charged: it may have sent something.
                 uow.ledger.set_status(run_id, number, attempt, "released", pseudonyms=pseudonyms)
             self._commit_pool(uow, number, entries)
             close_if_open(uow, plan)

@@ -24,11 +24,11 @@ class Quorum:
     Attributes:
         minimum: Fewest survivors of a valid round.
         planned: Clients that the round was planned for; None takes the cohort's.
-        empty: Seats of the cohort whose clients were not there when it was opened: they have not
-            joined yet, or have left. They are charged nothing, so they are asked nothing in it,
-            also where they have come meanwhile.
-        canaries: Clients of an audit. They are in the sum, and count neither as survivors that it
-            needs nor in its mean.
+        empty: Clients of the cohort that were not there when the attempt was opened: they have not
+            joined yet, or have left. They are charged nothing, so the attempt asks them nothing,
+            even if they have come meanwhile.
+        canaries: Clients of an audit. They are in the sum, but count neither as survivors that the
+            round needs nor in its mean.
     """
 
     minimum: int
@@ -48,23 +48,13 @@ class Following:
     Attributes:
         cohort: The clients that it invites, sorted; all of them are in this attempt's cohort.
         graph_seed: Orders them where they mask with some only, else empty.
+        keys: By client, the message that announces the keys which it made ahead for that attempt;
+            of the whole cohort, or empty.
     """
 
     cohort: tuple[ClientId, ...]
     graph_seed: bytes = b""
-
-
-@dataclass(frozen=True)
-class KeysAhead:
-    """Keys that clients made for the first attempt at a round with the last message of another.
-
-    Attributes:
-        following: The attempt that they are for.
-        keys: What announces them, by client: of its whole cohort.
-    """
-
-    following: Following
-    keys: Mapping[ClientId, bytes]
+    keys: Mapping[ClientId, bytes] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,7 +66,7 @@ class SecurePlan:
         graph: Who masks with whom.
         identities: Each client's public key, against an active adversary only.
         enrolment_serial: Of the file that says whose keys these are, 0 without one.
-        following: The attempt that keys are asked for ahead for, None where for none.
+        following: The attempt for which clients make keys ahead, None where they make none.
     """
 
     terms: SumTerms
@@ -95,7 +85,7 @@ class SecurePlan:
 
 @dataclass(frozen=True)
 class RoundFacts:
-    """What a round tells all clients alike.
+    """What a round tells all clients.
 
     Attributes:
         generations: Rounds whose pool entries are alive.
@@ -141,7 +131,7 @@ class RoundPlan:
 
     @property
     def graph_seed(self) -> bytes:
-        """What orders the clients of the k-regular graph, else empty."""
+        """Orders the clients of the k-regular graph; else empty."""
         return b"" if self.secure is None else self.secure.graph.seed
 
     @property
@@ -151,12 +141,12 @@ class RoundPlan:
 
     @property
     def next_plan(self) -> RoundPlan | None:
-        """What keys are made ahead for, as far as they depend on it; None where for nothing."""
+        """The attempt for which clients make keys ahead, as far as keys depend on it."""
         secure = self.secure
         if secure is None or secure.following is None:
             return None
-        following, degree = secure.following, secure.graph.degree
-        graph = MaskGraph(degree, following.graph_seed)
+        following = secure.following
+        graph = MaskGraph(secure.graph.degree, following.graph_seed)
         return replace(
             self,
             round_number=self.round_number + 1,
@@ -189,7 +179,7 @@ class Traffic:
 
 @dataclass(frozen=True)
 class Readings:
-    """What a noised sum tells beside the mean update; None where it does not.
+    """What a noised sum tells beside the mean update; None for what it does not tell.
 
     Attributes:
         clipped_fraction: Noised fraction of clipped updates, under adaptive clipping only.
@@ -231,10 +221,9 @@ class RoundOutcome:
     readings: Readings = Readings()
     ahead: Mapping[ClientId, bytes] = field(default_factory=dict)
 
-    def keys_ahead(self, plan: RoundPlan) -> KeysAhead | None:
-        """Return keys of all that the next round invites, None where any are missing."""
+    def keys_ahead(self, plan: RoundPlan) -> Following | None:
+        """Return the next attempt with keys of all that it invites, None where any are missing."""
         following = None if plan.secure is None else plan.secure.following
         if following is None or not self.ahead.keys() >= set(following.cohort):
             return None
-        keys = {client: self.ahead[client] for client in following.cohort}
-        return KeysAhead(following, keys)
+        return replace(following, keys={name: self.ahead[name] for name in following.cohort})

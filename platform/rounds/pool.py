@@ -63,38 +63,41 @@ class Neighbours:
         """
         self._vector = vector
         some = np.unique(np.linspace(0, number - 1, _CENTRE).astype(int))
-        # Distances are small beside vectors that lie far from zero and close to each other.
+        # Vectors may lie far from zero and close to each other: distances are small beside them.
         centre = np.median([vector(place) for place in some], axis=0)
         self._rows = np.empty((number, len(centre)), np.float32)
         self._lengths, self._scales = np.empty(number), np.empty(number)
         for place in range(number):
             moved = vector(place) - centre
             self._lengths[place] = np.linalg.norm(moved)
-            # Each has a scale of its own, a power of two: a huge one takes no digits from the rest.
+            # Each row has its own scale, a power of two, so a huge row takes no digits from others.
             self._scales[place] = np.ldexp(1.0, np.frexp(self._lengths[place])[1])
             self._rows[place] = moved / self._scales[place]
 
     def nearest(self, searches: Sequence[Search], k: int) -> list[NDArray[np.intp]]:
         """Return the places of the k nearest candidates of each search, the nearest first.
 
-        Of those that are equally far the ones of smaller place are nearer. All searches share one
-        pass over the matrix.
+        Of equally far candidates the one of the smaller place counts as nearer. All searches share
+        one pass over the matrix.
 
         Args:
             searches: What is looked for.
             k: How many, at most as many as there are candidates.
         """
         products = self._products([search.query for search in searches])
-        return [
-            self._decided(search, self._undecided(search, column, k), k)
-            for search, column in zip(searches, products.T, strict=True)
-        ]
+        places: list[NDArray[np.intp]] = []
+        for search, column in zip(searches, products.T, strict=True):
+            few = self._undecided(search, column, k)
+            query = self._vector(search.query)
+            distances = [float(np.linalg.norm(self._vector(int(row)) - query)) for row in few]
+            places.append(few[np.argsort(np.asarray(distances), kind="stable")[:k]])
+        return places
 
     def _products(self, queries: Sequence[int]) -> NDArray[np.float64]:
         total = np.zeros((len(self._rows), len(queries)))
         for start in range(0, self._rows.shape[1], _BLOCK):
             block = self._rows[:, start : start + _BLOCK]
-            # Laid out anew: a vector is multiplied faster than a matrix of one column.
+            # NumPy multiplies a contiguous vector faster than a matrix of one column.
             asked = np.ascontiguousarray(block[queries].T)
             total += (block @ asked[:, 0])[:, None] if len(queries) == 1 else block @ asked
         return total
@@ -103,38 +106,25 @@ class Neighbours:
         """Return the candidates that may be among the k nearest, rising."""
         mine, rows = search.query, search.candidates
         lengths, scales = self._lengths[rows], self._scales[rows]
+        # Most by which twice a float32 product is off, as a part of both lengths, rounding of both
+        # rows and what is too small for float32 included; then most by which all that is done in
+        # float64 is off, as a part of both squares.
+        steps = (_BLOCK + 8) * _UNIT
+        coarse = 2 * steps / (1 - steps)
+        fine = 16 * (self._rows.shape[1] + 16) * _FINE_UNIT
         squares = lengths**2 + self._lengths[mine] ** 2
         distances = squares - 2 * scales * self._scales[mine] * products[rows]
-        slack = _coarse() * lengths * self._lengths[mine] + _fine(self._rows.shape[1]) * squares
+        slack = coarse * lengths * self._lengths[mine] + fine * squares
         limit = np.partition(distances + slack, k - 1)[k - 1]
         return rows[np.flatnonzero(distances - slack <= limit)]
-
-    def _decided(self, search: Search, few: NDArray[np.intp], k: int) -> NDArray[np.intp]:
-        query = self._vector(search.query)
-        distances = [float(np.linalg.norm(self._vector(int(row)) - query)) for row in few]
-        return few[np.argsort(np.asarray(distances), kind="stable")[:k]]
-
-
-def _coarse() -> float:
-    """Return the most by which twice a float32 product is off, as a part of both lengths.
-
-    Rounding of both rows included, and of what is too small for float32.
-    """
-    steps = (_BLOCK + 8) * _UNIT
-    return 2 * steps / (1 - steps)
-
-
-def _fine(length: int) -> float:
-    """Return the most by which all that is done in float64 is off, as a part of both squares."""
-    return 16 * (length + 16) * _FINE_UNIT
 
 
 class ResidentPool:
     """The live pool in memory, for as long as clients are served from it.
 
-    Whoever makes it reads the entries from the database just then, which checks each against its
-    digest, serves all clients of an attempt in one pass, and lets go of it: no generation that is
-    deleted or added later is missed, and no copy of an entry outlives its row.
+    The coordinator makes one for each attempt: it reads the entries from the database, which checks
+    each against its digest, serves all clients in one pass, and drops the pool. So no generation
+    that is deleted or added later is missed, and no copy of an entry outlives its row.
     """
 
     def __init__(self, entries: Sequence[PoolEntry], rules: PoolRules) -> None:
@@ -145,7 +135,7 @@ class ResidentPool:
             rules: The run's rules.
         """
         self._rules = rules
-        # By content first, so that what follows is the same whatever the rows' order.
+        # Sorted by content, so that the order of rows does not matter.
         ordered = sorted(entries, key=lambda entry: entry.entry)
         self._payloads = [entry.entry for entry in ordered]
         rows: dict[bytes, list[tuple[int, int]]] = defaultdict(list)
@@ -163,9 +153,9 @@ class ResidentPool:
             rng: For `select: random`.
 
         Returns:
-            For each client at most K experts, none where the pool is too small or the client has
-            no live entry (it counts as first-time, but for a pool that is made once, of which it
-            would never have one).
+            For each client at most K experts; none where the pool is too small, or the client has
+            no live entry and so counts as first-time. In a pool that is made once no client counts
+            as first-time, as it would remain so.
         """
         policy = self._rules.policy
         picked: list[list[int]] = [[] for _ in asked]
@@ -175,35 +165,29 @@ class ResidentPool:
             is_first_time = newest is None and not policy.fixed
             if is_first_time or len(self._payloads) < self._rules.minimum:
                 continue
-            candidates = self._candidates(handles)
+            there = np.ones(len(self._payloads), bool)
+            if policy.exclude_self:
+                there[[row for name in handles for row in self._rows.get(name, ())]] = False
+            candidates = np.flatnonzero(there)
             is_search = policy.select == "nearest" and len(candidates) > policy.k
             if is_search and newest is not None:
                 searches[position] = Search(newest, candidates)
             else:
-                picked[position] = self._unsearched(candidates, rng)
+                rows = candidates
+                if policy.select == "random" and len(rows) > policy.k:
+                    rows = rows[rng.choice(len(rows), policy.k, replace=False)]
+                picked[position] = rows.tolist()
         if searches:
             found = self._neighbours.nearest(list(searches.values()), policy.k)
-            for position, rows in zip(searches, found, strict=True):
-                picked[position] = rows.tolist()
+            for position, nearest in zip(searches, found, strict=True):
+                picked[position] = nearest.tolist()
         experts = {row: decode_arrays(self._payloads[row]) for row in set().union(*picked)}
         return [tuple(experts[row] for row in sorted(rows)) for rows in picked]
-
-    def _candidates(self, handles: Sequence[bytes]) -> NDArray[np.intp]:
-        there = np.ones(len(self._payloads), bool)
-        if self._rules.policy.exclude_self:
-            there[[row for name in handles for row in self._rows.get(name, ())]] = False
-        return np.flatnonzero(there)
-
-    def _unsearched(self, rows: NDArray[np.intp], rng: np.random.Generator) -> list[int]:
-        policy = self._rules.policy
-        if policy.select == "random" and len(rows) > policy.k:
-            rows = rows[rng.choice(len(rows), policy.k, replace=False)]
-        return [int(row) for row in rows]
 
     @cached_property
     def _neighbours(self) -> Neighbours:
         payloads, spec = self._payloads, self._rules.policy.spec
-        # Not a method of this pool: in a circle of references it would outlive its last use.
+        # A method of this pool would make a circle of references, which outlives its last use.
         return Neighbours(lambda row: flatten(decode_arrays(payloads[row]), spec), len(payloads))
 
 
@@ -213,21 +197,19 @@ class FixedPool:
 
     Attributes:
         experts: All entries, none where the pool is too small.
-        handles: Their names, in the same order; not handed out.
+        handles: The entries' names, in the same order; not handed out.
     """
 
     experts: tuple[Arrays, ...] = ()
     handles: tuple[bytes, ...] = ()
 
     def fetch(self, name: bytes) -> Fetched:
-        """Return all experts for the client that presents this name, which may be no entry's."""
+        """Return all experts for a client, and the place of its own entry if it has one."""
         return Fetched(self.experts, self.handles.index(name) if name in self.handles else None)
 
 
 def fixed_pool(entries: Sequence[PoolEntry], generation: int, minimum: int) -> FixedPool:
-    """Return all entries of one generation in the order of their bytes.
-
-    Which says nothing of owners.
+    """Return all entries of one generation in the order of their bytes, which hides the owners.
 
     Args:
         entries: The whole live pool.
@@ -237,7 +219,7 @@ def fixed_pool(entries: Sequence[PoolEntry], generation: int, minimum: int) -> F
     made = [entry for entry in entries if entry.generation == generation]
     if len(made) < minimum:
         return FixedPool()
-    # Equal entries are told apart by their names, which are as good as random.
+    # Names, which are as good as random, order equal entries.
     made.sort(key=lambda entry: (entry.entry, entry.handle))
     experts = tuple(decode_arrays(entry.entry) for entry in made)
     return FixedPool(experts, tuple(entry.handle for entry in made))

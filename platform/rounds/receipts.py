@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import hashlib
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Final
 
@@ -48,7 +48,7 @@ from privacy.transparency import (
     require_cosigned,
     sign_checkpoint,
 )
-from storage import Leaf, LedgerRow, UnitOfWork
+from storage import Leaf, UnitOfWork
 from storage.ledger import ledger_key
 from storage.log import ledger_data
 from storage.merkle import MerkleTree
@@ -58,8 +58,8 @@ from storage.merkle import MerkleTree
 class UploadsReceived:
     """What the clients of a run have uploaded, and what they were told of it.
 
-    Kept for the clients, and not beyond this process: where vectors travel in the clear and a pool
-    holds the same ones, whoever found digests of uploads in a file could tell whose entry is whose.
+    The digests live in this process only. Where vectors travel in the clear and a pool holds the
+    same ones, digests of uploads in a file would tell whose entry is whose.
     """
 
     _known: dict[ClientId, tuple[UploadDigest, ...]] = field(default_factory=dict)
@@ -100,31 +100,6 @@ _Place = tuple[str, int, int]
 """Kind, round and attempt of the messages of one stage."""
 
 
-@dataclass(frozen=True)
-class _Head:
-    """The log's head, signed once for a stage.
-
-    Attributes:
-        size: The number of its leaves.
-        signer: Its key.
-        note: The head, signed.
-    """
-
-    size: int
-    signer: NoteSigner
-    note: str
-
-    @cached_property
-    def key(self) -> str:
-        """The public half of its key, as text."""
-        return self.signer.key.encode()
-
-    @cached_property
-    def opened(self) -> SignedNote:
-        """The note in its parts."""
-        return read_note(self.note)
-
-
 @dataclass(frozen=True, kw_only=True)
 class _Standing:
     """What the log says at the beginning of a stage.
@@ -132,8 +107,10 @@ class _Standing:
     Attributes:
         place: Of the stage.
         attempt: Of the newest committed round.
-        head: The log's.
-        changes: How its key changed.
+        size: How many leaves the log has.
+        signer: The log's key.
+        note: The log's head, signed once for the stage.
+        changes: How the log's key changed.
         new: By pseudonym the leaves that came since the last standing, with what they say.
         since: Where these begin.
         epsilons: By pseudonym.
@@ -141,34 +118,23 @@ class _Standing:
 
     place: _Place
     attempt: Attempt
-    head: _Head
+    size: int
+    signer: NoteSigner
+    note: str
     changes: tuple[str, ...]
     new: Mapping[str, Sequence[tuple[Leaf, bytes]]]
     since: int
     epsilons: Mapping[str, Epsilons]
 
+    @cached_property
+    def key(self) -> str:
+        """The public half of the log's key, as text."""
+        return self.signer.key.encode()
 
-@dataclass
-class _Counted:
-    """What rounds up to one have cost."""
-
-    ledger: RunningLedger = field(default_factory=RunningLedger)
-    rounds: int = 0
-
-
-@dataclass(frozen=True)
-class _Source:
-    """What receipts of one stage are made from, within one view of the database."""
-
-    uow: UnitOfWork
-    tree: MerkleTree
-    _continued: dict[int, tuple[bytes, ...]] = field(default_factory=dict)
-
-    def continued(self, since: int) -> tuple[bytes, ...]:
-        """Return the proof that the tree begins with one of some size; most have seen the same."""
-        if since not in self._continued:
-            self._continued[since] = self.tree.consistency_proof(since)
-        return self._continued[since]
+    @cached_property
+    def opened(self) -> SignedNote:
+        """The head in its parts."""
+        return read_note(self.note)
 
 
 @dataclass(kw_only=True)
@@ -186,7 +152,8 @@ class _Standings:
     budget: Budget
     file: Path
     now: _Standing | None = None
-    _spent: _Counted = field(default_factory=_Counted, init=False, repr=False)
+    _spent: RunningLedger = field(default_factory=RunningLedger, init=False, repr=False)
+    _rounds: int = field(default=0, init=False, repr=False)
     _changes: KeptChanges = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -202,22 +169,31 @@ class _Standings:
 
     def _read(self, uow: UnitOfWork, place: _Place, attempt: Attempt) -> _Standing:
         tree, signer = uow.log.tree(), log_signer(self.file)
-        # What this stage's own attempt is charged was written before it began.
-        rounds = range(self._spent.rounds + 1, attempt[0] + 2)
-        rows = {ledger_key(r): r for r in uow.ledger.rows_of_rounds(self.run_id, rounds)}
+        # What this stage's own attempt is charged was written before the stage began.
+        numbers = range(self._rounds + 1, attempt[0] + 2)
+        rows = {ledger_key(r): r for r in uow.ledger.rows_of_rounds(self.run_id, numbers)}
         over = [row for row in rows.values() if row.round_number <= attempt[0]]
-        self._spent.ledger.add(as_releases(over, self.budget.mechanisms))
-        self._spent.rounds = attempt[0]
-        before = 0 if self.now is None else self.now.head.size
-        note = sign_checkpoint(Checkpoint(signer.name, tree.size, tree.root()), signer)
+        self._spent.add(as_releases(over, self.budget.mechanisms))
+        self._rounds = attempt[0]
+        before = 0 if self.now is None else self.now.size
+        new: dict[str, list[tuple[Leaf, bytes]]] = defaultdict(list)
+        for leaf in uow.log.leaves(before, tree.size) if before else ():
+            if leaf.kind != "event" and leaf.pseudonym is not None:
+                row = rows.get(
+                    (leaf.run_id, leaf.round_number, leaf.attempt, leaf.pseudonym, leaf.channel)  # type: ignore[arg-type]
+                )
+                if row is not None:
+                    new[leaf.pseudonym].append((leaf, ledger_data(leaf, row)))
         return _Standing(
             place=place,
             attempt=attempt,
-            head=_Head(tree.size, signer, note),
+            size=tree.size,
+            signer=signer,
+            note=sign_checkpoint(Checkpoint(signer.name, tree.size, tree.root()), signer),
             changes=self._changes.all(),
-            new=_by_pseudonym(uow.log.leaves(before, tree.size), rows) if before else {},
+            new=new,
             since=before,
-            epsilons=self._spent.ledger.epsilons_of_each(self.budget.delta, self.budget.accountant),
+            epsilons=self._spent.epsilons_of_each(self.budget.delta, self.budget.accountant),
         )
 
 
@@ -263,12 +239,16 @@ class Courier:
         lines: list[str] = []
         opened = {client: self._opened(client, answers[client], lines) for client in answers}
         if lines and self._standings.now is not None:
-            add_note(self.records.file, f"{self._standings.now.head.note}{''.join(lines)}")
+            add_note(self.records.file, f"{self._standings.now.note}{''.join(lines)}")
         return opened
 
     def _with_receipts(self, messages: Mapping[ClientId, bytes]) -> Mapping[ClientId, bytes]:
-        """Return the messages, those that begin something each with its client's receipt."""
-        places = {client: _place(message) for client, message in messages.items()}
+        """Return the messages, with a receipt where a message begins something."""
+        places: dict[ClientId, _Place | None] = {}
+        for client, message in messages.items():
+            kind, envelope = peek(message)
+            begins = kind in FIRST
+            places[client] = (kind, envelope.round_number, envelope.attempt) if begins else None
         first = next(filter(None, places.values()), None)
         if first is None:
             return messages
@@ -277,9 +257,11 @@ class Courier:
             told = [c for c in messages if places[c] and c in self.roll.pseudonyms]
             if standing is None or not told:
                 return messages
-            source = _Source(uow, uow.log.tree(standing.head.size))
-            receipts = [self._receipt(source, standing, client) for client in told]
-        signed = sign_receipts(receipts, standing.head.signer.signed)
+            tree = uow.log.tree(standing.size)
+            # Most clients have seen the log at the same size.
+            proof = cache(tree.consistency_proof)
+            receipts = [self._receipt(uow, tree, standing, c, proof=proof) for c in told]
+        signed = sign_receipts(receipts, standing.signer.signed)
         self._uploads.tell({c: r.uploads for c, r in zip(told, receipts, strict=True)})
         enclosed = {c: enclose(messages[c], r) for c, r in zip(told, signed, strict=True)}
         return {client: enclosed.get(client, message) for client, message in messages.items()}
@@ -300,56 +282,61 @@ class Courier:
     def _note(self, client: ClientId, said: Witnessed, lines: list[str]) -> None:
         """Remember how far a client has seen the log, if it shows that it did."""
         standing = self._standings.now
-        if standing is None or said.size > standing.head.size:
+        if standing is None or said.size > standing.size:
             return
         if not said.cosignature:
-            # It asks for a proof from there, next time.
+            # The client asks for a proof from there, next time.
             self._seen[client] = said.size
             return
         try:
             line = read_signature(said.cosignature.removesuffix("\n"))
             if line.encode() != said.cosignature:
                 raise Authentication("the cosignature is not one line")
-            note = replace(standing.head.opened, signatures=(line,))
-            require_cosigned(note, self._key_of(client, said))
+            key, enrolled = NoteKey.decode(said.key), self.roll.identities.get(client)
+            if key.name != self.roll.pseudonyms[client] or enrolled not in (None, key.public):
+                raise Authentication("the cosignature is by another key")
+            require_cosigned(replace(standing.opened, signatures=(line,)), key)
         except (Authentication, ValueError):
             return
-        self._seen[client] = standing.head.size
+        self._seen[client] = standing.size
         self._uploads.forget(client)
         lines.append(said.cosignature)
 
-    def _key_of(self, client: ClientId, said: Witnessed) -> NoteKey:
-        """Return the key that a client cosigns by.
-
-        Raises:
-            Authentication: It is not the one that is enrolled, or of another name.
-        """
-        key, enrolled = NoteKey.decode(said.key), self.roll.identities.get(client)
-        if key.name != self.roll.pseudonyms[client] or enrolled not in (None, key.public):
-            raise Authentication("the cosignature is by another key")
-        return key
-
-    def _receipt(self, source: _Source, standing: _Standing, client: ClientId) -> Receipt:
-        tree, since = source.tree, self._seen.get(client, 0)
-        if since > standing.head.size:
+    def _receipt(
+        self,
+        uow: UnitOfWork,
+        tree: MerkleTree,
+        standing: _Standing,
+        client: ClientId,
+        *,
+        proof: Callable[[int], tuple[bytes, ...]],
+    ) -> Receipt:
+        since = self._seen.get(client, 0)
+        if since > standing.size:
             raise CoordinatorBehind(
-                f"{client} has seen {since} leaves of the log, but there are {standing.head.size}:"
+                f"{client} has seen {since} leaves of the log, but there are {standing.size}:"
                 " the database is an old copy, and its runs cannot be gone on with"
             )
         pseudonym = self.roll.pseudonyms[client]
         spent = standing.epsilons.get(pseudonym)
+        if standing.since and since >= standing.since:
+            found = standing.new.get(pseudonym, ())
+            leaves = [item for item in found if item[0].position >= since]
+        else:
+            stored = uow.log.of_client(self.run_id, pseudonym, since)
+            leaves = [(x, uow.log.data(x)) for x in stored if x.position < standing.size]
         return Receipt(
             envelope=Envelope(self.run_id, *standing.attempt),
             since=since,
-            key=standing.head.key,
+            key=standing.key,
             changes=standing.changes,
-            checkpoint=standing.head.note,
-            consistency=source.continued(since),
+            checkpoint=standing.note,
+            consistency=proof(since),
             leaves=tuple(
                 ReceiptLeaf(
                     leaf.position, data, leaf.salt or b"", tree.inclusion_proof(leaf.position)
                 )
-                for leaf, data in self._leaves(source.uow, standing, pseudonym, since)
+                for leaf, data in leaves
             ),
             epsilons={n: 0.0 if spent is None else getattr(spent, n) for n in ADVERSARIES},
             delta=self.budget.delta,
@@ -357,49 +344,16 @@ class Courier:
             uploads=self._uploads.of(client),
         )
 
-    def _leaves(
-        self, uow: UnitOfWork, standing: _Standing, pseudonym: str, since: int
-    ) -> Sequence[tuple[Leaf, bytes]]:
-        if standing.since and since >= standing.since:
-            found = standing.new.get(pseudonym, ())
-            return [item for item in found if item[0].position >= since]
-        leaves = uow.log.of_client(self.run_id, pseudonym, since)
-        within = [leaf for leaf in leaves if leaf.position < standing.head.size]
-        return [(leaf, uow.log.data(leaf)) for leaf in within]
-
-
-def _place(message: bytes) -> _Place | None:
-    """Return the stage of a message that begins something, None of another."""
-    kind, envelope = peek(message)
-    return (kind, envelope.round_number, envelope.attempt) if kind in FIRST else None
-
 
 def witnessed_sizes(database: Path) -> dict[str, int]:
     """Return the newest size of a log that each client has cosigned, by pseudonym.
 
     Raises:
-        Authentication: A line of the kept heads is none.
+        Authentication: A line of the kept heads is not valid.
     """
     sizes: dict[str, int] = {}
     for _, note in kept_notes(database):
         if not is_change(note):
-            sizes |= _cosigners(note)
+            head = decode_checkpoint(note)
+            sizes |= {s.name: head.size for s in note.signatures if s.name != head.origin}
     return sizes
-
-
-def _cosigners(note: SignedNote) -> dict[str, int]:
-    head = decode_checkpoint(note)
-    return {s.name: head.size for s in note.signatures if s.name != head.origin}
-
-
-def _by_pseudonym(
-    leaves: Sequence[Leaf], rows: Mapping[tuple[str, int, int, str, str], LedgerRow]
-) -> dict[str, list[tuple[Leaf, bytes]]]:
-    found: dict[str, list[tuple[Leaf, bytes]]] = defaultdict(list)
-    for leaf in leaves:
-        if leaf.kind == "event" or leaf.pseudonym is None:
-            continue
-        row = rows.get((leaf.run_id, leaf.round_number, leaf.attempt, leaf.pseudonym, leaf.channel))  # type: ignore[arg-type]
-        if row is not None:
-            found[leaf.pseudonym].append((leaf, ledger_data(leaf, row)))
-    return found

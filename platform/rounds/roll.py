@@ -10,16 +10,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final
 
 from platform.disk.opening import Records
 from platform.errors import ClientsSilent, CoordinatorBehind, RunStopped
 from platform.rounds.asking import Question, ask_all, ask_once, offer_run
-from platform.rounds.leaving import Farewells, record_joined
+from platform.rounds.leaving import LeavingTransport, record_joined
 from platform.rounds.run import Roll
 from platform.wire.codec import Attempt, Envelope
 from platform.wire.outside_rounds import (
-    Introduction,
     Offer,
     decode_acceptance,
     decode_introduction,
@@ -47,31 +45,54 @@ def call_roll(
         clients: All clients' names on the transport, in order.
         enrolment: Says whose keys may take part; None against a semi-honest server.
         begun: The newest attempt that the coordinator has begun, None before the first.
-        left: Who has left the run for good by now, and is on no roll.
+        left: Clients that have left the run for good by now; they are not on the roll.
 
     Raises:
         CoordinatorBehind: If a client has answered a newer attempt than that.
         ClientsSilent: If one does not introduce itself.
-        RunStopped: If two have one pseudonym: one of them would be charged for both. If one has
-            not a key of its own that is enrolled: all others would refuse every round with it.
+        RunStopped: If two have one pseudonym: one of them would be charged for both. If a client
+            has no enrolled key of its own: all others would refuse every round with it.
     """
     envelope = Envelope(run_id, 0, 0)
     message = encode_roll_call(envelope)
     questions = (Question(client, envelope, message) for client in clients)
     told = dict(ask_all(transport, "join", questions, decode_introduction, left=left))
-    _require_none_ahead(run_id, told, begun)
+    for client, said in told.items():
+        # The database may be an old copy. A round would not show it: only clients that had answered
+        # the attempt would notice, and what all others were charged would be lost here.
+        if said.newest is not None and said.newest > (begun or (0, 0)):
+            known = "none" if begun is None else f"none after round {begun[0]}, attempt {begun[1]}"
+            raise CoordinatorBehind(
+                f"{client} has answered round {said.newest[0]}, attempt {said.newest[1]} of run "
+                f"{run_id}, and the coordinator knows of {known}; its database is older than the "
+                "client's"
+            )
     pseudonyms = {client: said.pseudonym for client, said in told.items()}
     require_distinct(run_id, pseudonyms)
-    keys = _keys(run_id, told, enrolment)
-    serial = 0 if enrolment is None else enrolment.serial
-    return Roll(pseudonyms=pseudonyms, identities=keys, enrolment_serial=serial)
+    owners: dict[bytes, ClientId] = {}
+    for client, said in told.items():
+        key = said.public_key
+        # Clients decide neither whether there are signatures nor which file counts.
+        fits = not key if enrolment is None else key in enrolment.names and key not in owners
+        if not fits:
+            wanted = "no key" if enrolment is None else "an enrolled key of its own"
+            raise RunStopped(
+                f"run {run_id}: {client} does not introduce itself with {wanted}, as "
+                "secure_aggregation.enrolment would have it"
+            )
+        owners[key] = client
+    return Roll(
+        pseudonyms=pseudonyms,
+        identities={} if enrolment is None else {client: key for key, client in owners.items()},
+        enrolment_serial=0 if enrolment is None else enrolment.serial,
+    )
 
 
 def require_distinct(run_id: str, pseudonyms: Mapping[ClientId, str]) -> None:
     """Refuse two clients with one pseudonym.
 
     Raises:
-        RunStopped: If there are such; one of them would be charged for both.
+        RunStopped: If there are two; one of them would be charged for both.
     """
     most = Counter(pseudonyms.values()).most_common(1)
     if most and most[0][1] > 1:
@@ -85,47 +106,6 @@ def newest_attempt(records: Records, run_id: str) -> Attempt | None:
     return None if found is None else (found.round_number, found.attempt)
 
 
-def _require_none_ahead(
-    run_id: str, told: Mapping[ClientId, Introduction], begun: Attempt | None
-) -> None:
-    """Refuse to go on from an old copy of the database.
-
-    In a round only those clients would notice that are invited to an attempt which they answered,
-    and of all others what they were charged would be lost here.
-    """
-    for client, said in told.items():
-        if said.newest is not None and said.newest > (begun or (0, 0)):
-            known = "none" if begun is None else f"none after round {begun[0]}, attempt {begun[1]}"
-            raise CoordinatorBehind(
-                f"{client} has answered round {said.newest[0]}, attempt {said.newest[1]} of run "
-                f"{run_id}, and the coordinator knows of {known}; its database is older than the "
-                "client's"
-            )
-
-
-def _keys(
-    run_id: str, told: Mapping[ClientId, Introduction], enrolment: Enrolment | None
-) -> dict[ClientId, bytes]:
-    """Return the clients' keys, none where nobody may have one."""
-    owners: dict[bytes, ClientId] = {}
-    for client, said in told.items():
-        key = said.public_key
-        # What clients say decides neither whether there are signatures nor which file counts.
-        fits = not key if enrolment is None else key in enrolment.names and key not in owners
-        if not fits:
-            wanted = "no key" if enrolment is None else "an enrolled key of its own"
-            raise RunStopped(
-                f"run {run_id}: {client} does not introduce itself with {wanted}, as "
-                "secure_aggregation.enrolment would have it"
-            )
-        owners[key] = client
-    return {} if enrolment is None else {client: key for key, client in owners.items()}
-
-
-FIRST: Final = None
-"""The deadline at the start: as long as the configuration waits for clients to be there."""
-
-
 @dataclass(frozen=True, kw_only=True)
 class Door:
     """Lets clients into one run.
@@ -134,12 +114,12 @@ class Door:
         through: Carries the messages, and knows who takes part and whose keys are whose.
         offer: What clients are asked.
         enough: How many must be there at the start; None for all.
-        reachable: Tells who can be asked just now; of others nothing is waited for.
+        reachable: Tells which clients can be asked just now; the others are not waited for.
         seconds: How long a client that comes later may take to answer.
         declined: Why clients take no part, by name.
     """
 
-    through: Farewells
+    through: LeavingTransport
     offer: Offer
     enough: int | None
     reachable: Callable[[], Container[ClientId]] | None
@@ -147,21 +127,22 @@ class Door:
     declined: dict[ClientId, tuple[str, ...]] = field(default_factory=dict)
 
     def open(self, require: Callable[[], None]) -> None:
-        """Let in who is there at the start.
+        """Let in the clients that are there at the start.
 
         Args:
-            require: Checks who has introduced itself, before that is noted.
+            require: Checks the clients that introduced themselves, before they are noted.
 
         Raises:
-            ClientsSilent: If one whom the run waits for gives no answer.
-            RunStopped: If too few take part, or one is not whom it was.
+            ClientsSilent: If a client that the run waits for gives no answer.
+            RunStopped: If too few take part, or a client is another than before.
         """
         through, roll, run_id = self.through, self.through.roll, self.through.run_id
         if self.enough is None:
             offer_run(through, roll.clients, self.offer, roll.left)
             self._welcome(list(roll.clients), require)
             return
-        there = self._willing(list(roll.clients), FIRST)
+        # The deadline at the start is the configuration's, for clients to be there.
+        there = self._willing(list(roll.clients), None)
         if len(there) < min(self.enough, len(roll.clients) - len(roll.left)):
             why = "".join(f"; {c}: {' | '.join(said)}" for c, said in self.declined.items())
             raise RunStopped(
@@ -171,7 +152,7 @@ class Door:
         self._welcome(there, require)
 
     def admit(self) -> None:
-        """Let in who has come since, between two rounds; whoever cannot be is not waited for."""
+        """Let in clients that have come since, between two rounds, without waiting for others."""
         roll = self.through.roll
         if self.enough is None:
             return
@@ -184,7 +165,7 @@ class Door:
             except ClientsSilent:
                 continue
             except RunStopped as error:
-                # One that does not belong here keeps nobody else from going on.
+                # A client that does not belong here does not stop the others.
                 self.declined[client] = (str(error),)
 
     def _willing(self, clients: list[ClientId], deadline: float | None) -> list[ClientId]:

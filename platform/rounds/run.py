@@ -19,7 +19,7 @@ from platform.errors import ProtocolError
 from platform.protection.building import PoolRules
 from platform.protection.charging import Budget
 from platform.protection.uploads import Protection
-from platform.rounds.plan import KeysAhead
+from platform.rounds.plan import Following
 from platform.wire.codec import (
     Attempt,
     Frame,
@@ -45,9 +45,10 @@ class Progress:
         noise_state: What the coordinator's noise of the next sum goes on from; it never leaves it.
         clipping_norm: Of the next round, where it adapts.
         ended_early: Why the rounds ended before the last, None where they did not.
-        uncollected: Why a pool that is made once was not, None where it was, or is not to be.
-        ahead: Keys of everybody in the next round, where they were made with the last message of
-            this one. They are nowhere else until that round is opened: who is started again asks.
+        uncollected: Why a pool that is made once was not made; None where it was, or need not be.
+        ahead: The first attempt at the next round with all clients' keys, where they were made with
+            the last message of this round. The keys are nowhere else until that round is opened: a
+            coordinator that is started again asks for others.
     """
 
     completed: int
@@ -57,7 +58,7 @@ class Progress:
     clipping_norm: float | None = None
     ended_early: str | None = None
     uncollected: str | None = None
-    ahead: KeysAhead | None = None
+    ahead: Following | None = None
 
 
 def encode_state(state: Arrays, noise_state: NoiseState) -> bytes:

@@ -13,7 +13,6 @@ keys of two ages, and a client that was lost in one round is waited for in the n
 
 from __future__ import annotations
 
-import dataclasses
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -71,9 +70,18 @@ from privacy.secure_aggregation import (
     Finished,
     ServerState,
     decode_server_state,
+    encode_server_state,
 )
-from privacy.secure_aggregation import encode_server_state as encode_state
 from privacy.secure_aggregation import server as unmasking
+
+Experts = Callable[[Sequence[Sequence[bytes]]], Sequence[tuple[Arrays, ...]]]
+"""Returns the experts of each of several clients, by the handles that these present."""
+Rosters = Mapping[ClientId, bytes]
+"""By client, all clients' keys."""
+Handles = Mapping[ClientId, tuple[bytes, ...]]
+"""By client, the names of its own pool entries."""
+Ask = Callable[[], dict[ClientId, Upload]]
+HANDLE_BYTES = 32
 
 
 @dataclass(frozen=True)
@@ -104,11 +112,7 @@ class MaskedSum:
 
     def at(self, encoded: bytes) -> MaskedSum:
         """Return the same sum at a state that was kept."""
-        return dataclasses.replace(self, state=decode_server_state(encoded))
-
-    def encode(self) -> bytes:
-        """Return the state, to be kept until the next stage has been answered."""
-        return encode_state(self.state)
+        return replace(self, state=decode_server_state(encoded))
 
     def advance(
         self, payloads: Mapping[ClientId, bytes]
@@ -117,7 +121,18 @@ class MaskedSum:
         messages = {self.places[client]: payload for client, payload in payloads.items()}
         state, outgoing = unmasking.step(self.state, messages)
         named = {name: outgoing[i] for name, i in self.places.items() if i in outgoing}
-        return dataclasses.replace(self, state=state), named
+        return replace(self, state=state), named
+
+    def settled(
+        self,
+        answers: Mapping[ClientId, Answer | Relay | Upload],
+        handles: Handles | None = None,
+    ) -> StageResult:
+        """Return what a stage yields once its answers are in."""
+        following, relays = self.advance({c: a.payload for c, a in answers.items()})
+        return StageResult(
+            relays=relays, state=encode_server_state(following.state), handles=handles or {}
+        )
 
     def finished(self) -> Finished:
         """Return the last state."""
@@ -125,14 +140,9 @@ class MaskedSum:
             raise TypeError("the protocol has not finished")
         return self.state
 
-    def names(self, indices: tuple[int, ...]) -> tuple[ClientId, ...]:
-        """Return the clients with these share indices, sorted."""
-        wanted = frozenset(indices)
-        return tuple(sorted(name for name, i in self.places.items() if i in wanted))
-
 
 def seat_of(protection: Protection, plan: RoundPlan, index: int) -> SecureRound:
-    """Return what the client with this share index is told.
+    """Return what the client with this share index is told of the secure sum.
 
     Raises:
         ValueError: If the attempt has no secure sum.
@@ -151,174 +161,62 @@ def seat_of(protection: Protection, plan: RoundPlan, index: int) -> SecureRound:
     )
 
 
-def invitations(
-    plan: RoundPlan,
-    protection: Protection,
-    clients: Iterable[ClientId],
-    rosters: Mapping[ClientId, bytes] | None = None,
+def _invitations(
+    exchange: Exchange, clients: Iterable[ClientId], rosters: Rosters | None = None
 ) -> dict[ClientId, bytes]:
-    """Return what invites each of these clients.
-
-    Args:
-        plan: The attempt.
-        protection: How uploads are protected in it.
-        clients: Some of the cohort.
-        rosters: By client everybody's keys, where they were made ahead; else keys are asked for.
-    """
-    facts, places = plan.facts, plan.places
+    """Return the invitations of some of the cohort, with all keys where those were made ahead."""
+    plan, protection = exchange.plan, exchange.protection
+    places, norm = plan.places, plan.facts.clipping_norm
     alike: dict[Attempt | None, bytes] = {}
     messages: dict[ClientId, bytes] = {}
     for client in clients:
         envelope = plan.envelope(client)
         message = alike.get(envelope.committed)
         if message is None:
-            # A seat is one client's own.
-            seat = seat_of(protection, plan, places[client]) if protection.masked else None
-            if seat is not None and rosters is not None:
-                seat = replace(seat, roster=rosters[client])
-            invitation = Invitation(envelope, facts.generations, seat, facts.clipping_norm)
-            message = encode_invitation(invitation)
+            seat = None
+            if protection.masked:
+                seat = seat_of(protection, plan, places[client])
+                if rosters is not None:
+                    seat = replace(seat, roster=rosters[client])
+            message = encode_invitation(Invitation(envelope, plan.facts.generations, seat, norm))
             if seat is None:
+                # Only a seat is a client's own: without one, clients are told alike.
                 alike[envelope.committed] = message
         messages[client] = message
     return messages
 
 
-def last_relays(
-    plan: RoundPlan, protection: Protection, payloads: Mapping[ClientId, bytes]
-) -> dict[ClientId, bytes]:
-    """Return a masked round's last messages, which ask for keys ahead where everybody can be asked.
-
-    Args:
-        plan: The attempt.
-        protection: How uploads are protected in it, and in the next round.
-        payloads: By client, what the secure aggregation sends it.
-    """
-    following = plan.next_plan
-    places: Mapping[ClientId, int] = {}
-    # Keys of some are of no use, and those of who is missing here cannot be had.
-    if following is not None and payloads.keys() >= set(following.cohort):
-        places = following.places
-    messages: dict[ClientId, bytes] = {}
-    for client, payload in payloads.items():
-        seat = None
-        if following is not None and client in places:
-            seat = seat_of(protection, following, places[client])
-        messages[client] = encode_relay(Relay(plan.envelope(client), payload, seat))
-    return messages
-
-
-def assignments(
+def _assignments(
     plan: RoundPlan,
     payloads: Mapping[ClientId, bytes],
     broadcasts: Callable[[ClientId], Arrays],
     experts: Mapping[ClientId, tuple[Arrays, ...]],
 ) -> dict[ClientId, bytes]:
-    """Return what each client is to train from.
+    """Return what each client is to train from, encoded once for all that are told alike.
 
-    Args:
-        plan: The attempt.
-        payloads: By client, what the secure aggregation sends it; empty bytes without one.
-        broadcasts: What each is sent.
-        experts: What each is handed.
+    Most methods broadcast the same to all clients, and that may be megabytes.
     """
+
+    def which(arrays: Arrays) -> Hashable:
+        # Arrays that are equal but not identical count as others.
+        return tuple([(name, id(array)) for name, array in arrays.items()])
+
     alike: dict[Hashable, tuple[Assignment, bytes]] = {}
     messages: dict[ClientId, bytes] = {}
     for client, payload in sorted(payloads.items()):
         told = Assignment(plan.envelope(client), payload, broadcasts(client), experts[client])
-        key = (told.envelope, payload, _which(told.broadcast), tuple(map(_which, told.experts)))
+        key = (told.envelope, payload, which(told.broadcast), tuple(map(which, told.experts)))
         if key not in alike:
-            # With the message its arrays are kept, so that no others can take their places.
+            # The arrays are kept with the message, so that no other arrays can take their ids.
             alike[key] = told, encode_assignment(told)
         messages[client] = alike[key][1]
     return messages
 
 
-def _which(arrays: Arrays) -> Hashable:
-    """Return which arrays these are; equal ones that are others count as others."""
-    return tuple([(name, id(array)) for name, array in arrays.items()])
-
-
-Rosters = Mapping[ClientId, bytes]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Joined:
-    """Who takes part in an attempt.
-
-    Attributes:
-        exchange: The attempt's talk with its clients.
-        relays: By client that is there, what the secure aggregation sends it with its assignment;
-            empty bytes without one.
-        secure: The secure sum, None without one.
-        rosters: By client everybody's keys, if all were made ahead.
-        heard: By client, the names of its own pool entries; empty where a life before this one
-            of the coordinator heard them.
-    """
-
-    exchange: Exchange
-    relays: Mapping[ClientId, bytes]
-    secure: MaskedSum | None = None
-    rosters: Rosters | None = None
-    heard: Mapping[ClientId, tuple[bytes, ...]] = field(default_factory=dict)
-
-    def handles(self) -> Mapping[ClientId, tuple[bytes, ...]]:
-        """Return the names of each client's own pool entries, asked for again where need be."""
-        if self.heard or not self.exchange.plan.facts.generations:
-            return self.heard
-        stage: Stage = "advertise" if self.rosters is None else "share"
-        answers = self.exchange.again(
-            stage, _invitations(self.exchange, self.relays, self.rosters), decode_answer
-        )
-        return {client: answer.handles for client, answer in answers.items()}
-
-
-def join(exchange: Exchange, broadcast: Callable[[], Arrays]) -> Joined:
-    """Invite an attempt's clients, or go on where that was interrupted.
-
-    Args:
-        exchange: The attempt's talk with its clients.
-        broadcast: What all clients are sent alike, asked for under secure aggregation only.
-
-    Raises:
-        PrivacyError: If too few clients are left.
-    """
-    if not exchange.protection.masked:
-        result = exchange.settled("advertise", lambda: _advertise(exchange, None))
-        return Joined(exchange=exchange, relays=result.relays, heard=result.handles)
-    start = MaskedSum.start(exchange.protection, exchange.plan, broadcast())
-    ahead = _made_ahead(exchange, start)
-    if ahead is not None:
-        secure, rosters = ahead
-        result = exchange.settled("share", lambda: _share_at_once(exchange, secure, rosters))
-        return _dealt(exchange, start, result, rosters=rosters, heard=result.handles)
-    told = exchange.settled("advertise", lambda: _advertise(exchange, start))
-    at = start.at(told.state)
-    result = exchange.settled("share", lambda: _share(exchange, at, told.relays))
-    return _dealt(exchange, start, result, heard=told.handles)
-
-
-def _dealt(
-    exchange: Exchange,
-    start: MaskedSum,
-    result: StageResult,
-    *,
-    rosters: Rosters | None = None,
-    heard: Mapping[ClientId, tuple[bytes, ...]],
-) -> Joined:
-    return Joined(
-        exchange=exchange,
-        relays=result.relays,
-        secure=start.at(result.state),
-        rosters=rosters,
-        heard=heard,
-    )
-
-
 def _made_ahead(exchange: Exchange, start: MaskedSum) -> tuple[MaskedSum, Rosters] | None:
-    """Return the secure sum and everybody's keys if all of them were made ahead and are valid.
+    """Return the secure sum and all clients' keys, if all were made ahead and are valid.
 
-    A function of what is kept: whoever goes on with the attempt comes to the same.
+    The result depends on the journal only, so a coordinator that resumes the attempt agrees.
     """
     kept = exchange.journal.stage(AHEAD)
     if kept is None:
@@ -328,51 +226,6 @@ def _made_ahead(exchange: Exchange, start: MaskedSum) -> tuple[MaskedSum, Roster
     except (PrivacyError, ProtocolError, KeyError):
         return None
     return (secure, rosters) if rosters.keys() == set(exchange.plan.cohort) else None
-
-
-def _advertise(exchange: Exchange, start: MaskedSum | None) -> StageResult:
-    invited = _invitations(exchange, exchange.plan.places)
-    answers = exchange("advertise", invited, decode_answer)
-    handles = _handles(answers)
-    if start is None:
-        return StageResult(relays=dict.fromkeys(answers, b""), handles=handles)
-    secure, relays = start.advance({c: a.payload for c, a in answers.items()})
-    return StageResult(relays=relays, state=secure.encode(), handles=handles)
-
-
-def _share(exchange: Exchange, secure: MaskedSum, rosters: Rosters) -> StageResult:
-    return _deal(secure, exchange("share", exchange.relays(rosters), decode_relay))
-
-
-def _share_at_once(exchange: Exchange, secure: MaskedSum, rosters: Rosters) -> StageResult:
-    invited = _invitations(exchange, rosters, rosters)
-    answers = exchange("share", invited, decode_answer)
-    return _deal(secure, answers, _handles(answers))
-
-
-def _deal(
-    secure: MaskedSum,
-    answers: Mapping[ClientId, Answer] | Mapping[ClientId, Relay],
-    handles: Mapping[ClientId, tuple[bytes, ...]] | None = None,
-) -> StageResult:
-    following, relays = secure.advance({c: a.payload for c, a in answers.items()})
-    return StageResult(relays=relays, state=following.encode(), handles=handles or {})
-
-
-def _handles(answers: Mapping[ClientId, Answer]) -> dict[ClientId, tuple[bytes, ...]]:
-    return {client: answer.handles for client, answer in answers.items()}
-
-
-def _invitations(
-    exchange: Exchange, clients: Mapping[ClientId, object], rosters: Rosters | None = None
-) -> dict[ClientId, bytes]:
-    return invitations(exchange.plan, exchange.protection, clients, rosters)
-
-
-Experts = Callable[[Sequence[Sequence[bytes]]], Sequence[tuple[Arrays, ...]]]
-"""Returns the experts of each of several clients, by the handles that these present."""
-Ask = Callable[[], dict[ClientId, Upload]]
-HANDLE_BYTES = 32
 
 
 @dataclass(frozen=True)
@@ -406,7 +259,7 @@ class RoundRunner:
             plan: What is fixed.
             broadcasts: What each client is sent.
             experts: The experts of clients that present these handles; alike when asked again.
-            journal: What stages have yielded so far; None where nobody goes on with the attempt.
+            journal: What stages have yielded so far; None if the attempt is never resumed.
 
         Raises:
             RoundAborted: If too few clients are left; its `uploads_asked` says whether anything
@@ -422,9 +275,10 @@ class RoundRunner:
             raise RoundAborted(phase, str(error), uploads_asked=exchange.uploads_asked) from error
 
     def noise_alone(self, plan: RoundPlan, journal: Journal | None = None) -> RoundOutcome:
-        """Return what a round of `central_noise` yields that nobody is left in: the noise.
+        """Return the outcome of a round of `central_noise` in which no client is left: the noise.
 
-        For empty sums only. Noise in place of a sum of few would hang the sum on one client's coin.
+        For empty sums only. If noise replaced a sum of few clients, one client's coin would decide
+        whether there is a sum.
         """
         exchange = self._exchange(plan, journal)
         totals = self._opened(exchange, exchange.protection.sums.add_up(()), ())
@@ -443,45 +297,103 @@ class RoundRunner:
     def _run(
         self, exchange: Exchange, broadcasts: Callable[[ClientId], Arrays], experts: Experts
     ) -> RoundOutcome:
+        """Invite the clients, or go on where that was interrupted, then ask for uploads."""
         plan = exchange.plan
-        # Only methods that broadcast to all alike may be summed in secret.
-        joined = join(exchange, lambda: broadcasts(plan.cohort[0]))
+        secure: MaskedSum | None = None
+        rosters: Rosters | None = None
+
+        def advertise() -> StageResult:
+            answers = exchange("advertise", _invitations(exchange, plan.places), decode_answer)
+            handles = {client: answer.handles for client, answer in answers.items()}
+            if secure is None:
+                return StageResult(relays=dict.fromkeys(answers, b""), handles=handles)
+            return secure.settled(answers, handles)
+
+        if not exchange.protection.masked:
+            joined = exchange.settled("advertise", advertise)
+            handles = joined.handles
+        else:
+            # Only methods that broadcast the same to all clients may be summed in secret.
+            secure = start = MaskedSum.start(exchange.protection, plan, broadcasts(plan.cohort[0]))
+            ahead = _made_ahead(exchange, start)
+            if ahead is None:
+                told = exchange.settled("advertise", advertise)
+                dealing, handles = start.at(told.state), told.handles
+                joined = exchange.settled(
+                    "share",
+                    lambda: dealing.settled(
+                        exchange("share", exchange.relays(told.relays), decode_relay)
+                    ),
+                )
+            else:
+                with_keys, everybodys = ahead
+                rosters = everybodys
+
+                def share() -> StageResult:
+                    invited = _invitations(exchange, everybodys, everybodys)
+                    answers = exchange("share", invited, decode_answer)
+                    named = {client: answer.handles for client, answer in answers.items()}
+                    return with_keys.settled(answers, named)
+
+                joined = exchange.settled("share", share)
+                handles = joined.handles
+            secure = start.at(joined.state)
 
         def ask() -> dict[ClientId, Upload]:
-            handles, asked = joined.handles(), sorted(joined.relays)
-            served = experts([handles.get(client, ()) for client in asked])
+            mine = handles
+            if not mine and plan.facts.generations:
+                # A life before this one of the coordinator heard them, and did not keep them.
+                stage: Stage = "advertise" if rosters is None else "share"
+                invited = _invitations(exchange, joined.relays, rosters)
+                answers = exchange.again(stage, invited, decode_answer)
+                mine = {client: answer.handles for client, answer in answers.items()}
+            asked = sorted(joined.relays)
+            served = experts([mine.get(client, ()) for client in asked])
             handed = dict(zip(asked, served, strict=True))
-            messages = assignments(plan, joined.relays, broadcasts, handed)
+            messages = _assignments(plan, joined.relays, broadcasts, handed)
             return exchange("train", messages, decode_upload)
 
         if plan.facts.collects:
             return self._collect(exchange, ask)
-        if joined.secure is not None:
-            return self._open_masked(exchange, joined.secure, ask)
+        if secure is not None:
+            return self._open_masked(exchange, secure, ask)
         return self._open_plain(exchange, ask)
 
     def _open_masked(self, exchange: Exchange, secure: MaskedSum, ask: Ask) -> RoundOutcome:
         plan = exchange.plan
 
         def add_up() -> StageResult:
-            summed, relays = secure.advance({c: u.payload for c, u in ask().items()})
-            _require_minimum(plan, relays)
-            return StageResult(relays=relays, state=summed.encode())
+            result = secure.settled(ask())
+            _require_minimum(plan, result.relays)
+            return result
 
         result = exchange.settled("train", add_up)
-        secure = secure.at(result.state)
-        if isinstance(secure.state, CollectingConfirmations):
-            asked = result.relays
-            result = exchange.settled("confirm", lambda: _confirm(exchange, secure, asked))
-            secure = secure.at(result.state)
-        messages = last_relays(plan, exchange.protection, result.relays)
+        summed = secure.at(result.state)
+        if isinstance(summed.state, CollectingConfirmations):
+            confirming, asked = summed, exchange.relays(result.relays)
+            result = exchange.settled(
+                "confirm",
+                lambda: confirming.settled(exchange("confirm", asked, decode_relay)),
+            )
+            summed = summed.at(result.state)
+        # Clients make keys ahead with their last message, if all clients that need some are here.
+        following = plan.next_plan
+        places: Mapping[ClientId, int] = {}
+        if following is not None and result.relays.keys() >= set(following.cohort):
+            places = following.places
+        messages: dict[ClientId, bytes] = {}
+        for client, payload in result.relays.items():
+            seat = None
+            if following is not None and client in places:
+                seat = seat_of(exchange.protection, following, places[client])
+            messages[client] = encode_relay(Relay(plan.envelope(client), payload, seat))
         answers = exchange("unmask", messages, decode_disclosure)
-        finished = secure.advance({c: d.payload for c, d in answers.items()})[0].finished()
-        survivors = secure.names(finished.survivors)
+        finished = summed.advance({c: d.payload for c, d in answers.items()})[0].finished()
+        indices = frozenset(finished.survivors)
+        survivors = tuple(sorted(name for name, i in summed.places.items() if i in indices))
         totals = self._opened(exchange, finished.total, survivors)
         outcome = self._outcome(exchange, survivors, totals, answers)
-        ahead = {client: each.ahead for client, each in answers.items() if each.ahead}
-        return replace(outcome, ahead=ahead)
+        return replace(outcome, ahead={c: each.ahead for c, each in answers.items() if each.ahead})
 
     def _open_plain(self, exchange: Exchange, ask: Ask) -> RoundOutcome:
         plan, sums, uploads = exchange.plan, exchange.protection.sums, ask()
@@ -641,11 +553,3 @@ def _require_minimum(plan: RoundPlan, survivors: Iterable[ClientId]) -> None:
             f"at phase masked_input; at least {quorum.minimum} must be (cohort.minimum)",
             phase="masked_input",
         )
-
-
-def _confirm(
-    exchange: Exchange, secure: MaskedSum, relays: Mapping[ClientId, bytes]
-) -> StageResult:
-    answers = exchange("confirm", exchange.relays(relays), decode_relay)
-    following, outgoing = secure.advance({c: m.payload for c, m in answers.items()})
-    return StageResult(relays=outgoing, state=following.encode())

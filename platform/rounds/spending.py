@@ -30,10 +30,10 @@ from storage import AuditHead, LedgerRow, UnitOfWork
 class Spending:
     """The spending of one run.
 
-    Its ledger is read once and counted on from there, as reading all of it in every round would
-    take longer the longer a run is. What was counted is good for one end of the run's audit chain,
-    which every change of the ledger moves: at any other end it is read anew. So is what the same
-    clients have spent in other runs, where that counts: it is good for the ends of their chains.
+    The run's ledger is read once and then counted on, as reading all of it in every round would
+    slow down long runs. Every change of the ledger moves the end of the run's audit chain. So the
+    count is good for one end, and at any other end the ledger is read anew. In the same way, what
+    the clients have spent in other runs is good for the ends of those runs' chains.
 
     Attributes:
         run: The run.
@@ -46,7 +46,7 @@ class Spending:
     _ends: Mapping[str, AuditHead] = field(default_factory=dict, init=False, repr=False)
 
     def reserve(self, uow: UnitOfWork, plan: RoundPlan, protection: Protection) -> None:
-        """Price an attempt, then write its spend to the ledger; nothing has left anybody yet.
+        """Price an attempt, then write its spend to the ledger, before anything leaves a client.
 
         Args:
             uow: The transaction in which the attempt is opened.
@@ -67,27 +67,27 @@ class Spending:
         uow.ledger.reserve([as_row(release) for release in planned])
         AuditTrail(uow.audit, run.run_id).reserved(planned)
         spent.add(planned)
-        # Not good for any end of the chain before the transaction has come to its own.
+        # Good for no end of the chain until `follow` says at which end the transaction stops.
         self._head = None
 
     def follow(self, uow: UnitOfWork) -> None:
-        """Take what was counted to be good for the end that a transaction gives the audit chain.
+        """Declare the count good for the end that a transaction gives the audit chain.
 
-        Call it last, and only where the transaction changed nothing in the ledger but what
-        `reserve` wrote and what was released. If it is not committed, the chain ends elsewhere.
+        Call it last, and only if the transaction changed nothing in the ledger but what `reserve`
+        wrote and what was released. If it is not committed, the chain ends elsewhere.
         """
         if self._counted is not None:
             self._head = uow.audit.head(self.run.source)
 
     def price(self) -> Epsilons:
-        """Return epsilon against each adversary for the ledger as it stands, the worst client's."""
+        """Return the worst client's epsilon against each adversary, for the ledger as it is now."""
         run, budget = self.run, self.run.terms.budget
         with run.records.read() as uow:
             spent = self._spent(uow)
         return spent.epsilons(budget.delta, budget.accountant)
 
     def accountants(self) -> dict[str, float | str]:
-        """Return what every accountant says about the worst client, as drawn in every round."""
+        """Return what every accountant says of the worst client, as if drawn in every round."""
         run, budget = self.run, self.run.terms.budget
         with run.records.read() as uow:
             releases = as_releases(uow.ledger.rows(run.source), self.run.terms.config.mechanisms)
@@ -127,11 +127,19 @@ class Spending:
 
     def _releases(self, plan: RoundPlan, protection: Protection) -> list[Release]:
         run, roll = self.run, self.run.roll
-        # What a secret draw costs does not depend on how it came out, so all are charged as if they
-        # were drawn: rows, prices and the round in which a budget ends the run tell nothing of it.
+        # The cost of a secret draw does not depend on its result, so all clients are charged as if
+        # they were drawn. So rows, prices and the round that ends the run tell nothing of the draw.
         charged = [client for client in plan.cohort if client not in plan.quorum.empty]
-        if run.terms.cohort_kind is not None:
+        terms = run.terms
+        sampling: CohortSampling | None = None
+        if terms.cohort_kind is not None:
             charged = list(roll.pseudonyms)
+            sampling = CohortSampling(
+                kind=terms.cohort_kind,
+                size=terms.config.cohort_size,
+                population=terms.config.task.clients,
+                is_drawn=True,
+            )
         return [
             release
             for client in charged
@@ -140,29 +148,18 @@ class Spending:
                     run_id=run.run_id,
                     round_number=plan.round_number,
                     attempt=plan.attempt,
-                    pseudonym=run.roll.pseudonyms[client],
+                    pseudonym=roll.pseudonyms[client],
                 ),
-                self._sampling(),
+                sampling,
             )
         ]
-
-    def _sampling(self) -> CohortSampling | None:
-        terms = self.run.terms
-        if terms.cohort_kind is None:
-            return None
-        return CohortSampling(
-            kind=terms.cohort_kind,
-            size=terms.config.cohort_size,
-            population=terms.config.task.clients,
-            is_drawn=True,
-        )
 
 
 def charges_of(uow: UnitOfWork, pseudonym: str, now: datetime) -> Charges:
     """Return what a client was charged in all runs.
 
-    What was aborted before anything left a client is free, and so is what an early version noted of
-    a client that was not drawn: neither is stated. Their attempts are over all the same.
+    Free rows are left out: of attempts that were aborted before anything left a client, and those
+    that an early version wrote of clients that were not drawn. Their attempts still count as over.
 
     Args:
         uow: Read from here.
@@ -180,14 +177,12 @@ def charges_of(uow: UnitOfWork, pseudonym: str, now: datetime) -> Charges:
             f"PSEUDONYM: {pseudonym!r} has no row in the ledger; valid is a client's pseudonym, as "
             "its own store and the ledger have it"
         )
-    runs = {run: _of_run(uow, run, rows) for run, rows in by_run.items()}
+    runs: dict[str, RunCharges] = {}
+    for run_id, rows in by_run.items():
+        newest = max((row.round_number, row.attempt) for row in rows)
+        begun = uow.attempts.newest(run_id)
+        if begun is not None:
+            newest = max(newest, (begun.round_number, begun.attempt))
+        charged = (row for row in rows if row.status != "aborted" and row.cohort_drawn is not False)
+        runs[run_id] = RunCharges(newest, tuple(row.as_own() for row in charged))
     return Charges(pseudonym, now, runs)
-
-
-def _of_run(uow: UnitOfWork, run_id: str, rows: list[LedgerRow]) -> RunCharges:
-    newest = max((row.round_number, row.attempt) for row in rows)
-    begun = uow.attempts.newest(run_id)
-    if begun is not None:
-        newest = max(newest, (begun.round_number, begun.attempt))
-    charged = (row for row in rows if row.status != "aborted" and row.cohort_drawn is not False)
-    return RunCharges(newest, tuple(row.as_own() for row in charged))

@@ -19,7 +19,7 @@ from platform.parties.client_state import decode_session
 from platform.protection.charging import Limits
 from platform.protection.secure_terms import SecureTerms
 from platform.rounds.exchange import MemoryJournal, StageResult
-from platform.rounds.plan import KeysAhead, RoundOutcome
+from platform.rounds.plan import RoundOutcome
 from platform.rounds.runner import seat_of
 from platform.wire.codec import peek
 from platform.wire.messages import (
@@ -504,7 +504,7 @@ def test_keys_of_some_are_nobodys(five: Cohort) -> None:
     assert secure is not None and secure.following is not None
     every = {name: name.encode() for name in plan.cohort}
     outcome = RoundOutcome(summed=StageResult, ahead=every)  # type: ignore[arg-type]
-    assert outcome.keys_ahead(plan) == KeysAhead(secure.following, every)
+    assert outcome.keys_ahead(plan) == dataclasses.replace(secure.following, keys=every)
     few = dataclasses.replace(outcome, ahead=dict(list(every.items())[1:]))
     assert few.keys_ahead(plan) is None
     assert outcome.keys_ahead(five.plan) is None

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from platform.rounds.audit_trail import AuditTrail
-from platform.rounds.leaving import GONE, Farewells
+from platform.rounds.leaving import GONE, LeavingTransport
 from platform.wire.codec import peek
 from platform.wire.layout import handle
 from platform.wire.messages import decode_assignment
@@ -143,7 +143,7 @@ def test_a_kill_after_the_note_is_committed(folder, monkeypatch):
         holders.handlers(), ("advertise", 3), lambda: leave(folder, "east"), after=False
     )
     with monkeypatch.context() as patch:
-        seen = Farewells._heard
+        seen = LeavingTransport._heard
 
         def killed(self, client, reply):
             found = seen(self, client, reply)
@@ -151,7 +151,7 @@ def test_a_kill_after_the_note_is_committed(folder, monkeypatch):
                 raise Crash
             return found
 
-        patch.setattr(Farewells, "_heard", killed)
+        patch.setattr(LeavingTransport, "_heard", killed)
         with pytest.raises(Crash):
             hold(config, doing(transport))
     (run_id,) = runs_of(folder)

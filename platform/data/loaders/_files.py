@@ -1,11 +1,9 @@
-"""What all loaders of files ask of a folder: that it can be listed, and that nothing leaves it.
+"""Readers that all loaders of files share: a folder is listed, nothing leaves it, files are whole.
 
-A folder is listed once (`os.scandir`), and the kind of an entry comes with the listing, so that
-half a million images cost seconds and no image is opened. A data set's own folder may be a link,
-as CoOp's instructions suggest, and so may its folder of images; what lies in that may not lead out
-of it.
-
-Whole files of a data set, refused in one sentence where they are not as they should be.
+A folder is listed once (`os.scandir`), and the kind of an entry comes with the listing: half a
+million images cost seconds, and no image is opened. A data set's own folder may be a link, as
+CoOp's instructions suggest, and so may its folder of images; nothing in that folder may lead out of
+it. Errors say in one sentence what is wrong with a file.
 """
 
 from __future__ import annotations
@@ -201,7 +199,11 @@ def require_present(root: Path, paths: Iterable[str], where: str) -> None:
     for path in paths:
         folder, _, name = path.rpartition("/")
         if folder not in present:
-            present[folder] = _present(root / folder, root)
+            present[folder] = frozenset()
+            if is_there(root / folder, folder=True):
+                # Each step to the folder may be a link, and a listing of it would not show that.
+                require_inside(root / folder, root)
+                present[folder] = frozenset(listed(root / folder, root)[1])
         if name not in present[folder]:
             missing.append(path)
     if missing:
@@ -253,14 +255,6 @@ def require_inside(path: Path, root: Path) -> None:
             f"task.root: {str(path)!r} is a link that leaves {str(root)!r}; valid is one that "
             "stays in the data set's folder"
         )
-
-
-def _present(folder: Path, root: Path) -> frozenset[str]:
-    if not is_there(folder, folder=True):
-        return frozenset()
-    # Each step to the folder may be a link, and a listing of it would not show that.
-    require_inside(folder, root)
-    return frozenset(listed(folder, root)[1])
 
 
 def _unreadable(path: Path, error: OSError) -> DataError:
@@ -343,7 +337,14 @@ def class_words(names: Sequence[object], path: Path, known: Sequence[str] = ()) 
         raise DataError(
             f"task.root: {str(path)!r} names {len(names)} classes; valid: 1 to {MOST_CLASSES}"
         )
-    words = [_words(name) for name in names]
+    words = []
+    for name in names:
+        word = ""
+        # One long name may stand in a file a thousand times, so it is measured before it is copied.
+        if isinstance(name, str | bytes) and len(name) <= LONGEST_NAME:
+            text = name.decode("latin-1") if isinstance(name, bytes) else name
+            word = text.replace("_", " ").strip()
+        words.append(word)
     for label, word in enumerate(words):
         if not word or not word.isprintable():
             raise DataError(
@@ -355,36 +356,22 @@ def class_words(names: Sequence[object], path: Path, known: Sequence[str] = ()) 
                 f"task.root: {str(path)!r} names class {label} {word!r} as class "
                 f"{words.index(word)}; valid: each name once"
             )
-    return _known(words, path, known) if known else tuple(words)
-
-
-def _words(name: object) -> str:
-    """Return a name in words, empty if it is none."""
-    # One long name may stand in a file a thousand times; nothing is copied before it is measured.
-    if not isinstance(name, str | bytes) or len(name) > LONGEST_NAME:
-        return ""
-    text = name.decode("latin-1") if isinstance(name, bytes) else name
-    return text.replace("_", " ").strip()
-
-
-def _known(words: Sequence[str], path: Path, known: Sequence[str]) -> tuple[str, ...]:
-    """Return the known names, if a file has them in their order: labels would mean other things."""
+    if not known:
+        return tuple(words)
     if len(words) != len(known):
         raise DataError(
             f"task.root: {str(path)!r} names {len(words)} classes; valid: the {len(known)} as "
             "published"
         )
-    for label, (word, name) in enumerate(zip(words, known, strict=True)):
-        if _letters(word) != _letters(name):
+    # In another order labels would mean other classes.
+    for label, pair in enumerate(zip(words, known, strict=True)):
+        one, other = ("".join(c for c in name.casefold() if c.isalnum()) for name in pair)
+        if one != other:
             raise DataError(
-                f"task.root: {str(path)!r} names class {label} {word!r}; valid: {name!r}, as "
+                f"task.root: {str(path)!r} names class {label} {pair[0]!r}; valid: {pair[1]!r}, as "
                 "published"
             )
     return tuple(known)
-
-
-def _letters(name: str) -> str:
-    return "".join(character for character in name.casefold() if character.isalnum())
 
 
 def require_labels(

@@ -1,19 +1,15 @@
-"""NumPy arrays out of the parts that a pickle holds of them, each part checked before it is used.
-
-The array is a view of the bytes that were read, so that no pickle becomes larger than its file.
-
-Reads pickles of plain data without unpickling: nothing that a file names is looked up or called.
+"""Reads pickles of plain data without unpickling: nothing that a file names is looked up or called.
 
 A pickle is a program for a stack machine that may import and call anything. Published data sets
 come as pickles all the same (CIFAR's Python version, FedBN's lists), and need very little of it:
 dicts, lists, tuples, bytes, texts, numbers and NumPy arrays. `pickletools.genops` takes a file
 apart without running it; this machine knows the instructions that build such data and refuses all
-others. Of names it knows the ones with which NumPy's own pickles rebuild an array, each standing
-for a constructor of ours.
+others. It knows the names with which NumPy's own pickles rebuild an array; each stands for a
+constructor of ours, which checks every part. An array is a view of the bytes that were read.
 
-A file cannot become much larger than it is: instructions are counted, what would be copied out of
-the memo is charged against the file's size, containers are closed once another holds them, so that
-none holds itself, and how deep they lie in each other is bounded.
+A file cannot become much larger than it is: instructions are counted, copies out of the memo are
+charged against the file's size, containers are closed once another holds them, so that no container
+holds itself, and their depth is bounded.
 """
 
 from __future__ import annotations

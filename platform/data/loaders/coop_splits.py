@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from platform.data.catalogue import DataRequest, DatasetInfo
-from platform.data.dataset import Dataset, Split
+from platform.data.dataset import Dataset
 from platform.data.loaders._files import (
     LONGEST_NAME,
     MOST_CLASSES,
@@ -126,13 +126,9 @@ def load(name: str, request: DataRequest) -> Dataset:
         name=name,
         classes=classes,
         domains=domains,
-        train=_split(base, parts["train"]),
-        test=_split(base, parts["test"]),
+        train=image_split(base, [(0, entry.label, entry.path) for entry in parts["train"]]),
+        test=image_split(base, [(0, entry.label, entry.path) for entry in parts["test"]]),
     )
-
-
-def _split(base: Path, entries: Sequence[Entry]) -> Split:
-    return image_split(base, [(0, entry.label, entry.path) for entry in entries])
 
 
 def read_split_file(file: Path) -> dict[str, tuple[Entry, ...]]:
@@ -161,20 +157,17 @@ def _entries(document: Mapping[str, object], key: str, where: str) -> tuple[Entr
         raise DataError(
             f"task.root: {where} has no {key} images; valid is a list of [path, label, class name]"
         )
-    entries = tuple(_entry(row, f"{key}[{i}] of {where}") for i, row in enumerate(rows))
+    for position, row in enumerate(rows):
+        # `type`, since true and false are whole numbers to `isinstance`.
+        if not isinstance(row, list) or [type(value) for value in row] != [str, int, str]:
+            raise DataError(
+                f"task.root: {key}[{position}] of {where} is {_shortened(row)}; valid is [path, "
+                "label, class name] with a whole number as label"
+            )
+    entries = tuple(Entry(*row) for row in rows)
     for entry in entries:
         require_listed_path(entry.path, where)
     return entries
-
-
-def _entry(row: object, where: str) -> Entry:
-    # `type`, since true and false are whole numbers to `isinstance`.
-    if isinstance(row, list) and [type(value) for value in row] == [str, int, str]:
-        return Entry(*row)
-    raise DataError(
-        f"task.root: {where} is {_shortened(row)}; valid is [path, label, class name] with a "
-        "whole number as label"
-    )
 
 
 def split_classes(parts: Mapping[str, Sequence[Entry]], where: str) -> tuple[str, ...]:
@@ -191,24 +184,11 @@ def split_classes(parts: Mapping[str, Sequence[Entry]], where: str) -> tuple[str
                 f"task.root: {where} calls label {entry.label} both {_shortened(name)} and "
                 f"{_shortened(entry.name)}; valid is one name for each label"
             )
-    _require_labels(names, {entry.label for entry in parts["train"]}, where)
-    classes = tuple(_words(names[label], label, where) for label in range(len(names)))
-    firsts: dict[str, int] = {}
-    for label, name in enumerate(classes):
-        first = firsts.setdefault(name, label)
-        if first != label:
-            raise DataError(
-                f"task.root: {where} gives the name {name!r} to the labels {first} and {label}; "
-                "valid is one label for each name"
-            )
-    return classes
-
-
-def _require_labels(names: Mapping[int, str], trained: set[int], where: str) -> None:
     if len(names) > MOST_CLASSES:
         raise DataError(
             f"task.root: {where} has {len(names)} different labels; valid: 1 to {MOST_CLASSES}"
         )
+    trained = {entry.label for entry in parts["train"]}
     for label in sorted(names):
         if not 0 <= label < len(names):
             raise DataError(
@@ -220,20 +200,26 @@ def _require_labels(names: Mapping[int, str], trained: set[int], where: str) -> 
                 f"task.root: {where} has no train image of label {label} "
                 f"({_shortened(names[label])}); valid is at least one for each class"
             )
-
-
-def _words(name: str, label: int, where: str) -> str:
-    words = name.replace("_", " ").strip()
-    if not words or len(words) > LONGEST_NAME or not words.isprintable():
-        raise DataError(
-            f"task.root: {where} calls label {label} {_shortened(name)}; valid are 1 to "
-            f"{LONGEST_NAME} printable characters"
-        )
-    return words
+    classes = tuple(names[label].replace("_", " ").strip() for label in range(len(names)))
+    for label, name in enumerate(classes):
+        if not name or len(name) > LONGEST_NAME or not name.isprintable():
+            raise DataError(
+                f"task.root: {where} calls label {label} {_shortened(names[label])}; valid are 1 "
+                f"to {LONGEST_NAME} printable characters"
+            )
+    firsts: dict[str, int] = {}
+    for label, name in enumerate(classes):
+        first = firsts.setdefault(name, label)
+        if first != label:
+            raise DataError(
+                f"task.root: {where} gives the name {name!r} to the labels {first} and {label}; "
+                "valid is one label for each name"
+            )
+    return classes
 
 
 def _shortened(value: object) -> str:
-    """Return a value of a file that is to be told in a sentence."""
+    """Return a value of a file as errors show it."""
     # A number of a million digits would be refused by `repr` itself.
     text = "a number" if isinstance(value, int) and value.bit_length() > 64 else repr(value)
     return text if len(text) <= 80 else f"{text[:77]}..."

@@ -1,25 +1,22 @@
-"""The ways in which data sets of several domains lie on disks, read into one form.
+"""Data sets of several domains: PACS, Office-Home, VLCS, DomainNet, and any folder of such a form.
 
-Three are known:
+They lie on disks in three forms, which are read into one:
 
-- folders: `<domain>/<class>/<image>`, without a split into training and test images;
-- parts: `<domain>/<part>/<class>/<image>`, the part's name telling what it is for;
-- lists: folders, and `<domain>_<part>.txt` beside them with a path and a number in each line.
+- folders: `<domain>/<class>/<image>`, without a split into training and test images (TRIP's code);
+- parts: `<domain>/<part>/<class>/<image>`, the part's name telling what it is for (VLCS and
+  Office-Home in Dassl);
+- lists: folders, and `<domain>_<part>.txt` beside them with a path and a number in each line (PACS
+  in Dassl, and DomainNet's official lists).
 
 Folders of domains and classes are found whatever their capitals, spaces, "-" and "_" are, since
-"Real World", "real_world" and "Real_World" are all published.
+"Real World", "real_world" and "Real_World" are all published. Labels are in the ASCII order of the
+classes' folders (capitals first), and "_" in a class's name becomes " ".
 
-Data sets of several domains: PACS, Office-Home, VLCS, DomainNet, and any folder of such a form.
-
-Read are `<name>/<domain>/<class>/<image>` (as in TRIP's code), and what Dassl uses: PACS with
-k-fold lists, VLCS and Office-Home with a folder for each part, DomainNet with its official lists.
-Labels are in the ASCII order of the classes' folders (capitals first), and "_" in a class's name
-becomes " ". Where files tell no split, a fifth of the images of each class and domain, drawn by
-`seeds.split`, are test images (80/20 in TRIP), or under the partition `domain`, where a domain is
-one client's own, each image with a chance of a fifth, by its path below the domain's name, so that
-one image more changes the side of no other; parts for validation are not used (see
-`task.validation_share`). Of a held-out domain all images are test images, those of the validation
-parts included.
+Where files tell no split, a fifth of the images of each class and domain, drawn by `seeds.split`,
+are test images (80/20 in TRIP). Under the partition `domain`, where a domain is one client's own,
+each image has a chance of a fifth, by its path below the domain's name, so that one image more
+changes the side of no other. Parts for validation are not used (see `task.validation_share`). All
+images of a held-out domain are test images, those of the validation parts included.
 
 A class that a folder of a domain does not hold is refused, because a misspelled folder looks just
 like it. Lists may leave a class out of a domain's training images, as DomainNet's official ones do
@@ -136,9 +133,7 @@ def matched(
 def find_images(
     base: Path, images: Path, folders: Mapping[str, str], layouts: Layouts
 ) -> tuple[dict[str, tuple[Found, ...]], bool]:
-    """Return the images of each domain, in the order of their paths, and whether lists told them.
-
-    None is opened.
+    """List the images of each domain in the order of their paths, and say whether lists told them.
 
     Args:
         base: The data set's folder; resolved.
@@ -149,45 +144,48 @@ def find_images(
     Raises:
         DataError: If a folder or a list is not what it should be.
     """
+    found: dict[str, list[Found]] = {domain: [] for domain in folders}
+    lists: Mapping[tuple[str, str], Path] = {}
     for pattern in layouts.lists:
-        lists = _lists(base, pattern, folders, layouts)
+        lists = lists or _lists(base, pattern, folders, layouts)
+    numbers: dict[str, int] = {}
+    for (domain, part), path in lists.items():
+        rows = [
+            row
+            for number, line in enumerate(read_text(path, _MOST_BYTES).splitlines(), start=1)
+            if (row := _row(line, f"line {number} of {str(path)!r}", folders[domain], numbers))
+            and row not in layouts.damaged
+        ]
+        require_present(images, rows, repr(str(path)))
+        found[domain] += [Found(row, row.split("/")[1], layouts.parts[part]) for row in rows]
+    for domain, folder in folders.items():
         if lists:
-            return _read_lists(images, lists, folders, layouts), True
-    found = {
-        domain: tuple(sorted(_in_folders(images, folder, layouts)))
-        for domain, folder in folders.items()
-    }
-    return found, False
-
-
-def _in_folders(images: Path, domain: str, layouts: Layouts) -> list[Found]:
-    """Return the images of a domain's folder, with or without folders of parts."""
-    inside = subfolders(images / domain, images)
-    if not inside:
-        raise DataError(
-            f"task.root: {str(images / domain)!r} holds no folder of a class; valid is "
-            "DOMAIN/CLASS/IMAGE"
-        )
-    if layouts.parts and set(inside) <= {*layouts.parts, "full"}:
+            where = " and ".join(repr(str(path)) for key, path in lists.items() if key[0] == domain)
+            require_distinct((row.path for row in found[domain]), where)
+            continue
+        inside = subfolders(images / folder, images)
+        if not inside:
+            raise DataError(
+                f"task.root: {str(images / folder)!r} holds no folder of a class; valid is "
+                "DOMAIN/CLASS/IMAGE"
+            )
+        if not (layouts.parts and set(inside) <= {*layouts.parts, "full"}):
+            found[domain] = _in_classes(images, folder, "unsplit")
+            continue
         missing = sorted(set(layouts.parts) - set(inside))
         if missing:
             raise DataError(
-                f"task.root: {str(images / domain)!r} has no folder {missing[0]!r}; valid: "
+                f"task.root: {str(images / folder)!r} has no folder {missing[0]!r}; valid: "
                 f"{', '.join(layouts.parts)}"
             )
-        return [
-            found
-            for part, use in layouts.parts.items()
-            for found in _in_classes(images, f"{domain}/{part}", use)
-        ]
-    return _in_classes(images, domain, "unsplit", inside)
+        for part, use in layouts.parts.items():
+            found[domain] += _in_classes(images, f"{folder}/{part}", use)
+    return {domain: tuple(sorted(rows)) for domain, rows in found.items()}, bool(lists)
 
 
-def _in_classes(
-    images: Path, folder: str, use: Use, classes: Sequence[str] | None = None
-) -> list[Found]:
+def _in_classes(images: Path, folder: str, use: Use) -> list[Found]:
     found: list[Found] = []
-    for name in classes if classes is not None else subfolders(images / folder, images):
+    for name in subfolders(images / folder, images):
         files = image_names(images / folder / name, images)
         if not files:
             raise DataError(
@@ -201,7 +199,7 @@ def _in_classes(
 def _lists(
     base: Path, pattern: str, folders: Mapping[str, str], layouts: Layouts
 ) -> dict[tuple[str, str], Path]:
-    """List by domain and part; none at all where no domain has one."""
+    """Return the lists by domain and part; none where no domain has a list."""
     lists = {
         (domain, part): base / pattern.format(domain=domain, part=part)
         for domain in folders
@@ -216,29 +214,6 @@ def _lists(
             f"valid is one for each domain and each of {', '.join(layouts.parts)}"
         )
     return lists if present else {}
-
-
-def _read_lists(
-    images: Path,
-    lists: Mapping[tuple[str, str], Path],
-    folders: Mapping[str, str],
-    layouts: Layouts,
-) -> dict[str, tuple[Found, ...]]:
-    numbers: dict[str, int] = {}
-    found: dict[str, list[Found]] = {domain: [] for domain in folders}
-    for (domain, part), path in lists.items():
-        rows = [
-            row
-            for number, line in enumerate(read_text(path, _MOST_BYTES).splitlines(), start=1)
-            if (row := _row(line, f"line {number} of {str(path)!r}", folders[domain], numbers))
-            and row not in layouts.damaged
-        ]
-        require_present(images, rows, repr(str(path)))
-        found[domain] += [Found(row, row.split("/")[1], layouts.parts[part]) for row in rows]
-    for domain, rows_of_domain in found.items():
-        where = " and ".join(repr(str(path)) for key, path in lists.items() if key[0] == domain)
-        require_distinct((row.path for row in rows_of_domain), where)
-    return {domain: tuple(sorted(rows)) for domain, rows in found.items()}
 
 
 def _row(line: str, where: str, domain: str, numbers: dict[str, int]) -> str | None:
@@ -382,20 +357,50 @@ def load(name: str, request: DataRequest) -> Dataset:
             unknown.
     """
     info, layouts = {info.name: info for info in INFOS}[name], _LAYOUTS[name]
-    base, images = _places(info, request.root, layouts)
+    candidates = [request.root / folder for folder in layouts.folders]
+    base = next((place for place in candidates if is_there(place, folder=True)), None)
+    if base is None:
+        raise DataError(info.missing(candidates[0], request.root))
+    base = base.resolve()
+    inner = base / layouts.inner
+    images = inner.resolve() if is_there(inner, folder=True) else base
     if not info.domains:
         info = replace(info, domains=subfolders(images, images))
         if not info.domains:
             raise DataError(info.missing(images / "DOMAIN", request.root))
         require_no_split_folders(info.domains, images, "DOMAIN")
     domains = request.chosen_domains(name, info.domains)
-    folders = _domain_folders(info, request, images, domains)
+    # In `folders` names are the folders' own, and two may differ in a capital only.
+    folders = {domain: domain for domain in domains}
+    if name != "folders":
+        matching = matched(subfolders(images, images), domains, images, layouts.aliases)
+        for domain in domains:
+            if domain not in matching:
+                raise DataError(info.missing(images / domain, request.root))
+        folders = {domain: matching[domain] for domain in domains}
     found, is_listed = find_images(base, images, folders, layouts)
     classes, labels = _classes(info, found, images)
-    if not is_listed:
-        _require_alike(found, classes, labels, images)
+    for domain, rows in () if is_listed else found.items():
+        present = {labels[image.folder] for image in rows}
+        for label, class_name in enumerate(classes):
+            if label not in present:
+                raise DataError(
+                    f"task.root: {str(images)!r} has no images of class {class_name!r} in domain "
+                    f"{domain!r}; valid are the same classes in all domains"
+                )
     train, test = _rows(found, labels, request)
-    _require_rows(train, test, classes, images)
+    trained = {label for _, label, _ in train}
+    # Without training images the only domain is held out, and the run says so.
+    for label in (label for label in range(len(classes)) if train and label not in trained):
+        raise DataError(
+            f"task.root: {str(images)!r} has no training image of class {classes[label]!r}; valid "
+            "is at least one in the domains that are not held out"
+        )
+    if not test:
+        raise DataError(
+            f"task.root: {str(images)!r} has no test image; valid are at least two images of a "
+            "class, or a list or folder of test images"
+        )
     return Dataset(
         name=name,
         classes=classes,
@@ -403,32 +408,6 @@ def load(name: str, request: DataRequest) -> Dataset:
         train=image_split(images, train),
         test=image_split(images, test),
     )
-
-
-def _places(info: DatasetInfo, root: Path, layouts: Layouts) -> tuple[Path, Path]:
-    """Return the data set's folder and the one in it that holds the domains, links followed."""
-    places = [root / folder for folder in layouts.folders]
-    base = next((place for place in places if is_there(place, folder=True)), None)
-    if base is None:
-        raise DataError(info.missing(places[0], root))
-    base = base.resolve()
-    inner = base / layouts.inner
-    return base, inner.resolve() if is_there(inner, folder=True) else base
-
-
-def _domain_folders(
-    info: DatasetInfo, request: DataRequest, images: Path, domains: Sequence[str]
-) -> dict[str, str]:
-    """Return the folder of each domain, in the domains' order."""
-    if info.name == "folders":
-        # Names are the folders' own, and two may differ in a capital only.
-        return {domain: domain for domain in domains}
-    names = subfolders(images, images)
-    found = matched(names, domains, images, _LAYOUTS[info.name].aliases)
-    for domain in domains:
-        if domain not in found:
-            raise DataError(info.missing(images / domain, request.root))
-    return {domain: found[domain] for domain in domains}
 
 
 def _classes(
@@ -461,7 +440,7 @@ def _classes(
 
 def _known_labels(info: DatasetInfo, folders: Sequence[str], images: Path) -> dict[str, int]:
     names = [plain(name) for name in info.classes]
-    # In any other data set a number is a class that nobody knows.
+    # In any other data set a number is an unknown class.
     numbers = [str(label) for label in range(len(names))] if _LAYOUTS[info.name].numbered else []
     for folder in folders:
         if plain(folder) not in (*names, *numbers):
@@ -475,23 +454,6 @@ def _known_labels(info: DatasetInfo, folders: Sequence[str], images: Path) -> di
     }
 
 
-def _require_alike(
-    found: Mapping[str, Sequence[Found]],
-    classes: Sequence[str],
-    labels: Mapping[str, int],
-    images: Path,
-) -> None:
-    """Refuse a class that a domain lacks."""
-    for domain, rows in found.items():
-        present = {labels[image.folder] for image in rows}
-        for label, name in enumerate(classes):
-            if label not in present:
-                raise DataError(
-                    f"task.root: {str(images)!r} has no images of class {name!r} in domain "
-                    f"{domain!r}; valid are the same classes in all domains"
-                )
-
-
 def _rows(
     found: Mapping[str, Sequence[Found]], labels: Mapping[str, int], request: DataRequest
 ) -> tuple[list[Row], list[Row]]:
@@ -499,8 +461,16 @@ def _rows(
     sides: dict[Use, list[Row]] = {"train": [], "test": [], "unused": []}
     for index, (domain, images) in enumerate(found.items()):
         held_out, seed = domain == request.held_out_domain, request.split_seed
-        drawing = _drawn_by_path if request.hints.partition == "domain" else _drawn
-        drawn = frozenset() if held_out else drawing(domain, images, seed)
+        drawn: frozenset[str] = frozenset()
+        if not held_out and request.hints.partition == "domain":
+            # About a fifth of the images that files put into no split, each by its path alone.
+            paths = [image.path for image in images if image.use == "unsplit"]
+            digests = [hashlib.sha256(path.encode()).digest() for path in paths]
+            falls = places(digests, key_of(seed, "split", domain), "test")
+            sided = zip(paths, falls, strict=True)
+            drawn = frozenset(path for path, place in sided if place < TEST_PART)
+        elif not held_out:
+            drawn = _drawn(domain, images, seed)
         for image in images:
             use: Use = "test" if held_out or image.path in drawn else image.use
             row = (index, labels[image.folder], image.path)
@@ -519,33 +489,8 @@ def _drawn(domain: str, images: Sequence[Found], seed: int) -> frozenset[str]:
             by_class.setdefault(image.folder, []).append(image.path)
     drawn: list[str] = []
     for folder, paths in by_class.items():
-        # Two images are one of each; of a single one nothing can be spared.
+        # Of two images one is for each side; a single one is for training.
         size = max(round(TEST_PART * len(paths)), 1) if len(paths) > 1 else 0
         order = stream(seed, "test images", domain, folder).permutation(len(paths))
         drawn += [paths[i] for i in order[:size]]
     return frozenset(drawn)
-
-
-def _drawn_by_path(domain: str, images: Sequence[Found], seed: int) -> frozenset[str]:
-    """Return about a fifth of the images that files put into no split, each by its path alone."""
-    paths = [image.path for image in images if image.use == "unsplit"]
-    digests = [hashlib.sha256(path.encode()).digest() for path in paths]
-    falls = places(digests, key_of(seed, "split", domain), "test")
-    return frozenset(path for path, place in zip(paths, falls, strict=True) if place < TEST_PART)
-
-
-def _require_rows(
-    train: Sequence[Row], test: Sequence[Row], classes: Sequence[str], images: Path
-) -> None:
-    trained = {label for _, label, _ in train}
-    # Without any the only domain is held out, and the run says so.
-    for label in (label for label in range(len(classes)) if train and label not in trained):
-        raise DataError(
-            f"task.root: {str(images)!r} has no training image of class {classes[label]!r}; valid "
-            "is at least one in the domains that are not held out"
-        )
-    if not test:
-        raise DataError(
-            f"task.root: {str(images)!r} has no test image; valid are at least two images of a "
-            "class, or a list or folder of test images"
-        )

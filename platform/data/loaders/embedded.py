@@ -72,26 +72,17 @@ def digits_dataset(seed: int, image_size: int = 32) -> Dataset:
     from sklearn.datasets import load_digits
 
     scans = load_digits()
-    images = _enlarge(np.asarray(scans.images), image_size)
-    labels = np.asarray(scans.target, dtype=np.int64)
-    is_test = _choose_test(np.random.default_rng(seed), labels)
-    train, test = _scans(images, labels, ~is_test), _scans(images, labels, is_test)
-    return Dataset(name="digits", classes=DIGITS, domains=SCANS, train=train, test=test)
-
-
-def _enlarge(scans: NDArray[np.float64], image_size: int) -> NDArray[np.uint8]:
-    grey = np.round(scans * (255 / _FULL_INK)).astype(np.uint8)
+    grey = np.round(np.asarray(scans.images) * (255 / _FULL_INK)).astype(np.uint8)
     size = (image_size, image_size)
     large = [Image.fromarray(scan).resize(size, Image.Resampling.BICUBIC) for scan in grey]
-    return np.repeat(np.stack([np.asarray(image) for image in large])[..., None], 3, axis=-1)
-
-
-def _choose_test(rng: np.random.Generator, labels: NDArray[np.int64]) -> NDArray[np.bool_]:
-    is_test = np.zeros(len(labels), dtype=np.bool_)
+    images = np.repeat(np.stack([np.asarray(image) for image in large])[..., None], 3, axis=-1)
+    labels = np.asarray(scans.target, dtype=np.int64)
+    rng, is_test = np.random.default_rng(seed), np.zeros(len(labels), dtype=np.bool_)
     for label in range(len(DIGITS)):
         rows = np.flatnonzero(labels == label)
         is_test[rng.permutation(rows)[: round(_TEST_PART * len(rows))]] = True
-    return is_test
+    train, test = _scans(images, labels, ~is_test), _scans(images, labels, is_test)
+    return Dataset(name="digits", classes=DIGITS, domains=SCANS, train=train, test=test)
 
 
 def _scans(images: NDArray[np.uint8], labels: NDArray[np.int64], rows: NDArray[np.bool_]) -> Split:
@@ -104,7 +95,7 @@ PAPERS: Final = ("news",)
 OWN_SHARE: Final = 0.55
 """Share of the nouns that are the topic's own."""
 OTHER_SHARE: Final = 0.2
-"""Share of the nouns that are another topic's; the rest is nobody's."""
+"""Share of the nouns that are another topic's; the rest belongs to no topic."""
 
 _NOUNS: Final[Mapping[str, tuple[str, ...]]] = {
     "World": (
@@ -236,34 +227,26 @@ def _written(seed: int, part: _Part, label: int, count: int) -> Iterator[Headlin
 
 def _filled(rng: np.random.Generator, template: str, label: int) -> str:
     """Return a template with a draw of its own in each of its places."""
+    words = {"verb": _VERBS, "quality": _QUALITIES, "place": _PLACES, "day": _DAYS}
     pieces = template.split("{")
     made = pieces[0]
     for piece in pieces[1:]:
         slot, _, rest = piece.partition("}")
-        made += _word(rng, slot, label) + rest
+        if slot == "number":
+            made += str(rng.integers(4, 20)) + rest
+            continue
+        if slot == "noun":
+            draw = rng.random()
+            nouns: Sequence[str] = _PLAIN_NOUNS
+            if draw < OWN_SHARE:
+                nouns = _NOUNS[TOPICS[label]]
+            elif draw < OWN_SHARE + OTHER_SHARE:
+                others = [name for name in TOPICS if name != TOPICS[label]]
+                nouns = _NOUNS[_one_of(rng, others)]
+            made += _one_of(rng, nouns) + rest
+            continue
+        made += _one_of(rng, words[slot]) + rest
     return made
-
-
-def _word(rng: np.random.Generator, slot: str, label: int) -> str:
-    match slot:
-        case "noun":
-            return _one_of(rng, _nouns(rng, label))
-        case "number":
-            return str(rng.integers(4, 20))
-        case _:
-            words = {"verb": _VERBS, "quality": _QUALITIES, "place": _PLACES, "day": _DAYS}
-            return _one_of(rng, words[slot])
-
-
-def _nouns(rng: np.random.Generator, label: int) -> Sequence[str]:
-    """Return whose noun comes next."""
-    draw = rng.random()
-    if draw < OWN_SHARE:
-        return _NOUNS[TOPICS[label]]
-    if draw >= OWN_SHARE + OTHER_SHARE:
-        return _PLAIN_NOUNS
-    others = [name for name in TOPICS if name != TOPICS[label]]
-    return _NOUNS[_one_of(rng, others)]
 
 
 def _one_of(rng: np.random.Generator, words: Sequence[str]) -> str:

@@ -1,17 +1,17 @@
 """`images`: a folder of the user's own images, in any layout that is recognised.
 
-What a folder looks like is recognised (`platform.data.own_layouts`) and said: how many images there
-are, of which classes, for what, and what becomes of domains and clients. Images that files keep for
-testing or validation are never trained on. Where no file says which are for testing, a fifth of
-each class (of each domain) is set aside by `seeds.split`; copies of an image stay on one side.
+The loader recognises the layout (`platform.data.own_layouts`) and reports it: the number of images,
+their classes and uses, and the role of domains and clients. Images that files keep for testing or
+validation are never trained on. Where no file says which are for testing, a fifth of each class (of
+each domain) is set aside by `seeds.split`; copies of an image stay on one side.
 
 Clients are the domains of the data set, in the ASCII order of their names, so that the partition
 `domain` gives each client what is its own. A held-out domain's or client's images are all test
 images. The data set `client_folders` is the layout of that name, for a consortium in one folder.
 
-Where the images of a group are a client's own, nothing that becomes of them may depend on another
-client's: which are for testing follows for each image from its bytes, `seeds.split` and the
-client's name, as on the client's own machine it follows from a secret in its store.
+Where the images of a group are a client's own, their use may not depend on another client's
+images. Whether an image is for testing follows from its bytes, `seeds.split` and the client's name;
+on the client's own machine it follows from a secret in its store.
 """
 
 from __future__ import annotations
@@ -135,7 +135,7 @@ def _classes(
 ) -> tuple[tuple[str, ...], Mapping[str, int]]:
     """Return the words of the classes by label, and the label of each name in the files.
 
-    A class that only domains have which are not asked for is none, unless a file lists it.
+    A class that only unchosen domains have is left out, unless a file lists it.
     """
     present = {folded(image.name) for group in groups for image in group.listed}
     chosen = len(groups) < len(reading.groups) and not reading.has_class_list
@@ -150,7 +150,7 @@ def _split_by_bytes(
     labels: Mapping[str, int],
     request: DataRequest,
 ) -> Iterator[dict[Use, list[Row]]]:
-    """Yield each client's images by what they are for, whatever other clients have."""
+    """Yield each client's images by their use, independent of the other clients."""
     for index, (domain, group) in enumerate(zip(domains, groups, strict=True)):
         share = 0.0 if domain == request.held_out_domain else TEST_SHARE
         key = key_of(request.split_seed, "split", domain)
@@ -268,7 +268,7 @@ def _sentences(
 
 
 def _how(groups: Mapping[str, Group], *, is_own: bool) -> str:
-    """Return how test images were found."""
+    """Say how test images were found."""
     unsaid = [name for name, group in groups.items() if not group.says_tests]
     if not unsaid:
         return "as the files say"

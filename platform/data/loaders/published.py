@@ -167,28 +167,31 @@ def _load_cifar(name: str, request: DataRequest) -> Dataset:
     def read(path: Path) -> bytes:
         return read_file(info, request.root, path)
 
+    path = folder / version.names
+    names: object = None
     if version.names_key:
-        names = _names_of_pickle(version, folder / version.names, read)
+        names = _dict_of(read_plain(read(path), str(path))).get(version.names_key)
     else:
-        names = read_lines(info, request.root, folder / version.names)
-    classes = class_words(names, folder / version.names, info.classes)
+        names = read_lines(info, request.root, path)
+    if not isinstance(names, list):
+        raise DataError(
+            f"task.root: {str(path)!r} has no {version.names_key!r}; valid is the file as published"
+        )
+    classes = class_words(names, path, info.classes)
     train = _cifar_split(version, [folder / file for file in version.train], classes, read)
     test = _cifar_split(version, [folder / version.test], classes, read)
     require_examples(name, classes, train.labels, test.labels)
+    of = {label: index for index, own in enumerate(_SUPERCLASSES) for label in own}
+    # A file may name classes of its own, which have no superclasses.
+    is_known = name == "cifar100" and set(classes) <= set(of)
     return Dataset(
         name=name,
         classes=classes,
         domains=domains,
         train=train,
         test=test,
-        superclasses=_superclasses_of(classes) if name == "cifar100" else (),
+        superclasses=tuple(of[label] for label in classes) if is_known else (),
     )
-
-
-def _superclasses_of(classes: Sequence[str]) -> tuple[int, ...]:
-    """Return the superclass of each class; none where a file names classes of its own."""
-    of = {label: index for index, own in enumerate(_SUPERCLASSES) for label in own}
-    return tuple(of[label] for label in classes) if set(classes) <= set(of) else ()
 
 
 def _cifar_split(
@@ -247,30 +250,18 @@ def _pickled_part(version: _Version, path: Path, data: bytes) -> _CifarPart:
     )
 
 
-def _names_of_pickle(
-    version: _Version, path: Path, read: Callable[[Path], bytes]
-) -> Sequence[object]:
-    names = _dict_of(read_plain(read(path), str(path))).get(version.names_key)
-    if not isinstance(names, list):
-        raise DataError(
-            f"task.root: {str(path)!r} has no {version.names_key!r}; valid is the file as published"
-        )
-    return names
-
-
 def _dict_of(value: object) -> dict[Any, object]:
-    """Its keys as text: files that Python 3 wrote again may have them as bytes."""
-    return {_key_text(key): item for key, item in value.items()} if isinstance(value, dict) else {}
-
-
-def _key_text(value: object) -> object:
-    if isinstance(value, bytes) and len(value) <= LONGEST_NAME:
-        return value.decode("latin-1")
-    return value
+    """Return a dict with keys of text: files that Python 3 wrote again may have them as bytes."""
+    if not isinstance(value, dict):
+        return {}
+    return {
+        key.decode("latin-1") if isinstance(key, bytes) and len(key) <= LONGEST_NAME else key: item
+        for key, item in value.items()
+    }
 
 
 def _as_images(pixels: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    """Return three planes of an image each become three values of a pixel each; a view."""
+    """Return a view of images whose three planes become three values of each pixel."""
     return pixels.reshape(-1, 3, _SIDE, _SIDE).transpose(0, 2, 3, 1)
 
 
@@ -385,22 +376,22 @@ def _load_tiny(name: str, request: DataRequest) -> Dataset:
     def lines(file: str) -> list[str]:
         return read_lines(info, request.root, folder / file)
 
-    ids = _ids(lines("wnids.txt"), folder)
+    where, known = repr(str(folder / "wnids.txt")), [one.strip() for one in lines("wnids.txt")]
+    for one in known:
+        require_listed_path(one, where)
+    require_distinct(known, where)
+    ids = {one: label for label, one in enumerate(sorted(known))}
     classes = class_words(_words(ids, lines("words.txt"), folder), folder / "words.txt")
-    train = image_split(folder, _train_rows(info, request.root, folder, ids))
+    rows: list[_Row] = []
+    for one, label in ids.items():
+        inner = f"train/{one}/images"
+        if not is_there(folder / inner, folder=True):
+            raise DataError(info.missing(folder / inner, request.root))
+        rows += [(0, label, f"{inner}/{image}") for image in image_names(folder / inner, folder)]
+    train = image_split(folder, rows)
     test = image_split(folder, _test_rows(folder, ids, lines("val/val_annotations.txt")))
     require_examples(name, classes, train.labels, test.labels)
     return Dataset(name=name, classes=classes, domains=domains, train=train, test=test)
-
-
-def _ids(lines: Sequence[str], folder: Path) -> dict[str, int]:
-    """Return label of each id."""
-    where = repr(str(folder / "wnids.txt"))
-    ids = [line.strip() for line in lines]
-    for one in ids:
-        require_listed_path(one, where)
-    require_distinct(ids, where)
-    return {one: label for label, one in enumerate(sorted(ids))}
 
 
 def _words(ids: Mapping[str, int], lines: Sequence[str], folder: Path) -> list[str]:
@@ -418,17 +409,6 @@ def _words(ids: Mapping[str, int], lines: Sequence[str], folder: Path) -> list[s
         word if counts[word] == 1 else entries[one].strip()
         for one, word in zip(ids, first, strict=True)
     ]
-
-
-def _train_rows(info: DatasetInfo, root: Path, folder: Path, ids: Mapping[str, int]) -> list[_Row]:
-    rows: list[_Row] = []
-    for one, label in ids.items():
-        inner = f"train/{one}/images"
-        if not is_there(folder / inner, folder=True):
-            raise DataError(info.missing(folder / inner, root))
-        names = image_names(folder / inner, folder)
-        rows.extend((0, label, f"{inner}/{name}") for name in names)
-    return rows
 
 
 def _test_rows(folder: Path, ids: Mapping[str, int], lines: Sequence[str]) -> list[_Row]:
