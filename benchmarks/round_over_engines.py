@@ -40,7 +40,7 @@ from platform.bootstrap import Surroundings
 from platform.bootstrap.federating import new_federation, through_hub
 from platform.bootstrap.joining import serve_holder
 from platform.config import RunConfig, parse_config
-from platform.experiment.conducting import conduct
+from platform.experiment.finishing import conduct
 from platform.holder.settings import load_holder
 from platform.parties.identities import create_key
 from platform.relay.hub import Told

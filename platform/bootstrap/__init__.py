@@ -3,9 +3,8 @@
 Everything that can be refused is built and refused before anything is written.
 """
 
-from platform.bootstrap.planning import RunPlan, plan_run, plan_terms
+from platform.bootstrap.planning import RunPlan, Surroundings, plan_run, plan_terms
 from platform.bootstrap.simulating import create_run, reopen_run, stored_config
-from platform.bootstrap.surroundings import Surroundings
 
 __all__ = [
     "RunPlan",

@@ -10,43 +10,66 @@ from typing import TYPE_CHECKING, Final
 
 from methods import Examples, Method
 from platform.agreement import require_agreement
-from platform.bootstrap.planning import plan_terms
-from platform.bootstrap.recording import new_run_id, record_run
-from platform.bootstrap.surroundings import Surroundings
+from platform.bootstrap.planning import Surroundings, new_run_id, plan_terms, record_run
+from platform.bootstrap.simulating import stored_config
 from platform.config import RunConfig, StorageConfig
 from platform.config.rules import void_settings
 from platform.config.run import code_of
 from platform.config.sections import FederationConfig
 from platform.data.loading import TaskData, task_without_images
 from platform.data.preparing import frozen_model, is_public
-from platform.disk.files import require_free
-from platform.disk.opening import Records, closed_on_error, open_storage, records_in, run_folder
-from platform.errors import ConfigError
-from platform.experiment.conducting import Conducted, nothing_measured
-from platform.experiment.environment import resolve_device, sotto_version, use_threads
-from platform.experiment.method_building import method_on, task_of, validate_options
-from platform.experiment.method_origins import origin_document, require_same_method
-from platform.experiment.paths import with_absolute_paths
+from platform.disk.files import only_process_of, require_free
+from platform.disk.opening import (
+    Records,
+    closed_on_error,
+    open_storage,
+    records_in,
+    run_folder,
+    transaction,
+)
+from platform.errors import ConfigError, ProtocolError
+from platform.experiment.environment import (
+    resolve_device,
+    sotto_version,
+    use_threads,
+    with_absolute_paths,
+)
+from platform.experiment.finishing import Conducted, nothing_measured
+from platform.experiment.method_building import (
+    method_on,
+    origin_document,
+    require_same_method,
+    task_of,
+    validate_options,
+    void_options,
+)
 from platform.experiment.resuming import (
     require_kept,
     require_known_clients,
     require_same_enrolment,
     require_same_releases,
 )
-from platform.experiment.void_options import void_options
-from platform.parties.identities import enrolment_of, fingerprint_of
+from platform.parties.identities import enrolment_of, fingerprint_of, read_enrolment
 from platform.protection.building import void_pool
 from platform.relay.hub import Hub, HubTransport, Told
-from platform.rounds.leaving import LeavingTransport, joined, left_clients
+from platform.rounds.leaving import (
+    LeavingTransport,
+    LeftClient,
+    joined,
+    left_clients,
+    record_leaving,
+    verify_statement,
+)
 from platform.rounds.observing import Observer
 from platform.rounds.receipts import Courier
 from platform.rounds.roll import Door
 from platform.rounds.run import Roll, Run, RunTerms
 from platform.wire.codec import Envelope
 from platform.wire.messages import Stage
-from platform.wire.outside_rounds import Facts, Offer
+from platform.wire.outside_rounds import Facts, Left, Offer, decode_left
 from platform.wire.transport import ClientId, Transport
 from privacy.secure_aggregation import Enrolment
+from storage import Database
 
 if TYPE_CHECKING:
     from methods.clip.adapter import Backbone
@@ -307,3 +330,84 @@ def section_of(config: RunConfig) -> FederationConfig:
 
 def _no_public_images(method: Method) -> Examples:
     raise ConfigError("public_data: a federation has none")
+
+
+def remove_client(
+    run_id: str, url: str, client: str, *, statement: Path | None, surroundings: Surroundings
+) -> LeftClient:
+    """Note that a client takes part in a run no more, and erase what may have its entries in it.
+
+    Args:
+        run_id: The run, which no process runs just now.
+        url: Of the coordinator's database.
+        client: The client's name.
+        statement: A file in which the client itself says so; None where nobody does.
+        surroundings: What is taken from outside.
+
+    Raises:
+        ConfigError: If the run has no such client, or it has left, or the statement is not its own;
+            nothing has changed then.
+        UnknownRun: If there is no such run.
+        RunBusy: If another process runs it.
+        RunStopped: If its records do not agree.
+    """
+    with open_storage(url) as database, only_process_of(run_folder(url, run_id)):
+        config = stored_config(database, run_id, surroundings)
+        clients = section_of(config).clients
+        if client not in clients:
+            raise ConfigError(
+                f"CLIENT: {client!r} is not in run {run_id}; valid: {', '.join(clients)}"
+            )
+        agreed = require_agreement(database, run_id, surroundings.sources.mechanisms)
+        created = agreed.records.entries("run.created")[0]
+        known = _enrolment(config, run_id, created.detail.get("enrolment"))
+        said = None if statement is None else _read(statement)
+        return _remove(database, run_id, clients, client, said=said, known=known)
+
+
+def _remove(
+    database: Database,
+    run_id: str,
+    clients: tuple[str, ...],
+    client: str,
+    *,
+    said: Left | None,
+    known: Enrolment | None,
+) -> LeftClient:
+    with transaction(database) as uow:
+        if any(gone.client == client for gone in left_clients(uow, run_id, clients)):
+            raise ConfigError(f"CLIENT: {client!r} takes part in run {run_id} no more already")
+        pseudonym = joined(uow, run_id, clients).get(client)
+        if said is not None:
+            try:
+                verify_statement(said, run_id, client, pseudonym=pseudonym, known=known)
+            except ProtocolError as error:
+                raise ConfigError(
+                    f"--statement: {error}; valid is what {client} wrote when it left run {run_id}"
+                ) from error
+        record_leaving(uow, run_id, clients, client, pseudonym=pseudonym, statement=said)
+        return left_clients(uow, run_id, clients)[-1]
+
+
+def _enrolment(config: RunConfig, run_id: str, started: str | None) -> Enrolment | None:
+    path = config.secure_aggregation.enrolment
+    if config.secure_aggregation.adversary != "active" or path is None:
+        return None
+    known = read_enrolment(Path(path))
+    require_same_enrolment(run_id, started, fingerprint_of(known))
+    return known
+
+
+def _read(file: Path) -> Left:
+    try:
+        return decode_left(file.read_bytes())
+    except OSError as error:
+        raise ConfigError(
+            f"--statement: {str(file)!r} cannot be read ({error.strerror}); "
+            "valid: a file that `leave --statement` wrote"
+        ) from error
+    except ProtocolError as error:
+        raise ConfigError(
+            f"--statement: {str(file)!r} is none; valid is a file that a client's command `leave` "
+            "has written"
+        ) from error

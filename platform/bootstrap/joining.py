@@ -20,7 +20,7 @@ import numpy as np
 
 from methods import MethodError
 from platform.bootstrap.federating import LOCAL_FOLDER, build_terms, section_of
-from platform.bootstrap.surroundings import Surroundings
+from platform.bootstrap.planning import Surroundings
 from platform.config import RunConfig, parse_config
 from platform.config.sections import ModelConfig
 from platform.data.cache import cache_folder
@@ -37,8 +37,8 @@ from platform.data.preparing import (
 from platform.errors import ConfigError, Declined, ProtocolError, UnknownRun
 from platform.experiment.dealing import own_examples
 from platform.experiment.environment import resolve_device
+from platform.experiment.exported_models import TrainedModel
 from platform.experiment.simulation import randomness, trainer_factory
-from platform.experiment.trained import TrainedModel
 from platform.holder.checking import look_at_images
 from platform.holder.own_limits import own_limits, require_within
 from platform.holder.serving import Host, Serving

@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+import json
+import secrets
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 from functools import partial
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Self
 
-from methods import Method, MethodError
-from platform.bootstrap.surroundings import Surroundings
+import yaml
+
+from methods import Method, MethodError, Registry
 from platform.config import (
     RunConfig,
+    SeedConfig,
+    Sources,
+    dump_config,
 )
 from platform.config.rules import void_settings
 from platform.data.cache import cache_folder
@@ -21,20 +31,26 @@ from platform.data.preparing import (
     plain_encoders,
     prepared_batch,
 )
+from platform.data.shapes import Stream
+from platform.disk.files import write_text
+from platform.disk.log_files import config_digest
+from platform.disk.opening import run_folder, transaction
 from platform.errors import ConfigError
 from platform.experiment.dealing import Learning, deal_examples, measuring_of, public_examples
-from platform.experiment.environment import resolve_device, use_threads
+from platform.experiment.environment import environment, resolve_device, use_threads
 from platform.experiment.method_building import (
     method_on,
+    origin_document,
     require_classes,
     task_of,
     validate_options,
+    void_options,
 )
-from platform.experiment.second_phase import (
+from platform.experiment.resuming import (
     FirstRun,
     require_fitting_pool,
 )
-from platform.experiment.void_options import void_options
+from platform.parties.identities import enrolment_of, fingerprint_of
 from platform.protection.building import (
     amplifying_cohorts,
     pool_rules_of,
@@ -43,8 +59,45 @@ from platform.protection.building import (
     weighing,
 )
 from platform.protection.charging import Budget
+from platform.rounds.audit_trail import AuditTrail
 from platform.rounds.observing import Observer
 from platform.rounds.run import RunTerms
+from platform.wire.transport import InProcessTransport, Transport
+from storage import Database
+
+
+@dataclass(frozen=True, kw_only=True)
+class Surroundings:
+    """What a run takes from outside its configuration; tests give their own.
+
+    Attributes:
+        registry: The methods.
+        sources: Packaged configurations and method presets.
+        now: The time, for records.
+        clock: Seconds, for durations.
+        carry: How messages travel, made from how they travel within this process.
+        images: Who rendered images are for; a dry run's are not the federation's.
+    """
+
+    registry: Registry = field(default_factory=Registry)
+    sources: Sources = field(default_factory=Sources)
+    now: Callable[[], datetime] = lambda: datetime.now(UTC)
+    clock: Callable[[], float] = time.perf_counter
+    carry: Callable[[InProcessTransport], Transport] = lambda within: within
+    images: Stream = Stream.FEDERATION
+
+    @classmethod
+    def with_methods(cls, folder: Path | None, *, as_published: bool = False) -> Self:
+        """Return what there is, with the methods of a folder that the user named.
+
+        Args:
+            folder: None for nowhere.
+            as_published: Whether configurations are read with the settings of published runs.
+        """
+        registry = Registry(folder=folder)
+        sources = Sources(registry=registry, as_published=as_published)
+        return cls(registry=registry, sources=sources)
+
 
 if TYPE_CHECKING:
     from methods.clip.adapter import Backbone
@@ -164,3 +217,62 @@ def _learning(
         device=device,
         batch_of=lambda examples: prepared_batch(method, examples, plain),
     )
+
+
+def new_run_id(config: RunConfig, now: datetime) -> str:
+    """Return name, time and two random bytes, so that two runs of one second differ."""
+    return f"{config.name}-{now:%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
+
+
+def record_run(
+    database: Database,
+    run_id: str,
+    terms: RunTerms,
+    registry: Registry,
+    *,
+    classes: Sequence[str],
+    device: str,
+    canaries: str | None = None,
+) -> Path:
+    """Write down that a run exists, with all that is fixed in advance.
+
+    Args:
+        database: The coordinator's.
+        run_id: The run.
+        terms: What it follows.
+        registry: Where its method is from.
+        classes: The classes that are told apart.
+        device: Where torch computes here.
+        canaries: What commits to the key of an audit's canaries, None without.
+
+    Returns:
+        The run's folder.
+    """
+    config = terms.config
+    text, facts = dump_config(config), environment(device)
+    digest = config_digest(text)
+    # First, so that a run that the database knows has its configuration beside it.
+    folder = run_folder(config.storage.url, run_id)
+    code = origin_document(registry, config.method.name)
+    effective = {
+        "noise_multiplier": terms.budget.noise_multiplier,
+        "seeds": {purpose: config.seed_of(purpose) for purpose in SeedConfig.model_fields},
+        "classes": list(classes),
+        "environment": facts,
+        **({} if code is None else {"method_from": code}),
+    }
+    write_text(folder / "config.yaml", text)
+    write_text(folder / "effective.yaml", yaml.safe_dump(effective, sort_keys=False))
+    with transaction(database) as uow:
+        uow.runs.create(
+            run_id,
+            name=config.name,
+            config_json=json.dumps(config.model_dump(mode="json")),
+            config_digest=digest,
+            versions_json=json.dumps(facts),
+        )
+        trail = AuditTrail(uow.audit, run_id)
+        known = enrolment_of(config, terms.protection.terms)
+        enrolled, source = fingerprint_of(known), config.phase_two_of
+        trail.run_created(digest, enrolled, source, method=code, canaries=canaries)
+    return folder

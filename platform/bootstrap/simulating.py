@@ -5,9 +5,7 @@ from __future__ import annotations
 from functools import partial
 
 from platform.agreement import require_agreement, stored_tree
-from platform.bootstrap.planning import RunPlan, plan_run
-from platform.bootstrap.recording import new_run_id, record_run
-from platform.bootstrap.surroundings import Surroundings
+from platform.bootstrap.planning import RunPlan, Surroundings, new_run_id, plan_run, record_run
 from platform.config import (
     RunConfig,
     StorageConfig,
@@ -23,16 +21,18 @@ from platform.disk.opening import (
 )
 from platform.errors import UnknownRun
 from platform.experiment.canaries import draw_key, read_canaries
+from platform.experiment.environment import with_absolute_paths
 from platform.experiment.evaluation import measure_round
-from platform.experiment.method_origins import require_same_method
-from platform.experiment.paths import with_absolute_paths
-from platform.experiment.resuming import require_kept, require_same_enrolment, require_same_run
-from platform.experiment.second_phase import (
+from platform.experiment.method_building import require_same_method
+from platform.experiment.resuming import (
     FirstRun,
     require_clients,
     require_files,
     require_first_releases,
+    require_kept,
     require_same_classes,
+    require_same_enrolment,
+    require_same_run,
     require_second_phase,
 )
 from platform.experiment.simulation import Simulation, build_population

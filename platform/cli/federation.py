@@ -96,7 +96,7 @@ def remove_command(
         RunStopped: If another process runs it, or its records do not agree.
     """
     from platform.bootstrap import Surroundings
-    from platform.bootstrap.removing import remove_client
+    from platform.bootstrap.federating import remove_client
 
     found = resolve_run(run_id, storage)
     gone = remove_client(found, storage, client, statement=statement, surroundings=Surroundings())

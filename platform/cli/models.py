@@ -19,10 +19,13 @@ from platform.disk.files import write_bytes, write_text
 from platform.disk.opening import transaction
 from platform.errors import ConfigError
 from platform.experiment.evaluation import Accuracy
-from platform.experiment.exported_accuracy import exported_accuracy
-from platform.experiment.model_card import Exported, model_card
+from platform.experiment.exported_models import (
+    Exported,
+    TrainedModel,
+    exported_accuracy,
+    model_card,
+)
 from platform.experiment.simulation import Simulation
-from platform.experiment.trained import TrainedModel
 from platform.parties.profile import view_of
 from platform.results.reading import require_summary
 from platform.rounds.audit_trail import AuditTrail

@@ -24,8 +24,7 @@ from platform.cli.output import (
 from platform.config.rules import HELD
 from platform.disk.opening import open_existing
 from platform.errors import ConfigError
-from platform.experiment.canary_notes import canary_warnings, lower_text
-from platform.experiment.optimisers import optimizer_words
+from platform.experiment.caveats import canary_warnings, lower_text, optimizer_words
 from platform.reports.hazards import claim_warnings, unfinished_words
 from platform.results.reading import agreed_run, numbers_of, resolved
 from platform.rounds.documents import ADVERSARIES, in_rounds

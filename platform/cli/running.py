@@ -20,8 +20,7 @@ from platform.config import RunConfig, StorageConfig, load_config, parse_config
 from platform.config.sections import FederationConfig
 from platform.disk.opening import open_storage
 from platform.errors import ConfigError
-from platform.experiment.conducting import Conducted, conduct
-from platform.experiment.finishing import execute
+from platform.experiment.finishing import Conducted, conduct, execute
 from platform.experiment.simulation import Simulation
 from platform.relay.hub import Told
 from platform.results.reading import resolve_run

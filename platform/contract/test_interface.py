@@ -38,8 +38,7 @@ from platform.contract.examples import (
     handed_out,
 )
 from platform.errors import ConfigError
-from platform.experiment.method_building import validate_options
-from platform.experiment.void_options import marks_of
+from platform.experiment.method_building import marks_of, validate_options
 from platform.wire.codec import decode_arrays, encode_arrays
 
 

@@ -1,7 +1,17 @@
-"""What a report must say so that its numbers are not misread."""
+"""What a report must say so that its numbers are not misread.
+
+Here are also the settings of a run in words (optimiser, protocol, selection), and the choice of the
+round that is reported beside the last; test examples never choose. Without a mechanism the measured
+round with the best mean validation accuracy is chosen. Under a mechanism exact accuracies would be
+a release that nothing covers, so only the noised means that came with uploads choose, which is
+post-processing. An upload of round t carries the accuracy of the model after round t - 1, so the
+last round is not among those to choose from.
+"""
 
 from __future__ import annotations
 
+import math
+import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
@@ -10,10 +20,8 @@ from methods.interface.subspace import subspace_of
 from platform.config import RunConfig
 from platform.config.rules import OWN
 from platform.data.catalogue import dataset_info
-from platform.experiment.canary_notes import canary_notes, canary_warnings
-from platform.experiment.selection import best_on_validation
 from platform.mechanisms import Circumstances
-from platform.rounds.documents import has_collection
+from platform.rounds.documents import has_collection, in_rounds
 from platform.rounds.leaving import LEFT, left_clients
 from platform.rounds.run import Run
 
@@ -353,3 +361,199 @@ def _attempts(run: Run) -> Iterator[str]:
     if repeated:
         listed = ", ".join(map(str, repeated))
         yield f"aborted attempts of round {listed} stay charged beside the one that followed"
+
+
+def lower_text(bound: float) -> str:
+    """Return a lower bound, rounded down."""
+    return f"{math.floor(100 * bound) / 100:.2f}"
+
+
+def canary_warnings(found: Mapping[str, Any] | None) -> Iterator[str]:
+    """Yield what must be said first of canaries: they show more than is claimed, or nothing."""
+    if found is None:
+        return
+    if found["is_blind"]:
+        yield (
+            "BLIND: what this run's own canaries sent is not in its model, or less than half of "
+            "it; their audit says nothing of any epsilon"
+        )
+        return
+    seen, claimed = found["lower_bound"], found["claimed"]
+    shown = f"epsilon is at least {lower_text(seen)} where {claimed:.2f} is claimed"
+    if found["is_refuted"]:
+        yield (
+            f"REFUTED by this run's own canaries: {shown}; so much would be seen of a right run "
+            "less than once in a million. Do not rely on any epsilon of this run"
+        )
+    elif found["is_above_claim"]:
+        yield (
+            f"ABOVE THE CLAIM: by this run's own canaries {shown}; one right run in twenty shows "
+            "as much. Run it again, and rely on no epsilon of it before"
+        )
+
+
+def canary_notes(found: Mapping[str, Any] | None) -> Iterator[str]:
+    """Yield what a report must say of canaries, whatever they showed."""
+    if found is None:
+        return
+    yield (
+        f"{found['canaries']} canary clients of an audit were in every sum, are charged in the "
+        "ledger, and are counted in cohorts, but in no mean, in no smallest sum and in no noise "
+        "that is claimed; they moved the final model beside what it learnt, by "
+        f"{100 * found['share_of_noise']:.0f}% of the length of its noise, so accuracy is "
+        "not that of a run without them"
+    )
+
+
+PROTOCOLS: Final = {
+    "client_mean": "client mean: every client on its own test examples",
+    "all_classes": (
+        "all classes: every client on all test examples of all clients, beside it on its own"
+    ),
+    "base_to_novel": (
+        "base to novel: own test examples, all base classes, all novel classes, harmonic mean"
+    ),
+    "leave_one_domain_out": "leave one domain out: every client on the held-out domain",
+}
+_LAST: Final = "last round, after personalising"
+BESIDE: Final = "; beside it "
+"""What stands before the chosen round's part of the sentence."""
+_WHEN: Final = "measured after the update, before personalising; never chosen by test examples"
+
+
+def evaluation_document(config: RunConfig) -> dict[str, str]:
+    """Return protocol and selection in words, as every report names them."""
+    section, protocol = config.evaluation, PROTOCOLS[config.evaluation.protocol]
+    if section.measured_clients is not None:
+        whom = f"{section.measured_clients} of {config.task.clients} clients, drawn at random,"
+        protocol = protocol.replace("every client", whom)
+    if config.task.held_out_domain is not None:
+        protocol = f"{protocol} {config.task.held_out_domain!r}"
+    return {"protocol": protocol, "selection": _selection_words(section.selection, section.release)}
+
+
+def best_on_validation(
+    config: RunConfig, documents: Sequence[Mapping[str, Any]]
+) -> dict[str, Any] | None:
+    """Return the chosen round's numbers.
+
+    Args:
+        config: The run's.
+        documents: The committed rounds in order, as stored.
+
+    Returns:
+        Round, the validation accuracy that it was chosen by, accuracy and protocol; None where
+        nothing is to be chosen, or no round could be.
+    """
+    if config.evaluation.selection != "best_on_validation":
+        return None
+    rounds = in_rounds(documents)
+    scores = _noised(rounds) if config.evaluation.release == "noised" else _exact(rounds)
+    measured = {d["round"]: d for d in rounds if d["accuracy"]["mean"] is not None}
+    candidates = {number: score for number, score in scores.items() if number in measured}
+    if not candidates:
+        return None
+    # Of equal ones the earlier: it cost fewer rounds.
+    best = min(candidates, key=lambda number: (-candidates[number], number))
+    return {
+        "round": best,
+        "validation": candidates[best],
+        "accuracy": measured[best]["accuracy"],
+        "protocol": measured[best]["protocol"],
+    }
+
+
+def _exact(documents: Sequence[Mapping[str, Any]]) -> dict[int, float]:
+    means = {d["round"]: d["validation"]["mean"] for d in documents}
+    return {number: mean for number, mean in means.items() if mean is not None}
+
+
+def _noised(documents: Sequence[Mapping[str, Any]]) -> dict[int, float]:
+    released = [d["released_validation"] for d in documents]
+    return {r["round"]: r["mean"] for r in released if r is not None}
+
+
+def _selection_words(selection: str, release: str) -> str:
+    if selection == "last":
+        return _LAST
+    if release == "noised":
+        return (
+            f"{_LAST}{BESIDE}the round with the best noised mean validation accuracy but the "
+            f"last, whose model no upload measured, {_WHEN}"
+        )
+    return f"{_LAST}{BESIDE}the round with the best mean validation accuracy, {_WHEN}"
+
+
+def optimizer_document(config: RunConfig) -> dict[str, Any]:
+    """Return optimiser, amount and schedule with the values in force, defaults included.
+
+    Rates that a method names in its own section are its options; the schedule is of these, too.
+    """
+    section = config.training
+    amount = "local_steps" if section.local_epochs is None else "local_epochs"
+    names = ("momentum",) if section.optimizer == "sgd" else ("betas", "eps")
+    values = {
+        "momentum": section.momentum,
+        "betas": list(section.effective_betas),
+        "eps": section.effective_eps,
+    }
+    return {
+        "optimizer": section.optimizer,
+        "learning_rate": section.learning_rate,
+        **{name: values[name] for name in names},
+        "weight_decay": section.weight_decay,
+        "batch_size": section.batch_size,
+        amount: getattr(section, amount),
+        "schedule": _schedule(config),
+    }
+
+
+def _schedule(config: RunConfig) -> dict[str, Any]:
+    section = config.training.schedule
+    if section is None:
+        return {"kind": "constant", "first_factor": 1.0, "last_factor": 1.0}
+    return {
+        **section.model_dump(mode="json", exclude_none=True),
+        "first_factor": section.factor(1, config.rounds),
+        "last_factor": section.factor(config.rounds, config.rounds),
+    }
+
+
+def optimizer_words(document: Mapping[str, Any]) -> str:
+    """Return what `optimizer_document` says in one line."""
+    parts = [str(document["optimizer"]), f"learning rate {document['learning_rate']:g}"]
+    if "betas" in document:
+        first, second = document["betas"]
+        parts += [f"betas {first:g} and {second:g}", f"eps {document['eps']:g}"]
+    else:
+        parts.append(f"momentum {document['momentum']:g}")
+    parts.append(f"weight decay {document['weight_decay']:g}")
+    steps = document.get("local_steps")
+    amount = f"{steps} steps" if steps else f"{document['local_epochs']} epochs"
+    parts.append(f"{amount} a round in batches of {document['batch_size']}")
+    return f"{', '.join(parts)}; {_schedule_words(document['schedule'])}"
+
+
+def _schedule_words(schedule: Mapping[str, Any]) -> str:
+    ends = f"factor {schedule['first_factor']:.3g} in round 1, {schedule['last_factor']:.3g} in"
+    parts = [f"{schedule['kind']} rates"]
+    if "gamma" in schedule:
+        parts.append(f"times {schedule['gamma']:g} a round")
+    if schedule.get("warm_up_rounds"):
+        parts.append(f"after {schedule['warm_up_rounds']} rounds of warm-up")
+    if len(parts) > 1 or schedule["kind"] != "constant":
+        parts.append(f"{ends} the last")
+    return ", ".join(parts)
+
+
+# An underscore within a word is none of Markdown's; addresses become links by themselves.
+_SPECIAL: Final = re.compile(
+    r"[\\`*\[\]<>&|~!#@$^]|(?<![^\W_])_|_(?![^\W_])|:(?=//)|(?<=www)\.", re.IGNORECASE
+)
+
+
+def escaped(text: str) -> str:
+    """Return text as Markdown shows it: on one line, no part of it mark-up, HTML or a link."""
+    line = " ".join(text.split())
+    shown = "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in line)
+    return _SPECIAL.sub(r"\\\g<0>", shown)

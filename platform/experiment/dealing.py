@@ -1,19 +1,26 @@
-"""What a simulation deals out: training examples of every client, and what is measured on."""
+"""What a simulation deals out: training examples of every client, and what is measured on.
+
+Epsilon is about what a client sends, and is only as good as the path from the folder to there. So
+an audit begins by comparing the records of two neighbouring folders: one client's folder must
+change no other client's records, and one record must change the side of no other record.
+"""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 from methods import Arrays, Examples, Method
+from platform.config import RunConfig
 from platform.config.randomness import stream
-from platform.config.run import RunConfig
 from platform.data.checking import require_one_label
-from platform.data.dataset import ImageFiles, Split
-from platform.data.loading import CommonRows, TaskData
+from platform.data.dataset import ImageFiles, Indices, Split, content_digests
+from platform.data.loading import CommonRows, TaskData, load_task_data
 from platform.data.preparing import CHUNK, Encoders, prepared_arrays
 from platform.data.public import public_rows
 from platform.data.rows import Rows
@@ -44,9 +51,6 @@ class Learning:
     evaluation: EvaluationPlan
     device: str
     batch_of: BatchMaking
-
-
-Indices = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -290,3 +294,62 @@ def _common_set(shown: _Held, common: CommonRows) -> EvaluationSet:
     arrays = dict(shown.select(common.rows).arrays)
     arrays["labels"] = arrays["labels"] - common.first_label
     return EvaluationSet(Examples(arrays), common.classes)
+
+
+Records = Counter[tuple[str, bytes, str]]
+"""Records by side (`train`, `validation` or `test`), digest of their content, and class."""
+
+
+def changed_records(config: RunConfig, neighbour: Path) -> Mapping[str, Records]:
+    """Return what changes for each client if another folder lies where `task.root` is.
+
+    Args:
+        config: The run's, of a simulation.
+        neighbour: The other folder, alike but for what is to be changed.
+
+    Returns:
+        By client's name (its domain's where each has one, else its position), those whose records
+        differ only: records that one of the two folders gives the client and the other does not,
+        each as often as it is so.
+
+    Raises:
+        ConfigError: If one of the two cannot be run.
+    """
+    task = config.task.model_copy(update={"root": str(neighbour)})
+    other = config.model_copy(update={"task": task})
+    return differing(*(records_of(config, load_task_data(one)) for one in (config, other)))
+
+
+def differing(before: Mapping[str, Records], after: Mapping[str, Records]) -> Mapping[str, Records]:
+    """Return what records of each client are in one of two and not in the other, if any are."""
+    none: Records = Counter()
+    found = {}
+    for client in dict.fromkeys((*before, *after)):
+        one, two = before.get(client, none), after.get(client, none)
+        if one != two:
+            found[client] = (one - two) + (two - one)
+    return found
+
+
+def records_of(config: RunConfig, data: TaskData) -> Mapping[str, Records]:
+    """Return what each client holds, by its name as `changed_records` has it.
+
+    Raises:
+        DataError: If an image cannot be read.
+    """
+    everybody = (*data.clients, *data.new_clients)
+    is_own = config.task.partition.kind == "domain"
+    names = data.domain_names if is_own else [str(number) for number in range(len(everybody))]
+    train, test = data.dataset.train, data.dataset.test
+    return {
+        name: _counted(data, "train", train, rows.train)
+        + _counted(data, "validation", train, rows.validation)
+        + _counted(data, "test", test, rows.test)
+        for name, rows in zip(names, everybody, strict=True)
+    }
+
+
+def _counted(data: TaskData, side: str, split: Split, rows: Indices) -> Records:
+    labels = [data.classes[label] for label in split.labels[rows]]
+    pairs = zip(content_digests(split, rows), labels, strict=True)
+    return Counter((side, digest, name) for digest, name in pairs)

@@ -1,18 +1,26 @@
-"""From a configuration's method section to a method: options validated against its own `Config`."""
+"""From a configuration's method section to a method: options validated against its own `Config`.
+
+Options that do nothing in a run, by what each method declares, are told before the run and never
+refused: a sweep, an override or a preset leaves them behind legitimately. The code of a method from
+outside is recorded, and the run is held to it afterwards.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 import json
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict
 from functools import partial
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, cast, get_type_hints
 
 import numpy as np
 from pydantic import TypeAdapter, ValidationError
 
 from methods import (
     ClientView,
+    CountsUpTo,
+    CountsWith,
     Examples,
     Method,
     MethodError,
@@ -32,9 +40,8 @@ from platform.config import MethodConfig, RunConfig
 from platform.config.loading import sentence
 from platform.data.catalogue import require_modality
 from platform.data.loading import TaskData
-from platform.errors import ConfigError
+from platform.errors import ConfigError, RunStopped
 from platform.experiment.evaluation import EvaluationPlan
-from platform.experiment.void_options import marks_of
 from platform.mechanisms import Mechanism
 
 if TYPE_CHECKING:
@@ -336,3 +343,118 @@ def _require_visible(name: str, config: RunConfig) -> None:
             f"secure_aggregation.enabled: true hides each client's update, which {name} needs; "
             "valid: false"
         )
+
+
+def marks_of(kind: type[Any]) -> Iterator[tuple[str, object]]:
+    """Yield the name of every option of a `Config` with each mark that it has."""
+    for key, hint in get_type_hints(kind, include_extras=True).items():
+        for mark in getattr(hint, "__metadata__", ()):
+            yield key, mark
+
+
+def void_options(config: RunConfig, options: Any, section: str = "method") -> Iterator[str]:
+    """Yield one sentence for each option that does nothing, or is more than the run has use for.
+
+    Args:
+        config: The run's.
+        options: The method's own `Config`.
+        section: Where the configuration has them.
+    """
+    said: set[str] = set()
+    for key, mark in marks_of(type(options)):
+        where, value = f"{section}.{key}", getattr(options, key)
+        if isinstance(mark, CountsUpTo):
+            yield from _beyond(config, value, mark, where)
+        if isinstance(mark, CountsWith) and key not in said and _is_set(options, key):
+            named, other = _other(config, options, mark, section)
+            if not mark.holds(other):
+                said.add(key)
+                needs = f"{named} = {other}; it takes {mark.wanted}"
+                yield f"{where}: {value} does nothing with {needs}"
+    for field in dataclasses.fields(options):
+        if dataclasses.is_dataclass(nested := getattr(options, field.name)):
+            yield from void_options(config, nested, f"{section}.{field.name}")
+
+
+def _beyond(config: RunConfig, value: Any, mark: CountsUpTo, where: str) -> Iterator[str]:
+    most = _of_run(config, mark.key)
+    if value is not None and value > most:
+        yield (
+            f"{where}: {value} is more than {mark.key} = {most}, so {mark.so}; it takes {most} or "
+            "less"
+        )
+
+
+def _other(config: RunConfig, options: Any, mark: CountsWith, section: str) -> tuple[str, Any]:
+    """Return what an option counts with, as the configuration calls it, and its value."""
+    if "." in mark.option:
+        return mark.option, _of_run(config, mark.option)
+    return f"{section}.{mark.option}", getattr(options, mark.option)
+
+
+def _is_set(options: Any, key: str) -> bool:
+    """Return whether an option is not at its default."""
+    (field,) = (field for field in dataclasses.fields(options) if field.name == key)
+    return bool(getattr(options, key) != field.default)
+
+
+def _of_run(config: RunConfig, key: str) -> Any:
+    found: Any = config
+    for part in key.split("."):
+        found = getattr(found, part)
+    return found
+
+
+def origin_document(registry: Registry, name: str) -> dict[str, str] | None:
+    """Return kind, place and digest of a method's file for records; None for a packaged method.
+
+    Raises:
+        UnknownMethod: If there is none of this name.
+        BrokenMethod: If its file cannot be read.
+    """
+    origin = registry.origin(name)
+    return None if origin is None else asdict(origin)
+
+
+def require_same_method(run_id: str, name: str, started: Any, registry: Registry) -> None:
+    """Check, before any of its code runs, that a method is the one a run was started with.
+
+    Args:
+        run_id: The run.
+        name: Its method.
+        started: What the run's audit log says of the method's code, None for a packaged method.
+        registry: The methods there are now.
+
+    Raises:
+        ConfigError: If the method is not here.
+        RunStopped: If its code is another.
+    """
+    then = dict(started) if isinstance(started, Mapping) else None
+    if name not in registry.available():
+        where = "" if then is None else f", which was in the {then.get('kind')} {then.get('where')}"
+        raise ConfigError(
+            f"run {run_id}: its method {name!r}{where}, is not here; valid is that file's folder "
+            "as --methods, or that package installed"
+        )
+    now = origin_document(registry, name)
+    # A folder may have moved; a package's version speaks for its other files.
+    if _code(now) != _code(then):
+        raise RunStopped(
+            f"run {run_id}: its method {name!r} is {_told(now)} now and was {_told(then)} when the "
+            "run was started; put that file back or start a new run"
+        )
+
+
+def _code(document: Mapping[str, Any] | None) -> tuple[Any, ...]:
+    if document is None:
+        return ()
+    is_folder = document.get("kind") == "folder"
+    where = None if is_folder else document.get("where")
+    return document.get("kind"), where, document.get("sha256")
+
+
+def _told(document: Mapping[str, Any] | None) -> str:
+    if document is None:
+        return "a packaged method"
+    digest = str(document.get("sha256"))[:16]
+    return f"of the {document.get('kind')} {document.get('where')} with SHA-256 {digest}..."

@@ -1,17 +1,36 @@
-"""A run that goes on must be the run that was charged: same configuration, clients and releases."""
+"""A run that goes on must be the run that was charged, also as the second phase of another run.
+
+Configuration, clients and releases must be the same. A second phase takes the first run's pool,
+clients and ledger, and has other options. Nothing leaves a client in the second phase, so it can be
+repeated for what the first run cost. All that fixes what the first run released must stay as it
+was, and that run itself is only read. The parts that clients personalise are kept in their stores
+under the new run's name.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, Final
 
+import yaml
+
+from methods import Method, Registry
 from platform.agreement import Agreed, require_agreement
-from platform.errors import RunStopped
+from platform.config import RunConfig
+from platform.config.files import read_yaml, yaml_problem
+from platform.config.randomness import stream
+from platform.errors import ConfigError, RunStopped
+from platform.experiment.method_building import options_of_others
+from platform.parties.identities import client_names, stores_file
 from platform.protection.charging import as_row, rows_that_count
 from platform.protection.uploads import Protection
-from platform.rounds.run import Run
+from platform.rounds.audit_trail import AuditTrail
+from platform.rounds.run import Progress, Run, decode_state
+from platform.wire.codec import decode_arrays
 from privacy import ReleaseKey
-from storage import Database, LedgerRow
+from storage import Database, LedgerRow, open_client_stores
 
 SIZES = ("standard_deviation", "clipping_norm")
 FACTS = ("mechanism", "relation", "sampling", "sampling_probability", "count", *SIZES)
@@ -132,3 +151,252 @@ def require_known_clients(run: Run, where: str = "") -> None:
             f"run {run.run_id}: a client's store {where}is missing or "
             "another's, so what it spent cannot be carried on; put it back or start a new run"
         )
+
+
+FREE: Final = ("name", "device", "threads", "phase_two_of", "storage", "method", "training")
+"""Keys that change nothing of what was released, but for the method that `method` builds on."""
+VALID: Final = (
+    "name, device, threads, training.*, and method.* but the name, and a base with its options"
+)
+
+
+@dataclass(frozen=True)
+class FirstRun:
+    """The run that a second phase goes on from.
+
+    Attributes:
+        config: Its configuration, from which its releases follow.
+        database: Where it is.
+    """
+
+    config: RunConfig
+    database: Database
+
+
+def require_second_phase(
+    config: RunConfig, first: RunConfig, database: Database, registry: Registry
+) -> None:
+    """Check that a run may be the second phase of the one it names.
+
+    Args:
+        config: The new run's.
+        first: The named run's.
+        database: Where that run is.
+        registry: Says which options are those of the method that the rounds were run by.
+
+    Raises:
+        ConfigError: If the named run has not finished, is a second phase itself, or differs in
+            more than its second phase.
+    """
+    source = str(config.phase_two_of)
+    with database.unit_of_work(read_only=True) as uow:
+        status = uow.runs.get(source).status
+    if status != "finished":
+        raise ConfigError(
+            f"phase_two_of: run {source} has not finished (it is {status}); valid: a finished run, "
+            f"which this is after `run --resume {source}`"
+        )
+    if first.phase_two_of is not None:
+        raise ConfigError(
+            f"phase_two_of: run {source} is a second phase itself; valid: {first.phase_two_of}, "
+            "whose pool it uses"
+        )
+    for key, mine, theirs in _changes(config, first, registry):
+        raise ConfigError(
+            f"{key}: {mine!r} is not run {source}'s {theirs!r}, which its releases follow from; "
+            f"valid to change in a second phase: {VALID}"
+        )
+
+
+def require_fitting_pool(database: Database, config: RunConfig, method: Method) -> None:
+    """Check that the method can work with what the first run left behind.
+
+    Raises:
+        ConfigError: If there is no pool that was made once, or a tensor has another shape.
+    """
+    source, policy = str(config.phase_two_of), method.pool_policy()
+    with database.unit_of_work(read_only=True) as uow:
+        entries, latest = uow.pool.entries(source), uow.states.latest(source)
+    if policy is None or not policy.closes or not entries or latest is None:
+        raise ConfigError(
+            f"phase_two_of: run {source} has no pool that was made once, after its last round; "
+            "valid: a finished run that has one"
+        )
+    start = method.init_server(stream(config.seed_of("initialisation"), "server"))
+    shared = {name: array.shape for name, array in start.items()}
+    state = decode_state(latest.blob)[0]
+    _require_shapes("a shared tensor of another shape", shared, state, source)
+    wanted = {name: tensor.shape for name, tensor in policy.spec.items()}
+    for entry in entries:
+        _require_shapes("an expert of another shape", wanted, decode_arrays(entry.entry), source)
+
+
+def require_files(folder: Path, source: str) -> None:
+    """Check that the first run's folder has what a second phase reads there.
+
+    Args:
+        folder: Of the first run.
+        source: Its name.
+
+    Raises:
+        ConfigError: If a file is missing.
+    """
+    for name in ("effective.yaml", "summary.json"):
+        if not (folder / name).is_file():
+            raise ConfigError(
+                f"phase_two_of: run {source} has no {name} in {str(folder)!r}; valid: a finished "
+                "run whose folder is as it was left"
+            )
+
+
+def require_clients(database: Database, config: RunConfig, folder: Path) -> None:
+    """Check that the first run's clients are here, without making a store for one that is not.
+
+    Args:
+        database: Where that run is.
+        config: The new run's, which deals out the data as that run's did.
+        folder: Of that run.
+
+    Raises:
+        ConfigError: If a store is missing, or one that took part has become another's.
+    """
+    source, path = str(config.phase_two_of), stores_file(config, folder)
+    is_there = path.is_file() and path.stat().st_size
+    known = open_client_stores(path, read_only=True).stores if is_there else {}
+    missing = [name for name in client_names(config.task.clients) if name not in known]
+    if missing:
+        raise ConfigError(
+            f"phase_two_of: a client's store of run {source} is missing ({missing[0]} in "
+            f"{str(path)!r}); valid: a finished run whose clients are still there"
+        )
+    with database.unit_of_work(read_only=True) as uow:
+        charged = {row.pseudonym for row in uow.ledger.rows(source)}
+    if not charged <= {store.identity.pseudonym for store in known.values()}:
+        raise ConfigError(
+            f"phase_two_of: a client's store in {str(path)!r} is not that of run {source}'s "
+            "ledger; valid: a finished run whose clients are still there"
+        )
+
+
+def require_same_classes(folder: Path, source: str, classes: Sequence[str]) -> None:
+    """Check that data on the disk still have the classes that the first run learnt.
+
+    Args:
+        folder: Of the first run.
+        source: Its name.
+        classes: The classes that are dealt out now.
+
+    Raises:
+        ConfigError: If the lists are unequal.
+    """
+    try:
+        facts = read_yaml((folder / "effective.yaml").read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise ConfigError(
+            f"phase_two_of: effective.yaml of run {source} is not readable: {yaml_problem(error)}; "
+            "valid: a finished run whose folder is as it was left"
+        ) from error
+    known = facts.get("classes") if isinstance(facts, dict) else []
+    # Runs of earlier versions do not state them.
+    if known is not None and list(classes) != known:
+        raise ConfigError(
+            f"task: unequal class lists: {', '.join(classes)} now and {', '.join(known)} in run "
+            f"{source}; valid: the data set as it was"
+        )
+
+
+def require_first_releases(database: Database, source: str, protection: Protection) -> None:
+    """Check that the protection is that of the first run's releases.
+
+    Args:
+        database: Where that run is.
+        source: Its name.
+        protection: The new run's.
+
+    Raises:
+        ConfigError: If the first run's ledger has another release.
+    """
+    try:
+        require_same_releases(database, source, protection)
+    except RunStopped as error:
+        raise ConfigError(f"phase_two_of: {error}") from error
+
+
+def take_up(run: Run, source: str) -> Progress:
+    """Return where the first run ended, and that this one has begun."""
+    with run.records.write() as uow:
+        rounds, latest = uow.rounds.all(source), uow.states.latest(source)
+        AuditTrail(uow.audit, run.run_id).run_begins(0)
+        uow.runs.set_status(run.run_id, "running")
+    last = rounds[-1]
+    state = {} if latest is None else decode_state(latest.blob)[0]
+    # The first run's clients have personalised, so that is what counts last for each of them.
+    committed = dict.fromkeys(run.roll.clients, run.terms.final_attempt)
+    return Progress(
+        completed=last.round_number,
+        committed=committed,
+        state=state,
+        ended_early=last.document.get("ended_early"),
+    )
+
+
+def take_over(summary: dict[str, Any], first: Mapping[str, Any]) -> None:
+    """State what the first run measured before its second phase, and the gain over its twins.
+
+    Local twins never saw a pool, so they are the same.
+    """
+    summary["phases"]["before"] = first["phases"]["before"]
+    local = first["local"]
+    summary["local"], summary["gain_over_local"] = local, None
+    if local["protocol"] is not None:
+        summary["gain_over_local"] = _headline(summary["final"]) - _headline(local)
+
+
+def _headline(part: Mapping[str, Any]) -> float:
+    """Return the protocol's one number, from a part of a summary."""
+    protocol = part["protocol"]
+    if "target" in protocol:
+        return float(protocol["target"]["mean"])
+    return float(protocol.get("harmonic_mean", part["accuracy"]["mean"]))
+
+
+def _changes(
+    config: RunConfig, first: RunConfig, registry: Registry
+) -> Iterator[tuple[str, Any, Any]]:
+    """Yield what is not as it was though releases follow from it.
+
+    Key, value, the first run's value.
+    """
+    yield from _differences(_fixed_part(config), _fixed_part(first))
+    # The names are equal from here on.
+    mine, theirs = (options_of_others(registry, one.method) for one in (config, first))
+    yield from _differences(mine, theirs, "method.")
+
+
+def _fixed_part(config: RunConfig) -> dict[str, Any]:
+    tree = config.model_dump(mode="json", exclude=set(FREE))
+    return {**tree, "method": {"name": config.method.name}}
+
+
+def _differences(
+    mine: Mapping[str, Any], theirs: Mapping[str, Any], prefix: str = ""
+) -> Iterator[tuple[str, Any, Any]]:
+    for name in {**mine, **theirs}:
+        value, other = mine.get(name), theirs.get(name)
+        if isinstance(value, dict) and isinstance(other, dict):
+            yield from _differences(value, other, f"{prefix}{name}.")
+        elif value != other:
+            yield f"{prefix}{name}", value, other
+
+
+def _require_shapes(
+    what: str, wanted: Mapping[str, tuple[int, ...]], found: Mapping[str, Any], source: str
+) -> None:
+    for name in sorted({*wanted, *found}):
+        here = wanted.get(name)
+        there = found[name].shape if name in found else None
+        if here != there:
+            raise ConfigError(
+                f"phase_two_of: {what}: {name!r} is {there or 'missing'} in run {source} and "
+                f"{here or 'missing'} in this one; valid: options that leave it as it was"
+            )

@@ -17,11 +17,9 @@ from typing import Any
 from methods.interface.subspace import subspace_of
 from platform.agreement.attempts import stopping_document, stopping_warnings
 from platform.disk.files import write_text
+from platform.experiment.caveats import best_on_validation, evaluation_document, optimizer_document
+from platform.experiment.comparisons import Newcomers, Silence
 from platform.experiment.evaluation import Examined, Measured, accuracy_document
-from platform.experiment.newcomers import Newcomers
-from platform.experiment.optimisers import optimizer_document
-from platform.experiment.selection import best_on_validation, evaluation_document
-from platform.experiment.silence import Silence
 from platform.parties.scoring import LOCAL
 from platform.rounds.documents import (
     ADVERSARIES,

@@ -36,8 +36,7 @@ from platform.config.randomness import stream
 from platform.config.sections import PartitionConfig
 from platform.data.loading import load_task_data
 from platform.data.preparing import frozen_model, plain_encoders
-from platform.experiment.dealing import deal_examples
-from platform.experiment.neighbours import Records, differing, records_of
+from platform.experiment.dealing import Records, deal_examples, differing, records_of
 from platform.holder.settings import load_holder
 from platform.privacy_auditing.hostile_rounds import FailureGame, Seen, first_message, play
 from platform.privacy_auditing.outcome import Game

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from platform.experiment.canary_notes import lower_text
+from platform.experiment.caveats import lower_text
 from platform.reports.blocks import (
     Basis,
     Block,

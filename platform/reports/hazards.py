@@ -17,8 +17,7 @@ from typing import Any, Final, Literal, get_args
 from platform.agreement import Agreed
 from platform.agreement.attempts import stopping_warnings
 from platform.agreement.statements import stopping_of
-from platform.experiment.canary_notes import canary_warnings
-from platform.experiment.caveats import privacy_warnings
+from platform.experiment.caveats import canary_warnings, privacy_warnings
 from platform.reports.blocks import Section, Table, epsilon_text, paragraph, words
 from platform.reports.subject import Subject
 from platform.rounds.documents import in_rounds

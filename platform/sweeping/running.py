@@ -41,7 +41,7 @@ from platform.disk.opening import (
 )
 from platform.errors import ConfigError, PlatformError, RecordsDisagree
 from platform.experiment.finishing import execute
-from platform.experiment.method_origins import origin_document
+from platform.experiment.method_building import origin_document
 from platform.results.reading import KnownRun, runs_by_cell
 from platform.rounds.observing import SilentObserver
 from platform.sweeping.grid import Cell

@@ -14,9 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from platform.disk.files import write_text
-from platform.experiment.markdown_text import escaped
-from platform.experiment.optimisers import optimizer_words
-from platform.experiment.selection import PROTOCOLS
+from platform.experiment.caveats import PROTOCOLS, escaped, optimizer_words
 from platform.results.comparisons import sweep_pictures
 from platform.results.numbers import (
     HELD_OUT,

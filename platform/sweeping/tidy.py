@@ -8,9 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from platform.experiment.caveats import ENDED_EARLY
-from platform.experiment.optimisers import optimizer_document
-from platform.experiment.selection import BESIDE
+from platform.experiment.caveats import BESIDE, ENDED_EARLY, optimizer_document
 from platform.results.numbers import HEADLINES, Axes
 from platform.rounds.documents import ADVERSARIES, in_rounds
 from platform.sweeping.running import Outcome

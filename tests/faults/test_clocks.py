@@ -14,7 +14,7 @@ from platform.agreement.checking import faults_of
 from platform.bootstrap import Surroundings
 from platform.bootstrap.federating import new_federation
 from platform.disk.opening import open_existing
-from platform.experiment.conducting import conduct
+from platform.experiment.finishing import conduct
 from platform.relay.hub import Hub
 from platform.relay.links import deliver
 from platform.relay.packets import Request, encode_packet
@@ -25,7 +25,7 @@ from tests.trunk._federations import NAMES, Holders, federation, within
 from tests.trunk.test_federation import MASKED
 
 WALL = {
-    "platform.bootstrap.surroundings": "a run's name",
+    "platform.bootstrap.planning": "a run's name",
     "platform.cli.holder": "a backup's manifest",
     "platform.cli.privacy_reports": "a report's date",
     "platform.cli.keeping": "a manifest, a run's age, and whether one of before is over",

@@ -24,7 +24,7 @@ from platform.bootstrap.simulating import stored_config
 from platform.config import RunConfig, StorageConfig, parse_config
 from platform.config.sections import FederationConfig
 from platform.disk.opening import open_storage
-from platform.experiment.conducting import conduct
+from platform.experiment.finishing import conduct
 from platform.holder.settings import load_holder
 from platform.relay.hub import Told
 from platform.rounds.observing import SilentObserver

@@ -15,7 +15,7 @@ from platform.bootstrap import create_run
 from platform.config import parse_config
 from platform.disk.log_files import document_digest
 from platform.errors import RecordsDisagree
-from platform.experiment import concluding
+from platform.experiment import finishing
 from platform.experiment.finishing import execute as run_through
 from platform.rounds.loop import Federation
 from platform.rounds.observing import SilentObserver
@@ -242,7 +242,7 @@ def test_kill_between_files_and_database_leaves_an_unfinished_run(
     with opened(storage.create()) as simulation, monkeypatch.context() as patch, suppress(Crash):
         crash_at(
             patch,
-            concluding,
+            finishing,
             "write_run_files",
             1,
             after=True,

@@ -14,8 +14,8 @@ from platform.config import parse_config
 from platform.data.homonyms import SENSES
 from platform.data.loading import TaskData, load_task_data
 from platform.errors import ConfigError
+from platform.experiment.caveats import evaluation_document
 from platform.experiment.evaluation import measured
-from platform.experiment.selection import evaluation_document
 from platform.parties.scoring import LOCAL, OWN, CommonScores, EvaluationSet, MeasuredSets
 from platform.wire.codec import decode_arrays
 from tests.trunk._runs import NONE, Finished, opened

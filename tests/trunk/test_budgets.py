@@ -21,7 +21,7 @@ from platform.cli import budgeting
 from platform.cli.client_app import main as client_main
 from platform.config import parse_config
 from platform.errors import RunStopped
-from platform.experiment import concluding
+from platform.experiment import finishing
 from platform.experiment.finishing import execute
 from platform.rounds.loop import Federation
 from platform.rounds.observing import SilentObserver
@@ -415,7 +415,7 @@ def test_a_second_phase_states_the_releases_of_its_first_run_and_has_none_to_com
     config = parse_config({**tree, "phase_two_of": first.run_id})
     with opened(create_run(config, SilentObserver(), place.surroundings)) as simulation:
         with monkeypatch.context() as patch, pytest.raises(Crash):
-            crash_at(patch, concluding, "write_run_files", 1)
+            crash_at(patch, finishing, "write_run_files", 1)
             execute(simulation, SilentObserver())
     document = budget_of(sotto, storage)
     assert (document["run_id"], document["finished"]) == (simulation.run_id, False)

@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from platform.cli.running import exit_code_of
-from platform.experiment.canary_notes import canary_notes, canary_warnings
+from platform.experiment.caveats import canary_notes, canary_warnings
 from platform.reports.blocks import epsilon_text
 from platform.reports.rendering import html_page
 from tests.trunk._canaries import AUDIT, CANARIES, CENTRAL, CLIENTS, SHARED, fix_key

@@ -13,9 +13,9 @@ import pytest
 from platform.bootstrap import plan_run
 from platform.contract.driving import a_plan
 from platform.errors import ConfigError, ProtocolError
+from platform.experiment.comparisons import train_twin
 from platform.experiment.finishing import execute
 from platform.experiment.simulation import Simulation
-from platform.experiment.twins import train_twin
 from platform.parties.client import Client
 from platform.privacy_auditing.audit import AuditPlan, audit_run
 from platform.rounds.loop import Federation
@@ -529,7 +529,7 @@ def test_local_twins_train_in_the_rounds_only(
         trained.append((args[3], kwargs["final_round"]))
         return train_twin(*args, **kwargs)
 
-    monkeypatch.setattr("platform.experiment.twins.train_twin", noted)
+    monkeypatch.setattr("platform.experiment.comparisons.train_twin", noted)
     run = storage.gathering().run(*PLAIN, "cohort.dropout_rate=0", "evaluation.local_twins=true")
     assert trained == [([1, 2], COLLECTED + 1)] * 5
     assert run.summary["gain_over_local"] is not None

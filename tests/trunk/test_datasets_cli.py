@@ -17,7 +17,7 @@ from platform.config import parse_config
 from platform.data.catalogue import DataRequest, load_dataset
 from platform.data.loading import Holding
 from platform.errors import ConfigError
-from platform.experiment.paths import with_absolute_paths
+from platform.experiment.environment import with_absolute_paths
 from tests.drawn._users import readable_for_nobody
 from tests.trunk._runs import Answer, Command
 

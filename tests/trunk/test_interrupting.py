@@ -105,7 +105,7 @@ def test_a_second_signal_while_a_run_is_ended_prints_no_trace(
     storage: Storage, config: str, sotto: Command
 ) -> None:
     """It comes while the first one is written to the database, and what is durable is enough."""
-    plan = Plan(*TRAINING, signal.SIGINT, again="platform.experiment.concluding:mark_interrupted")
+    plan = Plan(*TRAINING, signal.SIGINT, again="platform.experiment.finishing:mark_interrupted")
     code, output = end(plan, config, storage)
     run_id = storage.only_run()
     assert code == 130

@@ -50,7 +50,7 @@ POINTS: dict[str, tuple[str, int, bool]] = {
     "measuring": ("platform.parties.client:Client._examine", 8, False),
     "measured": ("platform.parties.client:Client._examine", 10, True),
     "measuring-last": ("platform.parties.client:Client._examine", 18, True),
-    "files-written": ("platform.experiment.concluding:write_run_files", 1, True),
+    "files-written": ("platform.experiment.finishing:write_run_files", 1, True),
 }
 EARLY = "training-early"
 PLACES = {**POINTS, EARLY: ("privacy.training:LocalTrainer.fit", 6, False)}

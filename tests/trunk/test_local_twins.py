@@ -7,7 +7,7 @@ import io
 
 import pytest
 
-from platform.experiment import twins
+from platform.experiment import comparisons
 from platform.sweeping.tidy import _scores
 from tests.trunk._runs import NONE, Command, Finished, Storage, comparable
 
@@ -25,7 +25,7 @@ def test_no_twin_is_trained(storage: Storage, monkeypatch: pytest.MonkeyPatch):
     def refuse(*_: object, **__: object) -> None:
         raise AssertionError("trained a twin")
 
-    monkeypatch.setattr(twins, "train_twin", refuse)
+    monkeypatch.setattr(comparisons, "train_twin", refuse)
     with pytest.raises(AssertionError, match="trained a twin"):
         storage.run(NONE)
     storage.run(NONE, WITHOUT)

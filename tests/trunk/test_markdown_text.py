@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
 
-from platform.experiment.markdown_text import escaped
+from platform.experiment.caveats import escaped
 
 PLAIN = {"text", "inline", "softbreak", "text_special"}
 HOSTILE = (

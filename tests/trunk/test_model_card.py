@@ -12,7 +12,7 @@ from safetensors.numpy import load_file
 
 from methods import ClientView, Examples, Method, MethodError
 from platform.experiment.evaluation import EvaluationPlan, Panel
-from platform.experiment.exported_accuracy import exported_accuracy
+from platform.experiment.exported_models import exported_accuracy
 from tests.trunk._runs import NONE, Command, Finished, Storage, opened
 
 CLASSES = ("cat", "dog")

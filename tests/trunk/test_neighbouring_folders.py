@@ -30,8 +30,8 @@ from platform.config import parse_config
 from platform.data.loading import TaskData, load_task_data
 from platform.errors import ConfigError
 from platform.experiment.caveats import privacy_warnings
+from platform.experiment.dealing import changed_records
 from platform.experiment.finishing import execute
-from platform.experiment.neighbours import changed_records
 from platform.holder.settings import load_holder
 from platform.rounds.observing import SilentObserver
 from platform.wire.transport import InProcessTransport

@@ -7,8 +7,8 @@ import pytest
 
 from methods import ClientView, Examples
 from platform.config.randomness import stream
+from platform.experiment.comparisons import measure_newcomers
 from platform.experiment.finishing import execute
-from platform.experiment.newcomers import measure_newcomers
 from platform.parties.client import Client
 from platform.parties.scoring import EvaluationSet, accuracy
 from platform.rounds.observing import SilentObserver

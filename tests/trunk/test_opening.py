@@ -11,9 +11,9 @@ from platform.agreement.attempts import rounds_to_come
 from platform.agreement.reading import Agreed, read_records
 from platform.bootstrap import plan_run
 from platform.errors import ConfigError, RunStopped
+from platform.experiment.comparisons import train_twin
 from platform.experiment.finishing import execute
 from platform.experiment.simulation import Simulation
-from platform.experiment.twins import train_twin
 from platform.parties.client import Client
 from platform.privacy_auditing.audit import AuditPlan, audit_failing, audit_run
 from platform.rounds.exchange import Exchange
@@ -268,7 +268,7 @@ def test_local_twins_train_in_the_rounds_only(
         trained.append((args[3], kwargs["final_round"]))
         return train_twin(*args, **kwargs)
 
-    monkeypatch.setattr("platform.experiment.twins.train_twin", noted)
+    monkeypatch.setattr("platform.experiment.comparisons.train_twin", noted)
     storage.gathering().run(*PLAIN, ALL, "evaluation.local_twins=true")
     assert trained == [([2, 3], 4)] * 5
 

@@ -20,8 +20,8 @@ from methods.interface.subspace import BASIS
 from methods.prompts.prompt import PromptEncoder
 from platform.bootstrap import Surroundings, plan_run
 from platform.errors import ConfigError, ProtocolError
+from platform.experiment.comparisons import train_twin
 from platform.experiment.finishing import execute
-from platform.experiment.twins import train_twin
 from platform.parties import totality
 from platform.parties.client import KINDS, Client
 from platform.parties.expectations import expectations_of, require_broadcast

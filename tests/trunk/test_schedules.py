@@ -11,8 +11,8 @@ import torch
 
 from platform.config import RunConfig, ScheduleConfig, Sources, TrainingConfig
 from platform.errors import ConfigError
+from platform.experiment.caveats import optimizer_document, optimizer_words
 from platform.experiment.finishing import execute
-from platform.experiment.optimisers import optimizer_document, optimizer_words
 from platform.experiment.rehearsal import rehearsal_config
 from platform.rounds.loop import Federation
 from platform.rounds.observing import SilentObserver

@@ -19,7 +19,7 @@ from platform.cli import models
 from platform.config import RunConfig, parse_config
 from platform.errors import ConfigError, RunStopped, UnknownRun
 from platform.experiment.finishing import execute
-from platform.experiment.second_phase import require_same_classes
+from platform.experiment.resuming import require_same_classes
 from platform.parties.client import Client
 from platform.rounds.observing import SilentObserver
 from platform.wire.codec import decode_arrays

@@ -15,9 +15,9 @@ from methods import ClientView, LocalResult, TensorSpec
 from platform.bootstrap import Surroundings, plan_run
 from platform.config import parse_config
 from platform.errors import ConfigError, ProtocolError
+from platform.experiment.caveats import best_on_validation, evaluation_document
 from platform.experiment.evaluation import examine, over_clients
 from platform.experiment.finishing import execute
-from platform.experiment.selection import best_on_validation, evaluation_document
 from platform.parties.client import KINDS, Client
 from platform.parties.scoring import VALIDATION as HELD
 from platform.parties.scoring import EvaluationSet, accuracy

@@ -12,8 +12,8 @@ import pytest
 
 from methods import ClientView
 from platform.errors import ProtocolError, RunStopped
+from platform.experiment.comparisons import train_twin
 from platform.experiment.finishing import execute
-from platform.experiment.twins import train_twin
 from platform.parties.profile import first_state, noise_of
 from platform.parties.totality import train
 from platform.protection.charging import rows_that_count

@@ -8,7 +8,7 @@ import pytest
 
 from platform.agreement.statements import read_summary
 from platform.errors import ConfigError
-from platform.experiment.second_phase import require_same_classes
+from platform.experiment.resuming import require_same_classes
 from tests.trunk._runs import Command, Finished
 from tests.trunk._tampering import execute_and_rehash
 

@@ -15,8 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from platform.config import PACKAGED_CONFIGS, dump_tree, load_config
-from platform.experiment.caveats import ENDED_EARLY, OF_RUN
-from platform.experiment.selection import evaluation_document
+from platform.experiment.caveats import ENDED_EARLY, OF_RUN, evaluation_document
 from platform.results.numbers import Label, Spread
 from platform.sweeping.grid import Cell, Grid
 from platform.sweeping.running import Outcome

@@ -13,8 +13,7 @@ from platform.config import load_config
 from platform.config.files import PACKAGED_CONFIGS
 from platform.config.rules import void_settings
 from platform.errors import ConfigError
-from platform.experiment.method_building import validate_options
-from platform.experiment.void_options import void_options
+from platform.experiment.method_building import validate_options, void_options
 from platform.rounds.observing import SilentObserver
 from tests.trunk._runs import NO_POOL, NONE, RECORDS, Command, Storage
 

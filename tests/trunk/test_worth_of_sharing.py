@@ -56,16 +56,16 @@ def test_a_run_whose_uploads_say_nothing_is_its_silent_run(
 def test_the_noised_one_has_the_runs_noise(storage: Storage, monkeypatch: pytest.MonkeyPatch):
     """Of prompts without a personal part nothing is left but the noise, of the run's size."""
     moved: dict[bool, list[float]] = {True: [], False: []}
-    from platform.experiment import silence
+    from platform.experiment import comparisons
 
-    original = silence._Silent._measure
+    original = comparisons._Silent._measure
 
     def watching(self, state):
         start = self.simulation.run.terms.initial_state()
         moved[self.noised].append(float(np.linalg.norm(state["context"] - start["context"])))
         return original(self, state)
 
-    monkeypatch.setattr(silence._Silent, "_measure", watching)
+    monkeypatch.setattr(comparisons._Silent, "_measure", watching)
     for mechanism in ("upload_noise", "central_noise", "distributed_noise"):
         summary = storage.run(
             *NO_POOL,

@@ -1,29 +1,47 @@
-"""The worth of sharing: a run beside two runs in which nobody says anything.
+"""What a run is compared with at its end: local twins, new clients, and silent runs.
 
-What a federation gains over local training has two sources, which accuracy does not tell apart:
-what others' uploads say, and what the method does beside (a gate, another start, noise that
-regularises). In a *silent run* every upload is of zeros and everything else is the run's: clients,
-cohorts, steps, batches, gates, server. One has the run's noise on its uploads, and one none; the
-better of both is what this architecture reaches without a word from anybody. The run's headline
-less that is the *worth of sharing*. It is zero in expectation where uploads are all noise.
+*Local twins* say what a client would have reached without the federation. Method, seeds, number of
+steps and per-sample clip are the same; there are no experts and no other client's updates. Noise on
+uploads is left out, as nothing is uploaded; under `dp_sgd` each step has the same noise. A twin is
+a federation of one: the client's own update is the aggregate. The difference of the final
+accuracies is the *gain over local*.
 
-Nothing here leaves a client, so nothing is charged. Its noise protects nobody and comes from the
-run's seed, whatever the run's own.
+*New clients* never took part. Each gets the last broadcast, starts its personal part as every
+client does, gets no experts, and personalises on its own images. Nothing of this leaves the client:
+it is in no cohort, no ledger and no population, and its state is thrown away after measuring.
+
+*Silent runs* show the *worth of sharing*. What a federation gains over local training has two
+sources, which accuracy does not tell apart: the content of others' uploads, and what the method
+does beside (a gate, another start, noise that regularises). In a silent run every upload is of
+zeros and everything else is the run's: clients, cohorts, steps, batches, gates, server. One silent
+run has the run's noise on its uploads, and one has none. The worth of sharing is the run's headline
+less the better of both; it is zero in expectation if uploads are all noise. Nothing here leaves a
+client, so nothing is charged. The noise protects nobody and comes from the run's seed, also if the
+run's own noise comes from the operating system.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import dataclasses
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
-from methods import Arrays, ClientView
+from methods import Aggregate, Arrays, ClientView, Groups, LocalResult
 from platform.config.randomness import stream
-from platform.experiment.evaluation import Measured, measured
+from platform.experiment.evaluation import Accuracy, Measured, measured, over_clients
 from platform.experiment.simulation import Simulation
-from platform.parties.profile import ClientProfile, PersonalState, first_state, view_of
+from platform.parties.profile import (
+    ClientProfile,
+    PersonalState,
+    TrainerFactory,
+    first_state,
+    noise_of,
+    view_of,
+)
+from platform.parties.scoring import LOCAL, CommonScores
 from platform.parties.totality import forget, personalise, train_or_stay
 from platform.protection.uploads import Prepared, Protection
 from platform.rounds.documents import in_rounds
@@ -31,9 +49,174 @@ from platform.rounds.loop import aggregate_of
 from platform.rounds.observing import Observer
 from platform.rounds.pool import ResidentPool
 from platform.wire.layout import Summed, Totals, encode_entry, entry_base
+from platform.wire.outside_rounds import Tally
 from platform.wire.transport import ClientId
 from privacy import NO_STATE, NoiseSource, NoiseState, SeededNoise
 from storage import PoolEntry
+
+
+def measure_twins(
+    simulation: Simulation, observer: Observer, documents: Sequence[Mapping[str, Any]]
+) -> Measured | None:
+    """Return the measured clients' accuracy after the same training alone, under the same protocol.
+
+    None where nobody asks for them: they cost as much training as the run.
+
+    Args:
+        simulation: The run.
+        observer: Told of each client.
+        documents: The run's rounds, as stored.
+    """
+    terms, plan = simulation.run.terms, simulation.learning.evaluation
+    if not terms.config.evaluation.local_twins:
+        return None
+    start, tallies = terms.initial_state(), []
+    for position, name in enumerate(plan.measured):
+        client = simulation.population.clients[name]
+        observer.preparing("local twins", position, len(plan.measured))
+        rounds = [d["round"] for d in in_rounds(documents) if name in d["survivors"]]
+        broadcast, state = train_twin(
+            client.profile,
+            simulation.population.make_trainer,
+            start,
+            rounds,
+            final_round=terms.final_attempt[0],
+        )
+        view, measured_on = view_of(broadcast, state), client.profile.measured
+        tallies.append({test: measured_on.tally(terms.method, view, test) for test in plan.tests})
+    observer.preparing("local twins", 1, 1)
+    return measured(plan.protocol, plan.tests, tallies)
+
+
+def train_twin(
+    profile: ClientProfile,
+    make_trainer: TrainerFactory,
+    server_state: Arrays,
+    rounds: Sequence[int],
+    *,
+    final_round: int,
+) -> tuple[Arrays, PersonalState]:
+    """Train one client alone.
+
+    Args:
+        profile: The client.
+        make_trainer: Its trainers.
+        server_state: The server state that the federation started from.
+        rounds: The rounds in which the client took part, ascending; their batches are the same.
+        final_round: What fixes the batches with which all clients personalise.
+
+    Returns:
+        What would be broadcast to it, and its personal state, after `personalise`.
+    """
+    method, state = profile.method, server_state
+    personal = first_state(profile)
+    for round_number in rounds:
+        broadcast = method.broadcast(state, profile.name)
+        result = train_or_stay(
+            profile,
+            make_trainer,
+            ClientView(broadcast, personal=personal),
+            round_number=round_number,
+            noise=noise_of(profile, round_number, "twin's noise"),
+        )
+        rng = _server(profile, round_number)
+        state = method.server_update(state, _alone(profile, result), (), rng)
+        personal = result.personal
+    broadcast = method.broadcast(state, profile.name)
+    view = ClientView(broadcast, personal=personal)
+    personal = personalise(profile, make_trainer, view, round_number=final_round, remember=forget)
+    return broadcast, PersonalState(personal, ())
+
+
+def _alone(profile: ClientProfile, result: LocalResult) -> Aggregate:
+    update, grouping = result.update, profile.protection.extras.groups
+    groups, size = None, float(profile.data.num_examples)
+    if grouping is not None:
+        # The client is all of its group, and its update the whole of the sum.
+        alone = np.zeros(grouping.number)
+        if result.group is not None:
+            alone[result.group] = size = 1.0
+        groups = Groups(alone, floor=1.0)
+    return Aggregate(
+        update,
+        size,
+        cohort_size=1,
+        population=1,
+        individual={profile.name: update},
+        groups=groups,
+    )
+
+
+def _server(profile: ClientProfile, round_number: int) -> np.random.Generator:
+    return stream(profile.randomness.initialisation, "twin's server", profile.name, round_number)
+
+
+@dataclass(frozen=True)
+class Newcomers:
+    """Accuracy of clients that never took part, on their own test images.
+
+    Attributes:
+        clients: How many there are.
+        before: With the broadcast and an untrained personal part.
+        after: After personalising.
+    """
+
+    clients: int
+    before: Accuracy
+    after: Accuracy
+
+    def document(self) -> Mapping[str, Any]:
+        """Return it as `summary.json` states it."""
+        return {
+            "clients": self.clients,
+            "before": self.before.document(),
+            "after": self.after.document(),
+        }
+
+
+def measure_newcomers(simulation: Simulation, state: Arrays) -> Newcomers | None:
+    """Measure all new clients before and after they personalise.
+
+    Args:
+        simulation: The run.
+        state: The server state after the last round.
+
+    Returns:
+        None without new clients.
+    """
+    plan = simulation.learning.evaluation
+    if not plan.new_clients:
+        return None
+    # The server never heard of these clients, so it has nothing for them by name.
+    broadcast = simulation.learning.method.broadcast(state, None)
+    counted = [_counted(simulation, profile, broadcast) for profile in _profiles(simulation)]
+    before, after = (over_clients(list(tallies)) for tallies in zip(*counted, strict=True))
+    return Newcomers(len(plan.new_clients), before, after)
+
+
+def _counted(
+    simulation: Simulation, profile: ClientProfile, broadcast: Arrays
+) -> tuple[Tally, Tally]:
+    """Return what one client finds on its test images, before and after it personalises."""
+    untrained = ClientView(broadcast, (), first_state(profile))
+    last = simulation.run.terms.training_rounds[-1]
+    make_trainer = simulation.population.make_trainer
+    personal = personalise(profile, make_trainer, untrained, round_number=last + 1, remember=forget)
+    trained = ClientView(broadcast, (), personal)
+    before, after = (
+        profile.measured.tally(profile.method, view, LOCAL) for view in (untrained, trained)
+    )
+    return before, after
+
+
+def _profiles(simulation: Simulation) -> Iterator[ClientProfile]:
+    """Yield profiles like those of the clients that took part, but for name and images."""
+    plan = simulation.learning.evaluation
+    like = next(iter(simulation.population.clients.values())).profile
+    shared = CommonScores()
+    for name, client in plan.new_clients.items():
+        measured = plan.sets_of(name, shared)
+        yield dataclasses.replace(like, name=name, data=client.train, measured=measured)
 
 
 @dataclass(frozen=True)

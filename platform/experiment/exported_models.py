@@ -1,18 +1,28 @@
-"""The model card that goes with exported prompts."""
+"""A model that a run trained: at work, measured anew for an export, and described by a card.
+
+A run's report states the accuracy of clients' final models, each with its own part. An export holds
+something else: the shared part alone, or one client's model. So it is measured anew.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 from numpy.typing import NDArray
 
+from methods import ClientView, Method
+from methods.errors import MethodError
 from platform.config.sections import ModelConfig
-from platform.experiment.evaluation import Accuracy
-from platform.experiment.markdown_text import escaped
+from platform.experiment.caveats import escaped
+from platform.experiment.dealing import BatchMaking
+from platform.experiment.evaluation import Accuracy, EvaluationPlan, over_clients
 from platform.experiment.simulation import Simulation
+from platform.parties.scoring import CommonScores, EvaluationSet
 from platform.rounds.documents import in_rounds
+from platform.wire.transport import ClientId
 
 CAUTION = (
     "Measured in a simulation when this file was written, and rounded to whole percents; it is in "
@@ -123,3 +133,73 @@ def _privacy(summary: Mapping[str, Any], part: str) -> str:
     if "personal" in part:
         return claim + " The personal part was never released and is covered by none of these."
     return claim
+
+
+def exported_accuracy(
+    method: Method, view: ClientView, plan: EvaluationPlan, client: ClientId | None
+) -> Accuracy | None:
+    """Return accuracy of one model on clients' test examples.
+
+    Args:
+        method: Predicts.
+        view: All that is exported.
+        plan: Who is measured, and on what.
+        client: Whose model it is, measured on this client's examples alone; None for what all
+            share.
+
+    Returns:
+        The accuracy; None where a method predicts nothing without a client's own part, or nobody
+        has test examples.
+    """
+    measured = plan.measured if client is None else (client,)
+    # All of them live as long as the scores, which know a set by its identity.
+    tests, scores = [_test_of(plan, each) for each in measured], CommonScores()
+    try:
+        tallies = [(scores.count(method, view, test), test.examples.num_examples) for test in tests]
+    except MethodError:
+        return None
+    return over_clients(tallies) if any(count for _, count in tallies) else None
+
+
+def _test_of(plan: EvaluationPlan, client: ClientId) -> EvaluationSet:
+    """Return what a client's accuracy is on in the report."""
+    if client in plan.everything:
+        return plan.everything[client]
+    return EvaluationSet(plan.own[client], plan.classes)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainedModel:
+    """What a finished run can predict with.
+
+    Attributes:
+        method: Its method.
+        view: The shared parameters after the last round, and a client's own part where one is
+            chosen.
+        classes: The classes that are told apart.
+        batch_of: Images (n, H, W, 3) or texts to what the method predicts from.
+    """
+
+    method: Method
+    view: ClientView
+    classes: Sequence[str]
+    batch_of: BatchMaking
+
+    def classify(self, example: NDArray[np.uint8] | str) -> dict[str, Any]:
+        """Return class and probability of one image (H, W, 3) or text."""
+        batch = self.batch_of((example,) if isinstance(example, str) else example[None])
+        logits = self.method.predict(self.view, batch, self.classes)[0]
+        odds = np.exp(logits - logits.max())
+        best = int(logits.argmax())
+        return {"class": self.classes[best], "probability": float(odds[best] / odds.sum())}
+
+    def arrays(self) -> dict[str, NDArray[Any]]:
+        """Return all that predicts, by name; empty where nothing was trained."""
+        view = self.view
+        found = {f"shared.{name}": np.ascontiguousarray(a) for name, a in view.broadcast.items()}
+        for name, array in view.personal.items():
+            found[f"personal.{name}"] = np.ascontiguousarray(array)
+        for position, expert in enumerate(view.experts):
+            for name, array in expert.items():
+                found[f"expert.{position}.{name}"] = np.ascontiguousarray(array)
+        return found
