@@ -34,6 +34,7 @@ from platform.wire.transport import InProcessTransport
 
 PAGE = RESULTS / "privacy-audit.md"
 HEADING = "## Canary clients within a run\n"
+SMALL_MASKS = ("secure_aggregation.threshold=8", "secure_aggregation.corrupt=1")
 COMMON = (
     "privacy.target_epsilon=3.12",
     "cohort.dropout_rate=0",
