@@ -246,7 +246,8 @@ def _stores() -> dict[str, tuple[float, str]]:
 
 def _ledger_row() -> float:
     """Seconds of a row that is reserved in one commit and settled in another, of 2,000 at once."""
-    shared = LedgerRow("r", 1, 1, "", "sum", "upload_noise", 1.5, 0.3, "replace_one", "none")
+    charged = ("r", 1, 1, "", "sum", "upload_noise", 1.5, 0.3, "replace_one", "none")
+    shared = LedgerRow(*charged, noise_kind="gaussian")
     names = [f"{number:032x}" for number in range(sized(2_000, 5))]
     found = []
     with tempfile.TemporaryDirectory(prefix="scale") as folder:

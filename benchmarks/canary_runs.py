@@ -34,6 +34,7 @@ from platform.wire.transport import InProcessTransport
 
 PAGE = RESULTS / "privacy-audit.md"
 HEADING = "## Canary clients within a run\n"
+SMALL_MASKS = ("secure_aggregation.threshold=8", "secure_aggregation.corrupt=1")
 COMMON = (
     "privacy.target_epsilon=3.12",
     "cohort.dropout_rate=0",
@@ -43,7 +44,9 @@ COMMON = (
     "evaluation={protocol: all_classes, every: 3, local_twins: false, worth_of_sharing: false}",
     "device=cpu",
     *FEWER,
-    *sized((), ("task.clients=10", "secure_aggregation={threshold: 8, corrupt: 1}")),
+    *sized(
+        (), ("task.clients=10", "secure_aggregation.threshold=8", "secure_aggregation.corrupt=1")
+    ),
 )
 CLEAR = ("privacy.mechanism=central_noise", "secure_aggregation={enabled: false}")
 MASKED = ("privacy.mechanism=distributed_noise",)

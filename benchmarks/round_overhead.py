@@ -39,7 +39,7 @@ from platform.rounds.observing import SilentObserver
 PEER = Path(__file__).with_name("_overhead_peer.py")
 EARLY = 10
 CLIENTS = sized(100, 10)
-NOISE = ("privacy.clipping_norm=1.0", "privacy.noise_multiplier=100.0")
+NOISE = ("privacy.clipping_norm=1.0", f"privacy.noise_multiplier={sized(100.0, 10.0)}")
 MASKS = ("secure_aggregation.enabled=true",)
 VARIANTS: Mapping[str, Sequence[str]] = {
     "none": ("privacy.mechanism=none",),

@@ -143,3 +143,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     kept = set(shards[chosen(asked, len(shards)) - 1])
     config.hook.pytest_deselected(items=[item for item in items if item.nodeid not in kept])
     items[:] = [item for item in items if item.nodeid in kept]
+    # The files with the longest cases come first, so that no core waits for one of them at the end.
+    longest: dict[str, float] = {}
+    for item in items:
+        file = item.nodeid.partition("::")[0]
+        longest[file] = max(longest.get(file, 0.0), durations.of(item.nodeid))
+    items.sort(key=lambda item: -longest[item.nodeid.partition("::")[0]])

@@ -77,10 +77,12 @@ class Watch:
     def require_seen(self) -> None:
         """Fails if a look over a whole run has read nothing of some client, or of the coordinator.
 
-        Each client of a run that is over was charged, on both sides, and some round was ended.
+        The ledger of each client was read, even of one that was lost in every round, which has no
+        row. Some client was charged, on both sides, and some round was ended.
         """
         for name in self.names:
-            assert self._own.get(name), f"nothing was read in the ledger of {name}"
+            assert name in self._own, f"nothing was read in the ledger of {name}"
+        assert any(self._own.values()), "no client's ledger has a row"
         assert self._rows, "nothing was read in the coordinator's ledger"
         assert self._rounds, "nothing was read of the coordinator's rounds"
 

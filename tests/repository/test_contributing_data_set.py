@@ -15,6 +15,8 @@ from tests.repository._walks import (
     walk,
 )
 
+pytestmark = pytest.mark.slow
+
 SECTION = walk("A data set")
 
 

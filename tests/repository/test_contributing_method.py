@@ -15,6 +15,8 @@ from tests.repository._walks import (
     walk,
 )
 
+pytestmark = pytest.mark.slow
+
 SECTION = walk("A method")
 STEP = re.compile(r"^\d\. Write `([\w/.]+)`.*?^ +```\w+\n(.*?)^ +```", re.MULTILINE | re.DOTALL)
 

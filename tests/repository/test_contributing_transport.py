@@ -10,6 +10,8 @@ import pytest
 from tests._forking import run_tests
 from tests.repository._walks import copy_with_tests, require_house_style, walk
 
+pytestmark = pytest.mark.slow
+
 SECTION = walk("A transport")
 
 

@@ -119,6 +119,7 @@ py-modules = ["former"]
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("target", ["install", "nvflare", "flower"])
 def test_an_install_removes_what_had_the_former_name(tmp_path: Path, target: str):
     home, checkout = tmp_path / "venv", tmp_path / "former"

@@ -79,6 +79,7 @@ def test_an_engine_is_installed_with_hashes(tmp_path: Path, engine: str):
     assert lines[0] == f"--no-deps --require-hashes -r requirements-{engine}.lock"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("lock", LOCKS)
 def test_the_list_of_parts_has_every_version_and_every_hash(lock: str, tmp_path: Path):
     out = tmp_path / "parts.json"

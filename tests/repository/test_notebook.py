@@ -70,6 +70,7 @@ def test_it_carries_no_outputs():
 
 
 # On a machine that does much else beside it.
+@pytest.mark.slow
 @pytest.mark.timeout(1800)
 def test_its_cells_show_what_they_say(executed: tuple[dict[str, Any], Path]):
     found, folder = executed

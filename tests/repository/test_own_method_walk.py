@@ -16,6 +16,8 @@ import pytest
 from tests._forking import UNPLUGGED, exit_code, in_checkout
 from tests.repository._source import ROOT
 
+pytestmark = pytest.mark.slow
+
 PAGE = (ROOT / "docs" / "own-method.md").read_text("utf-8")
 WALK = PAGE.partition("\n## The walk\n")[2].partition("\n## ")[0]
 BLOCK = re.compile(r"^```(\w+)( fails)?\n(.*?)^```", re.MULTILINE | re.DOTALL)
@@ -107,7 +109,6 @@ def test_the_contract_holds(said: list[str]):
     assert "skipped" not in said[3] and "warning" not in said[3]
 
 
-@pytest.mark.slow
 def test_the_run_is_protected_and_the_sweep_compares_both(said: list[str], folder: Path):
     assert BLOCKS[-2:] == LAST and len(said) == 4
     run, _ = followed(LAST, folder)

@@ -15,6 +15,8 @@ from tests.repository._source import ROOT
 from tests.repository.conftest import Environment
 from tests.repository.test_wheel_runs import SETTINGS
 
+pytestmark = pytest.mark.slow
+
 KINDS = ("wheel_environment", "editable_environment")
 TAKEN = ("methods", "privacy", "storage", "configs", "torch", "yaml")
 COORDINATOR = ("-m", "platform.coordinator")

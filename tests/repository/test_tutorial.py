@@ -15,7 +15,7 @@ import pytest
 PAGE = (Path(__file__).parents[2] / "docs" / "tutorial.md").read_text(encoding="utf-8")
 BLOCK = re.compile(r"^```(python|yaml|sh)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 FILE = re.compile(r"\A# (\S+\.yaml)\n")
-pytestmark = [pytest.mark.timeout(1200), pytest.mark.xdist_group("tutorial")]
+pytestmark = [pytest.mark.timeout(1200), pytest.mark.xdist_group("tutorial"), pytest.mark.slow]
 
 
 @pytest.fixture(scope="module")

@@ -10,6 +10,8 @@ import pytest
 from tests.repository._source import ROOT
 from tests.repository.conftest import Environment
 
+pytestmark = pytest.mark.slow
+
 SMALL = (
     *("task.dataset=shapes", "task.domains=[real]", "task.clients=4", "task.shots=1"),
     *("task.test_per_class=2", "task.partition={kind: iid}", "rounds=1"),
@@ -43,7 +45,6 @@ def test_the_quickstart_runs_and_comes_back_from_a_backup(
     assert found["problems"] == []
 
 
-@pytest.mark.slow
 def test_a_sweeps_workers_run_the_wheel(wheel_environment: Environment, folder: Path) -> None:
     axis = ("--seed", "0,1", "--jobs", "2", "--set", "privacy.mechanism=upload_noise")
     wheel_environment.run(

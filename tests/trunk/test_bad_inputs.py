@@ -150,6 +150,7 @@ SAMPLE = (
 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("arguments", "words"), SAMPLE, ids=short)
 def test_a_sample_in_processes_of_their_own(
     place: Path, arguments: Sequence[str], words: Sequence[str]

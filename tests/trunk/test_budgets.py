@@ -322,6 +322,7 @@ def test_a_run_that_charged_nobody_yet_is_no_run_that_cost_nothing(
     assert ("0.00" in shown(sotto, storage)) == (override == OS)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("point", POINTS)
 def test_report_and_budget_know_what_to_say_wherever_a_run_ends(
     sotto: Command, storage: Storage, monkeypatch: pytest.MonkeyPatch, point: str

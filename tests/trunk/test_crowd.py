@@ -29,9 +29,8 @@ def test_losses_are_the_same_for_all_and_others_in_every_round():
     assert not losses.of(11)
 
 
-@pytest.mark.parametrize(
-    "adversary", ["semi_honest", pytest.param("active", marks=pytest.mark.slow)]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("adversary", ["semi_honest", "active"])
 def test_a_crowd_of_which_a_tenth_is_lost_in_every_round(tmp_path_factory, adversary):
     folder = tmp_path_factory.mktemp("c")
     # Three of twenty, one in each way.

@@ -23,6 +23,8 @@ from tests.trunk._dying import Plan, die
 from tests.trunk._runs import Command, Finished, Storage
 from tests.trunk.test_backups import contents
 
+pytestmark = pytest.mark.slow
+
 NOW = datetime(2026, 11, 22, 12, tzinfo=UTC)
 
 

@@ -16,6 +16,8 @@ import pytest
 from tests.trunk._runs import NONE, SMALL
 from tests.trunk._schemas import require_published
 
+pytestmark = pytest.mark.slow
+
 MODULE = re.compile(r"import time: .*\| +(\S+)$")
 
 

@@ -112,6 +112,7 @@ def test_a_process_a_message_is_the_same_client(folder):
         np.testing.assert_array_equal(found[name], value)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
 @pytest.mark.parametrize("at", range(1, 12))
 def test_a_coordinator_that_dies_at_any_exchange_goes_on(folder, at, after):
@@ -225,6 +226,7 @@ def test_another_run_under_a_known_name_is_declined(folder):
     assert "otherwise" in answer.reasons[0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(30))
 def test_spoilt_messages_are_answered_or_refused_and_take_nothing_back(folder, seed):
     """Real messages with bytes flipped or cut: what is valid then counts, all else is refused."""

@@ -19,6 +19,8 @@ from tests.trunk._leaving import NOISED
 from tests.trunk._runs import NO_POOL, SMALL, Command, command_line
 from tests.trunk._widths import CLIENT, COORDINATOR, cut_words, in_pipe, in_terminal, too_wide
 
+pytestmark = pytest.mark.slow
+
 NAMES = ("east", "north", "the-hospital-of-saint-mary-in-the-south", "west")
 LONG = NAMES[2]
 IMAGE = "images/test/circle/0.png"

@@ -81,6 +81,7 @@ def test_handlers_are_put_back() -> None:
     assert [signal.getsignal(number) for number in SIGNALS] == before
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", SIGNALS)
 def test_a_second_signal_ends_the_process_at_once_with_the_same_words(number: int) -> None:
     """Also while the first one is being told, or a thread keeps the interpreter from ending."""

@@ -189,6 +189,7 @@ SPOILT: Mapping[str, Callable[[Mapping[str, bytes]], Mapping[str, bytes]]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", list(SPOILT))
 def test_spoilt_keys_cost_a_wait_and_nothing_else(five: Cohort, how: str) -> None:
     outcome, _ = first_round(five)

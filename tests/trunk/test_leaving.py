@@ -61,6 +61,7 @@ def test_a_client_leaves_between_rounds_and_the_others_go_on(folder):
     agrees(folder, run_id)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
 @pytest.mark.parametrize("stage", ["advertise", "share", "train", "unmask"])
 def test_a_client_leaves_at_any_stage_of_a_masked_round(folder, stage, after):

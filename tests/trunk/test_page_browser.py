@@ -28,6 +28,7 @@ pytestmark = [
     pytest.mark.skipif(CHROMIUM is None, reason="Chromium is not installed (apt: chromium)"),
     # Its driver runs in a process whose pipes are closed after the loop that they belong to.
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+    pytest.mark.slow,
 ]
 DESK, PHONE = {"width": 1280, "height": 900}, {"width": 390, "height": 844}
 WAIT = 20_000

@@ -101,6 +101,7 @@ def holdings_of(names: list[str]) -> HoldingsPicture:
 FORMS = (lines_of, bars_of, cells_of, dots_of, holdings_of)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("make", FORMS)
 @pytest.mark.parametrize("count", [1, 30])
 @pytest.mark.parametrize("name", NAMES, ids=str)

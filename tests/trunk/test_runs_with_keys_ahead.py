@@ -185,6 +185,7 @@ SHARES, TRAINING, SURVIVORS = 4, 5, 6
 train) and two in each round that has keys."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("place", "second_life"),
     [

@@ -23,6 +23,8 @@ from platform.sweeping.submitting import cluster_of, command_of, dask_jobs, subm
 from tests.trunk._runs import NONE, SMALL, Command, Crash, crash_at
 from tests.trunk.test_sweep import Told, wait_until
 
+pytestmark = pytest.mark.slow
+
 pytest.importorskip("distributed")
 
 PLAIN = (NONE, "rounds=1", "secure_aggregation.enabled=false")

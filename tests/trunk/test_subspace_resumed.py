@@ -17,6 +17,7 @@ INSIDE = (
 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("nth", [1, 2])
 def test_coordinates_stand_for_the_directions_that_were_sent(
     storage: Storage, monkeypatch: pytest.MonkeyPatch, nth: int

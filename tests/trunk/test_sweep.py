@@ -332,6 +332,7 @@ def swept(
     return storage, told, tuple(outcomes), grid
 
 
+@pytest.mark.slow
 def test_two_workers_share_a_database(
     swept: tuple[Storage, Told, tuple[Outcome, ...], Grid],
 ) -> None:

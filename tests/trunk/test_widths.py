@@ -64,6 +64,7 @@ def test_a_pipe_of_unknown_width_has_eighty_columns(
     assert max(map(cell_len, printed.splitlines())) > 72
 
 
+@pytest.mark.slow
 def test_a_run_in_a_terminal_of_eighty_columns(
     narrow_environment: dict[str, str], tmp_path: Path
 ) -> None:
