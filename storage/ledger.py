@@ -10,7 +10,7 @@ import math
 from collections.abc import Collection, Sequence
 from dataclasses import fields, replace
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
 
 from storage._validate import (
     require_all_or_none,
@@ -37,8 +37,8 @@ if TYPE_CHECKING:
     from storage.client_rows import OwnRows
     from storage.client_tables import ClientLedger
 
-    LedgerTable = type[Ledger] | type[ClientLedger]
-    LedgerRows = Rows | OwnRows
+    LedgerTable: TypeAlias = type[Ledger] | type[ClientLedger]
+    LedgerRows: TypeAlias = Rows | OwnRows
 
 
 _KEY: Final = ("run_id", "round_number", "attempt", "pseudonym", "channel")

@@ -225,10 +225,10 @@ def _grid(place: Place, token: str) -> Any:
 
 
 NODES: Final = "/v1/fleet/"
-Message = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[Message]]
-Send = Callable[[Message], Awaitable[None]]
-App = Callable[[Message, Receive, Send], Awaitable[None]]
+Event = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Event]]
+Send = Callable[[Event], Awaitable[None]]
+App = Callable[[Event, Receive, Send], Awaitable[None]]
 
 
 @dataclass(frozen=True)
@@ -241,7 +241,7 @@ class Guard:
 
     app: App
 
-    async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
+    async def __call__(self, scope: Event, receive: Receive, send: Send) -> None:
         """Pass one request on, or refuse it."""
         allowed = scope["type"] == "lifespan"
         if scope["type"] == "http":
