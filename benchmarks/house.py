@@ -127,23 +127,10 @@ def words(files: Iterable[Path]) -> int:
     return sum(len(file.read_text("utf-8").split()) for file in files)
 
 
-def inner_arrows() -> Counter[str]:
-    """Return how many imports between its own files each room of `platform/` has."""
-    from tests.repository.test_rooms import FACE, links, room
-
-    return Counter(
-        room(name)
-        for name, targets in links(ROOT).items()
-        if name not in FACE
-        for target in targets
-        if target not in FACE and room(target) == room(name)
-    )
-
-
 def house() -> Iterator[tuple[str, object]]:
     """Yield every number about this repository with its name."""
     sys.path.insert(0, str(ROOT))
-    from tests.repository.test_rooms import FLOORS, arrows, climbing
+    from tests.repository.test_rooms import FLOORS, arrows, climbing, within
 
     for package in PACKAGES:
         yield package, size_of(python_below(ROOT / package))
@@ -159,7 +146,7 @@ def house() -> Iterator[tuple[str, object]]:
     # The contract is a suite of tests that ships: it looks into every room, and no run has it.
     yield "arrows", len({arrow for arrow in arrows(ROOT) if arrow[0] != "contract"})
     yield "climbing arrows", len(climbing(ROOT))
-    yield "most arrows inside a room", inner_arrows().most_common(3)
+    yield "most arrows inside a room", within(ROOT).most_common(3)
     yield "asserts that pin a sentence", pinned(python_below(ROOT / "tests"))
     yield "words of README", words([ROOT / "README.md"])
     yield "words of the manual", words((ROOT / "docs").glob("*.md"))
