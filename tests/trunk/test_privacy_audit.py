@@ -129,7 +129,7 @@ def test_sensitivity_forgotten_by_the_accountant_is_refuted(audit, monkeypatch, 
         "total_mu",
         lambda c: total_mu(dataclasses.replace(c, relation=price_of_one)),
     )
-    monkeypatch.setitem(rdp._CONVENTIONS, "replace_one", rdp._CONVENTIONS[price_of_one])
+    monkeypatch.setattr(rdp, "sensitivity_over_norm", lambda relation: 1.0)
     price.cache_clear()
     try:
         verdicts = audit(*MECHANISMS[name], canaries=1000)
