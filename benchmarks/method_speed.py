@@ -27,7 +27,7 @@ from _trip_loops import TripTimes, trip_times
 
 STEPS = sized(20, 1)
 REPEATS = sized(9, 1)
-CLIENTS = sized((50, 250), (12, 14))
+CLIENTS = sized((50, 250), (20, 22))
 ALLOWED_FACTOR, ALLOWED_MILLISECONDS = 1.25, 5.0
 ALLOWED_KIB = 64.0
 
