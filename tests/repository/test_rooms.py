@@ -79,26 +79,21 @@ def room(module: str) -> str:
     return module.split(".")[1]
 
 
+def ends(root: Path) -> Iterator[tuple[str, str]]:
+    """Yields the rooms of both ends of every import, which may be one room."""
+    for name, targets in links(root).items():
+        if name not in FACE:
+            yield from ((room(name), room(target)) for target in targets if target not in FACE)
+
+
 def arrows(root: Path) -> set[tuple[str, str]]:
     """Which room imports which."""
-    return {
-        (room(name), room(target))
-        for name, targets in links(root).items()
-        if name not in FACE
-        for target in targets
-        if target not in FACE and room(name) != room(target)
-    }
+    return {(one, other) for one, other in ends(root) if one != other}
 
 
 def within(root: Path) -> Counter[str]:
     """How many imports each room has between its own files."""
-    return Counter(
-        room(name)
-        for name, targets in links(root).items()
-        if name not in FACE
-        for target in targets
-        if target not in FACE and room(target) == room(name)
-    )
+    return Counter(one for one, other in ends(root) if one == other)
 
 
 def climbing(root: Path) -> list[str]:
