@@ -1,4 +1,4 @@
-"""docs/deploy.md is followed word for word: four bare machines become a federation."""
+"""docs/deploy.md and docs/deploy/upkeep.md are followed word for word on four bare machines."""
 
 from __future__ import annotations
 
@@ -194,10 +194,10 @@ def walking(folder: Path) -> Iterator[Walk]:
                 "[`sotto-flare.service`]": carry_flares_units,
             },
             waits={
-                "python -m platform.coordinator federation status": wait_for_the_hub,
-                "python -m platform.client budget": carry_an_image,
+                "sotto federation status": wait_for_the_hub,
+                "sotto client budget": carry_an_image,
                 "systemctl stop sotto-run@": wait_for_a_round,
-                "cd /etc/sotto\npython -m platform.coordinator enrolment revoke": wait_for_the_end,
+                "cd /etc/sotto\nsotto enrolment revoke": wait_for_the_end,
             },
             checkout=lambda commands: build(folder / "checkout", commands),
         )
@@ -205,9 +205,10 @@ def walking(folder: Path) -> Iterator[Walk]:
 
 @pytest.fixture(scope="module")
 def walked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Walk]:
-    """All of the guide, done."""
+    """All of the guide, done, and then all that keeps a federation."""
     with walking(tmp_path_factory.mktemp("walk")) as walk:
         walk.follow(PAGE)
+        walk.follow(UNITS / "upkeep.md")
         yield walk
 
 
