@@ -2,7 +2,8 @@
 
 n clients are invited, L of them are lost when they are to train, s = n - L are in the sum; k
 neighbours each (n - 1 on the complete graph), threshold t, d values of b bits. Sizes are those of
-`docs/secure-aggregation.md`, section 4. `Frames` is what a message of the platform has around them.
+`docs/protocol/secure-aggregation.md`, section 3. `Frames` is what a message of the platform has
+around them.
 """
 
 from __future__ import annotations

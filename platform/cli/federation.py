@@ -195,8 +195,8 @@ def _show_enrolment(enrolment: Enrolment, *, as_json: bool) -> None:
     out.print("compare the fingerprint with the other parties by telephone or in person")
 
 
-# Wire sizes of `docs/secure-aggregation.md`: bytes that a client sends for each neighbour (box and
-# revealed share; against an active adversary two commitments more) and once.
+# Wire sizes of `docs/protocol/secure-aggregation.md`: bytes that a client sends for each neighbour
+# (box and revealed share; against an active adversary two commitments more) and once.
 _PER_NEIGHBOUR = {False: 98 + 38, True: 98 + 64 + 38}
 _ONCE = {False: 4 * 68 + 64 + 32 + 38, True: 5 * 116 + 64 + 32 + 64 + 32 + 38}
 

@@ -1,4 +1,4 @@
-"""A second implementation of the clients, written from `docs/secure-aggregation.md` alone.
+"""A second implementation of the clients, written from `docs/protocol/secure-aggregation.md` alone.
 
 It imports nothing of ours, is slow and checks nothing: given a vector's parameters, random bytes
 and the server's messages it writes down what each client must send.
