@@ -1,4 +1,4 @@
-"""The page of accountants: which of them bounds what, as they answer themselves."""
+"""Build the page of accountants from the table of what each of them supports."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ BESIDE = Path(__file__).resolve().parents[1] / "privacy.md"
 
 
 def page(folder: Path) -> str:
-    """Return the whole page, as it is to lie in a folder."""
+    """Return the whole page for a folder, from which its link starts."""
     entries = support_table()
     accountants = list(dict.fromkeys(entry.accountant for entry in entries))
     events = list(dict.fromkeys(entry.event for entry in entries))
@@ -36,7 +36,7 @@ def page(folder: Path) -> str:
     return "\n".join(
         (
             "# Accountants\n",
-            f"What they are: [privacy.md]({os.path.relpath(BESIDE, folder)}).\n",
+            f"Accountants are explained in [privacy.md]({os.path.relpath(BESIDE, folder)}).\n",
             table([head, *rows]),
             "## Why not\n",
             "".join(refusals),
@@ -45,7 +45,7 @@ def page(folder: Path) -> str:
 
 
 def cell(found: Sequence[Support]) -> str:
-    """Return for which relations an accountant bounds an event."""
+    """Return the relations for which an accountant bounds an event."""
     able = [entry.relation for entry in found if entry.answer == "yes"]
     if len(able) == len(RELATIONS):
         return "yes"

@@ -1,14 +1,17 @@
-"""The pages of the packages' interface, from docstrings and signatures.
+"""Build the pages of the public interface from docstrings and signatures.
 
-Sources are read and not imported: `platform` is also the name of a standard module, and what a
-reader of documents needs is not what a program loads. One page a folder, one part a module; the
-directives are those of Sphinx' domain for Python, so that names can be looked up and searched for.
+The site describes the modules that an author of a method, a mechanism or a transport imports, and
+those that return results. All other modules are internal and have no page.
+
+Sources are read and not imported, because `platform` is also the name of a standard module. A
+package has one page and each of its modules one part of it. Sphinx' directives for Python make all
+names searchable.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import griffe
@@ -29,30 +32,61 @@ from griffe import (
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = ("methods", "platform", "privacy", "storage")
+PUBLIC = (
+    "methods.interface",
+    "methods.prompts",
+    "methods.networks",
+    "methods.clip",
+    "platform.mechanisms",
+    "platform.results",
+    "platform.data.catalogue",
+    "platform.data.dataset",
+    "platform.wire.transport",
+    "privacy.mechanisms",
+    "privacy.randomness",
+)
+"""Packages and modules that have pages."""
 FENCE = re.compile(r"(`+)")
 CODE = re.compile(r"(`+[^`]*`+)")
 ANGLE = re.compile(r"<(?=[a-zA-Z/!])")
 
 
 def pages(root: Path = ROOT) -> dict[str, str]:
-    """Return every page by its name below `api/`."""
-    loaded = load(root)
-    found = {"index.md": _index(loaded)}
-    for package in loaded:
-        found |= {f"{each.path}.md": _page(each) for each in _folders(package)}
+    """Return the text of every page by its name below `api/`.
+
+    Raises:
+        KeyError: If a module of `PUBLIC` does not exist.
+    """
+    packages = {each.name: each for each in load(root)}
+    chosen = [_module(packages, name) for name in PUBLIC]
+    found = {"index.md": _index(chosen)}
+    for module in chosen:
+        found |= {f"{each.path}.md": _page(each) for each in _folders(module)}
     return found
 
 
 def load(root: Path) -> list[Module]:
-    """Return the packages as their sources have them, with what they take from one another."""
+    """Return the packages as their sources define them."""
     loader = griffe.GriffeLoader(search_paths=[str(root)], docstring_parser="google")
     loaded = [loader.load(name) for name in PACKAGES]
     return [each for each in loaded if isinstance(each, Module)]
 
 
-def _index(packages: Sequence[Module]) -> str:
-    rows = "".join(f"- [`{p.name}`]({p.name}.md): {_first_line(p)}\n" for p in packages)
-    return f"# Packages\n\n{rows}\n{_toctree(p.path for p in packages)}"
+def _module(packages: Mapping[str, Module], name: str) -> Module:
+    package, *parts = name.split(".")
+    found = packages[package]
+    for part in parts:
+        found = found.modules[part]
+    return found
+
+
+def _index(modules: Sequence[Module]) -> str:
+    rows = "".join(f"- [`{m.path}`]({m.path}.md): {_first_line(m)}\n" for m in modules)
+    words = (
+        "These modules are for authors of methods, mechanisms, data loaders and transports, and for "
+        "programs that read results. Other modules may change without notice."
+    )
+    return f"# Interface\n\n{words}\n\n{rows}\n{_toctree(m.path for m in modules)}"
 
 
 def _first_line(module: Module) -> str:
@@ -106,7 +140,7 @@ def _module_body(module: Module) -> Iterator[str]:
 
 
 def _exported(module: Module) -> Iterator[str]:
-    """Yield links to what a package's `__all__` takes from its modules."""
+    """Yield links to the names that a package exports from its modules."""
     names = [str(name) for name in module.exports or ()]
     targets = {name: module.members[name] for name in names if name in module.members}
     links = [
@@ -143,13 +177,13 @@ def _class(found: Class) -> str:
 
 
 def _attributes_of(docstring: Docstring) -> set[str]:
-    """Return what a class's own docstring describes already."""
+    """Return the attributes that the docstring of a class describes."""
     found = [section.value for section in docstring.parsed if section.kind.value == "attributes"]
     return {each.name for section in found for each in section}
 
 
 def _signature(found: Class) -> str:
-    """Return a class's name, with the parameters of a constructor that is written out."""
+    """Return the name of a class with the parameters of its own `__init__`, if it has one."""
     made = found.members.get("__init__")
     if not isinstance(made, Function):
         return found.name
@@ -201,7 +235,7 @@ def _parameter(parameter: Parameter) -> str:
 
 
 def typed(annotation: Expr | str) -> str:
-    """Return an annotation whose names are whole, so that each leads to one definition."""
+    """Return an annotation in which each name has its full path."""
     if isinstance(annotation, str):
         return annotation
     return "".join(
@@ -210,7 +244,7 @@ def typed(annotation: Expr | str) -> str:
 
 
 def _whole(name: Expr) -> str:
-    """Return where a name is defined, as far as sources here tell."""
+    """Return the full path of a name; a name of ours leads to its definition."""
     path = name.canonical_path
     if path.partition(".")[0] not in PACKAGES or not isinstance(name, ExprName):
         return path
@@ -240,7 +274,7 @@ def _attribute(found: Attribute) -> str:
 
 
 def directive(kind: str, argument: str, body: str, options: str = "") -> str:
-    """Return a directive whose fence is longer than any within it."""
+    """Return a directive with a fence longer than any fence in its body."""
     longest = max((len(each) for each in FENCE.findall(body)), default=2)
     fence = "`" * max(3, longest + 1)
     one_line = " ".join(argument.split())
@@ -275,7 +309,7 @@ def _raised(item: DocstringElement) -> str:
 
 
 def _nothing(item: DocstringElement) -> str:
-    """Return no word; the signature has the type already."""
+    """Return nothing, because the signature shows the type."""
     return ""
 
 
@@ -289,7 +323,7 @@ def _hanging(description: str) -> str:
 
 
 def prose(text: str) -> str:
-    """Return a docstring's words so that nothing in them is taken for HTML."""
+    """Return the text of a docstring with `<` escaped where it could start HTML."""
     pieces = CODE.split(text)
     pieces[::2] = [ANGLE.sub("&lt;", piece) for piece in pieces[::2]]
     return "".join(pieces)

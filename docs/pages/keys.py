@@ -1,23 +1,41 @@
-"""The page of a configuration's keys, from the sections' own words."""
+"""Build the page of all keys of a configuration from the text of their sections."""
 
 from __future__ import annotations
 
+import itertools
 import os
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from docs.pages.markdown import table
 from platform.config.run import Key, known_keys
 
 BESIDE = Path(__file__).resolve().parents[1] / "configuration.md"
 
 
 def page(folder: Path) -> str:
-    """Return the whole page, as it is to lie in a folder."""
-    rows = [("key", "values", "default", "meaning"), *map(_row, known_keys())]
-    beside = f"Files, protocols, phases: [configuration.md]({os.path.relpath(BESIDE, folder)})."
-    return f"# Keys of a configuration\n\n{beside}\n\n{table(rows)}"
+    """Return the whole page for a folder, from which its link starts."""
+    beside = os.path.relpath(BESIDE, folder)
+    return "\n".join(
+        (
+            "# Keys of a configuration\n",
+            f"[configuration.md]({beside}) explains files, protocols and phases.\n",
+            *_sections(known_keys()),
+        )
+    )
 
 
-def _row(key: Key) -> tuple[str, str, str, str]:
-    default = key.default if key.default in ("required", "section") else f"`{key.default}`"
-    return f"`{key.name}`", key.values, default, key.meaning
+def _sections(keys: Sequence[Key]) -> Iterator[str]:
+    """Yield a heading for each section and a definition for each of its keys."""
+    first = [key.name.partition(".")[0] for key in keys]
+    with_keys = {name for name, key in zip(first, keys, strict=True) if name != key.name}
+    titles = [name if name in with_keys else "The run" for name in first]
+    for title, found in itertools.groupby(zip(titles, keys, strict=True), lambda pair: pair[0]):
+        yield f"## {title}\n"
+        yield from (_definition(key) for _, key in found)
+
+
+def _definition(key: Key) -> str:
+    """Return a key as a definition list: the name, then values, default and meaning below it."""
+    words = {"required": "required", "section": "by default a section"}
+    default = words.get(key.default, f"by default `{key.default}`")
+    return f"`{key.name}`\n: {key.meaning}\n\n  *{key.values}; {default}*\n"

@@ -1,4 +1,4 @@
-"""The page of methods, from what each says of itself: docstring, options, declared properties."""
+"""Build the page of methods from their docstrings, options and declared properties."""
 
 from __future__ import annotations
 
@@ -24,15 +24,12 @@ from platform.mechanisms import BUILT_IN
 from platform.sweeping.tables import OURS
 
 BESIDE = Path(__file__).resolve().parents[1] / "methods.md"
-HEAD = (
-    *("name", "shared", "numbers a round", "kept by the client", "data"),
-    *("mechanisms", "server optimisers"),
-)
+HEAD = ("name", "shared", "numbers", "data", "mechanisms", "notes")
 CLIENTS = 10
 
 
 def page(folder: Path) -> str:
-    """Return the whole page, as it is to lie in a folder."""
+    """Return the whole page for a folder, from which its link starts."""
     registry = Registry(installed=False)
     task = Task(CLASSES, DOMAINS, CLIENTS, load_backbone("sotto-tiny"))
     names = registry.available()
@@ -40,23 +37,24 @@ def page(folder: Path) -> str:
     return "\n".join(
         (
             "# Methods\n",
-            f"Choosing one, mechanisms, ablations: [methods.md]({beside}).\n",
+            f"[methods.md]({beside}) explains mechanisms and ablations.\n",
             table([HEAD, *(row(registry, name, task) for name in names)]),
-            "Numbers are for the shipped tiny CLIP (token width 128) and the presets' options; for "
-            "ViT-B/16 a context of 16 tokens has 8,192. Centralised: one party holds all data, no "
-            "federation.\n",
-            f"{OURS} A reading of ours, where the paper leaves the method open or was not at hand:",
-            "its numbers are not the paper's method's.\n",
+            "*Numbers* is how many numbers a client shares in a round, with the options of the "
+            "preset and the tiny CLIP that ships (token width 128); with ViT-B/16 a context of 16 "
+            "tokens has 8,192. *Centralised*: one party holds all data. *Personal*: each client "
+            "keeps a part of its model. *Averaged*: any server optimiser may be used.\n",
+            f"{OURS} Our reading of a paper that leaves the method open or that we did not have. Its "
+            "numbers are not those of the paper's method.\n",
             *(section(registry, name) for name in names),
         )
     )
 
 
 def row(registry: Registry, name: str, task: Task) -> tuple[str, ...]:
-    """Return one line of the table, from the method as its preset builds it."""
+    """Return the line of the table for a method with its preset."""
     config = validate_options(registry, MethodConfig(name=name, **preset(name)))
     method = registry.build(name, config, task)
-    # Of a network its parts, as its layers are many.
+    # A network has many layers, so the line names its parts.
     shared = list(dict.fromkeys(tensor.split(".")[0] for tensor in method.shared_spec()))
     if method.pool_policy() is not None:
         shared.append("pool entry")
@@ -66,15 +64,22 @@ def row(registry: Registry, name: str, task: Task) -> tuple[str, ...]:
         f"[`{name}`](#{name})" + (f" {OURS}" if registry.reading(name) else ""),
         ", ".join(shared) or ("nothing (centralised)" if method.centralised else "nothing"),
         str(sum(math.prod(spec.shape) for spec in method.shared_spec().values())),
-        "yes" if method.has_personal_state else "no",
         ", ".join(sorted(method.needs)),
         mechanisms(method),
-        "yes" if method.averaged else "no",
+        ", ".join(notes(method)) or "-",
     )
 
 
+def notes(method: Method) -> Iterator[str]:
+    """Yield whether clients keep a part, and whether a server optimiser may be used."""
+    if method.has_personal_state:
+        yield "personal"
+    if method.averaged:
+        yield "averaged"
+
+
 def mechanisms(method: Method) -> str:
-    """Return all, all but one, or those that are admitted."""
+    """Return the mechanisms that a method admits, in few words."""
     admitted = {found.name for found in BUILT_IN if is_admitted(method, found)}
     if admitted == set(BUILT_IN.names):
         return "all"
@@ -85,7 +90,7 @@ def mechanisms(method: Method) -> str:
 
 
 def section(registry: Registry, name: str) -> str:
-    """Return all that a method says of itself, and its options."""
+    """Return the docstring of a method and the table of its options."""
     module = importlib.import_module(f"{registry.package}.{name}")
     said, values = inspect.getdoc(module) or "", preset(name)
     meanings = meanings_of(registry.config_type(name))
@@ -104,12 +109,12 @@ def preset(name: str) -> dict[str, Any]:
 
 
 def shown(value: object) -> str:
-    """Return a value as a configuration has it, on one line."""
+    """Return a value as YAML on one line."""
     return yaml.safe_dump(value, default_flow_style=True).removesuffix("...\n").strip()
 
 
 def meanings_of(config: type[Any]) -> Mapping[str, str]:
-    """Return what each option means, as the dataclass and those that it extends document it."""
+    """Return the meaning of each option, from the docstrings of a dataclass and its bases."""
     found: dict[str, str] = {}
     for kind in reversed(config.__mro__):
         if dataclasses.is_dataclass(kind):
@@ -118,7 +123,7 @@ def meanings_of(config: type[Any]) -> Mapping[str, str]:
 
 
 def attributes(docstring: str) -> Iterator[tuple[str, str]]:
-    """Yield names and meanings of a docstring's section `Attributes`."""
+    """Yield the names and meanings in the section `Attributes` of a docstring."""
     _, _, rest = docstring.partition("Attributes:\n")
     for name, meaning in re.findall(r"^    (\w+): (.*(?:\n {8}.*)*)", rest, re.MULTILINE):
         yield name, " ".join(meaning.split())

@@ -1,8 +1,8 @@
-"""The site's sources, put together: pages of `docs/`, of the folder above it, and built ones.
+"""Write the sources of the site: the pages of `docs/`, four files of the root, and built pages.
 
-Whatever lies in `docs/` is a page. `docs/site/navigation.yaml` says where pages are to be found; a
-page that it does not name is listed last. Links to other pages lead to them, links to files of the
-repository to copies of these; a link that leads nowhere stops the build.
+Every Markdown file and notebook in `docs/` is a page. `docs/site/navigation.yaml` orders the pages;
+the navigation lists a page without a line there last. A link to a page leads to that page, a link
+to another file of the repository leads to a copy of it, and any other relative link stops the build.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ BUILT: Mapping[str, Callable[[Path], str]] = {
     "methods.md": methods.page,
     "reproduce.md": reproduce.page,
 }
-"""Pages below `reference/`: what makes each, given the folder it will lie in."""
+"""Pages below `reference/`, each with the function that builds it for a folder."""
 REPRODUCE = "reference/reproduce.md"
-"""It takes the place of all that lies in `docs/papers/`."""
+"""The one page of all files in `docs/papers/`."""
 FILES = "files"
 LISTS = {
-    "adr": ("Decisions", "Why things are as they are, in the order in which it was decided."),
-    "results": ("Results", "What was measured, with the commands that measure it again."),
+    "adr": ("Decisions", "Why Sotto is built as it is."),
+    "results": ("Results", "Measurements, and the commands that repeat them."),
 }
 LEFT_OVER = "More"
 
@@ -45,9 +45,9 @@ class Section:
     """A part of the navigation.
 
     Attributes:
-        title: What it is called.
+        title: Its title.
         pages: Names of its pages in the site.
-        called: What a page is called here, where that is not its own title.
+        called: Titles of pages in the navigation that differ from the pages' own titles.
     """
 
     title: str
@@ -56,10 +56,10 @@ class Section:
 
 
 def write(folder: Path) -> None:
-    """Write all sources into a folder, in place of what is there.
+    """Replace the content of a folder with all sources.
 
     Raises:
-        ValueError: If a link or a line of the navigation leads nowhere.
+        ValueError: If a link or a line of the navigation leads to no page or file.
     """
     folder = folder.resolve()
     shutil.rmtree(folder, ignore_errors=True)
@@ -75,7 +75,7 @@ def write(folder: Path) -> None:
 
 
 def _own_pages() -> dict[Path, str]:
-    """Return the name in the site of each page that somebody wrote."""
+    """Return the name in the site of each page that is a file of the repository."""
     found = {ROOT / name: name.lower() for name in ABOVE}
     for path in sorted((*DOCS.rglob("*.md"), *DOCS.rglob("*.ipynb"))):
         place = path.relative_to(DOCS)
@@ -98,14 +98,14 @@ def _texts(pages: Mapping[Path, str], folder: Path) -> dict[str, str]:
 
 
 def _led(text: str, place: Path, name: str, pages: Mapping[Path, str], folder: Path) -> str:
-    """Return a page's text with links as they lead within the site.
+    """Return the text of a page with its links changed for the site.
 
     Args:
-        text: As it was written or built.
-        place: The folder that its links start from.
-        name: The page's in the site.
+        text: Markdown.
+        place: The folder from which the links start.
+        name: The name of the page in the site.
         pages: Names of pages by file.
-        folder: Of the sources.
+        folder: The folder of the sources.
     """
     start = PurePosixPath(name).parent
 
@@ -119,7 +119,7 @@ def _led(text: str, place: Path, name: str, pages: Mapping[Path, str], folder: P
 
 
 def _target(target: Path, pages: Mapping[Path, str], folder: Path, told: str) -> str:
-    """Return where in the site a file or folder of the repository is.
+    """Return the place of a file or folder of the repository in the site.
 
     Raises:
         ValueError: If there is no such file.
@@ -146,15 +146,15 @@ def _list(name: str, pages: Sequence[str]) -> str:
 
 
 def navigation(path: Path, names: Sequence[str]) -> list[Section]:
-    """Return the sections, each page in one of them.
+    """Return the sections; each page is in one of them.
 
     Args:
-        path: The file that says so. A line with a star names any number of pages, none included;
-            any other line names one that must be there, perhaps after what it is called.
-        names: Of all pages; those that another page lists need no line.
+        path: The YAML file of sections. A line with a star names any number of pages. Every other
+            line names one page that must exist, and may put a title before it.
+        names: Names of all pages. Pages that another page lists need no line.
 
     Raises:
-        ValueError: If a line names no page.
+        ValueError: If a line without a star names no page.
     """
     listed = {"index.md"} | {name for name in names if PurePosixPath(name).parent.name in LISTS}
     listed |= {name for name in names if name.startswith("api/")}

@@ -13,15 +13,17 @@ version = release = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))[
     "version"
 ]
 extensions = ["myst_parser"]
-# Anchors are those of the forges where these files are read too.
+# The page of keys is a list of definitions.
+myst_enable_extensions = ["deflist"]
+# Anchors are the same as on forges, where people read these files too.
 myst_heading_anchors = 6
 html_theme = "furo"
 html_title = f"Sotto {release}"
-# Only what lies beside the pages is loaded: they are read without a network.
+# Readers may have no network, so a page loads only files beside it.
 html_copy_source = False
 html_show_sphinx = False
 html_show_copyright = False
-# Links of the interface's pages lead to names that are there.
+# The interface's pages name classes of internal modules, which have no page.
 nitpicky = False
 python_use_unqualified_type_names = True
 # An annotation is shown as it was written.

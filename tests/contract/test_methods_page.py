@@ -44,16 +44,16 @@ def test_every_option_has_its_preset_and_a_meaning(page: str, name: str):
     "line",
     [
         # 16 tokens of width 128.
-        "| [`promptfl`](#promptfl) | context | 2048 | no | features | all | yes |",
-        "| [`zero_shot`](#zero_shot) | nothing | 0 | no | features | all | no |",
+        "| [`promptfl`](#promptfl) | context | 2048 | features | all | averaged |",
+        "| [`zero_shot`](#zero_shot) | nothing | 0 | features | all | - |",
         # 20 prototypes of width 512, and as many flags.
-        "| [`fedgh`](#fedgh) | prototypes, presence, seen one by one | 10260 | yes | pixels "
-        "| `none`, `upload_noise` | no |",
+        "| [`fedgh`](#fedgh) | prototypes, presence, seen one by one | 10260 | pixels "
+        "| `none`, `upload_noise` | personal |",
         # The mean over clients suffices; rows of logits are 20 wide.
-        "| [`fedproto`](#fedproto) | prototypes, presence | 10260 | yes | pixels "
-        "| all but `dp_sgd` | no |",
-        "| [`feddistill`](#feddistill) | logits, presence | 420 | yes | pixels "
-        "| all but `dp_sgd` | no |",
+        "| [`fedproto`](#fedproto) | prototypes, presence | 10260 | pixels "
+        "| all but `dp_sgd` | personal |",
+        "| [`feddistill`](#feddistill) | logits, presence | 420 | pixels "
+        "| all but `dp_sgd` | personal |",
     ],
 )
 def test_facts_that_were_worked_out_by_hand(page: str, line: str):

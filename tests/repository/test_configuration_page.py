@@ -82,10 +82,24 @@ def test_defaults_are_what_a_configuration_gets():
         assert yaml.safe_load(key.default) == found or float(key.default) == found
 
 
-def test_the_page_is_the_keys(tmp_path: Path):
-    lines = [line for line in page(tmp_path).splitlines() if line.startswith("| `")]
-    assert [line.split("|")[1].strip(" `") for line in lines] == [key.name for key in KEYS]
-    assert all(key.meaning in line for key, line in zip(KEYS, lines, strict=True))
+def test_the_page_defines_every_key_once(tmp_path: Path):
+    found = re.findall(r"^`([\w.]+)`\n: (.*)\n\n  \*(.*); (.*)\*$", page(tmp_path), re.MULTILINE)
+    expected = {"required": "required", "section": "by default a section"}
+    assert found == [
+        (
+            key.name,
+            key.meaning,
+            key.values,
+            expected.get(key.default, f"by default `{key.default}`"),
+        )
+        for key in KEYS
+    ]
+
+
+def test_the_page_has_one_heading_a_section(tmp_path: Path):
+    headings = re.findall(r"^## (.*)$", page(tmp_path), re.MULTILINE)
+    sections = dict.fromkeys(key.name.partition(".")[0] for key in KEYS if "." in key.name)
+    assert headings == ["The run", *sections]
 
 
 def test_the_example_of_a_changed_configuration_is_one(tmp_path: Path):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import runpy
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -14,8 +16,11 @@ from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_outp
 from docs.pages import __main__ as pages
 from docs.pages import api, built, notebooks, reproduce, site
 from docs.pages.markdown import merged, relinked, slug, table
-from tests.repository._source import ROOT, python_files
+from tests.repository._source import ROOT, module_name, python_files
 from tests.repository.test_docs import broken_links
+
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 
 
 @pytest.fixture(scope="module")
@@ -86,13 +91,29 @@ def test_git_ignores_what_is_built():
     assert folder.parts[0] in ignored
 
 
-def test_the_interface_has_every_public_module(written: Path):
+def test_the_interface_has_every_module_of_its_packages_and_no_other(written: Path):
     text = "".join(path.read_text("utf-8") for path in (written / "api").iterdir())
-    for path in python_files():
-        parts = path.relative_to(ROOT).with_suffix("").parts
-        parts = parts[:-1] if parts[-1] == "__init__" else parts
-        if not any(part.startswith("_") for part in parts):
-            assert f"{{py:module}} {'.'.join(parts)}\n" in text
+    expected = {
+        name
+        for name in map(module_name, python_files())
+        if name.startswith(tuple(f"{public}." for public in api.PUBLIC)) or name in api.PUBLIC
+        if not any(part.startswith("_") for part in name.split("."))
+    }
+    found = re.findall(r"^`+\{py:module\} (\S+)$", text, re.MULTILINE)
+    assert set(api.PUBLIC) <= expected
+    assert sorted(found) == sorted(expected)
+
+
+def test_an_internal_module_has_no_page(written: Path):
+    names = {path.stem for path in (written / "api").iterdir()}
+    assert "methods.interface" in names
+    assert not any(name.startswith(("storage", "platform.rounds")) for name in names)
+
+
+def test_a_public_module_that_does_not_exist_stops_the_build(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(api, "PUBLIC", ("methods.gone",))
+    with pytest.raises(KeyError, match="gone"):
+        api.pages()
 
 
 SOURCE = '''"""A module: of <b>two</b> names."""
@@ -126,6 +147,7 @@ def test_a_function_is_shown_as_its_docstring_says(tmp_path: Path, monkeypatch: 
     (tmp_path / "leaf").mkdir()
     (tmp_path / "leaf" / "__init__.py").write_text(SOURCE)
     monkeypatch.setattr(api, "PACKAGES", ("leaf",))
+    monkeypatch.setattr(api, "PUBLIC", ("leaf",))
     text = api.pages(tmp_path)["leaf.md"]
     assert "A module: of &lt;b>two&lt;/b> names." in text
     assert "```{py:function} read(path: pathlib.Path, *, size: int = 3) -> bytes\n" in text
@@ -175,7 +197,54 @@ def test_the_site_is_built_without_a_warning():
     done = subprocess.run(["make", "docs"], cwd=ROOT, text=True, capture_output=True)
     assert done.returncode == 0, done.stderr
     text = (ROOT / "build" / "docs" / "index.html").read_text("utf-8")
-    assert "Running an experiment" in text and str(ROOT) not in text
+    captions = re.findall(r'<span class="caption-text">([^<]+)</span>', text)
+    parts = ["Use", "Extend", "Operate", "Verify", "Results", "Papers", "Decisions"]
+    assert captions[: len(parts)] == parts
+    assert str(ROOT) not in text
+
+
+REFERENCE = ("keys", "methods", "accountants")
+TOO_WIDE = """() => {
+  const article = document.querySelector('article').getBoundingClientRect();
+  const outside = [...document.querySelectorAll('article section > dl, article section > p')].filter(
+    (each) => each.getBoundingClientRect().right > article.right + 1);
+  const scrolled = [...document.querySelectorAll('article .table-wrapper')].filter(
+    (each) => each.scrollWidth > each.clientWidth);
+  return [...outside, ...scrolled].map((each) => each.innerText.slice(0, 60));
+}"""
+"""The start of each element that lies outside the article, and of each table that is cut off."""
+
+
+@pytest.fixture(scope="module")
+def reference(written: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The reference pages alone, laid out as in the site."""
+    source, built = tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("built")
+    (source / "index.md").write_text("# Pages\n\n```{toctree}\n:glob:\n\n*\n```\n")
+    for name in REFERENCE:
+        shutil.copy(written / "reference" / f"{name}.md", source)
+    options = ("--builder", "html", "--quiet", "--conf-dir", str(site.DOCS / "site"))
+    subprocess.run([sys.executable, "-m", "sphinx", *options, str(source), str(built)], check=True)
+    return built
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(CHROMIUM is None, reason="Chromium is not installed (apt: chromium)")
+# The driver closes its pipes after the loop that they belong to.
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_reference_pages_fit_a_window_of_1280_pixels(reference: Path):
+    playwright = pytest.importorskip("playwright.sync_api", reason="Playwright is not installed")
+    with playwright.sync_playwright() as driver:
+        # The tests run as root in a container, where Chromium cannot set up its sandbox.
+        browser = driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        page = browser.new_page(viewport={"width": 1280, "height": 900})
+        for name in REFERENCE:
+            page.goto((reference / f"{name}.html").as_uri())
+            assert page.evaluate(TOO_WIDE) == [], name
+        # The check finds a table that is cut off, and a paragraph outside the article.
+        page.evaluate("document.querySelector('article table').style.width = '2000px'")
+        page.evaluate("document.querySelector('article section > p').style.width = '2000px'")
+        assert len(page.evaluate(TOO_WIDE)) == 2
+        browser.close()
 
 
 def test_a_pattern_without_a_configuration_is_refused(tmp_path: Path):
