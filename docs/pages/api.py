@@ -83,8 +83,8 @@ def _module(packages: Mapping[str, Module], name: str) -> Module:
 def _index(modules: Sequence[Module]) -> str:
     rows = "".join(f"- [`{m.path}`]({m.path}.md): {_first_line(m)}\n" for m in modules)
     words = (
-        "These modules are for authors of methods, mechanisms, data loaders and transports, and for "
-        "programs that read results. Other modules may change without notice."
+        "These modules are for authors of methods, mechanisms, data loaders and transports, and "
+        "for programs that read results. Other modules may change without notice."
     )
     return f"# Interface\n\n{words}\n\n{rows}\n{_toctree(m.path for m in modules)}"
 

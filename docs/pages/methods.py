@@ -43,8 +43,8 @@ def page(folder: Path) -> str:
             "preset and the tiny CLIP that ships (token width 128); with ViT-B/16 a context of 16 "
             "tokens has 8,192. *Centralised*: one party holds all data. *Personal*: each client "
             "keeps a part of its model. *Averaged*: any server optimiser may be used.\n",
-            f"{OURS} Our reading of a paper that leaves the method open or that we did not have. Its "
-            "numbers are not those of the paper's method.\n",
+            f"{OURS} Our reading of a paper that leaves the method open or that we did not have. "
+            "Its numbers are not those of the paper's method.\n",
             *(section(registry, name) for name in names),
         )
     )

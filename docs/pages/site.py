@@ -1,8 +1,8 @@
 """Write the sources of the site: the pages of `docs/`, four files of the root, and built pages.
 
 Every Markdown file and notebook in `docs/` is a page. `docs/site/navigation.yaml` orders the pages;
-the navigation lists a page without a line there last. A link to a page leads to that page, a link
-to another file of the repository leads to a copy of it, and any other relative link stops the build.
+pages without a line there come last. A link to a page leads to that page, and a link to another
+file of the repository leads to a copy of it. Any other relative link stops the build.
 """
 
 from __future__ import annotations

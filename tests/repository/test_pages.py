@@ -19,7 +19,6 @@ from docs.pages.markdown import merged, relinked, slug, table
 from tests.repository._source import ROOT, module_name, python_files
 from tests.repository.test_docs import broken_links
 
-
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 
 
