@@ -205,7 +205,8 @@ def test_the_site_is_built_without_a_warning():
 REFERENCE = ("keys", "methods", "accountants")
 TOO_WIDE = """() => {
   const article = document.querySelector('article').getBoundingClientRect();
-  const outside = [...document.querySelectorAll('article section > dl, article section > p')].filter(
+  const blocks = document.querySelectorAll('article section > dl, article section > p');
+  const outside = [...blocks].filter(
     (each) => each.getBoundingClientRect().right > article.right + 1);
   const scrolled = [...document.querySelectorAll('article .table-wrapper')].filter(
     (each) => each.scrollWidth > each.clientWidth);
