@@ -22,7 +22,7 @@ from platform.disk.opening import open_existing
 from platform.errors import ConfigError, RunStopped
 from platform.reports import Report, budget_report
 from platform.reports.blocks import Block, Bullets, Facts, Paragraph, Table, text_of
-from platform.reports.empirical import AuditedClaim, OtherClaim, SeenChannel
+from platform.reports.empirical import OtherClaim, SeenChannel
 from platform.reports.rendering import html_page, load_weasyprint, pdf_file, plain_data
 from platform.reports.subject import LogView
 from platform.results.reading import resolved
@@ -250,12 +250,10 @@ def read_audit(path: Path) -> tuple[SeenChannel, ...]:
     return tuple(
         SeenChannel(
             channel=one.channel,
-            claim=AuditedClaim(
-                mechanism=one.mechanism,
-                unit=one.unit,
-                epsilon=one.claimed_epsilon,
-                delta=one.delta,
-            ),
+            mechanism=one.mechanism,
+            unit=one.unit,
+            epsilon=one.claimed_epsilon,
+            delta=one.delta,
             lower_bound=one.epsilon_lower_bound_95,
             canaries=one.canaries,
             power=one.power,

@@ -1,8 +1,8 @@
 """The privacy budget report: one document for a person who is not a cryptographer.
 
-A pure function turns a run's agreed records into a document value; renderers turn that into HTML,
-PDF or plain data. What a run spent is priced in `platform.agreement`, and nowhere here anew but for
-what nobody else states: one release alone, and shares of noise that colluding clients know.
+A pure function turns a run's agreed records into a document value; renderers turn that value into
+HTML, PDF or plain data. `platform.agreement` prices the run's spending. Only two prices are made
+here: one release alone, and a run with more colluding clients than planned.
 """
 
 from __future__ import annotations

@@ -1,14 +1,13 @@
-"""What a document is made of, without a word about how it looks.
+"""The parts of a document: sentences, lists, tables and plots, without their looks.
 
-Every text here may hold what somebody else has written, so a renderer escapes all of it. Every
-number that follows from records is a `Figure` and says what it rests on.
+Texts may come from outside, so a renderer escapes all of them. Every number that follows from
+records is a `Figure`, which names the records that the number rests on.
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Final
 
 Place = tuple[int, int, str]
 """Round, attempt and channel."""
@@ -16,15 +15,15 @@ Place = tuple[int, int, str]
 
 @dataclass(frozen=True, kw_only=True)
 class Basis:
-    """What a number rests on: records that anybody who has them can look up.
+    """The records that a number follows from.
 
     Attributes:
-        what: The records and what was done with them, in words.
-        run_id: Whose ledger rows; empty where it rests on none.
-        places: The rounds, attempts and channels of these rows.
-        pseudonyms: The clients of these rows; None for all that have rows at these places.
-        entries: Entries of the run's audit log, by their numbers.
-        check: A command that shows or checks these records.
+        what: The records, and how the number follows from them, in words.
+        run_id: The run of these records; empty if the number rests on no run.
+        places: Rounds, attempts and channels of the ledger rows.
+        pseudonyms: The clients of these rows; None for all clients with rows at these places.
+        entries: Numbers of entries in the run's audit log.
+        check: A command that shows or checks the records.
     """
 
     what: str
@@ -40,9 +39,9 @@ class Figure:
     """A number that follows from records.
 
     Attributes:
-        text: As people read it.
-        value: As machines read it: infinity as "inf", None where there is no number.
-        basis: What it rests on.
+        text: The number as people read it.
+        value: The number as machines read it: infinity is "inf", an unknown number is None.
+        basis: The records that it follows from.
     """
 
     text: str
@@ -52,12 +51,7 @@ class Figure:
 
 @dataclass(frozen=True)
 class Link:
-    """A place in the same document.
-
-    Attributes:
-        text: As people read it.
-        anchor: Of the place.
-    """
+    """A link to an anchor in the same document."""
 
     text: str
     anchor: str
@@ -84,7 +78,7 @@ class Bullets:
 
 @dataclass(frozen=True)
 class Facts:
-    """Terms and what they are."""
+    """Terms with their values."""
 
     rows: tuple[tuple[str, Words], ...]
 
@@ -94,10 +88,10 @@ class Table:
     """A table whose first column names its row.
 
     Attributes:
-        caption: What it shows.
-        columns: Headings.
-        rows: Cells.
-        anchors: What each row may be linked by; empty where none is.
+        caption: The title.
+        columns: The headings.
+        rows: The cells.
+        anchors: The anchor of each row; empty if no row has one.
     """
 
     caption: str
@@ -108,12 +102,7 @@ class Table:
 
 @dataclass(frozen=True)
 class Line:
-    """One line of a plot, told apart by its dashes, its marks and its name, never by colour alone.
-
-    Attributes:
-        label: What it is.
-        points: Where it goes, in the plot's own units.
-    """
+    """One line of a plot: its name, and its points in the plot's units."""
 
     label: str
     points: tuple[tuple[float, float], ...]
@@ -124,13 +113,13 @@ class Plot:
     """Lines over rounds.
 
     Attributes:
-        title: What it shows.
-        says: What a person sees in it, for those who do not.
-        across: What is on the horizontal axis.
-        up: What is on the vertical axis.
+        title: The title.
+        says: The content in words, for people who cannot see the picture.
+        across: Title of the horizontal axis.
+        up: Title of the vertical axis.
         lines: At most three.
-        limit: A level to be compared with, and what it is; None without.
-        percent: Whether the vertical axis is a share.
+        limit: A level to compare with, and its name; None without.
+        percent: Whether the vertical axis shows shares.
     """
 
     title: str
@@ -147,13 +136,7 @@ Block = Paragraph | Bullets | Facts | Table | Plot
 
 @dataclass(frozen=True)
 class Section:
-    """A part of a document.
-
-    Attributes:
-        anchor: By which it is linked.
-        title: Its heading.
-        blocks: What is in it.
-    """
+    """A part of a document: the anchor for links, the heading and the content."""
 
     anchor: str
     title: str
@@ -161,17 +144,17 @@ class Section:
 
 
 def words(*pieces: Piece) -> Words:
-    """Return a sentence of these pieces."""
+    """Return the pieces as one sentence."""
     return pieces
 
 
 def paragraph(*pieces: Piece) -> Paragraph:
-    """Return a paragraph of these pieces."""
+    """Return the pieces as one paragraph."""
     return Paragraph(pieces)
 
 
 def bullets(*items: Piece | Words) -> Bullets:
-    """Return a list of these sentences."""
+    """Return the sentences as a list."""
     return Bullets(tuple(item if isinstance(item, tuple) else (item,) for item in items))
 
 
@@ -180,36 +163,32 @@ def text_of(line: Words) -> str:
     return "".join(piece if isinstance(piece, str) else piece.text for piece in line)
 
 
-_MOST_DIGITS: Final = 12
-
-
 def epsilon_text(value: float | str | None) -> str:
-    """Return an epsilon, rounded up so that no less is stated than was spent."""
+    """Return an epsilon, rounded up: the report never states less than was spent."""
     if value is None:
         return "not known"
     if isinstance(value, str) or math.isinf(value):
         return "infinite"
-    # The small term keeps a run that was calibrated to 8 from reading 8.01.
+    # Without the small term, a run that was calibrated to 8 would read 8.01.
     if value < 100.0:
         return f"{math.ceil(100 * value - 1e-4) / 100:.2f}"
     return f"{math.ceil(value - 1e-4):d}"
 
 
 def left_text(value: float) -> str:
-    """Return what is left of a budget, no more than there is."""
+    """Return the rest of a budget, rounded down: the report never states more than is left."""
     return f"{math.floor(100 * value) / 100:.2f}"
 
 
 def of_a_hundred(share: float) -> str:
-    """Return how many of a hundred, rounded up, with as many digits as keep it from reading 100.
+    """Return a share from 0 to 1 as a number of 100, rounded up.
 
-    Args:
-        share: From 0 to 1; where it is so near to 1 that twelve digits do not tell, 100.
+    The text has as many digits (at most 12) as a share below 1 needs to read less than 100.
     """
     hundred = 100.0 * share
-    for digits in range(2, _MOST_DIGITS + 1):
+    for digits in range(2, 13):
         scale = 10**digits
-        # Down by the last bit, as 75.00000000000001 is 75.
+        # Without the last factor, 75.00000000000001 would read 75.01.
         rounded = math.ceil(hundred * scale * (1.0 - 4e-16)) / scale
         if rounded < 100.0:
             return f"{rounded:.{digits}f}".rstrip("0").rstrip(".")
@@ -227,7 +206,7 @@ def points_text(value: float) -> str:
 
 
 def ranges(numbers: list[int]) -> str:
-    """Return whole numbers in words, runs of them as such: 1 to 3, 5."""
+    """Return whole numbers in words, such as "1 to 3, 5"."""
     found: list[list[int]] = []
     for number in sorted(set(numbers)):
         if found and number == found[-1][-1] + 1:

@@ -1,4 +1,4 @@
-"""What an attack on the real code has seen of the claim, where one was made."""
+"""The lower bounds on epsilon that audits and canaries measured, if there were any."""
 
 from __future__ import annotations
 
@@ -23,41 +23,30 @@ from platform.reports.spending import prices_alone
 from platform.reports.subject import Subject, epsilon_figure
 
 TOLERANCE = 1e-6
-"""Relative: another version of a numerical library may price the last digits otherwise."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class AuditedClaim:
-    """What was to be refuted.
-
-    Attributes:
-        mechanism: What protects the release.
-        unit: Whose presence the canaries stand for.
-        epsilon: Of one release, at delta.
-        delta: Of all epsilons of the audit.
-    """
-
-    mechanism: str
-    unit: str
-    epsilon: float
-    delta: float
+"""Relative: two versions of a numerical library may differ in the last digits of a price."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class SeenChannel:
-    """What the audit of one channel gave.
+    """The audit of one channel, and the claim that it tried to refute.
 
     Attributes:
         channel: Where the vector leaves the client: sum, pool or training.
-        claim: What was to be refuted there.
-        lower_bound: On epsilon, at 95%.
-        canaries: Guessed coins.
-        power: Probability that halved noise would have been noticed.
-        passed: Whether nothing contradicts the claim.
+        mechanism: The mechanism that protects the release.
+        unit: The unit of privacy.
+        epsilon: The claimed epsilon of one release.
+        delta: Delta of all epsilons of the audit.
+        lower_bound: The measured lower bound on epsilon, at 95%.
+        canaries: Number of guesses.
+        power: Probability that the audit notices noise that is half as large.
+        passed: Whether the claim was not refuted.
     """
 
     channel: str
-    claim: AuditedClaim
+    mechanism: str
+    unit: str
+    epsilon: float
+    delta: float
     lower_bound: float
     canaries: int
     power: float
@@ -65,18 +54,37 @@ class SeenChannel:
 
 
 def empirical_section(subject: Subject, seen: Sequence[SeenChannel]) -> Section:
-    """Return the empirical lower bound with its power, or the statement that no audit was made."""
+    """Return the measured lower bounds with their power, or say that there was no audit."""
     found = None if subject.summary is None else subject.summary.get("canaries")
     blocks: list[Block] = [] if found is None else [*_canaries(subject, found)]
     if seen:
-        blocks += _audited(seen)
+        blocks += [
+            paragraph(
+                "An audit sent canaries through the code that protects clients, and guessed from "
+                "the released numbers which canaries took part. The lower bound is for one "
+                "release, not for the run. It exceeds the true epsilon at most one time in twenty, "
+                "and is far below it if canaries are few. An audit can refute a claim, but cannot "
+                "prove one. Power is the probability that the audit notices halved noise: if "
+                "power is low, a claim that was not refuted says little."
+            ),
+            Table(
+                "What the audit saw of one release",
+                ("Channel", "Canaries", "Lower bound", "Claimed", "Power", "Verdict"),
+                tuple(_row(one) for one in seen),
+            ),
+            paragraph(
+                "The run's log does not hold the audit. That the audit used this run's "
+                "configuration is the word of the person who made this document. The ledger "
+                "claims the same epsilon for a release as the audit does."
+            ),
+        ]
     elif found is None:
         blocks.append(
             paragraph(
-                "No audit is in the records of this run, so no empirical lower bound is stated: "
-                "the epsilons are proofs about the mechanism as it is written, not measurements "
-                "of it. `audit-privacy CONFIG --json` plays canaries against the code that "
-                "protects clients; `report RUN --audit FILE` then shows here what it saw."
+                "No audit is in the records of this run, so no empirical lower bound is stated. "
+                "The epsilons are proofs about the mechanism, not measurements. "
+                "`audit-privacy CONFIG --json` sends canaries through the code that protects "
+                "clients; `report RUN --audit FILE` then shows the result here."
                 if subject.facts.claims
                 else "Nothing is claimed, so there is nothing to refute."
             )
@@ -84,37 +92,17 @@ def empirical_section(subject: Subject, seen: Sequence[SeenChannel]) -> Section:
     return Section("empirical", "Empirical lower bound", tuple(blocks))
 
 
-def _audited(seen: Sequence[SeenChannel]) -> Iterator[Block]:
-    yield paragraph(
-        "An audit played canaries against the code that protects clients, and guessed from what "
-        "left. The lower bound is on one release, not on the run: above the truth at most one time "
-        "in twenty, and far below it where canaries are few. It proves no privacy; it can only "
-        "refute some. Power is the probability with which halved noise would have been noticed: "
-        "where that is low, a claim that was not refuted says little."
-    )
-    yield Table(
-        "What the audit saw of one release",
-        ("Channel", "Canaries", "Lower bound", "Claimed", "Power", "Verdict"),
-        tuple(_row(one) for one in seen),
-    )
-    yield paragraph(
-        "The audit is not in the run's log: that it was made of this run's configuration is the "
-        "word of whoever made this document. What it claims per release is what the ledger claims."
-    )
-
-
 def _canaries(subject: Subject, found: Mapping[str, Any]) -> Iterator[Block]:
-    """Yield the bound that canaries measured in this run, and the most that they could measure."""
     basis = subject.stated("canaries")
     yield paragraph(
-        f"{found['canaries']} clients of this run were canaries of an audit, with secret coins and "
-        f"{found['directions']} secret directions among {found['dimension']}, fixed before the "
-        "first round. They went through all that protects clients, were charged as everybody is, "
-        "and count in no mean, smallest sum or claimed noise. The lower bound is on the whole run, "
-        "by what its final model shows: above the truth at most one time in twenty, if noise is "
-        "normal. The ceiling is what a run that is exactly as claimed shows on average to as many "
-        "canaries; noise beyond what is claimed, and what other clients upload, lower the bound. "
-        "It proves no privacy; it can only refute some."
+        f"{found['canaries']} clients of this run were canaries of an audit. Each had a secret "
+        f"coin and one of {found['directions']} secret directions among {found['dimension']}, "
+        "fixed before the first round. Canaries are protected and charged like every other "
+        "client, but do not count in means, smallest sums or claimed noise. The lower bound is "
+        "for the whole run and follows from its final model. It exceeds the true epsilon at most "
+        "one time in twenty, if noise is normal. The ceiling is the average result for as many "
+        "canaries in a run that is exactly as claimed; more noise than claimed, and other "
+        "clients' uploads, lower the bound. An audit can refute a claim, but cannot prove one."
     )
     verdict = "BLIND" if found["is_blind"] else "not refuted"
     if found["is_above_claim"]:
@@ -136,7 +124,6 @@ def _canaries(subject: Subject, found: Mapping[str, Any]) -> Iterator[Block]:
 
 
 def _down(value: float, basis: Basis) -> Figure:
-    """Return a lower bound, rounded to its side."""
     return Figure(lower_text(value), value, basis)
 
 
@@ -149,7 +136,7 @@ def _row(one: SeenChannel) -> tuple[Words, ...]:
         words(one.channel),
         words(Figure(str(one.canaries), one.canaries, basis)),
         words(_down(one.lower_bound, basis)),
-        words(epsilon_figure(one.claim.epsilon, basis)),
+        words(epsilon_figure(one.epsilon, basis)),
         words(Figure(share_text(one.power), one.power, basis)),
         words("not refuted" if one.passed else "REFUTED"),
     )
@@ -166,28 +153,27 @@ def refuted(seen: Sequence[SeenChannel]) -> Iterator[str]:
 
 
 class OtherClaim(ValueError):
-    """An audit is of another claim than the run's."""
+    """The audit tested another claim than the run makes."""
 
 
 def require_same_claim(subject: Subject, seen: Sequence[SeenChannel]) -> None:
-    """Check that an audit tested the same claim as the run's releases make.
+    """Check that an audit tested the claim that the run's releases make.
 
     Raises:
-        OtherClaim: Naming the first difference.
+        OtherClaim: If not; the text names the first difference.
     """
     prices = [price for found in prices_alone(subject) for price in found.values()]
     for one in seen:
         stated = {
-            "mechanism": (one.claim.mechanism, subject.facts.name),
-            "unit": (one.claim.unit, subject.facts.unit or "none"),
-            "delta": (f"{one.claim.delta:g}", f"{subject.delta:g}"),
+            "mechanism": (one.mechanism, subject.facts.name),
+            "unit": (one.unit, subject.facts.unit or "none"),
+            "delta": (f"{one.delta:g}", f"{subject.delta:g}"),
         }
         for name, (theirs, ours) in stated.items():
             if theirs != ours:
                 raise OtherClaim(f"{name} is {theirs!r} there, and {ours!r} in the run")
-        claimed = one.claim.epsilon
-        if not any(math.isclose(claimed, price, rel_tol=TOLERANCE) for price in prices):
+        if not any(math.isclose(one.epsilon, price, rel_tol=TOLERANCE) for price in prices):
             raise OtherClaim(
-                f"one release on channel {one.channel} claims epsilon {claimed:.6g} there, "
+                f"one release on channel {one.channel} claims epsilon {one.epsilon:.6g} there, "
                 "and no release of the run does"
             )

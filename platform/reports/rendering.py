@@ -1,16 +1,14 @@
 """A report as plain data, as one HTML file, and as a tagged PDF (PDF/UA-1).
 
-The HTML holds no script and fetches nothing. Names, sentences and details may have been written by
-anybody, so the template escapes all that is put into it, and treats undefined names as errors.
-WeasyPrint makes the PDF of the page. It needs Pango, a library of the operating system, so it is an
-extra.
+The HTML holds no script and fetches nothing. Texts may come from outside, so the template escapes
+all of them, and an undefined name is an error. WeasyPrint makes the PDF from the page; it needs
+Pango, a library of the operating system, so it is an extra.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -29,8 +27,7 @@ from platform.reports.blocks import (
     Words,
     text_of,
 )
-from platform.reports.evidence import proof_anchor
-from platform.reports.report import SCHEMA_VERSION, Report
+from platform.reports.report import SCHEMA_VERSION, Report, proof_anchor
 
 TEMPLATES: Final = Path(__file__).parent / "templates"
 
@@ -41,11 +38,10 @@ STYLES: Final = (
     ("square", "8 5", "#0b4f8a"),
     ("triangle", "2 4", "#7a1f00"),
 )
-"""Mark, dashes and ink of each line, which are told apart without the ink."""
+"""Mark, dashes and ink of each line; mark and dashes alone tell lines apart."""
 _MOST_MARKS: Final = 40
 _TICKS: Final = 5
-
-Spot = tuple[float, float]
+VARIANT: Final = "pdf/ua-1"
 
 
 def html_page(report: Report) -> str:
@@ -73,53 +69,16 @@ def html_page(report: Report) -> str:
     )
 
 
-@dataclass(frozen=True, kw_only=True)
-class DrawnLine:
-    """One line on the canvas.
-
-    Attributes:
-        label: What it is.
-        mark: The shape at its points.
-        dashes: Lengths of dashes and gaps, or none.
-        ink: Its colour.
-        path: Its corners, as SVG reads them.
-        spots: Where the marks are.
-        key: Where it stands in the legend.
-    """
-
-    label: str
-    mark: str
-    dashes: str
-    ink: str
-    path: str
-    spots: tuple[Spot, ...]
-    key: Spot
-
-
-@dataclass(frozen=True, kw_only=True)
-class Canvas:
-    """A plot with places for everything in it.
-
-    Attributes:
-        plot: What it shows.
-        across: Ticks of the horizontal axis: place and label.
-        up: Ticks of the vertical axis.
-        lines: The lines.
-        limit: Height of the level to be compared with; None without.
-    """
-
-    plot: Plot
-    across: tuple[tuple[float, str], ...]
-    up: tuple[tuple[float, str], ...]
-    lines: tuple[DrawnLine, ...]
-    limit: float | None
-
-
-def canvas(plot: Plot) -> Canvas:
-    """Return a plot with places for everything in it.
+def canvas(plot: Plot) -> dict[str, Any]:
+    """Return the places of all parts of a plot, in pixels from the top left corner.
 
     Args:
-        plot: At least one point, all finite.
+        plot: A plot with at least one point; all points are finite.
+
+    Returns:
+        `across` and `up`: place and label of each tick of an axis. `limit`: height of the limit,
+        or None. `lines`: of each line `label`, `mark`, `dashes`, `ink`, `path` (its corners, as
+        SVG reads them), `spots` (places of its marks) and `key` (its place in the legend).
     """
     rounds = sorted({x for line in plot.lines for x, _ in line.points})
     highest = max((y for line in plot.lines for _, y in line.points), default=1.0)
@@ -129,7 +88,7 @@ def canvas(plot: Plot) -> Canvas:
     top = 1.0 if plot.percent else max(step * math.ceil(highest / step - 1e-9), step)
     low, high = rounds[0], max(rounds[-1], rounds[0] + 1)
 
-    def place(x: float, y: float) -> Spot:
+    def place(x: float, y: float) -> tuple[float, float]:
         wide, tall = WIDTH - LEFT - RIGHT, HEIGHT - TOP - BOTTOM
         return (
             round(LEFT + (x - low) / (high - low) * wide, 1),
@@ -141,26 +100,25 @@ def canvas(plot: Plot) -> Canvas:
         spots = tuple(place(x, y) for x, y in line.points)
         mark, dashes, ink = STYLES[index % len(STYLES)]
         lines.append(
-            DrawnLine(
-                label=line.label,
-                mark=mark,
-                dashes=dashes,
-                ink=ink,
-                path=" ".join(f"{x},{y}" for x, y in spots),
-                spots=spots[:: max(1, -(-len(spots) // _MOST_MARKS))],
-                key=(LEFT + 4.0 + index * (WIDTH - LEFT - RIGHT) / len(plot.lines), 14.0),
-            )
+            {
+                "label": line.label,
+                "mark": mark,
+                "dashes": dashes,
+                "ink": ink,
+                "path": " ".join(f"{x},{y}" for x, y in spots),
+                "spots": spots[:: max(1, -(-len(spots) // _MOST_MARKS))],
+                "key": (LEFT + 4.0 + index * (WIDTH - LEFT - RIGHT) / len(plot.lines), 14.0),
+            }
         )
     levels = [step * index for index in range(round(top / step) + 1)]
-    return Canvas(
-        plot=plot,
-        across=tuple((place(x, 0.0)[0], f"{x:g}") for x in rounds[:: -(-len(rounds) // 10)]),
-        up=tuple(
+    return {
+        "across": [(place(x, 0.0)[0], f"{x:g}") for x in rounds[:: -(-len(rounds) // 10)]],
+        "up": [
             (place(low, y)[1], f"{100 * y:.0f}%" if plot.percent else f"{y:.6g}") for y in levels
-        ),
-        lines=tuple(lines),
-        limit=None if plot.limit is None else place(low, plot.limit[0])[1],
-    )
+        ],
+        "lines": lines,
+        "limit": None if plot.limit is None else place(low, plot.limit[0])[1],
+    }
 
 
 def _step(highest: float) -> float:
@@ -168,9 +126,6 @@ def _step(highest: float) -> float:
     rough = max(highest, 1e-9) / _TICKS
     power = 10.0 ** math.floor(math.log10(rough))
     return next(n * power for n in (1.0, 2.0, 5.0, 10.0) if n * power >= rough * (1 - 1e-9))
-
-
-VARIANT: Final = "pdf/ua-1"
 
 
 def pdf_file(report: Report) -> bytes:
@@ -181,7 +136,7 @@ def pdf_file(report: Report) -> bytes:
         OSError: If Pango is not installed.
     """
     weasyprint = load_weasyprint()
-    # Whatever would be fetched ends the work: there is nothing in a report that would need it.
+    # A report needs nothing from elsewhere, so any fetch is an error.
     nothing = weasyprint.urls.URLFetcher(allowed_protocols=(), fail_on_errors=True)
     page = weasyprint.HTML(string=html_page(report), url_fetcher=nothing)
     made: bytes = page.write_pdf(pdf_variant=VARIANT, finisher=_say_scopes)
@@ -189,10 +144,7 @@ def pdf_file(report: Report) -> bytes:
 
 
 def _say_scopes(document: Any, pdf: Any) -> None:
-    """Say of each header cell whether it is of its column or its row (PDF/UA-1, 7.5).
-
-    Cells name their headers, but the header above a column of headers is named by none.
-    """
+    """Mark each header cell as the header of its column or its row (PDF/UA-1, 7.5)."""
     found: list[Any] = [one for one in pdf.objects if isinstance(one, dict) and "S" in one]
     elements = {one.reference: one for one in found}
     for cell in elements.values():
@@ -202,10 +154,10 @@ def _say_scopes(document: Any, pdf: Any) -> None:
 
 
 def load_weasyprint() -> Any:
-    """Return the module that lays out; it loads Pango when it is imported.
+    """Return WeasyPrint, which loads Pango when it is imported.
 
     Raises:
-        ImportError: If it is not installed.
+        ImportError: If WeasyPrint is not installed.
         OSError: If Pango is not installed.
     """
     import weasyprint
@@ -214,7 +166,7 @@ def load_weasyprint() -> Any:
 
 
 def plain_data(report: Report) -> dict[str, Any]:
-    """Return a report as plain data, warnings first; infinity as "inf"."""
+    """Return a report as plain data: warnings first, infinity as "inf"."""
     numbers = {basis: number for number, basis in enumerate(report.bases, start=1)}
     return {
         "warnings": list(report.warnings),
@@ -270,7 +222,7 @@ def _block(block: Block, numbers: Mapping[Basis, int]) -> dict[str, Any]:
 
 
 def _words(line: Words, numbers: Mapping[Basis, int]) -> dict[str, Any] | str:
-    """Return plain text, and beside it the numbers in it where there are any."""
+    """Return plain text; with numbers in it, return text and numbers."""
     figures = [
         {"text": piece.text, "value": piece.value, "rests_on": numbers[piece.basis]}
         for piece in line

@@ -1,20 +1,30 @@
-"""The privacy budget report of a run, as a value: from agreed records to sections, nothing else."""
+"""The privacy budget report of a run as a value: agreed records in, sections out.
+
+Every number links to its ledger rows and audit entries. A ledger row is named by run, round,
+attempt, client and channel. If a log was read, each row and each entry is also a leaf of the log;
+a command prints the leaf's proof.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 from platform.agreement.budgets import RunBudget
 from platform.data.catalogue import dataset_infos
 from platform.reports.blocks import (
     Basis,
     Block,
+    Bullets,
     Facts,
     Figure,
     Line,
+    Link,
+    Paragraph,
+    Piece,
+    Place,
     Plot,
     Section,
     Table,
@@ -22,21 +32,29 @@ from platform.reports.blocks import (
     bullets,
     paragraph,
     points_text,
+    ranges,
     share_text,
     words,
 )
 from platform.reports.empirical import SeenChannel, empirical_section, refuted, require_same_claim
-from platform.reports.evidence import bases_of, evidence_section
-from platform.reports.guarantee import odds_section, right_guesses, trust_section, unit_section
+from platform.reports.guarantee import (
+    composition_section,
+    limits_section,
+    odds_section,
+    right_guesses,
+    trust_section,
+    unit_section,
+)
 from platform.reports.hazards import hazards_section, report_warnings
-from platform.reports.spending import releases_section, spending_section
+from platform.reports.spending import accuracy_words, releases_section, spending_section
 from platform.reports.subject import LogView, Subject
 from platform.rounds.documents import ADVERSARIES
-from privacy import MechanismFacts
+from privacy import ReleaseKey
 
 SCHEMA_VERSION = 1
 
 LAWS: Final = {
+    None: "none",
     "gaussian": "Gaussian, drawn in floating point",
     "discrete_gaussian": "discrete Gaussian, drawn as integers on a grid",
     "skellam": "Skellam, drawn as integers on a grid",
@@ -48,13 +66,14 @@ class Report:
     """A privacy budget report.
 
     Attributes:
-        run_id: The run.
-        title: Of the document.
-        lead: What it is about, at a glance.
-        warnings: To be read first, most important first.
-        odds: Right guesses of a hundred, at most, by adversary; None where nothing tells yet.
-        sections: In order.
-        bases: What figures rest on; the n-th is shown as number n.
+        run_id: Id of the run.
+        title: Title of the document.
+        lead: The run at a glance.
+        warnings: Warnings, the most important first.
+        odds: By adversary, how many guesses of a hundred are right at most; None before a release
+            is priced.
+        sections: The sections in order.
+        bases: The bases of all numbers; the n-th is shown as number n.
     """
 
     run_id: str
@@ -77,14 +96,14 @@ def budget_report(
     """Return the report of a run.
 
     Args:
-        budget: The run, whose records agree, and what it has spent.
-        compared: Runs to stand beside it.
-        made: When the document is made, as people read it.
-        log: The log that the records are in; None where nobody read it.
-        seen: What an audit of the run's configuration saw; empty where there was none.
+        budget: The run, whose records agree, and its spending.
+        compared: Runs to compare it with.
+        made: Date and time of the report, as text.
+        log: The log that holds the records; None if it was not read.
+        seen: The results of an audit of the run's configuration; empty without an audit.
 
     Raises:
-        OtherClaim: If the audit is of another claim than the run's.
+        OtherClaim: If the audit tested another claim than the run's.
     """
     subject, others = Subject(budget, log), [Subject(one, log) for one in compared]
     require_same_claim(subject, seen)
@@ -93,82 +112,80 @@ def budget_report(
         odds_section(subject),
         spending_section(subject),
         releases_section(subject),
-        *(
-            [Section("comparison", "Beside other runs", tuple(_comparison(subject, others)))]
-            if others
-            else []
-        ),
+        *([_comparison(subject, others)] if others else []),
         trust_section(subject),
         limits_section(subject),
         composition_section(subject),
-        Section(
-            "construction",
-            "Mechanism, randomness, floating point, side channels",
-            tuple(_construction(subject)),
-        ),
+        _construction(subject),
         Section("use", "What the run was good for", tuple(_usefulness(subject))),
-        Section(
-            "data", "Where the data came from, security, retention", tuple(_provenance(subject))
-        ),
+        _provenance(subject),
         empirical_section(subject, seen),
         Section("log", "Audit log and versions", tuple(_log(subject))),
         hazards_section(subject),
     )
     bases = bases_of(sections)
+    config = subject.agreed.config
+    done = "finished" if subject.summary is not None else "not finished"
+    status = f"{done}, {len(subject.trained)} of {config.rounds} rounds are over"
     return Report(
         run_id=subject.run_id,
         title=f"Privacy budget report of run {subject.run_id}",
-        lead=_lead(subject, made),
+        lead=Facts(
+            (
+                ("Run", words(subject.run_id)),
+                ("Configuration", words(config.name)),
+                ("Status", words(status)),
+                ("Method and data", words(f"{config.method.name} on {config.task.dataset}")),
+                ("Mechanism", words(subject.facts.name)),
+                ("Made", words(made)),
+            )
+        ),
         warnings=(*refuted(seen), *report_warnings(subject)),
         odds=tuple((name, right_guesses(subject, name)) for name in ADVERSARIES),
-        sections=(*sections, evidence_section((subject, *others), bases)),
+        sections=(*sections, _evidence((subject, *others), bases)),
         bases=bases,
     )
 
 
-def _lead(subject: Subject, made: str) -> Facts:
-    config = subject.agreed.config
-    over = len(subject.trained)
-    done: Any = "finished" if subject.summary is not None else "not finished"
-    return Facts(
-        (
-            ("Run", words(subject.run_id)),
-            ("Configuration", words(config.name)),
-            ("Status", words(f"{done}, {over} of {config.rounds} rounds are over")),
-            ("Method and data", words(f"{config.method.name} on {config.task.dataset}")),
-            ("Mechanism", words(subject.facts.name)),
-            ("Made", words(made)),
-        )
-    )
-
-
-def _comparison(subject: Subject, others: Sequence[Subject]) -> Iterator[Block]:
+def _comparison(subject: Subject, others: Sequence[Subject]) -> Section:
+    blocks: list[Block] = []
     for other in others:
         differ = differences(subject, other)
         if differ:
-            yield paragraph(
+            text = (
                 f"The epsilons of this run and of {other.run_id} are not directly comparable: "
                 f"{'; '.join(differ)}."
             )
         else:
-            yield paragraph(
+            text = (
                 f"This run and {other.run_id} have the same unit, relation and delta, so their "
-                "epsilons may be compared adversary by adversary. They are spent side by side "
-                "where the same people's data are in both."
+                "epsilons may be compared adversary by adversary. If both hold data of the same "
+                "people, these people have spent both."
             )
-    yield Table(
-        "This run first, then the others",
-        (
-            "Run",
-            "Status",
-            "Unit, relation, delta",
-            *(f"Epsilon, {name}" for name in ADVERSARIES),
-            "Right guesses of 100 against the server, at most",
-            "Mean accuracy",
-            "Worst client",
-        ),
-        tuple(_row(one) for one in (subject, *others)),
+        blocks.append(paragraph(text))
+    columns = (
+        "Run",
+        "Status",
+        "Unit, relation, delta",
+        *(f"Epsilon, {name}" for name in ADVERSARIES),
+        "Right guesses of 100 against the server, at most",
+        "Mean accuracy",
+        "Worst client",
     )
+    rows = tuple(
+        (
+            words(one.run_id),
+            words(one.agreed.records.run.status),
+            words(f"{one.facts.unit or 'none'}, {_relation(one)}, {one.delta:g}"),
+            *(words(one.epsilon(name)) for name in ADVERSARIES),
+            words(right_guesses(one, "server") or "not known yet"),
+            _accuracy(one, "mean", "not measured"),
+            _accuracy(one, "worst", "not measured"),
+        )
+        for one in (subject, *others)
+    )
+    blocks.append(Table("This run first, then the others", columns, rows))
+    return Section("comparison", "Beside other runs", tuple(blocks))
 
 
 def differences(one: Subject, other: Subject) -> list[str]:
@@ -189,48 +206,47 @@ def _relation(subject: Subject) -> str:
     return subject.agreed.config.relation if subject.facts.claims else "none"
 
 
-def _row(subject: Subject) -> tuple[Words, ...]:
-    return (
-        words(subject.run_id),
-        words(subject.agreed.records.run.status),
-        words(f"{subject.facts.unit or 'none'}, {_relation(subject)}, {subject.delta:g}"),
-        *(words(subject.epsilon(name)) for name in ADVERSARIES),
-        words(right_guesses(subject, "server") or "not known yet"),
-        _accuracy(subject, "mean"),
-        _accuracy(subject, "worst"),
-    )
-
-
-def _accuracy(subject: Subject, which: str) -> Words:
+def _accuracy(subject: Subject, which: str, missing: str) -> Words:
     value = None if subject.summary is None else subject.summary["final"]["accuracy"][which]
-    if value is None:
-        return words("not measured")
-    return words(Figure(share_text(value), value, subject.stated(f"final.accuracy.{which}")))
+    return accuracy_words(value, subject.stated(f"final.accuracy.{which}"), missing)
 
 
 def _log(subject: Subject) -> Iterator[Block]:
-    records = subject.agreed.records
-    head, run = records.head, records.run
+    head, run, log = subject.agreed.records.head, subject.agreed.records.run, subject.log
     text = f"{head.count}:{head.hash}"
-    checking = f"python -m platform.coordinator audit verify --run {run.run_id} --head {text}"
     basis = Basis(
         what="the run's whole audit log, each entry hashed with the one before",
         run_id=run.run_id,
         entries=(head.count,),
-        check=checking,
+        check=f"python -m platform.coordinator audit verify --run {run.run_id} --head {text}",
     )
+    over_all_runs = [("Log over all runs", words("was not read"))]
+    if log is not None:
+        whole = Basis(
+            what="all leaves of the log, recomputed from their rows, and every head that was kept",
+            run_id=subject.run_id,
+            check="python -m platform.coordinator audit verify",
+        )
+        signed = f"{log.key}; {log.heads} are kept beside the database"
+        if not log.is_signed:
+            signed = "no known key"
+        size = Figure(str(log.size), log.size, whole)
+        over_all_runs = [
+            ("Log over all runs", words(size, f" leaves, root {log.root}")),
+            ("Heads signed by", words(signed)),
+        ]
     yield Facts(
         (
             ("Head of the run's log", words(Figure(text, text, basis))),
-            *_over_all_runs(subject),
+            *over_all_runs,
             ("Digest of the configuration", words(run.config_digest)),
             ("Status of the run", words(run.status)),
         )
     )
     yield paragraph(
-        "Records were compared before this document was made: ledger, rounds, audit log, run "
-        "folder and, in a simulation, the clients' own ledgers agree. Kept with somebody else, "
-        "the head shows later that nothing before it was changed, removed or cut."
+        "The program compared the records before it made this document: ledger, rounds, audit "
+        "log, run folder and, in a simulation, the clients' own ledgers agree. Somebody else who "
+        "keeps the head can later check that nothing before it was changed, removed or cut."
     )
     try:
         versions = json.loads(run.versions_json)
@@ -244,25 +260,7 @@ def _log(subject: Subject) -> Iterator[Block]:
         yield Table("What ran", ("Part", "Version"), tuple(rows))
 
 
-def _over_all_runs(subject: Subject) -> Iterator[tuple[str, Words]]:
-    log = subject.log
-    if log is None:
-        yield "Log over all runs", words("nobody read it")
-        return
-    basis = Basis(
-        what="all leaves of the log, recomputed from their rows, and every head that was kept",
-        run_id=subject.run_id,
-        check="python -m platform.coordinator audit verify",
-    )
-    size = Figure(str(log.size), log.size, basis)
-    yield "Log over all runs", words(size, f" leaves, root {log.root}")
-    if log.is_signed:
-        yield "Heads signed by", words(f"{log.key}; {log.heads} are kept beside the database")
-    else:
-        yield "Heads signed by", words("nobody: no head is signed by a key that is known")
-
-
-def _provenance(subject: Subject) -> Iterator[Block]:
+def _provenance(subject: Subject) -> Section:
     config = subject.agreed.config
     task = config.task
     infos = (info for info in dataset_infos() if info.name == task.dataset)
@@ -271,78 +269,69 @@ def _provenance(subject: Subject) -> Iterator[Block]:
     public, section = "none was declared", config.public_data
     if section is not None:
         name = section.dataset or task.dataset
-        public = (
-            f"{name}, declared public by whoever wrote the configuration, which nobody can check"
-        )
-    model = "none" if task.model is None else task.model.name
-    pretrained = "" if task.model is None else task.model.pretrained or "the weights it ships with"
-    yield Facts(
+        public = f"{name}; the configuration declares it public, and no record can prove that"
+    model = "none"
+    if task.model is not None:
+        model = f"{task.model.name}, {task.model.pretrained or 'the weights it ships with'}"
+    simulated = (
+        "simulated in one process from one data set, dealt out as "
+        f"{task.partition.kind}; nothing protected the data from the experimenter"
+    )
+    federated = (
+        "each a process with data of its own; the data leave the client only in the releases above"
+    )
+    facts = Facts(
         (
             ("Data set", words(f"{task.dataset}: {origin}")),
-            ("Clients", words(_clients(subject))),
+            (
+                "Clients",
+                words(f"{task.clients}, {simulated if subject.is_simulated else federated}"),
+            ),
             ("Public data", words(public)),
-            ("Pretrained model", words(f"{model}{', ' if pretrained else ''}{pretrained}")),
+            ("Pretrained model", words(model)),
             ("Run created", words(subject.agreed.records.run.created)),
         )
     )
-    yield paragraph(
-        "Open: by what right the data were collected, with whose consent, and whether fewer would "
-        "have done, is in no record of a run. Whoever operates it has to say."
-    )
-    yield bullets(*_security(subject), *_retention(subject))
-
-
-def _clients(subject: Subject) -> str:
-    config = subject.agreed.config
-    if subject.is_simulated:
-        return (
-            f"{config.task.clients}, simulated in one process from one data set, dealt out as "
-            f"{config.task.partition.kind}; nobody's data were protected from the experimenter"
-        )
-    return (
-        f"{config.task.clients}, each a process with data of its own, which do not leave it but "
-        "as the releases above"
-    )
-
-
-def _security(subject: Subject) -> Iterator[str]:
-    yield (
-        "Security at rest: database, stores and run folders are readable by their owner's account "
-        "only. They are not encrypted by this program: disks, backups and whoever administers the "
-        "machine are the operator's to secure."
-    )
-    if subject.is_simulated:
-        yield "Security on the way: there was no way; all clients were in one process."
-    else:
-        yield (
-            "Security on the way: messages travel over the transport that was set up for this "
-            "federation; which one, and its certificates, is in no record of the run."
-        )
-    yield (
-        "Access: whoever may read the coordinator's database reads pseudonyms, charges and who "
-        "took part. Who that is, is the operator's to say."
-    )
-
-
-def _retention(subject: Subject) -> Iterator[str]:
-    yield (
-        "Kept for good: ledger, audit log, rounds, and the newest two states of the model. "
-        "Ledger rows are never deleted, as what was released cannot be taken back."
-    )
-    yield (
-        "Deleted when a round is committed: what the coordinator had received at each stage. A "
-        "client's data stay where they were; features that a frozen model made of them stay in "
-        "its cache, in the clear, until `cache clear` or until room is needed."
-    )
-    generations = subject.agreed.config.pool.generations
-    if subject.agreed.records.generations or any(r.channel == "pool" for r in subject.rows):
-        yield (
-            f"The pool: entries live for {generations} generation"
-            f"{'' if generations == 1 else 's'}, and are deleted by whole generations."
-        )
-    yield (
-        "A client that leaves for good takes its data with it and has its pool generations "
-        "erased; what it released before stays in the model and in its ledger."
+    has_pool = subject.agreed.records.generations or any(r.channel == "pool" for r in subject.rows)
+    generations = config.pool.generations
+    plural = "" if generations == 1 else "s"
+    return Section(
+        "data",
+        "Where the data came from, security, retention",
+        (
+            facts,
+            paragraph(
+                "Open: no record of a run shows by what right the data were collected, with whose "
+                "consent, and whether fewer data would have been enough. The operator has to say."
+            ),
+            bullets(
+                "Security at rest: only their owner's account can read database, stores and run "
+                "folders. They are not encrypted by this program: the operator has to secure "
+                "disks, backups and the administrators' accounts.",
+                "Security on the way: all clients were in one process, so nothing was sent."
+                if subject.is_simulated
+                else "Security on the way: messages travel over the transport that was set up for "
+                "this federation. No record of the run names it or its certificates.",
+                "Access: a reader of the coordinator's database sees pseudonyms, charges and who "
+                "took part. The operator has to say who that is.",
+                "Kept for good: ledger, audit log, rounds, and the newest two states of the "
+                "model. Ledger rows are never deleted, because a release cannot be taken back.",
+                "Deleted when a round is committed: the messages that the coordinator received at "
+                "each stage. A client's data stay in place. Features that a frozen model made of "
+                "them stay in the client's cache, in the clear, until `cache clear` or until room "
+                "is needed.",
+                *(
+                    [
+                        f"The pool: entries live for {generations} generation{plural}, and are "
+                        "deleted by whole generations."
+                    ]
+                    if has_pool
+                    else []
+                ),
+                "A client that leaves for good takes its data with it and has its pool "
+                "generations erased. Its earlier releases stay in the model and in its ledger.",
+            ),
+        ),
     )
 
 
@@ -351,29 +340,43 @@ def _usefulness(subject: Subject) -> Iterator[Block]:
         yield paragraph("The run has not finished, so nothing final was measured.")
         return
     summary = subject.summary
-    final, told = summary["final"], summary.get("evaluation", {})
-    measured_on = "; ".join(str(text) for text in told.values())
+    measured_on = "; ".join(str(text) for text in summary.get("evaluation", {}).values())
     if subject.is_simulated:
         yield paragraph(
-            "These numbers are exact, as an experimenter sees them who holds all the data of a "
-            "simulation. They carry no noise and are in no ledger."
+            "These numbers are exact: the experimenter of a simulation has all the data. They "
+            "carry no noise and are in no ledger."
         )
+    hidden = "not measured here: it is known to the clients only"
     yield Facts(
         (
             ("Method and data", words(f"{summary['method']} on {summary['dataset']}")),
             ("Measured on", words(measured_on or "each client's own test examples")),
-            ("Mean over clients", _share(subject, final["accuracy"], "mean")),
-            ("Worst client", _share(subject, final["accuracy"], "worst")),
-            ("Spread over clients (standard deviation)", _share(subject, final["accuracy"], "std")),
-            ("Gain over each client alone", _points(subject, "gain_over_local")),
-            ("Worth of sharing", _points(subject, "worth_of_sharing")),
+            ("Mean over clients", _accuracy(subject, "mean", hidden)),
+            ("Worst client", _accuracy(subject, "worst", hidden)),
+            ("Spread over clients (standard deviation)", _accuracy(subject, "std", hidden)),
+            *(
+                (
+                    term,
+                    words(
+                        "not measured in this run"
+                        if summary[field] is None
+                        else Figure(
+                            points_text(summary[field]), summary[field], subject.stated(field)
+                        )
+                    ),
+                )
+                for term, field in (
+                    ("Gain over each client alone", "gain_over_local"),
+                    ("Worth of sharing", "worth_of_sharing"),
+                )
+            ),
         )
     )
     yield paragraph(
-        "Gain over each client alone is what the federation brought beyond clients that train by "
-        "themselves, with the same method and as many steps. Worth of sharing compares with the "
-        "same run in which every upload is zero. The worst client is shown because noise weighs "
-        "most on those who are few: a mean can hide them."
+        "Gain over each client alone compares the federation with clients that train by "
+        "themselves, with the same method and as many steps. Worth of sharing compares the run "
+        "with the same run in which every upload is zero. The worst client is shown because noise "
+        "harms small groups most, and a mean can hide them."
     )
     found = [d for d in subject.trained if d["accuracy"]["mean"] is not None]
     if len(found) < 2:
@@ -393,252 +396,261 @@ def _usefulness(subject: Subject) -> Iterator[Block]:
     )
 
 
-def _share(subject: Subject, accuracy: Mapping[str, Any], which: str) -> Words:
-    value = accuracy[which]
-    if value is None:
-        return words("not measured here: it is known to the clients only")
-    return words(Figure(share_text(value), value, subject.stated(f"final.accuracy.{which}")))
-
-
-def _points(subject: Subject, field: str) -> Words:
-    value = None if subject.summary is None else subject.summary[field]
-    if value is None:
-        return words("not measured in this run")
-    return words(Figure(points_text(value), value, subject.stated(field)))
-
-
-def _construction(subject: Subject) -> Iterator[Block]:
-    config = subject.agreed.config
-    mechanism, law = config.mechanism, config.noise_distribution
+def _construction(subject: Subject) -> Section:
+    config, facts = subject.agreed.config, subject.facts
+    law, privacy = config.noise_distribution, config.privacy
     sampling = "see the kinds of release"
     if subject.summary is not None:
         sampling = str(subject.summary["sampling"] or "none")
-    yield Facts(
-        (
-            ("Mechanism", words(f"{mechanism.name}: {_where(mechanism.facts)}")),
-            (
-                "Law of the noise",
-                words(LAWS[config.noise_distribution] if config.noise_distribution else "none"),
-            ),
-            ("Randomness of the noise", words(_source(subject))),
-            ("Keys and masks", words("always the operating system's entropy")),
-            ("Floating point", words(_arithmetic(law))),
-            ("Clipping", words(_clipping(subject))),
-            ("Sampling counted on", words(sampling)),
-        )
-    )
-    yield bullets(*_side_channels(subject))
-
-
-def _where(facts: MechanismFacts) -> str:
     if not facts.claims:
-        return "no noise anywhere"
-    if facts.is_in_steps:
-        return "noise in every local training step, on the client"
-    if facts.is_shared_out:
-        return "every client adds a share of the noise, and only a sum has enough of it"
-    if facts.is_bare_to_server:
-        return "the coordinator adds noise to the sum, having seen it without"
-    return "every client adds all of the noise to its clipped upload"
-
-
-def _source(subject: Subject) -> str:
-    if not subject.facts.claims:
-        return "none is needed"
-    if subject.agreed.config.privacy.noise_source == "seeded":
-        return (
-            "a seed that stands in the configuration: whoever has it can compute the noise and "
-            "take it off again, so it protects nobody"
+        where = "no noise anywhere"
+    elif facts.is_in_steps:
+        where = "noise in every local training step, on the client"
+    elif facts.is_shared_out:
+        where = "every client adds a share of the noise, and only a sum has enough of it"
+    elif facts.is_bare_to_server:
+        where = "the coordinator sees the sum without noise, and adds the noise"
+    else:
+        where = "every client adds all of the noise to its clipped upload"
+    if not facts.claims:
+        source = "none is needed"
+    elif privacy.noise_source == "seeded":
+        source = (
+            "a seed in the configuration: anyone with the seed can compute the noise and remove "
+            "it, so it protects nobody"
         )
-    return "the operating system's entropy"
-
-
-def _arithmetic(distribution: str | None) -> str:
-    if distribution is None:
-        return "there is no noise that its lowest bits could betray"
-    if distribution == "gaussian":
-        return (
+    else:
+        source = "the operating system's entropy"
+    if law is None:
+        arithmetic = "there is no noise, so its lowest bits reveal nothing"
+    elif law == "gaussian":
+        arithmetic = (
             "not covered: floating-point noise is not a real Gaussian, and the lowest bits of a "
             "noised number may tell of the number without noise"
         )
-    return "covered: noise and what it is added to are integers, and samplers are exact"
-
-
-def _clipping(subject: Subject) -> str:
-    facts, section = subject.facts, subject.agreed.config.privacy
+    else:
+        arithmetic = "covered: data and noise are integers when they are added; samplers are exact"
     if facts.is_in_steps:
-        return f"each record's gradient to {section.per_sample_clipping_norm:g}"
-    if not facts.claims:
-        return "none"
-    adaptive = section.adaptive_clipping is not None
-    how = ", then following a noised quantile that is charged with the upload" if adaptive else ""
-    return f"each client's whole upload to {section.clipping_norm:g}{how}"
+        clipping = f"each record's gradient to {privacy.per_sample_clipping_norm:g}"
+    elif not facts.claims:
+        clipping = "none"
+    else:
+        clipping = f"each client's whole upload to {privacy.clipping_norm:g}"
+        if privacy.adaptive_clipping is not None:
+            clipping += ", then following a noised quantile that is charged with the upload"
+    return Section(
+        "construction",
+        "Mechanism, randomness, floating point, side channels",
+        (
+            Facts(
+                (
+                    ("Mechanism", words(f"{config.mechanism.name}: {where}")),
+                    ("Law of the noise", words(LAWS[law])),
+                    ("Randomness of the noise", words(source)),
+                    ("Keys and masks", words("always the operating system's entropy")),
+                    ("Floating point", words(arithmetic)),
+                    ("Clipping", words(clipping)),
+                    ("Sampling counted on", words(sampling)),
+                )
+            ),
+            bullets(*_side_channels(subject)),
+        ),
+    )
 
 
 def _side_channels(subject: Subject) -> Iterator[str]:
     if subject.facts.unit == "client":
         yield (
-            "Failures: whatever fails inside a client between its data and its upload becomes the "
-            "zero vector, noised and charged like any other, so that nobody sees who failed."
+            "Failures: if anything fails inside a client between its data and its upload, the "
+            "client uploads the zero vector, noised and charged like every upload. So nobody sees "
+            "which client failed."
         )
     elif subject.facts.unit == "record":
         yield "Failures: a record that is not finite counts as zero inside the noised sum."
     else:
-        yield "Failures: a client that fails says so, and who fails may tell of its data."
+        yield "Failures: a client that fails says so, and a failure may tell of its data."
     yield (
         "Timing, memory, power and crashes of native code: not covered. Python cannot reliably "
         "erase secrets from memory."
     )
-    yield ("Who sends how much and when is not hidden; neither is a client that is late or silent.")
+    yield "Who sends how much and when is not hidden; neither is a client that is late or silent."
     origin = subject.method_origin
     if origin is not None:
         yield (
             f"The method {subject.agreed.config.method.name!r} is code from outside this package "
-            f"({origin}); that it keeps to its side of the interface is not this package's word."
+            f"({origin}). This package does not vouch for that code."
         )
 
 
-def limits_section(subject: Subject) -> Section:
-    """Return the section about leaks that no epsilon bounds."""
-    return Section(
-        "limits",
-        "What is not protected",
-        (
-            paragraph("No epsilon in this document bounds the following, but where it says so."),
-            bullets(
-                *_what_is_seen(subject),
-                *_what_was_chosen(subject),
-                *_pool(subject),
-                *_the_rest(subject),
-            ),
-        ),
-    )
+def bases_of(sections: Iterable[Section]) -> tuple[Basis, ...]:
+    """Return the bases of all figures, each once, in the order in which a reader meets them."""
+    found: dict[Basis, None] = {}
+    for section in sections:
+        for block in section.blocks:
+            for line in _lines(block):
+                found.update((p.basis, None) for p in line if isinstance(p, Figure))
+    return tuple(found)
 
 
-def _what_is_seen(subject: Subject) -> Iterator[str]:
-    facts = subject.facts
-    if facts.claims:
-        yield (
-            "Sizes: how many examples a client has is not sent, as all weigh alike here; how many "
-            "clients there are is public."
-        )
-    else:
-        yield (
-            "Sizes: clients weigh by their number of examples, which sums tell of; how many "
-            "clients there are is public."
-        )
-    who = (
-        "who was drawn is the coordinator's secret, and the observer's epsilon counts on it"
-        if any(row.cohort_kind is not None for row in subject.rows)
-        else "who takes part in which round is known to the server, and partly to others"
-    )
-    yield f"Participation: {who}. Patterns of it over rounds may single somebody out."
-    yield (
-        "Timing: how long a client takes, whether it is late or lost, memory and power are not "
-        "hidden; nor is who sends how much when on the network."
-    )
+def _lines(block: Block) -> Iterator[Words]:
+    match block:
+        case Paragraph():
+            yield block.words
+        case Bullets():
+            yield from block.items
+        case Facts():
+            yield from (line for _, line in block.rows)
+        case Table():
+            yield from (cell for row in block.rows for cell in row)
+        case _:
+            return
 
 
-def _what_was_chosen(subject: Subject) -> Iterator[str]:
-    yield (
-        "Tuning: settings such as learning rate, clipping norm, rounds or the method itself may "
-        "have been chosen by trying them out on the same data. Each such trial is a use of the "
-        "data that no ledger here counts, unless it is a run of its own with its own charge."
-    )
-    evaluation = subject.agreed.config.evaluation
-    if evaluation.selection == "last":
-        yield "Selection: none was made; the model is the last round's."
-    elif evaluation.release == "noised":
-        yield (
-            "Selection: a round is named as best by noised accuracies that are charged with the "
-            "uploads; choosing among them costs nothing more."
-        )
-    else:
-        yield (
-            "Selection: a round is named as best by exact accuracies of the clients' validation "
-            "data. That choice tells of these data and no noise covers it."
-        )
-    if subject.is_simulated:
-        yield (
-            "Accuracies in this document are exact, as only an experimenter with all the data "
-            "sees them. Who publishes them releases them without noise."
-        )
+def proof_anchor(number: int) -> str:
+    """Return the anchor of the n-th basis; the first is 1."""
+    return f"proof-{number}"
 
 
-def _pool(subject: Subject) -> Iterator[str]:
-    warnings = () if subject.summary is None else subject.summary["warnings"]
-    has_pool = any(text.startswith("expert pool:") for text in warnings)
-    if has_pool or any(row.channel == "pool" for row in subject.rows):
-        yield (
-            "The expert pool is linkable: to server and peers its entries can be told apart, and "
-            "who knows something of a client may find its entry; only epsilon bounds what it "
-            "tells."
+def rows_anchor(run_id: str, place: Place) -> str:
+    """Return the anchor of the ledger rows of a place."""
+    name = "-".join(map(str, (run_id, *place)))
+    return "rows-" + "".join(c if c.isascii() and c.isalnum() else "-" for c in name)
+
+
+def _evidence(subjects: Sequence[Subject], bases: Sequence[Basis]) -> Section:
+    """Return the section that lists the basis of every number, and the ledger rows.
+
+    Args:
+        subjects: The runs of the document; the first is the document's own.
+        bases: As `bases_of` returns them.
+    """
+    listed = [place for subject in subjects for place in _ledger(subject)]
+    known = {anchor for anchor, _ in listed}
+    ledger: Block = paragraph("The ledger has no row.")
+    if listed:
+        ledger = Table(
+            "The ledger's rows",
+            ("Place", "Reserved in audit entry", "Clients, by pseudonym", "Their leaves"),
+            tuple(row for _, row in listed),
+            tuple(anchor for anchor, _ in listed),
         )
-        if subject.agreed.config.privacy.noise_source == "os":
-            yield (
-                "Of the coordinator's disk, after the fact, it is claimed that no row ties a pool "
-                "entry to its client better than chance; that is a claim about linking, not an "
-                "epsilon."
+    proofs = []
+    for number, basis in enumerate(bases, 1):
+        command, leaves = basis.check, _leaves_of(basis, subjects)
+        if len(leaves) == 1:
+            # The basis's own command checks the head of a chain; this one proves one record.
+            proof = f"python -m platform.coordinator audit prove {leaves[0]}"
+            command = f"{command}; {proof}" if command else proof
+        proofs.append(
+            (
+                words(str(number)),
+                words(basis.what),
+                _rows(basis, known),
+                words(", ".join(map(str, basis.entries)) or "none"),
+                words(ranges(leaves) or "none"),
+                words(command or "none"),
             )
-        else:
-            yield "With seeded randomness nothing is claimed of the coordinator's disk either."
-
-
-def _the_rest(subject: Subject) -> Iterator[str]:
-    yield (
-        "Inference from the population: a good model tells what is true of many, and so of one "
-        "who is like them, whether or not that one took part."
-    )
-    yield (
-        "A client's own machine: its data, personal state and failures lie there in the clear, "
-        "for whoever may read its files."
-    )
-    if subject.terms is not None and not subject.facts.claims:
-        yield (
-            "Sums of several rounds or runs may be subtracted from each other, and a server may "
-            "choose the models it sends so that sums tell more; masks do not prevent either."
         )
-    if subject.agreed.config.privacy.subspace != "none":
-        yield (
-            "The directions that uploads live in, and their number, count as fixed in advance; "
-            "that they were not tried out on these data is nobody's record."
-        )
-
-
-def composition_section(subject: Subject) -> Section:
-    """Return the section about composition and about free post-processing."""
-    config = subject.agreed.config
-    retries = (
-        "An attempt that failed stays charged where anything may have left a client; a new one "
-        "draws new noise and is charged again. A message sent again byte by byte is free."
-    )
-    source = config.phase_two_of
     return Section(
-        "composition",
-        "Composition, and what may be done with the results",
+        "evidence",
+        "What each number rests on",
         (
             paragraph(
-                "All rounds, attempts and channels of the run are composed into the epsilons above "
-                "by the named accountant. That holds although what is sent in one round depends "
-                "on the results of those before. Units are compared one by one: the run's epsilon "
-                "is the largest over clients, not a sum over them."
+                "The number in brackets behind a number leads here. A ledger row is named by run, "
+                "round, attempt, channel and client (by pseudonym); an audit entry by its number "
+                "in the run's log; a leaf by its number in the log over all runs, from 0. The "
+                "command shows or checks them, and `audit prove LEAF` proves a leaf; both need the "
+                "records."
             ),
-            bullets(
-                retries,
-                "Whatever is computed from released results alone (the final model, its exports, "
-                "predictions, this document's epsilons) is post-processing and costs nothing.",
-                "Whatever uses the clients' data once more (another run, another phase that "
-                "releases, tuning) is not, and adds to what they have spent.",
-                "Other releases of the same data, by other means and without noise, are not made "
-                "safer by this run.",
-                *(
-                    ()
-                    if source is None
-                    else (
-                        f"This is the second phase of run {source}: it released nothing itself, "
-                        "and its epsilons are that run's.",
-                    )
-                ),
+            Table(
+                "Numbers, and the records that they rest on",
+                ("Number", "Rests on", "Ledger rows", "Audit entries", "Leaves", "Command"),
+                tuple(proofs),
+                tuple(proof_anchor(number) for number in range(1, len(bases) + 1)),
             ),
+            ledger,
         ),
+    )
+
+
+def _leaves_of(basis: Basis, subjects: Sequence[Subject]) -> list[int]:
+    """Return the leaves of all records that a number rests on; none if the log was not read."""
+    log, places = subjects[0].log, set(basis.places)
+    if log is None:
+        return []
+    found = [log.events.get((basis.run_id, entry)) for entry in basis.entries]
+    rows = (
+        row
+        for subject in subjects
+        if subject.agreed.spending.run_id == basis.run_id and places
+        for row in subject.rows
+    )
+    chosen = None if basis.pseudonyms is None else set(basis.pseudonyms)
+    for row in rows:
+        place = row.round_number, row.attempt, row.channel
+        # A withheld pseudonym is in no row, so this tells no leaf of it.
+        if place in places and (chosen is None or row.pseudonym in chosen):
+            found.append(log.charges.get(_key(basis.run_id, place, row.pseudonym)))
+    return sorted({leaf for leaf in found if leaf is not None})
+
+
+def _rows(basis: Basis, known: set[str]) -> Words:
+    if not basis.places:
+        return words("none")
+    pieces: list[Piece] = [f"run {basis.run_id}: "]
+    kinds = sorted({(attempt, channel) for _, attempt, channel in basis.places})
+    for index, (attempt, channel) in enumerate(kinds):
+        numbers = [r for r, a, c in basis.places if (a, c) == (attempt, channel)]
+        text = f"rounds {ranges(numbers)}, attempt {attempt}, channel {channel}"
+        anchor = rows_anchor(basis.run_id, (min(numbers), attempt, channel))
+        pieces += ["; " if index else "", Link(text, anchor) if anchor in known else text]
+    whose = "all clients with rows there"
+    if basis.pseudonyms is not None:
+        count = "client" if len(basis.pseudonyms) == 1 else f"{len(basis.pseudonyms)} clients:"
+        whose = f"{count} {', '.join(basis.pseudonyms)}"
+    return (*pieces, f"; {whose}")
+
+
+def _ledger(subject: Subject) -> Iterator[tuple[str, tuple[Words, ...]]]:
+    """Yield the ledger's rows by place; a list of clients is linked when it repeats."""
+    clients: dict[Place, list[str]] = {}
+    for row in subject.rows:
+        place = row.round_number, row.attempt, row.channel
+        clients.setdefault(place, []).append(row.pseudonym)
+    run, seen = subject.agreed.spending.run_id, dict[tuple[str, ...], Place]()
+    charges = {} if subject.log is None else subject.log.charges
+    for place, names in sorted(clients.items()):
+        entry = subject.reserving(place)
+        known = {name: charges.get(_key(run, place, name)) for name in names}
+        ordered = sorted(names, key=lambda name: known[name] or 0)
+        same = seen.setdefault(tuple(ordered), place)
+        named: Words = words(f"{len(names)}: {', '.join(ordered)}")
+        if same != place:
+            named = words(f"{len(names)}: ", Link("the same as before", rows_anchor(run, same)))
+        leaves = [leaf for leaf in (known[name] for name in ordered) if leaf is not None]
+        where = ", ".join(map(str, leaves))
+        if len(leaves) < len(ordered):
+            where = "none"
+        elif leaves == list(range(leaves[0], leaves[0] + len(leaves))) and len(leaves) > 1:
+            where = f"{leaves[0]} to {leaves[-1]}, in their order"
+        number, attempt, channel = place
+        yield (
+            rows_anchor(run, place),
+            (
+                words(f"run {run}, round {number}, attempt {attempt}, channel {channel}"),
+                words("none" if entry is None else str(entry)),
+                named,
+                words(where),
+            ),
+        )
+
+
+def _key(run: str, place: Place, pseudonym: str) -> ReleaseKey:
+    number, attempt, channel = place
+    return ReleaseKey(
+        run_id=run,
+        round_number=number,
+        attempt=attempt,
+        pseudonym=pseudonym,
+        channel=channel,  # type: ignore[arg-type]
     )

@@ -1,4 +1,4 @@
-"""What left the clients, kind by kind; what the run and its clients have spent and have left."""
+"""The releases of the clients, kind by kind, and the privacy budget: spent, reserved and left."""
 
 from __future__ import annotations
 
@@ -52,6 +52,20 @@ FLAVOURS: Final = {
         "order and converted to (epsilon, delta)"
     ),
 }
+RELEASE_COLUMNS: Final = (
+    "Release",
+    "Rounds",
+    "Protected by",
+    "Bound C",
+    "Noise over C",
+    "Sampling counted on",
+    "Ledger rows",
+    "Epsilon of one alone",
+)
+STATUSES: Final = {"released": "released", "reserved": "reserved (charged too)", "aborted": "free"}
+MOST_NAMED: Final = 3
+"""A cell names so many clients at most; the basis of the row's numbers names all of them."""
+NO_LIMIT: Final = "no limit, so nothing is counted down"
 
 
 def releases_section(subject: Subject) -> Section:
@@ -59,27 +73,20 @@ def releases_section(subject: Subject) -> Section:
     blocks, kinds = [*_flavour(subject)], _kinds(subject)
     if not kinds:
         blocks.append(paragraph("No release of any client is in the ledger."))
-        return Section("releases", "What left the clients", tuple(blocks))
-    shown = Table(
-        "Each kind of release, and the epsilon of one of them alone",
-        (
-            "Release",
-            "Rounds",
-            "Protected by",
-            "Bound C",
-            "Noise over C",
-            "Sampling counted on",
-            "Ledger rows",
-            "Epsilon of one alone",
-        ),
-        tuple(_release_row(subject, rows) for rows in kinds),
-    )
-    told = paragraph(
-        "C bounds the length of what one unit adds; the noise's standard deviation is stated as a "
-        "multiple of it. A row is reserved in the ledger before anything leaves a client, and is "
-        "free only where it is known that nothing did."
-    )
-    return Section("releases", "What left the clients", (*blocks, shown, told))
+    else:
+        blocks += [
+            Table(
+                "Each kind of release, and the epsilon of one of them alone",
+                RELEASE_COLUMNS,
+                tuple(_release_row(subject, rows) for rows in kinds),
+            ),
+            paragraph(
+                "C bounds the length of one unit's contribution. The noise column is the standard "
+                "deviation of the noise as a multiple of C. The coordinator reserves a row before "
+                "anything leaves a client; a row is free only if it is known that nothing left."
+            ),
+        ]
+    return Section("releases", "What left the clients", tuple(blocks))
 
 
 def _flavour(subject: Subject) -> Iterator[Block]:
@@ -88,28 +95,29 @@ def _flavour(subject: Subject) -> Iterator[Block]:
     names = subject.budget.epsilons.accountant.split("+")
     how = "; ".join(f"{name}: {FLAVOURS.get(name, name)}" for name in names)
     yield paragraph(
-        f"Every epsilon here is of approximate differential privacy at delta {subject.delta:g}, "
-        "cumulative over all that the unit released and for the unit that has spent most. Delta "
-        f"is the probability that is left outside the promise. The accountant is {how}."
+        f"Every epsilon here is of approximate differential privacy at delta {subject.delta:g}. It "
+        "covers all releases of the unit that has spent most. Delta is the probability that the "
+        f"promise does not cover. The accountant is {how}."
     )
     worst = subject.worst("server")
     if worst is not None and subject.budget.epsilons.accountant == "exact":
-        rows = [row for row in subject.rows if row.pseudonym == worst.member.pseudonym]
+        rows = subject.rows_of(worst.member.pseudonym)
         found = compose(as_releases(rows, subject.agreed.config.mechanisms), no_cohort)
         if found.is_noised and not found.is_empty:
             mu = total_mu(found)
             yield paragraph(
                 "In its own terms the run is mu-Gaussian-differentially private with mu = ",
                 Figure(f"{mu:.6g}", mu, subject.epsilon("server").basis),
-                " against who sees every release, which can be converted at any other delta.",
+                " against an adversary who sees every release. This mu can be converted at any "
+                "other delta.",
             )
     accountants = {} if subject.summary is None else subject.summary["accountants"]
     if accountants:
         yield bullets(
             *(
                 words(
-                    f"By accountant {name}, for who has spent most: ",
-                    # An accountant that has no number says why.
+                    f"By accountant {name}, for the client that has spent most: ",
+                    # An accountant without a number gives its reason.
                     value
                     if isinstance(value, str) and value != "inf"
                     else Figure(epsilon_text(value), value, subject.stated("accountants")),
@@ -147,13 +155,23 @@ def _release_row(subject: Subject, rows: Sequence[LedgerRow]) -> tuple[Words, ..
     steps = "" if first.count == 1 else f", {first.count} noised steps"
     alone = _price_alone(subject, rows)
     basis = subject.basis("these ledger rows; epsilon is of one of them, priced alone", rows)
+    low, high = (end(row.clipping_norm for row in rows) for end in (min, max))
+    norm = Figure(f"{high:.4g}", high, basis)
+    sampling = "none"
+    if first.cohort_kind is not None:
+        drawn = f"{first.cohort_size} of {first.cohort_population} clients, drawn in secret"
+        sampling = f"{drawn} ({first.cohort_kind}); for the observer only"
+    elif first.sampling != "none":
+        sampling = f"{first.sampling} batches, probability {first.sampling_probability:g}"
     return (
         words(CHANNELS.get(first.channel, first.channel)),
         words(ranges([row.round_number for row in rows])),
         words(f"{first.mechanism}{law}{steps}, {first.relation}"),
-        _norms(rows, basis),
+        words("none")
+        if math.isinf(high)
+        else words(*([] if low == high else [f"{low:.4g} to "]), norm),
         words(Figure(f"{ratio:.4g}", ratio, basis) if ratio else "no noise"),
-        words(_sampling(first)),
+        words(sampling),
         _statuses(subject, rows, basis),
         words(epsilon_figure(0.0, basis), ": nothing had left a client")
         if alone is None
@@ -161,42 +179,19 @@ def _release_row(subject: Subject, rows: Sequence[LedgerRow]) -> tuple[Words, ..
     )
 
 
-def _norms(rows: Sequence[LedgerRow], basis: Basis) -> Words:
-    low, high = (end(row.clipping_norm for row in rows) for end in (min, max))
-    if high == float("inf"):
-        return words("none")
-    if low == high:
-        return words(Figure(f"{high:.4g}", high, basis))
-    return words(f"{low:.4g} to ", Figure(f"{high:.4g}", high, basis))
-
-
-def _sampling(row: LedgerRow) -> str:
-    if row.cohort_kind is not None:
-        drawn = f"{row.cohort_size} of {row.cohort_population} clients, drawn in secret"
-        return f"{drawn} ({row.cohort_kind}); for the observer only"
-    if row.sampling == "none":
-        return "none"
-    return f"{row.sampling} batches, probability {row.sampling_probability:g}"
-
-
 def _statuses(subject: Subject, rows: Sequence[LedgerRow], basis: Basis) -> Words:
     if subject.hides_draws:
         return words("withheld, as they tell who was drawn")
-    counts = {
-        name: sum(row.status == name for row in rows)
-        for name in ("released", "reserved", "aborted")
-    }
-    said = {"released": "released", "reserved": "reserved (charged too)", "aborted": "free"}
     pieces: list[Piece] = []
-    for name, count in counts.items():
-        if count:
+    for name, said in STATUSES.items():
+        if count := sum(row.status == name for row in rows):
             pieces += [", "] if pieces else []
-            pieces += [Figure(str(count), count, basis), f" {said[name]}"]
+            pieces += [Figure(str(count), count, basis), f" {said}"]
     return tuple(pieces)
 
 
 def prices_alone(subject: Subject) -> list[dict[str, float]]:
-    """Return what one release of each kind costs alone against each adversary."""
+    """Return the price of one release of each kind, alone, against each adversary."""
     found = (_price_alone(subject, rows) for rows in _kinds(subject))
     return [prices for prices in found if prices is not None]
 
@@ -205,28 +200,21 @@ def _price_alone(subject: Subject, rows: Sequence[LedgerRow]) -> dict[str, float
     counted = [row for row in rows if row.status != "aborted"]
     if not counted:
         return None
-    section = subject.agreed.config.privacy
+    config = subject.agreed.config
     one = replace(counted[0], cohort_drawn=None if counted[0].cohort_kind is None else True)
-    found = epsilons(
-        as_releases([one], subject.agreed.config.mechanisms),
-        section.target_delta,
-        section.accountant,
-    )
+    releases = as_releases([one], config.mechanisms)
+    found = epsilons(releases, config.privacy.target_delta, config.privacy.accountant)
     return {name: getattr(found, name) for name in ADVERSARIES}
 
 
 def by_adversary(values: dict[str, float], basis: Basis) -> Words:
-    """Return an epsilon for each adversary, or one where all are the same."""
+    """Return an epsilon for each adversary, or one epsilon if all are the same."""
     if len(set(values.values())) == 1:
         return words(epsilon_figure(next(iter(values.values())), basis))
     pieces: list[Piece] = []
     for name, value in values.items():
         pieces += [f"{', ' if pieces else ''}{name} ", epsilon_figure(value, basis)]
     return tuple(pieces)
-
-
-MOST_NAMED: Final = 3
-"""In one cell; the records behind the row's numbers name all of them."""
 
 
 def spending_section(subject: Subject) -> Section:
@@ -236,37 +224,41 @@ def spending_section(subject: Subject) -> Section:
 
 
 def _run(subject: Subject) -> Iterator[Block]:
-    config, epsilons = subject.agreed.config, subject.epsilons
-    limits = {"target": config.privacy.target_epsilon, "lifetime": config.privacy.lifetime_budget}
+    config, clients = subject.agreed.config, subject.budget.clients
     stopping = stopping_of(subject.agreed.spending, config)
-    known = [one.lifetime.left for one in subject.budget.clients if one.lifetime.left is not None]
-    lifetime_left = words("no limit, so nothing is counted down")
-    if known:
+    holds = "nothing was charged that is claimed" if stopping is None else stopping["holds"]
+    run_left = lifetime_left = words(NO_LIMIT)
+    if lefts := [one.left for one in clients if one.left is not None]:
+        basis = subject.basis("limit less epsilon of the client that has spent most", subject.rows)
+        least = Figure(left_text(min(lefts)), min(lefts), basis)
+        run_left = words(least, " for the client that has spent most")
+    if lefts := [one.lifetime.left for one in clients if one.lifetime.left is not None]:
         basis = subject.basis("limit less epsilon over all runs, least over clients", subject.rows)
-        lifetime_left = words(Figure(left_text(min(known)), min(known), basis))
+        lifetime_left = words(Figure(left_text(min(lefts)), min(lefts), basis))
+    run_limit, lifetime_limit = config.privacy.target_epsilon, config.privacy.lifetime_budget
     yield Facts(
         (
-            *((f"Of the run, against {name}", words(subject.epsilon(name))) for name in epsilons),
-            (
-                "However the run ends",
-                words(
-                    "nothing was charged that is claimed" if stopping is None else stopping["holds"]
-                ),
+            *(
+                (f"Of the run, against {name}", words(subject.epsilon(name)))
+                for name in ADVERSARIES
             ),
-            ("Limit of the run", _limit(subject, "privacy.target_epsilon", limits["target"])),
-            ("Left of the run's limit", _least_left(subject)),
+            ("However the run ends", words(holds)),
+            ("Limit of the run", _limit(subject, "privacy.target_epsilon", run_limit)),
+            ("Left of the run's limit", run_left),
             ("Over a client's lifetime", _lifetime(subject)),
-            ("Limit of a lifetime", _limit(subject, "privacy.lifetime_budget", limits["lifetime"])),
+            ("Limit of a lifetime", _limit(subject, "privacy.lifetime_budget", lifetime_limit)),
             ("Left of a lifetime's limit", lifetime_left),
             ("Rounds that still fit", _forecast(subject)),
         )
     )
     yield paragraph(
-        f"A lifetime here is {lifetime_of(config)}. Epsilons do not add up: what is left is a "
-        "difference, and no promise of so much more."
+        f"A lifetime here is {lifetime_of(config)}. Epsilons do not add up: the rest of a limit is "
+        "a difference, and does not promise that a release of that epsilon still fits."
     )
-    holds = {one.lifetime.holds for one in subject.budget.clients} - {None}
-    yield from (paragraph(f"Over a client's lifetime {text}.") for text in sorted(map(str, holds)))
+    sayings = {one.lifetime.holds for one in clients} - {None}
+    yield from (
+        paragraph(f"Over a client's lifetime {text}.") for text in sorted(map(str, sayings))
+    )
 
 
 def _limit(subject: Subject, key: str, limit: float | None) -> Words:
@@ -277,52 +269,36 @@ def _limit(subject: Subject, key: str, limit: float | None) -> Words:
     return words("epsilon ", stated, f" against {against}")
 
 
-def _least_left(subject: Subject) -> Words:
-    least = min(
-        (one for one in subject.budget.clients if one.left is not None),
-        key=lambda one: one.left or 0.0,
-        default=None,
-    )
-    if least is None or least.left is None:
-        return words("no limit, so nothing is counted down")
-    basis = subject.basis("limit less epsilon of the client that has spent most", subject.rows)
-    return words(Figure(left_text(least.left), least.left, basis), " for who has spent most")
-
-
 def _lifetime(subject: Subject) -> Words:
-    problems = {
-        one.lifetime.problem for one in subject.budget.clients if one.lifetime.problem is not None
-    }
+    clients = subject.budget.clients
+    problems = [one.lifetime.problem for one in clients if one.lifetime.problem is not None]
     if problems:
         return words(f"not known: {min(problems)}")
-    most = max(
-        subject.budget.clients,
-        key=lambda one: -1.0 if one.lifetime.epsilon is None else one.lifetime.epsilon,
-        default=None,
-    )
-    if most is None or subject.agreed.is_unpriced:
+    if not clients or subject.agreed.is_unpriced:
         return words("nothing was charged")
+    most = max(
+        clients, key=lambda one: -1.0 if one.lifetime.epsilon is None else one.lifetime.epsilon
+    )
     runs = ", ".join(most.lifetime.runs) or "no run"
-    who = subject.shown(most.member.pseudonym)
+    who, count = subject.shown(most.member.pseudonym), len(most.lifetime.runs)
     basis = subject.basis(
-        f"all that client {who} is charged for in {runs}, composed as one",
-        [row for row in subject.rows if row.pseudonym == most.member.pseudonym],
+        f"all charges of client {who} in {runs}, composed as one",
+        subject.rows_of(most.member.pseudonym),
         pseudonyms=(who,),
     )
-    count = len(most.lifetime.runs)
     return words(
         epsilon_figure(most.lifetime.epsilon, basis),
-        f" for who has spent most, in {count} run{'' if count == 1 else 's'}",
+        f" for the client that has spent most, in {count} run{'' if count == 1 else 's'}",
     )
 
 
 def _forecast(subject: Subject) -> Words:
     coming, fitting = subject.budget.coming, subject.budget.rounds_left
     if coming is None:
-        return words("none: the run releases nothing any more")
+        return words("none: the run will release nothing more")
     planned = Figure(str(coming.rounds), coming.rounds, subject.configured("rounds"))
     if fitting is None:
-        return words(planned, " are to come, and no limit is known to end the run before")
+        return words(planned, " are to come, and no known limit ends the run before")
     basis = subject.basis("all charged ledger rows, and one more round as the last", subject.rows)
     left = Figure(str(fitting), fitting, basis)
     return words(left, " at the noise of the rounds so far, and ", planned, " are to come")
@@ -355,30 +331,27 @@ def _round(subject: Subject, document: Mapping[str, Any]) -> tuple[Words, ...]:
             words("secret" if secret else Figure(str(document[which]), document[which], stated))
             for which in ("cohort", "dropped")
         ),
-        *(
-            words(share_text(None))
-            if accuracy[which] is None
-            else words(Figure(share_text(accuracy[which]), accuracy[which], stated))
-            for which in ("mean", "worst")
-        ),
+        *(accuracy_words(accuracy[which], stated) for which in ("mean", "worst")),
         by_adversary(spent, basis),
     )
+
+
+def accuracy_words(value: float | None, basis: Basis, missing: str = "not measured") -> Words:
+    """Return an accuracy in percent, or a text if there is no accuracy."""
+    return words(missing if value is None else Figure(share_text(value), value, basis))
 
 
 def _plot(subject: Subject) -> Iterator[Plot]:
     """Yield epsilon over rounds, if it is finite; adversaries with the same points share a line."""
     lines: dict[tuple[tuple[float, float], ...], list[str]] = {}
     for name in ADVERSARIES:
-        points = tuple(
-            (float(d["round"]), float(d["epsilon"][name]))
-            for d in subject.rounds
-            if math.isfinite(float(d["epsilon"][name]))
-        )
+        spent = ((float(d["round"]), float(d["epsilon"][name])) for d in subject.rounds)
+        points = tuple((number, value) for number, value in spent if math.isfinite(value))
         lines.setdefault(points, []).append(name)
     infinite = lines.pop((), [])
     if not lines:
         return
-    drawn = [Line(", ".join(names), points) for points, names in lines.items()]
+    drawn = tuple(Line(", ".join(names), points) for points, names in lines.items())
     ends = "; ".join(f"{line.label}: {epsilon_text(line.points[-1][1])}" for line in drawn)
     target = subject.agreed.config.privacy.target_epsilon
     missing = f" Infinite, so not drawn: {', '.join(infinite)}." if infinite else ""
@@ -387,7 +360,7 @@ def _plot(subject: Subject) -> Iterator[Plot]:
         says=f"Cumulative epsilon after the last round shown: {ends}.{missing}",
         across="Round",
         up="Epsilon",
-        lines=tuple(drawn),
+        lines=drawn,
         limit=None if target is None else (target, f"limit {target:g}"),
     )
 
@@ -395,8 +368,8 @@ def _plot(subject: Subject) -> Iterator[Plot]:
 def _clients(subject: Subject) -> Iterator[Block]:
     if subject.hides_draws:
         yield paragraph(
-            "Client by client nothing is shown: it would tell who was drawn into which cohort, and "
-            "the epsilon for the observer counts on that to stay secret."
+            "This report shows no single clients. That would reveal who was drawn into which "
+            "cohort, and the epsilon against the observer holds only while that is secret."
         )
         return
     alike: dict[tuple[Any, ...], list[ClientBudget]] = {}
@@ -417,50 +390,50 @@ def _clients(subject: Subject) -> Iterator[Block]:
 def _client(subject: Subject, group: list[ClientBudget]) -> tuple[Words, ...]:
     first = group[0]
     names = tuple(one.member.pseudonym for one in group)
-    rows = [row for row in subject.rows if row.pseudonym in set(names)]
     basis = subject.basis(
-        "the charged ledger rows of each of these clients", rows, pseudonyms=names
+        "the charged ledger rows of each of these clients",
+        subject.rows_of(*names),
+        pseudonyms=names,
     )
     spent = {name: getattr(first.epsilons, name) for name in ADVERSARIES}
     known = subject.facts.claims or first.releases > 0
     gone = "; take part no more" if first.member.gone else ""
-    life = first.lifetime
-    # Of many clients the cell says how many; the basis of their numbers names them.
     named = ", ".join(names) if len(names) <= MOST_NAMED else f"{len(names)} clients"
+
+    def left(value: float | None) -> Words:
+        return words("no limit" if value is None else Figure(left_text(value), value, basis))
+
+    life = first.lifetime
     return (
         words(f"{named}{gone}"),
         by_adversary(spent, basis) if known else words("not known yet"),
         words(epsilon_figure(first.reserved.epsilon, basis) if first.reserved.releases else "none"),
-        words(
-            "no limit" if first.left is None else Figure(left_text(first.left), first.left, basis)
-        ),
+        left(first.left),
         words("not known" if life.epsilon is None else epsilon_figure(life.epsilon, basis)),
-        words("no limit" if life.left is None else Figure(left_text(life.left), life.left, basis)),
+        left(life.left),
     )
 
 
 def _attempts(subject: Subject) -> Iterator[Block]:
-    found = subject.budget.attempts
-    if not found:
-        return
     rows: dict[tuple[int, int], list[LedgerRow]] = {}
     for row in subject.rows:
         rows.setdefault((row.round_number, row.attempt), []).append(row)
     priced = [
         (one, cost, subject.basis("the rows of this attempt", rows.get(one.place, ())))
-        for one, cost in found
+        for one, cost in subject.budget.attempts
     ]
-    yield Table(
-        "Attempts that gave no result, and by how much less epsilon would be without each",
-        ("Round and attempt", "State", "Why", "Clients charged", "Cost"),
-        tuple(
-            (
-                words(f"round {one.round_number}, attempt {one.attempt}"),
-                words(one.state),
-                words(one.why or "it goes on"),
-                words(Figure(str(one.charged), one.charged, basis)),
-                words(epsilon_figure(cost, basis)),
-            )
-            for one, cost, basis in priced
-        ),
-    )
+    if priced:
+        yield Table(
+            "Attempts that gave no result, and by how much less epsilon would be without each",
+            ("Round and attempt", "State", "Why", "Clients charged", "Cost"),
+            tuple(
+                (
+                    words(f"round {one.round_number}, attempt {one.attempt}"),
+                    words(one.state),
+                    words(one.why or "it goes on"),
+                    words(Figure(str(one.charged), one.charged, basis)),
+                    words(epsilon_figure(cost, basis)),
+                )
+                for one, cost, basis in priced
+            ),
+        )

@@ -1,4 +1,4 @@
-"""What a report is about: a run whose records agree, its budget, and what sections ask of it."""
+"""The subject of a report: a run whose records agree, its budget, and the basis of each number."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ from storage import LedgerRow
 
 @dataclass(frozen=True, kw_only=True)
 class LogView:
-    """A log that was recomputed from its rows and held against the heads that were kept of it.
+    """The log over all runs, recomputed from its rows and compared with the heads that were kept.
 
     Attributes:
-        size: How many leaves it has.
-        root: Of their tree, in hexadecimal.
-        key: The public key by which the kept heads are signed; None where none is known.
-        heads: How many heads are kept beside the database.
-        was_lost: Whether a key took over that the one before it did not sign.
-        charges: Which leaf each ledger row is, from 0.
-        events: Which leaf each entry of an audit log is, by run and number.
+        size: Number of leaves.
+        root: Root of their tree, in hexadecimal.
+        key: The public key that the kept heads are signed with; None if no key is known.
+        heads: Number of heads that are kept beside the database.
+        was_lost: Whether some key took over that the key before did not sign.
+        charges: Position of each ledger row among the leaves, from 0.
+        events: Position of each audit entry among the leaves, by run and number.
     """
 
     size: int
@@ -44,7 +44,7 @@ class LogView:
 
     @property
     def is_signed(self) -> bool:
-        """Whether some head of it is signed by a key that is known."""
+        """Whether a known key signed some head."""
         return self.key is not None and self.heads > 0
 
 
@@ -53,8 +53,8 @@ class Subject:
     """One run.
 
     Attributes:
-        budget: What was spent, client by client, with the run's agreed records.
-        log: The log that its records are in; None where nobody read it.
+        budget: The spending of each client, with the run's agreed records.
+        log: The log that holds the records; None if it was not read.
     """
 
     budget: RunBudget
@@ -67,53 +67,48 @@ class Subject:
 
     @property
     def run_id(self) -> str:
-        """The run."""
+        """Id of the run."""
         return self.agreed.records.run_id
 
     @property
     def facts(self) -> MechanismFacts:
-        """What the mechanism declares."""
+        """The facts that the mechanism declares."""
         return self.agreed.config.mechanism.facts
 
     @property
     def is_void(self) -> bool:
-        """Whether the claim protects nobody, because anyone with the seed can compute the noise."""
+        """Whether the claim is worthless because a seed in the configuration gives the noise."""
         return self.facts.claims and self.agreed.config.privacy.noise_source == "seeded"
 
     @property
     def summary(self) -> Mapping[str, Any] | None:
-        """What a finished run states of itself."""
+        """The summary of a finished run; None before."""
         return self.agreed.summary
 
     @property
     def delta(self) -> float:
-        """Of every epsilon."""
+        """Delta of every epsilon."""
         return self.agreed.config.privacy.target_delta
 
     @property
     def rows(self) -> Sequence[LedgerRow]:
-        """The ledger that counts."""
+        """The ledger that counts for this run."""
         return self.agreed.spending.ledger
 
     @property
     def is_simulated(self) -> bool:
-        """Whether all clients were in the coordinator's process."""
+        """Whether all clients ran in the coordinator's process."""
         return self.agreed.config.federation is None
 
     @cached_property
     def terms(self) -> SecureTerms | None:
-        """What secure sums withstand; None without them."""
+        """The terms of secure aggregation; None without it."""
         config = self.agreed.config
         return terms_of_others(config) if config.secure_aggregation.enabled else None
 
     @property
-    def withstands_liars(self) -> bool:
-        """Whether secure sums withstand a server that lies."""
-        return self.terms is not None and self.terms.active
-
-    @property
     def method_origin(self) -> str | None:
-        """Return where a method from outside the package came from; None for one of its own."""
+        """Origin of a method from outside this package; None for the package's own methods."""
         for item in self.agreed.records.entries("run.created"):
             told = item.detail.get("method")
             if isinstance(told, Mapping):
@@ -122,12 +117,12 @@ class Subject:
 
     @property
     def hides_draws(self) -> bool:
-        """Whether the ledger tells who was drawn in secret, as those of early versions do."""
+        """Whether the ledger shows a secret draw, as ledgers of early versions do."""
         return any(row.cohort_drawn is False for row in self.rows)
 
     @cached_property
     def rounds(self) -> Sequence[Mapping[str, Any]]:
-        """The rounds that are over, as they are shown."""
+        """The documents of the rounds that are over."""
         document = self.summary or unfinished_document(self.agreed)
         found: Sequence[Mapping[str, Any]] = document["rounds"]
         return found
@@ -139,75 +134,72 @@ class Subject:
 
     @property
     def epsilons(self) -> Mapping[str, float | None]:
-        """Against each adversary, the worst client's; None where no release has told it yet."""
+        """The worst client's epsilon against each adversary; None until a release is priced."""
         if self.agreed.is_unpriced:
             return dict.fromkeys(ADVERSARIES)
         return {name: getattr(self.budget.epsilons, name) for name in ADVERSARIES}
 
     def worst(self, adversary: str) -> ClientBudget | None:
-        """Return the client whose epsilon against an adversary is stated; None without clients."""
+        """Return the client with the largest epsilon against an adversary; None without clients."""
         clients = self.budget.clients
         return max(clients, key=lambda one: getattr(one.epsilons, adversary), default=None)
 
-    def epsilon(self, adversary: str) -> Figure:
-        """Return a run's epsilon against one adversary."""
-        value = self.epsilons[adversary]
-        return epsilon_figure(value, self._basis_of(adversary))
+    def rows_of(self, *pseudonyms: str) -> list[LedgerRow]:
+        """Return the ledger rows of some clients."""
+        wanted = set(pseudonyms)
+        return [row for row in self.rows if row.pseudonym in wanted]
 
-    def _basis_of(self, adversary: str) -> Basis:
+    def epsilon(self, adversary: str) -> Figure:
+        """Return the run's epsilon against one adversary."""
         worst = self.worst(adversary)
         if worst is None:
-            return self.nothing_charged
-        name = worst.member.pseudonym
-        return self.basis(
-            f"all charged ledger rows of client {self.shown(name)}, which has spent most, composed "
-            f"by accountant {self.budget.epsilons.accountant} at delta {self.delta:g}",
-            [row for row in self.rows if row.pseudonym == name],
-            pseudonyms=(self.shown(name),),
-        )
+            basis = Basis(what="an empty ledger: nothing has been charged", run_id=self.run_id)
+        else:
+            who = self.shown(worst.member.pseudonym)
+            basis = self.basis(
+                f"all charged ledger rows of client {who}, which has spent most, composed by "
+                f"accountant {self.budget.epsilons.accountant} at delta {self.delta:g}",
+                self.rows_of(worst.member.pseudonym),
+                pseudonyms=(who,),
+            )
+        return epsilon_figure(self.epsilons[adversary], basis)
 
     def shown(self, pseudonym: str) -> str:
         """Return a pseudonym, or a placeholder if the pseudonym would reveal a secret draw."""
         return "(withheld)" if self.hides_draws else pseudonym
 
-    @property
-    def nothing_charged(self) -> Basis:
-        """What a number rests on before anything was charged."""
-        return Basis(what="an empty ledger: nothing has been charged", run_id=self.run_id)
-
     def basis(
         self, what: str, rows: Sequence[LedgerRow], pseudonyms: tuple[str, ...] | None = None
     ) -> Basis:
-        """Return what a number rests on that follows from ledger rows."""
+        """Return the basis of a number that follows from ledger rows."""
         run = self.agreed.spending.run_id
-        places = {(row.round_number, row.attempt, row.channel) for row in rows}
-        # In a secret draw a row says by being charged who was drawn.
+        # A charged row shows that a client was drawn, so secret draws name no client.
         client = "" if pseudonyms is None or self.hides_draws else f" --client {pseudonyms[0]}"
         return Basis(
             what=what,
             run_id=run,
-            places=tuple(sorted(places)),
+            places=tuple(sorted({(row.round_number, row.attempt, row.channel) for row in rows})),
             pseudonyms=pseudonyms,
             check=f"python -m platform.coordinator budget {run}{client}",
         )
 
     def stated(self, field: str) -> Basis:
-        """Return what a number rests on that a finished run's summary states."""
+        """Return the basis of a number in a finished run's summary."""
         return self._bound(self.agreed.records, f"{field} in summary.json", "run.finished")
 
     def configured(self, key: str) -> Basis:
-        """Return what a number rests on that the configuration states."""
+        """Return the basis of a number in the configuration."""
         return self._bound(self.agreed.records, f"{key} in the configuration", "run.created")
 
     def of_round(self, number: int) -> Basis:
-        """Return what a number rests on that a round's document states."""
+        """Return the basis of a number in a round's document."""
         what, endings = f"the document of round {number}", ("round.committed", "round.lost")
         return self._bound(self.agreed.spending, what, *endings, number=number)
 
     def _bound(
         self, records: RunRecords, what: str, *actions: str, number: int | None = None
     ) -> Basis:
-        """Return a document that an entry of the audit log holds the digest of."""
+        """Return the basis of a number in a document whose digest an audit entry holds."""
         found = (item.entry for item in records.entries(*actions) if item.entry.round == number)
         entries = tuple(entry.sequence for entry in found)
         return Basis(
@@ -218,7 +210,7 @@ class Subject:
         )
 
     def reserving(self, place: Place) -> int | None:
-        """Return the number of the audit entry that bound the rows of a place before release."""
+        """Return the number of the audit entry that reserved the rows of a place."""
         for item in self.agreed.spending.entries("release.reserved"):
             entry = item.entry
             if (entry.round, item.detail.get("attempt"), entry.channel) == place:
@@ -226,12 +218,12 @@ class Subject:
         return None
 
     @property
-    def charged_rows(self) -> Sequence[LedgerRow]:
-        """The ledger rows that are charged."""
-        return [row for row in self.rows if is_charged(row)]
+    def has_charges(self) -> bool:
+        """Whether some ledger row is charged."""
+        return any(map(is_charged, self.rows))
 
 
 def epsilon_figure(value: float | None, basis: Basis) -> Figure:
-    """Return an epsilon as a number that rests on something."""
+    """Return an epsilon with its basis."""
     stated = None if value is None or math.isnan(value) else json_number(value)
     return Figure(epsilon_text(value), stated, basis)

@@ -23,9 +23,9 @@ from platform.reports.blocks import (
     ranges,
     text_of,
 )
-from platform.reports.evidence import bases_of
 from platform.reports.guarantee import trust_section
 from platform.reports.rendering import HEIGHT, WIDTH, canvas
+from platform.reports.report import bases_of
 from platform.reports.subject import Subject
 from tests.trunk._reports import (
     answers,
@@ -411,14 +411,14 @@ def test_a_plot_keeps_within_its_canvas() -> None:
         limit=(20.0, "limit 20"),
     )
     drawn = canvas(plot)
-    spots = [spot for line in drawn.lines for spot in line.spots]
+    spots = [spot for line in drawn["lines"] for spot in line["spots"]]
     assert all(0 <= x <= WIDTH and 0 <= y <= HEIGHT for x, y in spots)
-    assert drawn.limit is not None and drawn.limit <= min(y for _, y in spots)
-    assert len({(line.mark, line.dashes) for line in drawn.lines}) == 2
-    labels = [label for _, label in drawn.up]
+    assert drawn["limit"] is not None and drawn["limit"] <= min(y for _, y in spots)
+    assert len({(line["mark"], line["dashes"]) for line in drawn["lines"]}) == 2
+    labels = [label for _, label in drawn["up"]]
     assert labels[0] == "0" and len(labels) <= 7
 
 
 def test_a_plot_of_one_round_is_drawn() -> None:
     plot = Plot(title="t", says="s", across="x", up="y", lines=(Line("a", ((1.0, 0.0),)),))
-    assert canvas(plot).lines[0].spots
+    assert canvas(plot)["lines"][0]["spots"]

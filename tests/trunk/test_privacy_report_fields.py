@@ -69,7 +69,7 @@ FIELDS = {
     "tuning": "Tuning: ",
     "selection": "Selection: ",
     "linkable pool": "The expert pool is linkable",
-    "composition": "All rounds, attempts and channels of the run are composed",
+    "composition": "composed all rounds, attempts and channels",
     "post-processing": "is post-processing and costs nothing",
     "mechanism": "Mechanism upload_noise: every client adds all of the noise",
     "randomness": "Randomness of the noise the operating system's entropy",

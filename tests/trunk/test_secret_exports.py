@@ -313,6 +313,6 @@ def test_a_run_of_an_early_version_verifies_and_its_draws_are_withheld(
     assert spent["peers"] == pytest.approx(1.6980496153690625)
     report = sotto("report", "latest", "--format", "json", *place).out
     names = sotto("budget", "latest", *place, "--json").document["clients"]
-    assert "Client by client nothing is shown" in report and len(names) == 5
+    assert "shows no single clients" in report and len(names) == 5
     budget = report.split('"What each number rests on"')[0]
     assert not [one["pseudonym"] for one in names if one["pseudonym"] in budget]
