@@ -36,7 +36,7 @@ from platform.parties.profile import (
 )
 from platform.protection.sums import SumProtection
 from platform.protection.uploads import EntryProtection, Protection
-from platform.rounds.plan import Quorum, RoundFacts, RoundOutcome, RoundPlan, SecurePlan
+from platform.rounds.plan import RoundOutcome, RoundPlan, SecurePlan
 from platform.rounds.runner import RoundRunner
 from platform.wire.codec import Attempt
 from platform.wire.layout import build_layout
@@ -51,6 +51,7 @@ def a_plan(
     run_id: str,
     place: tuple[int, int],
     cohort: Sequence[ClientId],
+    protection: Protection,
     *,
     minimum: int = 2,
     committed: Mapping[ClientId, Attempt] | None = None,
@@ -58,10 +59,11 @@ def a_plan(
     terms: SumTerms | None = None,
     graph: MaskGraph | None = None,
     keys: tuple[Mapping[ClientId, bytes], int] = ({}, 0),
-    facts: RoundFacts | None = None,
+    generations: tuple[int, ...] = (),
+    collects: bool = False,
 ) -> RoundPlan:
-    """Return an attempt; masked where there are terms of the sum."""
-    secure = None
+    """Return an attempt under a run's protection; masked where there are terms of the sum."""
+    secure, protection = None, protection.in_round(place[0])
     if terms is not None:
         identities, serial = keys
         secure = SecurePlan(
@@ -76,9 +78,12 @@ def a_plan(
         attempt=place[1],
         cohort=tuple(cohort),
         committed=committed or {},
-        quorum=Quorum(minimum, planned),
+        protection=protection.at(protection.clipping_norm),
+        minimum=minimum,
+        planned=planned,
+        generations=generations,
+        collects=collects,
         secure=secure,
-        facts=facts or RoundFacts(),
     )
 
 
@@ -214,6 +219,7 @@ def clients_of(
 
 
 def make_plan(
+    method: Method,
     cohort: Sequence[ClientId],
     setting: Setting,
     *,
@@ -226,10 +232,11 @@ def make_plan(
         RUN,
         (round_number, attempt),
         sorted(cohort),
+        make_protection(method, setting),
         minimum=setting.minimum,
         committed=committed,
         terms=SumTerms(setting.threshold) if setting.masked else None,
-        facts=RoundFacts(setting.generations),
+        generations=setting.generations,
     )
 
 
@@ -248,8 +255,7 @@ def play(
     if transport is None:
         transport = transport_to(clients, setting)
     start = method.init_server(np.random.default_rng(7)) if state is None else state
-    runner = RoundRunner(transport, make_protection(method, setting))
-    plan = make_plan(tuple(clients), setting)
+    runner, plan = RoundRunner(transport), make_plan(method, tuple(clients), setting)
     return runner.run(
         plan,
         lambda client: method.broadcast(start, client),

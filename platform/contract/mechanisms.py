@@ -23,7 +23,7 @@ from platform.experiment.simulation import trainer_factory
 from platform.parties.client import Client
 from platform.protection.building import protect_run
 from platform.protection.uploads import Protection
-from platform.rounds.plan import RoundFacts, RoundOutcome, RoundPlan
+from platform.rounds.plan import RoundOutcome, RoundPlan
 from platform.rounds.runner import RoundRunner
 from platform.wire.layout import unflatten
 from platform.wire.messages import MaskGraph, SumTerms
@@ -154,7 +154,11 @@ class Stage:
             raise ValueError("the method's pool is not one that is made once")
         return self._run(
             dataclasses.replace(
-                self.plan(), round_number=number, secure=None, facts=RoundFacts(collects=True)
+                self.plan(),
+                round_number=number,
+                secure=None,
+                protection=self.protection.in_round(number),
+                collects=True,
             )
         )
 
@@ -168,7 +172,7 @@ class Stage:
         transport = InProcessTransport(
             handlers=handlers, losses=lambda number, attempt, cohort: frozenset(lost)
         )
-        runner = RoundRunner(transport, self.protection, lambda number, attempt: central_noise())
+        runner = RoundRunner(transport, lambda number, attempt: central_noise())
         state = self.state()
         return runner.run(
             plan,
@@ -183,12 +187,12 @@ class Stage:
             RUN,
             (self.protection.first_round, 1),
             NAMES,
+            self.protection,
             planned=self.config.cohort_size,
             terms=None
             if terms is None
             else SumTerms(terms.threshold, terms.corrupt, terms.smallest_sum),
             graph=MaskGraph(0 if terms is None else terms.degree),
-            facts=RoundFacts(clipping_norm=self.protection.clipping_norm),
         )
 
     def state(self) -> Arrays:

@@ -291,7 +291,7 @@ def test_noise_is_that_of_the_ledger(
     while sum(map(len, drawn)) < SAMPLES:
         if mechanism.facts.is_bare_to_server:
             nobody = InProcessTransport(handlers={}, losses=lambda *attempt: frozenset())
-            runner = RoundRunner(nobody, protection, lambda *attempt: noise)
+            runner = RoundRunner(nobody, lambda *attempt: noise)
             summed = runner.noise_alone(stage.plan()).summed
             drawn.append(summed.vector * layout.divisors(planned, planned))
         else:

@@ -44,7 +44,7 @@ from platform.parties.profile import ClientProfile
 from platform.parties.scoring import VALIDATION, EvaluationSet, MeasuredSets
 from platform.privacy_auditing.outcome import Game, Vector, problems_of
 from platform.protection.uploads import Protection
-from platform.rounds.plan import Quorum, RoundFacts, RoundPlan, SecurePlan
+from platform.rounds.plan import RoundPlan, SecurePlan
 from platform.rounds.runner import RoundRunner
 from platform.wire.codec import Envelope, decode_frame, peek
 from platform.wire.layout import entry_base
@@ -435,19 +435,17 @@ def _play_among(protection: Protection, honest: _Round, upload: NDArray[Any]) ->
     norm, masked = protection.clipping_norm, protection.masked
     parties = [_Party(protection, vector, norm) for vector in (one, two, upload)]
     handlers = {name: party.handle for name, party in zip(PARTIES, parties, strict=True)}
-    runner = RoundRunner(
-        InProcessTransport(handlers=handlers, losses=lambda *_: frozenset()),
-        replace(protection, sums=replace(sums, mechanism=fixed)),
-    )
+    runner = RoundRunner(InProcessTransport(handlers=handlers, losses=lambda *_: frozenset()))
+    noised = replace(protection, sums=replace(sums, mechanism=fixed))
     plan = RoundPlan(
         run_id="audit",
         round_number=protection.first_round,
         attempt=1,
         cohort=PARTIES,
         committed={},
-        quorum=Quorum(HONEST),
+        protection=noised.in_round(protection.first_round).at(norm),
+        minimum=HONEST,
         secure=SecurePlan(terms=SumTerms(len(PARTIES))) if masked else None,
-        facts=RoundFacts(clipping_norm=norm),
     )
     try:
         outcome = runner.run(plan, lambda _: {}, lambda asked: [()] * len(asked))
@@ -457,7 +455,13 @@ def _play_among(protection: Protection, honest: _Round, upload: NDArray[Any]) ->
     if outcome.individual is not None and sums.mechanism.facts.is_bare_to_server:
         shown = {name: vector.tobytes() for name, vector in outcome.individual.items()}
     summed, readings = outcome.summed, outcome.readings
-    facts = (outcome.survivors, summed.total_weight, summed.extras, outcome.traffic)
+    facts = (
+        outcome.survivors,
+        summed.total_weight,
+        summed.extras,
+        outcome.bytes_up,
+        outcome.bytes_down,
+    )
     groups = None if readings.groups is None else readings.groups.counts.tobytes()
     read = (readings.clipped_fraction, readings.signal_to_noise, readings.validation, groups)
     return "result", summed.vector.tobytes(), facts, read, shown

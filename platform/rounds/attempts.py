@@ -26,14 +26,7 @@ from platform.protection.uploads import Protection
 from platform.rounds.audit_trail import AuditTrail
 from platform.rounds.exchange import AHEAD, DatabaseJournal, encode_keys
 from platform.rounds.observing import Observer
-from platform.rounds.plan import (
-    Following,
-    Quorum,
-    RoundFacts,
-    RoundOutcome,
-    RoundPlan,
-    SecurePlan,
-)
+from platform.rounds.plan import Following, RoundOutcome, RoundPlan, SecurePlan
 from platform.rounds.pool import ResidentPool
 from platform.rounds.run import Progress, Roll, Run
 from platform.rounds.runner import Experts, RoundRunner
@@ -146,14 +139,13 @@ class Attempts:
     spending: Spending
 
     def carry_out(
-        self, round_number: int, progress: Progress, protection: Protection
+        self, round_number: int, progress: Progress
     ) -> tuple[RoundPlan, RoundOutcome | RoundAborted]:
         """Try until a round yields something: each time a new cohort, new keys and a new charge.
 
         Args:
             round_number: The round.
             progress: What it starts from.
-            protection: How uploads are protected in this round.
 
         Returns:
             The last try, and its outcome or why it was aborted.
@@ -163,17 +155,20 @@ class Attempts:
             TooFewLeft: If so many clients have left for good that no try could have a result.
             RunStopped: If the open attempt is of another round.
         """
-        retries = self.run.terms.config.cohort.retries
+        terms = self.run.terms
+        retries, protection = terms.config.cohort.retries, terms.protection.in_round(round_number)
+        if round_number in terms.training_rounds:
+            protection = protection.at(progress.clipping_norm)
         while True:
             plan = self._open(round_number, progress, protection)
             self.observer.round_started(round_number, len(plan.cohort))
             try:
                 return plan, self._attempt(plan, progress)
             except RoundAborted as error:
-                if not may_repeat(protection, error):
+                if not may_repeat(plan, error):
                     # It stays open until the round is kept without a result.
                     return plan, error
-                self._abort(plan, error, protection)
+                self._abort(plan, error)
                 if not retries:
                     return plan, error
             retries -= 1
@@ -218,7 +213,7 @@ class Attempts:
         drawn = self._draw(round_number, attempt, ahead)
         plan = self._plan(drawn, progress, protection)
         with self.run.records.write() as uow:
-            self.spending.reserve(uow, plan, protection)
+            self.spending.reserve(uow, plan)
             fixed = {
                 **drawn.plan,
                 # For the collection: nothing else says until its end why the rounds ended.
@@ -304,12 +299,13 @@ class Attempts:
             attempt=record.attempt,
             cohort=tuple(fixed["cohort"]),
             committed=progress.committed,
-            quorum=Quorum(
-                rules.minimum if rules is not None and collects else config.cohort.minimum,
-                None if collects else config.cohort_size,
-                frozenset(fixed.get("empty", ())),
-                frozenset(config.canary_names),
-            ),
+            protection=protection,
+            minimum=rules.minimum if rules is not None and collects else config.cohort.minimum,
+            planned=None if collects else config.cohort_size,
+            empty=frozenset(fixed.get("empty", ())),
+            canaries=frozenset(config.canary_names),
+            generations=generations,
+            collects=collects,
             secure=None
             if secure is None
             else SecurePlan(
@@ -319,18 +315,16 @@ class Attempts:
                 enrolment_serial=run.roll.enrolment_serial,
                 following=following,
             ),
-            facts=RoundFacts(generations, None if collects else progress.clipping_norm, collects),
         )
 
     def _attempt(self, plan: RoundPlan, progress: Progress) -> RoundOutcome:
         run, method = self.run, self.run.terms.method
         runner = RoundRunner(
             run.transport,
-            run.terms.protection,
             partial(coordinator_noise, run.terms.config),
             noise_state=progress.noise_state,
         )
-        is_secret = run.terms.config.has_secret_cohorts and not plan.facts.collects
+        is_secret = run.terms.config.has_secret_cohorts and not plan.collects
         journal = DatabaseJournal(run.records, plan.run_id, plan.round_number, plan.attempt)
         if is_secret and not plan.cohort:
             return runner.noise_alone(plan, journal)
@@ -349,7 +343,7 @@ class Attempts:
 
     def _experts(self, plan: RoundPlan) -> Experts:
         run, rules = self.run, self.run.terms.pool_rules
-        if rules is None or rules.policy.closes or plan.facts.collects:
+        if rules is None or rules.policy.closes or plan.collects:
             return lambda asked: [() for _ in asked]
         rng = stream(run.terms.config.seed, "experts", plan.round_number)
 
@@ -364,11 +358,11 @@ class Attempts:
 
         return experts
 
-    def _abort(self, plan: RoundPlan, error: RoundAborted, protection: Protection) -> None:
+    def _abort(self, plan: RoundPlan, error: RoundAborted) -> None:
         """Close an attempt; its charge is lifted only if provably nothing left a client."""
         run_id = self.run.run_id
         with self.run.records.write() as uow:
-            if protection.channels and not error.uploads_asked:
+            if plan.protection.channels and not error.uploads_asked:
                 uow.ledger.set_status(run_id, plan.round_number, plan.attempt, "aborted")
             close_if_open(uow, plan)
             AuditTrail(uow.audit, run_id).round_aborted(plan, error)
@@ -381,11 +375,12 @@ def close_if_open(uow: UnitOfWork, plan: RoundPlan) -> None:
         uow.attempts.close(plan.run_id, plan.round_number, plan.attempt)
 
 
-def may_repeat(protection: Protection, error: RoundAborted) -> bool:
+def may_repeat(plan: RoundPlan, error: RoundAborted) -> bool:
     """Return whether an aborted round may be tried again.
 
     It may not if a masked vector without noise of its own may have left a client. Clients send such
     a vector in one attempt of a round only: two sums of the same vectors could differ by exactly
     what one client sent.
     """
+    protection = plan.protection
     return not protection.masked or protection.has_client_noise or not error.uploads_asked

@@ -137,7 +137,7 @@ class AuditTrail:
         detail: dict[str, Any] = {"attempt": attempt, **_digests(document, state)}
         if SALT not in document:
             detail["survivors"] = len(outcome.survivors)
-        channel = "pool" if plan.facts.collects else "sum"
+        channel = "pool" if plan.collects else "sum"
         self._append("round.committed", round_number=number, channel=channel, detail=detail)
         if outcome.entries:
             detail = {"attempt": attempt, "entries": len(outcome.entries)}

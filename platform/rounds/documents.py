@@ -88,7 +88,7 @@ def round_document(
     cohort = None if withholds_cohort else len(plan.cohort)
     found = {
         "round": plan.round_number,
-        "phase": COLLECTION if plan.facts.collects else ROUNDS,
+        "phase": COLLECTION if plan.collects else ROUNDS,
         "cohort": cohort,
         "dropped": None if cohort is None else cohort - len(outcome.survivors),
         "accuracy": measures["accuracy"],
@@ -99,10 +99,10 @@ def round_document(
         if released is None
         else {"round": plan.round_number - 1, "mean": released.mean, "std": released.deviation},
         "epsilon": epsilon_document(epsilon),
-        "bytes_up": outcome.traffic.up,
-        "bytes_down": outcome.traffic.down,
+        "bytes_up": outcome.bytes_up,
+        "bytes_down": outcome.bytes_down,
         "seconds": round(seconds, 3),
-        "clipping_norm": plan.facts.clipping_norm,
+        "clipping_norm": plan.protection.clipping_norm,
         "clipped_fraction": readings.clipped_fraction,
         # The lower end is 0 below detection.
         "signal_to_noise": None

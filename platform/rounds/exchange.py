@@ -18,8 +18,7 @@ from typing import Any, Final, Literal, TypeVar
 from platform.disk.opening import Records
 from platform.errors import ProtocolError
 from platform.protection.sums import NoisedSum
-from platform.protection.uploads import Protection
-from platform.rounds.plan import RoundPlan, Traffic
+from platform.rounds.plan import RoundPlan
 from platform.wire.codec import Frame, decode_arrays, decode_frame, encode_arrays, encode_frame
 from platform.wire.messages import Relay, Stage, encode_relay
 from platform.wire.transport import ClientId, Dropout, Transport
@@ -174,7 +173,6 @@ class Exchange:
     Attributes:
         transport: Carries the messages.
         plan: The attempt.
-        protection: How uploads are protected in it.
         journal: Keeps what stages yielded.
         deadline: Seconds to wait for each stage, None for as long as it takes.
         up: Bytes received so far.
@@ -184,7 +182,6 @@ class Exchange:
 
     transport: Transport
     plan: RoundPlan
-    protection: Protection
     journal: Journal
     deadline: float | None = None
     up: int = 0
@@ -198,7 +195,7 @@ class Exchange:
         decode: Callable[[bytes], Message],
     ) -> dict[ClientId, Message]:
         """Return the answers that parse and belong to this attempt; all others are dropouts."""
-        self.phase, empty = stage, self.plan.quorum.empty
+        self.phase, empty = stage, self.plan.empty
         messages = {c: message for c, message in messages.items() if c not in empty}
         self.down += sum(map(len, messages.values()))
         answers: dict[ClientId, Message] = {}
@@ -241,7 +238,7 @@ class Exchange:
     def uploads_asked(self) -> bool:
         """Whether a client may have been asked to upload, by this process or one before it."""
         # Uploads are asked for next, and nothing else is written down of that.
-        before: Stage = "share" if self.protection.masked else "advertise"
+        before: Stage = "share" if self.plan.protection.masked else "advertise"
         return self.phase == "train" or self.journal.stage(before) is not None
 
     def relays(self, payloads: Mapping[ClientId, bytes]) -> dict[ClientId, bytes]:
@@ -249,7 +246,7 @@ class Exchange:
         envelope = self.plan.envelope
         return {c: encode_relay(Relay(envelope(c), payload)) for c, payload in payloads.items()}
 
-    def traffic(self) -> Traffic:
-        """Return mean bytes per invited client so far."""
+    def traffic(self) -> tuple[int, int]:
+        """Return mean bytes up and down per invited client so far."""
         clients = max(1, len(self.plan.cohort))
-        return Traffic(self.up // clients, self.down // clients)
+        return self.up // clients, self.down // clients

@@ -20,7 +20,6 @@ from platform.config.randomness import stream
 from platform.disk.log_files import salted
 from platform.errors import RoundAborted, RunStopped, TooFewLeft
 from platform.protection.extras import GroupReading
-from platform.protection.uploads import Protection
 from platform.rounds.attempts import Attempts, close_if_open, may_repeat
 from platform.rounds.audit_trail import AuditTrail
 from platform.rounds.documents import round_document
@@ -157,18 +156,15 @@ class Federation:
         Both need a result before the next round. A collection leaves the server state as it is.
         """
         started, terms = self._run.clock(), self._run.terms
-        protection, trains = terms.protection.in_round(number), number in terms.training_rounds
-        if trains:
-            protection = protection.at(progress.clipping_norm)
-        plan, outcome = self._attempts.carry_out(number, progress, protection)
+        plan, outcome = self._attempts.carry_out(number, progress)
         if isinstance(outcome, RoundAborted):
-            self._give_up(plan, outcome, progress, protection)
-        entries = self._open_entries(protection, outcome, progress.state)
-        if trains:
+            self._give_up(plan, outcome, progress)
+        entries = self._open_entries(plan, outcome, progress.state)
+        if number in terms.training_rounds:
             aggregate = aggregate_of(
                 terms,
                 outcome.summed,
-                plan.quorum.counted(outcome.survivors),
+                plan.counted(outcome.survivors),
                 outcome.individual,
                 groups=outcome.readings.groups,
             )
@@ -176,12 +172,12 @@ class Federation:
             progress = replace(
                 progress,
                 state=terms.method.server_update(progress.state, aggregate, pool, rng),
-                clipping_norm=protection.extras.next_clipping_norm(
+                clipping_norm=plan.protection.extras.next_clipping_norm(
                     outcome.readings.clipped_fraction
                 ),
                 noise_state=outcome.noise_state or progress.noise_state,
             )
-        return self._keep(plan, outcome, progress, entries, protection=protection, started=started)
+        return self._keep(plan, outcome, progress, entries, started=started)
 
     def _collection(self, number: int, progress: Progress) -> Progress:
         """Make the pool after the last round, from all clients; the server state stays.
@@ -192,16 +188,15 @@ class Federation:
         started = self._run.clock()
         if not progress.completed:
             return replace(progress, uncollected="no round was completed")
-        protection = self._run.terms.protection.in_round(number)
         try:
-            plan, outcome = self._attempts.carry_out(number, progress, protection)
+            plan, outcome = self._attempts.carry_out(number, progress)
         except (BudgetExhausted, TooFewLeft) as error:
             return replace(progress, uncollected=str(error))
         if isinstance(outcome, RoundAborted):
             outcome = RoundOutcome(summed=_NOTHING, entries_void=str(outcome))
-        entries = self._open_entries(protection, outcome, progress.state)
+        entries = self._open_entries(plan, outcome, progress.state)
         after = replace(progress, uncollected=outcome.entries_void)
-        return self._keep(plan, outcome, after, entries, protection=protection, started=started)
+        return self._keep(plan, outcome, after, entries, started=started)
 
     def _keep(
         self,
@@ -210,7 +205,6 @@ class Federation:
         after: Progress,
         entries: Sequence[tuple[bytes, Arrays]],
         *,
-        protection: Protection,
         started: float,
         lost: str | None = None,
     ) -> Progress:
@@ -243,21 +237,17 @@ class Federation:
             "uncollected": after.uncollected,
             "lost": lost,
         }
-        self._commit(plan, outcome, after, entries, document=kept, protection=protection)
+        self._commit(plan, outcome, after, entries, document=kept)
         self._observer.round_finished(document)
         return after
 
-    def _give_up(
-        self, plan: RoundPlan, error: RoundAborted, progress: Progress, protection: Protection
-    ) -> NoReturn:
+    def _give_up(self, plan: RoundPlan, error: RoundAborted, progress: Progress) -> NoReturn:
         """Stop a run whose round was aborted; a round that may not be repeated has no result."""
         run_id, number = self._run.run_id, plan.round_number
-        is_lost = not may_repeat(protection, error)
+        is_lost = not may_repeat(plan, error)
         if is_lost:
             nothing, now = RoundOutcome(summed=_NOTHING), self._run.clock()
-            self._keep(
-                plan, nothing, progress, (), protection=protection, started=now, lost=str(error)
-            )
+            self._keep(plan, nothing, progress, (), started=now, lost=str(error))
         with self._run.records.write() as uow:
             uow.runs.set_status(run_id, "interrupted")
         follows = "it stays without a result; " if is_lost else ""
@@ -267,11 +257,12 @@ class Federation:
         ) from error
 
     def _open_entries(
-        self, protection: Protection, outcome: RoundOutcome, state: Arrays
+        self, plan: RoundPlan, outcome: RoundOutcome, state: Arrays
     ) -> list[tuple[bytes, Mapping[str, Any]]]:
         # An entry travels as the difference to what this round broadcast.
         base = self._run.terms.method.broadcast(state)
-        return [(e.handle, protection.open_entry(e.entry, base)) for e in outcome.entries]
+        open_entry = plan.protection.open_entry
+        return [(handle, open_entry(entry, base)) for handle, entry in outcome.entries]
 
     def _commit(
         self,
@@ -281,12 +272,11 @@ class Federation:
         entries: Sequence[tuple[bytes, Arrays]],
         *,
         document: Mapping[str, Any],
-        protection: Protection,
     ) -> None:
         run, run_id = self._run, self._run.run_id
         number, attempt = plan.round_number, plan.attempt
         # A collection leaves the state as it was, but a resumed run finds it in round 1's row.
-        made = not plan.facts.collects or number == 1
+        made = not plan.collects or number == 1
         blob = encode_state(after.state, after.noise_state) if made else None
         stored = {**document, "survivors": list(outcome.survivors)}
         settled: Iterable[ClientId] = outcome.survivors
@@ -298,7 +288,7 @@ class Federation:
             if blob is not None:
                 uow.states.save(run_id, number, blob)
             uow.rounds.add(run_id, number, attempt, stored)
-            if protection.channels:
+            if plan.protection.channels:
                 # A lost client's row stays reserved, hence charged: it may have sent something.
                 uow.ledger.set_status(run_id, number, attempt, "released", pseudonyms=pseudonyms)
             self._commit_pool(uow, number, entries)

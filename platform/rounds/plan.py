@@ -1,4 +1,4 @@
-"""What is fixed about an attempt at a round before anything is sent, and what it yields."""
+"""What is fixed about an attempt at a round before anything is sent, and what the attempt yields."""
 
 from __future__ import annotations
 
@@ -10,35 +10,12 @@ from numpy.typing import NDArray
 
 from methods import Arrays
 from platform.protection.extras import GroupReading, NoisedMean
+from platform.protection.uploads import Protection
 from platform.wire.codec import Attempt, Envelope
 from platform.wire.layout import Summed
 from platform.wire.messages import EnrolledCohort, MaskGraph, SumTerms
 from platform.wire.transport import ClientId
 from privacy import NoiseState, SignalToNoise
-
-
-@dataclass(frozen=True)
-class Quorum:
-    """How many clients an attempt needs, and for how many it was planned.
-
-    Attributes:
-        minimum: Fewest survivors of a valid round.
-        planned: Clients that the round was planned for; None takes the cohort's.
-        empty: Clients of the cohort that were not there when the attempt was opened: they have not
-            joined yet, or have left. They are charged nothing, so the attempt asks them nothing,
-            even if they have come meanwhile.
-        canaries: Clients of an audit. They are in the sum, but count neither as survivors that the
-            round needs nor in its mean.
-    """
-
-    minimum: int
-    planned: int | None = None
-    empty: frozenset[ClientId] = frozenset()
-    canaries: frozenset[ClientId] = frozenset()
-
-    def counted(self, clients: Iterable[ClientId]) -> int:
-        """Return how many of these clients count."""
-        return sum(client not in self.canaries for client in clients)
 
 
 @dataclass(frozen=True)
@@ -62,10 +39,10 @@ class SecurePlan:
     """What is fixed about an attempt's secure sum.
 
     Attributes:
-        terms: Whose collusion it withstands.
-        graph: Who masks with whom.
+        terms: The collusion that the sum withstands.
+        graph: Which clients mask with which.
         identities: Each client's public key, against an active adversary only.
-        enrolment_serial: Of the file that says whose keys these are, 0 without one.
+        enrolment_serial: Of the file that says which key is which client's, 0 without a file.
         following: The attempt for which clients make keys ahead, None where they make none.
     """
 
@@ -83,21 +60,6 @@ class SecurePlan:
         return EnrolledCohort(keys, self.enrolment_serial)
 
 
-@dataclass(frozen=True)
-class RoundFacts:
-    """What a round tells all clients.
-
-    Attributes:
-        generations: Rounds whose pool entries are alive.
-        clipping_norm: Of this round, where it adapts.
-        collects: Whether this is the collection, in which nothing is summed.
-    """
-
-    generations: tuple[int, ...] = ()
-    clipping_norm: float | None = None
-    collects: bool = False
-
-
 @dataclass(frozen=True, kw_only=True)
 class RoundPlan:
     """What is fixed before anything is sent.
@@ -109,9 +71,17 @@ class RoundPlan:
         cohort: The clients that are invited, sorted.
         committed: The last committed attempt that each client's update is part of; clients
             without one are absent.
-        quorum: How many clients it needs.
+        protection: How uploads are protected in this round, with the round's clipping norm.
+        minimum: Fewest survivors of a valid round.
+        planned: Number of clients that the round was planned for; None takes the cohort's.
+        empty: Clients of the cohort that were not there when the attempt was opened: they have not
+            joined yet, or have left. They are charged nothing, so the attempt asks them nothing,
+            even if they have come meanwhile.
+        canaries: Clients of an audit. They are in the sum, but count neither as survivors that the
+            round needs nor in its mean.
+        generations: Rounds whose pool entries are alive.
+        collects: Whether this is the collection, in which nothing is summed.
         secure: Of the secure sum, None without masks.
-        facts: What all clients are told alike.
     """
 
     run_id: str
@@ -119,15 +89,23 @@ class RoundPlan:
     attempt: int
     cohort: tuple[ClientId, ...]
     committed: Mapping[ClientId, Attempt]
-    quorum: Quorum
+    protection: Protection
+    minimum: int
+    planned: int | None = None
+    empty: frozenset[ClientId] = frozenset()
+    canaries: frozenset[ClientId] = frozenset()
+    generations: tuple[int, ...] = ()
+    collects: bool = False
     secure: SecurePlan | None = None
-    facts: RoundFacts = RoundFacts()
+
+    def counted(self, clients: Iterable[ClientId]) -> int:
+        """Return how many of these clients are not canaries."""
+        return sum(client not in self.canaries for client in clients)
 
     @property
     def planned_size(self) -> int:
-        """Clients that the round was planned for, whoever came."""
-        planned = self.quorum.planned
-        return len(self.cohort) if planned is None else planned
+        """Number of clients that the round was planned for; fewer may have come."""
+        return len(self.cohort) if self.planned is None else self.planned
 
     @property
     def graph_seed(self) -> bytes:
@@ -162,22 +140,6 @@ class RoundPlan:
 
 
 @dataclass(frozen=True)
-class PoolUpload:
-    """One pool entry as it arrived, in absolute terms."""
-
-    handle: bytes
-    entry: Arrays
-
-
-@dataclass(frozen=True)
-class Traffic:
-    """Mean bytes per invited client."""
-
-    up: int
-    down: int
-
-
-@dataclass(frozen=True)
 class Readings:
     """What a noised sum tells beside the mean update; None for what it does not tell.
 
@@ -202,11 +164,12 @@ class RoundOutcome:
     Attributes:
         survivors: Clients whose vector is in the sum, sorted.
         summed: The sum.
-        noise_state: What the coordinator's noise of the next sum goes on from.
+        noise_state: The state from which the coordinator's noise of the next sum continues.
         individual: Each survivor's vector where there is no secure aggregation, else None.
-        entries: Pool entries of exactly the survivors, or none at all.
+        entries: Pool entries of exactly the survivors, each with its handle; or no entries at all.
         entries_void: Why the round's entries were discarded, None if they were not.
-        traffic: Bytes sent.
+        bytes_up: Mean bytes that an invited client sent.
+        bytes_down: Mean bytes that an invited client was sent.
         readings: What the sum tells beside.
         ahead: What announces keys for the next round, by client that made some.
     """
@@ -215,9 +178,10 @@ class RoundOutcome:
     summed: Summed
     noise_state: NoiseState = field(default_factory=dict, repr=False)
     individual: Mapping[ClientId, NDArray[np.float64]] | None = None
-    entries: tuple[PoolUpload, ...] = ()
+    entries: tuple[tuple[bytes, Arrays], ...] = ()
     entries_void: str | None = None
-    traffic: Traffic = Traffic(0, 0)
+    bytes_up: int = 0
+    bytes_down: int = 0
     readings: Readings = Readings()
     ahead: Mapping[ClientId, bytes] = field(default_factory=dict)
 

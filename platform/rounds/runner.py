@@ -35,7 +35,7 @@ from platform.rounds.exchange import (
     decode_noised,
     encode_noised,
 )
-from platform.rounds.plan import PoolUpload, Readings, RoundOutcome, RoundPlan
+from platform.rounds.plan import Readings, RoundOutcome, RoundPlan
 from platform.wire.codec import Attempt
 from platform.wire.layout import LARGEST_COORDINATE, Summed, Totals
 from platform.wire.messages import (
@@ -97,17 +97,16 @@ class MaskedSum:
     places: Mapping[ClientId, int]
 
     @classmethod
-    def start(cls, protection: Protection, plan: RoundPlan, broadcast: Arrays) -> MaskedSum:
+    def start(cls, plan: RoundPlan, broadcast: Arrays) -> MaskedSum:
         """Return the protocol's first state.
 
         Args:
-            protection: How uploads are protected in this round.
             plan: The attempt.
             broadcast: What all clients are sent alike.
         """
-        seat = seat_of(protection, plan, 0)
+        seat = seat_of(plan, 0)
         parameters = round_parameters(plan.envelope(plan.cohort[0]), seat)
-        context = broadcast_digest(broadcast, plan.facts.clipping_norm)
+        context = broadcast_digest(broadcast, plan.protection.clipping_norm)
         return cls(unmasking.start(parameters, context=context), plan.places)
 
     def at(self, encoded: bytes) -> MaskedSum:
@@ -141,13 +140,14 @@ class MaskedSum:
         return self.state
 
 
-def seat_of(protection: Protection, plan: RoundPlan, index: int) -> SecureRound:
+def seat_of(plan: RoundPlan, index: int) -> SecureRound:
     """Return what the client with this share index is told of the secure sum.
 
     Raises:
         ValueError: If the attempt has no secure sum.
     """
-    layout, grid, clients = protection.layout, protection.sums.grid(), len(plan.cohort)
+    layout, grid = plan.protection.layout, plan.protection.sums.grid()
+    clients = len(plan.cohort)
     if plan.secure is None:
         raise ValueError("there is no secure sum in this attempt")
     return SecureRound(
@@ -165,8 +165,8 @@ def _invitations(
     exchange: Exchange, clients: Iterable[ClientId], rosters: Rosters | None = None
 ) -> dict[ClientId, bytes]:
     """Return the invitations of some of the cohort, with all keys where those were made ahead."""
-    plan, protection = exchange.plan, exchange.protection
-    places, norm = plan.places, plan.facts.clipping_norm
+    plan, places = exchange.plan, exchange.plan.places
+    norm = plan.protection.clipping_norm
     alike: dict[Attempt | None, bytes] = {}
     messages: dict[ClientId, bytes] = {}
     for client in clients:
@@ -174,11 +174,11 @@ def _invitations(
         message = alike.get(envelope.committed)
         if message is None:
             seat = None
-            if protection.masked:
-                seat = seat_of(protection, plan, places[client])
+            if plan.protection.masked:
+                seat = seat_of(plan, places[client])
                 if rosters is not None:
                     seat = replace(seat, roster=rosters[client])
-            message = encode_invitation(Invitation(envelope, plan.facts.generations, seat, norm))
+            message = encode_invitation(Invitation(envelope, plan.generations, seat, norm))
             if seat is None:
                 # Only a seat is a client's own: without one, clients are told alike.
                 alike[envelope.committed] = message
@@ -234,14 +234,12 @@ class RoundRunner:
 
     Attributes:
         transport: Carries the messages.
-        protection: How uploads are protected.
         noise_of: Where the coordinator's own noise of a round and attempt comes from.
         deadline: Seconds to wait for each stage, None for as long as it takes.
         noise_state: What the coordinator's noise of the last committed sum left.
     """
 
     transport: Transport
-    protection: Protection
     noise_of: Callable[[int, int], NoiseSource] = lambda number, attempt: SystemNoise()
     deadline: float | None = None
     noise_state: NoiseState = field(default_factory=dict, repr=False, kw_only=True)
@@ -281,15 +279,13 @@ class RoundRunner:
         whether there is a sum.
         """
         exchange = self._exchange(plan, journal)
-        totals = self._opened(exchange, exchange.protection.sums.add_up(()), ())
+        totals = self._opened(exchange, plan.protection.sums.add_up(()), ())
         return self._outcome(exchange, (), totals, {})
 
     def _exchange(self, plan: RoundPlan, journal: Journal | None = None) -> Exchange:
-        protection = self.protection.in_round(plan.round_number).at(plan.facts.clipping_norm)
         return Exchange(
             transport=self.transport,
             plan=plan,
-            protection=protection,
             journal=journal or MemoryJournal(),
             deadline=self.deadline,
         )
@@ -309,12 +305,12 @@ class RoundRunner:
                 return StageResult(relays=dict.fromkeys(answers, b""), handles=handles)
             return secure.settled(answers, handles)
 
-        if not exchange.protection.masked:
+        if not plan.protection.masked:
             joined = exchange.settled("advertise", advertise)
             handles = joined.handles
         else:
             # Only methods that broadcast the same to all clients may be summed in secret.
-            secure = start = MaskedSum.start(exchange.protection, plan, broadcasts(plan.cohort[0]))
+            secure = start = MaskedSum.start(plan, broadcasts(plan.cohort[0]))
             ahead = _made_ahead(exchange, start)
             if ahead is None:
                 told = exchange.settled("advertise", advertise)
@@ -341,7 +337,7 @@ class RoundRunner:
 
         def ask() -> dict[ClientId, Upload]:
             mine = handles
-            if not mine and plan.facts.generations:
+            if not mine and plan.generations:
                 # A life before this one of the coordinator heard them, and did not keep them.
                 stage: Stage = "advertise" if rosters is None else "share"
                 invited = _invitations(exchange, joined.relays, rosters)
@@ -353,7 +349,7 @@ class RoundRunner:
             messages = _assignments(plan, joined.relays, broadcasts, handed)
             return exchange("train", messages, decode_upload)
 
-        if plan.facts.collects:
+        if plan.collects:
             return self._collect(exchange, ask)
         if secure is not None:
             return self._open_masked(exchange, secure, ask)
@@ -385,7 +381,7 @@ class RoundRunner:
         for client, payload in result.relays.items():
             seat = None
             if following is not None and client in places:
-                seat = seat_of(exchange.protection, following, places[client])
+                seat = seat_of(following, places[client])
             messages[client] = encode_relay(Relay(plan.envelope(client), payload, seat))
         answers = exchange("unmask", messages, decode_disclosure)
         finished = summed.advance({c: d.payload for c, d in answers.items()})[0].finished()
@@ -396,13 +392,13 @@ class RoundRunner:
         return replace(outcome, ahead={c: each.ahead for c, each in answers.items() if each.ahead})
 
     def _open_plain(self, exchange: Exchange, ask: Ask) -> RoundOutcome:
-        plan, sums, uploads = exchange.plan, exchange.protection.sums, ask()
+        plan, sums, uploads = exchange.plan, exchange.plan.protection.sums, ask()
         read = {client: _usable(upload, sums) for client, upload in uploads.items()}
         sent = {client: vector for client, vector in sorted(read.items()) if vector is not None}
         _require_minimum(plan, sent)
         survivors, layout = tuple(sent), sums.layout
         answers: Mapping[ClientId, Disclosure] = {}
-        if exchange.protection.pool_spec is not None:
+        if plan.protection.pool_spec is not None:
             messages = exchange.relays(dict.fromkeys(survivors, b""))
             answers = exchange("unmask", messages, decode_disclosure)
         if sums.exact:
@@ -425,18 +421,19 @@ class RoundRunner:
         kept = {
             client: disclosure
             for client, disclosure in sorted(answers.items())
-            if names[disclosure.handle] == 1 and _is_entry(exchange.protection, disclosure)
+            if names[disclosure.handle] == 1 and _is_entry(plan.protection, disclosure)
         }
-        if len(kept) < plan.quorum.minimum:
+        if len(kept) < plan.minimum:
             raise ThresholdNotMet(
                 f"{len(kept)} of {len(plan.cohort)} clients gave a valid pool entry; at least "
-                f"{plan.quorum.minimum} must (pool.minimum)",
+                f"{plan.minimum} must (pool.minimum)",
                 phase="collection",
             )
-        entries = tuple(PoolUpload(d.handle, d.entry) for d in kept.values())
+        entries = tuple((d.handle, d.entry) for d in kept.values())
         nothing = Summed(np.zeros(0), float(len(kept)))
+        up, down = exchange.traffic()
         return RoundOutcome(
-            survivors=tuple(kept), summed=nothing, entries=entries, traffic=exchange.traffic()
+            survivors=tuple(kept), summed=nothing, entries=entries, bytes_up=up, bytes_down=down
         )
 
     def _outcome(
@@ -450,14 +447,15 @@ class RoundRunner:
     ) -> RoundOutcome:
         summed_up = frozenset(survivors)
         collected = tuple(d for c, d in sorted(answers.items()) if c in summed_up)
-        plan, protection = exchange.plan, exchange.protection
+        plan, protection = exchange.plan, exchange.plan.protection
         # What canaries send is in the sum, and the mean is that of the others all the same.
-        counted = plan.quorum.counted(survivors)
+        counted = plan.counted(survivors)
         totals = replace(totals, clients=counted, weight=totals.weight - len(survivors) + counted)
         void = _entries_problem(protection, collected, len(survivors))
         kept = () if void is not None or protection.pool_spec is None else collected
-        uploads = tuple(PoolUpload(d.handle, d.entry) for d in kept)
+        uploads = tuple((d.handle, d.entry) for d in kept)
         summed = protection.sums.average(totals, plan.planned_size)
+        up, down = exchange.traffic()
         return RoundOutcome(
             survivors=survivors,
             summed=summed,
@@ -465,7 +463,8 @@ class RoundRunner:
             individual=individual,
             entries=uploads,
             entries_void=void,
-            traffic=exchange.traffic(),
+            bytes_up=up,
+            bytes_down=down,
             readings=Readings(
                 protection.extras.clipped_fraction(summed),
                 protection.sums.signal_to_noise(summed, counted, plan.planned_size),
@@ -483,7 +482,7 @@ class RoundRunner:
         committed tells clients of it, so an attempt that is gone on with must not show the same sum
         under other noise.
         """
-        plan, sums = exchange.plan, exchange.protection.sums
+        plan, sums = exchange.plan, exchange.plan.protection.sums
 
         def draw() -> NoisedSum:
             noise = self.noise_of(plan.round_number, plan.attempt)
@@ -545,11 +544,10 @@ def _usable(upload: Upload, sums: SumProtection) -> NDArray[Any] | None:
 
 
 def _require_minimum(plan: RoundPlan, survivors: Iterable[ClientId]) -> None:
-    quorum = plan.quorum
-    left = quorum.counted(survivors)
-    if left < quorum.minimum:
+    left = plan.counted(survivors)
+    if left < plan.minimum:
         raise ThresholdNotMet(
-            f"round {plan.round_number}: {left} of {quorum.counted(plan.cohort)} clients are left "
-            f"at phase masked_input; at least {quorum.minimum} must be (cohort.minimum)",
+            f"round {plan.round_number}: {left} of {plan.counted(plan.cohort)} clients are left "
+            f"at phase masked_input; at least {plan.minimum} must be (cohort.minimum)",
             phase="masked_input",
         )

@@ -9,7 +9,6 @@ from datetime import datetime
 
 from platform.errors import ConfigError
 from platform.protection.charging import as_releases, as_row, charged_elsewhere, rows_that_count
-from platform.protection.uploads import Protection
 from platform.rounds.audit_trail import AuditTrail
 from platform.rounds.plan import RoundPlan
 from platform.rounds.run import Run
@@ -45,19 +44,18 @@ class Spending:
     _elsewhere: RunningLedger | None = field(default=None, init=False, repr=False)
     _ends: Mapping[str, AuditHead] = field(default_factory=dict, init=False, repr=False)
 
-    def reserve(self, uow: UnitOfWork, plan: RoundPlan, protection: Protection) -> None:
+    def reserve(self, uow: UnitOfWork, plan: RoundPlan) -> None:
         """Price an attempt, then write its spend to the ledger, before anything leaves a client.
 
         Args:
             uow: The transaction in which the attempt is opened.
             plan: The attempt, a new one.
-            protection: How uploads are protected in this round.
 
         Raises:
             BudgetExhausted: If the round would pass the target; nothing is written.
         """
         run = self.run
-        planned = self._releases(plan, protection)
+        planned = self._releases(plan)
         if not planned:
             return
         pseudonyms = sorted({release.pseudonym for release in planned})
@@ -125,11 +123,11 @@ class Spending:
             self._ends = ends
         return RunningLedger.joined((self._elsewhere, spent), pseudonyms)
 
-    def _releases(self, plan: RoundPlan, protection: Protection) -> list[Release]:
+    def _releases(self, plan: RoundPlan) -> list[Release]:
         run, roll = self.run, self.run.roll
         # The cost of a secret draw does not depend on its result, so all clients are charged as if
         # they were drawn. So rows, prices and the round that ends the run tell nothing of the draw.
-        charged = [client for client in plan.cohort if client not in plan.quorum.empty]
+        charged = [client for client in plan.cohort if client not in plan.empty]
         terms = run.terms
         sampling: CohortSampling | None = None
         if terms.cohort_kind is not None:
@@ -143,7 +141,7 @@ class Spending:
         return [
             release
             for client in charged
-            for release in protection.releases(
+            for release in plan.protection.releases(
                 ReleaseKey(
                     run_id=run.run_id,
                     round_number=plan.round_number,

@@ -60,7 +60,7 @@ def hold(
     found: Cohort, plan: RoundPlan, transport: Transport, journal: Journal | None = None
 ) -> RoundOutcome:
     """One attempt at a round."""
-    runner = RoundRunner(transport, found.protection)
+    runner = RoundRunner(transport)
     return runner.run(
         plan, lambda client: {"x": np.zeros(1)}, lambda asked: [()] * len(asked), journal
     )

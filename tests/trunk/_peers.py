@@ -161,9 +161,10 @@ class Rounds:
             peer.spoil = spoil
         handlers = {name: client.handle for name, client in self.clients.items()}
         transport = InProcessTransport(handlers=handlers, losses=lambda *_: frozenset())
-        runner = RoundRunner(transport, self.protection, lambda number, attempt: noise)
+        runner = RoundRunner(transport, lambda number, attempt: noise)
         terms = SumTerms(len(self.clients), 0, 2) if self.protection.masked else None
-        plan = a_plan(RUN, (self.number, 1), tuple(self.clients), terms=terms)
+        names, protection = tuple(self.clients), self.protection
+        plan = a_plan(RUN, (self.number, 1), names, protection, terms=terms)
         return runner.run(plan, lambda _: {"x": np.zeros(1)}, lambda asked: [()] * len(asked))
 
     @property
@@ -181,7 +182,7 @@ def seen(outcome: RoundOutcome) -> Seen:
     groups = None if readings.groups is None else readings.groups.counts.tolist()
     facts = (
         *(outcome.survivors, summed.total_weight, tuple(summed.extras.items())),
-        *(str(groups), readings.signal_to_noise, outcome.traffic),
+        *(str(groups), readings.signal_to_noise, outcome.bytes_up, outcome.bytes_down),
     )
     return Seen(None, summed.vector, facts)
 

@@ -205,7 +205,7 @@ def over(simulation: Simulation, transport: Transport) -> Simulation:
 
 def runner_of(simulation: Simulation) -> RoundRunner:
     """What runs one attempt of the run."""
-    return RoundRunner(simulation.run.transport, simulation.run.terms.protection)
+    return RoundRunner(simulation.run.transport)
 
 
 class Crash(BaseException):

@@ -113,6 +113,7 @@ class Cohort:
             RUN,
             (1, 1),
             tuple(self.clients),
+            self.protection,
             terms=SumTerms(terms.threshold, terms.corrupt, terms.smallest_sum),
             graph=MaskGraph(terms.degree, bytes(range(32)) if terms.degree else b""),
             keys=(keys, len(keys)),
@@ -126,7 +127,7 @@ class Cohort:
         return Frank(handlers=handlers, losses=lambda *_: gone, lost_at=lost_at)
 
     def run(self, transport: Transport | None = None) -> RoundOutcome:
-        runner = RoundRunner(transport or self.transport(), self.protection)
+        runner = RoundRunner(transport or self.transport())
         return runner.run(
             self.plan, lambda client: {"x": np.zeros(1)}, lambda asked: [()] * len(asked)
         )

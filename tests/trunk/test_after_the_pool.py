@@ -12,7 +12,7 @@ from platform.experiment.finishing import execute
 from platform.experiment.simulation import Simulation
 from platform.parties.client import Client
 from platform.rounds.observing import SilentObserver
-from platform.rounds.plan import RoundFacts, RoundPlan
+from platform.rounds.plan import RoundPlan
 from platform.wire.messages import SumTerms
 from platform.wire.transport import InProcessTransport
 from tests.trunk._runs import (
@@ -38,8 +38,10 @@ SHORT = (*GATHERING, f"rounds={ROUNDS}", EVERYBODY)
 
 def plan_of(simulation: Simulation, number: int, attempt: int = 1, *, collects: bool) -> RoundPlan:
     everybody = tuple(simulation.population.clients)
-    facts = RoundFacts(collects=collects)
-    return a_plan(simulation.run_id, (number, attempt), everybody, terms=SumTerms(3), facts=facts)
+    protection = simulation.run.terms.protection
+    place = (number, attempt)
+    terms = SumTerms(3)
+    return a_plan(simulation.run_id, place, everybody, protection, terms=terms, collects=collects)
 
 
 def ask(simulation: Simulation, plan: RoundPlan) -> int:

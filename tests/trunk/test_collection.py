@@ -20,7 +20,6 @@ from platform.parties.client import Client
 from platform.privacy_auditing.audit import AuditPlan, audit_run
 from platform.rounds.loop import Federation
 from platform.rounds.observing import SilentObserver
-from platform.rounds.plan import RoundFacts
 from platform.rounds.pool import fixed_pool
 from platform.rounds.runner import RoundRunner
 from platform.rounds.spending import Spending
@@ -567,12 +566,18 @@ def test_a_client_takes_the_rounds_purpose_from_its_number_alone(storage: Storag
         assert collection.channels == ("pool",) and not collection.layout.spec
         with pytest.raises(ProtocolError, match="nothing is sent after it"):
             protection.in_round(COLLECTED + 1)
-        everybody, facts = tuple(simulation.population.clients), RoundFacts(collects=True)
-        plan = a_plan(simulation.run_id, (1, 1), everybody, terms=SumTerms(3), facts=facts)
         method, state = simulation.run.terms.method, simulation.run.terms.initial_state()
         sums = dataclasses.replace(protection.sums, masked=False)
         telling = frank(simulation).run.transport
-        runner = RoundRunner(telling, dataclasses.replace(protection, sums=sums))
+        runner = RoundRunner(telling)
+        plan = a_plan(
+            simulation.run_id,
+            (1, 1),
+            tuple(simulation.population.clients),
+            dataclasses.replace(protection, sums=sums),
+            terms=SumTerms(3),
+            collects=True,
+        )
         with pytest.raises(ProtocolError, match="masks"):
             runner.run(
                 plan,

@@ -138,7 +138,7 @@ def test_a_client_talks_to_its_neighbours_only(stores: Path) -> None:
     regular = cohort(stores / "regular", TERMS)
     complete = dataclasses.replace(TERMS, degree=0, threshold=45)
     whole = cohort(stores / "complete", complete)
-    up = [found.run().traffic.up for found in (regular, whole)]
+    up = [found.run().bytes_up for found in (regular, whole)]
     # A box of 98 bytes and a share of 38 for each neighbour, beside what does not depend on it.
     spared = (LARGE - 1 - TERMS.degree) * (98 + 38)
     assert up[1] - up[0] == pytest.approx(spared, rel=0.05)

@@ -160,8 +160,8 @@ def test_a_round_by_hand(stores, setting):
     opened = sorted(float(entry.entry["x"][0]) for entry in outcome.entries)
     assert opened == [11, 12, 13, 14, 15]
     assert len({entry.handle for entry in outcome.entries}) == 5
-    assert outcome.traffic.up > 0
-    assert outcome.traffic.down > 0
+    assert outcome.bytes_up > 0
+    assert outcome.bytes_down > 0
 
 
 @pytest.mark.parametrize("setting", [PLAIN, SECURE], ids=["plain", "secure"])
@@ -590,7 +590,7 @@ def test_no_broken_message_gets_an_answer_or_another_error(client, bit):
 
 
 def test_each_client_is_told_its_own_last_commit():
-    plan = make_plan(NAMES, PLAIN, round_number=3, committed={"client-1": (2, 1)})
+    plan = make_plan(Counting(), NAMES, PLAIN, round_number=3, committed={"client-1": (2, 1)})
     assert plan.envelope("client-1") == Envelope(RUN, 3, 1, (2, 1))
     assert plan.envelope("client-2") == Envelope(RUN, 3, 1, None)
 

@@ -128,7 +128,9 @@ def test_two_at_once_are_refused_and_a_client_answers_nobody(storage: Storage) -
         assert not kept_of(simulation.run_id, run.folder)
         everybody = tuple(simulation.population.clients)
         for number in (1, 2):
-            plan = a_plan(simulation.run_id, (number, 1), everybody, terms=SumTerms(3))
+            protection = simulation.run.terms.protection
+            place, terms = (number, 1), SumTerms(3)
+            plan = a_plan(simulation.run_id, place, everybody, protection, terms=terms)
             with pytest.raises(ProtocolError, match="nothing leaves a client"):
                 runner_of(frank(simulation)).run(
                     plan, lambda client: {}, lambda asked: [()] * len(asked)
