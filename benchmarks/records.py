@@ -36,7 +36,7 @@ from platform.parties.receipt_checks import Receipts
 from platform.rounds import receipts as courier_module
 from platform.rounds.loop import Federation
 from platform.rounds.observing import SilentObserver
-from platform.rounds.receipts import Courier, UploadsReceived
+from platform.rounds.receipts import Courier
 from storage.leaves import NewLeaves
 
 BATCH = 1000
@@ -173,10 +173,11 @@ def receipts(rounds: int) -> None:
     spy(spent, opening, "keep_head", "log")
     for name in ("add_charges", "add_settled", "add_event"):
         spy(spent, NewLeaves, name, "log")
-    for name in ("_with_receipts", "_opened"):
+    for name in ("_with_receipts", "_note"):
         spy(spent, Courier, name, "coordinator")
-    spy(spent, UploadsReceived, "remember", "coordinator")
-    spy(spent, courier_module, "add_note", "coordinator")
+    spy(spent, Courier, "_remember", "coordinator")
+    for name in ("unclose_answer", "add_note"):
+        spy(spent, courier_module, name, "coordinator")
     # All that a client does but what it answers to the message in it.
     spy(spent, Receipts, "take", "clients")
     for name in ("unclose", "enclose_answer"):

@@ -58,7 +58,7 @@ from platform.protection.building import (
     void_pool,
     weighing,
 )
-from platform.protection.charging import Budget
+from platform.protection.charging import Limits
 from platform.rounds.audit_trail import AuditTrail
 from platform.rounds.observing import Observer
 from platform.rounds.run import RunTerms
@@ -175,7 +175,7 @@ def plan_terms(
     """
     # What was released follows from the configuration of the run that released it.
     calibrated, section = protect_run(releasing or config, method), config.privacy
-    budget = Budget(
+    budget = Limits(
         delta=section.target_delta,
         target_epsilon=section.target_epsilon,
         accountant=section.accountant,

@@ -28,6 +28,7 @@ from platform.experiment.caveats import canary_warnings, lower_text, optimizer_w
 from platform.reports.hazards import claim_warnings, unfinished_words
 from platform.results.reading import agreed_run, numbers_of, resolved
 from platform.rounds.documents import ADVERSARIES, in_rounds
+from platform.rounds.observing import Observer
 
 WIDTHS = (5, 9, 8, 5, 6, 14, 9, 5, 5, 5)
 NAMES = ("round", "cohort", "accuracy", "std", "worst", "epsilon s/p/o", "s/n", "up", "down", "s")
@@ -123,7 +124,7 @@ def _interval(ends: Mapping[str, float] | None) -> str:
     return "-".join(f"{end:.{2 if end < 10.0 else 1 if end < 100.0 else 0}f}" for end in ordered)
 
 
-class ScreenObserver(WithBar):
+class ScreenObserver(WithBar, Observer):
     """Shows a run: a transient progress bar on stderr, lines on stdout."""
 
     def __init__(self, delta: float, *, quiet: bool) -> None:

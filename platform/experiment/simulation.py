@@ -109,7 +109,7 @@ def build_population(
     opened = open_client_stores(file, names, read_only=read_only)
     safeguards = partial(
         Safeguards,
-        limits=terms.budget.limits,
+        limits=terms.budget,
         expected=expectations_of(
             learning.method,
             rounds=protection.last_round(config.rounds),

@@ -268,7 +268,7 @@ def stored_tree(run: RunRecord) -> dict[str, Any]:
 
 @dataclass(frozen=True, kw_only=True)
 class Limits:
-    """What one client may spend.
+    """What one client may spend, as the coordinator and the client itself hold a run to it.
 
     Attributes:
         delta: Of every epsilon.
@@ -276,6 +276,8 @@ class Limits:
         target_epsilon: Limit of one run, None without.
         lifetime_budget: Limit of all runs on the same data, None without.
         mechanisms: All that a row may name; earlier runs may have had others than this one.
+        noise_multiplier: Configured or calibrated, for reports; None under `none`, and for a client
+            that sets limits of its own.
         target_key: The key that sets the limit of one run, for the message.
         lifetime_key: The key that sets the limit of all runs, for the message.
     """
@@ -285,6 +287,7 @@ class Limits:
     target_epsilon: float | None = None
     lifetime_budget: float | None = None
     mechanisms: Mechanisms = BUILT_IN
+    noise_multiplier: float | None = None
     target_key: str = "privacy.target_epsilon"
     lifetime_key: str = "privacy.lifetime_budget"
 
@@ -307,51 +310,16 @@ class Limits:
             UnsupportedEvent: If the rows of two runs cannot be composed, so that nothing can be
                 promised.
         """
-        self._require(run, planned, self.target_key, self.target_epsilon)
-        self._require(life, planned, self.lifetime_key, self.lifetime_budget)
-
-    def _require(
-        self, spent: RunningLedger, planned: Sequence[Release], name: str, limit: float | None
-    ) -> None:
-        if limit is None or not planned:
-            return
-        require_affordable(
-            spent,
-            planned,
-            self.delta,
-            target_epsilon=limit,
-            accountant=self.accountant,
-            limit_name=name,
-        )
-
-
-@dataclass(frozen=True, kw_only=True)
-class Budget:
-    """What a run may spend.
-
-    Attributes:
-        delta: Of every epsilon that is stated.
-        target_epsilon: What the run may cost one client; None if it has no target.
-        accountant: Who prices.
-        noise_multiplier: Configured or calibrated; None under `none`.
-        lifetime_budget: What a client may spend in all runs on the same data, None without limit.
-        mechanisms: All that a ledger's rows may name.
-    """
-
-    delta: float
-    target_epsilon: float | None
-    accountant: Accountant
-    noise_multiplier: float | None
-    lifetime_budget: float | None = None
-    mechanisms: Mechanisms = BUILT_IN
-
-    @property
-    def limits(self) -> Limits:
-        """The same as a client holds itself to it."""
-        return Limits(
-            delta=self.delta,
-            accountant=self.accountant,
-            target_epsilon=self.target_epsilon,
-            lifetime_budget=self.lifetime_budget,
-            mechanisms=self.mechanisms,
-        )
+        for spent, name, limit in (
+            (run, self.target_key, self.target_epsilon),
+            (life, self.lifetime_key, self.lifetime_budget),
+        ):
+            if limit is not None and planned:
+                require_affordable(
+                    spent,
+                    planned,
+                    self.delta,
+                    target_epsilon=limit,
+                    accountant=self.accountant,
+                    limit_name=name,
+                )

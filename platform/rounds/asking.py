@@ -1,9 +1,9 @@
-"""Questions outside rounds, where every client must be heard: asked again, a few times.
+"""Questions outside rounds, which every client must answer: the coordinator repeats them.
 
-A round goes on without a client that does not answer. Outside rounds all must answer: a report
-without one client's numbers, or a pool from which one client was handed nothing, would be another
-run's. A client answers each question alike however often it is asked. So a lost message costs a
-repetition. If repeating does not help, the run stops, and what was done stays done.
+A round goes on without a client that does not answer. Outside rounds all clients must answer: the
+run would be another run without one client's numbers, or if one client received no pool. A client
+answers a repeated question as it did before, so a lost message costs one repetition. If repeating
+does not help, the run stops, and keeps its finished work.
 
 The last question asks clients to personalise, after the last release. The result never leaves them.
 Each keeps it in its own store under an attempt past the last round.
@@ -78,7 +78,7 @@ def ask_all(
         stage: Their stage.
         questions: One a client, made as they are needed.
         decode: Reads an answer.
-        left: Clients that have left for good by now; they are neither waited for nor yielded.
+        left: Clients that have left for good by now; the coordinator does not wait for them.
 
     Raises:
         ClientsSilent: If a client gave no valid answer, however often it was asked.
@@ -149,7 +149,7 @@ def _read(
     answers: dict[ClientId, Message],
     reasons: dict[ClientId, str],
 ) -> None:
-    """Add the answers that parse and belong to their question, and why others do not count."""
+    """Add the answers that parse and belong to their question; give a reason for each other."""
     for question in part:
         reply = replies.get(question.client)
         if reply is None:
@@ -171,12 +171,12 @@ def _read(
 def offer_run(
     transport: Transport, clients: Sequence[ClientId], offer: Offer, left: Container[ClientId] = ()
 ) -> None:
-    """Ask all clients to take part in a run; asking again changes nothing.
+    """Ask all clients to take part in a run; a repeated question changes nothing.
 
     Args:
         transport: Carries the messages.
         clients: All clients' names.
-        offer: What they are asked.
+        offer: The offer of the run.
         left: Clients that have left the run for good by now.
 
     Raises:
@@ -222,7 +222,7 @@ def personalise(run: Run, progress: Progress) -> float | None:
         pool, gone = _pool(run), len(left)
         for client in run.roll.present:
             if len(left) > gone:
-                # All entries went with those of the client that has left meanwhile.
+                # A client has left meanwhile, and all entries were erased with its own.
                 pool, gone = _pool(run), len(left)
             broadcast: Arrays = run.terms.method.broadcast(progress.state, client)
             fetched = None if pool is None else pool.fetch(claims.get(client, b""))
@@ -235,7 +235,7 @@ def personalise(run: Run, progress: Progress) -> float | None:
 
 
 def pool_gone(run: Run, progress: Progress) -> str | None:
-    """Return why clients personalised without experts, None where they had some, or need none."""
+    """Return why clients personalised without experts; None if they had some or need none."""
     pool = _pool(run)
     if progress.uncollected is not None or pool is None or pool.experts or not run.roll.left:
         return progress.uncollected
@@ -243,7 +243,7 @@ def pool_gone(run: Run, progress: Progress) -> str | None:
 
 
 def _pool(run: Run) -> FixedPool | None:
-    """Return what all clients fetch after the last round, where the pool is made once."""
+    """Return the pool that all clients fetch after the last round, if the pool is made once."""
     rules, number = run.terms.pool_rules, run.terms.protection.collects_at
     if rules is None or number is None or not run.terms.fetches_at_end:
         return None

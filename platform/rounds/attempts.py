@@ -1,12 +1,13 @@
 """Attempts at rounds: drawn, charged and opened in one transaction, carried out, closed for good.
 
-Everything that fixes an attempt is written down before anything is sent. So a coordinator that is
-started again goes on with the same attempt: same cohort, same messages, no second charge. Another
-attempt follows only one that was given up, with fresh noise and a charge of its own.
+The coordinator writes down all that fixes an attempt before it sends anything. So when it is
+started again, it continues the same attempt: same cohort, same messages, no second charge. It opens
+another attempt only after it gave one up, with fresh noise and a charge of its own.
 
-A cohort is a secret of the coordinator where that is to amplify (`central_noise` whose sum is
-released whoever came). Then it is drawn from the operating system's entropy, unless the run is a
-simulation with seeded noise. Everywhere else it is drawn from the run's seed and amplifies nothing.
+A cohort is a secret of the coordinator where sampling is to amplify: under `central_noise`, whose
+sum is released for any number of survivors. Then the coordinator draws it from the operating
+system's entropy, unless the run is a simulation with seeded noise. In all other runs it draws the
+cohort from the run's seed, and the draw amplifies nothing.
 """
 
 from __future__ import annotations
@@ -43,9 +44,9 @@ def drawn_from(config: RunConfig, roll: Roll) -> tuple[ClientId, ...]:
     """Return the names among which a cohort is drawn, in order.
 
     A client that has left, or has not come yet, counts as lost in a round that it is drawn into.
-    Where cohorts amplify, the draw is always among all clients, as epsilon counts on that. Where
-    the draw tells nothing, a seat stays empty only if too few clients are there: all terms of a
-    secure sum depend on the size of the cohort.
+    Where cohorts amplify, the draw is always among all clients, because epsilon relies on that. In
+    other runs a seat stays empty only if too few clients are there: all terms of a secure sum
+    depend on the size of the cohort.
     """
     present = roll.present
     if config.has_secret_cohorts or len(present) == len(roll.clients):
@@ -65,7 +66,7 @@ def require_enough(config: RunConfig, roll: Roll, minimum: int) -> None:
         minimum: Fewest survivors of the round.
 
     Raises:
-        TooFewLeft: If fewer are.
+        TooFewLeft: If fewer clients are there.
     """
     there, of_all = len(roll.present), len(roll.clients)
     if there < of_all and there < minimum:
@@ -130,8 +131,8 @@ class Attempts:
 
     Attributes:
         run: The run.
-        observer: Who watches it.
-        spending: What attempts cost.
+        observer: Hears of its rounds.
+        spending: Prices and charges attempts.
     """
 
     run: Run
@@ -141,11 +142,11 @@ class Attempts:
     def carry_out(
         self, round_number: int, progress: Progress
     ) -> tuple[RoundPlan, RoundOutcome | RoundAborted]:
-        """Try until a round yields something: each time a new cohort, new keys and a new charge.
+        """Try until a round yields a result: each try has a new cohort, new keys and a new charge.
 
         Args:
             round_number: The round.
-            progress: What it starts from.
+            progress: The state from which it starts.
 
         Returns:
             The last try, and its outcome or why it was aborted.
@@ -206,7 +207,7 @@ class Attempts:
             fewest = max(fewest, protection.terms.smallest_sum)
         require_enough(terms.config, self.run.roll, fewest)
         ahead = None
-        # Keys that were made ahead are for the first attempt and its cohort alone.
+        # Clients made their keys for the first attempt and its cohort only.
         if attempt == 1 and progress.ahead is not None:
             invited = self._cohort(round_number, 1)
             ahead = progress.ahead if progress.ahead.cohort == invited else None
@@ -216,18 +217,18 @@ class Attempts:
             self.spending.reserve(uow, plan)
             fixed = {
                 **drawn.plan,
-                # For the collection: nothing else says until its end why the rounds ended.
+                # Until the collection ends, only this entry says why the rounds ended.
                 "ended_early": progress.ended_early,
             }
             if not progress.completed:
-                # Later rounds find it with the round before. It is not computed anew, as signs of
-                # singular vectors differ between machines.
+                # Later rounds read the state from the round before. The first state is stored too:
+                # another machine could compute other signs of singular vectors.
                 fixed["start"] = encode_arrays(progress.state).hex()
             if self.run.terms.cohort_kind is not None:
                 fixed = salted(fixed)
             uow.attempts.open(plan.run_id, round_number, attempt, fixed)
             if ahead is not None:
-                # With the attempt: a coordinator that resumes it must open it in the same way.
+                # In the same transaction: a coordinator that resumes the attempt needs these keys.
                 blob = encode_keys(ahead.keys)
                 uow.attempts.add_stage(plan.run_id, round_number, attempt, stage=AHEAD, blob=blob)
             AuditTrail(uow.audit, plan.run_id).round_opened(plan, fixed)
@@ -261,7 +262,7 @@ class Attempts:
         return draw_cohort(config, drawn_from(config, roll), round_number, attempt)
 
     def _graph_seed(self, round_number: int) -> bytes:
-        """Draw the seed once the cohort is fixed, so that no client can choose a place in it."""
+        """Draw the seed after the cohort is fixed, so that no client can choose its place."""
         terms = self.run.terms.protection.in_round(round_number).terms
         return secrets.token_bytes(SEED_BYTES) if terms is not None and terms.degree else b""
 
@@ -337,7 +338,7 @@ class Attempts:
             )
         except RoundAborted as error:
             if is_secret and error.phase == "masked_input":
-                # No client is left, and lost ones count as zero. Redrawing would tell of the draw.
+                # All clients are lost, and count as zero. A new draw would tell of this one.
                 return runner.noise_alone(plan, journal)
             raise
 
@@ -380,7 +381,7 @@ def may_repeat(plan: RoundPlan, error: RoundAborted) -> bool:
 
     It may not if a masked vector without noise of its own may have left a client. Clients send such
     a vector in one attempt of a round only: two sums of the same vectors could differ by exactly
-    what one client sent.
+    one client's vector.
     """
     protection = plan.protection
     return not protection.masked or protection.has_client_noise or not error.uploads_asked

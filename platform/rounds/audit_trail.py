@@ -1,11 +1,11 @@
-"""What the coordinator writes into the audit log, in one place, so that it can be read as a whole.
+"""All entries that the coordinator writes into the audit log, in one place.
 
 An entry names at most pseudonyms, and numbers of a federation's clients. It never names a pool
 handle, an entry or its digest, served experts, a vector, a size or a class. The digests by which
 entries bind other records are in `platform.disk.log_files`. Of a cohort that was drawn in secret
-the log holds only commitments, whose salts are in the database: in the plan of the attempt and in
-the document of the round. The text of an entry must hide the draw by itself, as chains of hashes
-are shown, and not leaves alone.
+the log holds only commitments. Their salts are in the database: in the plan of the attempt and in
+the document of the round. The text of an entry must hide the draw by itself, because readers see
+whole chains of hashes, and not leaves alone.
 """
 
 from __future__ import annotations
@@ -44,10 +44,10 @@ class AuditTrail:
         method: Mapping[str, str] | None = None,
         canaries: str | None = None,
     ) -> None:
-        """Note that a run was set up, its enrolment's fingerprint, and whose second phase it is.
+        """Note that a run was set up, its enrolment's fingerprint, and its first phase's run.
 
-        A method from outside the package adds place and digest of its code. An audit adds the
-        commitment to the key of its canaries.
+        A method from outside the package adds the place and the digest of its code. An audit adds
+        the commitment to the key of its canaries.
 
         The entry names the run that was set up before it and the end of that run's chain, so that
         only the newest run can be erased without a trace.
@@ -77,7 +77,7 @@ class AuditTrail:
         self._append("database.restored", detail={"made": made})
 
     def run_finished(self, reason: str | None, digests: Mapping[str, str | None]) -> None:
-        """Note that a run finished, maybe early, with the digests of what it leaves behind."""
+        """Note that a run finished, maybe early, with the digests of its results."""
         known = {"reason": reason} if reason else {}
         self._append("run.finished", detail={**known, **digests})
 
@@ -87,7 +87,7 @@ class AuditTrail:
         self._append(PRUNED, detail=detail)
 
     def canaries_revealed(self, key: bytes, verdict: Mapping[str, Any]) -> None:
-        """Note what a run's canaries showed, and the key that their coins followed from."""
+        """Note the result of a run's canaries, and the key of their coins."""
         self._append("canaries.revealed", detail={"key": key.hex(), **verdict})
 
     def reserved(self, releases: Sequence[Release]) -> None:
@@ -202,7 +202,7 @@ class AuditTrail:
 
 
 def reserved_detail(releases: Sequence[Release]) -> dict[str, Any]:
-    """Return what the log says of a round's releases on one channel; only their clients differ."""
+    """Return the log's detail of a round's releases on one channel; only their clients differ."""
     return {
         "clients": len(releases),
         "rows_sha256": rows_digest(map(as_row, releases), with_status=False),
@@ -211,7 +211,7 @@ def reserved_detail(releases: Sequence[Release]) -> dict[str, Any]:
 
 
 def release_facts(release: Release) -> dict[str, Any]:
-    """Return what one release's price depends on."""
+    """Return the facts on which one release's price depends."""
     found: dict[str, Any] = {
         "attempt": release.attempt,
         "clipping_norm": release.clipping_norm,
@@ -219,7 +219,7 @@ def release_facts(release: Release) -> dict[str, Any]:
         "relation": release.relation,
         "standard_deviation": release.standard_deviation,
     }
-    # The rest is named only where it is not the plain case.
+    # The entry names the other facts only if they differ from the plain case.
     if release.count > 1:
         found["count"] = release.count
     if release.sampling != "none":

@@ -1,4 +1,4 @@
-"""What a round came to, as the records hold it, and in which phase of the run it was."""
+"""The document of a round, as the records hold it, with the phase of the run that it was in."""
 
 from __future__ import annotations
 
@@ -80,8 +80,9 @@ def round_document(
 ) -> dict[str, Any]:
     """Return one round, as `summary.json` states it.
 
-    The size of a cohort that was drawn in secret is withheld, as it would undo the amplification.
-    So are values that depend on it: mean bytes, which fall with each lost client, and the time.
+    The document withholds the size of a cohort that was drawn in secret: the size would undo the
+    amplification. It also withholds values that depend on the size: mean bytes, which fall with
+    each lost client, and the time.
     """
     readings = outcome.readings
     released, interval, groups = readings.validation, readings.signal_to_noise, readings.groups
@@ -93,8 +94,8 @@ def round_document(
         "dropped": None if cohort is None else cohort - len(outcome.survivors),
         "accuracy": measures["accuracy"],
         "validation": measures["validation"],
-        # Uploads tell of the model that they were trained from, which is the round's before. `std`
-        # is that of the noise, by the clients whose uploads are in the mean.
+        # Uploads tell of the model from which clients trained, the model of the round before. `std`
+        # is the deviation of the noise over the clients in the mean.
         "released_validation": None
         if released is None
         else {"round": plan.round_number - 1, "mean": released.mean, "std": released.deviation},
@@ -134,11 +135,11 @@ def json_number(value: float) -> float | str:
 
 
 def shown_round(document: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what a summary shows of a round's stored document."""
+    """Return the keys of a round's stored document that a summary shows."""
     known = {**DEFAULTS, **document}
     return {key: known.get(key) for key in ROUND_KEYS}
 
 
 def summary_text(summary: Mapping[str, Any]) -> str:
-    """Return what `summary.json` holds."""
+    """Return the text of `summary.json`."""
     return json.dumps(summary, indent=2, allow_nan=False) + "\n"

@@ -1,11 +1,11 @@
-"""An attempt's talk with its clients: stages are sent, bytes counted, results kept.
+"""An attempt's messages: the coordinator sends stages, counts bytes and keeps results.
 
-An attempt is executed once. A coordinator that is started again goes on after the last stage in the
-journal. It sends the same messages, and clients give the answers that they gave before. Of masked
-vectors the journal keeps the running sum and the list of their owners. The coordinator asks again
-for everything else: for answers to the last stage, because with them the sum would lie on the disk;
-for uploads in the clear; and for handles, because beside the pool they would say whose entries lie
-there. Noise that the coordinator adds is drawn once: the journal keeps the noised sum.
+An attempt is executed once. A coordinator that is started again continues after the last stage in
+the journal. It sends the same messages, and clients repeat their answers. Of masked vectors the
+journal keeps the running sum and the list of their owners. The coordinator asks again for all other
+answers, because the disk must not hold them: answers to the last stage would open the sum, uploads
+in the clear are private, and handles would tell which client gave which pool entry. The coordinator
+draws its noise once: the journal keeps the noised sum.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ Kept = Stage | Literal["ahead"]
 
 @dataclass(frozen=True, kw_only=True)
 class StageResult:
-    """What a stage yielded, and who is asked next.
+    """The result of a stage, and the clients that are asked next.
 
     Attributes:
-        relays: By client that is still there, what the secure aggregation sends it next; empty
-            bytes without one.
-        state: The secure aggregation's, encoded; empty without one.
+        relays: By client that is still there, the next message of the secure aggregation; empty
+            bytes without secure aggregation.
+        state: The secure aggregation's state, encoded; else empty.
         handles: By client, the names of its own live pool entries; never kept.
         up: Bytes that clients have sent in the attempt so far.
-        down: Bytes that they have been sent.
+        down: Bytes that clients have been sent.
     """
 
     relays: Mapping[ClientId, bytes] = field(default_factory=dict)
@@ -65,11 +65,11 @@ class DatabaseJournal:
     attempt: int
 
     def stage(self, stage: Kept) -> bytes | None:
-        """Return what is kept of a stage, None where it has not been completed."""
+        """Return the stored result of a stage, None if the stage has not been completed."""
         return self._kept.get(stage)
 
     def keep(self, stage: Stage, blob: bytes) -> None:
-        """Keep what a stage yielded, durably."""
+        """Keep a stage's result, durably."""
         key = (self.run_id, self.round_number, self.attempt)
         with self.records.write() as uow:
             uow.attempts.add_stage(*key, stage=stage, blob=blob)
@@ -88,11 +88,11 @@ class MemoryJournal:
     kept: dict[Kept, bytes] = field(default_factory=dict)
 
     def stage(self, stage: Kept) -> bytes | None:
-        """Return what is kept of a stage."""
+        """Return the result of a stage, None if it has not been completed."""
         return self.kept.get(stage)
 
     def keep(self, stage: Stage, blob: bytes) -> None:
-        """Keep what a stage yielded."""
+        """Keep a stage's result."""
         self.kept[stage] = blob
 
 
@@ -100,14 +100,14 @@ Journal = DatabaseJournal | MemoryJournal
 
 
 def encode_stage(result: StageResult) -> bytes:
-    """Return what is kept of a stage's result, as bytes."""
+    """Return the part of a stage's result that is kept, as bytes."""
     blobs = {f"relay/{client}": payload for client, payload in result.relays.items()}
     blobs["state"] = result.state
     return encode_frame(Frame("stage", {"up": result.up, "down": result.down}, {}, blobs))
 
 
 def decode_stage(data: bytes) -> StageResult:
-    """Read what `encode_stage` wrote.
+    """Read the bytes of `encode_stage`.
 
     Raises:
         ProtocolError: If the bytes are something else.
@@ -132,7 +132,7 @@ def encode_keys(keys: Mapping[ClientId, bytes]) -> bytes:
 
 
 def decode_keys(data: bytes) -> dict[ClientId, bytes]:
-    """Read what `encode_keys` wrote.
+    """Read the bytes of `encode_keys`.
 
     Raises:
         ProtocolError: If the bytes are something else.
@@ -151,7 +151,7 @@ def encode_noised(noised: NoisedSum) -> bytes:
 
 
 def decode_noised(data: bytes) -> NoisedSum:
-    """Read what `encode_noised` wrote.
+    """Read the bytes of `encode_noised`.
 
     Raises:
         ProtocolError: If the bytes are something else.
@@ -173,7 +173,7 @@ class Exchange:
     Attributes:
         transport: Carries the messages.
         plan: The attempt.
-        journal: Keeps what stages yielded.
+        journal: Keeps the results of stages.
         deadline: Seconds to wait for each stage, None for as long as it takes.
         up: Bytes received so far.
         down: Bytes sent so far.
@@ -212,7 +212,7 @@ class Exchange:
         return answers
 
     def settled(self, stage: Stage, work: Callable[[], StageResult]) -> StageResult:
-        """Return what a stage yielded, from the journal; else do the work and keep its result."""
+        """Return a stage's result from the journal; else do the work and keep its result."""
         kept = self.journal.stage(stage)
         if kept is not None:
             result = decode_stage(kept)
@@ -237,7 +237,7 @@ class Exchange:
     @property
     def uploads_asked(self) -> bool:
         """Whether a client may have been asked to upload, by this process or one before it."""
-        # Uploads are asked for next, and nothing else is written down of that.
+        # The coordinator asks for uploads next, and writes nothing else down before it does.
         before: Stage = "share" if self.plan.protection.masked else "advertise"
         return self.phase == "train" or self.journal.stage(before) is not None
 

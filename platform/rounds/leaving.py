@@ -1,11 +1,11 @@
-"""Clients that have left a run for good: how the coordinator hears of it, and what it does then.
+"""Clients that leave a run for good: how the coordinator learns of it, and what it does then.
 
-A client says so in answer to whatever it is asked next (`platform.wire.outside_rounds`), or the
-operator removes a client that can no longer say anything. From then on the coordinator asks it
-nothing, like a client that is lost in every round. The coordinator must not learn which pool
-entries are the client's, and a generation without them would name them. So it erases each
-generation that the client may have given an entry to. This and the note in the audit log are one
-transaction. The client's ledger rows stay for good.
+A client states that it has left in its next answer (`platform.wire.outside_rounds`), or the
+operator removes a client that can no longer answer. After that the coordinator asks the client
+nothing, as if the client were lost in every round. The coordinator must not learn which pool
+entries are the client's, and a generation without them would name them. So the coordinator erases
+each generation that may contain an entry of the client. The erasure and the note in the audit log
+are one transaction. The client's ledger rows stay for good.
 """
 
 from __future__ import annotations
@@ -36,15 +36,15 @@ GONE: Final = Dropout("the client has left the run for good")
 
 @dataclass(frozen=True, kw_only=True)
 class LeftClient:
-    """One client that takes part no more.
+    """One client that no longer takes part.
 
     Attributes:
         client: Its name.
-        pseudonym: Its name in the ledger, None of one that never introduced itself.
-        action: Who says so: the client itself, or the operator.
+        pseudonym: Its name in the ledger, None if it never introduced itself.
+        action: Whether the client left, or the operator removed it.
         time: When the coordinator noted it.
         after_round: The last round that was over then.
-        generations: Generations of the pool that went with it.
+        generations: How many generations of the pool were erased with it.
     """
 
     client: ClientId
@@ -63,20 +63,21 @@ def verify_statement(
     pseudonym: str | None,
     known: Enrolment | None,
 ) -> None:
-    """Check that a client itself says that it has left this very run.
+    """Check that a client itself states that it has left this run.
 
-    Without an enrolment clients have no keys, so the statement is worth as much as the way that it
-    came: a party that carries a client's messages could as well drop them all.
+    Without an enrolment clients have no keys, so the statement is as trustworthy as its transport:
+    a party that carries a client's messages could also drop all of them.
 
     Args:
-        statement: What was said.
+        statement: The statement.
         run_id: The run.
-        client: The client that is to have said it.
-        pseudonym: As it introduced itself, None if it never did.
-        known: Says whose keys are whose, None against a semi-honest server.
+        client: The client from which it came.
+        pseudonym: The pseudonym with which the client introduced itself, None if it never did.
+        known: Says which key is which client's, None against a semi-honest server.
 
     Raises:
-        ProtocolError: If it is another's, of another run, or not signed where all have keys.
+        ProtocolError: If the statement names another client or another run, or if clients have
+            keys and it is not signed.
     """
     if (statement.run_id, statement.client, statement.pseudonym) != (run_id, client, pseudonym):
         raise ProtocolError("message: the statement of leaving is another's, or of another run")
@@ -99,7 +100,7 @@ def record_leaving(
     pseudonym: str | None,
     statement: Left | None = None,
 ) -> None:
-    """Note that a client takes part no more, and erase generations that may hold its entries.
+    """Note that a client has left, and erase generations that may hold its entries.
 
     Args:
         uow: The transaction; nothing follows in it.
@@ -107,7 +108,7 @@ def record_leaving(
         clients: All clients' names, in order.
         client: The client.
         pseudonym: Its name in the ledger, None if it never introduced itself.
-        statement: What the client said; None where the operator removes it.
+        statement: The client's statement; None if the operator removes the client.
     """
     took_part = {
         row.round_number for row in uow.rounds.all(run_id) if client in row.document["survivors"]
@@ -123,7 +124,7 @@ def record_leaving(
 
 
 def left_clients(uow: UnitOfWork, run_id: str, clients: Sequence[ClientId]) -> list[LeftClient]:
-    """Return the clients that have left a run, in the order in which it was noted."""
+    """Return the clients that have left a run, in the order of the audit log."""
     found: list[LeftClient] = []
     last = 0
     for entry in uow.audit.query(run=run_id):
@@ -154,9 +155,9 @@ def joined(uow: UnitOfWork, run_id: str, clients: Sequence[ClientId]) -> dict[Cl
 def record_joined(
     records: Records, run_id: str, clients: Sequence[ClientId], told: Mapping[ClientId, str]
 ) -> None:
-    """Note the clients that introduced themselves, by number and pseudonym, unless that is known.
+    """Note the clients that introduced themselves, by number and pseudonym, unless already noted.
 
-    The note outlives a client whose machine is lost.
+    The note stays when a client's machine is lost.
     """
     with records.read() as uow:
         known = joined(uow, run_id, clients)
@@ -172,14 +173,14 @@ def record_joined(
 
 @dataclass(frozen=True, kw_only=True)
 class LeavingTransport:
-    """The transport of a run whose clients may leave: it carries nothing to those that have left.
+    """The transport of a run whose clients may leave: it sends nothing to clients that have left.
 
     Attributes:
         transport: Carries the messages.
         run_id: The run.
-        roll: Who takes part; a client that says it has left is taken off at once.
-        known: Says whose keys are whose, None against a semi-honest server.
-        records: Where leaving is noted.
+        roll: Who takes part; a client that states that it has left is removed at once.
+        known: Says which key is which client's, None against a semi-honest server.
+        records: Holds the notes of clients that have left.
     """
 
     transport: Transport
@@ -191,7 +192,7 @@ class LeavingTransport:
     def exchange(
         self, stage: Stage, messages: Mapping[ClientId, bytes], deadline: float | None
     ) -> Mapping[ClientId, bytes | Dropout]:
-        """Send each client that has not left its message, and listen for statements of leaving."""
+        """Send messages to the clients that have not left, and read statements of leaving."""
         asked = {c: message for c, message in messages.items() if c not in self.roll.left}
         replies = self.transport.exchange(stage, asked, deadline) if asked else {}
         heard = {c: self._heard(c, reply) for c, reply in replies.items() if c in asked}
@@ -230,9 +231,9 @@ class Standing:
     """One client in one run.
 
     Attributes:
-        survived: The last round whose result it is part of, None before any.
+        survived: The last round whose result the client is part of, None before any.
         completed: The last round that is over, 0 before any.
-        gone: Why it takes part no more, or not yet; None for a client that takes part.
+        gone: Why the client does not take part; None for a client that does.
     """
 
     survived: int | None
@@ -241,7 +242,7 @@ class Standing:
 
     @property
     def words(self) -> str:
-        """The same in words; a client that was not drawn into the last cohort counts as behind."""
+        """The standing in words. A client outside the last cohort counts as behind."""
         if self.gone is not None:
             return self.gone
         if not self.completed:

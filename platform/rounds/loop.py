@@ -1,8 +1,9 @@
-"""The run: round after round, with the ledger before everything that leaves a client.
+"""The run: round after round, with the ledger written before anything leaves a client.
 
-An attempt's spend is priced and written before its first message. Its state, metrics, ledger
-status, pool entries and audit entries are one transaction. A run can stop at any point and go on:
-what was committed stays, and the interrupted attempt goes on where it was and is never repeated.
+The coordinator prices and writes an attempt's spend before the attempt's first message. It commits
+state, metrics, ledger status, pool entries and audit entries in one transaction. A run can stop at
+any point and go on: committed rounds stay, and the coordinator continues the interrupted attempt
+where it stopped. It never repeats an attempt.
 """
 
 from __future__ import annotations
@@ -42,14 +43,14 @@ def aggregate_of(
     *,
     groups: GroupReading | None = None,
 ) -> Aggregate:
-    """Return what the method's server is shown of a round.
+    """Return the part of a round that the method's server sees.
 
     Args:
         terms: The run's.
-        summed: What the sum yields.
+        summed: The round's sum.
         survivors: How many clients are in it.
         individual: Each survivor's vector, where the server sees them.
-        groups: What the sum tells of its groups, where clients are in some.
+        groups: The noised counts of the groups, where clients are in groups.
     """
     spec = terms.protection.layout.spec
     planned = terms.protection.mechanism.divides_by == "planned"
@@ -74,7 +75,7 @@ class Federation:
     def __init__(
         self, run: Run, observer: Observer, admit: Callable[[], None] = lambda: None
     ) -> None:
-        """Take all that the run needs, who watches it, and what lets in clients before a round."""
+        """Take the run, its observer, and the function that lets clients in before a round."""
         self._admit = admit
         self._run = run
         self._observer = observer
@@ -89,7 +90,7 @@ class Federation:
         Raises:
             RunStopped: If a round was aborted; the run can be resumed.
         """
-        # What is there already lives as long as the run, so full garbage collections leave it out.
+        # Present objects live as long as the run, so full garbage collections need not visit them.
         # With torch and its models loaded such a collection takes half a second and more, and a
         # masked round among a hundred clients makes enough objects for one every dozen rounds.
         gc.freeze()
@@ -145,7 +146,7 @@ class Federation:
             state=state,
             noise_state=noise_state,
             clipping_norm=last.document["next_clipping_norm"],
-            # What a run says at its end must not depend on whether it was interrupted before.
+            # An interruption must not change the report at the run's end.
             ended_early=last.document.get("ended_early"),
             uncollected=last.document.get("uncollected"),
         )
@@ -153,7 +154,7 @@ class Federation:
     def _round(self, number: int, progress: Progress) -> Progress:
         """Hold a round, or the collection that makes the pool before the rounds.
 
-        Both need a result before the next round. A collection leaves the server state as it is.
+        Both need a result before the next round. A collection does not change the server state.
         """
         started, terms = self._run.clock(), self._run.terms
         plan, outcome = self._attempts.carry_out(number, progress)
@@ -180,10 +181,10 @@ class Federation:
         return self._keep(plan, outcome, progress, entries, started=started)
 
     def _collection(self, number: int, progress: Progress) -> Progress:
-        """Make the pool after the last round, from all clients; the server state stays.
+        """Make the pool after the last round, from all clients; the server state does not change.
 
-        If this fails, the run goes on without a pool. Only the ledger says whether a run that
-        ended early can afford it.
+        If this fails, the run goes on without a pool. For a run that ended early, the ledger
+        decides whether the run can afford the collection.
         """
         started = self._run.clock()
         if not progress.completed:
@@ -242,7 +243,7 @@ class Federation:
         return after
 
     def _give_up(self, plan: RoundPlan, error: RoundAborted, progress: Progress) -> NoReturn:
-        """Stop a run whose round was aborted; a round that may not be repeated has no result."""
+        """Stop a run whose round was aborted; first record a round that may not be repeated."""
         run_id, number = self._run.run_id, plan.round_number
         is_lost = not may_repeat(plan, error)
         if is_lost:
@@ -275,7 +276,7 @@ class Federation:
     ) -> None:
         run, run_id = self._run, self._run.run_id
         number, attempt = plan.round_number, plan.attempt
-        # A collection leaves the state as it was, but a resumed run finds it in round 1's row.
+        # A collection does not change the state, but a resumed run reads it from round 1's row.
         made = not plan.collects or number == 1
         blob = encode_state(after.state, after.noise_state) if made else None
         stored = {**document, "survivors": list(outcome.survivors)}
@@ -289,7 +290,7 @@ class Federation:
                 uow.states.save(run_id, number, blob)
             uow.rounds.add(run_id, number, attempt, stored)
             if plan.protection.channels:
-                # A lost client's row stays reserved, hence charged: it may have sent something.
+                # A lost client may have sent something: its row stays reserved, hence charged.
                 uow.ledger.set_status(run_id, number, attempt, "released", pseudonyms=pseudonyms)
             self._commit_pool(uow, number, entries)
             close_if_open(uow, plan)

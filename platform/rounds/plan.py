@@ -1,4 +1,4 @@
-"""What is fixed about an attempt at a round before anything is sent, and what the attempt yields."""
+"""The plan of an attempt, fixed before anything is sent, and the outcome of the attempt."""
 
 from __future__ import annotations
 

@@ -1,15 +1,15 @@
-"""The expert pool as the coordinator serves it, without saying whose entry is whose.
+"""The expert pool as the coordinator serves it, without a word about the entries' owners.
 
 Entries live in the coordinator's database under keyed hashes of their owners' secrets (`handle`).
-A fetch presents the client's own handles: the newest is the query of the nearest-neighbour search,
-all are excluded. Experts are handed out without handle, owner, round or meaningful order: ties and
-order are resolved by the entries' bytes, so a result does not depend on the order of rows in a
-file.
+A client presents its own handles: the newest is the query of the nearest-neighbour search, and all
+are excluded from the result. The coordinator hands experts out without handle, owner, round or
+meaningful order. The entries' bytes decide ties and order, so a result does not depend on the order
+of rows in a file.
 
 The search runs in float32 and decides in float64. One product with a resident float32 matrix gives
-all distances to several queries, up to a known bound on the rounding. Candidates that this bound
-cannot tell from the k nearest are measured again in float64, so the search finds what a comparison
-of all vectors in float64 would find, ties included. Source of the bound:
+all distances to several queries, up to a known bound on the rounding. The search measures again, in
+float64, the candidates that this bound cannot tell from the k nearest. So it finds the same
+vectors as a comparison of all vectors in float64, ties included. Source of the bound:
 |fl(x'y) - x'y| <= n u / (1 - n u) |x|'|y| in any order of summation (Higham, Accuracy and Stability
 of Numerical Algorithms, 2nd ed., section 3.1).
 """
@@ -43,7 +43,7 @@ class Search:
 
     Attributes:
         query: The vector to be near to, by its place.
-        candidates: Places of those that may be found, rising.
+        candidates: Places of the vectors that may be found, rising.
     """
 
     query: int
@@ -51,15 +51,15 @@ class Search:
 
 
 class Neighbours:
-    """Vectors of one length that stay as they are."""
+    """Vectors of one length that do not change."""
 
     def __init__(self, vector: Callable[[int], NDArray[np.float64]], number: int) -> None:
         """Lay out the matrix.
 
         Args:
-            vector: Returns the vector of a place, (d,), alike each time; of finite numbers that
+            vector: Returns the vector of a place, (d,), the same each time; of finite numbers that
                 come from float32.
-            number: How many there are, at least one.
+            number: Number of vectors, at least one.
         """
         self._vector = vector
         some = np.unique(np.linspace(0, number - 1, _CENTRE).astype(int))
@@ -81,8 +81,8 @@ class Neighbours:
         one pass over the matrix.
 
         Args:
-            searches: What is looked for.
-            k: How many, at most as many as there are candidates.
+            searches: The searches.
+            k: How many to find, at most the number of candidates.
         """
         products = self._products([search.query for search in searches])
         places: list[NDArray[np.intp]] = []
@@ -106,9 +106,9 @@ class Neighbours:
         """Return the candidates that may be among the k nearest, rising."""
         mine, rows = search.query, search.candidates
         lengths, scales = self._lengths[rows], self._scales[rows]
-        # Most by which twice a float32 product is off, as a part of both lengths, rounding of both
-        # rows and what is too small for float32 included; then most by which all that is done in
-        # float64 is off, as a part of both squares.
+        # The largest error of twice a float32 product, relative to both lengths: with the rounding
+        # of both rows, and numbers too small for float32. Then the largest error of the float64
+        # work, relative to both squares.
         steps = (_BLOCK + 8) * _UNIT
         coarse = 2 * steps / (1 - steps)
         fine = 16 * (self._rows.shape[1] + 16) * _FINE_UNIT
@@ -153,9 +153,9 @@ class ResidentPool:
             rng: For `select: random`.
 
         Returns:
-            For each client at most K experts; none where the pool is too small, or the client has
-            no live entry and so counts as first-time. In a pool that is made once no client counts
-            as first-time, as it would remain so.
+            For each client at most K experts. A client gets none if the pool is too small, or if
+            the client has no live entry and so counts as first-time. In a pool that is made once no
+            client counts as first-time, because it would always stay first-time.
         """
         policy = self._rules.policy
         picked: list[list[int]] = [[] for _ in asked]
@@ -196,8 +196,8 @@ class FixedPool:
     """A pool that was made once, in one order for all clients.
 
     Attributes:
-        experts: All entries, none where the pool is too small.
-        handles: The entries' names, in the same order; not handed out.
+        experts: All entries; empty if the pool is too small.
+        handles: The entries' names, in the same order; clients never see them.
     """
 
     experts: tuple[Arrays, ...] = ()

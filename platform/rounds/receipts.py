@@ -1,9 +1,9 @@
-"""Hands each client, with the next message that begins anything, a receipt of what it was charged.
+"""The coordinator's courier: it hands each client a receipt of what the client was charged.
 
-The courier is a transport around another, so it adds no stage and no wait. With the first message
-of a round, and with the one that asks it to personalise, a client gets what the log says of it.
-Clients' answers say how far they have seen the log. They are kept with the log's heads, where a
-coordinator that is started again finds them.
+The courier is a transport around another transport, so it adds no stage and no wait. A client gets
+its receipt with the first message of a round, and with the message that asks it to personalise.
+Clients' answers say how far they have seen the log. The coordinator keeps these answers with the
+log's heads, and finds them there when it is started again.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Final
 from platform.disk.log_files import KeptChanges, add_note, kept_notes, log_signer
 from platform.disk.opening import Records
 from platform.errors import CoordinatorBehind, ProtocolError
-from platform.protection.charging import Budget, as_releases
+from platform.protection.charging import Limits, as_releases
 from platform.rounds.run import Roll
 from platform.wire.codec import Attempt, Envelope, peek
 from platform.wire.messages import Stage
@@ -52,46 +52,6 @@ from storage import Leaf, UnitOfWork
 from storage.ledger import ledger_key
 from storage.log import ledger_data
 from storage.merkle import MerkleTree
-
-
-@dataclass
-class UploadsReceived:
-    """What the clients of a run have uploaded, and what they were told of it.
-
-    The digests live in this process only. Where vectors travel in the clear and a pool holds the
-    same ones, digests of uploads in a file would tell whose entry is whose.
-    """
-
-    _known: dict[ClientId, tuple[UploadDigest, ...]] = field(default_factory=dict)
-    _told: Mapping[ClientId, tuple[UploadDigest, ...]] = field(default_factory=dict)
-
-    def of(self, client: ClientId) -> tuple[UploadDigest, ...]:
-        """Return what a client has yet to be told of."""
-        return self._known.get(client, ())
-
-    def tell(self, told: Mapping[ClientId, tuple[UploadDigest, ...]]) -> None:
-        """Remember what clients are told of now."""
-        self._told = told
-
-    def forget(self, client: ClientId) -> None:
-        """Forget what a client was told of, as it has shown that it heard."""
-        told = self._told.get(client, ())
-        self._known[client] = tuple(one for one in self.of(client) if one not in told)
-
-    def remember(self, answers: Mapping[ClientId, bytes | Dropout]) -> None:
-        """Remember the uploads among these answers."""
-        for client, answer in answers.items():
-            if isinstance(answer, Dropout):
-                continue
-            try:
-                kind, envelope = peek(answer)
-            except ProtocolError:
-                continue
-            if kind == "upload":
-                digest = hashlib.sha256(answer).digest()
-                upload = UploadDigest(envelope.round_number, envelope.attempt, digest)
-                self._known[client] = (*self.of(client), upload)[-MOST_SENT:]
-
 
 FIRST: Final = frozenset({"invitation", "pool_notice", "parting"})
 """Messages that begin a round, or come after the last one."""
@@ -137,90 +97,40 @@ class _Standing:
         return read_note(self.note)
 
 
-@dataclass(kw_only=True)
-class _Standings:
-    """Reads what the log says, once for all messages of a stage.
-
-    Attributes:
-        run_id: The run.
-        budget: At what epsilon is stated, and by whom.
-        file: The database's.
-        now: What it said last.
-    """
-
-    run_id: str
-    budget: Budget
-    file: Path
-    now: _Standing | None = None
-    _spent: RunningLedger = field(default_factory=RunningLedger, init=False, repr=False)
-    _rounds: int = field(default=0, init=False, repr=False)
-    _changes: KeptChanges = field(init=False, repr=False)
-
-    def __post_init__(self) -> None:
-        """Begin to read how the log's key changed."""
-        self._changes = KeptChanges(self.file)
-
-    def at(self, uow: UnitOfWork, place: _Place) -> _Standing | None:
-        """Return what the log says at a stage; None before any round."""
-        if self.now is None or self.now.place != place:
-            attempt = uow.rounds.newest(self.run_id)
-            self.now = None if attempt is None else self._read(uow, place, attempt)
-        return self.now
-
-    def _read(self, uow: UnitOfWork, place: _Place, attempt: Attempt) -> _Standing:
-        tree, signer = uow.log.tree(), log_signer(self.file)
-        # What this stage's own attempt is charged was written before the stage began.
-        numbers = range(self._rounds + 1, attempt[0] + 2)
-        rows = {ledger_key(r): r for r in uow.ledger.rows_of_rounds(self.run_id, numbers)}
-        over = [row for row in rows.values() if row.round_number <= attempt[0]]
-        self._spent.add(as_releases(over, self.budget.mechanisms))
-        self._rounds = attempt[0]
-        before = 0 if self.now is None else self.now.size
-        new: dict[str, list[tuple[Leaf, bytes]]] = defaultdict(list)
-        for leaf in uow.log.leaves(before, tree.size) if before else ():
-            if leaf.kind != "event" and leaf.pseudonym is not None:
-                row = rows.get(
-                    (leaf.run_id, leaf.round_number, leaf.attempt, leaf.pseudonym, leaf.channel)  # type: ignore[arg-type]
-                )
-                if row is not None:
-                    new[leaf.pseudonym].append((leaf, ledger_data(leaf, row)))
-        return _Standing(
-            place=place,
-            attempt=attempt,
-            size=tree.size,
-            signer=signer,
-            note=sign_checkpoint(Checkpoint(signer.name, tree.size, tree.root()), signer),
-            changes=self._changes.all(),
-            new=new,
-            since=before,
-            epsilons=self._spent.epsilons_of_each(self.budget.delta, self.budget.accountant),
-        )
+_Digests = tuple[UploadDigest, ...]
 
 
 @dataclass(kw_only=True)
 class Courier:
     """A transport that carries receipts with the messages of another.
 
+    The digests of uploads live in this process only. Where vectors travel in the clear and a pool
+    holds the same vectors, digests of uploads in a file would tell which client gave which entry.
+
     Attributes:
         transport: Carries the messages.
         run_id: The run.
         roll: Who takes part.
-        budget: At what epsilon is stated, and by whom.
+        budget: The delta and the accountant of the epsilons that receipts state.
         records: Where the log is.
     """
 
     transport: Transport
     run_id: str
     roll: Roll
-    budget: Budget
+    budget: Limits
     records: Records
-    _seen: dict[ClientId, int] = field(default_factory=dict, init=False)
-    _standings: _Standings = field(init=False, repr=False)
-    _uploads: UploadsReceived = field(default_factory=UploadsReceived, init=False)
+    _seen: dict[ClientId, int] = field(init=False, repr=False)
+    _standing: _Standing | None = field(default=None, init=False, repr=False)
+    _spent: RunningLedger = field(default_factory=RunningLedger, init=False, repr=False)
+    _rounds: int = field(default=0, init=False, repr=False)
+    _changes: KeptChanges = field(init=False, repr=False)
+    _uploads: dict[ClientId, _Digests] = field(default_factory=dict, init=False, repr=False)
+    _told: Mapping[ClientId, _Digests] = field(default_factory=dict, init=False, repr=False)
 
     def __post_init__(self) -> None:
         """Find out how far clients have seen the log."""
-        self._standings = _Standings(run_id=self.run_id, budget=self.budget, file=self.records.file)
+        self._changes = KeptChanges(self.records.file)
         sizes = witnessed_sizes(self.records.file)
         self._seen = {c: sizes.get(p, 0) for c, p in self.roll.pseudonyms.items()}
 
@@ -235,12 +145,37 @@ class Courier:
         carried = self._with_receipts(messages)
         answers = self.transport.exchange(stage, carried, deadline)
         if stage == "train":
-            self._uploads.remember(answers)
+            self._remember(answers)
         lines: list[str] = []
-        opened = {client: self._opened(client, answers[client], lines) for client in answers}
-        if lines and self._standings.now is not None:
-            add_note(self.records.file, f"{self._standings.now.note}{''.join(lines)}")
+        opened: dict[ClientId, bytes | Dropout] = {}
+        for client, answer in answers.items():
+            opened[client] = answer
+            if isinstance(answer, Dropout):
+                continue
+            try:
+                opened[client], said = unclose_answer(answer)
+            except ProtocolError:
+                opened[client] = Dropout("the answer does not parse")
+                continue
+            if said is not None:
+                self._note(client, said, lines)
+        if lines and self._standing is not None:
+            add_note(self.records.file, f"{self._standing.note}{''.join(lines)}")
         return opened
+
+    def _remember(self, answers: Mapping[ClientId, bytes | Dropout]) -> None:
+        """Remember the uploads among these answers."""
+        for client, answer in answers.items():
+            if isinstance(answer, Dropout):
+                continue
+            try:
+                kind, envelope = peek(answer)
+            except ProtocolError:
+                continue
+            if kind == "upload":
+                digest = hashlib.sha256(answer).digest()
+                upload = UploadDigest(envelope.round_number, envelope.attempt, digest)
+                self._uploads[client] = (*self._uploads.get(client, ()), upload)[-MOST_SENT:]
 
     def _with_receipts(self, messages: Mapping[ClientId, bytes]) -> Mapping[ClientId, bytes]:
         """Return the messages, with a receipt where a message begins something."""
@@ -253,7 +188,7 @@ class Courier:
         if first is None:
             return messages
         with self.records.read() as uow:
-            standing = self._standings.at(uow, first)
+            standing = self._standing_at(uow, first)
             told = [c for c in messages if places[c] and c in self.roll.pseudonyms]
             if standing is None or not told:
                 return messages
@@ -262,26 +197,54 @@ class Courier:
             proof = cache(tree.consistency_proof)
             receipts = [self._receipt(uow, tree, standing, c, proof=proof) for c in told]
         signed = sign_receipts(receipts, standing.signer.signed)
-        self._uploads.tell({c: r.uploads for c, r in zip(told, receipts, strict=True)})
+        self._told = {c: r.uploads for c, r in zip(told, receipts, strict=True)}
         enclosed = {c: enclose(messages[c], r) for c, r in zip(told, signed, strict=True)}
         return {client: enclosed.get(client, message) for client, message in messages.items()}
 
-    def _opened(
-        self, client: ClientId, answer: bytes | Dropout, lines: list[str]
-    ) -> bytes | Dropout:
-        if isinstance(answer, Dropout):
-            return answer
-        try:
-            reply, said = unclose_answer(answer)
-        except ProtocolError:
-            return Dropout("the answer does not parse")
-        if said is not None:
-            self._note(client, said, lines)
-        return reply
+    def _standing_at(self, uow: UnitOfWork, place: _Place) -> _Standing | None:
+        """Return what the log says at a stage, read once for all its messages.
+
+        None before any round.
+        """
+        now = self._standing
+        if now is not None and now.place == place:
+            return now
+        attempt = uow.rounds.newest(self.run_id)
+        if attempt is None:
+            self._standing = None
+            return None
+        tree, signer = uow.log.tree(), log_signer(self.records.file)
+        # What this stage's own attempt is charged was written before the stage began.
+        numbers = range(self._rounds + 1, attempt[0] + 2)
+        rows = {ledger_key(r): r for r in uow.ledger.rows_of_rounds(self.run_id, numbers)}
+        over = [row for row in rows.values() if row.round_number <= attempt[0]]
+        self._spent.add(as_releases(over, self.budget.mechanisms))
+        self._rounds = attempt[0]
+        before = 0 if now is None else now.size
+        new: dict[str, list[tuple[Leaf, bytes]]] = defaultdict(list)
+        for leaf in uow.log.leaves(before, tree.size) if before else ():
+            if leaf.kind != "event" and leaf.pseudonym is not None:
+                row = rows.get(
+                    (leaf.run_id, leaf.round_number, leaf.attempt, leaf.pseudonym, leaf.channel)  # type: ignore[arg-type]
+                )
+                if row is not None:
+                    new[leaf.pseudonym].append((leaf, ledger_data(leaf, row)))
+        self._standing = _Standing(
+            place=place,
+            attempt=attempt,
+            size=tree.size,
+            signer=signer,
+            note=sign_checkpoint(Checkpoint(signer.name, tree.size, tree.root()), signer),
+            changes=self._changes.all(),
+            new=new,
+            since=before,
+            epsilons=self._spent.epsilons_of_each(self.budget.delta, self.budget.accountant),
+        )
+        return self._standing
 
     def _note(self, client: ClientId, said: Witnessed, lines: list[str]) -> None:
         """Remember how far a client has seen the log, if it shows that it did."""
-        standing = self._standings.now
+        standing = self._standing
         if standing is None or said.size > standing.size:
             return
         if not said.cosignature:
@@ -299,7 +262,9 @@ class Courier:
         except (Authentication, ValueError):
             return
         self._seen[client] = standing.size
-        self._uploads.forget(client)
+        told = self._told.get(client, ())
+        kept = tuple(one for one in self._uploads.get(client, ()) if one not in told)
+        self._uploads[client] = kept
         lines.append(said.cosignature)
 
     def _receipt(
@@ -341,7 +306,7 @@ class Courier:
             epsilons={n: 0.0 if spent is None else getattr(spent, n) for n in ADVERSARIES},
             delta=self.budget.delta,
             accountant=self.budget.accountant,
-            uploads=self._uploads.of(client),
+            uploads=self._uploads.get(client, ()),
         )
 
 

@@ -1,8 +1,9 @@
-"""Who takes part in a run, from clients' own words, before anything else is asked.
+"""The roll call: clients introduce themselves before the coordinator asks anything else.
 
-All clients are let in at the start, or enough of them then and the others between rounds. A run is
-planned for the clients that its configuration names. A client that has not come yet has an empty
-seat, like a client that is lost: it is asked nothing and charged nothing.
+The coordinator lets all clients in at the start; or it starts with enough of them, and lets the
+others in between rounds. A run is planned for the clients that its configuration names. A client
+that has not come yet has an empty seat, like a lost client: the coordinator neither asks nor
+charges it.
 """
 
 from __future__ import annotations
@@ -37,29 +38,29 @@ def call_roll(
     begun: Attempt | None = None,
     left: Container[ClientId] = (),
 ) -> Roll:
-    """Return who takes part.
+    """Return the clients that take part.
 
     Args:
         transport: Carries the messages.
         run_id: The run.
         clients: All clients' names on the transport, in order.
-        enrolment: Says whose keys may take part; None against a semi-honest server.
+        enrolment: Says which keys may take part; None against a semi-honest server.
         begun: The newest attempt that the coordinator has begun, None before the first.
         left: Clients that have left the run for good by now; they are not on the roll.
 
     Raises:
         CoordinatorBehind: If a client has answered a newer attempt than that.
-        ClientsSilent: If one does not introduce itself.
-        RunStopped: If two have one pseudonym: one of them would be charged for both. If a client
-            has no enrolled key of its own: all others would refuse every round with it.
+        ClientsSilent: If a client does not introduce itself.
+        RunStopped: If two clients have one pseudonym: the ledger would charge one of them for both.
+            If a client has no enrolled key of its own: the others would refuse its rounds.
     """
     envelope = Envelope(run_id, 0, 0)
     message = encode_roll_call(envelope)
     questions = (Question(client, envelope, message) for client in clients)
     told = dict(ask_all(transport, "join", questions, decode_introduction, left=left))
     for client, said in told.items():
-        # The database may be an old copy. A round would not show it: only clients that had answered
-        # the attempt would notice, and what all others were charged would be lost here.
+        # The database may be an old copy. A round would not show that: only clients that answered
+        # the attempt would notice, and the charges of all others would be lost here.
         if said.newest is not None and said.newest > (begun or (0, 0)):
             known = "none" if begun is None else f"none after round {begun[0]}, attempt {begun[1]}"
             raise CoordinatorBehind(
@@ -72,7 +73,7 @@ def call_roll(
     owners: dict[bytes, ClientId] = {}
     for client, said in told.items():
         key = said.public_key
-        # Clients decide neither whether there are signatures nor which file counts.
+        # The configuration decides whether there are signatures, and which file counts.
         fits = not key if enrolment is None else key in enrolment.names and key not in owners
         if not fits:
             wanted = "no key" if enrolment is None else "an enrolled key of its own"
@@ -111,12 +112,12 @@ class Door:
     """Lets clients into one run.
 
     Attributes:
-        through: Carries the messages, and knows who takes part and whose keys are whose.
-        offer: What clients are asked.
-        enough: How many must be there at the start; None for all.
-        reachable: Tells which clients can be asked just now; the others are not waited for.
+        through: Carries the messages, and knows who takes part and which key is which client's.
+        offer: The offer of the run.
+        enough: How many clients must be there at the start; None for all.
+        reachable: Tells which clients can be asked now; the coordinator does not wait for others.
         seconds: How long a client that comes later may take to answer.
-        declined: Why clients take no part, by name.
+        declined: The reasons of clients that do not take part, by name.
     """
 
     through: LeavingTransport
@@ -134,14 +135,14 @@ class Door:
 
         Raises:
             ClientsSilent: If a client that the run waits for gives no answer.
-            RunStopped: If too few take part, or a client is another than before.
+            RunStopped: If too few take part, or a client has another identity than before.
         """
         through, roll, run_id = self.through, self.through.roll, self.through.run_id
         if self.enough is None:
             offer_run(through, roll.clients, self.offer, roll.left)
             self._welcome(list(roll.clients), require)
             return
-        # The deadline at the start is the configuration's, for clients to be there.
+        # At the start the configuration's deadline holds.
         there = self._willing(list(roll.clients), None)
         if len(there) < min(self.enough, len(roll.clients) - len(roll.left)):
             why = "".join(f"; {c}: {' | '.join(said)}" for c, said in self.declined.items())
@@ -152,7 +153,7 @@ class Door:
         self._welcome(there, require)
 
     def admit(self) -> None:
-        """Let in clients that have come since, between two rounds, without waiting for others."""
+        """Let in clients that have come since the start, without waiting for others."""
         roll = self.through.roll
         if self.enough is None:
             return

@@ -1,8 +1,8 @@
 """A run as its coordinator conducts it: terms, clients, transport, records, and its progress.
 
-`RunTerms` are fixed before anything is written. `Roll` is known once clients have introduced
-themselves. With both, a `Run` can be held, and `Progress` is what its next round starts from.
-None of these types belongs to a client.
+`RunTerms` are fixed before anything is written. `Roll` is known after clients have introduced
+themselves. A `Run` joins both, and its next round starts from `Progress`. Only the coordinator uses
+these types.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from platform.config.randomness import stream
 from platform.disk.opening import Records
 from platform.errors import ProtocolError
 from platform.protection.building import PoolRules
-from platform.protection.charging import Budget
+from platform.protection.charging import Limits
 from platform.protection.uploads import Protection
 from platform.rounds.plan import Following
 from platform.wire.codec import (
@@ -42,13 +42,14 @@ class Progress:
         completed: Number of committed rounds.
         committed: For each client the last committed attempt that its update is part of.
         state: The server state after it.
-        noise_state: What the coordinator's noise of the next sum goes on from; it never leaves it.
+        noise_state: The state from which the coordinator's noise of the next sum continues; it
+            never leaves the coordinator.
         clipping_norm: Of the next round, where it adapts.
-        ended_early: Why the rounds ended before the last, None where they did not.
-        uncollected: Why a pool that is made once was not made; None where it was, or need not be.
+        ended_early: Why the rounds ended before the last, None if they did not.
+        uncollected: Why a pool that is made once was not made; None if it was, or is not needed.
         ahead: The first attempt at the next round with all clients' keys, where they were made with
-            the last message of this round. The keys are nowhere else until that round is opened: a
-            coordinator that is started again asks for others.
+            the last message of this round. Only this process holds the keys until that round is
+            opened: a coordinator that is started again asks for others.
     """
 
     completed: int
@@ -62,16 +63,16 @@ class Progress:
 
 
 def encode_state(state: Arrays, noise_state: NoiseState) -> bytes:
-    """Return a server state as it is stored, with the noise's beside it where there is one."""
+    """Return a server state as it is stored, with the state of the noise if there is one."""
     beside = {_NOISE: encode_arrays(noise_state)} if noise_state else {}
     return encode_frame(Frame("arrays", {}, state, beside))
 
 
 def decode_state(data: bytes) -> tuple[Arrays, NoiseState]:
-    """Read what `encode_state` wrote; methods and clients are shown the first part only.
+    """Read the bytes of `encode_state`; methods and clients see the first part only.
 
     Raises:
-        ProtocolError: If the bytes are none.
+        ProtocolError: If the bytes are something else.
     """
     frame = decode_frame(data)
     if frame.kind != "arrays" or frame.fields or not frame.blobs.keys() <= {_NOISE}:
@@ -88,7 +89,7 @@ class RunTerms:
         config: The effective configuration.
         method: The method.
         protection: How uploads are protected.
-        budget: What the run may spend.
+        budget: The run's limits.
         pool_rules: How the pool is served, None without one.
         cohort_kind: How cohorts are drawn where that may amplify, else None.
     """
@@ -96,7 +97,7 @@ class RunTerms:
     config: RunConfig
     method: Method
     protection: Protection
-    budget: Budget
+    budget: Limits
     pool_rules: PoolRules | None
     cohort_kind: CohortKind | None
 
@@ -117,7 +118,7 @@ class RunTerms:
 
     @property
     def training_rounds(self) -> range:
-        """The numbers of the rounds that train; a collection is none of them."""
+        """The numbers of the rounds that train, without a collection."""
         first = self.protection.first_round
         return range(first, first + self.config.rounds)
 
@@ -135,9 +136,9 @@ class Roll:
         pseudonyms: The names that ledger and audit log use, by the clients' names; of all that have
             ever introduced themselves.
         identities: Public keys by name, against an active adversary only.
-        enrolment_serial: Of the file that says whose these keys are, 0 without one.
-        named: All clients' names in order, also of those that have not introduced themselves; empty
-            takes those that have.
+        enrolment_serial: Of the file that says which key is which client's, 0 without a file.
+        named: All clients' names in order, also of clients that have not introduced themselves;
+            empty takes the clients that have.
         left: Clients that have left the run for good; it grows while the run goes on.
     """
 
@@ -154,7 +155,7 @@ class Roll:
 
     @property
     def present(self) -> tuple[ClientId, ...]:
-        """The names of those who take part, in order."""
+        """The names of the clients that take part, in order."""
         return tuple(c for c in self.clients if c in self.pseudonyms and c not in self.left)
 
 
@@ -166,12 +167,12 @@ class Run:
         run_id: The run.
         source_id: The run whose rounds, states, pool and ledger this one goes on from, None for
             its own.
-        terms: What it follows.
+        terms: Its terms.
         roll: Who takes part.
-        transport: How messages travel; all that is known of clients comes that way.
-        records: Where it is written down, and read again.
-        measure: What is measured after a round; the documents `accuracy`, `validation` and
-            `protocol` of the round.
+        transport: Carries messages; the coordinator learns of clients only in this way.
+        records: The database and the log of the run.
+        measure: Measures a round that is over; returns the round's documents `accuracy`,
+            `validation` and `protocol`.
         clock: Seconds, for durations.
     """
 

@@ -2,13 +2,13 @@
 
 The coordinator sees masked vectors and their sum. It sees a client's update only where there is no
 secure aggregation. An attempt either yields an outcome or raises `RoundAborted`, which names the
-phase. The attempt's journal keeps the result of each stage before the next stage is sent, so an
-interrupted attempt goes on where it was, and nothing is done twice.
+phase. The attempt's journal keeps the result of each stage before the next stage is sent. So the
+coordinator continues an interrupted attempt where it stopped, and does no stage twice.
 
 Clients may have made their keys ahead, with the last message of the round before. Then there is no
 advertise stage: the invitation carries all keys, and clients answer with shares. If one client's
 keys are missing or not valid, the coordinator asks all clients for fresh keys. So no attempt mixes
-keys of two ages, and a client that was lost in one round is waited for in the next as always.
+keys of two ages, and the coordinator waits for a client that was lost in the round before.
 """
 
 from __future__ import annotations
@@ -110,13 +110,13 @@ class MaskedSum:
         return cls(unmasking.start(parameters, context=context), plan.places)
 
     def at(self, encoded: bytes) -> MaskedSum:
-        """Return the same sum at a state that was kept."""
+        """Return the same sum at a stored state."""
         return replace(self, state=decode_server_state(encoded))
 
     def advance(
         self, payloads: Mapping[ClientId, bytes]
     ) -> tuple[MaskedSum, dict[ClientId, bytes]]:
-        """Return one step: answers in, the next state and messages out."""
+        """Take one step: answers in, the next state and messages out."""
         messages = {self.places[client]: payload for client, payload in payloads.items()}
         state, outgoing = unmasking.step(self.state, messages)
         named = {name: outgoing[i] for name, i in self.places.items() if i in outgoing}
@@ -127,7 +127,7 @@ class MaskedSum:
         answers: Mapping[ClientId, Answer | Relay | Upload],
         handles: Handles | None = None,
     ) -> StageResult:
-        """Return what a stage yields once its answers are in."""
+        """Return the result of a stage from its answers."""
         following, relays = self.advance({c: a.payload for c, a in answers.items()})
         return StageResult(
             relays=relays, state=encode_server_state(following.state), handles=handles or {}
@@ -141,7 +141,7 @@ class MaskedSum:
 
 
 def seat_of(plan: RoundPlan, index: int) -> SecureRound:
-    """Return what the client with this share index is told of the secure sum.
+    """Return the part of an invitation that tells the client of this index of the secure sum.
 
     Raises:
         ValueError: If the attempt has no secure sum.
@@ -180,7 +180,7 @@ def _invitations(
                     seat = replace(seat, roster=rosters[client])
             message = encode_invitation(Invitation(envelope, plan.generations, seat, norm))
             if seat is None:
-                # Only a seat is a client's own: without one, clients are told alike.
+                # Only the seat differs between clients: without one, they get equal messages.
                 alike[envelope.committed] = message
         messages[client] = message
     return messages
@@ -192,13 +192,13 @@ def _assignments(
     broadcasts: Callable[[ClientId], Arrays],
     experts: Mapping[ClientId, tuple[Arrays, ...]],
 ) -> dict[ClientId, bytes]:
-    """Return what each client is to train from, encoded once for all that are told alike.
+    """Return each client's assignment, encoded once for all clients that get the same one.
 
-    Most methods broadcast the same to all clients, and that may be megabytes.
+    Most methods broadcast the same arrays to all clients, and these may be megabytes.
     """
 
     def which(arrays: Arrays) -> Hashable:
-        # Arrays that are equal but not identical count as others.
+        # Arrays that are equal but not identical count as different.
         return tuple([(name, id(array)) for name, array in arrays.items()])
 
     alike: dict[Hashable, tuple[Assignment, bytes]] = {}
@@ -234,9 +234,9 @@ class RoundRunner:
 
     Attributes:
         transport: Carries the messages.
-        noise_of: Where the coordinator's own noise of a round and attempt comes from.
+        noise_of: Returns the source of the coordinator's own noise of a round and attempt.
         deadline: Seconds to wait for each stage, None for as long as it takes.
-        noise_state: What the coordinator's noise of the last committed sum left.
+        noise_state: The state that the coordinator's noise of the last committed sum left.
     """
 
     transport: Transport
@@ -251,13 +251,13 @@ class RoundRunner:
         experts: Experts,
         journal: Journal | None = None,
     ) -> RoundOutcome:
-        """Run one attempt, or go on with it.
+        """Run one attempt, or continue it.
 
         Args:
-            plan: What is fixed.
-            broadcasts: What each client is sent.
-            experts: The experts of clients that present these handles; alike when asked again.
-            journal: What stages have yielded so far; None if the attempt is never resumed.
+            plan: The attempt.
+            broadcasts: Returns the broadcast of a client.
+            experts: Returns the experts for these handles, the same at each call.
+            journal: The results of stages so far; None if the attempt is never resumed.
 
         Raises:
             RoundAborted: If too few clients are left; its `uploads_asked` says whether anything
@@ -275,8 +275,8 @@ class RoundRunner:
     def noise_alone(self, plan: RoundPlan, journal: Journal | None = None) -> RoundOutcome:
         """Return the outcome of a round of `central_noise` in which no client is left: the noise.
 
-        For empty sums only. If noise replaced a sum of few clients, one client's coin would decide
-        whether there is a sum.
+        For empty sums only. If noise replaced a sum of a few clients, the sum would exist or not by
+        one client's coin.
         """
         exchange = self._exchange(plan, journal)
         totals = self._opened(exchange, plan.protection.sums.add_up(()), ())
@@ -338,7 +338,7 @@ class RoundRunner:
         def ask() -> dict[ClientId, Upload]:
             mine = handles
             if not mine and plan.generations:
-                # A life before this one of the coordinator heard them, and did not keep them.
+                # The coordinator heard the handles before it was restarted, and did not store them.
                 stage: Stage = "advertise" if rosters is None else "share"
                 invited = _invitations(exchange, joined.relays, rosters)
                 answers = exchange.again(stage, invited, decode_answer)
@@ -408,12 +408,12 @@ class RoundRunner:
             totals = self._opened(exchange, sums.add_up(list(sent.values())), survivors)
             sent = {client: sums.grid().dequantise(levels) for client, levels in sent.items()}
         individual = {client: vector[: layout.coordinates] for client, vector in sent.items()}
-        # Of uploads without noise of their own the method sees what the noised sum tells.
+        # If uploads have no noise of their own, the method sees the noised sum only.
         shown = None if sums.mechanism.facts.is_bare_to_server else individual
         return self._outcome(exchange, survivors, totals, answers, individual=shown)
 
     def _collect(self, exchange: Exchange, ask: Ask) -> RoundOutcome:
-        """Return entries of a pool that is made once: with no sum beside them each stands alone."""
+        """Return the entries of a pool that is made once. There is no sum, so each stands alone."""
         plan = exchange.plan
         result = exchange.settled("train", lambda: StageResult(relays=dict.fromkeys(ask(), b"")))
         answers = exchange("unmask", exchange.relays(result.relays), decode_disclosure)
@@ -448,7 +448,7 @@ class RoundRunner:
         summed_up = frozenset(survivors)
         collected = tuple(d for c, d in sorted(answers.items()) if c in summed_up)
         plan, protection = exchange.plan, exchange.plan.protection
-        # What canaries send is in the sum, and the mean is that of the others all the same.
+        # The sum contains the canaries' vectors, but the mean divides by the other clients only.
         counted = plan.counted(survivors)
         totals = replace(totals, clients=counted, weight=totals.weight - len(survivors) + counted)
         void = _entries_problem(protection, collected, len(survivors))
@@ -476,10 +476,10 @@ class RoundRunner:
     def _opened(
         self, exchange: Exchange, total: NDArray[np.uint64], survivors: tuple[ClientId, ...]
     ) -> Totals:
-        """Return what a sum stands for, decoded and checked with all its noise in.
+        """Return the totals of a sum, decoded and checked with all its noise in.
 
-        Noise that is drawn here is drawn once for an attempt. What is measured before the round is
-        committed tells clients of it, so an attempt that is gone on with must not show the same sum
+        The coordinator draws its noise once for an attempt. Measurements before the round is
+        committed tell clients of the noised sum, so a resumed attempt must not show the same sum
         under other noise.
         """
         plan, sums = exchange.plan, exchange.plan.protection.sums
@@ -498,7 +498,7 @@ class RoundRunner:
 def _entries_problem(
     protection: Protection, collected: Sequence[Disclosure], survivors: int
 ) -> str | None:
-    """Return why entries may not be kept: the sum minus a subset of them would name the rest."""
+    """Return why entries may not be kept: the sum minus some of them would name the others."""
     if protection.pool_spec is None:
         return None
     if len(collected) < survivors or any(not d.entry for d in collected):
@@ -524,12 +524,12 @@ def _is_entry(protection: Protection, disclosure: Disclosure) -> bool:
 
 
 def _usable(upload: Upload, sums: SumProtection) -> NDArray[Any] | None:
-    """Return an upload in the clear as it is summed, None where it is not what this run sends.
+    """Return an upload in the clear as it is summed, None if it does not fit this run.
 
-    Each is read by itself, so that what a peer sends refuses or clips nothing but that.
+    Each upload is checked alone, so a peer's upload cannot refuse or clip another one.
     """
     vector, layout = upload.vector, sums.layout
-    # Where all weigh alike, everybody states 1.
+    # If all clients weigh the same, each states 1.
     most = layout.largest_weight if layout.weighted else 1
     if vector is None or vector.shape != (layout.protected,) or not 1 <= upload.weight <= most:
         return None

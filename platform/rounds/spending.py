@@ -1,4 +1,4 @@
-"""What a round will cost, priced and written down before anything is sent, and what was charged."""
+"""The price of a round, written down before anything is sent, and the charges so far."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ from storage import AuditHead, LedgerRow, UnitOfWork
 class Spending:
     """The spending of one run.
 
-    The run's ledger is read once and then counted on, as reading all of it in every round would
-    slow down long runs. Every change of the ledger moves the end of the run's audit chain. So the
-    count is good for one end, and at any other end the ledger is read anew. In the same way, what
-    the clients have spent in other runs is good for the ends of those runs' chains.
+    The coordinator reads the run's ledger once and then counts on, because reading all of it in
+    every round would slow down long runs. Every change of the ledger moves the end of the run's
+    audit chain. So the count is valid at one end, and at any other end the ledger is read again. In
+    the same way, the clients' spending in other runs is valid at the ends of those runs' chains.
 
     Attributes:
         run: The run.
@@ -60,19 +60,18 @@ class Spending:
             return
         pseudonyms = sorted({release.pseudonym for release in planned})
         spent = self._spent(uow)
-        limits = run.terms.budget.limits
-        limits.require(spent, self._spent_in_life(uow, pseudonyms, spent), planned)
+        run.terms.budget.require(spent, self._spent_in_life(uow, pseudonyms, spent), planned)
         uow.ledger.reserve([as_row(release) for release in planned])
         AuditTrail(uow.audit, run.run_id).reserved(planned)
         spent.add(planned)
-        # Good for no end of the chain until `follow` says at which end the transaction stops.
+        # The count is valid at no end of the chain until `follow` names the transaction's end.
         self._head = None
 
     def follow(self, uow: UnitOfWork) -> None:
-        """Declare the count good for the end that a transaction gives the audit chain.
+        """Declare the count valid at the end that a transaction gives the audit chain.
 
-        Call it last, and only if the transaction changed nothing in the ledger but what `reserve`
-        wrote and what was released. If it is not committed, the chain ends elsewhere.
+        Call it last, and only if the transaction changed the ledger by `reserve` and by releases
+        alone. If the transaction is not committed, the chain has another end.
         """
         if self._counted is not None:
             self._head = uow.audit.head(self.run.source)
@@ -85,7 +84,7 @@ class Spending:
         return spent.epsilons(budget.delta, budget.accountant)
 
     def accountants(self) -> dict[str, float | str]:
-        """Return what every accountant says of the worst client, as if drawn in every round."""
+        """Return every accountant's price of the worst client, as if drawn in every round."""
         run, budget = self.run, self.run.terms.budget
         with run.records.read() as uow:
             releases = as_releases(uow.ledger.rows(run.source), self.run.terms.config.mechanisms)
@@ -126,7 +125,7 @@ class Spending:
     def _releases(self, plan: RoundPlan) -> list[Release]:
         run, roll = self.run, self.run.roll
         # The cost of a secret draw does not depend on its result, so all clients are charged as if
-        # they were drawn. So rows, prices and the round that ends the run tell nothing of the draw.
+        # they were drawn. Rows, prices and the round that ends the run tell nothing of the draw.
         charged = [client for client in plan.cohort if client not in plan.empty]
         terms = run.terms
         sampling: CohortSampling | None = None
@@ -154,13 +153,13 @@ class Spending:
 
 
 def charges_of(uow: UnitOfWork, pseudonym: str, now: datetime) -> Charges:
-    """Return what a client was charged in all runs.
+    """Return a client's charges in all runs, without free rows.
 
-    Free rows are left out: of attempts that were aborted before anything left a client, and those
-    that an early version wrote of clients that were not drawn. Their attempts still count as over.
+    A row is free if its attempt was aborted before anything left a client, or if an early version
+    wrote it for a client that was not drawn. The attempts of free rows still count as over.
 
     Args:
-        uow: Read from here.
+        uow: A view of the database.
         pseudonym: The client's.
         now: The time, with a time zone.
 
