@@ -67,8 +67,7 @@ def measure(folder: Path, kind: str, threads: int) -> dict[str, float]:
     from methods.clip.adapter import load_backbone
     from platform.data.cache import CacheFolder
     from platform.data.dataset import ImageFiles
-    from platform.data.features import cached_rows
-    from platform.data.preparing import CHUNK
+    from platform.data.preparing import CHUNK, cached_rows
 
     torch.set_num_threads(threads)
     backbone = load_backbone(MODEL, sized(str(folder / "random.pt"), None))

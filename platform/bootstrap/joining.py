@@ -24,9 +24,9 @@ from platform.bootstrap.planning import Surroundings
 from platform.config import RunConfig, parse_config
 from platform.config.sections import ModelConfig
 from platform.data.cache import cache_folder
-from platform.data.holder_images import TEST_SHARE, load_holding, only_client
+from platform.data.loaders.own_images import load_holding, only_client
 from platform.data.loading import TaskData, task_of_one, task_without_images
-from platform.data.partition import ClientIndices
+from platform.data.partition import TEST_SHARE, ClientIndices
 from platform.data.preparing import (
     cached_encoders,
     frozen_model,

@@ -28,7 +28,7 @@ from platform.data.loading import (
     seeds_used,
 )
 from platform.data.own_layouts import OWN_LAYOUTS
-from platform.data.shares import Counts
+from platform.data.partition import Counts
 from platform.errors import ConfigError
 from platform.pictures.canvas import (
     ALARM,

@@ -19,7 +19,7 @@ from platform.cli.ending import FAILED, Ended, interruptible
 from platform.cli.output import WithBar, console, epsilon, fraction, print_json, table
 from platform.cli.reporting import ScreenObserver
 from platform.config import RunConfig, load_config
-from platform.data.public import RENDERED
+from platform.data.loading import RENDERED
 from platform.data.shapes import Stream
 from platform.experiment.finishing import execute
 from platform.experiment.rehearsal import (

@@ -33,7 +33,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from platform.config import RunConfig
-from platform.data.rows import GatheredRows, Rows
+from platform.data.dataset import GatheredRows, Rows
 from platform.disk.files import write_text, written
 from platform.disk.opening import make_beside
 from platform.errors import ConfigError

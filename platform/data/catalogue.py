@@ -1,4 +1,4 @@
-"""The data sets by name: what is known of each, and who reads it."""
+"""The data sets by name: the facts known without files, and the module that reads each."""
 
 from __future__ import annotations
 
@@ -19,28 +19,29 @@ FAMILIES: Final = (
     "domain_folders",
     "own_images",
     "published",
-    "site_lists",
 )
 """Modules of `platform.data.loaders`."""
 _NEEDS: Final[Mapping[Modality, frozenset[str]]] = {
     "images": frozenset({"features", "tokens", "pixels"}),
     "texts": frozenset({"text"}),
 }
-"""What a method asks for that is made of examples of a kind."""
+"""The needs of a method that examples of each kind can meet."""
+DOMAIN: Final = "own"
+"""The one domain of a client's own images: a method does not learn whose images these are."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class DatasetInfo:
-    """What is known of a data set without its files.
+    """The facts about a data set that are known without its files.
 
     Attributes:
         name: Name as in `task.dataset`.
-        title: What it is, in a line.
+        title: A description in one line.
         classes: Class names in label order; empty where only the files tell.
         domains: Domain names in index order; empty where only the files tell.
         source: Where its files come from, in words.
-        layout: The files below `task.root` that are read, one line each; none where none are.
-        modality: What its examples are.
+        layout: The files below `task.root` that are read, one line each; empty without files.
+        modality: The kind of its examples.
     """
 
     name: str
@@ -52,12 +53,7 @@ class DatasetInfo:
     modality: Modality = "images"
 
     def missing(self, path: Path, root: Path) -> str:
-        """Return the sentence for a file that is not there.
-
-        Args:
-            path: The file or folder.
-            root: What `task.root` says.
-        """
+        """Return the sentence for a missing file or folder; `root` is the value of `task.root`."""
         return (
             f"task.root: {self.name} needs {str(path)!r}, which is not there; expected below "
             f"{str(root)!r}: {'; '.join(self.layout)}; {self.source}"
@@ -66,11 +62,11 @@ class DatasetInfo:
 
 @dataclass(frozen=True)
 class Draws:
-    """By what images are rendered, and how many; files hold what they hold.
+    """Seed and number of images that are rendered; data sets in files ignore both.
 
     Attributes:
-        seed: Seed of all of them.
-        stream: Who they are for.
+        seed: Seed of all images.
+        stream: The purpose of the images.
         train_per_class: Training images of each class.
         test_per_class: Test images of each class.
     """
@@ -83,12 +79,12 @@ class Draws:
 
 @dataclass(frozen=True)
 class Hints:
-    """What its user says of a folder of images of their own.
+    """A user's statements about a folder of own images.
 
     Attributes:
-        layout: Which layout is meant; None to recognise it.
+        layout: The layout; None to recognise it.
         class_names: File of words for the classes; None for one beside the images, if any.
-        partition: The kind of partition that deals the images out; None where nothing does.
+        partition: The kind of partition that deals the images out; None without a partition.
     """
 
     layout: Layout | None = None
@@ -98,16 +94,17 @@ class Hints:
 
 @dataclass(frozen=True, kw_only=True)
 class DataRequest:
-    """What a run asks of a data set.
+    """A run's request for a data set.
 
     Attributes:
         root: Folder that holds the data sets' own folders.
-        draws: By what images are rendered, where they are.
+        draws: Seed and number of rendered images.
         split_seed: Seed of the split into training and test images where no file tells it.
         domains: The domains that are used, None for all.
         held_out_domain: The domain whose images are all test images where no file tells, if any.
-        senses: What `task.senses` says, of a data set whose names have senses; or those of training
+        senses: `task.senses`, for a data set whose names have senses; or the senses of training
             and of test rows.
+        hints: Statements about a folder of the user's own images.
     """
 
     root: Path
@@ -150,11 +147,11 @@ def user_path(text: str, field: str = "task.root") -> Path:
     """Return a path as its user means it, "~" being the home folder.
 
     Args:
-        text: As it was given.
-        field: Where, for errors.
+        text: The path as given.
+        field: The key that gives the path, for errors.
 
     Raises:
-        ConfigError: If it can be no path, or there is no such home folder.
+        ConfigError: If the text cannot be a path, or there is no such home folder.
     """
     try:
         path = Path(text).expanduser()
@@ -174,10 +171,10 @@ def dataset_infos() -> tuple[DatasetInfo, ...]:
 
 
 def dataset_info(name: str) -> DatasetInfo:
-    """Return what is known of a data set.
+    """Return the facts about a data set.
 
     Raises:
-        ConfigError: If there is none of this name.
+        ConfigError: If the name is unknown.
     """
     return _find(name)[0]
 
@@ -188,8 +185,7 @@ def load_dataset(name: str, request: DataRequest) -> Dataset:
     Raises:
         ConfigError: If the name is unknown, or its files are not as its layout says.
     """
-    _, loader = _find(name)
-    return loader.load(name, request)
+    return _find(name)[1].load(name, request)
 
 
 def require_modality(
@@ -198,13 +194,13 @@ def require_modality(
     """Refuse texts where a method looks at images, and images where it reads texts.
 
     Args:
-        dataset: What the run is on.
+        dataset: The run's.
         method: The method's name.
-        needs: What the method asks the data layer for.
+        needs: The kinds of arrays that the method takes.
         options: Names of the method's options.
 
     Raises:
-        ConfigError: If its examples are not what the method needs.
+        ConfigError: If the method needs examples of the other kind.
     """
     for wanted, of_it in _NEEDS.items():
         if wanted == dataset.modality or of_it.isdisjoint(needs):

@@ -1,13 +1,16 @@
-"""A data set: two splits of images, or of texts, with labels and domains.
+"""A data set: two splits of images, or of texts, with labels and domains; and arrays of rows.
 
 Images lie in memory or in files, which are read when they are needed. Both kinds are indexed by row
-numbers and give RGB images of their own sizes; a model's adapter brings those to one size. A file
+numbers and give RGB images of their own sizes; a model's adapter brings them to one size. A file
 must be a picture of a common format below the data set's own folder, and not larger than those of
 any data set.
 
-A picture's orientation tag (EXIF) is not applied, as in torchvision's folders and CoOp's loaders,
-so that numbers compare with theirs. Transparency is dropped, the first frame stands for an
-animation, and 16 bits become 8 by their share of the largest value.
+The decoder does not apply a picture's orientation tag (EXIF), as in torchvision's folders and
+CoOp's loaders, so that numbers compare with theirs. It drops transparency, takes the first frame of
+an animation, and scales 16 bits to 8 by their share of the largest value.
+
+Rows stand for arrays that may be larger than the memory: each class here reads or makes the rows
+that are asked for.
 """
 
 from __future__ import annotations
@@ -18,7 +21,7 @@ import os
 import stat
 import struct
 import zlib
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -31,14 +34,14 @@ from platform.errors import DataError
 
 Indices = NDArray[np.int64]
 MOST_PIXELS: Final = 80_000_000
-"""Above any picture of the known data sets; a small file can claim far more (a bomb).
+"""Above any picture of the known data sets, and below the number at which Pillow warns by itself.
 
-Below the number at which Pillow warns by itself.
+A small file can claim far more (a bomb).
 """
 MOST_BYTES: Final = 256_000_000
 """Above any file of `MOST_PIXELS` pixels, which take three bytes each at most."""
 DECODING_VERSION: Final = 1
-"""To be raised with every change of what `decode` makes of any file: cached rows depend on it."""
+"""Raise this number whenever `decode` gives other pixels: cached rows depend on it."""
 FORMATS: Final = ("JPEG", "PNG", "BMP", "GIF", "WEBP", "PPM")
 
 _ROWS: Final = 256
@@ -56,7 +59,7 @@ class Images(Protocol):
         ...
 
     def __getitem__(self, rows: Indices, /) -> Any:
-        """RGB images of these rows, uint8 (H, W, 3) each; an array where all sizes are equal."""
+        """Return images of these rows, uint8 (H, W, 3) each; an array if all sizes are equal."""
         ...
 
 
@@ -65,7 +68,7 @@ class ImageFiles:
     """Images that stay in their files until they are asked for.
 
     Attributes:
-        root: Folder that all paths are relative to, and that none leaves.
+        root: Folder that all paths are relative to; no path may leave it.
         paths: One path a row, with forward slashes.
     """
 
@@ -74,7 +77,7 @@ class ImageFiles:
 
     @cached_property
     def _resolved(self) -> Path:
-        """The root without links; resolving takes as long as reading a small file."""
+        # Resolving links takes as long as reading a small file.
         return self.root.resolve()
 
     def __len__(self) -> int:
@@ -85,20 +88,20 @@ class ImageFiles:
         """Return the decoded images of these rows.
 
         Raises:
-            DataError: If one cannot be read, is no image, or is too large.
+            DataError: If a file cannot be read, is no image, or is too large.
         """
         return [decode(self.bytes_of(int(row)), self.paths[int(row)]) for row in rows]
 
     def size_of(self, row: int) -> int:
-        """Return a file's size in bytes, 0 where it cannot be told."""
+        """Return a file's size in bytes, 0 where the size cannot be read."""
         try:
             return (self.root / self.paths[row]).stat().st_size
-        # Reading it will say what is wrong.
+        # The later reading says what is wrong.
         except (OSError, ValueError):
             return 0
 
     def place_of(self, row: int) -> Hashable | None:
-        """Return device and number of a file, the same for all links to it; None if not there."""
+        """Return device and number of a file, the same for all links to it; None if missing."""
         try:
             status = (self.root / self.paths[row]).stat()
         except (OSError, ValueError):
@@ -119,8 +122,7 @@ class ImageFiles:
             # A pipe would never end, and a device has no size.
             if is_inside and stat.S_ISREG(mode):
                 with target.open("rb") as file:
-                    # Python makes room for all it is asked for, so it is asked for no more than
-                    # there should be.
+                    # Python makes room for all bytes asked for, so the size is the limit.
                     data = file.read(min(os.fstat(file.fileno()).st_size, MOST_BYTES) + 1)
                 if len(data) > MOST_BYTES:
                     raise DataError(
@@ -128,11 +130,13 @@ class ImageFiles:
                         f"{MOST_BYTES:,} bytes"
                     )
                 return data
-        # A path that is none is a ValueError, and a loop of links is a RuntimeError.
+        # An impossible path is a ValueError, and a loop of links a RuntimeError.
         except (OSError, ValueError, RuntimeError) as error:
+            reason = (error.strerror if isinstance(error, OSError) else None) or type(
+                error
+            ).__name__
             raise DataError(
-                f"task.root: {str(path)!r} cannot be read ({_reason(error)}); valid is an image "
-                "file"
+                f"task.root: {str(path)!r} cannot be read ({reason}); valid is an image file"
             ) from error
         reason = "is no regular file" if is_inside else f"leads out of {str(self.root)!r}"
         raise DataError(f"task.root: {str(path)!r} {reason}; valid is an image file below it")
@@ -143,10 +147,10 @@ def decode(data: bytes, name: str) -> NDArray[np.uint8]:
 
     Args:
         data: The file.
-        name: How errors call it.
+        name: Its name in errors.
 
     Raises:
-        DataError: If it is no image of a known format, is cut off, or has too many pixels.
+        DataError: If the file is no image of a known format, is cut off, or has too many pixels.
     """
     # Imported late: a run on rendered images needs no decoder.
     from PIL import Image, UnidentifiedImageError
@@ -157,14 +161,14 @@ def decode(data: bytes, name: str) -> NDArray[np.uint8]:
             if image.width * image.height > MOST_PIXELS:
                 raise _too_large(name, f"claims {image.width} x {image.height} pixels")
             return _rgb(image)
-    # One is raised far above our limit; the other is raised where warnings are errors.
+    # Pillow raises the first far above our limit, and the second where warnings are errors.
     except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
         raise _too_large(name, "claims more pixels than any data set's") from error
     except UnidentifiedImageError as error:
         raise DataError(
             f"task.root: {name!r} is no image; valid formats: {', '.join(FORMATS)}"
         ) from error
-    # Decoders raise what they like at a file that is cut off or damaged.
+    # Decoders raise many kinds of errors at a damaged file.
     except _DAMAGE as error:
         raise DataError(
             f"task.root: {name!r} is a damaged image ({type(error).__name__}); valid is one that "
@@ -173,10 +177,10 @@ def decode(data: bytes, name: str) -> NDArray[np.uint8]:
 
 
 def image_digests(images: Images, rows: Indices) -> list[bytes]:
-    """Return digests that tell these images' contents from all others': SHA-256, 32 bytes each.
+    """Return a SHA-256 digest of each image's content, 32 bytes.
 
     The digest of a file covers its bytes, that of an array its shape and values; neither depends on
-    where the image lies.
+    the image's place.
 
     Raises:
         DataError: If a file cannot be read.
@@ -192,11 +196,7 @@ def image_digests(images: Images, rows: Indices) -> list[bytes]:
 
 
 def _rgb(image: Any) -> NDArray[np.uint8]:
-    """Return a decoded image's colours.
-
-    The colours are taken by strips: a file of a few kilobytes may have so many pixels that each
-    copy of all of them takes a third of a gigabyte.
-    """
+    # By strips: each copy of all pixels of an image may take a third of a gigabyte.
     made = np.empty((image.height, image.width, 3), np.uint8)
     for top in range(0, image.height, _ROWS):
         bottom = min(top + _ROWS, image.height)
@@ -206,7 +206,7 @@ def _rgb(image: Any) -> NDArray[np.uint8]:
             made[top:bottom] = np.clip(np.asarray(strip) // 257, 0, 255)[..., None]
             continue
         if strip.mode == "P" and "transparency" in strip.info:
-            # The colours are the same this way, and Pillow does not warn that it drops something.
+            # The colours are the same, and Pillow does not warn of the lost transparency.
             strip = strip.convert("RGBA")
         made[top:bottom] = np.asarray(strip.convert("RGB"))
     return made
@@ -216,19 +216,15 @@ def _too_large(name: str, what: str) -> DataError:
     return DataError(f"task.root: {name!r} {what}; valid are at most {MOST_PIXELS:,} in all")
 
 
-def _reason(error: Exception) -> str:
-    return (error.strerror if isinstance(error, OSError) else None) or type(error).__name__
-
-
 Modality = Literal["images", "texts"]
 
 
 @dataclass(frozen=True)
 class Split:
-    """Examples with what is known about them, row i of each being example i.
+    """Examples with their labels and domains; row i of each array is of example i.
 
     Attributes:
-        images: RGB images by row number; none where the examples are texts.
+        images: RGB images by row number; empty where the examples are texts.
         labels: Index into `Dataset.classes`, int64 (n,).
         domains: Index into `Dataset.domains`, int64 (n,).
         texts: The texts, None where the examples are images.
@@ -259,11 +255,7 @@ def joined(parts: Sequence[Split]) -> Split:
 
 
 def content_digests(split: Split, rows: Indices) -> list[bytes]:
-    """Return digests that tell the contents of these rows from all others: SHA-256, 32 bytes each.
-
-    Raises:
-        DataError: If an image cannot be read.
-    """
+    """Return a SHA-256 digest of each row's content, as `image_digests` does; texts as UTF-8."""
     if split.texts is None:
         return image_digests(split.images, rows)
     return [hashlib.sha256(split.texts[row].encode()).digest() for row in rows.tolist()]
@@ -279,12 +271,11 @@ class Dataset:
         domains: Domain names in domain-index order.
         train: Examples that are shared out to clients.
         test: Examples that no client trains on.
-        validation: Rows of `train` that files hold back: who has them validates with them.
-        holds_back: Indices of the domains whose files have a place for validation images, whether
-            or not any lies there: who has one of these validates with nothing else.
-        recognised: What was made of files whose layout nobody told, a sentence each.
-        superclasses: Of each class, in label order, which of its superclasses it belongs to; none
-            where the data set has none.
+        validation: Rows of `train` that files hold back for validation.
+        holds_back: Indices of the domains whose files have a place for validation images, also if
+            the place is empty: a client of such a domain validates with nothing else.
+        recognised: Sentences about a layout that the loader recognised by itself.
+        superclasses: The superclass of each class, in label order; empty without superclasses.
     """
 
     name: str
@@ -299,17 +290,17 @@ class Dataset:
 
     @property
     def modality(self) -> Modality:
-        """What the examples are."""
+        """The kind of the examples."""
         return "images" if self.train.texts is None else "texts"
 
     def merged(self) -> Dataset:
-        """Return training and test examples, in this order, as one pool, which is both sides.
+        """Return a data set in which both sides are one pool: training, then test examples.
 
         Some partitions deal out all examples before each client splits its own: training and test
         rows are then rows of the same split, and each client keeps them disjoint.
 
         Raises:
-            DataError: If the two are not of one kind.
+            DataError: If the two sides are not of one kind.
         """
         train, test = self.train, self.test
         texts = None if train.texts is None else (*train.texts, *(test.texts or ()))
@@ -333,3 +324,141 @@ class Dataset:
             f"task.partition.kind: shared_ratio puts training and test images together, and those "
             f"of {self.name} are not of one kind; valid: images in one folder, or of one size"
         )
+
+
+class Rows(Protocol):
+    """An array (n, ...), or an object with the same indices along its first axis."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Length along each axis."""
+        ...
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Type of the values."""
+        ...
+
+    def __len__(self) -> int:
+        """Return the number of rows."""
+        ...
+
+    def __getitem__(self, rows: slice | Indices, /) -> NDArray[Any]:
+        """Return an array of these rows."""
+        ...
+
+
+@dataclass(frozen=True, eq=False)
+class GatheredRows:
+    """Rows that are spread over several arrays.
+
+    Attributes:
+        parts: The arrays, alike in dtype and in shape but for their lengths.
+        part_of: Index of the array with row i, (n,).
+        place_of: Place of row i in that array, (n,).
+    """
+
+    parts: Sequence[NDArray[Any]]
+    part_of: Indices
+    place_of: Indices
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Length along each axis."""
+        return (len(self), *self.parts[0].shape[1:])
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Type of the values."""
+        return self.parts[0].dtype
+
+    @property
+    def nbytes(self) -> int:
+        """Size of all rows together."""
+        return int(np.prod(self.shape)) * self.dtype.itemsize
+
+    def __len__(self) -> int:
+        """Return the number of rows."""
+        return len(self.part_of)
+
+    def __getitem__(self, rows: slice | Indices, /) -> NDArray[Any]:
+        """Return a new array of these rows; of a slice of adjacent rows a read-only view."""
+        parts, places = self.part_of[rows], self.place_of[rows]
+        chosen = np.unique(parts)
+        if isinstance(rows, slice) and len(chosen) == 1 and bool((np.diff(places) == 1).all()):
+            view: NDArray[Any] = self.parts[chosen[0]][places[0] : places[-1] + 1]
+            return view
+        made = np.empty((len(parts), *self.shape[1:]), self.dtype)
+        for part in chosen:
+            here = np.flatnonzero(parts == part)
+            made[here] = self.parts[part][places[here]]
+        return made
+
+
+@dataclass(frozen=True, eq=False)
+class FittedRows:
+    """Images in memory, brought to a model's size when they are asked for.
+
+    Attributes:
+        images: All images.
+        chosen: Row numbers of these images, (n,).
+        fit: Brings images to the model's size.
+        side: That size.
+    """
+
+    images: Images
+    chosen: Indices
+    fit: Callable[[NDArray[np.uint8]], NDArray[np.uint8]]
+    side: int
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Length along each axis."""
+        return (len(self), self.side, self.side, 3)
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Type of the values."""
+        return np.dtype(np.uint8)
+
+    def __len__(self) -> int:
+        """Return the number of rows."""
+        return len(self.chosen)
+
+    def __getitem__(self, rows: slice | Indices, /) -> NDArray[Any]:
+        """Return a new array of these images."""
+        return self.fit(np.asarray(self.images[self.chosen[rows]]))
+
+
+@dataclass(frozen=True, eq=False)
+class TextRows:
+    """Some of many texts, as if they were an array (n,) of str.
+
+    An array takes the room of the longest text for each, so arrays are made of few texts at once.
+
+    Attributes:
+        texts: All texts.
+        chosen: Row numbers of these texts, (n,).
+    """
+
+    texts: Sequence[str]
+    chosen: Indices
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Length along the only axis."""
+        return (len(self),)
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Type that holds the longest text."""
+        longest = max((len(self.texts[int(row)]) for row in self.chosen), default=0)
+        return np.dtype(f"<U{max(longest, 1)}")
+
+    def __len__(self) -> int:
+        """Return the number of texts."""
+        return len(self.chosen)
+
+    def __getitem__(self, rows: slice | Indices, /) -> NDArray[np.str_]:
+        """Return a new array of these texts."""
+        return np.array([self.texts[int(row)] for row in self.chosen[rows]], np.str_)

@@ -1,8 +1,9 @@
 """A task's data: from a configuration to classes, domains and every client's examples.
 
-The configuration says what is dealt out, among whom, and by which seeds. In a federation the two
-sides know different parts of the task: the coordinator knows no image, a client knows its own.
-`holdings` counts every client's images by class and by domain.
+The configuration names the data set, the clients, the partition and the seeds. In a federation the
+two sides know different parts of the task: the coordinator knows no image, a client knows its own.
+`holdings` counts every client's images by class and by domain. `public_rows` reads images that are
+declared public: of the task's classes, and apart from the clients' images.
 """
 
 from __future__ import annotations
@@ -10,46 +11,64 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
+from platform.config import PublicDataConfig
 from platform.config.randomness import key_of, stream
 from platform.config.rules import HELD
 from platform.config.run import RunConfig
 from platform.config.sections import TaskConfig
-from platform.data.catalogue import DataRequest, Draws, Hints, dataset_info, load_dataset, user_path
+from platform.data.catalogue import (
+    DOMAIN,
+    DataRequest,
+    Draws,
+    Hints,
+    dataset_info,
+    load_dataset,
+    user_path,
+)
 from platform.data.checking import require_every_class, require_sound
-from platform.data.dataset import Dataset, Indices, Split
-from platform.data.holder_images import DOMAIN
+from platform.data.dataset import (
+    Dataset,
+    ImageFiles,
+    Indices,
+    Split,
+    content_digests,
+    image_digests,
+)
 from platform.data.homonyms import (
     BY_CLIENT,
+    SENSES,
     in_senses_of_holders,
     senses_of_clients,
     with_tests_in_each_sense,
 )
 from platform.data.partition import (
     ClientIndices,
+    Counts,
+    DirichletShares,
     PartitionPlan,
+    Portion,
+    SharedRatio,
     carve,
     merged_partition,
     partition,
-    places_of,
+    places,
     pooled_partition,
     require_asked_classes,
     require_images,
 )
 from platform.data.shapes import Stream
-from platform.data.shares import Counts, DirichletShares, Portion, SharedRatio
 from platform.errors import ConfigError, DataError
 
 DEALS_BY_DOMAIN = ("domain", "domain_dirichlet")
 """Kinds whose clients hold images of one domain each."""
 
 
-@dataclass(frozen=True)
-class Dealt:
-    """What is dealt out.
+class Dealt(NamedTuple):
+    """The classes and domains that are dealt out.
 
     Attributes:
         classes: The data set's first classes in label order.
@@ -61,7 +80,7 @@ class Dealt:
 
 
 def number_of_hands(config: RunConfig) -> int:
-    """Count the clients among whom images are dealt out, new ones included."""
+    """Count the clients that get images, new clients included."""
     return config.task.clients + config.task.new_clients
 
 
@@ -69,8 +88,8 @@ def dealt_domains(config: RunConfig, dataset: Dataset) -> tuple[int, ...]:
     """Return indices of the domains that are dealt out, ascending.
 
     Raises:
-        ConfigError: If the held-out domain is none of the data set's or its only one, or the
-            clients do not divide among the domains where each has one.
+        ConfigError: If the held-out domain is unknown or the only one, or the number of clients
+            does not fit the number of domains under a partition by domain.
     """
     held_out = config.task.held_out_domain
     if held_out is not None and held_out not in dataset.domains:
@@ -84,7 +103,21 @@ def dealt_domains(config: RunConfig, dataset: Dataset) -> tuple[int, ...]:
             f"task.held_out_domain: {held_out!r} is the run's only domain; at least one must be "
             "left for the clients"
         )
-    _require_whole_domains(config, len(domains))
+    kind, task = config.task.partition.kind, config.task
+    if kind == "domain" and number_of_hands(config) != len(domains):
+        new = f" and task.new_clients: {task.new_clients} are" if task.new_clients else " is"
+        raise ConfigError(
+            f"task.clients: {task.clients}{new} not the number of domains that are dealt out, one "
+            f"to each client; valid with task.partition.kind = domain: {len(domains)}"
+        )
+    for name in ("clients", "new_clients") if kind == "domain_dirichlet" else ():
+        count, each = getattr(task, name), len(domains)
+        if count % each:
+            raise ConfigError(
+                f"task.{name}: {count} is no multiple of the {each} domains that are dealt out, "
+                "each among as many clients; valid with task.partition.kind = domain_dirichlet: "
+                f"{each}, {2 * each}, {3 * each} and so on"
+            )
     return domains
 
 
@@ -97,14 +130,14 @@ def deal(config: RunConfig, dataset: Dataset, dealt: Dealt) -> tuple[ClientIndic
         dealt: Its classes and domains that are dealt out.
 
     Returns:
-        Row numbers of each client, of those who take part before those who never do.
+        Row numbers of each client; new clients, who take part in no round, come last.
 
     Raises:
         ConfigError: If a class has no training image, or the partition cannot be met.
     """
     sides = (dataset.train, dataset.test)
     rows = [_dealt_rows(split, dealt) for split in sides]
-    # Nobody trains on images that files hold back for validation.
+    # No client trains on images that files hold back for validation.
     rows[0] = np.setdiff1d(rows[0], dataset.validation)
     if config.task.partition.kind == "domain":
         return tuple(_own(config, dataset, dealt, rows))
@@ -143,52 +176,26 @@ def deal(config: RunConfig, dataset: Dataset, dealt: Dealt) -> tuple[ClientIndic
     return tuple(clients[position] for position in order)
 
 
-def _require_whole_domains(config: RunConfig, domains: int) -> None:
-    kind, task = config.task.partition.kind, config.task
-    if kind == "domain" and number_of_hands(config) != domains:
-        new = f" and task.new_clients: {task.new_clients}" if task.new_clients else ""
-        what = "are" if new else "is"
-        raise ConfigError(
-            f"task.clients: {task.clients}{new} {what} not the number of domains that are dealt "
-            f"out, one to each client; valid with task.partition.kind = domain: {domains}"
-        )
-    if kind != "domain_dirichlet":
-        return
-    for name in ("clients", "new_clients"):
-        count = getattr(task, name)
-        if count % domains:
-            raise ConfigError(
-                f"task.{name}: {count} is no multiple of the {domains} domains that are dealt out, "
-                "each among as many clients; valid with task.partition.kind = domain_dirichlet: "
-                f"{domains}, {2 * domains}, {3 * domains} and so on"
-            )
-
-
 def _plan(config: RunConfig, dataset: Dataset, dealt: Dealt) -> PartitionPlan:
     task, section = config.task, config.task.partition
     domains = tuple(dataset.domains[index] for index in dealt.domains)
-    by_domain = section.kind in DEALS_BY_DOMAIN
-    keys = len(dealt.classes) * (len(domains) if by_domain else 1)
-    # Only `shared_ratio` has no fewest of its own, and it does not look at these.
-    tests = section.minimum_test or 1
-    shares = DirichletShares(section.concentration, section.fewest or 1, minimum_test=tests)
-    ratio = SharedRatio(section.shared_ratio or 0.0, section.concentration, section.fewest)
-    portion = Portion(
-        shared_classes=section.shared_classes or 0.0,
-        classes=section.classes_per_client,
-        images=section.images_per_client,
-        fewest_classes=section.fewest_classes,
-        slices=section.slices or "even",
-    )
+    by_domain, alpha = section.kind in DEALS_BY_DOMAIN, section.concentration
     return PartitionPlan(
         kind=section.kind,
         clients=number_of_hands(config),
-        classes=keys,
+        classes=len(dealt.classes) * (len(domains) if by_domain else 1),
         shots=task.shots,
-        shares=shares,
+        # Only `shared_ratio` has no fewest of its own, and it does not look at these shares.
+        shares=DirichletShares(alpha, section.fewest or 1, minimum_test=section.minimum_test or 1),
         domains=domains,
-        portion=portion,
-        shared_ratio=ratio,
+        portion=Portion(
+            shared_classes=section.shared_classes or 0.0,
+            classes=section.classes_per_client,
+            images=section.images_per_client,
+            fewest_classes=section.fewest_classes,
+            slices=section.slices or "even",
+        ),
+        shared_ratio=SharedRatio(section.shared_ratio or 0.0, alpha, section.fewest),
     )
 
 
@@ -198,7 +205,7 @@ def _dealt_rows(split: Split, dealt: Dealt) -> Indices:
 
 
 def _keys(config: RunConfig, split: Split, rows: Indices, dealt: Dealt) -> Indices:
-    """Return the label of each row, or domain and label in one number where domains count."""
+    """Return the label of each row; domain and label in one number where domains count."""
     labels = split.labels[rows]
     if config.task.partition.kind not in DEALS_BY_DOMAIN:
         return labels
@@ -240,7 +247,8 @@ def _few_shots(train: Split, own: Indices, shots: int, key: bytes) -> Indices:
     for label, count in enumerate(np.bincount(train.labels[own])):
         if count > shots:
             of_class = own[train.labels[own] == label]
-            order = np.argsort(places_of(train, of_class, key, "shots"), kind="stable")
+            falls = places(content_digests(train, of_class), key, "shots")
+            order = np.argsort(falls, kind="stable")
             own = np.setdiff1d(own, of_class[order[shots:]])
     return own
 
@@ -248,7 +256,7 @@ def _few_shots(train: Split, own: Indices, shots: int, key: bytes) -> Indices:
 def _with_shared_out(
     config: RunConfig, dataset: Dataset, dealt: Dealt, clients: Sequence[ClientIndices]
 ) -> list[ClientIndices]:
-    """Share out what files hold back: of each class in turn among the clients who train on it."""
+    """Deal held-back images of each class in turn to the clients that train on the class."""
     rows = np.intersect1d(dataset.validation, _dealt_rows(dataset.train, dealt))
     keys = _keys(config, dataset.train, rows, dealt)
     owned = [set(_keys(config, dataset.train, c.train, dealt).tolist()) for c in clients]
@@ -264,13 +272,12 @@ def _with_shared_out(
     ]
 
 
-@dataclass(frozen=True)
-class CommonRows:
-    """Test images that every client is measured on, beside its own.
+class CommonRows(NamedTuple):
+    """Test images on which every client is measured beside its own.
 
     Attributes:
         rows: Row numbers in the test split.
-        classes: The classes that are told apart on them.
+        classes: The classes among which the model chooses.
         first_label: Label of the first of these classes in the data set.
     """
 
@@ -281,17 +288,17 @@ class CommonRows:
 
 @dataclass(frozen=True, kw_only=True)
 class TaskData:
-    """A data set and who holds what of it.
+    """A data set and the rows that each client holds.
 
     Attributes:
         dataset: All images.
         clients: Each client's row numbers.
         classes: The classes that are dealt out, the data set's first ones in label order.
         domains: Indices of the domains that are dealt out, ascending.
-        common: What the evaluation protocol measures every client on, by the protocol's names.
+        common: The common test images of the evaluation protocol, by the protocol's names.
         new_clients: Row numbers of clients that never take part in a round.
-        senses: What names mean to each client, new ones last, where each has a sense of its own.
-        all_tests: Where the test images of all clients are, under `all_classes`: by sense where
+        senses: The sense of names for each client, new clients last, where senses differ.
+        all_tests: Rows of the test images of all clients, under `all_classes`: by sense where
             clients have senses, else under an empty name.
     """
 
@@ -315,10 +322,10 @@ def load_task_data(config: RunConfig, images: Stream = Stream.FEDERATION) -> Tas
 
     Args:
         config: The run's.
-        images: Who rendered images are for.
+        images: The purpose of rendered images.
 
     Raises:
-        ConfigError: If the data set or a domain is unknown, its files are not as they should be, or
+        ConfigError: If the data set or a domain is unknown, its files do not have its layout, or
             the partition cannot be met.
     """
     task = config.task
@@ -331,16 +338,16 @@ def load_task_data(config: RunConfig, images: Stream = Stream.FEDERATION) -> Tas
         senses=task.senses,
         hints=hints_of(task),
     )
-    made = load_dataset(config.task.dataset, request)
+    made = load_dataset(task.dataset, request)
     require_sound(made)
-    merged = config.task.partition.kind == "shared_ratio"
+    merged = task.partition.kind == "shared_ratio"
     dataset = made.merged() if merged else made
     classes = dataset.classes[: _number_dealt(config, len(dataset.classes))]
     dealt = Dealt(classes, dealt_domains(config, dataset))
     everybody: Sequence[ClientIndices] = deal(config, dataset, dealt)
-    if config.task.validation_share:
+    if task.validation_share:
         everybody = _with_validation(config, everybody, dataset, dealt)
-    senses = senses_of_clients(len(everybody)) if config.task.senses == BY_CLIENT else ()
+    senses = senses_of_clients(len(everybody)) if task.senses == BY_CLIENT else ()
     if senses:
         dataset = in_senses_of_holders(made, request, everybody, senses, merged=merged)
     all_tests: Mapping[str, Indices] = {}
@@ -349,28 +356,27 @@ def load_task_data(config: RunConfig, images: Stream = Stream.FEDERATION) -> Tas
     if all_tests and senses:
         (rows,), of_all = all_tests.values(), tuple(dict.fromkeys(senses))
         dataset, all_tests = with_tests_in_each_sense(dataset, request, rows, of_all, merged=merged)
-    old = config.task.clients
     return TaskData(
         dataset=dataset,
-        clients=tuple(everybody[:old]),
+        clients=tuple(everybody[: task.clients]),
         classes=dealt.classes,
         domains=dealt.domains,
         common=_common(config, dataset, len(dealt.classes)),
-        new_clients=tuple(everybody[old:]),
+        new_clients=tuple(everybody[task.clients :]),
         senses=senses,
         all_tests=all_tests,
     )
 
 
 def hints_of(task: TaskConfig, *, dealt: bool = True) -> Hints:
-    """Return what a task says of a folder of its user's own images.
+    """Return a task's statements about a folder of its user's own images.
 
     Args:
         task: The task.
         dealt: Whether its images are dealt out to clients.
 
     Raises:
-        ConfigError: If the file of class names has no path.
+        ConfigError: If `task.class_names` cannot be a path.
     """
     names = task.class_names
     return Hints(
@@ -381,25 +387,19 @@ def hints_of(task: TaskConfig, *, dealt: bool = True) -> Hints:
 
 
 def _train_per_class(config: RunConfig) -> int:
-    """Return how many training images of a class are needed at most, where they are made."""
+    """Return the most training images of a class that a rendered data set needs."""
     task, section = config.task, config.task.partition
-    info = dataset_info(task.dataset)
-    # A data set in files makes no images, and its classes are not known yet.
+    info, hands, shots = dataset_info(task.dataset), number_of_hands(config), task.shots or 0
+    # A data set in files renders no images, and its classes are not known yet.
     dealt = max(1, _number_dealt(config, len(info.classes)))
     if section.images_per_client is not None:
-        return math.ceil(section.images_per_client * number_of_hands(config) / dealt)
-    return (task.shots or 0) * _owners(config, dealt, len(info.domains))
-
-
-def _owners(config: RunConfig, classes: int, domains: int) -> int:
-    """Return how often the shots of a class are counted: by client, by domain, or once in all."""
-    task, section = config.task, config.task.partition
+        return math.ceil(section.images_per_client * hands / dealt)
+    # The shots of a class count by domain, by owner, or once in all.
     if section.kind in DEALS_BY_DOMAIN:
-        return len(task.domains or ()) or domains
+        return shots * (len(task.domains or ()) or len(info.domains))
     if section.classes_per_client is not None:
-        return math.ceil(section.classes_per_client * number_of_hands(config) / classes)
-    owned_by_all = section.kind == "iid" or section.shared_classes
-    return number_of_hands(config) if owned_by_all else 1
+        return shots * math.ceil(section.classes_per_client * hands / dealt)
+    return shots * (hands if section.kind == "iid" or section.shared_classes else 1)
 
 
 def _with_validation(
@@ -422,19 +422,12 @@ def _with_validation(
 
 
 def _number_dealt(config: RunConfig, classes: int) -> int:
-    """Count the classes that are dealt out: under `base_to_novel` the first half in label order.
-
-    As FedPGP's code does it (section 4.1), the base half is the larger one of an odd number.
-    """
+    # As in FedPGP's code (section 4.1), the base half is the larger half of an odd number.
     return math.ceil(classes / 2) if config.evaluation.protocol == "base_to_novel" else classes
 
 
 def _common(config: RunConfig, dataset: Dataset, dealt: int) -> dict[str, CommonRows]:
-    """Return what the evaluation protocol measures every client on.
-
-    Raises:
-        DataError: If there is no test example for it.
-    """
+    """Return the test images on which the evaluation protocol measures every client."""
     protocol, test = config.evaluation.protocol, dataset.test
     common: dict[str, CommonRows] = {}
     if protocol == "base_to_novel":
@@ -456,7 +449,7 @@ def _common(config: RunConfig, dataset: Dataset, dealt: int) -> dict[str, Common
 
 
 def task_without_images(classes: Sequence[str]) -> TaskData:
-    """Return the task as the coordinator knows it: the public list of classes."""
+    """Return the task as a federation's coordinator knows it: the public list of classes."""
     none = np.zeros(0, np.int64)
     nothing = Split(np.zeros((0, 1, 1, 3), np.uint8), none, none)
     dataset = Dataset(
@@ -466,14 +459,14 @@ def task_without_images(classes: Sequence[str]) -> TaskData:
 
 
 def task_of_one(dataset: Dataset, rows: ClientIndices) -> TaskData:
-    """Return the task as a client knows it, with its own images."""
+    """Return the task as a client of a federation knows it: its own images."""
     return TaskData(
         dataset=dataset, clients=(rows,), classes=dataset.classes, domains=(0,), common={}
     )
 
 
 SEEDS = ("class_map", "shots", "split", "validation")
-"""The `seeds` that decide who has what."""
+"""The `seeds` that decide which client holds which images."""
 PARTS = ("train", "validation", "test")
 
 
@@ -483,12 +476,12 @@ class Holding:
 
     Attributes:
         client: Its name.
-        is_new: Whether it never takes part in a round.
+        is_new: Whether it is a new client, who takes part in no round.
         train: Training images by class, (classes,).
         validation: Validation images by class.
         test: Test images by class.
         domains: Images of all three by domain, (domains that are dealt out,).
-        sense: What names mean to it, where each client has a sense of its own.
+        sense: The sense of names for this client, where senses differ.
     """
 
     client: str
@@ -501,12 +494,12 @@ class Holding:
 
     @property
     def classes(self) -> int:
-        """Number of classes that it has training images of."""
+        """Number of classes among its training images."""
         return int((self.train > 0).sum())
 
 
 def holdings(data: TaskData) -> tuple[Holding, ...]:
-    """Count the images of each client, those who take part first."""
+    """Count the images of each client, new clients last."""
     train, test = data.dataset.train, data.dataset.test
 
     def by_class(labels: Indices) -> Counts:
@@ -546,24 +539,155 @@ def holdings_document(config: RunConfig, data: TaskData) -> dict[str, Any]:
         "seeds": seeds_used(config),
         "classes": list(data.classes),
         "domains": list(data.domain_names),
-        "clients": [_document(data, holding) for holding in holdings(data)],
+        "clients": [
+            {
+                "client": holding.client,
+                **({} if holding.sense is None else {"sense": holding.sense}),
+                "new": holding.is_new,
+                "classes": holding.classes,
+                **{part: int(getattr(holding, part).sum()) for part in PARTS},
+                **{f"{part}_by_class": getattr(holding, part).tolist() for part in PARTS},
+                "by_domain": dict(zip(data.domain_names, holding.domains.tolist(), strict=True)),
+            }
+            for holding in holdings(data)
+        ],
         "common": {name: len(common.rows) for name, common in data.common.items()},
     }
 
 
 def seeds_used(config: RunConfig) -> dict[str, int]:
-    """Return the seeds that decide who has what."""
+    """Return the seeds that decide which client holds which images."""
     return {name: config.seed_of(name) for name in SEEDS}
 
 
-def _document(data: TaskData, holding: Holding) -> Mapping[str, Any]:
-    counts = {part: getattr(holding, part) for part in PARTS}
-    return {
-        "client": holding.client,
-        **({} if holding.sense is None else {"sense": holding.sense}),
-        "new": holding.is_new,
-        "classes": holding.classes,
-        **{part: int(by_class.sum()) for part, by_class in counts.items()},
-        **{f"{part}_by_class": by_class.tolist() for part, by_class in counts.items()},
-        "by_domain": dict(zip(data.domain_names, holding.domains.tolist(), strict=True)),
-    }
+RENDERED: Final = ("homonyms", "shapes")
+"""Data sets whose public images are rendered, in a stream of their own."""
+
+
+class PublicRows(NamedTuple):
+    """The images declared public that a run uses: a split, and rows of it in ascending order."""
+
+    split: Split
+    rows: Indices
+
+
+def public_rows(config: RunConfig, data: TaskData) -> PublicRows:
+    """Return images of `public_data`: up to `per_class` of each class that is dealt out.
+
+    Under `task.senses: clients` the images of a class have all senses in turn. Images of a held-out
+    domain are left out.
+
+    Args:
+        config: The run's, with such a section.
+        data: The federation's.
+
+    Raises:
+        ConfigError: If the public images cannot be read, have other classes, are the federation's
+            own, or are fewer than `privacy.rank`.
+    """
+    section, task = config.public_data or PublicDataConfig(), config.task
+    name = section.dataset or task.dataset
+    if name == task.dataset and section.root is None and name not in RENDERED:
+        raise ConfigError(
+            f"public_data.root: null is where the federation's own {name} lies, of which nothing "
+            "is public; valid: another folder, or public_data.dataset"
+        )
+    request = DataRequest(
+        root=user_path(section.root or task.root, "public_data.root"),
+        draws=Draws(section.seed, Stream.PUBLIC, section.per_class, 1),
+        split_seed=section.seed,
+        domains=task.domains if name == task.dataset else None,
+        held_out_domain=task.held_out_domain,
+        senses=task.senses if name == task.dataset else None,
+        hints=hints_of(task, dealt=False) if name == task.dataset else Hints(),
+    )
+    public = load_public(name, request, data.dataset)
+    if task.senses == BY_CLIENT:
+        # A sense for each row, (domains, rows of one), in turn within each class.
+        domains, classes = len(public.domains), len(public.classes)
+        counts = [part.num_examples // domains // classes for part in (public.train, public.test)]
+        train, test = (
+            (np.tile(np.arange(count), classes) + np.arange(domains)[:, None]) % len(SENSES)
+            for count in counts
+        )
+        public = load_dataset(name, replace(request, senses=(train, test)))
+    split, rng = public.train, stream(section.seed, "public images")
+    seen = np.ones(split.num_examples, np.bool_)
+    if task.held_out_domain in public.domains:
+        seen = split.domains != public.domains.index(str(task.held_out_domain))
+    taken = []
+    for label, of_class in enumerate(data.classes):
+        rows = np.flatnonzero(seen & (split.labels == label))
+        if not len(rows):
+            raise ConfigError(
+                f"public_data.root: {name} there has no image of {of_class!r}; valid: at least one "
+                "of each class"
+            )
+        taken.append(rng.permutation(rows)[: section.per_class])
+    found, rank = np.sort(np.concatenate(taken)), config.privacy.rank or 0
+    if len(found) < rank:
+        raise ConfigError(
+            f"privacy.rank: {rank} is more than the {len(found)} images declared public, whose "
+            f"gradients have no more directions; valid: 1 to {len(found)}"
+        )
+    return PublicRows(split, found)
+
+
+def load_public(
+    name: str, request: DataRequest, own: Dataset, field: str = "public_data"
+) -> Dataset:
+    """Read a data set that is declared public.
+
+    Args:
+        name: Of the data set.
+        request: Its place, and the number of images to render.
+        own: The federation's data set.
+        field: The section that names the public data set, for errors.
+
+    Raises:
+        ConfigError: If it cannot be read, has other classes, or is the federation's own.
+    """
+    try:
+        public = load_dataset(name, request)
+        require_sound(public)
+    except ConfigError as error:
+        text = str(error)
+        for key in ("root", "dataset"):
+            if text.startswith(f"task.{key}:"):
+                raise ConfigError(f"{field}.{key}:{text.partition(':')[2]}") from error
+        raise
+    if public.classes != own.classes:
+        difference = f"{len(public.classes)} and not {len(own.classes)}"
+        for label, (one, other) in enumerate(zip(public.classes, own.classes, strict=False)):
+            if one != other:
+                difference = f"label {label} is {one!r} and not {other!r}"
+                break
+        raise ConfigError(
+            f"{field}.dataset: {public.name} has other classes than the task's {own.name} "
+            f"({difference}); valid: one with exactly its "
+            f"{len(own.classes)} classes in the same order"
+        )
+    if public.name not in RENDERED and any(
+        _share(one, other) for one in (public.train, public.test) for other in (own.train, own.test)
+    ):
+        raise ConfigError(
+            f"{field}.root: {public.name} there is the federation's own data, of which nothing is "
+            "public; valid: another folder, of images that are no client's"
+        )
+    return public
+
+
+def _share(one: Split, other: Split) -> bool:
+    """Return whether two splits share a file, or an example in memory."""
+    if one.texts is not None or other.texts is not None:
+        return not set(one.texts or ()).isdisjoint(other.texts or ())
+    mine, theirs = one.images, other.images
+    if isinstance(mine, ImageFiles) and isinstance(theirs, ImageFiles):
+        # A link to a file is the same file; a missing file is refused where it is read.
+        found = ({files.place_of(row) for row in range(len(files))} for files in (mine, theirs))
+        return bool(set.intersection(*found) - {None})
+    if isinstance(mine, np.ndarray) and isinstance(theirs, np.ndarray):
+        # By content, as a split by another seed has the same images elsewhere.
+        digests = (set(image_digests(part, np.arange(len(part)))) for part in (mine, theirs))
+        return not set.isdisjoint(*digests)
+    return False

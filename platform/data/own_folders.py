@@ -1,14 +1,14 @@
-"""What is recognised in a folder of somebody's own images, and class folders read into that form.
+"""The words for a folder of a user's own images, and the reader of folders of classes.
 
-A data holder's folder has a folder for each class, or folders for training and test (or validation)
-images with the class folders in them.
+One data holder's folder has a folder for each class, or folders for training and test (or
+validation) images with the folders of classes in them.
 """
 
 from __future__ import annotations
 
 import unicodedata
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal, NamedTuple
 
@@ -18,9 +18,9 @@ from platform.data.loaders._files import LONGEST_NAME, image_names, is_there, li
 from platform.errors import DataError
 
 Use = Literal["train", "validation", "test"]
-"""What images are for."""
+"""What an image is for."""
 Owners = Literal["nobody", "domains", "clients"]
-"""What the groups of images are: domains, the images of clients, or no groups at all."""
+"""What the groups of images are: domains, clients, or one group of all images."""
 
 SPLIT_NAMES: Final[Mapping[str, Use]] = {
     "train": "train",
@@ -31,20 +31,21 @@ SPLIT_NAMES: Final[Mapping[str, Use]] = {
     "test": "test",
     "testing": "test",
 }
-"""What a folder or a part of a file is for, by its name in small letters."""
+"""The use of a folder, or of a part of a file, by its name in small letters."""
 WORDS: Final[Mapping[Use, str]] = {"train": "training", "validation": "validation", "test": "test"}
-"""How sentences call it."""
-MOST_NAMED: Final = 3
-"""More names than this are counted in a sentence."""
+"""The word for each use in sentences; recognised folders are listed in this order."""
+LAYOUTS: Final = "CLASS/IMAGE, or train/CLASS/IMAGE with test/CLASS/IMAGE or val/CLASS/IMAGE"
+_MOST_NAMED: Final = 3
+"""A sentence names so many and counts the others."""
 
 
 class Listed(NamedTuple):
-    """An image.
+    """One image.
 
     Attributes:
         path: Below the whole folder, with forward slashes.
         name: Its class, as the files spell it.
-        use: What it is for; None where the files do not say.
+        use: What the image is for; None where the files do not say.
     """
 
     path: str
@@ -54,23 +55,24 @@ class Listed(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Group:
-    """Images of one domain or client, or all images where the files name neither.
+    """The images of one domain or client, or all images where the files name neither.
 
     Attributes:
         root: Folder that paths are relative to, links followed.
-        place: Where they lie, for errors.
-        listed: All of them.
-        sentence: What was recognised, for people.
-        parts: The uses that its layout has places for, whether or not an image lies there: one
+        listed: All images.
+        sentence: The reading of the files, for people.
+        parts: The uses that the layout has places for, whether or not an image lies there: one
             image more or less must not decide how the others are used.
-        files: How they are read.
+        classes: Where folders name the classes, all of these names in ASCII order, also those of
+            empty folders.
+        files: The reader of the images.
     """
 
     root: Path
-    place: str
     listed: tuple[Listed, ...]
     sentence: str
     parts: frozenset[Use] = frozenset()
+    classes: tuple[str, ...] = ()
     files: type[ImageFiles] = ImageFiles
 
     @property
@@ -81,17 +83,17 @@ class Group:
 
 @dataclass(frozen=True, kw_only=True)
 class OwnReading:
-    """What was recognised in a folder.
+    """The reading of a whole folder.
 
     Attributes:
-        root: The folder, links followed; what no path leaves.
-        layout: Which layout it has.
-        words: In which words each class is spoken of, by its name in the files; in label order.
+        root: The folder, links followed; no path leaves it.
+        layout: Its layout.
+        words: The words for each class by its name in the files, in label order.
         owners: What its groups are.
-        groups: Images of each domain or client; without these a single group with an empty name.
-        has_class_list: Whether a file lists the classes of all clients, so that none of them
-            follows from what lies in a client's folder.
-        remarks: What else is to be said of it.
+        groups: The images of each domain or client; else a single group with an empty name.
+        has_class_list: Whether a file lists the classes of all clients, so that the list does not
+            depend on any client's folder.
+        remarks: Further sentences for people.
     """
 
     root: Path
@@ -100,11 +102,11 @@ class OwnReading:
     owners: Owners
     groups: Mapping[str, Group]
     has_class_list: bool = False
-    remarks: tuple[str, ...] = field(default=())
+    remarks: tuple[str, ...] = ()
 
     @property
     def files(self) -> type[ImageFiles]:
-        """How its images are read."""
+        """The reader of its images."""
         return next(iter(self.groups.values())).files
 
 
@@ -115,9 +117,8 @@ def number(count: int, one: str, many: str) -> str:
 
 def some(names: Sequence[str]) -> str:
     """Return the first names, and the number of the others."""
-    shown = [repr(name) for name in names[:MOST_NAMED]]
-    left = len(names) - len(shown)
-    return conjoined([*shown, *([f"{left} more"] if left else [])])
+    left = len(names) - _MOST_NAMED
+    return conjoined([*map(repr, names[:_MOST_NAMED]), *([f"{left} more"] if left > 0 else [])])
 
 
 def conjoined(parts: Iterable[str]) -> str:
@@ -126,144 +127,18 @@ def conjoined(parts: Iterable[str]) -> str:
     return f"{', '.join(first)} and {last}" if first else last
 
 
-Kind = Literal["class_folders", "split_folders"]
-
-LAYOUTS: Final = "CLASS/IMAGE, or train/CLASS/IMAGE with test/CLASS/IMAGE or val/CLASS/IMAGE"
-
-
-@dataclass(frozen=True)
-class FolderPart:
-    """A folder whose folders are classes.
-
-    Attributes:
-        folder: Its name below the holder's folder, empty for that itself.
-        use: What its images are for; None where no folder says.
-        images: Names of each class folder's images, both in ASCII order.
-    """
-
-    folder: str
-    use: Use | None
-    images: Mapping[str, tuple[str, ...]]
-
-    @property
-    def above(self) -> str:
-        """What stands before a path below the holder's folder."""
-        return f"{self.folder}/" if self.folder else ""
-
-    @property
-    def num_images(self) -> int:
-        """Count the images of all classes."""
-        return sum(len(names) for names in self.images.values())
-
-
-@dataclass(frozen=True, kw_only=True)
-class FolderReading:
-    """What was recognised in a data holder's folder.
-
-    Attributes:
-        root: The folder, links followed.
-        kind: Which of the two layouts it has.
-        parts: One of class folders; of split folders one each: training, validation, test.
-    """
-
-    root: Path
-    kind: Kind
-    parts: tuple[FolderPart, ...]
-
-    @property
-    def classes(self) -> tuple[str, ...]:
-        """Names of the class folders of all parts, in ASCII order."""
-        return tuple(sorted({name for part in self.parts for name in part.images}))
-
-    @property
-    def counts(self) -> Mapping[str, Mapping[Use | None, int]]:
-        """Images of each class folder by what they are for, None where no folder says."""
-        return {
-            name: {part.use: len(part.images.get(name, ())) for part in self.parts}
-            for name in self.classes
-        }
-
-    def listed(self, above: str = "") -> tuple[Listed, ...]:
-        """Return all images.
-
-        Args:
-            above: What stands before each path: the folder in that of many, with a slash.
-        """
-        return tuple(
-            Listed(f"{above}{part.above}{name}/{image}", name, part.use)
-            for part in self.parts
-            for name, images in part.images.items()
-            for image in images
-        )
-
-    @property
-    def uses(self) -> frozenset[Use]:
-        """What it has folders for, empty ones included."""
-        return frozenset(part.use for part in self.parts if part.use is not None)
-
-    @property
-    def sentence(self) -> str:
-        """What was recognised, for people."""
-        empty = [name for name, of in self.counts.items() if not any(of.values())]
-        classes = number(len(self.classes) - len(empty), "class", "classes")
-        none = f"; {some(empty)} {'is' if len(empty) == 1 else 'are'} empty" if empty else ""
-        return f"{classes}, {self._images()}{none}"
-
-    def _images(self) -> str:
-        if self.kind == "class_folders":
-            images = number(self.parts[0].num_images, "image", "images")
-            return f"{images} in class folders, not split into training and test images"
-        counts = [f"{part.num_images} {WORDS[part.use or 'train']}" for part in self.parts]
-        noun = "image" if self.parts[-1].num_images == 1 else "images"
-        folders = conjoined([f"{part.folder}/" for part in self.parts])
-        lacks = "" if "test" in {part.use for part in self.parts} else ", without a test folder"
-        return f"{conjoined(counts)} {noun} in {folders} folders{lacks}"
-
-
-def recognise(root: Path, *, beside: Collection[str] = ()) -> FolderReading:
-    """Say what a data holder's folder looks like; images are listed and not opened.
-
-    Hidden files and what file managers leave behind are skipped.
-
-    Args:
-        root: The folder.
-        beside: Names of files that may lie beside the folders in it.
-
-    Raises:
-        DataError: If it is not there, can be read in two ways or in none, holds no image, holds
-            one class under two spellings, or has anything in it that is not called as an image,
-            lies outside of a class's folder, or is a link out of the folder.
-    """
-    if not is_there(root, folder=True):
-        raise DataError(f"task.root: {str(root)!r} is no folder; valid is one with {LAYOUTS}")
-    root = root.resolve()
-    folders = _folders(root, root, beside)
-    split = {name: SPLIT_NAMES[name.casefold()] for name in folders if is_split_folder(name)}
-    if split:
-        _require_one_reading(root, folders, split)
-        # In the order of the sentence: training, validation, test.
-        order = sorted(split, key=lambda name: list(WORDS).index(split[name]))
-        parts = tuple(_part(root, name, split[name]) for name in order)
-    else:
-        parts = (_part(root, "", None, folders),)
-    kind: Kind = "split_folders" if split else "class_folders"
-    reading = FolderReading(root=root, kind=kind, parts=parts)
-    _require_one_spelling(reading)
-    return reading
-
-
 def is_split_folder(name: str) -> bool:
-    """Return whether a folder of this name may hold the images of one side of a split."""
+    """Return whether a folder of this name may hold the images of one use."""
     return name.casefold() in SPLIT_NAMES
 
 
 def require_no_split_folders(names: Sequence[str], where: Path, level: str) -> None:
-    """Refuse folders of a split where a level of folders is to be something else.
+    """Refuse training and test folders where the folders must be domains or clients.
 
     Args:
         names: Of the folders.
         where: Folder that they lie in.
-        level: What they are to be, as layouts call it: `CLIENT` or `DOMAIN`.
+        level: What they must be, as layouts call it: `CLIENT` or `DOMAIN`.
 
     Raises:
         DataError: If one may be a folder of training, validation or test images.
@@ -282,22 +157,90 @@ def require_no_split_folders(names: Sequence[str], where: Path, level: str) -> N
 def folded(name: str) -> str:
     """Return a class's name in one spelling for all: small letters, and spaces for "_" and "-".
 
-    Umlauts, which systems write in two ways, are written in one.
+    Systems write umlauts in two ways; this is one of them.
     """
     # Again after folding, which may take a letter's mark from it.
     text = unicodedata.normalize("NFC", unicodedata.normalize("NFC", name).casefold())
     return " ".join(text.replace("_", " ").replace("-", " ").split())
 
 
+def recognise(root: Path, *, beside: Collection[str] = ()) -> Group:
+    """Read a data holder's folder; images are listed and not opened.
+
+    Hidden files and the files that file managers leave behind are skipped. The group has `parts`
+    exactly where folders split the images.
+
+    Args:
+        root: The folder.
+        beside: Names of files that may lie beside the folders in it.
+
+    Raises:
+        DataError: If the folder is missing, can be read in two ways or in none, holds no image,
+            has a class in two spellings, or holds anything else: a file whose name is not an
+            image's, an image outside a class's folder, or a link out of the folder.
+    """
+    if not is_there(root, folder=True):
+        raise DataError(f"task.root: {str(root)!r} is no folder; valid is one with {LAYOUTS}")
+    root = root.resolve()
+    folders = _folders(root, root, beside)
+    split = {name: SPLIT_NAMES[name.casefold()] for name in folders if is_split_folder(name)}
+    if split:
+        _require_one_reading(root, folders, split)
+    found: list[Listed] = []
+    names: set[str] = set()
+    # In the order of the sentence: training, validation, test.
+    parts = sorted(split, key=lambda name: list(WORDS).index(split[name]))
+    for part in parts or ("",):
+        base, use, before = root / part, split.get(part), len(found)
+        inside = _folders(base, root) if part else folders
+        names.update(inside)
+        for name in inside:
+            path = f"{part}/{name}" if part else name
+            found += [Listed(f"{path}/{one}", name, use) for one in _images(root / path, root)]
+        # One image less must not make an unreadable folder readable.
+        if len(found) == before and use in (None, "train"):
+            raise DataError(
+                f"task.root: {str(base)!r} holds class folders and no image; valid are {LAYOUTS}"
+            )
+    classes, firsts = tuple(sorted(names)), dict[str, str]()
+    for name in classes:
+        if (first := firsts.setdefault(folded(name), name)) != name:
+            raise DataError(
+                f"task.root: {str(root)!r} has the class folders {first!r} and {name!r}, "
+                "which are one class in two spellings; valid is one"
+            )
+    images = f"{number(len(found), 'image', 'images')} in class folders, not split into training "
+    images += "and test images"
+    if split:
+        counts = [sum(image.use == split[part] for image in found) for part in parts]
+        pairs = zip(counts, parts, strict=True)
+        images = conjoined([f"{count} {WORDS[split[part]]}" for count, part in pairs])
+        images += f" {'image' if counts[-1] == 1 else 'images'} in "
+        images += f"{conjoined([f'{part}/' for part in parts])} folders"
+        images += "" if "test" in split.values() else ", without a test folder"
+    held = {image.name for image in found}
+    empty = [name for name in classes if name not in held]
+    said = f"{number(len(held), 'class', 'classes')}, {images}"
+    if empty:
+        said += f"; {some(empty)} {'is' if len(empty) == 1 else 'are'} empty"
+    return Group(
+        root=root,
+        listed=tuple(found),
+        sentence=said,
+        parts=frozenset(split.values()),
+        classes=classes,
+    )
+
+
 def _folders(folder: Path, root: Path, beside: Collection[str] = ()) -> tuple[str, ...]:
-    """Return names of a folder's folders; it must hold nothing else."""
+    """Return names of a folder's folders, and refuse anything else in it."""
     folders, files = listed(folder, root)
-    strange = [name for name in files if name not in beside]
-    if strange:
-        raise DataError(
-            f"task.root: {str(folder / strange[0])!r} lies in no class's folder; valid are "
-            f"{LAYOUTS}, and no other files"
-        )
+    for name in files:
+        if name not in beside:
+            raise DataError(
+                f"task.root: {str(folder / name)!r} lies in no class's folder; valid are "
+                f"{LAYOUTS}, and no other files"
+            )
     if not folders:
         raise DataError(f"task.root: {str(folder)!r} is empty; valid are {LAYOUTS}")
     return folders
@@ -305,75 +248,42 @@ def _folders(folder: Path, root: Path, beside: Collection[str] = ()) -> tuple[st
 
 def _require_one_reading(root: Path, folders: Sequence[str], split: Mapping[str, Use]) -> None:
     """Refuse folders of a split that might be classes, or that are too many or too few."""
+    others = [name for name in folders if name not in split]
     for name, use in split.items():
-        meant = f"the folder of {WORDS[use]} images"
-        others = [other for other in folders if other not in split]
-        if others:
-            raise _ambiguous(root / name, f"lies beside {others[0]!r}", name, meant)
-        inside, files = listed(root / name, root)
-        if files and not inside:
-            raise _ambiguous(root / name, "holds images and no class folders", name, meant)
+        inside, files = ((), ()) if others else listed(root / name, root)
+        why = f"lies beside {others[0]!r}" if others else "holds images and no class folders"
+        if others or (files and not inside):
+            raise DataError(
+                f"task.root: {str(root / name)!r} {why}, so it may be a class called {name!r} or "
+                f"the folder of {WORDS[use]} images; valid are {LAYOUTS}, where a class called "
+                f"{name!r} is train/{name}/IMAGE"
+            )
     uses = list(split.values())
     for use in uses:
         twins = [other for other in split if split[other] == use]
         if len(twins) > 1:
             raise DataError(
-                f"task.root: {str(root)!r} holds {conjoined([repr(one) for one in twins])}, each "
-                f"of which may hold its {WORDS[use]} images; valid is one of them"
+                f"task.root: {str(root)!r} holds {conjoined(map(repr, twins))}, each of which may "
+                f"hold its {WORDS[use]} images; valid is one of them"
             )
     if "train" not in uses or len(uses) == 1:
-        held = conjoined([repr(name) for name in split])
         raise DataError(
-            f"task.root: {str(root)!r} holds {held} and no folder that goes with it; valid are "
-            f"{LAYOUTS}"
+            f"task.root: {str(root)!r} holds {conjoined(map(repr, split))} and no folder that goes "
+            f"with it; valid are {LAYOUTS}"
         )
-
-
-def _ambiguous(path: Path, why: str, name: str, meant: str) -> DataError:
-    return DataError(
-        f"task.root: {str(path)!r} {why}, so it may be a class called {name!r} or {meant}; valid "
-        f"are {LAYOUTS}, where a class called {name!r} is train/{name}/IMAGE"
-    )
-
-
-def _part(
-    root: Path, folder: str, use: Use | None, classes: Sequence[str] | None = None
-) -> FolderPart:
-    """List a folder of class folders."""
-    base = root / folder
-    names = _folders(base, root) if classes is None else classes
-    part = FolderPart(folder, use, {name: _images(base / name, root) for name in names})
-    # One image less must not make a folder that cannot be read of one that can.
-    if not part.num_images and use in (None, "train"):
-        raise DataError(
-            f"task.root: {str(base)!r} holds class folders and no image; valid are {LAYOUTS}"
-        )
-    return part
 
 
 def _images(folder: Path, root: Path) -> tuple[str, ...]:
-    """Return names of a class folder's images."""
+    """Return names of the images in a class's folder."""
     name = folder.name
     if len(name) > LONGEST_NAME or not name.isprintable() or not folded(name):
         raise DataError(
             f"task.root: {str(folder.parent)!r} has a class folder {name[:80]!r}; valid are 1 to "
             f"{LONGEST_NAME} printable characters"
         )
-    inside = subfolders(folder, root)
-    if inside:
+    if inside := subfolders(folder, root):
         raise DataError(
             f"task.root: {str(folder / inside[0])!r} is a folder in what should be a class's "
             f"folder; valid are {LAYOUTS}"
         )
     return image_names(folder, root)
-
-
-def _require_one_spelling(reading: FolderReading) -> None:
-    firsts: dict[str, str] = {}
-    for name in reading.classes:
-        first = firsts.setdefault(folded(name), name)
-        if first != name:
-            raise DataError(
-                f"task.root: {str(reading.root)!r} has the class folders {first!r} and {name!r}, "
-                "which are one class in two spellings; valid is one"
-            )

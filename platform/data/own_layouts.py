@@ -1,14 +1,14 @@
-"""Which layout a folder of somebody's own images has: recognised, or refused with both readings.
+"""The layout of a folder of a user's own images: recognised, or refused with both readings.
 
-All who read such folders ask here: the data sets `images` and `client_folders`, a check of a
-folder, and a data holder on a machine of its own. Only the names of files and folders are looked
-at, and the lists among them; images are not opened.
+The data sets `images` and `client_folders`, the check of a folder, and a data holder on a machine
+of its own all read such folders here. The reader looks at the names of files and folders, and at
+the lists among them; it opens no image.
 
-A file of class names gives words for classes whose names in files are no words: `n02084071` is a
-dog. It lies beside the images, or where the configuration says. It is text with a class in each
-line, its name in the files before its words (a tab, ` -> ` or else the first space parts them, as
-in the lists that come with ImageNet), or a JSON object. Every class has one entry, every entry a
-class, and no two classes have the same words; nothing is guessed.
+A file of class names gives words for classes that have only a code in the files: `n02084071` is a
+dog. The file lies beside the images, or where the configuration says. It is text with a class in
+each line, the name in the files before the words (a tab, ` -> ` or else the first space parts them,
+as in the lists that come with ImageNet), or a JSON object. Every class has one entry, every entry a
+class, and no two classes have the same words.
 """
 
 from __future__ import annotations
@@ -31,10 +31,8 @@ from platform.data.loaders._files import (
     subfolders,
 )
 from platform.data.own_folders import (
-    Group,
     Owners,
     OwnReading,
-    conjoined,
     folded,
     is_split_folder,
     recognise,
@@ -45,7 +43,7 @@ from platform.data.own_lists import is_saved, read_saved, read_split, read_table
 from platform.errors import DataError
 
 BESIDE: Final = ("class_names.txt", "class_names.json")
-"""Under which names a file of class names is found beside images."""
+"""The names of a file of class names that lies beside images."""
 _MOST_BYTES: Final = 1_000_000
 _PARTED_BY: Final = ("\t", " -> ", " ")
 
@@ -55,14 +53,11 @@ def read_class_names(root: Path, given: Path | None) -> tuple[Path, Mapping[str,
 
     Args:
         root: Folder of the images.
-        given: The file that a configuration names; None for one beside the images.
-
-    Returns:
-        None where there is no such file.
+        given: The file that a configuration names; None for one beside the images, if any.
 
     Raises:
-        DataError: If it is named and not there, cannot be read, there are two, or it has an entry
-            twice, without words, or with words that are no words.
+        DataError: If the named file is missing or unreadable, two files lie beside the images, or
+            an entry occurs twice, lacks its words, or has words that cannot be printed.
     """
     beside = [root / name for name in BESIDE if is_there(root / name)]
     if given is None and not beside:
@@ -95,8 +90,8 @@ def words_of(
     Args:
         names: The classes, as files spell them.
         path: The file of class names.
-        words: What it says.
-        more: Whether it may name classes that are not among these: those of other holders.
+        words: The words by name in that file.
+        more: Whether the file may also name classes of other holders.
 
     Raises:
         DataError: If a class has no entry, or an entry no class.
@@ -138,7 +133,7 @@ def _from_json(path: Path, text: str) -> list[tuple[str, str]]:
     try:
         # As pairs, since a dictionary keeps the last of two equal keys in silence.
         pairs = json.loads(text, object_pairs_hook=list)
-    # Too many digits are a ValueError as well, and too many brackets the other one.
+    # Too many digits are a ValueError too, and too many brackets a RecursionError.
     except (ValueError, RecursionError) as error:
         raise DataError(f"task.class_names: {str(path)!r} is not JSON; valid is {_OBJECT}") from (
             error
@@ -195,23 +190,23 @@ OWN_LAYOUTS: Final[Mapping[Layout, str]] = {
 }
 """Every layout in words."""
 _ABOUT: Final = frozenset({"readme", "license", "licence"})
-"""What comes with many archives of images, by its name without an ending."""
+"""Files that many archives of images bring along, without their endings."""
 _LISTS: Final[Mapping[str, Layout]] = {".csv": "table", ".json": "split_file"}
-"""What a file's ending makes of it."""
+"""The kind of a list by its file's ending."""
 
 
 def recognise_own(root: Path, hints: Hints, *, one_holder: bool = False) -> OwnReading:
-    """Say what a folder of images looks like.
+    """Recognise the layout of a folder of images and list the images.
 
     Args:
         root: The folder.
-        hints: What its user says of it.
-        one_holder: Whether all images are one data holder's, so that there are no clients in it,
-            and class names may be those of others as well.
+        hints: The user's statements about the folder.
+        one_holder: Whether all images are one data holder's: then the folder has no clients in it,
+            and the file of class names may also name classes of other holders.
 
     Raises:
-        DataError: If it is not there, can be read in two ways or in none, is not what the hints
-            say, or what lies in it is not as it should be.
+        DataError: If the folder is missing, can be read in two ways or in none, or does not have
+            the layout that the hints name.
     """
     if not is_there(root, folder=True):
         raise DataError(
@@ -247,7 +242,6 @@ def _layouts(one_holder: bool) -> str:
 def _recognised(
     root: Path, folders: Sequence[str], files: Sequence[str], one_holder: bool
 ) -> Layout:
-    """Return the layout that a folder has."""
     if is_saved(files):
         return "saved"
     lists = [name for name in files if _list_layout(name) is not None]
@@ -258,7 +252,7 @@ def _recognised(
     inner = [name for name in folders if subfolders(root / name, root)]
     images = [name for name in folders if listed(root / name, root)[1]]
     if not inner or images or files or one_holder:
-        # Reading it says what is wrong with it.
+        # The reader says what is wrong.
         return "class_folders"
     if len(inner) == 1:
         raise DataError(
@@ -281,7 +275,7 @@ def _list_layout(name: str) -> Layout | None:
 def _layout_of_list(
     root: Path, folders: Sequence[str], files: Sequence[str], lists: Sequence[str]
 ) -> Layout:
-    """Return what a list makes of a folder that may be read by its folders too."""
+    """Return the layout of a folder with lists, which must not contradict its folders."""
     kinds = sorted({str(_list_layout(name)) for name in lists})
     if len(kinds) > 1:
         raise DataError(
@@ -300,7 +294,7 @@ def _layout_of_list(
     if len(by_folders.words) < 2:
         return layout
     one, other = _said(_read(root, layout, folders, files)), _said(by_folders)
-    # The list may say more than the folders, and nothing else.
+    # The list may say more than the folders, and must not contradict them.
     if one.keys() == other.keys() and all(
         name == one[path][0] and use in (None, one[path][1]) for path, (name, use) in other.items()
     ):
@@ -350,24 +344,17 @@ def _by_folders(root: Path, files: Sequence[str]) -> OwnReading:
     # Lists may lie beside the folders and are read elsewhere; other files are refused.
     strange = {name for name in files if _list_layout(name) is None}
     found = recognise(root, beside=set(listed(root, root)[1]) - strange)
-    group = Group(
-        root=root,
-        place=repr(str(root)),
-        listed=found.listed(),
-        sentence=found.sentence,
-        parts=found.uses,
-    )
     return OwnReading(
         root=root,
-        layout=found.kind,
+        layout="split_folders" if found.parts else "class_folders",
         words={name: name for name in found.classes},
         owners="nobody",
-        groups={"": group},
+        groups={"": found},
     )
 
 
 def _groups(root: Path, layout: Layout, folders: Sequence[str]) -> OwnReading:
-    """Return each folder of domains or clients as it is recognised alone."""
+    """Read each folder of a domain or client as if it were alone."""
     owners: Owners = "domains" if layout == "domain_folders" else "clients"
     level = owners[:-1].upper()
     if not folders:
@@ -381,25 +368,17 @@ def _groups(root: Path, layout: Layout, folders: Sequence[str]) -> OwnReading:
                 f"task.root: {str(root)!r} has a {owners[:-1]}'s folder {name[:80]!r}; valid are 1 "
                 f"to {LONGEST_NAME} printable characters"
             )
-    found = {name: recognise(root / name) for name in folders}
-    for name, reading in found.items():
-        # A link to another client's folder would be two clients of one.
-        if not reading.root.is_relative_to(root / name):
+    groups = {name: recognise(root / name) for name in folders}
+    for name, group in groups.items():
+        # A link to another client's folder would make two clients of one.
+        if not group.root.is_relative_to(root / name):
             raise DataError(
-                f"task.root: {str(root / name)!r} is a link to {str(reading.root)!r}; valid is a "
+                f"task.root: {str(root / name)!r} is a link to {str(group.root)!r}; valid is a "
                 f"folder of its own for each {owners[:-1]}"
             )
-    groups = {
-        name: Group(
-            root=root,
-            place=repr(str(reading.root)),
-            listed=reading.listed(f"{name}/"),
-            sentence=reading.sentence,
-            parts=reading.uses,
-        )
-        for name, reading in found.items()
-    }
-    names = sorted({name for reading in found.values() for name in reading.classes})
+        below = tuple(image._replace(path=f"{name}/{image.path}") for image in group.listed)
+        groups[name] = replace(group, root=root, listed=below)
+    names = sorted({name for group in groups.values() for name in group.classes})
     return OwnReading(
         root=root,
         layout=layout,
@@ -410,8 +389,8 @@ def _groups(root: Path, layout: Layout, folders: Sequence[str]) -> OwnReading:
 
 
 def _named(reading: OwnReading, root: Path, hints: Hints, *, one_holder: bool) -> OwnReading:
-    """Return a reading with the words of its classes."""
-    names = tuple(reading.words)
+    """Give a reading the words of its classes."""
+    names, remarks = tuple(reading.words), reading.remarks
     found = read_class_names(root, hints.class_names)
     if found is None:
         # Two domains or clients may spell one class differently.
@@ -423,21 +402,18 @@ def _named(reading: OwnReading, root: Path, hints: Hints, *, one_holder: bool) -
                 f"task.root: {str(root)!r} has {len(firsts):,} classes; valid: 1 to {MOST_CLASSES}"
             )
         spelled = dict(zip(firsts, class_words(list(firsts.values()), root), strict=True))
-        plain = {name: spelled[folded(name)] for name in names}
-        remarks = reading.remarks
         if all(name.isascii() and name.isdigit() for name in names):
-            said = (
+            remarks += (
                 "its classes are called by numbers, which is what prompts will say; words for them "
-                f"can be given in {conjoined(BESIDE).replace(' and ', ' or ')} or by "
-                "task.class_names"
+                f"can be given in {' or '.join(BESIDE)} or by task.class_names",
             )
-            remarks = (*remarks, said)
+        plain = {name: spelled[folded(name)] for name in names}
         return replace(reading, words=plain, remarks=remarks)
     path, words = found
-    said = f"the words for its classes are from {str(path)!r}"
-    # Where folders are clients' own, the file lists the classes, those without images included.
+    remarks += (f"the words for its classes are from {str(path)!r}",)
+    # Where folders are clients' own, the file lists all classes, also those without images.
     is_list = reading.owners == "clients" or hints.partition == "domain"
     known = words_of(names, path, words, more=one_holder or is_list)
     if is_list:
         known = {**dict(sorted(words.items())), **known}
-    return replace(reading, words=known, has_class_list=is_list, remarks=(*reading.remarks, said))
+    return replace(reading, words=known, has_class_list=is_list, remarks=remarks)

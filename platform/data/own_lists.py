@@ -1,11 +1,11 @@
 """Lists of a user's own images: CSV tables, split files in CoOp's JSON, and saved data sets.
 
-A saved data set is one that Hugging Face's `datasets` wrote with `save_to_disk`. It is read as
-plain data: the JSON files beside the Arrow files, and the Arrow files through `pyarrow` alone. The
-library that wrote them brings thirty packages, a cache and the network, and may run what a data set
-says. Images are those whose bytes are in the Arrow files; a path to a file elsewhere is refused.
-Arrow files are mapped into memory and not copied. Their columns are validated in full first,
-because their offsets come from an unknown writer.
+Hugging Face's `datasets` writes a saved data set with `save_to_disk`. This reader takes it as plain
+data: the JSON files, and the Arrow files through `pyarrow` alone, because the library that wrote
+them brings thirty packages, a cache and the network, and may run code of a data set. The images'
+bytes must be in the Arrow files; a path to a file elsewhere is refused. Arrow files are mapped into
+memory and not copied. Their columns are validated in full first, because their offsets come from an
+unknown writer.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ import io
 import json
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -51,14 +50,14 @@ from platform.errors import DataError
 
 
 class Row(NamedTuple):
-    """An image as a file lists it.
+    """One image as a file lists it; a text is empty where the file does not say.
 
     Attributes:
         path: Below the folder.
         name: Its class.
-        split: What part it is in, empty where the file does not say.
-        domain: Its domain, empty where the file does not say.
-        client: Who holds it, empty where the file does not say.
+        split: Its part.
+        domain: Its domain.
+        client: The client that holds it.
     """
 
     path: str
@@ -69,59 +68,52 @@ class Row(NamedTuple):
 
 
 COLUMNS: Final = ("split", "domain", "client")
-"""What a file may say beside a path and a label."""
+"""Columns that a file may have beside a path and a label."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Source:
-    """Where rows come from.
-
-    Attributes:
-        root: Folder that paths are relative to, links followed.
-        layout: Which layout it is.
-        place: The file or folder, for errors and people.
-        parts: The parts that it has files for; empty where a column says the part of an image, and
-            so may say any.
-        files: How its images are read.
-        remarks: What is to be said of it.
-    """
-
-    root: Path
-    layout: Layout
-    place: str
-    parts: tuple[str, ...] = ()
-    files: type[ImageFiles] = ImageFiles
-    remarks: tuple[str, ...] = ()
-
-
-def reading_of_rows(source: Source, rows: Sequence[Row], names: Sequence[str]) -> OwnReading:
-    """Return what rows say.
+def reading_of_rows(
+    root: Path,
+    rows: Sequence[Row],
+    names: Sequence[str],
+    *,
+    layout: Layout,
+    place: str,
+    parts: Sequence[str] = (),
+    files: type[ImageFiles] = ImageFiles,
+    remarks: tuple[str, ...] = (),
+) -> OwnReading:
+    """Return the reading of listed images.
 
     Args:
-        source: Where they come from.
-        rows: At least one.
+        root: Folder that paths are relative to, links followed.
+        rows: The images.
         names: The classes in label order, as the rows spell them.
+        layout: The layout.
+        place: The file or folder, for errors.
+        parts: The parts that have files of their own; empty where a column says the part of an
+            image, and so may say any part.
+        files: The reader of the images.
+        remarks: Sentences for people.
 
     Raises:
-        DataError: If an image is listed twice, a column is filled in some rows only, a split is
-            unknown, or a name cannot be printed.
+        DataError: If the list is empty, lists an image twice, fills a column in some rows only, or
+            has an unknown split or a name that cannot be printed.
     """
     if not rows:
-        raise DataError(f"task.root: {source.place} lists no image; valid is at least one")
-    require_distinct((row.path for row in rows), source.place)
+        raise DataError(f"task.root: {place} lists no image; valid is at least one")
+    require_distinct((row.path for row in rows), place)
     for column in COLUMNS:
         filled: Mapping[bool, str] = {bool(getattr(row, column)): row.path for row in rows}
         if len(filled) == 2:
             raise DataError(
-                f"task.root: {source.place} has no {column} for {filled[False]!r} and has one for "
+                f"task.root: {place} has no {column} for {filled[False]!r} and has one for "
                 f"{filled[True]!r}; valid is one for each image, or for none"
             )
 
     def use_of(split: str) -> Use:
         if split.strip().casefold() not in SPLIT_NAMES:
             raise DataError(
-                f"task.root: {source.place} has the split {split[:80]!r}; valid: "
-                f"{', '.join(SPLIT_NAMES)}"
+                f"task.root: {place} has the split {split[:80]!r}; valid: {', '.join(SPLIT_NAMES)}"
             )
         return SPLIT_NAMES[split.strip().casefold()]
 
@@ -130,7 +122,7 @@ def reading_of_rows(source: Source, rows: Sequence[Row], names: Sequence[str]) -
     owners: Owners = "nobody"
     if rows[0].client or rows[0].domain:
         owners = "clients" if rows[0].client else "domains"
-    parts = frozenset(use_of(part) for part in (source.parts or WORDS) if rows[0].split)
+    places = frozenset(use_of(part) for part in (parts or WORDS) if rows[0].split)
     groups: dict[str, list[Listed]] = {}
     for row in rows:
         group = {"nobody": "", "domains": row.domain, "clients": row.client}[owners]
@@ -138,28 +130,27 @@ def reading_of_rows(source: Source, rows: Sequence[Row], names: Sequence[str]) -
     for name in groups if owners != "nobody" else ():
         if len(name) > LONGEST_NAME or not name.isprintable():
             raise DataError(
-                f"task.root: {source.place} has a {owners[:-1]} {name[:80]!r}; valid are 1 to "
+                f"task.root: {place} has a {owners[:-1]} {name[:80]!r}; valid are 1 to "
                 f"{LONGEST_NAME} printable characters"
             )
-    both = owners == "clients" and rows[0].domain
-    remark = "its column domain is not used, as clients hold what the column client says"
+    if owners == "clients" and rows[0].domain:
+        remarks += ("its column domain is not used, as clients hold what the column client says",)
     return OwnReading(
-        root=source.root,
-        layout=source.layout,
+        root=root,
+        layout=layout,
         words={name: name for name in names},
         owners=owners,
         groups={
             name: Group(
-                root=source.root,
-                place=source.place,
-                listed=tuple(groups[name]),
-                sentence=_sentence(groups[name]),
-                parts=parts,
-                files=source.files,
+                root=root,
+                listed=tuple(listed),
+                sentence=_sentence(listed),
+                parts=places,
+                files=files,
             )
-            for name in sorted(groups)
+            for name, listed in sorted(groups.items())
         },
-        remarks=(*source.remarks, *([remark] if both else ())),
+        remarks=remarks,
     )
 
 
@@ -174,11 +165,7 @@ def _sentence(listed: Sequence[Listed]) -> str:
 
 
 def require_class_name(place: str, name: str) -> None:
-    """Refuse what is no name of a class.
-
-    Raises:
-        DataError: If it is empty, too long, or has characters that are not printed.
-    """
+    """Refuse a class name that is empty, too long, or cannot be printed."""
     if not name.strip() or len(name) > LONGEST_NAME or not name.isprintable():
         raise DataError(
             f"task.root: {place} has the label {name[:80]!r}; valid are 1 to {LONGEST_NAME} "
@@ -203,14 +190,14 @@ _SIGNS: Final = (",", ";", "\t")
 
 
 def read_tables(root: Path, names: Sequence[str]) -> OwnReading:
-    """Read the CSV files of a folder; no image is opened.
+    """Read the CSV files of a folder without opening an image.
 
     Args:
         root: The folder; resolved.
         names: Of the files: one of any name, or one for each part, such as `train.csv`.
 
     Raises:
-        DataError: If they are not what they should be, or list what is not there or lies outside.
+        DataError: If a file is not such a table, or lists an image that is missing or outside.
     """
     parts = [SPLIT_NAMES.get(Path(name).stem.casefold()) for name in names]
     if len(names) > 1 and (None in parts or len(set(parts)) < len(parts)):
@@ -237,18 +224,19 @@ def read_tables(root: Path, names: Sequence[str]) -> OwnReading:
     place = conjoined(repr(str(root / name)) for name in names)
     labels = _in_order({row.name for row in rows}, place)
     said = f"not read: {'column' if len(ignored) == 1 else 'columns'} {', '.join(sorted(ignored))}"
-    source = Source(
-        root=_base(root, [row.path for row in rows], place),
+    return reading_of_rows(
+        _base(root, [row.path for row in rows], place),
+        rows,
+        labels,
         layout="table",
         place=place,
         parts=told,
         remarks=(said,) if ignored else (),
     )
-    return reading_of_rows(source, rows, labels)
 
 
 def _lines(path: Path) -> Iterator[tuple[int, list[str]]]:
-    """Yield the number and values of each line of a table that is not empty."""
+    """Yield number and values of each line that is not empty."""
     # Spreadsheets begin a file with a mark of byte order.
     text = read_text(path, _MOST_BYTES).removeprefix("\ufeff")
     sign = max(_SIGNS, key=text.partition("\n")[0].count)
@@ -265,14 +253,14 @@ def _lines(path: Path) -> Iterator[tuple[int, list[str]]]:
 
 
 def read_split(root: Path, name: str) -> OwnReading:
-    """Read a split file; no image is opened.
+    """Read a split file without opening an image.
 
     Args:
         root: The folder; resolved.
         name: Of the file.
 
     Raises:
-        DataError: If it is not what it should be, or lists what is not there or lies outside.
+        DataError: If it is no split file, or lists an image that is missing or outside.
     """
     path = root / name
     require_inside(path, root)
@@ -285,11 +273,11 @@ def read_split(root: Path, name: str) -> OwnReading:
         for entry in entries
     ]
     base = _base(root, [row.path for row in rows], place)
-    return reading_of_rows(Source(root=base, layout="split_file", place=place), rows, classes)
+    return reading_of_rows(base, rows, classes, layout="split_file", place=place)
 
 
 def _columns(header: Sequence[str], place: str, has_part: bool) -> dict[str, int]:
-    """Return which column is which."""
+    """Return the position of each known column."""
     columns: dict[str, int] = {}
     for position, name in enumerate(header):
         meaning = _ALIASES.get(name.strip().casefold())
@@ -353,7 +341,7 @@ def _in_order(names: set[str], place: str) -> list[str]:
 
 
 def _base(root: Path, paths: Sequence[str], place: str) -> Path:
-    """Return what paths are relative to: the folder itself, or the one in it that has them."""
+    """Return the folder that paths are relative to: the root, or the folder in it that has them."""
     base = root
     if paths and not is_there(root / paths[0]):
         inside = (root / name for name in subfolders(root, root))
@@ -366,7 +354,6 @@ MARKS: Final = ("dataset_dict.json", "state.json")
 """One of these lies in a folder that `save_to_disk` made: of several splits, or of one."""
 _MOST_TEXT: Final = 64_000_000
 _SAVED: Final = "a folder as save_to_disk of Hugging Face's datasets writes it"
-_TEXTS: Final = ("split", "domain", "client")
 
 
 class SavedImages(ImageFiles):
@@ -380,7 +367,7 @@ class SavedImages(ImageFiles):
         """Return an image's file as it was saved.
 
         Raises:
-            DataError: If there is none in the row, or it is too large.
+            DataError: If the row has no image, or the image is too large.
         """
         value = self._value(row)
         if value is None:
@@ -401,13 +388,13 @@ class SavedImages(ImageFiles):
         return 0 if value is None else len(value)
 
     def place_of(self, row: int) -> tuple[str, str]:
-        """Return what tells an image from all others, wherever links lead to it."""
+        """Return the image's place, the same whatever links lead to it."""
         return (str(self.root.resolve()), self.paths[row])
 
     def _value(self, row: int) -> memoryview | None:
         """Return an image's bytes where they lie in the mapped file, None without any."""
         name, _, position = self.paths[row].rpartition("/")
-        # Two threads may both open it, and do no harm.
+        # Two threads may both open the file, which does no harm.
         if name not in self._columns:
             self._columns[name] = _image_column(_table(self.root / name), repr(name))
         value = self._columns[name][int(position)]
@@ -421,13 +408,13 @@ def is_saved(files: Sequence[str]) -> bool:
 
 
 def read_saved(root: Path) -> OwnReading:
-    """List the images of a saved data set; none is decoded.
+    """List the images of a saved data set without decoding one.
 
     Args:
         root: The folder; resolved.
 
     Raises:
-        DataError: If `pyarrow` is not installed, or the files are not what they should be.
+        DataError: If `pyarrow` is not installed, or a file is not as `save_to_disk` writes it.
     """
     rows: list[Row] = []
     names: tuple[str, ...] | None = None
@@ -441,14 +428,15 @@ def read_saved(root: Path) -> OwnReading:
                 "the same in all splits"
             )
         rows, names = rows + found, classes
-    source = Source(
-        root=root,
+    return reading_of_rows(
+        root,
+        rows,
+        names or sorted({row.name for row in rows}),
         layout="saved",
         place=repr(str(root)),
         parts=tuple(filter(None, splits)),
         files=SavedImages,
     )
-    return reading_of_rows(source, rows, names or sorted({row.name for row in rows}))
 
 
 def _splits(root: Path) -> tuple[str, ...]:
@@ -478,7 +466,7 @@ def _part(root: Path, folder: Path, split: str) -> tuple[list[Row], tuple[str, .
         table, place = _table(folder / str(name)), repr(str(folder / str(name)))
         chunks = _image_column(table, place).chunks
         missing = sum(chunk.null_count + chunk.field("bytes").null_count for chunk in chunks)
-        # Images that are elsewhere are refused: nothing outside of the folder is read.
+        # Nothing outside the folder is read.
         if missing:
             raise DataError(
                 f"task.root: {place} has {missing:,} rows without the image's bytes; valid are "
@@ -502,7 +490,7 @@ def _rows(
         raise DataError(f"task.root: {place} has no column {label!r}; valid is {_SAVED}")
     told = {
         name: [str(value or "") for value in table.column(name).to_pylist()]
-        for name in _TEXTS
+        for name in COLUMNS
         if name in table.column_names and not (name == "split" and split)
     }
     rows = []
@@ -530,7 +518,7 @@ def _name(value: object, classes: tuple[str, ...] | None, where: str) -> str:
 
 
 def _label(features: Mapping[str, object], folder: Path) -> tuple[str, tuple[str, ...] | None]:
-    """Return which column holds the labels, and their names where it says them."""
+    """Return the column of the labels, and the labels' names where the features say them."""
     known = {name: of for name, of in features.items() if isinstance(of, dict)}
     found = [name for name, of in known.items() if of.get("_type") == "ClassLabel"]
     if len(found) > 1 and "label" in found:
@@ -603,11 +591,10 @@ def _document(path: Path, root: Path) -> Mapping[str, Any]:
 
 
 def _require_step(name: object, path: Path) -> None:
-    """Refuse what is no plain name of a file or folder."""
-    if not isinstance(name, str) or not name.isprintable() or not 0 < len(name) <= 200:
-        raise _unsaved(path, f"names {str(name)[:40]!r}")
-    if name.startswith(".") or "/" in name or "\\" in name:
-        raise _unsaved(path, f"names {name[:80]!r}")
+    """Refuse anything but a plain name of a file or folder."""
+    is_text = isinstance(name, str) and name.isprintable() and 0 < len(name) <= 200
+    if not is_text or str(name).startswith(".") or {"/", "\\"} & set(str(name)):
+        raise _unsaved(path, f"names {str(name)[: 80 if is_text else 40]!r}")
 
 
 def _unsaved(path: Path, what: str) -> DataError:

@@ -7,13 +7,43 @@ in the shares of the training images, each rounded down; under `iid` test images
 whatever training images were drawn. A class with fewer images than the shots ask for gives all it
 has, as in published loaders.
 
-Keyed draws say which of a client's records are test images and which validate. A draw that shuffles
-all of a client's records changes many of them when one comes or goes. Here each record falls on a
-side by its own content and a key alone: one record more or less changes the side of no other, and
-records of the same content are on the same side. The key must be a secret of whoever holds the
-records, as anybody who knows it could compute which records train. In a federation it follows from
-the secret in the holder's own store, in a simulation from a seed and the client's name. A share is
-therefore met on average only, and a side may stay empty.
+*Keyed draws* say which of a client's records are for testing and which validate. A draw that
+shuffles all records of a client changes many of them when a record comes or goes. Here each record
+falls on a side by its own content and a key alone: one record more or less changes the side of no
+other, and records of the same content are on the same side. The key must be a secret of the holder,
+because anybody who knows the key could compute which records train. In a federation it follows from
+the secret in the holder's own store, in a simulation from a seed and the client's name. So a share
+is met on average only, and a side may stay empty.
+
+*Dirichlet shares*: for each class the clients' shares are drawn from a symmetric Dirichlet
+distribution; clients that already hold their even part get nothing more; training and test images
+are split in the same shares (the partition that FedPGP, appendix A.2, and pFedMoAP use on CIFAR,
+after Yurochkin et al. 2019, "Bayesian Nonparametric Federated Learning of Neural Networks", section
+4). All is drawn again until every client has enough. A published loop of this kind never ends where
+that cannot be; this one gives up and says so.
+
+*Many clients with little each*: images of any class, or a few of the classes, in balance. Disjoint
+classes serve ten few-shot clients of twenty classes, and with shots of every class a client holds
+at least as many images as there are classes. Neither gives a thousand clients a handful of images
+each. Here clients share classes, and no images.
+
+*Shared ratio*, the S ratio of PM-MoE: as its code deals out data (a partition of PFLlib with a
+shared part), training and test images are one pool. Of each class a share S is spread evenly over
+all clients, and the last client gets the remainder; the rest goes out in Dirichlet shares, among
+clients who hold less than their even part. Then each client splits its images by a shuffle, three
+quarters for training; as published it splits neither by class nor by domain. Without a shared part
+this is PFLlib's Dirichlet partition. A client's test images therefore have the distribution of its
+training images, and not of the data set's own test part.
+
+*Pachinko allocation* (Li and McCallum 2006), as federated learning deals out CIFAR-100 with it
+(Reddi et al. 2021, "Adaptive Federated Optimization", appendix on data sets): a client draws shares
+of the superclasses from Dir(alpha) and, within each, shares of its classes from Dir(10). Then it
+draws its even part of all images one by one: a superclass, a class in it, an image of that class,
+without replacement. A class or superclass without images left drops out, and the other shares are
+scaled up. The published code of FedOTP and of what builds on it does so by default for CIFAR-100
+(`noniid-labeldir100`, with one seed for all runs): training and test images are one pool, and a
+client tests with those of its images that the data set calls test images. Where clients do not
+divide the pool, no client gets the remainder.
 """
 
 from __future__ import annotations
@@ -21,25 +51,367 @@ from __future__ import annotations
 import hmac
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Literal
+from typing import Final, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from platform.data.dataset import Indices, Split, content_digests
-from platform.data.shares import (
-    Counts,
-    DirichletShares,
-    Portion,
-    SharedRatio,
-    balanced_classes,
-    dirichlet_counts,
-    pachinko_counts,
-    random_counts,
-    shared_ratio_counts,
-    split_own,
-)
 from platform.errors import ConfigError
+
+Counts = NDArray[np.int64]
+"""Images of each class and client, (classes, clients); or sizes of classes, (classes,)."""
+DRAWS: Final = 100
+"""After so many draws that leave a client short, a partition gives up."""
+# Keeps a cumulative share that should be whole from being cut off below.
+_ROUNDING: Final = 1e-9
+
+
+@dataclass(frozen=True)
+class DirichletShares:
+    """How Dirichlet shares are drawn.
+
+    Attributes:
+        alpha: Concentration; the smaller, the more unequal. Large values make all clients alike.
+        minimum: Fewest training images of a client.
+        fewest_classes: Fewest classes among a client's training images. A few shots of one class
+            teach nothing about any other.
+        minimum_test: Fewest test images of a client; published loops ask for `minimum` here too.
+    """
+
+    alpha: float = 0.5
+    minimum: int = 2
+    fewest_classes: int = 1
+    minimum_test: int = 1
+
+
+def dirichlet_counts(
+    shares: DirichletShares,
+    train_sizes: Counts,
+    test_sizes: Counts,
+    clients: int,
+    *,
+    rng: np.random.Generator,
+    whose: str = "clients",
+) -> tuple[Counts, Counts]:
+    """Draw how many images of each class a client gets.
+
+    Args:
+        shares: How they are drawn.
+        train_sizes: Training images of each class that are dealt out, (classes,).
+        test_sizes: Test images of each class, (classes,); all are dealt out.
+        clients: Number of clients.
+        rng: Draws the shares.
+        whose: The word for the clients in errors.
+
+    Returns:
+        Training and test images of each client by class, (classes, clients) each.
+
+    Raises:
+        ConfigError: If no draw out of `DRAWS` gave every client its least.
+    """
+    even = train_sizes.sum() / clients
+    for _ in range(DRAWS):
+        train = np.zeros((len(train_sizes), clients), np.int64)
+        test = np.zeros((len(test_sizes), clients), np.int64)
+        for label in range(len(train_sizes)):
+            share = _share_out(shares.alpha, train.sum(axis=0), even, rng)
+            if share is None:
+                break
+            train[label] = _cut(share, train_sizes[label])
+            test[label] = _cut(share, test_sizes[label])
+        else:
+            if _has_enough(shares, train) and test.sum(axis=0).min() >= shares.minimum_test:
+                return train, test
+    tests = "a test image" if shares.minimum_test == 1 else f"{shares.minimum_test} test images"
+    classes = f" of {shares.fewest_classes} classes" if shares.fewest_classes > 1 else ""
+    what = f"{shares.minimum} training images{classes} and {tests}"
+    raise _never_enough(shares, what, f"{clients} {whose}")
+
+
+def _has_enough(shares: DirichletShares, counts: Counts) -> bool:
+    images, classes = counts.sum(axis=0), (counts > 0).sum(axis=0)
+    return bool(images.min() >= shares.minimum and classes.min() >= shares.fewest_classes)
+
+
+def _never_enough(shares: DirichletShares, what: str, whose: str) -> ConfigError:
+    """Return the refusal after the last draw.
+
+    Args:
+        shares: How they were drawn.
+        what: What each client must have.
+        whose: How many clients of what.
+    """
+    return ConfigError(
+        f"task.partition.minimum: {what} for each of {whose} came out of none of {DRAWS} draws "
+        f"with task.partition.alpha = {shares.alpha:g}; use fewer clients, more images or a larger "
+        "alpha"
+    )
+
+
+def _share_out(
+    alpha: float, held: Counts, even: float, rng: np.random.Generator
+) -> NDArray[np.float64] | None:
+    """Return shares of a class, of sum one, for clients that hold less than their even part.
+
+    None where all shares underflow to zero.
+    """
+    is_open = held < even
+    # Where the remaining classes have no training images, all clients have their part already.
+    drawn = rng.dirichlet(np.full(len(held), alpha)) * (is_open if is_open.any() else 1)
+    return drawn / drawn.sum() if drawn.sum() > 0 else None
+
+
+def _cut(share: NDArray[np.float64], size: int) -> Counts:
+    """Divide so many images into these shares; cumulative shares are rounded down."""
+    ends = np.floor(np.cumsum(share) * size + _ROUNDING).astype(np.int64)
+    ends[-1] = size
+    return np.diff(ends, prepend=0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Portion:
+    """A client's part under `iid` and `pathological` beside its shots.
+
+    Attributes:
+        shared_classes: The share of classes that all clients own under `pathological`.
+        classes: Classes of a client there, which others own as well; None for disjoint ones.
+        images: Training images of a client under `iid`, of any class; None for shots.
+        fewest_classes: Fewest classes among a client's training images, under any kind; None for
+            two under few shots, else one.
+        slices: How `pathological` cuts disjoint classes where clients do not divide them.
+    """
+
+    shared_classes: float = 0.0
+    classes: int | None = None
+    images: int | None = None
+    fewest_classes: int | None = None
+    slices: Literal["even", "rounded"] = "even"
+
+    @property
+    def may_lack_tests(self) -> bool:
+        """Whether a client may have no test image, because there are so many clients."""
+        return self.classes is not None or self.images is not None
+
+
+def random_counts(
+    labels: Indices, classes: int, each: int, clients: int, *, rng: np.random.Generator
+) -> Counts:
+    """Draw `each` images for every client without replacement, whatever their class.
+
+    Args:
+        labels: Class of each image, (n,), below `classes`.
+        classes: Number of classes.
+        each: Images of a client.
+        clients: Number of clients.
+        rng: Draws the images.
+
+    Returns:
+        Counts, (classes, clients); each column sums to `each`.
+
+    Raises:
+        ConfigError: If there are fewer images.
+    """
+    if each * clients > len(labels):
+        most = len(labels) // clients
+        valid = f"1 to {most}" if most else "fewer clients"
+        raise ConfigError(
+            f"task.partition.images_per_client: {each} for each of {clients} clients is more than "
+            f"the {len(labels)} training images; valid: {valid}"
+        )
+    drawn = rng.permutation(labels)[: each * clients].reshape(clients, each)
+    counts = np.zeros((classes, clients), np.int64)
+    np.add.at(counts, (drawn, np.arange(clients)[:, None]), 1)
+    return counts
+
+
+def balanced_classes(
+    classes: int, each: int, clients: int, *, rng: np.random.Generator
+) -> tuple[tuple[int, ...], ...]:
+    """Draw classes for each client, so that the classes' numbers of owners differ by one at most.
+
+    Clients choose one after the other, in random order, each at random among the classes that have
+    the fewest owners so far.
+
+    Args:
+        classes: Number of classes.
+        each: Classes of a client.
+        clients: Number of clients.
+        rng: Draws the order and the classes.
+
+    Returns:
+        The classes of each client, ascending.
+
+    Raises:
+        ConfigError: If there are fewer than `each` classes, or a class would have no owner.
+    """
+    fewest = -(-classes // clients)
+    if not fewest <= each <= classes:
+        raise ConfigError(
+            f"task.partition.classes_per_client: {each} for each of {clients} clients is "
+            f"{'more than' if each > classes else 'too few for an owner of each of'} the {classes} "
+            f"classes; valid: {fewest} to {classes}"
+        )
+    owners = np.zeros(classes, np.int64)
+    chosen: list[tuple[int, ...]] = [()] * clients
+    for client in rng.permutation(clients):
+        # A stable sort of a shuffle: by owners, at random among equals.
+        order = rng.permutation(classes)
+        own = order[np.argsort(owners[order], kind="stable")][:each]
+        owners[own] += 1
+        chosen[client] = tuple(sorted(own.tolist()))
+    return tuple(chosen)
+
+
+_MOST_ASKED: Final = 40
+"""PFLlib's least number of images of a client: a batch of ten for testing, 10 / (1 - 0.75)."""
+_SPLITTABLE: Final = 2
+_WITHIN_CLIENT: Final = 0.25
+"""Share of a client's own images that it tests with under `shared_ratio`."""
+
+
+@dataclass(frozen=True)
+class SharedRatio:
+    """How `shared_ratio` deals out a class.
+
+    Attributes:
+        ratio: The share S of each class that is spread evenly, in [0, 1].
+        alpha: Concentration of the rest's shares; PM-MoE takes 0.1.
+        minimum: Fewest images of a client, training and test together; None for `least_images`.
+        fewest_classes: Fewest classes among a client's images.
+    """
+
+    ratio: float = 0.0
+    alpha: float = 0.1
+    minimum: int | None = None
+    fewest_classes: int = 1
+
+
+def least_images(images: int, clients: int) -> int:
+    """Return PFLlib's least number of images of a client: 40, or half its even part if less."""
+    return int(min(_MOST_ASKED, images / clients / 2))
+
+
+def shared_ratio_counts(
+    rule: SharedRatio, sizes: Counts, clients: int, *, rng: np.random.Generator
+) -> Counts:
+    """Draw how many images of each class a client gets under `shared_ratio`.
+
+    Args:
+        rule: How classes are dealt out.
+        sizes: Images of each class, training and test together, (classes,); all are dealt out.
+        clients: Number of clients.
+        rng: Draws the shares.
+
+    Returns:
+        Counts, (classes, clients).
+
+    Raises:
+        ConfigError: If no draw out of `DRAWS` gave every client its least.
+    """
+    asked = least_images(int(sizes.sum()), clients) if rule.minimum is None else rule.minimum
+    # One image cannot be for training and for testing.
+    shares = DirichletShares(rule.alpha, max(asked, _SPLITTABLE), rule.fewest_classes)
+    even = sizes.sum() / clients
+    for _ in range(DRAWS):
+        counts = np.zeros((len(sizes), clients), np.int64)
+        for label, size in enumerate(sizes):
+            shared = int(rule.ratio * size + _ROUNDING)
+            counts[label] = shared // clients
+            counts[label, -1] += shared % clients
+            share = _share_out(rule.alpha, counts.sum(axis=0), even, rng)
+            if share is None:
+                break
+            counts[label] += _cut(share, int(size) - shared)
+        else:
+            if _has_enough(shares, counts):
+                return counts
+    of = f" of {rule.fewest_classes} classes" if rule.fewest_classes > 1 else ""
+    raise _never_enough(shares, f"{shares.minimum} images{of}", f"{clients} clients")
+
+
+def split_own(rows: Indices, rng: np.random.Generator) -> tuple[Indices, Indices]:
+    """Split a client's rows into training and test rows, ascending.
+
+    Args:
+        rows: At least two; a quarter, rounded up, are test rows.
+        rng: Shuffles them.
+    """
+    shuffled = rng.permutation(rows)
+    tests = int(np.ceil(_WITHIN_CLIENT * len(rows)))
+    return np.sort(shuffled[tests:]), np.sort(shuffled[:tests])
+
+
+WITHIN: Final = 10.0
+"""Concentration of the shares within a superclass, as published: nearly even."""
+
+
+def pachinko_counts(
+    sizes: Counts,
+    superclasses: Sequence[int],
+    clients: int,
+    alpha: float,
+    *,
+    rng: np.random.Generator,
+) -> Counts:
+    """Draw how many images of each class a client gets by Pachinko allocation.
+
+    Args:
+        sizes: Images of each class, training and test together, (classes,).
+        superclasses: Of each class, (classes,).
+        clients: Number of clients.
+        alpha: Concentration of the shares of superclasses.
+        rng: Draws shares, classes and images.
+
+    Returns:
+        Counts, (classes, clients); all columns have the same sum.
+    """
+    left, groups = sizes.astype(np.int64), np.asarray(superclasses)
+    counts = np.zeros((len(sizes), clients), np.int64)
+    for client in range(clients):
+        found = np.unique(groups[left > 0])
+        members = [np.flatnonzero((groups == group) & (left > 0)) for group in found]
+        outer = _Shares(rng.dirichlet(np.full(len(found), alpha)))
+        inner = [_Shares(rng.dirichlet(np.full(len(own), WITHIN))) for own in members]
+        for first, second in rng.random((int(sizes.sum()) // clients, 2)):
+            group = outer.at(first)
+            place = inner[group].at(second)
+            label = members[group][place]
+            counts[label, client] += 1
+            left[label] -= 1
+            if not left[label]:
+                inner[group].without(place)
+                if not left[members[group]].any():
+                    outer.without(group)
+    return counts
+
+
+class _Shares:
+    """Shares of sum one; dropped shares are zero."""
+
+    def __init__(self, values: NDArray[np.float64]) -> None:
+        self._values = values
+        self._is_open = np.ones(len(values), bool)
+        self._scale()
+
+    def at(self, place: float) -> int:
+        """Return the share into which a number in [0, 1) falls."""
+        return int(np.searchsorted(self._ends, place, side="right"))
+
+    def without(self, index: int) -> None:
+        """Drop one share and scale the others up."""
+        self._is_open[index] = False
+        self._scale()
+
+    def _scale(self) -> None:
+        weights = np.where(self._is_open, self._values, 0.0)
+        if not weights.sum() > 0.0:
+            # The remaining shares underflowed; the published code gives no number here.
+            weights = self._is_open.astype(np.float64)
+        if self._is_open.any():
+            self._ends = np.cumsum(weights / weights.sum())
+            # Rounding of the sum must leave no place beyond the last open share.
+            self._ends[np.flatnonzero(self._is_open)[-1] :] = 1.0
 
 
 @dataclass(frozen=True)
@@ -59,7 +431,7 @@ class ClientIndices:
 
 @dataclass(frozen=True, kw_only=True)
 class PartitionPlan:
-    """What a partition needs to know.
+    """The rules of one partition.
 
     Attributes:
         kind: As in `task.partition.kind`.
@@ -68,10 +440,11 @@ class PartitionPlan:
             domain.
         shots: Training images per owned class and client, fewer where a class has fewer; per class
             in all where clients get random shares, under `shared_ratio` training and test images
-            together. None takes all there are, or what `portion` says.
+            together. None takes all images, or as many as `portion` says.
         shares: How `dirichlet` and `domain_dirichlet` draw.
-        domains: Names of the domains that `domain_dirichlet` deals out, which divide `clients`.
-        portion: What a client gets under `iid` and `pathological`.
+        domains: Names of the domains that `domain_dirichlet` deals out; their number divides
+            `clients`.
+        portion: A client's part under `iid` and `pathological`.
         shared_ratio: How `shared_ratio` draws.
     """
 
@@ -90,12 +463,12 @@ _FEW_SHOT_CLASSES = 2
 
 
 def class_map(plan: PartitionPlan, rng: np.random.Generator) -> tuple[tuple[int, ...], ...]:
-    """Return the classes of each client, ascending; not where clients get random shares of all.
+    """Return the classes of each client, ascending, under `iid` and `pathological`.
 
     Pathological: a shuffle of all classes, the first ones for all clients if some are shared, the
     rest cut into even, disjoint slices (pFedMoAP, section 5.1; FedPGP's code for shared classes),
-    or rounded ones with the rest for the last client (both papers' code); or so many of them for
-    each, in balance.
+    or rounded slices with the rest for the last client (both papers' code); or so many classes for
+    each client, in balance.
 
     Raises:
         ConfigError: If there are too few classes for so many clients.
@@ -152,12 +525,11 @@ def partition(
     """Deal out the images; no image goes to two clients.
 
     Args:
-        plan: Who gets how many; of any kind but `domain`, `shared_ratio` and
-            `hierarchical_dirichlet`.
+        plan: The rules; of any kind but `domain`, `shared_ratio` and `hierarchical_dirichlet`.
         train_labels: Class of each training image, (n,), below `plan.classes`.
         test_labels: Class of each test image, (m,).
         class_rng: Draws how many images of each class a client gets.
-        shot_rng: Draws which ones.
+        shot_rng: Draws which images.
 
     Raises:
         ConfigError: If no class has so many images, or a client would get too few.
@@ -192,10 +564,10 @@ def merged_partition(
     """Deal out training and test images as one pool, which each client then splits.
 
     Args:
-        plan: Who gets how many; of the kind `shared_ratio`.
+        plan: The rules; of the kind `shared_ratio`.
         labels: Class of each image, (n,), below `plan.classes`.
         class_rng: Draws how many images of each class a client gets.
-        shot_rng: Draws which ones.
+        shot_rng: Draws which images.
         split_rng: Splits the images of the client at a position.
 
     Raises:
@@ -204,12 +576,9 @@ def merged_partition(
     sizes = np.bincount(labels, minlength=plan.classes)
     rule = replace(plan.shared_ratio, fewest_classes=_fewest_classes(plan))
     counts = shared_ratio_counts(rule, _cap(plan, sizes), plan.clients, rng=class_rng)
-    hands: list[list[Indices]] = [[] for _ in range(plan.clients)]
-    for rows, count in zip(_by_class(labels, sizes), counts, strict=True):
-        _deal(shot_rng.permutation(rows), count, hands)
     clients = tuple(
-        ClientIndices(*split_own(_join(hand), split_rng(position)))
-        for position, hand in enumerate(hands)
+        ClientIndices(*split_own(rows, split_rng(position)))
+        for position, rows in enumerate(_dealt(labels, sizes, counts, shot_rng))
     )
     _require_few_shot_classes(plan, [labels[client.train] for client in clients])
     return clients
@@ -224,15 +593,15 @@ def pooled_partition(
     class_rng: np.random.Generator,
     shot_rng: np.random.Generator,
 ) -> tuple[ClientIndices, ...]:
-    """Deal out training and test images as one pool, of which each stays what it is.
+    """Deal out training and test images as one pool; a test image stays a test image.
 
     Args:
-        plan: Who gets how many; of the kind `hierarchical_dirichlet`.
+        plan: The rules; of the kind `hierarchical_dirichlet`.
         train_labels: Class of each training image, (n,), below `plan.classes`.
         test_labels: Class of each test image, (m,).
         superclasses: Of each class.
         class_rng: Draws how many images of each class a client gets.
-        shot_rng: Draws which ones.
+        shot_rng: Draws which images.
 
     Raises:
         ConfigError: If a client would get too few.
@@ -241,11 +610,9 @@ def pooled_partition(
     sizes = np.bincount(labels, minlength=plan.classes)
     alpha = plan.shares.alpha
     counts = pachinko_counts(sizes, superclasses, plan.clients, alpha, rng=class_rng)
-    hands: list[list[Indices]] = [[] for _ in range(plan.clients)]
-    for rows, count in zip(_by_class(labels, sizes), counts, strict=True):
-        _deal(shot_rng.permutation(rows), count, hands)
     clients = tuple(
-        ClientIndices(rows[rows < first], rows[rows >= first] - first) for rows in map(_join, hands)
+        ClientIndices(rows[rows < first], rows[rows >= first] - first)
+        for rows in _dealt(labels, sizes, counts, shot_rng)
     )
     require_images(clients, may_lack_tests=plan.portion.may_lack_tests)
     _require_few_shot_classes(plan, [train_labels[client.train] for client in clients])
@@ -287,7 +654,7 @@ def _counts(
 
 
 def _cap(plan: PartitionPlan, sizes: Counts) -> Counts:
-    """Return how many images of each class are dealt out in all."""
+    """Return the images of each class that are dealt out."""
     _require_shots(plan, sizes, "")
     return sizes if plan.shots is None else np.minimum(sizes, plan.shots)
 
@@ -316,12 +683,19 @@ def _evenly(sizes: Counts, owns: Counts) -> Counts:
 
 
 def _by_class(labels: Indices, sizes: Counts) -> list[Indices]:
-    """Return row numbers of each class, ascending.
-
-    One sort, as there may be thousands of classes.
-    """
+    # One sort, as there may be thousands of classes.
     order = np.argsort(labels, kind="stable").astype(np.int64)
     return np.split(order, np.cumsum(sizes)[:-1])
+
+
+def _dealt(
+    labels: Indices, sizes: Counts, counts: Counts, rng: np.random.Generator
+) -> list[Indices]:
+    """Deal out one pool, and return each client's rows."""
+    hands: list[list[Indices]] = [[] for _ in range(counts.shape[1])]
+    for rows, count in zip(_by_class(labels, sizes), counts, strict=True):
+        _deal(rng.permutation(rows), count, hands)
+    return [_join(hand) for hand in hands]
 
 
 def _deal(rows: Indices, counts: Counts, hands: list[list[Indices]]) -> None:
@@ -336,7 +710,7 @@ def _join(parts: list[Indices]) -> Indices:
 
 
 def _require_shots(plan: PartitionPlan, most: Counts, whose: str) -> None:
-    """Refuse shots that no class has; fewer images than shots are taken as they are."""
+    """Refuse more shots than any class has; a class with fewer images gives all of them."""
     largest = int(most.max())
     if plan.shots is None or plan.shots <= largest:
         return
@@ -347,11 +721,7 @@ def _require_shots(plan: PartitionPlan, most: Counts, whose: str) -> None:
 
 
 def require_images(clients: Sequence[ClientIndices], *, may_lack_tests: bool) -> None:
-    """Refuse a client without a training image, or without a test image where it may not lack one.
-
-    Raises:
-        ConfigError: If there is one.
-    """
+    """Refuse a client without a training image, or without a test image unless it may lack one."""
     for client, indices in enumerate(clients):
         for rows, what in ((indices.train, "training"), (indices.test, "test")):
             if not len(rows) and not (what == "test" and may_lack_tests):
@@ -383,15 +753,7 @@ def _require_few_shot_classes(plan: PartitionPlan, held: Sequence[Indices]) -> N
 
 
 def require_asked_classes(asked: int, held: Sequence[Indices]) -> None:
-    """Refuse a client with training images of fewer classes than the configuration asks for.
-
-    Args:
-        asked: The number of classes.
-        held: Labels of each client's training images.
-
-    Raises:
-        ConfigError: If there is one.
-    """
+    """Refuse a client with fewer classes than asked for among its training labels, `held`."""
     for client, labels in enumerate(held):
         if (found := len(np.unique(labels))) < asked:
             raise ConfigError(
@@ -400,17 +762,19 @@ def require_asked_classes(asked: int, held: Sequence[Indices]) -> None:
             )
 
 
+TEST_SHARE: Final = 0.2
+"""Of each class where files tell no split into training and test images (80/20 in TRIP)."""
 Draw = Literal["test", "validation", "shots"]
-"""What is drawn: each of these draws is independent of the others under one key."""
+"""The purpose of a keyed draw; draws for two purposes are independent under one key."""
 
 
 def places(digests: Sequence[bytes], key: bytes, draw: Draw) -> NDArray[np.float64]:
     """Return where each record falls in [0, 1), as if drawn uniformly and independently.
 
     Args:
-        digests: Of the records' content, SHA-256.
+        digests: SHA-256 of the records' content.
         key: A secret of the holder.
-        draw: What is drawn.
+        draw: The purpose.
     """
     of_draw = hmac.digest(key, draw.encode(), "sha256")
     drawn = [hmac.digest(of_draw, digest, "sha256")[:6] for digest in digests]
@@ -418,27 +782,48 @@ def places(digests: Sequence[bytes], key: bytes, draw: Draw) -> NDArray[np.float
     return np.array([int.from_bytes(value) for value in drawn], np.float64) / 2.0**48
 
 
-def places_of(split: Split, rows: Indices, key: bytes, draw: Draw) -> NDArray[np.float64]:
-    """Return where the records of these rows fall, as `places` does.
+def draw_below(
+    share: float, paths: Sequence[str], digests: Sequence[bytes], key: bytes
+) -> frozenset[str]:
+    """Return the paths of the records that fall below a share in the draw of test records.
 
-    Raises:
-        DataError: If an image cannot be read.
+    Args:
+        share: Each record's chance, in [0, 1).
+        paths: Of the records.
+        digests: SHA-256 of each record's content.
+        key: A secret of the holder.
     """
-    return places(content_digests(split, rows), key, draw)
+    falls = places(digests, key, "test")
+    return frozenset(path for path, place in zip(paths, falls, strict=True) if place < share)
+
+
+def draw_tests(pieces: Sequence[Sequence[str]], rng: np.random.Generator) -> list[str]:
+    """Return `TEST_SHARE` of the images of a class, at least one, but never all pieces.
+
+    Args:
+        pieces: Paths; those of one piece, such as copies, stay together.
+        rng: Draws the pieces.
+    """
+    # Of two images one is for each side; a single image is for training.
+    wanted, drawn = max(round(TEST_SHARE * sum(map(len, pieces))), 1), list[str]()
+    for position in rng.permutation(len(pieces))[: len(pieces) - 1]:
+        if len(drawn) < wanted:
+            drawn += pieces[position]
+    return drawn
 
 
 def carve(client: ClientIndices, split: Split, share: float, key: bytes) -> ClientIndices:
     """Move about a share of a client's training records to its validation records.
 
     Args:
-        client: Whose records.
-        split: What its training rows are rows of.
+        client: The owner of the records.
+        split: The split that its training rows are of.
         share: Each record's chance to be moved, in [0, 1).
         key: A secret of the client.
 
     Raises:
         DataError: If an image cannot be read.
     """
-    moved = places_of(split, client.train, key, "validation") < share
+    moved = places(content_digests(split, client.train), key, "validation") < share
     validation = np.union1d(client.validation, client.train[moved])
     return replace(client, train=client.train[~moved], validation=validation)

@@ -1,32 +1,286 @@
 """From examples to what a method sees of them: encode what it needs, let it keep what it wants.
 
-Both happen once per example, in chunks: what a method needs may be far larger than the memory
-(300 KB of tokens an image) as long as what it keeps is not. Texts are needed as they are. Encoders
-take images of any size, with and without the cache on disk.
+Each example is encoded and prepared once, in chunks: the arrays that a method needs may be far
+larger than the memory (300 KB of tokens an image) as long as the arrays that it keeps are not.
+Texts stay as they are. Encoders take images of any size.
+
+A frozen image tower computes rows once per image and model, and the cache keeps them on disk. It
+finds a row by the digest of its image, among the rows of one kind, model, transform, device and
+versions of the libraries. After a change of any of these no stale row is found, and runs that share
+images share the work. Images are read one by one, encoded in small batches and written every so
+many batches: neither the images nor their rows need fit into the memory, and an interrupted
+encoding goes on from the last written batch.
 """
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
-from collections.abc import Callable, Mapping, Sequence
+import math
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from functools import lru_cache, partial
-from typing import TYPE_CHECKING, Final
+from importlib.metadata import version
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from methods import Arrays, Method, MethodError
 from platform.config import ModelConfig
-from platform.data.cache import CacheFolder, Kind
-from platform.data.dataset import ImageFiles, Images, Indices
-from platform.data.features import ImageFitter, cached_pixels, cached_rows
-from platform.data.rows import FittedRows, Rows, TextRows
+from platform.data.cache import (
+    About,
+    CacheFolder,
+    Kind,
+    Shelf,
+    evict,
+    remove_leftovers,
+    write_about,
+)
+from platform.data.dataset import (
+    DECODING_VERSION,
+    FittedRows,
+    ImageFiles,
+    Images,
+    Indices,
+    Rows,
+    TextRows,
+    decode,
+    image_digests,
+)
 from platform.errors import ConfigError
 
 if TYPE_CHECKING:
     from methods.clip.adapter import Backbone
+
+Progress = Callable[[int, int], None]
+BATCH: Final = 64
+"""Images in memory at once."""
+FEWEST: Final = 32
+"""In a batch, filled up with copies of one image: the last bits of a row of a matrix product depend
+on whether the matrix has a handful of rows or more, and chance decides which other images are new.
+"""
+GIB: Final = 2**30
+LEFTOVER_SECONDS: Final = 86_400.0
+LIBRARIES: Final = ("torch", "torchvision", "open_clip_torch", "pillow")
+"""Libraries whose versions may change the bits of a row."""
+
+
+class ImageFitter(Protocol):
+    """Brings images to one size."""
+
+    @property
+    def name(self) -> str:
+        """The model's name, or the purpose of the images."""
+        ...
+
+    @property
+    def fingerprint(self) -> str:
+        """Digest of weights and architecture; empty without a model."""
+        ...
+
+    @property
+    def transform_digest(self) -> str:
+        """Digest of the preprocessing."""
+        ...
+
+    @property
+    def device(self) -> str:
+        """The device that computes, e.g. "cpu" or "cuda:0"."""
+        ...
+
+    def fit(self, images: NDArray[np.uint8] | Sequence[NDArray[np.uint8]]) -> NDArray[np.uint8]:
+        """Return images (H, W, 3) of any sizes at one size, (n, S, S, 3)."""
+        ...
+
+
+class ImageEncoder(ImageFitter, Protocol):
+    """The part of the backbone that encodes images."""
+
+    def encode_images(self, images: NDArray[np.uint8]) -> NDArray[np.float32]:
+        """Return features (n, d) of images (n, S, S, 3)."""
+        ...
+
+    def encode_tokens(self, images: NDArray[np.uint8]) -> NDArray[np.float32]:
+        """Return tokens (n, T, w) of images (n, S, S, 3)."""
+        ...
+
+
+def cached_rows(
+    encoder: ImageEncoder,
+    images: Images,
+    rows: Indices,
+    cache: CacheFolder,
+    *,
+    kind: Kind = "features",
+    progress: Progress | None = None,
+) -> Rows:
+    """Return features, tokens or fitted pixels of images, from the cache as far as it has them.
+
+    Args:
+        encoder: The frozen image encoder.
+        images: All images.
+        rows: Row numbers of the images to encode, at least one.
+        cache: The folder that keeps the rows.
+        kind: The kind of rows.
+        progress: Hears how many of how many images are done.
+
+    Returns:
+        Row i is of image `rows[i]`; read-only.
+
+    Raises:
+        DataError: If an image cannot be read.
+        ConfigError: If the cache may not hold so many rows, or cannot be written.
+    """
+    make = partial(encode, encoder, kind=kind)
+    filling = _Filling(encoder, kind, make, request=(images, rows), cache=cache, now=time.time())
+    return filling.run(progress or (lambda done, total: None))
+
+
+def encode(encoder: ImageEncoder, images: NDArray[np.uint8], kind: Kind) -> NDArray[Any]:
+    """Make rows of images (n, S, S, 3); a row does not depend on the other images."""
+    if kind == "pixels":
+        return images
+    made = encoder.encode_images if kind == "features" else encoder.encode_tokens
+    missing = max(0, FEWEST - len(images))
+    filled = np.concatenate([images, np.repeat(images[-1:], missing, axis=0)])
+    return made(filled)[: len(images)]
+
+
+def computation(fitter: ImageFitter) -> tuple[str, ...]:
+    """Return everything on which a row depends beside its image."""
+    libraries = (f"{name} {version(name)}" for name in LIBRARIES)
+    # One kind of device computes alike, whatever its number.
+    device = fitter.device.partition(":")[0]
+    ours = f"decoding {DECODING_VERSION}"
+    return (fitter.name, fitter.fingerprint, fitter.transform_digest, device, ours, *libraries)
+
+
+class _Filling:
+    """One request: its images are looked up, and new ones encoded."""
+
+    def __init__(
+        self,
+        fitter: ImageFitter,
+        kind: Kind,
+        make: Callable[[NDArray[np.uint8]], NDArray[Any]],
+        *,
+        request: tuple[Images, Indices],
+        cache: CacheFolder,
+        now: float,
+    ) -> None:
+        folder = cache.model_folder(kind, computation(fitter))
+        with _one_sentence(cache, "read"):
+            remove_leftovers(folder, now - LEFTOVER_SECONDS)
+            self._shelf = Shelf(folder)
+        self._fitter, self._kind, self._make = fitter, kind, make
+        self._images, self._rows = request
+        self._cache = cache
+        self._digests: list[bytes] = []
+        self._about: About | None = None
+        # Images that are read, at the model's size, and not encoded yet.
+        self._fitted: dict[bytes, NDArray[np.uint8]] = {}
+
+    def run(self, tell: Progress) -> Rows:
+        """Look all images up, encode and save the new ones, and return all rows."""
+        total = len(self._rows)
+        # The first batch of a large model takes a while.
+        tell(0, total)
+        try:
+            for start in range(0, total, BATCH):
+                self._take(self._rows[start : start + BATCH])
+                done = len(self._digests)
+                self._encode(all_of_it=done == total)
+                tell(done - len(self._fitted), total)
+        except BaseException:
+            # Encoded rows are saved also after an error or an interrupt. The user must see the
+            # first error, and not an error of saving.
+            with suppress(ConfigError):
+                self._save()
+            raise
+        self._save()
+        for segment in self._shelf.used:
+            # Another process may have removed it, or the folder may be read-only.
+            with suppress(OSError):
+                os.utime(segment.digests_path)
+        if self._about is not None:
+            with _one_sentence(self._cache, "read"):
+                evict(self._cache, set(self._shelf.used))
+        return self._shelf.rows(self._digests)
+
+    def _take(self, rows: Indices) -> None:
+        for row in rows.tolist():
+            files, at = self._images, np.array([row])
+            if isinstance(files, ImageFiles):
+                # A file is read once for both its digest and its pixels.
+                data = files.bytes_of(row)
+                digest = hashlib.sha256(data).digest()
+            else:
+                (digest,) = image_digests(files, at)
+            self._digests.append(digest)
+            if digest not in self._fitted and not self._shelf.has(digest):
+                if isinstance(files, ImageFiles):
+                    picture = decode(data, files.paths[row])
+                else:
+                    picture = np.asarray(files[at])[0]
+                self._fitted[digest] = self._fitter.fit(picture[None])[0]
+
+    def _encode(self, *, all_of_it: bool) -> None:
+        """Encode the waiting images, in full batches or all of them."""
+        while self._fitted and (all_of_it or len(self._fitted) >= BATCH):
+            batch = list(self._fitted)[:BATCH]
+            rows = self._make(np.stack([self._fitted[digest] for digest in batch]))
+            if self._about is None:
+                self._require_room(rows[0].nbytes)
+                fitter, shape = self._fitter, rows.shape[1:]
+                self._about = About(fitter.name, fitter.fingerprint, self._kind, shape)
+            self._shelf.add(batch, rows)
+            if self._shelf.is_full:
+                self._save()
+            for digest in batch:
+                del self._fitted[digest]
+
+    def _save(self) -> None:
+        if self._about is None:
+            return
+        with _one_sentence(self._cache, "written to"):
+            self._shelf.save()
+            write_about(self._shelf.folder, self._about)
+
+    def _require_room(self, row_bytes: int) -> None:
+        """Refuse too many rows as soon as a row's size is known, and not hours later."""
+        total = len(self._rows)
+        if total * row_bytes <= self._cache.limit:
+            return
+        # Images may repeat; reading the others costs little beside encoding them.
+        others = image_digests(self._images, self._rows[len(self._digests) :])
+        needed = len({*self._digests, *others}) * row_bytes
+        if needed > self._cache.limit:
+            raise ConfigError(
+                f"storage.cache_gib: {self._cache.limit / GIB:g} is too little for the "
+                f"{self._kind} of {total} images; valid is at least "
+                f"{math.ceil(needed / GIB * 1e3) / 1e3}"
+            )
+
+
+@contextmanager
+def _one_sentence(cache: CacheFolder, what: str) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        reason = error.strerror or type(error).__name__
+        valid = "a folder of this user, on a disk with room"
+        if error.errno in (errno.EMFILE, errno.ENFILE):
+            valid = "a higher limit of open files (ulimit -n), or a cache that is cleared"
+        raise ConfigError(
+            f"storage.url: its cache folder {str(cache.path)!r} cannot be {what} ({reason}); valid "
+            f"is {valid}"
+        ) from error
+
 
 Encoding = Callable[[Images, Indices], Rows]
 CHUNK: Final = 256
@@ -35,9 +289,7 @@ CHUNK: Final = 256
 
 @dataclass(frozen=True)
 class Encoders:
-    """How images become arrays: given all of them and the rows that are asked for.
-
-    Only what a method needs is called.
+    """Functions from all images and the wanted rows to arrays; each is called only if needed.
 
     Attributes:
         features: To features (n, d).
@@ -53,19 +305,19 @@ class Encoders:
 def prepared_arrays(
     method: Method, examples: Images | Sequence[str], rows: Indices, encoders: Encoders
 ) -> Mapping[str, Rows]:
-    """Return what a method keeps of examples, row i of each being of the example of `rows[i]`.
+    """Return the arrays that a method keeps of examples; row i belongs to example `rows[i]`.
 
-    What it keeps as it was given stays where it lies, and is read when it is asked for.
+    Inputs that the method keeps unchanged stay in the cache, and are read when they are asked for.
 
     Args:
-        method: Says what it needs, and makes of it what it keeps.
-        examples: All images or texts; that they are what the method looks at is checked before.
-        rows: Which of them, at least one.
+        method: Names its needs, and prepares the arrays that it keeps.
+        examples: All images or texts, of the modality that the method takes.
+        rows: Row numbers of the wanted examples, at least one.
         encoders: From images to arrays.
 
     Raises:
-        ConfigError: If the method keeps another number of rows than it was given, or makes
-            something else of an example alone than in company.
+        ConfigError: If the method's `prepare` returns another number of rows than it was given, or
+            its result for one example depends on the others.
     """
     inputs: dict[str, Rows] = {}
     if isinstance(examples, Sequence):
@@ -84,11 +336,19 @@ def prepared_arrays(
     first = {name: array[:CHUNK] for name, array in inputs.items()}
     kept = method.prepare(first)
     _require_rows(kept, len(rows[:CHUNK]))
-    _require_alone(method, first, kept)
+    for row in {0, len(next(iter(first.values()))) - 1}:
+        one = slice(row, row + 1)
+        alone = method.prepare({name: array[one] for name, array in first.items()})
+        for name, array in kept.items():
+            if not _is_same(alone[name], array[one]):
+                raise ConfigError(
+                    f"method.name: its prepare makes another {name!r} of an example alone than in "
+                    "company; valid is one that looks at each example by itself"
+                )
     if first.keys() == kept.keys() and all(kept[name] is first[name] for name in first):
         # The method keeps its inputs as they are, so rows on the disk can stay there.
         return inputs
-    # Written into place: two copies of all of it might not fit into the memory.
+    # Written into place, because two copies of all rows might not fit into the memory.
     made = {n: np.empty((len(rows), *a.shape[1:]), a.dtype) for n, a in kept.items()}
     for start in range(0, len(rows), CHUNK):
         block = slice(start, start + CHUNK)
@@ -97,7 +357,7 @@ def prepared_arrays(
             _require_rows(kept, len(rows[block]))
         for name, array in kept.items():
             if not np.can_cast(array.dtype, made[name].dtype):
-                # Texts of this chunk that are longer than all before would be cut off.
+                # Else texts that are longer than all texts of earlier chunks would be cut off.
                 wider = np.promote_types(array.dtype, made[name].dtype)
                 made[name] = made[name].astype(wider)
             made[name][block] = array
@@ -107,11 +367,7 @@ def prepared_arrays(
 def prepared_batch(
     method: Method, examples: NDArray[np.uint8] | Sequence[str], encoders: Encoders
 ) -> Arrays:
-    """Return what a method predicts from, of a few images (n, H, W, 3) or texts.
-
-    Raises:
-        ConfigError: As for `prepared_arrays`.
-    """
+    """Return the arrays of a few images (n, H, W, 3) or texts, as `prepared_arrays` does."""
     rows = np.arange(len(examples))
     kept = prepared_arrays(method, examples, rows, encoders)
     return {name: array[rows] for name, array in kept.items()}
@@ -126,49 +382,32 @@ def _require_rows(kept: Arrays, rows: int) -> None:
             )
 
 
-def _require_alone(method: Method, given: Arrays, kept: Arrays) -> None:
-    """Require that what is kept of a record does not depend on the others."""
-    for row in {0, len(next(iter(given.values()))) - 1}:
-        rows = slice(row, row + 1)
-        alone = method.prepare({name: array[rows] for name, array in given.items()})
-        for name, array in kept.items():
-            one, other = alone[name], array[rows]
-            # Numbers of words that differ by one are other words.
-            is_real = one.shape == other.shape and one.dtype.kind in "fc"
-            if not (
-                np.allclose(one, other, rtol=1e-3, atol=1e-4)
-                if is_real
-                else np.array_equal(one, other)
-            ):
-                raise ConfigError(
-                    f"method.name: its prepare makes another {name!r} of an example alone than in "
-                    "company; valid is one that looks at each example by itself"
-                )
+def _is_same(one: NDArray[Any], other: NDArray[Any]) -> bool:
+    # Numbers of words that differ by one are other words.
+    if one.shape == other.shape and one.dtype.kind in "fc":
+        return np.allclose(one, other, rtol=1e-3, atol=1e-4)
+    return np.array_equal(one, other)
 
 
 @dataclass(frozen=True)
 class Squares:
-    """Brings images to one size by the policy that open_clip has for its models.
-
-    Attributes:
-        side: That size.
-    """
+    """Brings images to one size, `side`, by the policy that open_clip has for its models."""
 
     side: int
 
     @property
     def name(self) -> str:
-        """What the images are for, in words."""
+        """The purpose of the images, in words."""
         return f"no model, {self.side} x {self.side}"
 
     @property
     def fingerprint(self) -> str:
-        """No model, hence no digest of one."""
+        """Empty, as there is no model."""
         return ""
 
     @property
     def transform_digest(self) -> str:
-        """SHA-256 of what is done to an image, in hexadecimal."""
+        """SHA-256 of the preprocessing, in hexadecimal."""
         from methods.clip.image_tower import square_preprocessing
 
         text = json.dumps(asdict(square_preprocessing(self.side)), sort_keys=True)
@@ -176,31 +415,31 @@ class Squares:
 
     @property
     def device(self) -> str:
-        """Where it is done."""
+        """The device that computes."""
         return "cpu"
 
     def fit(self, images: NDArray[np.uint8] | Sequence[NDArray[np.uint8]]) -> NDArray[np.uint8]:
         """Return images (H, W, 3) of any sizes at this one, (n, S, S, 3)."""
-        # Imported late: what needs no images at a size of its own needs no open_clip for them.
+        # Imported late: most runs need no images of a size of their own.
         from methods.clip.image_tower import fit_square
 
         return fit_square(images, self.side)
 
 
 Telling = Callable[[str, int, int], None]
-"""Told what is being encoded, and how many of how many images are."""
+"""Hears the name of the work, and how many of how many images are done."""
 
 
 def frozen_model(model: ModelConfig | None, device: str) -> Backbone | None:
     """Return the frozen model of a run, None where the configuration has none.
 
     Raises:
-        ConfigError: If there is none of this name, or its weights cannot be read.
+        ConfigError: If the model is unknown, or its weights cannot be read.
     """
     if model is None:
         return None
     try:
-        # What a name says all of stays as it is; a file may be another one at the next run.
+        # A public model stays as it is; a file may be another one at the next run.
         load = _kept if is_public(model) else _loaded
         return load(model.name, model.pretrained, device)
     except MethodError as error:
@@ -214,14 +453,14 @@ def _loaded(name: str, pretrained: str | None, device: str) -> Backbone:
     return load_backbone(name, pretrained, device)
 
 
-# A data holder's process may be in several runs, and each model takes its size in memory.
+# A data holder's process may take part in several runs, and a second copy costs memory.
 _kept = lru_cache(maxsize=1)(_loaded)
 
 
 def is_public(model: ModelConfig) -> bool:
-    """Return whether a model's name and tag say all, and are no path and no address.
+    """Return whether name and tag identify a model, without a path or an address.
 
-    The model that ships, or an architecture of open_clip with one of its own tags for it.
+    That holds for the model that ships, and for architectures of open_clip with its own tags.
     """
     # Imported late: a method with a network of its own needs none of it.
     from methods.clip.adapter import is_listed
@@ -236,9 +475,9 @@ def cached_encoders(
 
     Args:
         backbone: The frozen model, None without.
-        cache: Where rows are kept.
+        cache: The folder that keeps the rows.
         tell: Hears of progress.
-        pixel_size: Side of the images behind `pixels`; None for what the model takes.
+        pixel_size: Side of the images that `pixels` makes; None for the model's own.
     """
 
     def encode(images: Images, rows: Indices, *, kind: Kind) -> Rows:
@@ -248,9 +487,12 @@ def cached_encoders(
     def pixels(images: Images, rows: Indices) -> Rows:
         fitter, side = _fitter(backbone, pixel_size)
         if isinstance(images, ImageFiles):
-            telling = partial(tell, "image pixels")
-            return cached_pixels(fitter, images, rows, cache, progress=telling)
-        # They are in memory already, and resizing small ones costs less than reading large ones.
+            request = (images, rows)
+            filling = _Filling(
+                fitter, "pixels", lambda same: same, request=request, cache=cache, now=time.time()
+            )
+            return filling.run(partial(tell, "image pixels"))
+        # In memory already: resizing small images costs less than reading large ones.
         return FittedRows(images, rows, fitter.fit, side)
 
     return Encoders(partial(encode, kind="features"), partial(encode, kind="tokens"), pixels)

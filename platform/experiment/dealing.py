@@ -19,11 +19,9 @@ from methods import Arrays, Examples, Method
 from platform.config import RunConfig
 from platform.config.randomness import stream
 from platform.data.checking import require_one_label
-from platform.data.dataset import ImageFiles, Indices, Split, content_digests
-from platform.data.loading import CommonRows, TaskData, load_task_data
+from platform.data.dataset import ImageFiles, Indices, Rows, Split, content_digests
+from platform.data.loading import CommonRows, TaskData, load_task_data, public_rows
 from platform.data.preparing import CHUNK, Encoders, prepared_arrays
-from platform.data.public import public_rows
-from platform.data.rows import Rows
 from platform.experiment.evaluation import EvaluationPlan, NewClient, Panel
 from platform.parties.identities import client_names
 from platform.parties.scoring import EvaluationSet

@@ -28,8 +28,7 @@ from numpy.typing import NDArray
 
 from platform.config import PublicDataConfig, RunConfig, Sources, parse_config
 from platform.data.catalogue import DataRequest, Draws, Hints, load_dataset, user_path
-from platform.data.loading import hints_of
-from platform.data.public import RENDERED, load_public
+from platform.data.loading import RENDERED, hints_of, load_public
 from platform.errors import ConfigError
 from platform.wire.messages import Stage, decode_upload
 from platform.wire.transport import ClientId, Dropout, Transport

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from platform.data.checking import examine
-from platform.data.holder_images import load_holding
+from platform.data.loaders.own_images import load_holding
 from platform.data.own_layouts import recognise_own
 from platform.errors import ConfigError, DataError
 from platform.holder.own_limits import allowed_mechanisms, own_account

@@ -30,7 +30,7 @@ WALL = {
     "platform.cli.privacy_reports": "a report's date",
     "platform.cli.keeping": "a manifest, a run's age, and whether one of before is over",
     "platform.cli.serving": "a log line",
-    "platform.data.features": "what a dead writer left in a cache a day ago",
+    "platform.data.preparing": "what a dead writer left in a cache a day ago",
     "platform.parties.receipt_checks": "a cosignature",
     "platform.relay.flower.development": "a certificate for development",
     "storage.database": "an audit entry",

@@ -10,7 +10,7 @@ from PIL import Image
 
 from platform.data.cache import CacheFolder
 from platform.data.dataset import ImageFiles
-from platform.data.features import cached_rows
+from platform.data.preparing import cached_rows
 
 SIDE = 4
 

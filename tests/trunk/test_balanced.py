@@ -11,8 +11,13 @@ from hypothesis import strategies as st
 
 from platform.config import parse_config
 from platform.data.loading import TaskData, load_task_data
-from platform.data.partition import PartitionPlan, partition
-from platform.data.shares import Portion, balanced_classes, random_counts
+from platform.data.partition import (
+    PartitionPlan,
+    Portion,
+    balanced_classes,
+    partition,
+    random_counts,
+)
 from platform.errors import ConfigError
 
 MINIMAL = {

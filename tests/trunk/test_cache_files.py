@@ -14,7 +14,7 @@ import pytest
 
 from platform.data import cache as cache_module
 from platform.data.cache import Digests, cached_rows, evict, find_segments, write_segment
-from platform.data.features import BATCH
+from platform.data.preparing import BATCH
 from platform.errors import ConfigError, DataError
 from tests.trunk._encoders import CountingEncoder, cache_of, expected, files, get, pictures
 

@@ -12,7 +12,7 @@ import pytest
 
 from platform.data import cache as cache_module
 from platform.data.cache import cached_rows, clear, evict
-from platform.data.features import BATCH
+from platform.data.preparing import BATCH
 from platform.errors import ConfigError
 from tests.trunk._encoders import CountingEncoder, cache_of, expected, get, pictures
 from tests.trunk.test_cache_files import FailingEncoder, stored

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from platform.data.catalogue import Hints
-from platform.data.holder_images import load_holding
+from platform.data.loaders.own_images import load_holding
 from tests.drawn._pictures import write_picture
 from tests.trunk.loaders._refusing import load, refused
 

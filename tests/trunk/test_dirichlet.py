@@ -7,8 +7,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from platform.data.partition import PartitionPlan, partition
-from platform.data.shares import DRAWS, DirichletShares, dirichlet_counts
+from platform.data.partition import (
+    DRAWS,
+    DirichletShares,
+    PartitionPlan,
+    dirichlet_counts,
+    partition,
+)
 from platform.errors import ConfigError
 from tests.trunk._runs import NO_POOL, NONE, Storage
 

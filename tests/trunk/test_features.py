@@ -13,11 +13,10 @@ from hypothesis import strategies as st
 
 from methods.clip.adapter import load_backbone
 from platform.data import cache as cache_module
-from platform.data import features as features_module
+from platform.data import preparing as features_module
 from platform.data.cache import cached_rows
-from platform.data.dataset import ImageFiles
-from platform.data.features import BATCH, FEWEST
-from platform.data.rows import FittedRows, GatheredRows
+from platform.data.dataset import FittedRows, GatheredRows, ImageFiles
+from platform.data.preparing import BATCH, FEWEST
 from tests.trunk._encoders import SIDE, CountingEncoder, cache_of, expected, files, get, pictures
 
 KINDS = ("features", "tokens", "pixels")

@@ -6,6 +6,7 @@ import os
 import shutil
 import unicodedata
 import zlib
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
@@ -17,9 +18,9 @@ from platform.config import parse_config
 from platform.data.cache import cache_folder
 from platform.data.checking import require_one_label
 from platform.data.dataset import Dataset, ImageFiles, Split
-from platform.data.holder_images import holder_rows, labels_of, load_holding, only_client
+from platform.data.loaders.own_images import holder_rows, labels_of, load_holding, only_client
 from platform.data.loading import task_of_one
-from platform.data.own_folders import FolderReading, Group, recognise
+from platform.data.own_folders import WORDS, Group, recognise
 from platform.data.preparing import cached_encoders, frozen_model, plain_encoders
 from platform.errors import DataError
 from platform.experiment.dealing import own_examples
@@ -61,6 +62,13 @@ def paths(split: Split) -> tuple[str, ...]:
     return split.images.paths
 
 
+def counts(group: Group) -> dict[str, dict[str | None, int]]:
+    """Images of each class's folder by their use, None where no folder says."""
+    held = Counter((image.name, image.use) for image in group.listed)
+    uses = [use for use in WORDS if use in group.parts] or [None]
+    return {name: {use: held[name, use] for use in uses} for name in group.classes}
+
+
 # --- what is recognised --------------------------------------------------------------------------
 
 
@@ -68,8 +76,8 @@ def test_class_folders(tmp_path: Path):
     draw(tmp_path, "cat", count=4)
     draw(tmp_path, "dog", count=3)
     reading = recognise(tmp_path)
-    assert reading.kind == "class_folders"
-    assert reading.counts == {"cat": {None: 4}, "dog": {None: 3}}
+    assert reading.parts == frozenset()
+    assert counts(reading) == {"cat": {None: 4}, "dog": {None: 3}}
     assert reading.sentence == (
         "2 classes, 7 images in class folders, not split into training and test images"
     )
@@ -107,14 +115,14 @@ def test_split_folders(tmp_path: Path, folders: dict[str, int], sentence: str):
     for folder, count in folders.items():
         draw(tmp_path, f"{folder}/cat", f"{folder}/dog", count=count)
     reading = recognise(tmp_path)
-    assert (reading.kind, reading.sentence) == ("split_folders", sentence)
+    assert reading.parts and reading.sentence == sentence
 
 
 def test_counts_by_class_and_part(tmp_path: Path):
     draw(tmp_path, "train/cat", "train/dog", count=2)
     draw(tmp_path, "test/cat", count=1)
     draw(tmp_path, "val/dog", count=3)
-    assert recognise(tmp_path).counts == {
+    assert counts(recognise(tmp_path)) == {
         "cat": {"train": 2, "validation": 0, "test": 1},
         "dog": {"train": 2, "validation": 3, "test": 0},
     }
@@ -142,7 +150,7 @@ def test_empty_class_folders_are_said_and_counted_as_no_class(tmp_path: Path):
 def test_a_class_may_be_called_train_where_folders_split(tmp_path: Path):
     draw(tmp_path, "train/train", "train/cat", "test/train", "test/cat")
     reading = recognise(tmp_path)
-    assert reading.classes == ("cat", "train") and reading.counts["train"]["test"] == 3
+    assert reading.classes == ("cat", "train") and counts(reading)["train"]["test"] == 3
 
 
 def test_hidden_files_and_clutter_are_skipped(tmp_path: Path):
@@ -161,7 +169,7 @@ def test_odd_names(tmp_path: Path):
     draw(tmp_path, "Große Äpfel", "guinea  pig ", ending=".JPG")
     write_picture(tmp_path / "guinea  pig " / "a\nb c.JpEg", 1, 1)
     reading = recognise(tmp_path)
-    assert reading.counts == {"Große Äpfel": {None: 3}, "guinea  pig ": {None: 4}}
+    assert counts(reading) == {"Große Äpfel": {None: 3}, "guinea  pig ": {None: 4}}
     data, _ = load_holding(tmp_path, ("große äpfel", "guinea pig"), test_share=0.0, key=b"")
     assert data.train.labels.tolist() == [0, 0, 0, 1, 1, 1, 1]
     assert paths(data.train)[-1] == "guinea  pig /a\nb c.JpEg"
@@ -172,7 +180,7 @@ def test_a_link_that_stays_is_followed(tmp_path: Path):
     root = draw(tmp_path / "root", "cat")
     (root / "dog").symlink_to(root / "cat")
     (tmp_path / "link").symlink_to(root)
-    assert recognise(tmp_path / "link").counts["dog"] == {None: 3}
+    assert counts(recognise(tmp_path / "link"))["dog"] == {None: 3}
     assert recognise(tmp_path / "link").root == root.resolve()
 
 
@@ -340,11 +348,11 @@ def test_links_in_a_circle_and_to_nothing(tmp_path: Path):
 # --- labels --------------------------------------------------------------------------------------
 
 
-def reading_of(root: Path, *folders: str) -> FolderReading:
+def reading_of(root: Path, *folders: str) -> Group:
     return recognise(draw(root, *folders, count=1))
 
 
-def _labels(reading: FolderReading, classes: tuple[str, ...]) -> dict[str, int]:
+def _labels(reading: Group, classes: tuple[str, ...]) -> dict[str, int]:
     return labels_of(reading.root, {name: name for name in reading.classes}, classes)
 
 
@@ -514,8 +522,7 @@ def test_a_file_that_goes_before_it_is_read(tmp_path: Path):
     reading = reading_of(tmp_path, "cat", "dog")
     (tmp_path / "cat" / "0.png").unlink()
     labels = {"cat": 0, "dog": 1}
-    group = Group(root=reading.root, place="'own'", listed=reading.listed(), sentence="")
-    text = refused(tmp_path, lambda _: holder_rows(group, labels, test_share=0.5, key=b""))
+    text = refused(tmp_path, lambda _: holder_rows(reading, labels, test_share=0.5, key=b""))
     assert "0.png' cannot be read (No such file or directory)" in text
 
 

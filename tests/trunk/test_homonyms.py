@@ -15,7 +15,6 @@ from platform.config import parse_config
 from platform.data.cache import CacheFolder
 from platform.data.catalogue import DataRequest, Draws, dataset_info
 from platform.data.checking import check_folder
-from platform.data.features import cached_rows
 from platform.data.homonyms import (
     CLASSES,
     SENSE_OF_STYLE,
@@ -24,6 +23,7 @@ from platform.data.homonyms import (
     outlines_of,
 )
 from platform.data.loading import TaskData, load_task_data
+from platform.data.preparing import cached_rows
 from platform.data.shapes import CLASSES as OUTLINES
 from platform.data.shapes import DOMAINS, Part, Stream, draw, shapes_dataset
 from platform.errors import ConfigError

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from platform.config import parse_config
 from platform.data.loading import TaskData, load_task_data
-from platform.data.shares import WITHIN, pachinko_counts
+from platform.data.partition import WITHIN, pachinko_counts
 from platform.errors import ConfigError
 from tests.drawn.arrays import draw_cifar100
 

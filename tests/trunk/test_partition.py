@@ -7,8 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from platform.data.partition import PartitionPlan, class_map, partition
-from platform.data.shares import DirichletShares, Portion
+from platform.data.partition import DirichletShares, PartitionPlan, Portion, class_map, partition
 from platform.errors import ConfigError
 
 

@@ -12,8 +12,7 @@ from methods.interface.subspace import BASIS, ORIGIN
 from platform.bootstrap import RunPlan, Surroundings, plan_run
 from platform.config import parse_config
 from platform.data.dataset import image_digests
-from platform.data.loading import load_task_data
-from platform.data.public import public_rows
+from platform.data.loading import load_task_data, public_rows
 from platform.data.shapes import CLASSES as OUTLINES
 from platform.data.shapes import Stream
 from platform.errors import ConfigError, ProtocolError

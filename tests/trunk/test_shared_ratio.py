@@ -13,13 +13,14 @@ from platform.config import parse_config
 from platform.data import loading
 from platform.data.dataset import Dataset, ImageFiles, Split
 from platform.data.loading import TaskData, load_task_data
-from platform.data.partition import PartitionPlan, merged_partition
-from platform.data.shares import (
+from platform.data.partition import (
     DRAWS,
     DirichletShares,
+    PartitionPlan,
     SharedRatio,
     dirichlet_counts,
     least_images,
+    merged_partition,
     shared_ratio_counts,
     split_own,
 )

@@ -3,14 +3,14 @@
 They lie on disks in three forms, which are read into one:
 
 - folders: `<domain>/<class>/<image>`, without a split into training and test images (TRIP's code);
-- parts: `<domain>/<part>/<class>/<image>`, the part's name telling what it is for (VLCS and
+- parts: `<domain>/<part>/<class>/<image>`, where the part's name says the use (VLCS and
   Office-Home in Dassl);
 - lists: folders, and `<domain>_<part>.txt` beside them with a path and a number in each line (PACS
   in Dassl, and DomainNet's official lists).
 
-Folders of domains and classes are found whatever their capitals, spaces, "-" and "_" are, since
-"Real World", "real_world" and "Real_World" are all published. Labels are in the ASCII order of the
-classes' folders (capitals first), and "_" in a class's name becomes " ".
+Names of folders match in spite of other capitals, spaces, "-" and "_", because "Real World",
+"real_world" and "Real_World" are all published. Labels are in the ASCII order of the classes'
+folders (capitals first), and "_" in a class's name becomes " ".
 
 Where files tell no split, a fifth of the images of each class and domain, drawn by `seeds.split`,
 are test images (80/20 in TRIP). Under the partition `domain`, where a domain is one client's own,
@@ -18,9 +18,9 @@ each image has a chance of a fifth, by its path below the domain's name, so that
 changes the side of no other. Parts for validation are not used (see `task.validation_share`). All
 images of a held-out domain are test images, those of the validation parts included.
 
-A class that a folder of a domain does not hold is refused, because a misspelled folder looks just
-like it. Lists may leave a class out of a domain's training images, as DomainNet's official ones do
-(t-shirt in painting); in all domains together each class needs one.
+Each domain must have a folder of each class, because a misspelled folder looks like a missing
+class. Lists may leave a class out of a domain's training images, as DomainNet's official lists do
+(t-shirt in painting); in all domains together each class needs a training image.
 """
 
 from __future__ import annotations
@@ -48,11 +48,11 @@ from platform.data.loaders._files import (
     subfolders,
 )
 from platform.data.own_folders import require_no_split_folders
-from platform.data.partition import places
+from platform.data.partition import TEST_SHARE, draw_below, draw_tests
 from platform.errors import DataError
 
 Use = Literal["train", "test", "unused", "unsplit"]
-"""What files say an image is for; unsplit where they say nothing."""
+"""The use of an image by the files; unsplit where they say nothing."""
 
 # The largest, of DomainNet's quickdraw, has 6 MB.
 _MOST_BYTES: Final = 64_000_000
@@ -63,8 +63,8 @@ class Found(NamedTuple):
 
     Attributes:
         path: Below the data set's folder.
-        folder: Its class, by the name of a folder.
-        use: What it is for.
+        folder: The name of its class's folder.
+        use: Its use.
     """
 
     path: str
@@ -77,13 +77,13 @@ class Layouts:
     """How one data set may lie below `task.root`.
 
     Attributes:
-        folders: The names that its folder goes by; the first that is there is read.
-        inner: Folder in that which may hold the domains.
+        folders: Names of its folder; the loader reads the first that exists.
+        inner: Folder inside that one, which may hold the domains.
         aliases: Other names of domains, spelled as `plain` does.
-        parts: What a folder of a part, or a list, is for.
-        lists: Where lists may lie, `{domain}` and `{part}` standing for their names.
+        parts: The use of each part's folder or list.
+        lists: Places of lists, with `{domain}` and `{part}` for their names.
         damaged: Listed images that are known to be bad and are left out.
-        numbered: Whether folders of classes may go by their labels.
+        numbered: Whether the folders of classes may be named by their labels.
     """
 
     folders: tuple[str, ...]
@@ -96,20 +96,20 @@ class Layouts:
 
 
 def plain(name: str) -> str:
-    """Return a name without what spellings differ in."""
+    """Return the letters and digits of a name, in small letters."""
     return "".join(character for character in name.casefold() if character.isalnum())
 
 
 def matched(
     folders: Iterable[str], names: Sequence[str], where: Path, aliases: Mapping[str, str]
 ) -> dict[str, str]:
-    """Return folder by name, for the names that have one.
+    """Return the folder of each name that has one.
 
     Args:
         folders: Names of folders.
-        names: Names that are looked for.
-        where: Folder that they lie in, for errors.
-        aliases: Names by other spellings of them, as `plain` spells.
+        names: The names to find.
+        where: Folder that holds the folders, for errors.
+        aliases: Names by their other spellings, as `plain` spells.
 
     Raises:
         DataError: If two folders are spellings of one name.
@@ -137,12 +137,12 @@ def find_images(
 
     Args:
         base: The data set's folder; resolved.
-        images: What all paths are relative to, the base or a folder in it; resolved.
+        images: Folder that all paths are relative to, the base or a folder in it; resolved.
         folders: Folder below `images` of each domain.
         layouts: How the data set may lie.
 
     Raises:
-        DataError: If a folder or a list is not what it should be.
+        DataError: If a folder or a list does not have the layout.
     """
     found: dict[str, list[Found]] = {domain: [] for domain in folders}
     lists: Mapping[tuple[str, str], Path] = {}
@@ -199,7 +199,7 @@ def _in_classes(images: Path, folder: str, use: Use) -> list[Found]:
 def _lists(
     base: Path, pattern: str, folders: Mapping[str, str], layouts: Layouts
 ) -> dict[tuple[str, str], Path]:
-    """Return the lists by domain and part; none where no domain has a list."""
+    """Return the lists by domain and part; empty where no domain has a list."""
     lists = {
         (domain, part): base / pattern.format(domain=domain, part=part)
         for domain in folders
@@ -217,10 +217,10 @@ def _lists(
 
 
 def _row(line: str, where: str, domain: str, numbers: dict[str, int]) -> str | None:
-    """Return the path in a line, after its number has been compared with the others of its class.
+    """Return the path in a line, and check that each class has one number in all lists.
 
-    Published lists count from 0 or 1 and in an order of their own; labels are in the order of the
-    folders' names, so that they are the same with and without lists.
+    Published lists count from 0 or 1 and in an order of their own; labels here follow the folders'
+    names, so that they are the same with and without lists.
     """
     if not line.strip():
         return None
@@ -246,9 +246,6 @@ def _row(line: str, where: str, domain: str, numbers: dict[str, int]) -> str | N
 
 Row = tuple[int, int, str]
 """Domain, label and path of an image."""
-
-TEST_PART: Final = 0.2
-"""Of each class and domain where files tell no split."""
 
 _OFFICE_HOME: Final = (
     "Alarm_Clock Backpack Batteries Bed Bike Bottle Bucket Calculator Calendar Candles Chair "
@@ -353,7 +350,7 @@ def load(name: str, request: DataRequest) -> Dataset:
     """List a data set's folders; images stay in their files.
 
     Raises:
-        ConfigError: If a folder or list is missing or not what it should be, or a domain is
+        ConfigError: If a folder or list is missing or does not have the layout, or a domain is
             unknown.
     """
     info, layouts = {info.name: info for info in INFOS}[name], _LAYOUTS[name]
@@ -370,7 +367,7 @@ def load(name: str, request: DataRequest) -> Dataset:
             raise DataError(info.missing(images / "DOMAIN", request.root))
         require_no_split_folders(info.domains, images, "DOMAIN")
     domains = request.chosen_domains(name, info.domains)
-    # In `folders` names are the folders' own, and two may differ in a capital only.
+    # The names of `folders` are the user's own, and two may differ in a capital only.
     folders = {domain: domain for domain in domains}
     if name != "folders":
         matching = matched(subfolders(images, images), domains, images, layouts.aliases)
@@ -388,9 +385,17 @@ def load(name: str, request: DataRequest) -> Dataset:
                     f"task.root: {str(images)!r} has no images of class {class_name!r} in domain "
                     f"{domain!r}; valid are the same classes in all domains"
                 )
-    train, test = _rows(found, labels, request)
+    sides: dict[Use, list[Row]] = {"train": [], "test": [], "unused": []}
+    for index, (domain, of_domain) in enumerate(found.items()):
+        held_out = domain == request.held_out_domain
+        drawn = frozenset[str]() if held_out else _drawn(domain, of_domain, request)
+        for image in of_domain:
+            use: Use = "test" if held_out or image.path in drawn else image.use
+            row = (index, labels[image.folder], image.path)
+            sides["train" if use == "unsplit" else use].append(row)
+    train, test = sorted(sides["train"]), sorted(sides["test"])
     trained = {label for _, label, _ in train}
-    # Without training images the only domain is held out, and the run says so.
+    # Without any training image the only domain is held out, and the run says so.
     for label in (label for label in range(len(classes)) if train and label not in trained):
         raise DataError(
             f"task.root: {str(images)!r} has no training image of class {classes[label]!r}; valid "
@@ -413,10 +418,22 @@ def load(name: str, request: DataRequest) -> Dataset:
 def _classes(
     info: DatasetInfo, found: Mapping[str, Sequence[Found]], images: Path
 ) -> tuple[tuple[str, ...], dict[str, int]]:
-    """Return the classes' names by label, and the label of each folder."""
+    """Return the classes by label, and the label of each folder."""
     folders = sorted({image.folder for rows in found.values() for image in rows})
     if info.classes:
-        return info.classes, _known_labels(info, folders, images)
+        names = [plain(name) for name in info.classes]
+        # In other data sets a number is an unknown class.
+        numbers = list(map(str, range(len(names)))) if _LAYOUTS[info.name].numbered else []
+        labels: dict[str, int] = {}
+        for folder in folders:
+            if plain(folder) not in (*names, *numbers):
+                raise DataError(
+                    f"task.root: {str(images)!r} has a class folder {folder!r}, which is no class "
+                    f"of {info.name}; valid: {', '.join(info.classes)}"
+                )
+            is_name = plain(folder) in names
+            labels[folder] = names.index(plain(folder)) if is_name else int(folder)
+        return info.classes, labels
     if len(folders) > MOST_CLASSES:
         raise DataError(
             f"task.root: {str(images)!r} has {len(folders)} different class folders; valid: 1 to "
@@ -438,59 +455,21 @@ def _classes(
     return classes, {folder: label for label, folder in enumerate(folders)}
 
 
-def _known_labels(info: DatasetInfo, folders: Sequence[str], images: Path) -> dict[str, int]:
-    names = [plain(name) for name in info.classes]
-    # In any other data set a number is an unknown class.
-    numbers = [str(label) for label in range(len(names))] if _LAYOUTS[info.name].numbered else []
-    for folder in folders:
-        if plain(folder) not in (*names, *numbers):
-            raise DataError(
-                f"task.root: {str(images)!r} has a class folder {folder!r}, which is no class of "
-                f"{info.name}; valid: {', '.join(info.classes)}"
-            )
-    return {
-        folder: names.index(plain(folder)) if plain(folder) in names else int(folder)
-        for folder in folders
-    }
-
-
-def _rows(
-    found: Mapping[str, Sequence[Found]], labels: Mapping[str, int], request: DataRequest
-) -> tuple[list[Row], list[Row]]:
-    """Return the training and the test images, by domain, label and path."""
-    sides: dict[Use, list[Row]] = {"train": [], "test": [], "unused": []}
-    for index, (domain, images) in enumerate(found.items()):
-        held_out, seed = domain == request.held_out_domain, request.split_seed
-        drawn: frozenset[str] = frozenset()
-        if not held_out and request.hints.partition == "domain":
-            # About a fifth of the images that files put into no split, each by its path alone.
-            paths = [image.path for image in images if image.use == "unsplit"]
-            digests = [hashlib.sha256(path.encode()).digest() for path in paths]
-            falls = places(digests, key_of(seed, "split", domain), "test")
-            sided = zip(paths, falls, strict=True)
-            drawn = frozenset(path for path, place in sided if place < TEST_PART)
-        elif not held_out:
-            drawn = _drawn(domain, images, seed)
-        for image in images:
-            use: Use = "test" if held_out or image.path in drawn else image.use
-            row = (index, labels[image.folder], image.path)
-            sides["train" if use == "unsplit" else use].append(row)
-    return sorted(sides["train"]), sorted(sides["test"])
-
-
-def _drawn(domain: str, images: Sequence[Found], seed: int) -> frozenset[str]:
-    """Return a fifth of each class's images, of those that files put into no split.
-
-    Each class has a stream of its own, so that its test images do not depend on other folders.
-    """
-    by_class: dict[str, list[str]] = {}
-    for image in images:
-        if image.use == "unsplit":
-            by_class.setdefault(image.folder, []).append(image.path)
-    drawn: list[str] = []
-    for folder, paths in by_class.items():
-        # Of two images one is for each side; a single one is for training.
-        size = max(round(TEST_PART * len(paths)), 1) if len(paths) > 1 else 0
-        order = stream(seed, "test images", domain, folder).permutation(len(paths))
-        drawn += [paths[i] for i in order[:size]]
-    return frozenset(drawn)
+def _drawn(domain: str, images: Sequence[Found], request: DataRequest) -> frozenset[str]:
+    """Draw a domain's test images, of those that files put into no split."""
+    unsplit = [image for image in images if image.use == "unsplit"]
+    if request.hints.partition == "domain":
+        # Each by its path alone, as the domain is one client's own.
+        paths = [image.path for image in unsplit]
+        digests = [hashlib.sha256(path.encode()).digest() for path in paths]
+        key = key_of(request.split_seed, "split", domain)
+        return draw_below(TEST_SHARE, paths, digests, key)
+    by_class: dict[str, list[list[str]]] = {}
+    for image in unsplit:
+        by_class.setdefault(image.folder, []).append([image.path])
+    # Each class has a stream of its own, so that its draw does not depend on other folders.
+    return frozenset(
+        path
+        for folder, pieces in by_class.items()
+        for path in draw_tests(pieces, stream(request.split_seed, "test images", domain, folder))
+    )

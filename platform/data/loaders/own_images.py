@@ -1,38 +1,35 @@
-"""`images`: a folder of the user's own images, in any layout that is recognised.
+"""`images` and `client_folders`: a user's own images; and one data holder's images.
 
 The loader recognises the layout (`platform.data.own_layouts`) and reports it: the number of images,
 their classes and uses, and the role of domains and clients. Images that files keep for testing or
-validation are never trained on. Where no file says which are for testing, a fifth of each class (of
-each domain) is set aside by `seeds.split`; copies of an image stay on one side.
+validation are never trained on. Where no file says which are for testing, `seeds.split` sets aside
+a fifth of each class (of each domain); copies of an image stay on one side.
 
 Clients are the domains of the data set, in the ASCII order of their names, so that the partition
-`domain` gives each client what is its own. A held-out domain's or client's images are all test
+`domain` gives each client its own images. All images of a held-out domain or client are test
 images. The data set `client_folders` is the layout of that name, for a consortium in one folder.
 
-Where the images of a group are a client's own, their use may not depend on another client's
-images. Whether an image is for testing follows from its bytes, `seeds.split` and the client's name;
-on the client's own machine it follows from a secret in its store.
+Where the images of a group are a client's own, their use may not depend on another client's images.
+Then each image's own bytes and a key say on which side it is (`platform.data.partition`): a file
+that is added, removed or renamed moves no other image from one side to another. In a simulation the
+key follows from `seeds.split` and the client's name; on the client's own machine the key is a
+secret in its store. Where folders split the images, that split holds.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Final
 
 import numpy as np
 
 from platform.config.randomness import key_of, stream
-from platform.data.catalogue import DataRequest, DatasetInfo
-from platform.data.dataset import Dataset, image_digests
-from platform.data.holder_images import (
-    DOMAIN,
-    TEST_SHARE,
-    Row,
-    dataset_of,
-    holder_rows,
-)
-from platform.data.loaders._files import is_there
+from platform.config.rules import HELD
+from platform.data.catalogue import DOMAIN, DataRequest, DatasetInfo, Hints
+from platform.data.dataset import Dataset, ImageFiles, image_digests
+from platform.data.loaders._files import image_split, is_there
 from platform.data.own_folders import (
     WORDS,
     Group,
@@ -45,13 +42,23 @@ from platform.data.own_folders import (
     some,
 )
 from platform.data.own_layouts import OWN_LAYOUTS, recognise_own
+from platform.data.partition import (
+    TEST_SHARE,
+    ClientIndices,
+    carve,
+    draw_below,
+    draw_tests,
+)
 from platform.errors import DataError
 
 _CLIENTS: Final = "client_folders"
 _MERGED: Final = ("shared_ratio", "hierarchical_dirichlet")
 """Partitions that put training and test images together."""
 _MOST_SAID: Final = 10
-"""Of more domains or clients the first ones are said."""
+"""The report describes so many domains or clients and counts the others."""
+
+Row = tuple[int, int, str]
+"""Domain, label and path of an image."""
 
 INFOS = (
     DatasetInfo(
@@ -79,12 +86,12 @@ INFOS = (
 def load(name: str, request: DataRequest) -> Dataset:
     """Recognise a folder, and list its images.
 
-    Files are read where copies may be among images that are set aside for testing, and all of a
-    client's where its files do not say which are.
+    The loader opens files in two cases only: where copies may be among images that are set aside
+    for testing, and where a client's files do not say which images are for testing.
 
     Raises:
-        ConfigError: If the folder is refused, has nothing to train on or to test, a domain or
-            client is unknown, or the partition does not fit what was recognised.
+        ConfigError: If the folder is refused, has no image to train on or to test with, a domain or
+            client is unknown, or the partition does not fit the layout.
     """
     info = {info.name: info for info in INFOS}[name]
     if not is_there(request.root):
@@ -94,25 +101,201 @@ def load(name: str, request: DataRequest) -> Dataset:
     _require_partition(name, reading, hints.partition)
     known = tuple(reading.groups) if reading.owners != "nobody" else (DOMAIN,)
     domains = request.chosen_domains(name, known)
-    groups = [reading.groups["" if reading.owners == "nobody" else one] for one in domains]
-    classes, labels = _classes(reading, groups)
-    rows: dict[Use, list[Row]] = {"train": [], "validation": [], "test": []}
+    groups = {one: reading.groups["" if reading.owners == "nobody" else one] for one in domains}
+    # A class that only unchosen domains have is left out, unless a file lists it.
+    present = {folded(image.name) for group in groups.values() for image in group.listed}
+    chosen = len(groups) < len(reading.groups) and not reading.has_class_list
+    kept = [name for name in reading.words if not chosen or folded(name) in present]
+    classes = tuple(dict.fromkeys(reading.words[name] for name in kept))
+    labels = {name: classes.index(reading.words[name]) for name in kept}
     is_own = reading.owners == "clients" or hints.partition == "domain"
-    splitting = _split_by_bytes if is_own else _split
-    for index, own in enumerate(splitting(groups, domains, labels, request)):
+    drawn: frozenset[str] = frozenset()
+    if not is_own:
+        drawn = _drawn(groups, request)
+    rows: dict[Use, list[Row]] = {use: [] for use in WORDS}
+    for index, (domain, group) in enumerate(groups.items()):
+        held_out = domain == request.held_out_domain
+        if is_own:
+            key = key_of(request.split_seed, "split", domain)
+            share = 0.0 if held_out else TEST_SHARE
+            own = holder_rows(group, labels, test_share=share, key=key, domain=index)
+        else:
+            own = _by_use(group, labels, drawn, index)
         for use, found in own.items():
-            rows["test" if domains[index] == request.held_out_domain else use] += found
-    return dataset_of(
+            rows["test" if held_out else use] += found
+    return _dataset_of(
         name,
-        groups[0].root,
+        reading,
         {use: sorted(found) for use, found in rows.items()},
         classes=classes,
-        domains=domains,
-        recognised=_sentences(
-            name, reading, dict(zip(domains, groups, strict=True)), rows, is_own=is_own
-        ),
-        files=reading.files,
-        holds_back=tuple(i for i, group in enumerate(groups) if "validation" in group.parts),
+        groups=groups,
+        recognised=_sentences(name, reading, groups, rows, is_own=is_own),
+    )
+
+
+def load_holding(
+    root: Path,
+    classes: Sequence[str],
+    *,
+    test_share: float,
+    key: bytes,
+    hints: Hints | None = None,
+) -> tuple[Dataset, tuple[str, ...]]:
+    """Return one data holder's images, which stay in their files, and say which are left out.
+
+    A class folder that is not one of the federation's classes is left out alone, and so is a file
+    that cannot be read: a fault of one image changes nothing for the others.
+
+    Args:
+        root: The holder's folder, of a layout that `recognise_own` knows.
+        classes: The federation's, in label order; the holder need not have images of all.
+        test_share: The chance of each image to be for testing, in [0, 1), where no folder says the
+            use of the images; files are read once for that draw.
+        key: Decides the draw; a secret of the holder, always the same.
+        hints: The holder's statements about the folder; None for none.
+
+    Returns:
+        The images, and one sentence for each folder or file that is left out.
+
+    Raises:
+        DataError: If the folder is refused.
+    """
+    reading = recognise_own(root, hints or Hints(), one_holder=True)
+    (group,) = reading.groups.values()
+    labels: dict[str, int] = {}
+    left_out = []
+    for name, called in reading.words.items():
+        try:
+            labels |= labels_of(reading.root, {name: called}, classes)
+        except DataError as error:
+            left_out.append(str(error))
+    known = [image for image in group.listed if image.name in labels]
+    files, readable = group.files(group.root, tuple(image.path for image in known)), []
+    for row, image in enumerate(known):
+        try:
+            files.bytes_of(row)
+            readable.append(image)
+        except DataError as error:
+            left_out.append(str(error))
+    group = replace(group, listed=tuple(readable))
+    dataset = _dataset_of(
+        HELD,
+        reading,
+        holder_rows(group, labels, test_share=test_share, key=key),
+        classes=tuple(classes),
+        groups={DOMAIN: group},
+        recognised=(f"{str(reading.root)!r}: {group.sentence}", *reading.remarks),
+    )
+    return dataset, tuple(left_out)
+
+
+def only_client(
+    dataset: Dataset, *, validation_share: float = 0.0, key: bytes = b""
+) -> ClientIndices:
+    """Return all rows of a data set, as those of the one client that owns it.
+
+    Args:
+        dataset: The client's.
+        validation_share: The chance of each training image to be for validation, where the client
+            has no folder for validation.
+        key: Decides the draw; a secret of the holder, always the same.
+
+    Raises:
+        DataError: If an image cannot be read.
+    """
+    train = np.arange(dataset.train.num_examples)
+    client = ClientIndices(
+        np.setdiff1d(train, dataset.validation),
+        np.arange(dataset.test.num_examples),
+        dataset.validation,
+    )
+    if not validation_share or dataset.holds_back:
+        return client
+    return carve(client, dataset.train, validation_share, key)
+
+
+def labels_of(root: Path, words: Mapping[str, str], classes: Sequence[str]) -> dict[str, int]:
+    """Return the federation's label of each class in a holder's files.
+
+    A class in the files has the name of its class, but for capitals and "_", "-" or spaces.
+
+    Args:
+        root: The holder's folder, for errors.
+        words: The words of each class by its name in the files.
+        classes: The federation's.
+
+    Raises:
+        DataError: If a name fits no class, or two classes.
+    """
+    labels: dict[str, int] = {}
+    for folder, called in words.items():
+        exact = [label for label, name in enumerate(classes) if name in (folder, called)]
+        alike = [label for label, name in enumerate(classes) if folded(name) == folded(called)]
+        fitting = exact or alike
+        if len(fitting) != 1:
+            which = "no class" if not fitting else "more than one class"
+            raise DataError(
+                f"task.root: {str(root)!r} has a class folder {folder!r}, which is {which} "
+                f"of the federation; valid: {', '.join(map(repr, classes))}"
+            )
+        labels[folder] = fitting[0]
+    return labels
+
+
+def holder_rows(
+    group: Group, labels: Mapping[str, int], *, test_share: float, key: bytes, domain: int = 0
+) -> dict[Use, list[Row]]:
+    """Return one owner's images by their use, by label and path; the training list may be empty.
+
+    Args:
+        group: The images.
+        labels: Label of each class.
+        test_share: As `load_holding` takes it.
+        key: As `load_holding` takes it.
+        domain: Of all images.
+
+    Raises:
+        DataError: If a file cannot be read.
+    """
+    drawn: frozenset[str] = frozenset()
+    if not group.says_tests:
+        # Each image is drawn by its own bytes alone.
+        left = tuple(image.path for image in group.listed if image.use != "validation")
+        digests = image_digests(group.files(group.root, left), np.arange(len(left)))
+        drawn = draw_below(test_share, left, digests, key)
+    return {use: sorted(found) for use, found in _by_use(group, labels, drawn, domain).items()}
+
+
+def _by_use(
+    group: Group, labels: Mapping[str, int], drawn: frozenset[str], domain: int
+) -> dict[Use, list[Row]]:
+    rows: dict[Use, list[Row]] = {use: [] for use in WORDS}
+    for image in group.listed:
+        use: Use = "test" if image.path in drawn else image.use or "train"
+        rows[use].append((domain, labels[image.name], image.path))
+    return rows
+
+
+def _dataset_of(
+    name: str,
+    reading: OwnReading,
+    rows: Mapping[Use, Sequence[Row]],
+    *,
+    classes: tuple[str, ...],
+    groups: Mapping[str, Group],
+    recognised: tuple[str, ...],
+) -> Dataset:
+    """Return images by their use as a data set; validation rows follow training rows."""
+    root, trained = next(iter(groups.values())).root, len(rows["train"])
+    return Dataset(
+        name=name,
+        classes=classes,
+        domains=tuple(groups),
+        train=image_split(root, [*rows["train"], *rows["validation"]], reading.files),
+        test=image_split(root, rows["test"], reading.files),
+        validation=np.arange(trained, trained + len(rows["validation"])),
+        holds_back=tuple(i for i, of in enumerate(groups.values()) if "validation" in of.parts),
+        recognised=recognised,
     )
 
 
@@ -130,106 +313,43 @@ def _require_partition(name: str, reading: OwnReading, kind: str | None) -> None
         )
 
 
-def _classes(
-    reading: OwnReading, groups: Sequence[Group]
-) -> tuple[tuple[str, ...], Mapping[str, int]]:
-    """Return the words of the classes by label, and the label of each name in the files.
+def _drawn(groups: Mapping[str, Group], request: DataRequest) -> frozenset[str]:
+    """Return a fifth of each group's images of a class, where the group does not say its tests.
 
-    A class that only unchosen domains have is left out, unless a file lists it.
+    Copies of an image stay together, under the class of the first. Each class of each group has a
+    stream of its own, so that its draw does not depend on other folders. Validation images and a
+    held-out domain's images are not drawn.
     """
-    present = {folded(image.name) for group in groups for image in group.listed}
-    chosen = len(groups) < len(reading.groups) and not reading.has_class_list
-    kept = [name for name in reading.words if not chosen or folded(name) in present]
-    classes = tuple(dict.fromkeys(reading.words[name] for name in kept))
-    return classes, {name: classes.index(reading.words[name]) for name in kept}
-
-
-def _split_by_bytes(
-    groups: Sequence[Group],
-    domains: Sequence[str],
-    labels: Mapping[str, int],
-    request: DataRequest,
-) -> Iterator[dict[Use, list[Row]]]:
-    """Yield each client's images by their use, independent of the other clients."""
-    for index, (domain, group) in enumerate(zip(domains, groups, strict=True)):
-        share = 0.0 if domain == request.held_out_domain else TEST_SHARE
-        key = key_of(request.split_seed, "split", domain)
-        yield holder_rows(group, labels, test_share=share, key=key, domain=index)
-
-
-def _split(
-    groups: Sequence[Group],
-    domains: Sequence[str],
-    labels: Mapping[str, int],
-    request: DataRequest,
-) -> Iterator[dict[Use, list[Row]]]:
-    """Yield each group's images by what they are for."""
-    drawn = _drawn(
-        {
-            domain: group
-            for domain, group in zip(domains, groups, strict=True)
-            if not group.says_tests and domain != request.held_out_domain
-        },
-        request.split_seed,
-    )
-    for index, group in enumerate(groups):
-        own: dict[Use, list[Row]] = {use: [] for use in WORDS}
-        for image in group.listed:
-            use: Use = "test" if image.path in drawn else image.use or "train"
-            own[use].append((index, labels[image.name], image.path))
-        yield own
-
-
-def _drawn(groups: Mapping[str, Group], seed: int) -> frozenset[str]:
-    """Return the paths of a fifth of each group's images of a class, copies staying together.
-
-    Each class of each group has a stream of its own, so that what it draws does not depend on other
-    folders. Images that are for validation are left alone.
-    """
-    pieces = _pieces(groups)
-    by_class: dict[tuple[str, str], list[list[str]]] = {}
-    for key, paths in pieces:
-        by_class.setdefault(key, []).append(paths)
-    drawn: list[str] = []
-    for (group, name), of_class in by_class.items():
-        count = sum(map(len, of_class))
-        # Of two images one is of each side; of a single one nothing can be spared.
-        wanted = max(round(TEST_SHARE * count), 1)
-        order = stream(seed, "own test images", group, name).permutation(len(of_class))
-        for piece in (of_class[i] for i in order[: len(of_class) - 1]):
-            if wanted > 0:
-                drawn += piece
-                wanted -= len(piece)
-    return frozenset(drawn)
-
-
-def _pieces(groups: Mapping[str, Group]) -> list[tuple[tuple[str, str], list[str]]]:
-    """Return images that can be drawn, copies of one together under the first one's class."""
     found: list[tuple[str, Group, Listed]] = [
         (domain, group, image)
         for domain, group in groups.items()
+        if not group.says_tests and domain != request.held_out_domain
         for image in group.listed
         if image.use != "validation"
     ]
     if not found:
-        return []
-    group = found[0][1]
-    files = group.files(group.root, tuple(image.path for _, _, image in found))
+        return frozenset()
+    first = found[0][1]
+    files: ImageFiles = first.files(first.root, tuple(image.path for _, _, image in found))
     sizes = [files.size_of(row) for row in range(len(files))]
     same = np.unique(sizes, return_inverse=True, return_counts=True)
-    digests: dict[bytes, list[str]] = {}
-    pieces: list[tuple[tuple[str, str], list[str]]] = []
+    copies: dict[bytes, list[str]] = {}
+    pieces: dict[tuple[str, str], list[list[str]]] = {}
     for row, (domain, _, image) in enumerate(found):
         piece = [image.path]
-        # Only files of equal size can be the same.
+        # Only files of equal size can be copies.
         if same[2][same[1][row]] > 1:
             (digest,) = image_digests(files, np.array([row]))
-            if digest in digests:
-                digests[digest].append(image.path)
+            if digest in copies:
+                copies[digest].append(image.path)
                 continue
-            digests[digest] = piece
-        pieces.append(((domain, image.name), piece))
-    return pieces
+            copies[digest] = piece
+        pieces.setdefault((domain, image.name), []).append(piece)
+    return frozenset(
+        path
+        for place, of_class in pieces.items()
+        for path in draw_tests(of_class, stream(request.split_seed, "own test images", *place))
+    )
 
 
 def _sentences(
@@ -240,9 +360,10 @@ def _sentences(
     *,
     is_own: bool,
 ) -> tuple[str, ...]:
-    """Return what was recognised and what it means."""
+    """Return what was recognised and what follows from it."""
+    each = [f"{group!r}: {of.sentence}" for group, of in groups.items()]
     if name == _CLIENTS:
-        return tuple(f"{group!r}: {of.sentence}" for group, of in groups.items())
+        return tuple(each)
     lines = []
     if reading.owners == "nobody":
         (only,) = groups.values()
@@ -251,7 +372,7 @@ def _sentences(
     else:
         names = number(len(groups), reading.owners[:-1], reading.owners)
         lines.append(f"{str(reading.root)!r} as {reading.layout}: {names}")
-        lines += [f"{group!r}: {of.sentence}" for group, of in [*groups.items()][:_MOST_SAID]]
+        lines += each[:_MOST_SAID]
         if len(groups) > _MOST_SAID:
             lines.append(f"and {len(groups) - _MOST_SAID} {reading.owners} more")
         owners = {
@@ -262,23 +383,15 @@ def _sentences(
                 "them, task.shots: null"
             ),
         }[reading.owners]
+    how, unsaid = "as the files say", [one for one, of in groups.items() if not of.says_tests]
+    if unsaid:
+        which = "" if len(unsaid) == len(groups) else f" of {some(unsaid)}"
+        share = "about a fifth, each drawn by its bytes and"
+        if not is_own:
+            share = "a fifth of each class, drawn by"
+        how = (
+            f"the test images{which} being {share} seeds.split and never trained on, as no file "
+            "says which are"
+        )
     images = conjoined([f"{len(rows[use]):,} {WORDS[use]}" for use in WORDS])
-    lines.append(f"in all {images} images, {_how(groups, is_own=is_own)}")
-    return (*lines, owners, *reading.remarks)
-
-
-def _how(groups: Mapping[str, Group], *, is_own: bool) -> str:
-    """Say how test images were found."""
-    unsaid = [name for name, group in groups.items() if not group.says_tests]
-    if not unsaid:
-        return "as the files say"
-    which = "" if len(unsaid) == len(groups) else f" of {some(unsaid)}"
-    share = (
-        "about a fifth, each drawn by its bytes and"
-        if is_own
-        else "a fifth of each class, drawn by"
-    )
-    return (
-        f"the test images{which} being {share} seeds.split and never trained on, as no file says "
-        "which are"
-    )
+    return (*lines, f"in all {images} images, {how}", owners, *reading.remarks)

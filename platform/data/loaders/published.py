@@ -1,8 +1,8 @@
-"""Published data sets of one file or folder each: CIFAR, MNIST, Tiny ImageNet and AG News.
+"""Published data sets in files of their own form: CIFAR, MNIST, Tiny ImageNet, AG News, FedBN's.
 
 `cifar10` and `cifar100` are 60,000 images of 32x32 pixels, in the binary or the Python version. The
-data sets' own page has both. The Python version is a pickle; `_plain_pickle` reads it as data and
-never runs it. Where both versions are there, the binary one is read. Labels of CIFAR-100 are the
+data sets' own page has both. The Python version is a pickle; `_plain_pickle` reads pickles as data
+and never runs them. Of both versions the loader prefers the binary one. Labels of CIFAR-100 are the
 fine ones.
 
 `mnist` and `fashion_mnist` are 70,000 grey images of 28x28 pixels each, as IDX files, packed
@@ -16,6 +16,12 @@ papers on it. Label order is the ASCII order of the WordNet ids.
 `ag_news` has 127,600 news texts of four topics in comma-separated tables. Each line has the number
 of its class, counted from 1, a title and a description (Zhang, Zhao and LeCun, 2015); the text is
 both, with a space between them.
+
+`office_caltech10` and `domainnet10` have one list of images for each site, as FedBN published them.
+A list is a pickle of two arrays, the paths and the names of the classes. Paths begin with the data
+set's own folder, or with steps to it from the place where the published code starts; the part after
+that folder counts here. Some published code keeps the class names in a set, whose order follows
+from Python's hash seed; here label order is the fixed order of FedBN's own tables.
 """
 
 from __future__ import annotations
@@ -38,6 +44,7 @@ from platform.data.catalogue import DataRequest, DatasetInfo
 from platform.data.dataset import Dataset, Split
 from platform.data.loaders._files import (
     LONGEST_NAME,
+    LONGEST_PATH,
     MOST_BYTES,
     MOST_TEXT,
     class_words,
@@ -89,7 +96,7 @@ _SUPERCLASSES: Final = (
     ("bicycle", "bus", "motorcycle", "pickup truck", "train"),
     ("lawn mower", "rocket", "streetcar", "tank", "tractor"),
 )
-"""CIFAR-100's, as its page lists them, of five classes each."""
+"""Of CIFAR-100, as its page lists them, with five classes each."""
 _BATCHES: Final = tuple(f"data_batch_{number}" for number in range(1, 6))
 
 
@@ -102,9 +109,9 @@ class _Version:
         train: Files of training images, in order.
         test: File of test images.
         names: File of class names.
-        labels: Of the binary form how many label bytes precede an image, the last one counting.
-        label_key: Of the Python form the key of the labels.
-        names_key: Of the Python form the key of the class names; empty in the binary one.
+        labels: In the binary form, the label bytes before an image; the last one is the label.
+        label_key: In the Python form, the key of the labels.
+        names_key: In the Python form, the key of the class names; empty in the binary form.
     """
 
     folder: str
@@ -244,14 +251,14 @@ def _pickled_part(version: _Version, path: Path, data: bytes) -> _CifarPart:
             f"task.root: {str(path)!r} has {len(pixels)} images and {len(labels)} labels; valid is "
             "one label for each image"
         )
-    # A pickle may hold numbers that an array may not; none of them is anywhere near a label.
+    # A pickle may hold numbers that are too large for an array, and for a label.
     return _as_images(pixels), np.asarray(
         [max(-1, min(label, 2**31)) for label in labels], np.int64
     )
 
 
 def _dict_of(value: object) -> dict[Any, object]:
-    """Return a dict with keys of text: files that Python 3 wrote again may have them as bytes."""
+    """Return a dict with keys of text; files that Python 3 wrote again may have bytes as keys."""
     if not isinstance(value, dict):
         return {}
     return {
@@ -261,7 +268,7 @@ def _dict_of(value: object) -> dict[Any, object]:
 
 
 def _as_images(pixels: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    """Return a view of images whose three planes become three values of each pixel."""
+    """Return images (n, 32, 32, 3) as a view of their planes (n, 3, 32, 32)."""
     return pixels.reshape(-1, 3, _SIDE, _SIDE).transpose(0, 2, 3, 1)
 
 
@@ -297,13 +304,13 @@ def _mnist_split(info: DatasetInfo, root: Path, folder: Path, part: str) -> Spli
             "one for each"
         )
     require_labels(labels, info.classes, path)
-    # Three equal colours; a view, of which only the rows that are asked for are written out.
+    # Three equal colours, as a view: only the rows that are asked for are copied.
     grey = np.broadcast_to(images[..., None], (*images.shape, 3))
     return Split(grey, labels, one_domain(labels))
 
 
 def _read_idx(info: DatasetInfo, root: Path, path: Path, shape: Sequence[int]) -> NDArray[np.uint8]:
-    """Return the array of an IDX file whose examples have a shape."""
+    """Return the array of an IDX file whose examples have this shape."""
     packed = path.with_name(f"{path.name}.gz")
     if is_there(path) or not is_there(packed):
         data = read_file(info, root, path)
@@ -311,13 +318,13 @@ def _read_idx(info: DatasetInfo, root: Path, path: Path, shape: Sequence[int]) -
     data = read_file(info, root, packed)
     header = 4 * (2 + len(shape))
     count = _count(packed, _unpacked(packed, data, header), shape)
-    # What the header promises is bounded, so what is unpacked is: a byte more tells of a lie.
+    # The header's count is bounded, so the unpacked data are; one byte more shows a wrong count.
     size = header + count * math.prod(shape) + 1
     return _array(packed, _unpacked(packed, data, size), count, shape)
 
 
 def _unpacked(path: Path, data: bytes, size: int) -> bytes:
-    """Return the first bytes of what is packed."""
+    """Return the first bytes of the packed data."""
     try:
         with gzip.GzipFile(fileobj=io.BytesIO(data)) as file:
             return file.read(size)
@@ -329,7 +336,7 @@ def _unpacked(path: Path, data: bytes, size: int) -> bytes:
 
 
 def _count(path: Path, data: bytes, shape: Sequence[int]) -> int:
-    """Return how many examples the header tells of."""
+    """Return the number of examples by the header."""
     axes = 1 + len(shape)
     # Two zero bytes, 8 for unsigned bytes, and the number of axes.
     if len(data) < 4 * (1 + axes) or data[:4] != bytes((0, 0, 8, axes)):
@@ -363,8 +370,8 @@ def _array(path: Path, data: bytes, count: int, shape: Sequence[int]) -> NDArray
     return np.frombuffer(data, np.uint8, offset=header).reshape(count, *shape)
 
 
-_Lines = Callable[[str], list[str]]
 _Row = tuple[int, int, str]
+"""Domain, label and path below the data set's folder."""
 
 
 def _load_tiny(name: str, request: DataRequest) -> Dataset:
@@ -395,7 +402,7 @@ def _load_tiny(name: str, request: DataRequest) -> Dataset:
 
 
 def _words(ids: Mapping[str, int], lines: Sequence[str], folder: Path) -> list[str]:
-    """Return the first of each id's words; all of them where two ids have the same first one."""
+    """Return the first word of each id; all its words where two ids have the same first word."""
     entries = {one: words for one, _, words in (line.partition("\t") for line in lines)}
     for one in ids:
         if one not in entries:
@@ -414,7 +421,7 @@ def _words(ids: Mapping[str, int], lines: Sequence[str], folder: Path) -> list[s
 def _test_rows(folder: Path, ids: Mapping[str, int], lines: Sequence[str]) -> list[_Row]:
     where, rows = repr(str(folder / "val" / "val_annotations.txt")), []
     for number, line in enumerate(lines, 1):
-        # A box in the image follows, which classification has no use for.
+        # A box in the image follows, which classification does not need.
         file, _, rest = line.partition("\t")
         one = rest.split("\t")[0].strip()
         if one not in ids:
@@ -467,9 +474,9 @@ def _news_split(info: DatasetInfo, root: Path, path: Path) -> Split:
 
 
 def _news_rows(path: Path) -> list[tuple[int, list[str]]]:
-    """Return each row that is not empty, with the number of the line at which it ends."""
+    """Return each row that is not empty, with the number of its last line."""
     text = read_text(path, MOST_TEXT).removeprefix("\ufeff")
-    # Line ends inside of quotes belong to the text, and are left as they are.
+    # Line ends inside quotes belong to the text.
     reader = csv.reader(io.StringIO(text, newline=""), strict=True)
     try:
         return [(reader.line_num, row) for row in reader if row]
@@ -480,7 +487,117 @@ def _news_rows(path: Path) -> list[tuple[int, list[str]]]:
         ) from error
 
 
+_OFFICE: Final = (
+    *("back_pack", "bike", "calculator", "headphones", "keyboard"),
+    *("laptop_computer", "monitor", "mouse", "mug", "projector"),
+)
+_DOMAINNET: Final = (
+    *("bird", "feather", "headphones", "ice_cream", "teapot"),
+    *("tiger", "whale", "windmill", "wine_glass", "zebra"),
+)
+_SITE_NAMES: Final = {"office_caltech10": _OFFICE, "domainnet10": _DOMAINNET}
+_SITE_FOLDERS: Final = {"office_caltech10": "office_caltech_10", "domainnet10": "DomainNet"}
+_FEDBN: Final = "to be had from the page of FedBN, https://github.com/med-air/FedBN"
+
+
+def _load_sites(name: str, request: DataRequest) -> Dataset:
+    """Read the lists; no image is opened. A held-out domain is tested on as a whole."""
+    info = _INFO_OF[name]
+    domains = request.chosen_domains(name, info.domains)
+    folder = first_folder(info, request.root, (_SITE_FOLDERS[name],)).resolve()
+    train: list[_Row] = []
+    test: list[_Row] = []
+    for index, domain in enumerate(domains):
+        for part, rows in (("train", train), ("test", test)):
+            path = folder / f"{domain}_{part}.pkl"
+            data = read_file(info, request.root, path)
+            is_target = domain == request.held_out_domain
+            (test if is_target else rows).extend(_site_rows(name, data, path, index))
+    where, paths = repr(str(folder / "*.pkl")), [path for _, _, path in (*train, *test)]
+    require_distinct(paths, where)
+    require_present(folder, paths, where)
+    split, shown = image_split(folder, train), image_split(folder, test)
+    # A run whose only domain is held out is refused elsewhere.
+    if train or domains != (request.held_out_domain,):
+        require_examples(name, info.classes, split.labels, shown.labels)
+    return Dataset(name=name, classes=info.classes, domains=domains, train=split, test=shown)
+
+
+def _site_rows(name: str, data: bytes, path: Path, domain: int) -> list[_Row]:
+    listed, labels = _columns(data, path)
+    # Lists name the published folder, which this user's folder need not be called like.
+    below, outer = dict[str, str](), _SITE_FOLDERS[name]
+    for image in set(listed):
+        steps = image.split("/")
+        kept = steps[steps.index(outer) + 1 :] if outer in steps else steps
+        below[image] = "/".join(step for step in kept if step != ".")
+        require_listed_path(below[image], repr(str(path)))
+    names, rows = _SITE_NAMES[name], []
+    for position, (image, label) in enumerate(zip(listed, labels, strict=True)):
+        if label not in names:
+            raise DataError(
+                f"task.root: {str(path)!r} has class {label[:40]!r} at image {position}; valid: "
+                f"{', '.join(names)}"
+            )
+        rows.append((domain, names.index(label), below[image]))
+    return rows
+
+
+def _columns(data: bytes, path: Path) -> tuple[list[str], list[str]]:
+    held = read_plain(data, str(path))
+    columns: list[object] = []
+    if isinstance(held, tuple | list) or (isinstance(held, np.ndarray) and held.ndim == 2):
+        columns = list(held)
+    texts = [_texts(column) for column in columns[:2]]
+    if len(columns) != 2 or texts[0] is None or texts[1] is None:
+        raise DataError(
+            f"task.root: {str(path)!r} does not hold two arrays of texts; valid are the paths, of "
+            f"at most {LONGEST_PATH:,} characters, and the names of the classes"
+        )
+    if len(texts[0]) != len(texts[1]):
+        raise DataError(
+            f"task.root: {str(path)!r} lists {len(texts[0])} images and {len(texts[1])} classes; "
+            "valid is one class for each image"
+        )
+    return texts[0], texts[1]
+
+
+def _texts(column: object) -> list[str] | None:
+    """Return a column as texts; None if a value is no text or is too long."""
+    values = column.tolist() if isinstance(column, np.ndarray) else column
+    if not isinstance(values, list | tuple):
+        return None
+    if any(not isinstance(v, str | bytes) or len(v) > LONGEST_PATH for v in values):
+        return None
+    # Python 2 wrote its texts as bytes. A pickle may hold one text many times, so each is decoded
+    # once: the decoded texts are then no larger than the file.
+    decoded = {v: v.decode("latin-1") for v in values if isinstance(v, bytes)}
+    return [decoded[v] if isinstance(v, bytes) else v for v in values]
+
+
 INFOS = (
+    DatasetInfo(
+        name="office_caltech10",
+        title="Office-Caltech10: 2,533 photos of ten things from four sites",
+        classes=tuple(name.replace("_", " ") for name in _OFFICE),
+        domains=("amazon", "caltech", "dslr", "webcam"),
+        source=_FEDBN,
+        layout=(
+            "office_caltech_10/{amazon,caltech,dslr,webcam}_{train,test}.pkl",
+            "and the images that these list",
+        ),
+    ),
+    DatasetInfo(
+        name="domainnet10",
+        title="DomainNet with ten of its classes: 22,851 images in six styles",
+        classes=tuple(name.replace("_", " ") for name in _DOMAINNET),
+        domains=("clipart", "infograph", "painting", "quickdraw", "real", "sketch"),
+        source=f"{_FEDBN}, and the images from http://ai.bu.edu/M3SDA",
+        layout=(
+            "DomainNet/{clipart,infograph,painting,quickdraw,real,sketch}_{train,test}.pkl",
+            "and the images that these list",
+        ),
+    ),
     DatasetInfo(
         name="cifar10",
         title="CIFAR-10: 60,000 photos of 32x32 pixels in ten classes",
@@ -554,14 +671,16 @@ _LOADERS: Final = {
     "fashion_mnist": _load_mnist,
     "tiny_imagenet": _load_tiny,
     "ag_news": _load_news,
+    "office_caltech10": _load_sites,
+    "domainnet10": _load_sites,
 }
 
 
 def load(name: str, request: DataRequest) -> Dataset:
-    """Read a data set: CIFAR, MNIST and AG News into memory, of Tiny ImageNet the list of images.
+    """Read a data set: CIFAR, MNIST and AG News into memory, of the others the list of images.
 
     Raises:
-        ConfigError: If a file is missing or damaged, a label or id is unknown, a class is empty, or
-            a domain is unknown.
+        ConfigError: If a file is missing or damaged, a list leaves the folder or lists an image
+            twice, a label or id is unknown, a class is empty, or a domain is unknown.
     """
     return _LOADERS[name](name, request)

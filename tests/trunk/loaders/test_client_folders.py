@@ -14,7 +14,7 @@ import yaml
 from platform.config import parse_config
 from platform.config.randomness import key_of
 from platform.data.dataset import ImageFiles, Split
-from platform.data.holder_images import load_holding, only_client
+from platform.data.loaders.own_images import load_holding, only_client
 from platform.data.loading import TaskData, load_task_data
 from platform.errors import ConfigError
 from tests.drawn._pictures import write_picture
