@@ -1,10 +1,9 @@
-"""Fills the tables of `docs/scale.md` from what was measured; what is no measurement is italic."""
+"""Fill the tables of `docs/results/scale.md` from measurements."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 
 from benchmarks._scale_formulas import (
     Round,
@@ -15,9 +14,9 @@ from benchmarks._scale_formulas import (
 )
 from benchmarks._scale_primitives import THRESHOLD
 from benchmarks._scores import provenance
-from benchmarks._sizes import place
+from benchmarks._sizes import RESULTS
 
-PAGE = place(Path(__file__).resolve().parents[1] / "docs" / "scale.md")
+PAGE = RESULTS / "scale.md"
 LENGTH = 8_192
 SIZES = tuple(10**power for power in range(2, 6))
 Costs = Mapping[str, float]

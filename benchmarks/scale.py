@@ -1,8 +1,8 @@
-"""What a round costs with 10^2 to 10^7 clients: measured primitives, formulas, and a simulation.
+"""What a round costs with 10^2 to 10^5 clients: measured primitives, formulas, and a simulation.
 
     python -m benchmarks.scale primitives                       measures what the formulas are of
     python -m benchmarks.scale simulate KIND CLIENTS [--shards] holds a round of synthetic clients
-    python -m benchmarks.scale page                             fills the tables of docs/scale.md
+    python -m benchmarks.scale page                             fills the tables of docs/results/scale.md
 
 All go to `docs/results/scale.csv`, from which the page is filled; a row that is measured anew takes
 the old one's place. In a simulation the coordinator is a process as people start it, and what it is

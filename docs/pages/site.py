@@ -16,7 +16,7 @@ from pathlib import Path, PurePosixPath
 
 import yaml
 
-from docs.pages import accountants, api, keys, methods, notebooks, reproduce
+from docs.pages import accountants, api, columns, keys, methods, notebooks, reproduce
 from docs.pages.markdown import relinked
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -25,6 +25,7 @@ NAVIGATION = DOCS / "site" / "navigation.yaml"
 ABOVE = ("README.md", "CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md")
 BUILT: Mapping[str, Callable[[Path], str]] = {
     "accountants.md": accountants.page,
+    "columns.md": columns.page,
     "keys.md": keys.page,
     "methods.md": methods.page,
     "reproduce.md": reproduce.page,

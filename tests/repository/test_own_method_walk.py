@@ -38,12 +38,16 @@ BRIEFLY = {
 
 def follow(command: str, folder: Path) -> tuple[int, str]:
     """How a command of the page ended in a folder, and what it printed."""
-    python, module, name, *arguments = shlex.split(command)
-    assert (python, module) == ("python", "-m")
+    program, *arguments = shlex.split(command)
+    if program == "python":
+        assert arguments[:2] == ["-m", "pytest"]
+        del arguments[:2]
+    else:
+        assert program == "sotto"
 
     def there() -> int:
         os.chdir(folder)
-        if name == "pytest":
+        if program == "python":
             without = [word for plugin in UNPLUGGED for word in ("-p", f"no:{plugin}")]
             briefly = BRIEFLY["pytest"] if "--pyargs" in arguments else []
             return int(
@@ -52,7 +56,7 @@ def follow(command: str, folder: Path) -> tuple[int, str]:
         briefly = BRIEFLY["run"] if "quickstart" in arguments else []
         jobs = ["--jobs", "1"] if arguments[0] == "sweep" else []
         sys.argv = ["sotto", *arguments, *briefly, *jobs]
-        return exit_code(importlib.import_module(name.replace("coordinator", "cli.app")).main)
+        return exit_code(importlib.import_module("platform.cli.app").main)
 
     return in_checkout(ROOT, there)
 

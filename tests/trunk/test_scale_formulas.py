@@ -1,4 +1,4 @@
-"""The formulas of docs/scale.md, against the frames and the simulation that they are of."""
+"""The formulas of docs/results/scale.md agree with the frames and the simulation."""
 
 from __future__ import annotations
 
