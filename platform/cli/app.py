@@ -548,7 +548,7 @@ def schemas(
     as_json: Json = False,
 ) -> None:
     """List the JSON Schemas of all outputs and errors, or print one."""
-    from platform.cli.schemas.catalogue import schemas_command
+    from platform.cli.schemas import schemas_command
 
     schemas_command(name, as_json=as_json)
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from jsonschema import Draft202012Validator
 
-from platform.cli.schemas.catalogue import SCHEMAS, schema_of
+from platform.cli.schemas import SCHEMAS, schema_of
 
 CONFIG = "CONFIG"
 

@@ -15,7 +15,7 @@ from jsonschema import Draft202012Validator
 
 from platform.cli.app import app
 from platform.cli.client_app import client_app
-from platform.cli.schemas.catalogue import SCHEMAS, schema_of
+from platform.cli.schemas import SCHEMAS, schema_of
 from tests.trunk._runs import Command, Finished
 from tests.trunk._schemas import require_published
 
