@@ -8,7 +8,7 @@ import json
 import re
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
@@ -27,7 +27,6 @@ from platform.cli.ending import AUDIT_BROKEN
 from platform.cli.output import console, print_json, printable, table
 from platform.disk.files import write_bytes
 from platform.disk.log_files import (
-    KeptHeads,
     change_key,
     existing_signer,
     heads_file,
@@ -40,7 +39,6 @@ from platform.results.reading import resolved
 from privacy import Authentication
 from privacy.transparency import Checkpoint, NoteKey, NoteSigner, Tile, sign_checkpoint, tile_paths
 from storage import (
-    AuditEntry,
     AuditHead,
     Database,
     DatabaseBusy,
@@ -53,7 +51,7 @@ from storage import (
 )
 from storage.files import make_folder
 from storage.log import shown
-from storage.merkle import MerkleTree, root_from_inclusion
+from storage.merkle import root_from_inclusion
 from storage.records import LEDGER_STATUSES
 
 
@@ -65,21 +63,21 @@ def verify_audit(
     key: str | None = None,
     as_json: bool,
 ) -> None:
-    """Hold the records of one run, or of all, against each other, and say all that is wrong.
+    """Compare the records of one run, or of all, with each other, and print every fault.
 
-    Without a run, also the list of all runs, the folders beside the database, and the log over all
-    runs against the heads that were kept of it.
+    Without a run the command also checks the list of all runs, the folders beside the database,
+    and the log over all runs against its kept heads.
 
     Raises:
-        Exit: With the code for records that do not hold.
+        ConfigError: If an option is not valid, or does not go with another.
+        Exit: With code 3, if records do not hold.
     """
     expected = None if head is None else parse_head(head)
     if expected is not None and run_id is None:
         raise ConfigError("--head: needs --run, since every run has a chain of its own")
     if key is not None and run_id is not None:
         raise ConfigError("--key: valid without --run only, since one log is of all runs")
-    trusted = None if key is None else parse_key(key)
-    found = audited(storage, run_id, expected, key=trusted)
+    found = audited(storage, run_id, expected, key=None if key is None else parse_key(key))
     if as_json:
         print_json(found)
     else:
@@ -95,17 +93,17 @@ def audited(
     *,
     key: NoteKey | None = None,
 ) -> Any:
-    """Return document of `audit verify`: each run, then what is wrong with all of them together.
+    """Return the document of `audit verify`: each run, then the faults of all of them together.
 
     Args:
         storage: The coordinator's database.
         run_id: One run, None for all.
-        head: The end of its audit chain at some earlier time, None if nobody kept one.
-        key: By which the log's heads must be signed, None for the one beside the database.
+        head: The end of the run's audit chain at an earlier time; None if no head was kept.
+        key: The key that must have signed the log's heads; None for the key beside the database.
 
     Raises:
         UnknownRun: If there is no such run, or no database.
-        DatabaseBusy: If it is being written to all the time.
+        DatabaseBusy: If other processes write to the database all the time.
     """
     found: dict[str, Any] = {"runs": [], "log": None, "problems": []}
     try:
@@ -115,21 +113,34 @@ def audited(
                 found["problems"] += _of_all(database)
                 found["log"], problems = log_checked(database, key)
                 found["problems"] += problems
-            found["runs"] += _of_each(database, chosen, head)
+                with database.unit_of_work(read_only=True) as uow:
+                    names = [run.run_id for run in uow.runs.list()]
+            else:
+                names = [chosen]
+            for name in names:
+                reached, faults = faults_of(database, name, head)
+                found["runs"].append(
+                    {
+                        "run": name,
+                        "count": None if reached is None else reached.count,
+                        "hash": None if reached is None else reached.hash,
+                        "problems": [str(fault) for fault in faults],
+                    }
+                )
     except DatabaseBusy:
         raise
     except StorageError as error:
-        # What cannot be opened or listed is no bad input here: to find that is what this is for.
+        # This command looks for files that cannot be opened or listed: they are no bad input.
         found["problems"].append(str(error))
     return found
 
 
 def log_checked(database: Database, key: NoteKey | None = None) -> tuple[dict[str, Any], list[str]]:
-    """Return what the log came to, and what is wrong with it or with a head that was kept of it.
+    """Return size and root of the log, and the faults of the log and its kept heads.
 
     Args:
         database: The coordinator's.
-        key: By which heads must be signed, None for the one beside the database.
+        key: The key that must have signed the heads; None for the key beside the database.
     """
     found: dict[str, Any] = {"size": None, "root": None, "heads": 0, "key": None}
     problems: list[str] = []
@@ -142,9 +153,12 @@ def log_checked(database: Database, key: NoteKey | None = None) -> tuple[dict[st
         found |= {"heads": len(heads), "key": None if kept.key is None else kept.key.encode()}
         if trusted is not None and not heads:
             problems.append(f"{name}: no head is there, as there must be")
-        # Who names a key has heard of it from somebody else.
+        # A person who names a key has learned it elsewhere, and accepts the change.
         if kept.lost and key is None:
-            problems.append(_lost_at(name, kept))
+            problems.append(
+                f"{name}: line {kept.lost[-1]}: a new key took the log over without the old one's"
+                " signature; if its operator says so too, give the new one as --key"
+            )
     except (Authentication, ConfigError) as error:
         problems.append(str(error))
     try:
@@ -157,30 +171,8 @@ def log_checked(database: Database, key: NoteKey | None = None) -> tuple[dict[st
     return {**found, "problems": problems}, problems
 
 
-def _lost_at(name: str, kept: KeptHeads) -> str:
-    return (
-        f"{name}: line {kept.lost[-1]}: a new key took the log over without the old one's"
-        " signature; if its operator says so too, give the new one as --key"
-    )
-
-
-def _of_each(
-    database: Database, chosen: str | None, head: AuditHead | None
-) -> Iterator[dict[str, Any]]:
-    with database.unit_of_work(read_only=True) as uow:
-        names = [run.run_id for run in uow.runs.list()] if chosen is None else [chosen]
-    for name in names:
-        reached, faults = faults_of(database, name, head)
-        yield {
-            "run": name,
-            "count": None if reached is None else reached.count,
-            "hash": None if reached is None else reached.hash,
-            "problems": [str(fault) for fault in faults],
-        }
-
-
 def _of_all(database: Database) -> list[str]:
-    """Return what is wrong with the file as a whole, with the list of runs, or beside it."""
+    """Return the faults of the file as a whole, of the list of runs, and of folders beside it."""
     problems = []
     try:
         database.verify_integrity()
@@ -209,7 +201,7 @@ def _print_verified(found: Mapping[str, Any]) -> None:
                 "all records agree; that no newer ones are missing, only a head that somebody "
                 "else kept can show: docs/records.md"
             )
-    # The faults of a first run are those of its second phases too.
+    # A second phase has the faults of its first run too.
     for text in dict.fromkeys(told):
         typer.echo(f"error: {printable(text)}", err=True)
 
@@ -218,7 +210,7 @@ def parse_key(text: str) -> NoteKey:
     """Return a log's public key.
 
     Raises:
-        ConfigError: If it is none.
+        ConfigError: If the text is not a key.
     """
     try:
         return NoteKey.decode(text)
@@ -232,7 +224,7 @@ def parse_head(text: str) -> AuditHead:
     """Return a chain's head from `COUNT:HASH`.
 
     Raises:
-        ConfigError: If it is not of this form.
+        ConfigError: If the text has another form.
     """
     count, _, digest = text.partition(":")
     if not re.fullmatch(r"[0-9]{1,18}", count) or not re.fullmatch(r"[0-9a-f]{64}", digest):
@@ -245,7 +237,7 @@ def parse_head(text: str) -> AuditHead:
 LARGEST_ROUND: Final = 2**63 - 1
 """The largest number that a database holds."""
 CHARGE: Final = "charge."
-"""What the action of a charge begins with; its status follows."""
+"""The action of a charge begins with this; the charge's status follows."""
 CHARGES: Final = tuple(CHARGE + status for status in LEDGER_STATUSES)
 FORMATS: Final = ("table", "json", "csv")
 
@@ -261,12 +253,12 @@ _FIELDS: Final = (
     "detail",
     "hash",
 )
-# Where a spreadsheet would begin to compute.
+# A spreadsheet computes a cell that begins with one of these.
 _FORMULA: Final = ("=", "+", "-", "@", "\t", "\r")
 
 
 class Period(NamedTuple):
-    """From when to when, as ISO texts; None is open."""
+    """Two ISO times; None is open."""
 
     since: str | None
     until: str | None
@@ -274,7 +266,7 @@ class Period(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class AuditFilter:
-    """What to show; None is no condition."""
+    """Conditions on the entries that are shown; None is no condition."""
 
     run_id: str | None
     actor: str | None
@@ -287,7 +279,7 @@ class AuditFilter:
 
     @property
     def of_charges(self) -> str | None:
-        """The status of charges that are asked for, by their status or action."""
+        """The status of the charges that are asked for by status or action; None for events."""
         if self.action is not None and self.action.startswith(CHARGE):
             return self.action.removeprefix(CHARGE)
         return self.status
@@ -302,10 +294,10 @@ def print_audit(
         wanted: The conditions.
         storage: The coordinator's database.
         shown_as: One of `FORMATS`.
-        limit: The first so many only, None for all.
+        limit: Print so many entries at most, None for all.
 
     Raises:
-        ConfigError: If a condition is none that anything could meet.
+        ConfigError: If no entry could meet a condition.
         UnknownRun: If there is no such run, or no database.
     """
     if shown_as not in FORMATS:
@@ -316,7 +308,12 @@ def print_audit(
     if shown_as == "json":
         print_json(found)
     elif shown_as == "csv":
-        _print_csv(found)
+        writer = csv.writer(sys.stdout, lineterminator="\n")
+        writer.writerow(_FIELDS)
+        for entry in found:
+            detail = json.dumps(entry["detail"], sort_keys=True, separators=(",", ":"))
+            values = [*(entry[name] for name in _FIELDS[:-2]), detail, entry["hash"]]
+            writer.writerow([_cell(value) for value in values])
     else:
         console().print(table(None, NAMES, entry_rows(found)))
 
@@ -330,51 +327,56 @@ def matching(
         database: The coordinator's.
         wanted: The conditions.
         storage: The database's URL, for messages.
-        limit: The first so many only, None for all.
+        limit: Return so many entries at most, None for all.
 
     Raises:
-        ConfigError: If a condition is none that anything could meet.
+        ConfigError: If no entry could meet a condition.
         UnknownRun: If there is no such run.
     """
     _require_shape(wanted, limit)
     run_id = None if wanted.run_id is None else resolved(database, wanted.run_id, storage)
     with database.unit_of_work(read_only=True) as uow:
-        return _entries_found(uow, wanted, run_id, limit)
-
-
-def entry_rows(found: Iterable[dict[str, Any]]) -> list[tuple[Any, ...]]:
-    """Return what stands in each column of `NAMES`, entry by entry."""
-    return [_entry_row(entry) for entry in found]
-
-
-def _entries_found(
-    uow: UnitOfWork, wanted: AuditFilter, run_id: str | None, limit: int | None
-) -> list[dict[str, Any]]:
-    of_client = wanted.actor is not None and wanted.actor in uow.log.pseudonyms()
-    if wanted.of_charges is not None or of_client:
-        _require_charges(uow, wanted, of_client=of_client)
-        found = [_charge(uow, leaf) for leaf in _charges(uow, wanted, run_id, limit)]
-    else:
-        found = [_event(entry) for entry in _events(uow, wanted, run_id, limit)]
-    if not found:
-        _require_known(uow, wanted)
+        of_client = wanted.actor is not None and wanted.actor in uow.log.pseudonyms()
+        if wanted.of_charges is not None or of_client:
+            _require_charges(uow, wanted, of_client=of_client)
+            charges = uow.log.charges(
+                run_id=run_id,
+                pseudonym=wanted.actor,
+                round_number=wanted.round_number,
+                channel=wanted.channel,
+                status=wanted.of_charges,
+                limit=limit,
+            )
+            found = [_charge(uow, leaf) for leaf in charges]
+        else:
+            events = uow.audit.query(
+                run=run_id,
+                actor=wanted.actor,
+                action=wanted.action,
+                round=wanted.round_number,
+                channel=wanted.channel,
+                since=_time("--since", wanted.period.since),
+                until=_time("--until", wanted.period.until),
+                detail_contains=wanted.detail,
+                limit=limit,
+            )
+            found = [{**asdict(entry), "detail": _detail(entry.detail)} for entry in events]
+        if not found:
+            _require_known(uow, wanted)
     return found
 
 
-def _events(
-    uow: UnitOfWork, wanted: AuditFilter, run_id: str | None, limit: int | None
-) -> Sequence[AuditEntry]:
-    return uow.audit.query(
-        run=run_id,
-        actor=wanted.actor,
-        action=wanted.action,
-        round=wanted.round_number,
-        channel=wanted.channel,
-        since=_time("--since", wanted.period.since),
-        until=_time("--until", wanted.period.until),
-        detail_contains=wanted.detail,
-        limit=limit,
-    )
+def entry_rows(found: Iterable[dict[str, Any]]) -> list[tuple[Any, ...]]:
+    """Return the cells of each entry, one for each column of `NAMES`."""
+    return [
+        (
+            entry["leaf"] if entry["time"] is None else entry["sequence"],
+            None if entry["time"] is None else f"{entry['time'][:19]}Z",
+            *(entry[name] for name in ("actor", "action", "round", "channel")),
+            json.dumps(entry["detail"], sort_keys=True, ensure_ascii=False),
+        )
+        for entry in found
+    ]
 
 
 def _require_charges(uow: UnitOfWork, wanted: AuditFilter, *, of_client: bool) -> None:
@@ -390,25 +392,8 @@ def _require_charges(uow: UnitOfWork, wanted: AuditFilter, *, of_client: bool) -
         raise ConfigError(f"--actor: {wanted.actor!r} was never charged; valid: {known}")
 
 
-def _charges(
-    uow: UnitOfWork, wanted: AuditFilter, run_id: str | None, limit: int | None
-) -> Iterable[Leaf]:
-    return uow.log.charges(
-        run_id=run_id,
-        pseudonym=wanted.actor,
-        round_number=wanted.round_number,
-        channel=wanted.channel,
-        status=wanted.of_charges,
-        limit=limit,
-    )
-
-
-def _event(entry: AuditEntry) -> dict[str, Any]:
-    return {**asdict(entry), "detail": _detail(entry.detail)}
-
-
 def _charge(uow: UnitOfWork, leaf: Leaf) -> dict[str, Any]:
-    """Return a charge in the form of an event, once its row was found to fit its leaf."""
+    """Return a charge in the form of an event; `uow` checks that its row fits its leaf."""
     _, text = uow.log.data(leaf).split(b"\n", 1)
     return {
         "sequence": None,
@@ -439,7 +424,7 @@ def _require_shape(wanted: AuditFilter, limit: int | None) -> None:
 
 
 def _require_known(uow: UnitOfWork, wanted: AuditFilter) -> None:
-    """Refuse names that nothing has; known ones that nothing has together are no mistake."""
+    """Refuse names that no entry has; known names without a common entry are no mistake."""
     valid = {
         "--actor": (wanted.actor, {*uow.audit.known("actor"), *uow.log.pseudonyms()}),
         "--action": (wanted.action, {*uow.audit.known("action"), *CHARGES}),
@@ -452,32 +437,15 @@ def _require_known(uow: UnitOfWork, wanted: AuditFilter) -> None:
             )
 
 
-def _print_csv(found: Iterable[dict[str, Any]]) -> None:
-    writer = csv.writer(sys.stdout, lineterminator="\n")
-    writer.writerow(_FIELDS)
-    for entry in found:
-        detail = json.dumps(entry["detail"], sort_keys=True, separators=(",", ":"))
-        values = [*(entry[name] for name in _FIELDS[:-2]), detail, entry["hash"]]
-        writer.writerow([_cell(value) for value in values])
-
-
 def _cell(value: Any) -> Any:
-    """Return what a spreadsheet shows and a terminal cannot obey."""
+    """Return a value as a spreadsheet shows it and as no terminal obeys it."""
     if not isinstance(value, str):
         return value
     return printable(f"'{value}" if value.startswith(_FORMULA) else value)
 
 
-def _entry_row(entry: dict[str, Any]) -> tuple[Any, ...]:
-    time = None if entry["time"] is None else f"{entry['time'][:19]}Z"
-    detail = json.dumps(entry["detail"], sort_keys=True, ensure_ascii=False)
-    place = entry["sequence"] if entry["time"] is not None else entry["leaf"]
-    rest = (entry["actor"], entry["action"], entry["round"], entry["channel"])
-    return (place, time, *rest, detail)
-
-
 def _detail(text: str) -> Any:
-    """Return the parsed detail; one that was edited into something else as the text that it is."""
+    """Return the parsed detail; a detail that was edited and does not parse stays a text."""
     try:
         return json.loads(text)
     except (ValueError, RecursionError):
@@ -500,7 +468,7 @@ def _time(option: str, text: str | None) -> datetime | None:
 
 
 _LONGEST: Final = (1 << 16) - 1
-"""What the length before an entry can state."""
+"""The largest length that the two bytes before an entry can state."""
 ENTRIES: Final = "entries"
 SALTS: Final = "salts.jsonl"
 CHECKPOINT: Final = "checkpoint"
@@ -533,10 +501,10 @@ def print_head(storage: str, *, as_json: bool) -> None:
 
 
 def print_proof(event: str, storage: str, *, as_json: bool) -> None:
-    """Print what proves that an event or a charge is in the log.
+    """Print the proof that an event or a charge is in the log.
 
     Raises:
-        ConfigError: If the text names nothing that is in it.
+        ConfigError: If the text names no event and no leaf.
         UnknownRun: If there is no such run, or no database.
         LogBroken: If the log does not hold there; nothing is printed.
     """
@@ -548,18 +516,25 @@ def print_proof(event: str, storage: str, *, as_json: bool) -> None:
     if as_json:
         print_json(found)
         return
-    _write(_sentence(found))
+    steps = "\n".join(f"  {step}" for step in found["proof"]) or "  none, as it is the only leaf"
+    _write(
+        f"leaf {found['leaf']} of {found['size']}, {found['kind']} of run {found['run']}:\n"
+        f"{printable(found['says'])}\n\nhash {found['hash']}\nproof, from the leaf up:\n{steps}\n"
+        f"key {found['key']}\n\n{found['checkpoint']}"
+    )
 
 
 def proof_of(uow: UnitOfWork, leaf: Leaf, signer: NoteSigner) -> dict[str, Any]:
-    """Return what proves that a leaf is in the log as it is now.
+    """Return the proof that a leaf is in the log as the log is now.
 
     Raises:
         LogBroken: If the leaf does not fit its row, or the proof does not hold.
     """
     tree = uow.log.tree()
     data, root = uow.log.data(leaf), tree.root()
-    proof = _checked_proof(tree, leaf, root)
+    proof = tree.inclusion_proof(leaf.position)
+    if root_from_inclusion(leaf.hash, leaf.position, tree.size, proof) != root:
+        raise LogBroken(leaf.position, "its proof does not lead to the root")
     return {
         "leaf": leaf.position,
         "kind": leaf.kind,
@@ -574,13 +549,6 @@ def proof_of(uow: UnitOfWork, leaf: Leaf, signer: NoteSigner) -> dict[str, Any]:
         "key": signer.key.encode(),
         "checkpoint": sign_checkpoint(Checkpoint(signer.name, tree.size, root), signer),
     }
-
-
-def _checked_proof(tree: MerkleTree, leaf: Leaf, root: bytes) -> tuple[bytes, ...]:
-    proof = tree.inclusion_proof(leaf.position)
-    if root_from_inclusion(leaf.hash, leaf.position, tree.size, proof) != root:
-        raise LogBroken(leaf.position, "its proof does not lead to the root")
-    return proof
 
 
 def _leaf(database: Database, uow: UnitOfWork, event: str, storage: str) -> Leaf:
@@ -610,28 +578,18 @@ def change_log_key(storage: str) -> None:
 
 
 def _write(text: str) -> None:
-    """Print lines as they are: a note that was folded could not be checked any more."""
-    lines = map(printable, text.split("\n"))
-    sys.stdout.write("\n".join(lines))
-
-
-def _sentence(found: Mapping[str, Any]) -> str:
-    steps = "\n".join(f"  {step}" for step in found["proof"]) or "  none, as it is the only leaf"
-    return (
-        f"leaf {found['leaf']} of {found['size']}, {found['kind']} of run {found['run']}:\n"
-        f"{printable(found['says'])}\n\nhash {found['hash']}\nproof, from the leaf up:\n{steps}\n"
-        f"key {found['key']}\n\n{found['checkpoint']}"
-    )
+    """Print lines as they are: a folded note could not be checked any more."""
+    sys.stdout.write("\n".join(map(printable, text.split("\n"))))
 
 
 def export_log(folder: Path, storage: str, *, with_salts: bool, as_json: bool) -> None:
     """Write checkpoint, tiles of hashes and tiles of entries; the checkpoint last.
 
     Raises:
-        ConfigError: If the folder is there.
+        ConfigError: If the folder exists.
         UnknownRun: If there is no database.
         LogBroken: If the log does not hold; there may be tiles then, but no checkpoint.
-        Unwritable: If something cannot be written.
+        Unwritable: If a file cannot be written.
     """
     if folder.exists() or folder.is_symlink():
         raise ConfigError(f"DIR: {str(folder)!r} is there already; valid is one that is not")
@@ -643,7 +601,8 @@ def export_log(folder: Path, storage: str, *, with_salts: bool, as_json: bool) -
         for name, data in _tile_files(database, head.size, with_salts=with_salts):
             write_bytes(folder / name, data)
             names.append(name)
-    _write_checkpoint(folder, Checkpoint(signer.name, head.size, head.root), signer)
+    note = sign_checkpoint(Checkpoint(signer.name, head.size, head.root), signer)
+    write_bytes(folder / CHECKPOINT, note.encode())
     if as_json:
         print_json({"size": head.size, "root": head.root.hex(), "files": sorted(names)})
         return
@@ -651,12 +610,8 @@ def export_log(folder: Path, storage: str, *, with_salts: bool, as_json: bool) -
     console().print(printable(text))
 
 
-def _write_checkpoint(folder: Path, checkpoint: Checkpoint, signer: NoteSigner) -> None:
-    write_bytes(folder / CHECKPOINT, sign_checkpoint(checkpoint, signer).encode())
-
-
 def _tile_files(database: Database, size: int, *, with_salts: bool) -> Iterator[tuple[str, bytes]]:
-    """Yield names and contents; what leaves say never changes, so each tile is read by itself."""
+    """Yield names and contents. Leaves never change, so a transaction of its own reads each."""
     for tile in tile_paths(size):
         with database.unit_of_work(read_only=True) as uow:
             hashes = uow.log.tree(size).read(tile.level, tile.position << 8, tile.width)
@@ -689,11 +644,11 @@ def _salts(database: Database, size: int) -> Iterator[bytes]:
 
 
 def follow_log(storage: str, seconds: float, *, as_json: bool) -> None:
-    """Print what is added to the log, from now on, until it is interrupted.
+    """Print each new leaf of the log until a signal ends the command.
 
     Raises:
         UnknownRun: If there is no database.
-        LogBroken: If what was there before is no longer the beginning of the log.
+        LogBroken: If the log does not begin with its earlier leaves any more.
     """
     out = console()
     for entry in followed(storage, lambda: time.sleep(seconds)):
@@ -705,7 +660,7 @@ def follow_log(storage: str, seconds: float, *, as_json: bool) -> None:
 
 
 def followed(storage: str, pause: Callable[[], None]) -> Iterator[dict[str, Any]]:
-    """Yield what is added to the log, look by look.
+    """Yield each new leaf of the log.
 
     Each look is a transaction of its own, so that no writer waits for a reader.
 
@@ -714,25 +669,18 @@ def followed(storage: str, pause: Callable[[], None]) -> Iterator[dict[str, Any]
         pause: Waits between two looks.
 
     Raises:
-        LogBroken: If what was there before is no longer the beginning of the log.
+        LogBroken: If the log does not begin with its earlier leaves any more.
     """
-    with (
-        # As one of those that write: reading beside them is then possible at any time.
-        closing(open_existing(storage, read_only=False)) as database
-    ):
-        with database.unit_of_work(read_only=True) as uow:
-            seen = _head(uow)
+    # Opened for writing, the database can be read beside its writers at any time.
+    with closing(open_existing(storage, read_only=False)) as database:
+        seen: TreeHead | None = None
         while True:
-            pause()
             with database.unit_of_work(read_only=True) as uow:
-                now, new = _head(uow), _added(uow, seen)
+                tree = uow.log.tree()
+                new = [] if seen is None else _added(uow, seen)
+                seen = TreeHead(tree.size, tree.root())
             yield from new
-            seen = now
-
-
-def _head(uow: UnitOfWork) -> TreeHead:
-    tree = uow.log.tree()
-    return TreeHead(tree.size, tree.root())
+            pause()
 
 
 def _added(uow: UnitOfWork, seen: TreeHead) -> list[dict[str, Any]]:

@@ -1,8 +1,8 @@
-"""`budget`: what clients have spent, what is left, and how many further rounds fit."""
+"""`budget`: how much clients have spent, how much is left, and how many further rounds fit."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import closing
 from typing import Any, Final
 
@@ -22,12 +22,12 @@ from platform.reports.hazards import claim_warnings, stated_warnings
 from platform.results.reading import resolved
 from platform.rounds.documents import ADVERSARIES
 from privacy import MOST_ROUNDS
-from storage import AuditChainBroken, Database, RunRecord
+from storage import AuditChainBroken, Database
 
 Document = Mapping[str, Any]
 
 NEWEST: Final = 20
-"""Runs that are stated where none is named, beside all that are not over."""
+"""Without a run, so many runs are stated, beside all that have not finished."""
 GOING_ON: Final = frozenset({"running", "interrupted"})
 SUMS: Final = (
     "note: epsilons do not add up: what is reserved, or what an attempt cost, is what the whole "
@@ -59,17 +59,17 @@ def budget_command(
     """Print the budget of a run, or of the newest runs.
 
     Args:
-        run_id: The run; None for the newest ones, and those that are not over.
+        run_id: The run; None for the newest runs, and those that have not finished.
         client: State this client alone, and all runs that charged it.
         storage: The database's URL.
-        every: Without a run: of all there are, however long that takes.
+        every: Without a run: state all runs, however long that takes.
         as_json: Print JSON.
 
     Raises:
         UnknownRun: If there is no such run.
         ConfigError: If there is no such client.
-        RunStopped: If records do not agree; nothing that rests on them is printed.
-        AuditChainBroken: If an audit log was changed; likewise.
+        RunStopped: If records do not agree; the command prints nothing that rests on them.
+        AuditChainBroken: If an audit log was changed; the same holds.
     """
     with closing(open_existing(storage)) as database:
         if run_id is None:
@@ -85,10 +85,10 @@ def budget_command(
 def stated_budget(
     database: Database, run_id: str, client: str | None = None
 ) -> tuple[Agreed, dict[str, Any]]:
-    """Return a run whose records agree, and its budget with all that must be said of it.
+    """Return a run whose records agree, and its budget with every warning about it.
 
     Args:
-        database: Where the run is.
+        database: The coordinator's.
         run_id: The run.
         client: State this client alone.
 
@@ -99,16 +99,14 @@ def stated_budget(
     """
     budget = read_budget(database, run_id, client)
     agreed = budget.agreed
-    found = budget_document(budget, [*stated_warnings(agreed), *_of_draws(agreed)])
-    return agreed, {**found, "lifetime_covers": lifetime_of(agreed.config)}
-
-
-def _of_draws(agreed: Agreed) -> Iterator[str]:
+    warnings = list(stated_warnings(agreed))
     if any(row.cohort_drawn is False for row in agreed.spending.ledger):
-        yield (
+        warnings.append(
             "these numbers tell who was drawn into which cohort, which epsilon for observer counts "
             "on to stay secret: show them to nobody"
         )
+    found = budget_document(budget, warnings)
+    return agreed, {**found, "lifetime_covers": lifetime_of(agreed.config)}
 
 
 def _print_run(document: Document) -> None:
@@ -130,17 +128,42 @@ def _print_run(document: Document) -> None:
 
 
 def client_rows(document: Document) -> list[tuple[str, ...]]:
-    """Return what stands in each column of `CLIENT_COLUMNS`, client by client."""
-    return [_client_row(one) for one in document["clients"]]
+    """Return the cells of each client, one for each column of `CLIENT_COLUMNS`."""
+    rows = []
+    for one in document["clients"]:
+        life, reserved = one["lifetime"], one["reserved"]
+        number = "" if one["number"] is None else f" (client {one['number']})"
+        why = ", ".join(f"{count} {word}" for word, count in reserved["releases"].items())
+        rows.append(
+            (
+                f"{one['pseudonym']}{number}{'' if one['takes_part'] else ', has left'}",
+                _three(one["epsilon"]),
+                f"{epsilon(reserved['epsilon'])} ({why})" if why else "-",
+                rounded_down(one["left"]),
+                "n/a" if life["problem"] is not None else epsilon(life["spent"]),
+                rounded_down(life["left"]),
+                _rounds(one["rounds_left"]),
+            )
+        )
+    return rows
 
 
 def attempt_rows(document: Document) -> list[tuple[Any, ...]]:
-    """Return what stands in each column of `ATTEMPT_COLUMNS`, attempt by attempt."""
-    return [_attempt_row(one) for one in document["attempts"]]
+    """Return the cells of each attempt, one for each column of `ATTEMPT_COLUMNS`."""
+    names = ("round", "attempt", "state", "why", "clients_charged")
+    return [
+        (
+            *("-" if one[name] is None else one[name] for name in names),
+            epsilon(one["cost"])
+            if one["clients_charged"]
+            else "nothing: nothing had left a client",
+        )
+        for one in document["attempts"]
+    ]
 
 
 def terms_words(document: Document) -> str:
-    """Return what an epsilon here means, in words."""
+    """Return the meaning of the epsilons in words: delta, unit, relation, accountant, limits."""
     if document["unit"] is None:
         return f"mechanism {document['mechanism']}: no guarantee; epsilon counts as infinite"
     text = (
@@ -154,28 +177,8 @@ def terms_words(document: Document) -> str:
     return f"{text}; limited by {' and '.join(given)} against the {document['limited_against']}"
 
 
-def _client_row(one: Document) -> tuple[str, ...]:
-    life = one["lifetime"]
-    number = "" if one["number"] is None else f" (client {one['number']})"
-    left = "" if one["takes_part"] else ", has left"
-    return (
-        f"{one['pseudonym']}{number}{left}",
-        _three(one["epsilon"]),
-        _reserved(one["reserved"]),
-        rounded_down(one["left"]),
-        "n/a" if life["problem"] is not None else epsilon(life["spent"]),
-        rounded_down(life["left"]),
-        _rounds(one["rounds_left"]),
-    )
-
-
 def _three(spent: Document) -> str:
     return "/".join(epsilon(spent[name]) for name in ADVERSARIES)
-
-
-def _reserved(reserved: Document) -> str:
-    why = ", ".join(f"{count} {word}" for word, count in reserved["releases"].items())
-    return f"{epsilon(reserved['epsilon'])} ({why})" if why else "-"
 
 
 def _rounds(number: int | None) -> str:
@@ -184,14 +187,8 @@ def _rounds(number: int | None) -> str:
     return f"{number} or more" if number == MOST_ROUNDS else str(number)
 
 
-def _attempt_row(one: Document) -> tuple[Any, ...]:
-    cost = epsilon(one["cost"]) if one["clients_charged"] else "nothing: nothing had left a client"
-    names = ("round", "attempt", "state", "why", "clients_charged")
-    return (*("-" if one[name] is None else one[name] for name in names), cost)
-
-
 def closing_words(document: Document) -> Iterator[str]:
-    """Yield the forecast, and what to know so that no number is misread."""
+    """Yield the forecast, and the notes that keep a reader from misreading a number."""
     yield f"forecast: {_forecast(document)}"
     if any(one["reserved"]["releases"] for one in document["clients"]):
         yield RESERVED
@@ -260,37 +257,44 @@ def _print_runs(database: Database, client: str | None, *, every: bool, as_json:
 def _chosen(database: Database, client: str | None, *, every: bool) -> tuple[list[str], int]:
     """Return the runs to be read, newest first, and how many others there are.
 
-    A run's numbers are stated once all its records were compared, which takes some hundredths of a
-    second a run.
+    All records of a run are compared first, which takes some hundredths of a second a run.
     """
     with database.unit_of_work(read_only=True) as uow:
         known = list(reversed(uow.runs.list()))
         charged = set() if client is None else {row.run_id for row in uow.ledger.rows_of([client])}
     if every or (client is not None and not charged):
-        # Who was never charged may have joined some run all the same.
+        # A client that was never charged may have joined a run all the same.
         return [run.run_id for run in known], 0
     if client is None:
         chosen = [r.run_id for at, r in enumerate(known) if at < NEWEST or r.status in GOING_ON]
     else:
-        chosen = [run.run_id for run in known if _first_of(run) in charged]
+        # A second phase continues the ledger of its first run.
+        chosen = [
+            run.run_id
+            for run in known
+            if (stored_tree(run).get("phase_two_of") or run.run_id) in charged
+        ]
     return chosen, len(known) - len(chosen)
-
-
-def _first_of(run: RunRecord) -> str:
-    """Return the run whose ledger counts: a second phase goes on with that of its first run."""
-    return str(stored_tree(run).get("phase_two_of") or run.run_id)
 
 
 def _print_overview(found: Document) -> None:
     out, runs = console(), [one for one in found["runs"] if one["problem"] is None]
     whose = "the client that spent most" if found["client"] is None else found["client"]
     out.print(f"epsilon for server/peers/observer so far, of {whose}")
-    for text, names in _by_warning(runs).items():
+    warned: dict[str, list[str]] = {}
+    for one in runs:
+        for text in one["warnings"]:
+            warned.setdefault(text, []).append(one["run_id"])
+    for text, names in warned.items():
         out.print(f"note: {text} ({', '.join(names)})")
     columns = ("run", "status", "rounds", "epsilon s/p/o", "left", "of", "delta", "accounting")
     out.print(table(None, columns, [_run_row(one) for one in found["runs"]]))
-    if found["left_out"]:
-        out.print(_left_out_words(found))
+    if number := found["left_out"]:
+        left = f"{'1 run is' if number == 1 else f'{number} runs are'} left out"
+        if found["client"] is not None:
+            out.print(f"note: {left} that never charged this client; `--all` reads them too")
+        else:
+            out.print(f"note: {left}, older and over; `--all` reads and compares them too")
     life = found.get("lifetime")
     if life is None and any(one["lifetime_budget"] is not None for one in runs):
         out.print(LIVES)
@@ -298,22 +302,6 @@ def _print_overview(found: Document) -> None:
         spent = epsilon(life["spent"]) if life["problem"] is None else f"n/a: {life['problem']}"
         out.print(f"lifetime: {spent}, left {rounded_down(life['left'])}")
     out.print(SUMS)
-
-
-def _left_out_words(found: Document) -> str:
-    number = found["left_out"]
-    runs = "1 run is" if number == 1 else f"{number} runs are"
-    if found["client"] is not None:
-        return f"note: {runs} left out that never charged this client; `--all` reads them too"
-    return f"note: {runs} left out, older and over; `--all` reads and compares them too"
-
-
-def _by_warning(runs: Sequence[Document]) -> dict[str, list[str]]:
-    found: dict[str, list[str]] = {}
-    for one in runs:
-        for text in one["warnings"]:
-            found.setdefault(text, []).append(one["run_id"])
-    return found
 
 
 def _run_row(one: Document) -> tuple[str, ...]:

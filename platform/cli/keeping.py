@@ -1,4 +1,4 @@
-"""What is kept, and for how long: `runs` with pruning, `cache`, backups and `charges`."""
+"""`runs` with pruning, `cache`, backups and `charges`: the records that are kept."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import typer
 from platform.agreement import require_agreement, stored_tree
 from platform.agreement.backups import back_up, require_database, restore, stores_beside
 from platform.cli.output import console, epsilon, fraction, print_json, size, table
-from platform.data.cache import CachedRows, cached_rows, clear
+from platform.data.cache import cached_rows, clear
 from platform.disk.archives import Manifest
 from platform.disk.files import is_held, write_bytes
 from platform.disk.opening import database_file, is_there, open_existing
@@ -37,16 +37,15 @@ from storage import (
     Database,
     RunRecord,
     StorageFull,
-    UnitOfWork,
     open_client_stores,
 )
 from storage.client_files import stored_version
 from storage.database import schema_version
 
 NEWEST: Final = 20
-"""Runs whose numbers are stated, for which all records of a run are compared."""
+"""The numbers of so many runs are stated; all records of each of them are compared first."""
 SETTING_UP: Final = timedelta(minutes=10)
-"""How long a run may take from its row to the lock of whoever runs it."""
+"""A run may take so long from its row in the database to the lock of its folder."""
 COLUMNS: Final = ("run", "method", "data", "accuracy", "epsilon", "status", "age")
 AGES: Final = (("d", 86_400), ("h", 3_600), ("min", 60), ("s", 1))
 
@@ -64,11 +63,11 @@ def runs_command(storage: str, *, every: bool, as_json: bool) -> None:
 
     Args:
         storage: The database's URL.
-        every: Pruned runs too, and the numbers of all, however long that takes.
-        as_json: Print JSON, in which no run is left out.
+        every: List pruned runs too, and state the numbers of all runs, however long that takes.
+        as_json: Print JSON, which leaves no run out.
 
     Raises:
-        RecordsDisagree: If the row of one has no configuration.
+        RecordsDisagree: If the row of a run has no configuration.
     """
     if not is_there(storage):
         if as_json:
@@ -76,93 +75,12 @@ def runs_command(storage: str, *, every: bool, as_json: bool) -> None:
         else:
             console().print(f"there is no run in {storage} yet")
         return
+    now = datetime.now(UTC)
     with open_existing(storage) as database:
-        found = run_documents(database, datetime.now(UTC), most=None if every else NEWEST)
+        found = run_documents(database, now, most=None if every else NEWEST)
     if as_json:
         print_json(found)
-    else:
-        _print_runs(found, datetime.now(UTC), every=every)
-
-
-def run_documents(database: Database, now: datetime, *, most: int | None) -> list[dict[str, Any]]:
-    """Return what is known of each run, newest first.
-
-    Args:
-        database: Where they are; their folders lie beside it.
-        now: With a time zone.
-        most: Runs whose accuracy and epsilon are stated, the newest; None for all.
-
-    Raises:
-        RecordsDisagree: If the row of one has no configuration.
-    """
-    folder = database.path.parent
-    with database.unit_of_work(read_only=True) as uow:
-        pruned = pruned_runs(uow)
-        found = [
-            {
-                **_run_document(uow, run),
-                "status": status_of(run, folder / run.run_id, now),
-                "pruned": run.run_id in pruned,
-            }
-            for run in reversed(uow.runs.list())
-        ]
-    for number, one in enumerate(found):
-        is_stated = most is None or number < most
-        one |= _numbers(database, one["run"]) if is_stated else _UNSTATED
-    return found
-
-
-def status_of(run: RunRecord, folder: Path, now: datetime) -> str:
-    """Return where a run stands; one that was killed is not running, whatever its row says.
-
-    Args:
-        run: The run.
-        folder: Its own, with the lock of whoever runs it.
-        now: With a time zone.
-    """
-    if run.status != "running":
-        return run.status
-    held = is_held(folder)
-    is_being_set_up = held is None and now - _created(run.created) < SETTING_UP
-    return "running" if held or is_being_set_up else "interrupted"
-
-
-def _run_document(uow: UnitOfWork, run: RunRecord) -> dict[str, Any]:
-    tree = stored_tree(run)
-    first = tree.get("phase_two_of")
-    return {
-        "run": run.run_id,
-        "config": run.name,
-        "status": run.status,
-        "created": f"{run.created[:19]}Z",
-        # A second phase goes on from its first run's rounds and has none of its own.
-        "rounds": len(uow.rounds.all(first or run.run_id)),
-        "phase_two_of": first,
-        "method": _named(tree, "method", "name"),
-        "dataset": _named(tree, "task", "dataset"),
-        "planned_rounds": tree.get("rounds"),
-    }
-
-
-def _named(tree: Mapping[str, Any], section: str, key: str) -> Any:
-    found = tree.get(section)
-    return found.get(key) if isinstance(found, dict) else None
-
-
-_UNSTATED: Final = {"accuracy": None, "epsilon": None, "problem": None}
-
-
-def _numbers(database: Database, run_id: str) -> dict[str, Any]:
-    """Return accuracy and epsilon of a run whose records agree, else what is wrong."""
-    try:
-        numbers = numbers_of(require_agreement(database, run_id))
-    except (RecordsDisagree, AuditChainBroken) as error:
-        return {**_UNSTATED, "problem": str(error)}
-    stated = {"accuracy": numbers.accuracy["mean"], "epsilon": numbers.epsilons}
-    return {**_UNSTATED, **stated}
-
-
-def _print_runs(found: Sequence[Document], now: datetime, *, every: bool) -> None:
+        return
     out = console()
     shown = [one for one in found if every or not one["pruned"]]
     if not shown:
@@ -180,31 +98,86 @@ def _print_runs(found: Sequence[Document], now: datetime, *, every: bool) -> Non
         out.print(f"note: numbers of the newest {NEWEST} runs only; `--all` states those of all")
 
 
+def run_documents(database: Database, now: datetime, *, most: int | None) -> list[dict[str, Any]]:
+    """Return a document of each run, newest first.
+
+    Args:
+        database: The database; the runs' folders lie beside it.
+        now: The time, with a time zone.
+        most: State accuracy and epsilon of so many runs, the newest; None for all.
+
+    Raises:
+        RecordsDisagree: If the row of a run has no configuration.
+    """
+    found = []
+    with database.unit_of_work(read_only=True) as uow:
+        pruned = pruned_runs(uow)
+        for run in reversed(uow.runs.list()):
+            tree = stored_tree(run)
+            first = tree.get("phase_two_of")
+            method, task = (tree.get(section) for section in ("method", "task"))
+            one: dict[str, Any] = {
+                "run": run.run_id,
+                "config": run.name,
+                "status": status_of(run, database.path.parent / run.run_id, now),
+                "created": f"{run.created[:19]}Z",
+                # A second phase continues the rounds of its first run and has no rounds itself.
+                "rounds": len(uow.rounds.all(first or run.run_id)),
+                "phase_two_of": first,
+                "method": method.get("name") if isinstance(method, dict) else None,
+                "dataset": task.get("dataset") if isinstance(task, dict) else None,
+                "planned_rounds": tree.get("rounds"),
+                "pruned": run.run_id in pruned,
+            }
+            found.append(one | {"accuracy": None, "epsilon": None, "problem": None})
+    for one in found[:most]:
+        try:
+            numbers = numbers_of(require_agreement(database, one["run"]))
+        except (RecordsDisagree, AuditChainBroken) as error:
+            one["problem"] = str(error)
+        else:
+            one |= {"accuracy": numbers.accuracy["mean"], "epsilon": numbers.epsilons}
+    return found
+
+
+def status_of(run: RunRecord, folder: Path, now: datetime) -> str:
+    """Return a run's status; a run that was killed is not running, although its row says so.
+
+    Args:
+        run: The run.
+        folder: The run's folder, which the process that runs it locks.
+        now: The time, with a time zone.
+    """
+    if run.status != "running":
+        return run.status
+    held = is_held(folder)
+    is_being_set_up = held is None and now - _created(run.created) < SETTING_UP
+    return "running" if held or is_being_set_up else "interrupted"
+
+
 def _cells(one: Document, now: datetime) -> tuple[str, ...]:
     phase = "" if one["phase_two_of"] is None else ", second phase"
+    if one["problem"] is not None:
+        status = "records disagree"
+    elif one["pruned"]:
+        status = f"{one['status']}, pruned"
+    elif one["status"] == "finished":
+        status = "finished"
+    else:
+        status = f"{one['status']} {one['rounds']}/{one['planned_rounds']}"
     return (
         one["run"],
         f"{one['method']}{phase}",
         str(one["dataset"]),
         fraction(one["accuracy"]),
         epsilons_in_short(one["epsilon"]),
-        _status(one),
+        status,
         age(now - _created(one["created"])),
     )
 
 
-def _status(one: Document) -> str:
-    if one["problem"] is not None:
-        return "records disagree"
-    if one["pruned"]:
-        return f"{one['status']}, pruned"
-    if one["status"] == "finished":
-        return "finished"
-    return f"{one['status']} {one['rounds']}/{one['planned_rounds']}"
-
-
 def epsilons_in_short(spent: Mapping[str, float | str | None] | None) -> str:
-    """Return one number where all adversaries have the same, else server/peers/observer."""
+    """Return one number if it is the same for all adversaries, else server/peers/observer."""
     if spent is None:
         return "-"
     each = [epsilon(spent[name]) for name in ADVERSARIES]
@@ -212,7 +185,7 @@ def epsilons_in_short(spent: Mapping[str, float | str | None] | None) -> str:
 
 
 def age(passed: timedelta) -> str:
-    """Return how long ago something was, in the largest unit of which there is one."""
+    """Return how long ago something was, in the largest unit that is not longer."""
     seconds = max(int(passed.total_seconds()), 0)
     unit, length = next((one for one in AGES if seconds >= one[1]), AGES[-1])
     return f"{seconds // length} {unit}"
@@ -228,14 +201,14 @@ def prune_command(
     """Erase the models of some runs, or of all that did not finish.
 
     Args:
-        names: The runs; none for all that did not finish and that nobody runs.
+        names: The runs; empty for all that did not finish and that no process runs.
         storage: The database's URL.
-        is_sure: Ask nobody.
+        is_sure: Do not ask.
         dry_run: Say what would be erased, and erase nothing.
-        as_json: Print JSON; then nobody can be asked.
+        as_json: Print JSON; the command cannot ask then.
 
     Raises:
-        ConfigError: If a run is one on which another rests, or nobody can be asked.
+        ConfigError: If another run rests on one of the runs, or the command cannot ask.
         UnknownRun: If there is no such run.
         RunBusy: If a process runs one of them.
         RecordsDisagree: If the records of one do not agree.
@@ -243,7 +216,12 @@ def prune_command(
     """
     if not is_sure and not dry_run and (as_json or not can_be_asked()):
         raise ConfigError("--prune: nobody can be asked here; valid is --yes or --dry-run as well")
-    found = _leftovers(names, storage)
+    found: list[Leftovers] = []
+    if names or is_there(storage):
+        with closing(open_existing(storage)) as database:
+            chosen = _chosen(database, names, storage)
+            found = [leftovers(database, run_id) for run_id in chosen]
+    found = [one for one in found if not one.is_over]
     if not as_json:
         _print_leftovers(found)
     erases = bool(found) and not dry_run
@@ -263,40 +241,27 @@ def prune_command(
 
 
 def can_be_asked() -> bool:
-    """Return whether somebody sits at a terminal."""
+    """Return whether a person sits at a terminal."""
     return sys.stdin.isatty()
 
 
-def _leftovers(names: Sequence[str], storage: str) -> list[Leftovers]:
-    if not is_there(storage) and not names:
-        return []
-    with closing(open_existing(storage)) as database:
-        chosen = _chosen(database, names, storage)
-        _require_free_of_others(database, chosen)
-        found = [leftovers(database, run_id) for run_id in chosen]
-    return [one for one in found if not one.is_over]
-
-
 def _chosen(database: Database, names: Sequence[str], storage: str) -> list[str]:
+    """Return the runs in the order in which they are erased; no other run may rest on them."""
     wanted = {resolved(database, name, storage) for name in names}
     with database.unit_of_work(read_only=True) as uow:
-        known = uow.runs.list()
-    if not names:
-        wanted = {run.run_id for run in known if _is_over_early(run, database)}
-    return second_phases_first([run for run in known if run.run_id in wanted])
-
-
-def _is_over_early(run: RunRecord, database: Database) -> bool:
-    status = status_of(run, database.path.parent / run.run_id, datetime.now(UTC))
-    return status not in ("finished", "running")
-
-
-def _require_free_of_others(database: Database, chosen: Sequence[str]) -> None:
-    """Refuse before anything is erased what would be refused at its turn."""
-    with database.unit_of_work(read_only=True) as uow:
-        gone = pruned_runs(uow)
+        known, gone = uow.runs.list(), pruned_runs(uow)
+        if not names:
+            now, folder = datetime.now(UTC), database.path.parent
+            wanted = {
+                run.run_id
+                for run in known
+                if status_of(run, folder / run.run_id, now) not in ("finished", "running")
+            }
+        chosen = second_phases_first([run for run in known if run.run_id in wanted])
+        # Refuse before anything is erased, not at a run's turn.
         for number, run_id in enumerate(chosen):
             require_nothing_follows(uow, run_id, gone | set(chosen[:number]))
+    return chosen
 
 
 def _print_leftovers(found: Sequence[Leftovers]) -> None:
@@ -306,18 +271,15 @@ def _print_leftovers(found: Sequence[Leftovers]) -> None:
         return
     out.print(f"of {_runs(len(found))} this would be erased for good:")
     for one in found:
-        out.print(f"- {one.run_id} ({one.status}): {', '.join(_parts(one))}")
+        numbers = " and ".join(map(str, one.states))
+        parts = [
+            (len(one.states), f"what the server had after round {numbers}"),
+            (len(one.generations), f"{len(one.generations)} generations of the pool"),
+            (one.clients, f"the personal parts of {one.clients} clients"),
+        ]
+        texts = [text for count, text in parts if count] or ["nothing but its place in the list"]
+        out.print(f"- {one.run_id} ({one.status}): {', '.join(texts)}")
     out.print(KEPT)
-
-
-def _parts(one: Leftovers) -> list[str]:
-    numbers = " and ".join(map(str, one.states))
-    parts = [
-        (len(one.states), f"what the server had after round {numbers}"),
-        (len(one.generations), f"{len(one.generations)} generations of the pool"),
-        (one.clients, f"the personal parts of {one.clients} clients"),
-    ]
-    return [text for count, text in parts if count] or ["nothing but its place in the list"]
 
 
 def _runs(count: int) -> str:
@@ -325,12 +287,25 @@ def _runs(count: int) -> str:
 
 
 SHORT = 12
-"""Digits of a fingerprint that people see."""
+"""People see so many digits of a fingerprint."""
 
 
 def list_command(storage: str, *, as_json: bool) -> None:
-    """Show what is cached, by model and kind."""
-    found = [_cached_document(holding) for holding in cached_rows(_folder(storage))]
+    """Show the cached rows, by model and kind."""
+    found: list[dict[str, Any]] = []
+    for holding in cached_rows(_folder(storage)):
+        about, used = holding.about, datetime.fromtimestamp(holding.last_used, UTC)
+        found.append(
+            {
+                "model": None if about is None else about.model,
+                "fingerprint": None if about is None else about.fingerprint,
+                "kind": holding.kind,
+                "row_shape": None if about is None else list(about.row_shape),
+                "images": holding.images,
+                "bytes": holding.num_bytes,
+                "last_used": f"{used:%Y-%m-%dT%H:%M:%SZ}" if holding.images else None,
+            }
+        )
     if as_json:
         print_json(found)
         return
@@ -356,10 +331,10 @@ def list_command(storage: str, *, as_json: bool) -> None:
 
 
 def clear_command(storage: str, *, model: str | None, everything: bool, as_json: bool) -> None:
-    """Delete what is cached of one model, or all.
+    """Delete the cached rows of one model, or of all.
 
     Raises:
-        ConfigError: If neither or both are asked for, or nothing is cached of the model.
+        ConfigError: If neither or both are asked for, or the model has no cached rows.
     """
     if model is None and not everything:
         raise ConfigError("--model: is missing; valid is a model's name, or --all in its place")
@@ -376,19 +351,6 @@ def _folder(storage: str) -> Path:
     return database_file(storage).parent / "cache"
 
 
-def _cached_document(holding: CachedRows) -> dict[str, Any]:
-    about, used = holding.about, datetime.fromtimestamp(holding.last_used, UTC)
-    return {
-        "model": None if about is None else about.model,
-        "fingerprint": None if about is None else about.fingerprint,
-        "kind": holding.kind,
-        "row_shape": None if about is None else list(about.row_shape),
-        "images": holding.images,
-        "bytes": holding.num_bytes,
-        "last_used": f"{used:%Y-%m-%dT%H:%M:%SZ}" if holding.images else None,
-    }
-
-
 def _size(value: int) -> str:
     return f"{value / 1e9:.2f} GB" if value >= 1e9 else f"{value / 1e6:.1f} MB"
 
@@ -397,26 +359,25 @@ def backup_command(file: Path, storage: str, *, as_json: bool) -> None:
     """Back up a database, and say what is in the backup.
 
     Raises:
-        ConfigError: If the URL is none of an SQLite file, or the backup is there already.
+        ConfigError: If the URL does not name an SQLite file, or the backup's file exists.
         StorageError: If something is damaged, or cannot be written; then there is no backup.
     """
-    manifest = back_up(storage, file, datetime.now(UTC))
-    show_manifest(file, manifest, as_json=as_json)
+    show_manifest(file, back_up(storage, file, datetime.now(UTC)), as_json=as_json)
 
 
 def restore_command(file: Path, storage: str, *, as_json: bool) -> None:
     """Bring a backup back, and say what was in it.
 
     Raises:
-        ConfigError: If the backup is none that is whole, or something is in the database's folder.
-        StorageError: If what is in it cannot be used, or not be written; then nothing is there.
+        ConfigError: If the backup is not whole, or the database's folder is not empty.
+        StorageError: If its content cannot be used or written; the folder stays empty then.
     """
     manifest = restore(file, storage, datetime.now(UTC))
     show_manifest(database_file(storage), manifest, as_json=as_json)
 
 
 def show_manifest(place: Path, manifest: Manifest, *, as_json: bool) -> None:
-    """Say what a backup holds, and where it lies now."""
+    """Say what a backup holds, and where its content lies now."""
     names = sorted(manifest.digests)
     if as_json:
         facts = {"schema": manifest.schema, "made": manifest.made, **manifest.facts}
@@ -433,9 +394,9 @@ def upgrade_command(storage: str, *, as_json: bool) -> None:
     """Migrate a database, and the stores of simulated clients beside it.
 
     Raises:
-        ConfigError: If the URL is none of an SQLite file.
+        ConfigError: If the URL does not name an SQLite file.
         UnknownRun: If there is no database.
-        StorageError: If one is damaged, or of a newer version; it stays as it was.
+        StorageError: If a file is damaged, or of a newer version; the file stays as it was.
     """
     database = require_database(storage)
     stores = stores_beside(database.parent)
@@ -454,11 +415,11 @@ def upgrade_command(storage: str, *, as_json: bool) -> None:
 
 
 def charges_command(pseudonym: str, file: Path, storage: str, *, as_json: bool) -> None:
-    """Write what one client was charged into a new file.
+    """Write the charges of one client into a new file.
 
     Raises:
-        ConfigError: If the ledger knows no such client, or the file is there already.
-        StorageFull: If it cannot be written.
+        ConfigError: If the ledger knows no such client, or the file exists.
+        StorageFull: If the file cannot be written.
     """
     if file.exists():
         raise ConfigError(f"FILE: {str(file)!r} exists already; valid is one that does not")

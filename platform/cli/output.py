@@ -1,4 +1,4 @@
-"""How things are printed: JSON for machines, tables for people."""
+"""How commands print: JSON for machines, tables for people."""
 
 from __future__ import annotations
 
@@ -45,27 +45,26 @@ def print_json(value: Any) -> None:
 
 
 class _Plain(Console):
-    """Shows text as it is, also where it looks like markup, and escapes what is no text."""
+    """Shows text as it is, even if it looks like markup, and escapes control characters."""
 
     def print(self, *objects: Any, soft_wrap: bool | None = None, **options: Any) -> None:
-        """Print; a text may have several lines of its own, and is wrapped between its words.
+        """Print texts, which are wrapped between their words; a text may have several lines.
 
         Args:
-            objects: Texts, and what rich can show.
-            soft_wrap: Leave lines as they are, however long, as a path that somebody may copy.
-            options: Of rich.
+            objects: Texts, and objects that rich can show.
+            soft_wrap: Leave lines as they are, however long, such as a path that people copy.
+            options: Rich's own.
         """
-        shown = (
-            self._fitting(item, is_whole=bool(soft_wrap)) if isinstance(item, str) else item
-            for item in objects
-        )
+        shown = []
+        for item in objects:
+            if isinstance(item, str):
+                lines = _lines(item)
+                if not soft_wrap:
+                    lines = "\n".join(p for line in lines.split("\n") for p in self._wrapped(line))
+                shown.append(lines)
+            else:
+                shown.append(item)
         super().print(*shown, soft_wrap=soft_wrap, **options)
-
-    def _fitting(self, text: str, *, is_whole: bool) -> str:
-        lines = _lines(text)
-        if is_whole:
-            return lines
-        return "\n".join(part for line in lines.split("\n") for part in self._wrapped(line))
 
     def _wrapped(self, line: str) -> list[str]:
         found = LABEL.match(line)
@@ -84,7 +83,7 @@ def _lines(text: str) -> str:
 
 
 def console(*, error: bool = False, file: IO[str] | None = None) -> Console:
-    """Return where people read: as wide as their terminal or COLUMNS, else 80 columns.
+    """Return a console for people: as wide as their terminal or COLUMNS, else 80 columns.
 
     Args:
         error: To stderr instead of stdout.
@@ -97,7 +96,7 @@ def console(*, error: bool = False, file: IO[str] | None = None) -> Console:
 
 
 def progress_bar(out: Console, *more: TextColumn) -> Progress:
-    """Return a bar that goes when it is done, and is not there where nobody looks at a terminal."""
+    """Return a bar that goes when it is done; without a terminal there is no bar."""
     return Progress(
         TextColumn("{task.description}"),
         BarColumn(),
@@ -105,19 +104,26 @@ def progress_bar(out: Console, *more: TextColumn) -> Progress:
         *more,
         console=out,
         transient=True,
-        # Else lines for stdout would land on stderr where only that is a terminal.
+        # Otherwise, if only stderr is a terminal, lines for stdout would land on stderr.
         redirect_stdout=False,
         disable=not out.is_terminal,
     )
 
 
 class WithBar:
-    """Something with a bar on stderr, which is there while it is entered."""
+    """Shows a bar on stderr while it is entered, and lines on stdout."""
 
-    def __init__(self, *more: TextColumn) -> None:
-        """Take columns beside the bar's own."""
-        self._error = console(error=True)
+    def __init__(self, *more: TextColumn, quiet: bool = False) -> None:
+        """Take columns beside the bar's own; `quiet` leaves stdout to JSON."""
+        self._error, self._out, self._quiet = console(error=True), console(), quiet
         self._progress = progress_bar(self._error, *more)
+
+    def tell(self, text: str) -> None:
+        """Print a line, unless stdout is left to JSON."""
+        if not self._quiet:
+            # Through the bar if both share a screen, so that neither overwrites the other.
+            shared = self._out.is_terminal and self._error.is_terminal
+            (self._error if shared else self._out).print(text)
 
     def __enter__(self) -> Self:
         """Show the bar."""
@@ -149,7 +155,7 @@ def fraction(value: float | None) -> str:
 
 
 def epsilon(value: float | str | None) -> str:
-    """Return an epsilon, rounded up so that no less is stated than was spent; infinity as inf."""
+    """Return an epsilon, rounded up so that it states no less than was spent; infinity as inf."""
     if value is None:
         return "-"
     if isinstance(value, str):
@@ -161,7 +167,7 @@ def epsilon(value: float | str | None) -> str:
 
 
 def rounded_down(left: float | None) -> str:
-    """Return what is left of a budget, no more than there is."""
+    """Return the rest of a budget, rounded down so that it states no more than there is."""
     return "-" if left is None else f"{math.floor(100 * left) / 100:.2f}"
 
 
@@ -183,12 +189,12 @@ class Sheet:
     """A table that is laid out when it is printed; no word is cut while there is room for it.
 
     Five shapes are tried, from one line a row to one line a value: all columns side by side; the
-    first above the others, as a name of thirty letters takes much of a line; the last below them,
-    where it holds sentences; both; and every value beside its column's name. Only a word that is
-    longer than a line by itself is cut.
+    first above the others, as a name of thirty letters takes much of a line; the last below the
+    others, if it holds sentences; both; and every value beside its column's name. Only a word that
+    is longer than a line is cut.
 
     Attributes:
-        title: Above it, None for none.
+        title: The line above it, None without a title.
         columns: Their names.
         rows: One text a column.
     """
@@ -198,29 +204,38 @@ class Sheet:
     rows: tuple[Row, ...]
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Text]:
-        """Yield the lines, no longer than there is room for."""
+        """Yield the lines, which are no longer than the room."""
         rule = "-" if options.ascii_only else "\N{BOX DRAWINGS LIGHT HORIZONTAL}"
-        for line in _sheet_lines(self, console, options.max_width, rule):
+        for line in self._lines(console, options.max_width, rule):
             line.no_wrap, line.overflow = True, "ignore"
             line.rstrip()
             yield line
 
-
-def _sheet_lines(sheet: Sheet, console: Console, room: int, rule: str) -> Iterator[Text]:
-    if sheet.title is not None:
-        yield from Text(sheet.title, style="italic").wrap(console, room, overflow="fold")
-    shape = shape_of((sheet.columns, *sheet.rows), room)
-    if shape is None:
-        yield from _stacked(sheet, console, room, rule)
-        return
-    to_right = _to_right([shape.middle(row) for row in sheet.rows], shape.widths)
-    yield from _in_shape(sheet.columns, shape, console, room=room, to_right=to_right, style="bold")
-    if shape.is_plain:
-        yield Text(GAP.join(rule * width for width in shape.widths), style="dim")
-    else:
-        yield Text(rule * room, style="dim")
-    for row in sheet.rows:
-        yield from _in_shape(row, shape, console, room=room, to_right=to_right)
+    def _lines(self, console: Console, room: int, rule: str) -> Iterator[Text]:
+        if self.title is not None:
+            yield from Text(self.title, style="italic").wrap(console, room, overflow="fold")
+        shape = shape_of((self.columns, *self.rows), room)
+        if shape is None:
+            # Every value beside its column's name.
+            width = min(_longest(self.columns), max(room // 2 - len(GAP), 1))
+            pair = Shape(0, 0, [width, max(room - width - len(GAP), 1)])
+            yield Text(rule * room, style="dim")
+            for row in self.rows:
+                for one in zip(self.columns, row, strict=True):
+                    yield from _in_shape(one, pair, console, room=room, to_right=[False, False])
+                yield Text(rule * room, style="dim")
+            return
+        columns = list(zip(*(shape.middle(row) for row in self.rows), strict=True))
+        # Columns of numbers stand to the right.
+        right = [
+            any(column) and all(NUMBER.fullmatch(text) for text in column) for column in columns
+        ] or [False] * len(shape.widths)
+        yield from _in_shape(self.columns, shape, console, room=room, to_right=right, style="bold")
+        rules = [rule * width for width in shape.widths]
+        is_plain = not shape.above and not shape.below
+        yield Text(GAP.join(rules) if is_plain else rule * room, style="dim")
+        for row in self.rows:
+            yield from _in_shape(row, shape, console, room=room, to_right=right)
 
 
 @dataclass(frozen=True)
@@ -228,19 +243,14 @@ class Shape:
     """How the rows of a table are laid out.
 
     Attributes:
-        above: Columns that stand above the others: none, or the first.
-        below: Columns that stand below them: none, or the last.
-        widths: Of the others, in cells.
+        above: How many columns stand above the others: 0, or 1 for the first.
+        below: How many columns stand below the others: 0, or 1 for the last.
+        widths: The others' widths in cells.
     """
 
     above: int
     below: int
     widths: list[int]
-
-    @property
-    def is_plain(self) -> bool:
-        """Whether all columns stand side by side."""
-        return not self.above and not self.below
 
     def middle(self, row: Row) -> Row:
         """Return the texts that stand side by side."""
@@ -248,11 +258,11 @@ class Shape:
 
 
 def shape_of(rows: Sequence[Row], room: int) -> Shape | None:
-    """Return the first shape in which no word is cut, None if there is none.
+    """Return the first shape in which no word is cut, None if every shape cuts one.
 
     Args:
         rows: The texts, the columns' names first.
-        room: Cells of a line.
+        room: Width of a line in cells.
     """
     count = len(rows[0])
     is_long = max(_longest(row[-1].split("\n")) for row in rows) > LONG
@@ -269,17 +279,24 @@ def shape_of(rows: Sequence[Row], room: int) -> Shape | None:
 
 
 def fitting(rows: Sequence[Row], room: int, *, is_pairs: bool = False) -> list[int] | None:
-    """Return how wide each column may be so that all fit and no word is cut; None if none may.
+    """Return widths of the columns at which all fit and no word is cut; None if there are none.
 
     Args:
         rows: The texts, the columns' names first.
-        room: Cells of a line.
-        is_pairs: Of names and values, where a value with a longer word than there is room for
-            beside its name stands below it.
+        room: Width of a line in cells.
+        is_pairs: Whether rows are names and values. A value with a word that is too long for the
+            room beside its name stands below the name.
     """
     columns = list(zip(*rows, strict=True))
     wanted = [max(_longest(text.split("\n")) for text in column) for column in columns]
-    least = [_least(column) for column in columns]
+    # A column is as wide as its longest word, and wider if it holds sentences.
+    least = [
+        max(
+            max(_longest(text.split()) for text in column),
+            min(max((_longest(text.split("\n")) for text in column[1:]), default=0), ROOMY),
+        )
+        for column in columns
+    ]
     room -= len(GAP) * (len(columns) - 1)
     if is_pairs:
         least[1] = min(least[1], room - max(least[0], min(wanted[0], room // 2)))
@@ -290,13 +307,6 @@ def fitting(rows: Sequence[Row], room: int, *, is_pairs: bool = False) -> list[i
         loose = [index for index, width in enumerate(widths) if width > least[index]]
         widths[max(loose, key=widths.__getitem__)] -= 1
     return widths
-
-
-def _least(column: Sequence[str]) -> int:
-    """Return the cells of a column's longest word, and more where there are sentences."""
-    longest = max(_longest(text.split()) for text in column)
-    wanted = max((_longest(text.split("\n")) for text in column[1:]), default=0)
-    return max(longest, min(wanted, ROOMY))
 
 
 def _longest(texts: Sequence[str]) -> int:
@@ -317,46 +327,20 @@ def _in_shape(
     indent, cells, below = INDENT * shape.above, shape.middle(row), row[len(row) - shape.below :]
     if len(row) == 2 and _longest(cells[1].split()) > shape.widths[1]:
         cells, below = (cells[0], ""), (cells[1],)
-    yield from _row(cells, console, shape.widths, to_right, indent=indent, style=style)
-    indent += INDENT
-    for text in below:
-        for line in _wrapped(text, console, room - len(indent)) if text else ():
-            yield Text(f"{indent}{line}", style=style)
-
-
-def _to_right(rows: Sequence[Row], widths: Sequence[int]) -> list[bool]:
-    """Return which columns hold numbers only."""
-    return [_is_numeric(column) for column in zip(*rows, strict=True)] or [False] * len(widths)
-
-
-def _stacked(sheet: Sheet, console: Console, room: int, rule: str) -> Iterator[Text]:
-    width = min(_longest(sheet.columns), max(room // 2 - len(GAP), 1))
-    widths = [width, max(room - width - len(GAP), 1)]
-    yield Text(rule * room, style="dim")
-    pair = Shape(0, 0, widths)
-    for row in sheet.rows:
-        for one in zip(sheet.columns, row, strict=True):
-            yield from _in_shape(one, pair, console, room=room, to_right=[False, False])
-        yield Text(rule * room, style="dim")
-
-
-def _row(
-    cells: Row,
-    console: Console,
-    widths: Sequence[int],
-    to_right: Sequence[bool],
-    *,
-    indent: str = "",
-    style: str = "",
-) -> Iterator[Text]:
-    wrapped = [_wrapped(cell, console, width) for cell, width in zip(cells, widths, strict=True)]
+    wrapped = [
+        _wrapped(cell, console, width) for cell, width in zip(cells, shape.widths, strict=True)
+    ]
     for number in range(max(map(len, wrapped))):
         parts = []
-        for lines, width, right in zip(wrapped, widths, to_right, strict=True):
+        for lines, width, right in zip(wrapped, shape.widths, to_right, strict=True):
             text = lines[number] if number < len(lines) else ""
             padding = " " * (width - cell_len(text))
             parts.append(f"{padding}{text}" if right else f"{text}{padding}")
         yield Text(f"{indent}{GAP.join(parts)}", style=style)
+    indent += INDENT
+    for text in below:
+        for line in _wrapped(text, console, room - len(indent)) if text else ():
+            yield Text(f"{indent}{line}", style=style)
 
 
 def _wrapped(text: str, console: Console, width: int) -> list[str]:
@@ -364,7 +348,3 @@ def _wrapped(text: str, console: Console, width: int) -> list[str]:
         return [text]
     lines = Text(text).wrap(console, max(width, 1), overflow="fold")
     return [line.plain.rstrip() for line in lines] or [""]
-
-
-def _is_numeric(column: Sequence[str]) -> bool:
-    return any(column) and all(NUMBER.fullmatch(text) for text in column)

@@ -30,12 +30,14 @@ from platform.results.reading import agreed_run, numbers_of, resolved
 from platform.rounds.documents import ADVERSARIES, in_rounds
 from platform.rounds.observing import Observer
 
+Document = Mapping[str, Any]
+
 WIDTHS = (5, 9, 8, 5, 6, 14, 9, 5, 5, 5)
 NAMES = ("round", "cohort", "accuracy", "std", "worst", "epsilon s/p/o", "s/n", "up", "down", "s")
 
 
 def heading(delta: float) -> str:
-    """Return the lines above the rounds, which fit into 80 columns."""
+    """Return the lines above the rounds; each fits into 80 columns."""
     legend = (
         f"epsilon of server/peers/observer at delta {delta:g}, for a round fixed beforehand;\n"
         'cohort (lost); s/n: signal to noise, 95%, or "below" detection; bytes a client'
@@ -44,18 +46,20 @@ def heading(delta: float) -> str:
 
 
 def round_line(document: Mapping[str, Any]) -> str:
-    """Return one round on a line of 80 columns, and what few rounds have on one below it.
+    """Return one round on a line of 80 columns; a second line below it holds rare remarks.
 
     Bytes are means per invited client.
     """
     *cells, up, down, seconds = round_cells(document)
-    line = _aligned((*cells, _short(up), _short(down), seconds))
+    # The heading says that these are bytes.
+    up, down = (one.replace(" B", "").replace(" ", "").removesuffix("B") for one in (up, down))
+    line = _aligned((*cells, up, down, seconds))
     remarks = round_remarks(document)
     return f"{line}\n{' ' * WIDTHS[0]}{remarks}" if remarks else line
 
 
 def _aligned(cells: Sequence[str]) -> str:
-    """Return cells below each other; one that is too wide takes from the gaps that follow."""
+    """Return cells at the ends of their columns; a wide cell takes from the gaps that follow."""
     line, end = "", -1
     for cell, width in zip(cells, WIDTHS, strict=True):
         end += width + 1
@@ -63,22 +67,28 @@ def _aligned(cells: Sequence[str]) -> str:
     return line
 
 
-def _short(bytes_in_words: str) -> str:
-    """Return bytes as narrow as they can be; the heading says that they are."""
-    return bytes_in_words.replace(" B", "").replace(" ", "").removesuffix("B")
-
-
 def round_cells(document: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return what stands in each column of `NAMES` for one round."""
+    """Return one round's cell for each column of `NAMES`."""
     accuracy, spent, seconds = document["accuracy"], document["epsilon"], document["seconds"]
+    cohort, ends = document["cohort"], document["signal_to_noise"]
+    if ends is None:
+        interval = "-"
+    elif not ends["low"]:
+        interval = "below"
+    else:
+        # By name: a document that was stored comes back with its keys sorted.
+        interval = "-".join(
+            f"{end:.{2 if end < 10.0 else 1 if end < 100.0 else 0}f}"
+            for end in (ends["low"], ends["high"])
+        )
     return (
         str(document["round"]),
-        _cohort(document),
+        "secret" if cohort is None else f"{cohort} ({document['dropped']})",
         fraction(accuracy["mean"]),
         fraction(accuracy["std"]),
         fraction(accuracy["worst"]),
         "/".join(epsilon(spent[name]) for name in ("server", "peers", "observer")),
-        _interval(document["signal_to_noise"]),
+        interval,
         size(document["bytes_up"]),
         size(document["bytes_down"]),
         "-" if seconds is None else f"{seconds:.{0 if seconds >= 1000 else 1}f}",
@@ -86,42 +96,17 @@ def round_cells(document: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def round_remarks(document: Mapping[str, Any]) -> str:
-    """Return what stands behind the columns, as most rounds have none of it."""
-    return _validation_remark(document) + _phase(document)
+    """Return the remarks about a round that have no column; most rounds have none.
 
-
-def _cohort(document: Mapping[str, Any]) -> str:
-    if document["cohort"] is None:
-        return "secret"
-    return f"{document['cohort']} ({document['dropped']})"
-
-
-def _validation_remark(document: Mapping[str, Any]) -> str:
-    """Return behind the columns where there is any, as most runs have none."""
+    Runs of older versions state no validation and no phase.
+    """
     measured, released = document.get("validation"), document.get("released_validation")
-    exact = "" if measured is None else _labelled("val", measured["mean"])
-    if released is None:
-        return exact
-    return exact + _labelled(f"noised val of {released['round']}:", released["mean"])
-
-
-def _phase(document: Mapping[str, Any]) -> str:
-    """Return behind the columns too; older runs do not state it."""
-    return " collection" if document.get("phase") == "collection" else ""
-
-
-def _labelled(label: str, value: float | None) -> str:
-    return "" if value is None else f" {label} {fraction(value)}"
-
-
-def _interval(ends: Mapping[str, float] | None) -> str:
-    if ends is None:
-        return "-"
-    if not ends["low"]:
-        return "below"
-    # By name: a document that was stored comes back with its keys sorted.
-    ordered = (ends["low"], ends["high"])
-    return "-".join(f"{end:.{2 if end < 10.0 else 1 if end < 100.0 else 0}f}" for end in ordered)
+    text = ""
+    if measured is not None and measured["mean"] is not None:
+        text += f" val {fraction(measured['mean'])}"
+    if released is not None and released["mean"] is not None:
+        text += f" noised val of {released['round']}: {fraction(released['mean'])}"
+    return text + (" collection" if document.get("phase") == "collection" else "")
 
 
 class ScreenObserver(WithBar, Observer):
@@ -129,36 +114,34 @@ class ScreenObserver(WithBar, Observer):
 
     def __init__(self, delta: float, *, quiet: bool) -> None:
         """Take the delta of the epsilons; `quiet` leaves stdout to JSON."""
-        super().__init__()
+        super().__init__(quiet=quiet)
         self._delta = delta
-        self._quiet = quiet
-        self._out = console()
         self._task: TaskID | None = None
         self.run_id: str | None = None
 
     def recognised(self, sentences: Sequence[str]) -> None:
         """Print each."""
         for sentence in sentences:
-            self._print(f"recognised: {sentence}")
+            self.tell(f"recognised: {sentence}")
 
     def warned(self, sentences: Sequence[str]) -> None:
         """Print each."""
         for sentence in sentences:
-            self._print(f"warning: {sentence}")
+            self.tell(f"warning: {sentence}")
 
     def preparing(self, what: str, done: int, total: int) -> None:
         """Move the bar."""
         self._show(what, total, done)
 
     def run_created(self, run_id: str) -> None:
-        """Remember the run, for whoever interrupts it."""
+        """Remember the run: if a signal interrupts it, the last words name it."""
         self.run_id = run_id
 
     def run_started(self, run_id: str, rounds: int, resumed_after: int) -> None:
         """Name the run."""
         again = f", resumed after round {resumed_after}" if resumed_after else ""
-        self._print(f"run {run_id}: {rounds} rounds{again}")
-        self._print(heading(self._delta))
+        self.tell(f"run {run_id}: {rounds} rounds{again}")
+        self.tell(heading(self._delta))
 
     def round_started(self, round_number: int, cohort: int) -> None:
         """Start the round's bar; a client answers up to four stages."""
@@ -172,10 +155,10 @@ class ScreenObserver(WithBar, Observer):
     def round_finished(self, document: Mapping[str, Any]) -> None:
         """Print the round."""
         self._clear()
-        self._print(round_line(document))
+        self.tell(round_line(document))
 
     def describe(self, what: str) -> None:
-        """Say on the bar what is happening; nothing where there is none."""
+        """Say on the bar what is happening, if there is a bar."""
         if self._task is not None:
             self._progress.update(self._task, description=what)
 
@@ -189,12 +172,6 @@ class ScreenObserver(WithBar, Observer):
             self._progress.remove_task(self._task)
             self._task = None
 
-    def _print(self, text: str) -> None:
-        if not self._quiet:
-            # Through the bar where both share a screen, so that neither overwrites the other.
-            shared = self._out.is_terminal and self._error.is_terminal
-            (self._error if shared else self._out).print(text)
-
 
 HEADLINES: Final = {
     "all_classes": "accuracy on all test examples",
@@ -205,7 +182,7 @@ HEADLINES: Final = {
 
 
 def print_report(run_id: str, storage: str, *, as_json: bool) -> None:
-    """Print a run, if what is stated of it follows from its records.
+    """Print a run, once its records prove the numbers that are stated of it.
 
     Raises:
         UnknownRun: If there is no such run.
@@ -214,11 +191,10 @@ def print_report(run_id: str, storage: str, *, as_json: bool) -> None:
     """
     agreed = agreed_run(run_id, storage)
     summary = agreed.summary
-    document: Mapping[str, Any]
-    if summary is None:
-        document = {**unfinished_document(agreed), "warnings": claim_warnings(agreed)}
-    else:
-        document = summary
+    document: Document = summary or {
+        **unfinished_document(agreed),
+        "warnings": claim_warnings(agreed),
+    }
     if as_json:
         print_json(document)
         return
@@ -230,52 +206,42 @@ def print_report(run_id: str, storage: str, *, as_json: bool) -> None:
     out.print(heading(document["delta"]))
     for one in document["rounds"]:
         out.print(printable(round_line(one)))
-    if summary is None:
-        _print_unfinished(document, is_pruned=agreed.records.is_pruned)
-    else:
+    if summary is not None:
         print_summary(summary)
-
-
-def _print_unfinished(document: Mapping[str, Any], *, is_pruned: bool) -> None:
-    out = console()
+        return
     out.print()
     out.print(table(None, ("result", "value"), unfinished_rows(document)))
     for warning in document["warnings"]:
         out.print(f"note: {printable(warning)}")
-    if is_pruned:
+    if agreed.records.is_pruned:
         out.print("note: the run has not finished, and its models were erased by `runs --prune`")
     else:
         out.print(f"note: the run has not finished; go on with `run --resume {document['run_id']}`")
 
 
 def unfinished_rows(document: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Return what can be said of a run so far, as `summary_rows` does of one that is over."""
-    spent = document["epsilon"]
-    return [
+    """Return the results so far of a run that has not finished, as rows of name and value."""
+    attempt = document["open_attempt"]
+    rows = [
         ("method, data", f"{document['method']} on {document['dataset']}"),
         ("status", f"{document['status']}, not finished"),
         ("rounds", f"{len(in_rounds(document['rounds']))} of {document['planned_rounds']}"),
-        *[("in progress", text) for text in _in_progress(document["open_attempt"])],
-        *[(f"epsilon for {name}, so far", _so_far(document, spent[name])) for name in spent],
     ]
-
-
-def _in_progress(attempt: Mapping[str, int] | None) -> list[str]:
-    if attempt is None:
-        return []
-    return [f"round {attempt['round']}, attempt {attempt['attempt']}: it is charged already"]
-
-
-def _so_far(document: Mapping[str, Any], value: float | str | None) -> str:
-    return "nothing was charged" if value is None else _claim(document, value)
+    if attempt is not None:
+        text = f"round {attempt['round']}, attempt {attempt['attempt']}: it is charged already"
+        rows.append(("in progress", text))
+    for name, value in document["epsilon"].items():
+        text = "nothing was charged" if value is None else _claim(document, value)
+        rows.append((f"epsilon for {name}, so far", text))
+    return rows
 
 
 def print_summary(summary: Mapping[str, Any]) -> None:
-    """Print accuracy and epsilon side by side, then what to know about them."""
+    """Print accuracy and epsilon side by side, then the notes about them."""
     out = console()
     out.print()
     for text in canary_warnings(summary.get("canaries")):
-        # Before any number that it is about.
+        # A warning stands before the numbers that it is about.
         out.print(f"WARNING: {text}")
     out.print(table(None, ("result", "value"), summary_rows(summary)))
     for text in summary["warnings"]:
@@ -283,53 +249,68 @@ def print_summary(summary: Mapping[str, Any]) -> None:
 
 
 def summary_rows(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Return what a finished run came to: what each result is, and its value in words."""
-    final, gain = summary["final"], summary["gain_over_local"]
-    spent = final["epsilon"]
-    head = summary["audit_head"]
-    return [
-        ("method, data", f"{summary['method']} on {summary['dataset']}"),
-        *([("second phase of", first)] if (first := summary.get("phase_two_of")) else []),
-        *[(name, text) for name, text in summary.get("evaluation", {}).items()],
-        *_optimizer(summary.get("training")),
-        _accuracy(summary),
-        *_phases(summary.get("phases")),
-        *_protocol("", final.get("protocol")),
-        *_validation(summary),
-        *_best(summary.get("best_on_validation")),
-        *_new_clients(final.get("new_clients")),
-        *_protocol("local twins, ", summary.get("local", {}).get("protocol")),
-        ("gain over local", "-" if gain is None else f"{100 * gain:+.1f} points{_of(final)}"),
-        ("worth of sharing", _worth(summary)),
-        *[(f"epsilon for {name}", _claim(summary, spent[name])) for name in spent],
-        *_canaries(summary.get("canaries")),
-        ("accounting", _accounting(summary)),
-        *([("beside it", _accountants(summary))] if summary["unit"] else []),
-        ("audit head", f"{head['count']}:{head['hash']}"),
-    ]
+    """Return the results of a finished run, as rows of name and value in words.
 
-
-def _optimizer(training: Mapping[str, Any] | None) -> list[tuple[str, str]]:
-    """Return the optimiser in words; summaries of earlier versions do not have it."""
-    return [] if training is None else [("local training", optimizer_words(training))]
-
-
-def _accuracy(summary: Mapping[str, Any]) -> tuple[str, str]:
-    accuracy = summary["final"]["accuracy"]
-    if accuracy["mean"] is None and summary["dataset"] == HELD:
-        return "accuracy", "is known to the clients; see evaluation.release for noised accuracy"
-    return "accuracy (exact, simulation)", _spread(accuracy)
-
-
-def _worth(summary: Mapping[str, Any]) -> str:
+    Summaries of earlier versions lack some keys; their rows are left out.
+    """
+    final, gain, head = summary["final"], summary["gain_over_local"], summary["audit_head"]
+    rows = [("method, data", f"{summary['method']} on {summary['dataset']}")]
+    if first := summary.get("phase_two_of"):
+        rows.append(("second phase of", first))
+    rows += summary.get("evaluation", {}).items()
+    if (training := summary.get("training")) is not None:
+        rows.append(("local training", optimizer_words(training)))
+    if final["accuracy"]["mean"] is None and summary["dataset"] == HELD:
+        known = "is known to the clients; see evaluation.release for noised accuracy"
+        rows.append(("accuracy", known))
+    else:
+        rows.append(("accuracy (exact, simulation)", _spread(final["accuracy"])))
+    if (phases := summary.get("phases")) is not None:
+        share = phases["cost_share"]
+        cost = "-" if share is None else f"{100 * share:.1f}% of the rounds' own, without measuring"
+        rows += [
+            ("before the second phase", _spread(phases["before"])),
+            ("after the second phase", _spread(phases["after"])),
+            ("time of the second phase", cost),
+        ]
+    rows += _protocol("", final.get("protocol"))
+    if (measured := final.get("validation")) is not None and measured["mean"] is not None:
+        rows.append(("validation (exact, simulation)", _spread(measured)))
+    if (best := summary.get("best_on_validation")) is not None:
+        chosen = f"round {best['round']}, chosen at {fraction(best['validation'])} validation"
+        rows.append(("best on validation", f"{chosen}: {_spread(best['accuracy'])}"))
+        rows += _protocol("best on validation, ", best["protocol"])
+    if (new := final.get("new_clients")) is not None:
+        rows += [
+            (f"{new['clients']} new clients, as they come", _spread(new["before"])),
+            (f"{new['clients']} new clients, personalised", _spread(new["after"])),
+        ]
+    rows += _protocol("local twins, ", summary.get("local", {}).get("protocol"))
+    # The gain is a difference of the protocol's headline, by default of the clients' accuracy.
+    headline = HEADLINES.get(final.get("protocol", {}).get("name"))
+    of = "" if headline is None else f" of {headline}"
+    rows.append(("gain over local", "-" if gain is None else f"{100 * gain:+.1f} points{of}"))
     worth, silent = summary["worth_of_sharing"], summary["silent"]
-    if worth is None or silent is None:
-        return "-"
-    noised = "" if silent["noised"] is None else f", {fraction(silent['noised'])} with the noise"
-    return (
-        f"{100 * worth:+.1f} points{_of(summary['final'])} over the same run with uploads of zeros "
-        f"({fraction(silent['bare'])}{noised})"
-    )
+    text = "-"
+    if worth is not None and silent is not None:
+        noise = "" if silent["noised"] is None else f", {fraction(silent['noised'])} with the noise"
+        text = (
+            f"{100 * worth:+.1f} points{of} over the same run with uploads of zeros "
+            f"({fraction(silent['bare'])}{noise})"
+        )
+    rows.append(("worth of sharing", text))
+    rows += [(f"epsilon for {n}", _claim(summary, one)) for n, one in final["epsilon"].items()]
+    if (canaries := summary.get("canaries")) is not None:
+        rows.append(("canaries show", _canaries(canaries)))
+    rows.append(("accounting", _accounting(summary)))
+    if summary["unit"]:
+        # The worst client by every accountant, or why an accountant states nothing.
+        text = "; ".join(
+            f"{name} {value if str(value).startswith('n/a') else epsilon(value)}"
+            for name, value in summary["accountants"].items()
+        )
+        rows.append(("beside it", text))
+    return [*rows, ("audit head", f"{head['count']}:{head['hash']}")]
 
 
 def _spread(accuracy: Mapping[str, Any]) -> str:
@@ -340,50 +321,8 @@ def _spread(accuracy: Mapping[str, Any]) -> str:
     )
 
 
-def _phases(phases: Mapping[str, Any] | None) -> list[tuple[str, str]]:
-    """Show before and after the second phase, one below the other, and what it cost."""
-    if phases is None:
-        return []
-    share = phases["cost_share"]
-    return [
-        ("before the second phase", _spread(phases["before"])),
-        ("after the second phase", _spread(phases["after"])),
-        (
-            "time of the second phase",
-            "-" if share is None else f"{100 * share:.1f}% of the rounds' own, without measuring",
-        ),
-    ]
-
-
-def _validation(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
-    measured = summary["final"].get("validation")
-    if measured is None or measured["mean"] is None:
-        return []
-    return [("validation (exact, simulation)", _spread(measured))]
-
-
-def _best(best: Mapping[str, Any] | None) -> list[tuple[str, str]]:
-    if best is None:
-        return []
-    chosen = f"round {best['round']}, chosen at {fraction(best['validation'])} validation"
-    return [
-        ("best on validation", f"{chosen}: {_spread(best['accuracy'])}"),
-        *_protocol("best on validation, ", best["protocol"]),
-    ]
-
-
-def _new_clients(measured: Mapping[str, Any] | None) -> list[tuple[str, str]]:
-    if measured is None:
-        return []
-    whose = f"{measured['clients']} new clients"
-    return [
-        (f"{whose}, as they come", _spread(measured["before"])),
-        (f"{whose}, personalised", _spread(measured["after"])),
-    ]
-
-
 def _protocol(whose: str, measured: Mapping[str, Any] | None) -> list[tuple[str, str]]:
-    """Return the protocol's numbers in words, where it has more than the clients' own accuracy."""
+    """Return a protocol's numbers in words, if it has more than the clients' own accuracy."""
     name = None if measured is None else measured["name"]
     if measured is None or name not in HEADLINES:
         return []
@@ -404,82 +343,53 @@ def _protocol(whose: str, measured: Mapping[str, Any] | None) -> list[tuple[str,
     return [(f"{whose}held-out domain", text)]
 
 
-def _of(final: Mapping[str, Any]) -> str:
-    """Return what the gain is a difference of, where that is not the clients' own accuracy."""
-    headline = HEADLINES.get(final.get("protocol", {}).get("name"))
-    return "" if headline is None else f" of {headline}"
-
-
 def _claim(summary: Mapping[str, Any], value: float | str) -> str:
     return f"{epsilon(value)} at delta {summary['delta']:g}"
 
 
-def _accountants(summary: Mapping[str, Any]) -> str:
-    """Return the worst client by every accountant, or why one says nothing."""
-    return "; ".join(
-        f"{name} {value if str(value).startswith('n/a') else epsilon(value)}"
-        for name, value in summary["accountants"].items()
-    )
-
-
-def _canaries(found: Mapping[str, Any] | None) -> list[tuple[str, str]]:
-    """Return what canaries showed of the claim, beside the most that they could."""
-    if found is None:
-        return []
+def _canaries(found: Mapping[str, Any]) -> str:
+    """Return what canaries showed of the claim, beside the most that they could show."""
     guessed, share = found["guessed_lower_bound"], f"{100 * found['share']:.0f}%"
     coins = "" if guessed is None else f"; by guessed coins alone at least {lower_text(guessed)}"
     where = f"{found['directions']} of {found['dimension']} directions"
-    text = (
+    return (
         f"epsilon at least {lower_text(found['lower_bound'])} at 95%, {share} of the claimed "
         f"{epsilon(found['claimed'])}; ceiling of {found['canaries']} canaries in {where}: "
         f"{lower_text(found['ceiling'])}{coins}"
     )
-    return [("canaries show", text)]
 
 
 def _accounting(summary: Mapping[str, Any]) -> str:
     if summary["unit"] is None:
         return f"mechanism {summary['mechanism']}: no guarantee"
+    where = ""
+    if (subspace := summary["subspace"]) is not None:
+        images = subspace.get("public_images")
+        source = subspace["kind"] + ("" if images is None else f", {images} of them")
+        where = f", in {subspace['rank']} of {subspace['coordinates']} directions ({source})"
     return (
         f"{summary['mechanism']}, unit {summary['unit']}, {summary['relation']}, accountant "
         f"{summary['accountant']}, sampling assumed: {summary['sampling']}, "
-        f"{summary['noise_distribution']} noise from {summary['noise_source']}"
-        f"{_in_subspace(summary['subspace'])}"
+        f"{summary['noise_distribution']} noise from {summary['noise_source']}{where}"
     )
-
-
-def _in_subspace(subspace: Mapping[str, Any] | None) -> str:
-    if subspace is None:
-        return ""
-    kind, rank, whole = (subspace[name] for name in ("kind", "rank", "coordinates"))
-    images = subspace.get("public_images")
-    found_from = "" if images is None else f", {images} of them"
-    return f", in {rank} of {whole} directions ({kind}{found_from})"
 
 
 COLUMNS: Final = ("run", "status", "accuracy", "std", "worst", "gain", *ADVERSARIES)
 MEASURES: Final = ("mean", "weighted", "std", "worst")
 TERMS: Final = ("unit", "relation", "delta")
-"""What an epsilon means; others are no numbers of the same thing."""
+"""The meaning of an epsilon: epsilons that differ in one of these cannot be compared."""
 ELSEWHERE: Final = ("storage",)
-"""Sections that say where a run lies, not what it is."""
-
-Document = Mapping[str, Any]
+"""Sections that say where a run lies, not what the run is."""
 
 
 def compare_command(names: Sequence[str], storage: str, *, as_json: bool) -> None:
-    """Show runs side by side.
-
-    Args:
-        names: Two runs or more; `latest` is the newest.
-        storage: The database's URL.
-        as_json: Print JSON.
+    """Show two runs or more side by side.
 
     Raises:
-        ConfigError: If there are fewer than two, or one is named twice.
+        ConfigError: If there are fewer than two names, or one is named twice.
         UnknownRun: If there is no such run.
         RunStopped: If records do not agree; nothing is shown then.
-        AuditChainBroken: If an audit log was changed; likewise.
+        AuditChainBroken: If an audit log was changed; nothing is shown then.
     """
     if len(names) < 2:
         raise ConfigError(f"RUN: {len(names)} is too few to compare; valid is two runs or more")
@@ -499,16 +409,21 @@ def compare_command(names: Sequence[str], storage: str, *, as_json: bool) -> Non
 def comparison(runs: Sequence[Agreed]) -> dict[str, Any]:
     """Return runs whose records agree side by side.
 
-    The differing settings are by their dotted key, each by run; of a key that a run does not have
-    nothing is said there.
+    Settings that differ stand below their dotted key, by run; a run without the key is left out.
     """
     shown = [_compared(one) for one in runs]
-    # What nothing bounds is of no unit, and no more comparable by being of the same.
+    # An infinite epsilon has no unit, and an equal unit would not make it comparable.
     claiming = [one for one in shown if one["unit"] is not None]
     settings = {one.records.run_id: dict(flat(one.config.model_dump(mode="json"))) for one in runs}
+    differences = {}
+    for key in dict.fromkeys(key for one in settings.values() for key in one):
+        of = {run: one[key] for run, one in settings.items() if key in one}
+        is_alike = len(of) == len(settings) and len({json.dumps(v) for v in of.values()}) == 1
+        if not is_alike and key.partition(".")[0] not in ELSEWHERE:
+            differences[key] = of
     return {
         "runs": shown,
-        "differences": _differences(settings),
+        "differences": differences,
         "epsilons_differ_in": [
             name for name in TERMS if len({json.dumps(one[name]) for one in claiming}) > 1
         ],
@@ -522,16 +437,6 @@ def flat(tree: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, Any]]
             yield from flat(value, f"{before}{name}.")
         else:
             yield f"{before}{name}", value
-
-
-def _differences(settings: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
-    found = {}
-    for key in dict.fromkeys(key for one in settings.values() for key in one):
-        of = {run: one[key] for run, one in settings.items() if key in one}
-        is_alike = len(of) == len(settings) and len({json.dumps(v) for v in of.values()}) == 1
-        if not is_alike and key.partition(".")[0] not in ELSEWHERE:
-            found[key] = of
-    return found
 
 
 def _compared(agreed: Agreed) -> dict[str, Any]:
@@ -554,46 +459,35 @@ def _compared(agreed: Agreed) -> dict[str, Any]:
 
 
 def _print_comparison(document: Document) -> None:
-    out = console()
-    out.print(
-        table(
-            "accuracy, and epsilon by adversary", COLUMNS, [*map(_compared_row, document["runs"])]
+    out, rows = console(), []
+    for one in document["runs"]:
+        accuracy, gain = one["accuracy"], one["gain_over_local"]
+        rows.append(
+            (
+                one["run"],
+                one["status"],
+                *(fraction(accuracy[name]) for name in ("mean", "std", "worst")),
+                "-" if gain is None else f"{100 * gain:+.1f}",
+                *(epsilon(one["epsilon"][name]) for name in ADVERSARIES),
+            )
         )
-    )
+    out.print(table("accuracy, and epsilon by adversary", COLUMNS, rows))
     differ = document["epsilons_differ_in"]
     if differ:
         out.print(f"note: these epsilons cannot be compared: runs differ in {', '.join(differ)}")
     for one in document["runs"]:
         if one["unit"] is None:
-            text = "nothing protects its clients"
-            out.print(f"note: {one['run']}: mechanism {one['mechanism']}: {text}")
+            mechanism = f"{one['run']}: mechanism {one['mechanism']}"
+            out.print(f"note: {mechanism}: nothing protects its clients")
     if any(one["status"] != "finished" for one in document["runs"]):
         out.print("note: of a run that has not finished it is what there is so far")
     out.print()
     names = [one["run"] for one in document["runs"]]
-    settings = [
-        (key, *(_setting(of, name) for name in names))
-        for key, of in document["differences"].items()
-    ]
+    settings = []
+    for key, of in document["differences"].items():
+        texts = {run: v if isinstance(v, str) else json.dumps(v) for run, v in of.items()}
+        settings.append((key, *(texts.get(name, "-") for name in names)))
     if settings:
         out.print(table("settings that differ", ("setting", *names), settings))
     else:
         out.print("no setting differs")
-
-
-def _compared_row(one: Document) -> tuple[str, ...]:
-    accuracy, gain = one["accuracy"], one["gain_over_local"]
-    return (
-        one["run"],
-        one["status"],
-        *(fraction(accuracy[name]) for name in ("mean", "std", "worst")),
-        "-" if gain is None else f"{100 * gain:+.1f}",
-        *(epsilon(one["epsilon"][name]) for name in ADVERSARIES),
-    )
-
-
-def _setting(of: Mapping[str, Any], run: str) -> str:
-    if run not in of:
-        return "-"
-    value = of[run]
-    return value if isinstance(value, str) else json.dumps(value)

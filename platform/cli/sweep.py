@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import typer
 from rich.progress import TaskID, TextColumn
@@ -30,15 +29,15 @@ from platform.sweeping.grid import (
 )
 from platform.sweeping.running import Outcome, only_sweep_in, run_cells
 from platform.sweeping.submitting import cluster_of, database_name, submit_cells
-from platform.sweeping.tables import Table, announce, document, plain_rows, publish
+from platform.sweeping.tables import announce, document, plain_rows, publish
 from platform.sweeping.tidy import BEST, LAST, record_of
 from storage.homes import shown
 
 OUTPUTS = Path("sweeps")
 CELLS = "cells"
-"""Where cells that are jobs of a cluster have their databases, in the folder of results."""
+"""The folder in the results for the databases of cells that are jobs of a cluster."""
 MOST_JOBS = 100
-"""Jobs of a cluster at a time."""
+"""A cluster has at most so many jobs at a time."""
 
 
 def sweep_command(
@@ -58,28 +57,36 @@ def sweep_command(
     as_published: bool,
     as_json: bool,
 ) -> None:
-    """Run what is missing of a grid and write its tables.
+    """Run the cells of a grid that have not finished, and write its tables.
 
     Args:
         configs: Files or packaged names.
         methods: Names between commas; None for the configurations' own.
         seeds: Numbers between commas; None for the configurations' own.
-        settings: Of `--set`.
-        method_settings: Of `--for`.
-        device: None for the configurations' own.
-        folder: Where the user has methods of their own; None for nowhere.
+        settings: Values of `--set`.
+        method_settings: Values of `--for`.
+        device: The device; None for the configurations' own.
+        folder: The folder of the user's own methods; None without one.
         storage: The coordinator's database.
         on: `dask` for a job a cell; None for worker processes here.
-        cluster_settings: Of `--cluster`.
+        cluster_settings: Values of `--cluster`.
         jobs: How many cells run at a time; None for the default.
         output: The folder of results; None for the default.
         as_published: Whether cells take the settings of a published run.
-        as_json: Whether a program reads it.
+        as_json: Whether stdout gets JSON.
 
     Raises:
-        ConfigError: If a cell is not valid, or another sweep works in the folder; nothing starts.
+        ConfigError: If a cell or an option is not valid, or another sweep works in the folder;
+            nothing starts then.
     """
-    cluster = _cluster(on, cluster_settings, storage)
+    if on is None and cluster_settings:
+        raise ConfigError("--cluster: means nothing without --on; valid is --on dask as well")
+    if on is not None and storage != DEFAULT_STORAGE:
+        raise ConfigError(
+            f"--storage: {shown(storage)!r} means nothing with --on, under which each cell "
+            f"has a database of its own in OUTPUT/{CELLS}; valid is without it"
+        )
+    cluster = None if on is None else cluster_of(on, cluster_settings)
     sources = Sources(registry=Registry(folder=folder), as_published=as_published)
     request = SweepRequest(
         configs=tuple(configs),
@@ -92,8 +99,7 @@ def sweep_command(
         storage=storage,
     )
     grid = build_grid(request, sources)
-    # The same command finds this name again. A configuration may be called by its path, where two
-    # have one name.
+    # The same command finds this name again.
     results = output or OUTPUTS / f"{Path(grid.configs[0]).stem}-{grid.digest[:8]}"
 
     def interrupted(number: int) -> Ended:
@@ -120,42 +126,16 @@ def sweep_command(
     if as_json:
         print_json(document(grid, outcomes, results))
     elif tables:
-        _print(tables, results)
-    _report_failures(outcomes)
-
-
-def _print(tables: Sequence[Table], folder: Path) -> None:
-    out = console()
-    for one in tables:
+        out = console()
+        for one in tables:
+            out.print()
+            out.print(table(one.caption, *plain_rows(one)))
+            for line in one.training:
+                out.print(f"note: local training: {line}")
+            for warning in one.warnings:
+                out.print(f"note: {warning}")
         out.print()
-        out.print(table(one.caption, *plain_rows(one)))
-        for line in one.training:
-            out.print(f"note: local training: {line}")
-        for warning in one.warnings:
-            out.print(f"note: {warning}")
-    out.print()
-    out.print(f"written to {folder}", soft_wrap=True)
-
-
-def _cluster(on: str | None, settings: Sequence[str], storage: str) -> Mapping[str, Any] | None:
-    """Return where jobs go, None for nowhere.
-
-    Raises:
-        ConfigError: If an option is not valid, or means nothing beside another.
-    """
-    if on is None:
-        if settings:
-            raise ConfigError("--cluster: means nothing without --on; valid is --on dask as well")
-        return None
-    if storage != DEFAULT_STORAGE:
-        raise ConfigError(
-            f"--storage: {shown(storage)!r} means nothing with --on, under which each cell "
-            f"has a database of its own in OUTPUT/{CELLS}; valid is without it"
-        )
-    return cluster_of(on, settings)
-
-
-def _report_failures(outcomes: tuple[Outcome, ...]) -> None:
+        out.print(f"written to {results}", soft_wrap=True)
     failed = [outcome for outcome in outcomes if outcome.error is not None]
     for outcome in failed:
         problem = f"{outcome.error}{for_one_alone(str(outcome.error))}"
@@ -166,10 +146,7 @@ def _report_failures(outcomes: tuple[Outcome, ...]) -> None:
 
 
 def _jobs(grid: Grid) -> int:
-    """Return one process a CPU that this one may use.
-
-    One in all where cells share an accelerator.
-    """
+    """Return one process for each CPU that this process may use; 1 if cells share a GPU."""
     devices = {cell.run.device for cell in grid.cells}
     if "cuda" in devices or ("auto" in devices and resolve_device("auto") == "cuda"):
         return 1
@@ -181,18 +158,16 @@ class ScreenSweepObserver(WithBar):
 
     def __init__(self, *, quiet: bool) -> None:
         """`quiet` leaves stdout to JSON."""
-        super().__init__(TextColumn("{task.fields[failed]}"))
-        self._quiet = quiet
-        self._out = console()
+        super().__init__(TextColumn("{task.fields[failed]}"), quiet=quiet)
         self._task: TaskID | None = None
         self._total = self._done = self._failed = 0
 
     def sweep_started(self, total: int, finished: int) -> None:
-        """Say how much is there already."""
+        """Say how many cells finished before."""
         self._total, self._done = total, finished
         self._task = self._progress.add_task("cells", total=total, completed=finished, failed="")
         before = f", {finished} of them finished before" if finished else ""
-        self._print(f"{total} cells{before}")
+        self.tell(f"{total} cells{before}")
 
     def cell_started(self, cell: Cell) -> None:
         """Name the cell beside the bar."""
@@ -206,13 +181,7 @@ class ScreenSweepObserver(WithBar):
         if self._task is not None:
             failed = f"{self._failed} failed" if self._failed else ""
             self._progress.update(self._task, completed=self._done, failed=failed)
-        self._print(f"[{self._done}/{self._total}] {cell_line(outcome)}")
-
-    def _print(self, text: str) -> None:
-        if not self._quiet:
-            # Through the bar where both share a screen, so that neither overwrites the other.
-            shared = self._out.is_terminal and self._error.is_terminal
-            (self._error if shared else self._out).print(text)
+        self.tell(f"[{self._done}/{self._total}] {cell_line(outcome)}")
 
 
 def cell_line(outcome: Outcome) -> str:
