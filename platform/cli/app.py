@@ -281,18 +281,18 @@ def datasets(
     A folder of images of your own is the data set `images`: --check images --root DIR says what it
     is recognised as, and which images are for training, validation and testing.
     """
-    from platform.cli.datasets import DatasetsQuestion, datasets_command
+    from platform.cli.datasets import datasets_command
 
-    question = DatasetsQuestion(
+    datasets_command(
         show=show,
-        overrides=tuple(set_ or ()),
+        overrides=set_ or (),
         plot=plot,
         check=check,
         root=root,
         layout=layout,
         class_names=class_names,
+        as_json=as_json,
     )
-    datasets_command(question, as_json=as_json)
 
 
 @app.command("audit-privacy")
@@ -534,10 +534,9 @@ def plot(
     as_json: Json = False,
 ) -> None:
     """Draw a run or a sweep, as SVG and PNG: accuracy, epsilon, clients, experts, holdings."""
-    from platform.cli.plotting import PlotQuestion, plot_command
+    from platform.cli.plotting import plot_command
 
-    question = PlotQuestion(name=name, kinds=tuple(kind or ()), output=output, force=force)
-    plot_command(question, storage, as_json=as_json)
+    plot_command(name, storage, kinds=kind or (), output=output, force=force, as_json=as_json)
 
 
 @report_app.command()

@@ -1,4 +1,4 @@
-"""`datasets`: the list, who would have what, with its picture, and faults of a folder."""
+"""`datasets`: lists data sets, shows who would have what, and finds faults of a folder."""
 
 from __future__ import annotations
 
@@ -16,8 +16,7 @@ from platform.config import RunConfig, load_config
 from platform.config.rules import OWN
 from platform.config.sections import Layout
 from platform.data.catalogue import DataRequest, Draws, Hints, dataset_infos, user_path
-from platform.data.checking import FEW, Findings, FolderReport, check_folder, counts
-from platform.data.dataset import Dataset
+from platform.data.checking import FEW, FolderReport, check_folder, counts
 from platform.data.loading import (
     PARTS,
     Holding,
@@ -58,85 +57,65 @@ FOUND = {
     "few": f"classes with fewer than {FEW} training examples (fine: all are taken)",
 }
 RENDERED = (16, 60)
-"""Training and test images of each class and domain, where a check has nothing but to render."""
+"""A check of a rendered data set renders so many training and test images a class and domain."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class DatasetsQuestion:
-    """What `datasets` is asked; None where it was not given.
-
-    Attributes:
-        show: Configuration whose clients are shown.
-        overrides: Overrides of it.
-        plot: Where their picture goes.
-        check: Name of the data set whose folder is checked.
-        root: What `task.root` would say.
-        layout: What `task.layout` would say.
-        class_names: What `task.class_names` would say.
-    """
-
-    show: Path | None = None
-    overrides: tuple[str, ...] = ()
-    plot: Path | None = None
-    check: str | None = None
-    root: Path | None = None
-    layout: str | None = None
-    class_names: Path | None = None
-
-
-def datasets_command(question: DatasetsQuestion, *, as_json: bool) -> None:
+def datasets_command(
+    *,
+    show: Path | None,
+    overrides: Sequence[str],
+    plot: Path | None,
+    check: str | None,
+    root: Path | None,
+    layout: str | None,
+    class_names: Path | None,
+    as_json: bool,
+) -> None:
     """List the data sets, show who would have what, or check a folder.
+
+    Args:
+        show: The configuration whose clients are shown.
+        overrides: Overrides of its keys.
+        plot: The file for a picture of its clients.
+        check: Name of the data set whose folder is checked.
+        root: The value that `task.root` would have.
+        layout: The value that `task.layout` would have.
+        class_names: The value that `task.class_names` would have.
+        as_json: Print JSON.
 
     Raises:
         ConfigError: If options do not go together, a name is unknown, or a configuration cannot be
             dealt out.
         typer.Exit: With code 1, if a checked folder has faults.
     """
-    _require_together(question)
-    if question.show is not None:
-        _show(question.show, question, as_json=as_json)
-    elif question.check is not None:
-        _require_no_folder(question.check)
-        root = user_path(str(question.root or "data"), "--root")
-        _check(question.check, root, _hints(question), as_json=as_json)
-    else:
-        _list(as_json=as_json)
-
-
-def _require_together(question: DatasetsQuestion) -> None:
-    if question.show is not None and question.check is not None:
+    if show is not None and check is not None:
         raise ConfigError("--show: cannot be asked for together with --check; give one of them")
-    for option, given in (("--set", question.overrides), ("--plot", question.plot)):
-        if given and question.show is None:
+    for option, given in (("--set", overrides), ("--plot", plot)):
+        if given and show is None:
             raise ConfigError(f"{option}: needs --show CONFIG, since it is about its clients")
-    for option, value in (("--layout", question.layout), ("--class-names", question.class_names)):
-        if value is not None and question.check not in OWN:
+    for option, value in (("--layout", layout), ("--class-names", class_names)):
+        if value is not None and check not in OWN:
             raise ConfigError(f"{option}: needs --check {' or '.join(OWN)}, and --root DIR")
-    if question.root is not None and question.check is None:
+    if root is not None and check is None:
         raise ConfigError("--root: needs --check NAME; with --show use --set task.root=DIR")
-
-
-def _require_no_folder(name: str) -> None:
-    """Tell who gives a folder where a data set's name is due how their own images are checked."""
-    if name not in {info.name for info in dataset_infos()} and Path(name).is_dir():
-        raise ConfigError(
-            f"--check: {name!r} is a folder and no data set; valid for images of one's own: "
-            f"--check images --root {name}"
-        )
-
-
-def _hints(question: DatasetsQuestion) -> Hints:
-    layout: Layout | None = next((one for one in OWN_LAYOUTS if one == question.layout), None)
-    if question.layout is not None and layout is None:
-        raise ConfigError(
-            f"--layout: {question.layout!r} is not valid; valid: {', '.join(OWN_LAYOUTS)}"
-        )
-    names = question.class_names
-    return Hints(layout, None if names is None else user_path(str(names), "--class-names"))
-
-
-def _list(*, as_json: bool) -> None:
+    if show is not None:
+        _show(show, overrides, plot, as_json=as_json)
+        return
     infos = dataset_infos()
+    if check is not None:
+        if check not in {info.name for info in infos} and Path(check).is_dir():
+            raise ConfigError(
+                f"--check: {check!r} is a folder and no data set; valid for images of one's own: "
+                f"--check images --root {check}"
+            )
+        path = user_path(str(root or "data"), "--root")
+        known: Layout | None = next((one for one in OWN_LAYOUTS if one == layout), None)
+        if layout is not None and known is None:
+            valid = ", ".join(OWN_LAYOUTS)
+            raise ConfigError(f"--layout: {layout!r} is not valid; valid: {valid}")
+        names = None if class_names is None else user_path(str(class_names), "--class-names")
+        _check(check, path, Hints(known, names), as_json=as_json)
+        return
     if as_json:
         print_json([asdict(info) for info in infos])
         return
@@ -149,38 +128,39 @@ def _list(*, as_json: bool) -> None:
 
 
 def _some(names: Sequence[str]) -> str:
-    """Return how many and the first few."""
+    """Return the number of names and the first few."""
     if not names:
         return "as in the files"
     more = ", ..." if len(names) > FIRST else ""
     return f"{len(names)}: {', '.join(names[:FIRST])}{more}"
 
 
-def _show(config: Path, question: DatasetsQuestion, *, as_json: bool) -> None:
-    if question.plot is not None:
-        require_drawable(question.plot)
-    run = load_config(config, question.overrides)
+def _show(config: Path, overrides: Sequence[str], plot: Path | None, *, as_json: bool) -> None:
+    if plot is not None:
+        require_drawable(plot)
+    run = load_config(config, overrides)
     data = load_task_data(run)
     held = holdings(data)
     title = title_of(run, data)
-    if question.plot is not None:
-        draw_holdings(held, data.classes, question.plot, title=title)
+    if plot is not None:
+        draw_holdings(held, data.classes, plot, title=title)
     if as_json:
         print_json(holdings_document(run, data))
         return
-    _print_recognised(data.dataset)
-    _print_clients(held, data, title)
     out = console()
+    for sentence in data.dataset.recognised:
+        out.print(f"recognised: {sentence}")
+    _print_clients(held, data, title)
     for name, common in data.common.items():
         count = f"{len(common.rows)} {name} {data.dataset.modality}"
         out.print(f"every client is measured on {count} as well")
     out.print("seeds: " + ", ".join(f"{n} {seed}" for n, seed in seeds_used(run).items()))
-    if question.plot is not None:
-        out.print(f"picture: {question.plot}", soft_wrap=True)
+    if plot is not None:
+        out.print(f"picture: {plot}", soft_wrap=True)
 
 
 def title_of(run: RunConfig, data: TaskData) -> str:
-    """Return how a data set is dealt out, in words."""
+    """Return in words how a data set is dealt out."""
     section = run.task.partition
     given = section.model_dump(mode="json", exclude={"kind"}, exclude_none=True)
     options = "".join(f", {name} {value:g}" for name, value in given.items())
@@ -192,9 +172,12 @@ def title_of(run: RunConfig, data: TaskData) -> str:
 
 
 def _print_clients(held: Sequence[Holding], data: TaskData, title: str) -> None:
-    full = _fits(held, data.classes)
+    # Each class has a column if that is readable on the width of a file.
+    width = sum(max(len(name), CELL) + 3 for name in data.classes)
+    full = len(held) <= MOST_CLIENTS and width <= MOST_WIDTH
     domains = data.domain_names if len(data.domain_names) > 1 else ()
-    parts = [part for part in PARTS if part != "validation" or _validates(held)]
+    validates = any(holding.validation.any() for holding in held)
+    parts = [part for part in PARTS if part != "validation" or validates]
     columns = ["client", *(TITLES[part] for part in parts)]
     what = data.dataset.modality
     columns += ["sense"] if data.senses else []
@@ -203,7 +186,11 @@ def _print_clients(held: Sequence[Holding], data: TaskData, title: str) -> None:
     for holding in held:
         row: list[Any] = [holding.client, *(int(getattr(holding, part).sum()) for part in parts)]
         row += [holding.sense] if data.senses else []
-        row += _by_class(holding, parts) if full else _largest(holding, data.classes)
+        if full:
+            numbers = zip(*(getattr(holding, part).tolist() for part in parts), strict=True)
+            row += ["/".join(map(str, of)) if any(of) else "-" for of in numbers]
+        else:
+            row += [holding.classes, _most(holding.train, data.classes)]
         rows.append([*row, *([_most(holding.domains, domains)] if domains else [])])
     out = console()
     out.print(table(title, [*columns, *(["domains"] if domains else [])], rows))
@@ -214,27 +201,8 @@ def _print_clients(held: Sequence[Holding], data: TaskData, title: str) -> None:
         out.print(f"{new} new clients never take part in a round")
 
 
-def _fits(held: Sequence[Holding], classes: Sequence[str]) -> bool:
-    """Return whether a column for each class is readable, on the width of a file."""
-    width = sum(max(len(name), CELL) + 3 for name in classes)
-    return len(held) <= MOST_CLIENTS and width <= MOST_WIDTH
-
-
-def _validates(held: Sequence[Holding]) -> bool:
-    return any(holding.validation.any() for holding in held)
-
-
-def _by_class(holding: Holding, parts: Sequence[str]) -> list[str]:
-    counts = [getattr(holding, part).tolist() for part in parts]
-    return ["/".join(map(str, of)) if any(of) else "-" for of in zip(*counts, strict=True)]
-
-
-def _largest(holding: Holding, classes: Sequence[str]) -> list[Any]:
-    return [holding.classes, _most(holding.train, classes)]
-
-
 def _most(numbers: Counts, names: Sequence[str]) -> str:
-    """Return the largest ones, in the order of the names where they are equal."""
+    """Return the largest numbers; equal ones are in the order of the names."""
     order = [int(place) for place in np.argsort(-numbers, kind="stable") if numbers[place]]
     more = ", ..." if len(order) > LARGEST else ""
     return ", ".join(f"{names[place]} {numbers[place]}" for place in order[:LARGEST]) + more
@@ -244,8 +212,7 @@ def _check(name: str, root: Path, hints: Hints, *, as_json: bool) -> None:
     train, test = RENDERED
     draws = Draws(train_per_class=train, test_per_class=test)
     request = DataRequest(root=root, draws=draws, hints=hints)
-    progress = progress_bar(console(error=True))
-    with progress:
+    with progress_bar(console(error=True)) as progress:
         task = progress.add_task("images opened", total=None)
         report = check_folder(
             name, request, lambda done, total: progress.update(task, completed=done, total=total)
@@ -267,16 +234,18 @@ def _print_report(report: FolderReport, root: Path) -> None:
     if report.refusal is not None:
         out.print(f"refused: {report.refusal}")
     if report.dataset is not None:
-        _print_recognised(report.dataset)
+        for sentence in report.dataset.recognised:
+            out.print(f"recognised: {sentence}")
         _print_counts(counts(report.dataset))
     for kind, what in FOUND.items():
-        _print_findings(report.of(kind), what)
+        found = report.of(kind)
+        if found.number:
+            out.print(f"{found.number} {what}:")
+            for line in found.first:
+                out.print(f"  {line}", soft_wrap=True)
+        if found.number > len(found.first):
+            out.print(f"  and {found.number - len(found.first)} more")
     out.print("all is well" if report.is_sound else "the folder has faults")
-
-
-def _print_recognised(dataset: Dataset) -> None:
-    for sentence in dataset.recognised:
-        console().print(f"recognised: {sentence}")
 
 
 def _print_counts(found: Mapping[str, Any]) -> None:
@@ -287,31 +256,18 @@ def _print_counts(found: Mapping[str, Any]) -> None:
         spread = (f"{low} ({sizes[low]})", f"{high} ({sizes[high]})")
         rows.append((side, of["total"], len(sizes), *spread))
     out.print(table(None, ("split", "examples", "classes", "smallest", "largest"), rows))
-    by_domain = {side: of["by_domain"] for side, of in found.items()}
-    if len(by_domain["train"]) > 1:
-        lines = [(name, *(of[name] for of in by_domain.values())) for name in by_domain["train"]]
-        out.print(table(None, ("domain", *by_domain), lines))
-    if len(found["train"]["by_class"]) <= MOST_CLASSES:
-        by_class = {side: of["by_class"] for side, of in found.items()}
-        lines = [(name, *(of[name] for of in by_class.values())) for name in by_class["train"]]
-        out.print(table(None, ("class", *by_class), lines))
-
-
-def _print_findings(found: Findings, what: str) -> None:
-    if not found.number:
-        return
-    out = console()
-    out.print(f"{found.number} {what}:")
-    for line in found.first:
-        out.print(f"  {line}", soft_wrap=True)
-    if found.number > len(found.first):
-        out.print(f"  and {found.number - len(found.first)} more")
+    train = found["train"]
+    shown = [("domain", "by_domain")] if len(train["by_domain"]) > 1 else []
+    shown += [("class", "by_class")] if len(train["by_class"]) <= MOST_CLASSES else []
+    for what, key in shown:
+        lines = [(name, *(of[key][name] for of in found.values())) for name in train[key]]
+        out.print(table(None, (what, *found), lines))
 
 
 __all__ = ["HoldingsPicture", "draw_holdings", "require_drawable"]
 
 MOST_NAMES: Final = 40
-"""More names along an axis than this would overlap; every so many is written then."""
+"""More names along an axis would overlap, so some are left out then."""
 _SMALL: Final = 7.0
 _NAME: Final = 1.8
 """Inches for the name of a class."""
@@ -324,8 +280,8 @@ class HoldingsPicture:
     Attributes:
         held: At least one client.
         classes: Names of the classes that are dealt out.
-        title: What stands above.
-        name: Of the file, without a suffix.
+        title: The line above the picture.
+        name: The file's name without a suffix.
     """
 
     held: Sequence[Holding] = field(repr=False)
@@ -355,11 +311,11 @@ def draw_holdings(
     Args:
         held: At least one client.
         classes: Names of the classes that are dealt out.
-        path: Ends in .svg or .png.
-        title: What stands above.
+        path: A path that ends in .svg or .png.
+        title: The line above the picture.
 
     Raises:
-        ConfigError: If it cannot be written.
+        ConfigError: If the file cannot be written.
     """
     write_picture(HoldingsPicture(held=held, classes=classes, title=title), path)
 
@@ -368,7 +324,7 @@ def _draw_classes(axes: Axes, held: Sequence[Holding], classes: Sequence[str]) -
     from matplotlib.ticker import MaxNLocator
 
     counts = np.stack([holding.train for holding in held]).astype(float)
-    # What nobody has stays white, so that a single example is seen.
+    # A count of zero stays white, so that a single example is seen.
     shown = np.ma.masked_equal(counts, 0.0)
     image = axes.imshow(
         shown,
@@ -381,7 +337,10 @@ def _draw_classes(axes: Axes, held: Sequence[Holding], classes: Sequence[str]) -
     bar = axes.figure.colorbar(image, ax=axes, location="left", shrink=0.8, pad=0.02)
     bar.set_ticks(MaxNLocator(nbins=6, integer=True))
     bar.set_label("training examples", fontsize=8)
-    names = [_short(holding) for holding in held]
+    names = []
+    for holding in held:
+        kind, _, number = holding.client.partition("-")
+        names.append(f"{'new' if holding.is_new else kind} {int(number)}")
     axes.set_yticks(*_ticks(names), fontsize=_SMALL)
     axes.set_xticks(*_ticks(list(classes)), fontsize=_SMALL, rotation=90)
     old = sum(not holding.is_new for holding in held)
@@ -414,8 +373,3 @@ def _ticks(names: list[str]) -> tuple[list[int], list[str]]:
     step = -(-len(names) // MOST_NAMES)
     places = list(range(0, len(names), step))
     return places, [wrapped(names[place], _NAME, _SMALL) for place in places]
-
-
-def _short(holding: Holding) -> str:
-    kind, _, number = holding.client.partition("-")
-    return f"new {int(number)}" if holding.is_new else f"{kind} {int(number)}"

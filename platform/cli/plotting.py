@@ -1,4 +1,4 @@
-"""`plot`: which pictures of a run or a sweep there are, and into which files they go."""
+"""`plot`: draws a run or a sweep into files."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from platform.agreement import Agreed
 from platform.cli.datasets import HoldingsPicture, title_of
 from platform.cli.output import console, print_json
 from platform.config import RunConfig
@@ -30,32 +29,15 @@ Pictures = Mapping[str, tuple[Picture, ...]]
 
 
 @dataclass(frozen=True, kw_only=True)
-class PlotQuestion:
-    """What is to be drawn.
-
-    Attributes:
-        name: A run's id, `latest`, or the folder of a sweep.
-        kinds: Which pictures; none for all that there is data for.
-        output: A file or a folder, None for the default one.
-        force: Whether files that are there are written over.
-    """
-
-    name: str
-    kinds: tuple[str, ...] = ()
-    output: Path | None = None
-    force: bool = False
-
-
-@dataclass(frozen=True, kw_only=True)
 class Drawn:
-    """What there is to draw.
+    """The pictures of a run or a sweep.
 
     Attributes:
         whose: The run or the sweep, in words.
         folder: Default name of the folder.
-        pictures: By kind.
-        missing: Why there is none of a kind, in words.
-        remark: What must be said of all of them; empty without.
+        pictures: Pictures by kind.
+        missing: Why a kind has no picture, in words, by kind.
+        remark: A note on all pictures; empty without one.
     """
 
     whose: str
@@ -65,26 +47,54 @@ class Drawn:
     remark: str = ""
 
 
-def plot_command(question: PlotQuestion, storage: str, *, as_json: bool) -> None:
-    """Draw what is asked for.
+def plot_command(
+    name: str,
+    storage: str,
+    *,
+    kinds: Sequence[str],
+    output: Path | None,
+    force: bool,
+    as_json: bool,
+) -> None:
+    """Draw a run or a sweep.
+
+    Args:
+        name: A run's id, `latest`, or the folder of a sweep.
+        storage: The coordinator's database.
+        kinds: Kinds of pictures; empty for all kinds that have data.
+        output: A file or a folder, None for the default folder.
+        force: Whether existing files are written over.
+        as_json: Print JSON.
 
     Raises:
-        ConfigError: If the question is not valid, a kind has no data, or a file is there already;
-            nothing is written then.
+        ConfigError: If an option is not valid, a kind has no data, or a file exists; nothing is
+            written then.
         UnknownRun: If there is no such run or sweep.
         RunStopped: If records do not agree; nothing is written then.
-        AuditChainBroken: If an audit log was changed; likewise.
+        AuditChainBroken: If an audit log was changed; nothing is written then.
         Unwritable: If a file cannot be written.
     """
-    folder = Path(question.name)
-    of_sweep = is_sweep(folder)
-    _require_kinds(question, OF_SWEEP if of_sweep else OF_RUN)
-    drawn = _of_sweep(folder, storage, question) if of_sweep else _of_run(question, storage)
-    pictures = _chosen(question, drawn)
-    files = _files(question, drawn, pictures)
-    _require_free(files, force=question.force)
+    of_sweep = is_sweep(Path(name))
+    valid = OF_SWEEP if of_sweep else OF_RUN
+    for kind in kinds:
+        if kind not in valid:
+            raise ConfigError(f"--kind: {kind!r} is not valid here; valid: {', '.join(valid)}")
+    draws_holdings = HOLDINGS in (kinds or valid)
+    drawn = (_of_sweep if of_sweep else _of_run)(name, storage, draws_holdings)
+    there = [kind for kind, found in drawn.pictures.items() if found]
+    for kind in kinds:
+        if kind not in there:
+            raise ConfigError(
+                f"--kind: {drawn.whose} has no {kind} ({drawn.missing[kind]}); valid: "
+                f"{listed(there)}"
+            )
+    pictures = [one for kind in dict.fromkeys(kinds or there) for one in drawn.pictures[kind]]
+    if not pictures:
+        raise ConfigError(f"RUN|SWEEP: {drawn.whose} has nothing to draw yet; valid is a later one")
+    files = _files(output, OUTPUTS / drawn.folder, pictures)
+    _require_free(files, force=force)
     written = write_pictures(files, drawn.whose)
-    left_out = {} if question.kinds else drawn.missing
+    left_out = {} if kinds else drawn.missing
     if as_json:
         print_json({"files": [str(path) for path in written], "missing": dict(left_out)})
         return
@@ -97,26 +107,19 @@ def plot_command(question: PlotQuestion, storage: str, *, as_json: bool) -> None
         out.print(f"note: {drawn.remark}")
 
 
-def _require_kinds(question: PlotQuestion, valid: Sequence[str]) -> None:
-    for kind in question.kinds:
-        if kind not in valid:
-            raise ConfigError(f"--kind: {kind!r} is not valid here; valid: {', '.join(valid)}")
-
-
-def _of_run(question: PlotQuestion, storage: str) -> Drawn:
+def _of_run(name: str, storage: str, draws_holdings: bool) -> Drawn:
     try:
-        (agreed,) = read_runs(storage, [question.name])
+        (agreed,) = read_runs(storage, [name])
     except UnknownRun as error:
-        if Path(question.name).is_dir():
+        if Path(name).is_dir():
             raise UnknownRun(
-                f"{error}; as SWEEP: the folder {question.name!r} has no sweep.json, which the "
+                f"{error}; as SWEEP: the folder {name!r} has no sweep.json, which the "
                 "`sweep` command that made it writes anew"
             ) from error
         raise
     numbers = numbers_of(agreed)
     found = run_pictures(numbers)
-    wanted = question.kinds or OF_RUN
-    found[HOLDINGS] = _holdings([agreed.config]) if HOLDINGS in wanted else ()
+    found[HOLDINGS] = _holdings(agreed.config) if draws_holdings else ()
     return Drawn(
         whose=f"run {numbers.run_id}",
         folder=numbers.run_id,
@@ -126,32 +129,30 @@ def _of_run(question: PlotQuestion, storage: str) -> Drawn:
     )
 
 
-def _of_sweep(folder: Path, storage: str, question: PlotQuestion) -> Drawn:
-    runs, not_begun = read_sweep_runs(folder, storage)
+def _of_sweep(name: str, storage: str, draws_holdings: bool) -> Drawn:
+    runs, not_begun = read_sweep_runs(Path(name), storage)
     numbers = [run for run, _ in runs]
     found = sweep_pictures(numbers)
-    configs = _dealings([agreed for _, agreed in runs])
-    wanted = HOLDINGS in (question.kinds or OF_SWEEP)
-    found[HOLDINGS] = _holdings(configs) if wanted and len(configs) == 1 else ()
+    # One configuration for each way in which images are dealt out.
+    dealings: dict[str, RunConfig] = {}
+    for _, agreed in runs:
+        config = agreed.config
+        task = config.task.model_dump_json(exclude={"model"})
+        dealings.setdefault(f"{task} {config.seed} {config.seeds.model_dump_json()}", config)
+    is_one = len(dealings) == 1
+    found[HOLDINGS] = _holdings(*dealings.values()) if draws_holdings and is_one else ()
     missing = _missing(found, OF_SWEEP)
-    if len(configs) > 1:
-        missing[HOLDINGS] = _DEALT.format(len(configs))
-    open_runs = sum(not run.finished for run in numbers)
+    if len(dealings) > 1:
+        missing[HOLDINGS] = _DEALT.format(len(dealings))
+    open_runs, remark = sum(not run.finished for run in numbers), ""
+    if open_runs or not_begun:
+        remark = (
+            f"of {len(numbers) + not_begun} runs {open_runs} have not finished and {not_begun} not "
+            "begun; drawn as far as they have come"
+        )
+    folder = Path(name).resolve().name
     return Drawn(
-        whose=f"sweep {folder.resolve().name}",
-        folder=folder.resolve().name,
-        pictures=found,
-        missing=missing,
-        remark=_unfinished(len(numbers) + not_begun, open_runs, not_begun),
-    )
-
-
-def _unfinished(all_runs: int, open_runs: int, not_begun: int) -> str:
-    if not open_runs and not not_begun:
-        return ""
-    return (
-        f"of {all_runs} runs {open_runs} have not finished and {not_begun} not begun; drawn as far "
-        "as they have come"
+        whose=f"sweep {folder}", folder=folder, pictures=found, missing=missing, remark=remark
     )
 
 
@@ -159,19 +160,8 @@ def _missing(found: Pictures, kinds: Sequence[str]) -> dict[str, str]:
     return {kind: ABSENT[kind] for kind in kinds if not found.get(kind)}
 
 
-def _dealings(runs: Sequence[Agreed]) -> list[RunConfig]:
-    """Return a configuration for each way in which images are dealt out."""
-    found: dict[str, RunConfig] = {}
-    for agreed in runs:
-        config = agreed.config
-        task = config.task.model_dump_json(exclude={"model"})
-        found.setdefault(f"{task} {config.seed} {config.seeds.model_dump_json()}", config)
-    return list(found.values())
-
-
-def _holdings(configs: Sequence[RunConfig]) -> tuple[Picture, ...]:
-    """Return who has what, dealt out anew from the configuration."""
-    (config,) = configs
+def _holdings(config: RunConfig) -> tuple[Picture, ...]:
+    """Return the picture of who has what, dealt out anew from the configuration."""
     if config.task.dataset == HELD:
         return ()
     data = load_task_data(config)
@@ -179,37 +169,16 @@ def _holdings(configs: Sequence[RunConfig]) -> tuple[Picture, ...]:
     return (HoldingsPicture(held=holdings(data), classes=data.classes, title=title),)
 
 
-def _chosen(question: PlotQuestion, drawn: Drawn) -> list[Picture]:
-    """Return the pictures that are asked for.
-
-    Raises:
-        ConfigError: If there is none of a kind that is asked for, or none at all.
-    """
-    there = [kind for kind, found in drawn.pictures.items() if found]
-    for kind in question.kinds:
-        if kind not in there:
-            raise ConfigError(
-                f"--kind: {drawn.whose} has no {kind} ({drawn.missing[kind]}); valid: "
-                f"{listed(there)}"
-            )
-    wanted = dict.fromkeys(question.kinds or there)
-    pictures = [picture for kind in wanted for picture in drawn.pictures[kind]]
-    if not pictures:
-        raise ConfigError(f"RUN|SWEEP: {drawn.whose} has nothing to draw yet; valid is a later one")
-    return pictures
-
-
 def _files(
-    question: PlotQuestion, drawn: Drawn, pictures: Sequence[Picture]
+    output: Path | None, folder: Path, pictures: Sequence[Picture]
 ) -> list[tuple[Picture, Path]]:
-    """Return which picture goes where.
+    """Return each picture with its file.
 
     Raises:
-        ConfigError: If one file is to take several pictures, or its suffix is none that is drawn.
+        ConfigError: If several pictures would go into one file, or its suffix is not valid.
     """
-    output = question.output or OUTPUTS / drawn.folder
-    if question.output is None or not output.suffix or output.is_dir():
-        return files_of(pictures, output)
+    if output is None or not output.suffix or output.is_dir():
+        return files_of(pictures, output or folder)
     if output.suffix not in SUFFIXES:
         raise ConfigError(
             f"--output: {str(output)!r} is not valid; it must end in .svg or .png, or be a folder "
@@ -225,7 +194,7 @@ def _files(
 
 
 def _require_free(files: Sequence[tuple[Picture, Path]], *, force: bool) -> None:
-    """Refuse what is there already, and what is no place for files, before anything is drawn."""
+    """Refuse existing files, and paths below a file, before anything is drawn."""
     for _, path in files:
         if path.is_dir():
             raise ConfigError(f"--output: {str(path)!r} is a folder; valid is a file's path")
