@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import typer
 
@@ -18,8 +18,8 @@ from platform.cli.keeping import show_manifest
 from platform.cli.output import console, epsilon, print_json, rounded_down, table
 from platform.errors import ConfigError
 from platform.holder.checking import CONFIGURATION, Check, check_file, check_holder
-from platform.holder.own_limits import Account, Spending, account_of, own_account
-from platform.holder.settings import HolderSettings, load_holder
+from platform.holder.own_limits import Spending, account_of, own_account
+from platform.holder.settings import load_holder
 from platform.holder.store import (
     back_up_store,
     leave_runs,
@@ -30,14 +30,14 @@ from platform.holder.store import (
 )
 from platform.parties.identities import create_key, read_key
 from platform.parties.own_ledger import catch_up
-from platform.wire.charges import Charges, decode_charges
+from platform.wire.charges import decode_charges
 from privacy.secure_aggregation import Identity, fingerprint
 
 EXAMPLE: Final = Path(platform.holder.__file__).with_name("example.yaml")
 
 
 def check_command(config: Path, *, as_json: bool) -> None:
-    """Say what is right and wrong with a data holder's settings, and with what they name.
+    """Check a data holder's settings, and the files and folders that they name.
 
     Raises:
         typer.Exit: With code 2, if a check failed.
@@ -60,7 +60,7 @@ def check_command(config: Path, *, as_json: bool) -> None:
 
 
 def budget_command(config: Path, *, as_json: bool) -> None:
-    """Show what a data holder has spent and what is left, from its own store.
+    """Show how much a data holder has spent and how much is left, by its own store.
 
     Raises:
         ConfigError: If the settings are not valid.
@@ -69,32 +69,15 @@ def budget_command(config: Path, *, as_json: bool) -> None:
     settings = load_holder(config)
     limits = settings.limits
     account = read_store(settings, lambda store: own_account(store, limits))
-    known = account_of((), limits) if account is None else account
+    account = account_of((), limits) if account is None else account
     if as_json:
-        print_json(_document(settings, known))
-    else:
-        _print_account(settings, known)
-
-
-def _document(settings: HolderSettings, account: Account) -> dict[str, Any]:
-    return {
-        "name": settings.name,
-        "delta": settings.limits.delta,
-        "runs": [_spending_document(run) for run in account.runs],
-        "total": _spending_document(account.total),
-    }
-
-
-def _spending_document(spent: Spending) -> dict[str, Any]:
-    return {**asdict(spent), "epsilon": _finite(spent.epsilon), "left": spent.left}
-
-
-def _finite(value: float | None) -> float | str | None:
-    """Return a number as strict JSON can hold it, which has no infinity."""
-    return "inf" if value is not None and math.isinf(value) else value
-
-
-def _print_account(settings: HolderSettings, account: Account) -> None:
+        *runs, total = [
+            {**asdict(spent), "epsilon": _finite(spent.epsilon), "left": spent.left}
+            for spent in (*account.runs, account.total)
+        ]
+        about = {"name": settings.name, "delta": limits.delta}
+        print_json({**about, "runs": runs, "total": total})
+        return
     out = console()
     title = f"{settings.name}: epsilon at delta {settings.limits.delta:g}"
     columns = ("run", "mechanisms", "releases", "epsilon", "limit", "left")
@@ -106,6 +89,11 @@ def _print_account(settings: HolderSettings, account: Account) -> None:
         "note: epsilons do not add up; the next release is priced with all that came before it, "
         "so what is left is a difference and no promise of so much more",
     )
+
+
+def _finite(value: float | None) -> float | str | None:
+    """Return a number as strict JSON can hold it, which has no infinity."""
+    return "inf" if value is not None and math.isinf(value) else value
 
 
 def _name(spent: Spending) -> str:
@@ -141,7 +129,7 @@ def show_key_command(path: Path, *, as_json: bool) -> None:
     """Show the public half of a private key.
 
     Raises:
-        ConfigError: If the file holds none.
+        ConfigError: If the file holds no key.
     """
     _show_key(read_key(path, key="KEY"), as_json=as_json)
 
@@ -160,7 +148,7 @@ def backup_command(config: Path, file: Path, *, as_json: bool) -> None:
     """Back up a data holder's store, and say what is in the backup.
 
     Raises:
-        ConfigError: If the settings are not valid, there is no store, or the backup is there.
+        ConfigError: If the settings are not valid, there is no store, or the backup's file exists.
         StorageError: If the store is damaged, or the backup cannot be written.
     """
     manifest = back_up_store(load_holder(config), file, datetime.now(UTC))
@@ -168,12 +156,12 @@ def backup_command(config: Path, file: Path, *, as_json: bool) -> None:
 
 
 def restore_command(config: Path, file: Path, *, as_json: bool) -> None:
-    """Bring a data holder's store back, and say what is to be done next.
+    """Bring a data holder's store back, and print the next steps.
 
     Raises:
-        ConfigError: If the settings are not valid, the backup is none that is whole, or something
-            is in the storage folder.
-        StorageError: If the store in it cannot be used, or not be written; then nothing is there.
+        ConfigError: If the settings are not valid, the backup is not whole, or the storage folder
+            is not empty.
+        StorageError: If the store cannot be used or written; the folder stays empty then.
     """
     settings = load_holder(config)
     manifest = restore_store(file, settings, datetime.now(UTC))
@@ -186,39 +174,38 @@ def restore_command(config: Path, file: Path, *, as_json: bool) -> None:
 
 
 def catch_up_command(config: Path, files: Sequence[Path], *, as_json: bool) -> None:
-    """Take over what coordinators charged, and say how much was new.
+    """Take over charges of coordinators, and say how many were new.
 
     Raises:
         ConfigError: If the settings or the files are not valid, or do not fit the store.
         StorageError: If the store cannot be used.
     """
     store = own_store(load_holder(config))
-    added = catch_up(store, [_read(file) for file in files], datetime.now(UTC))
+    charges = []
+    for file in files:
+        try:
+            charges.append(decode_charges(file.read_bytes()))
+        except OSError as error:
+            raise ConfigError(
+                f"CHARGES: {str(file)!r} cannot be read ({error.strerror}); "
+                "valid: a file that `charges` made"
+            ) from error
+    added = catch_up(store, charges, datetime.now(UTC))
     if as_json:
         print_json({"pseudonym": store.identity.pseudonym, "added": added})
         return
     console().print(f"{added} charges were added; the client takes part again")
 
 
-def _read(file: Path) -> Charges:
-    try:
-        return decode_charges(file.read_bytes())
-    except OSError as error:
-        raise ConfigError(
-            f"CHARGES: {str(file)!r} cannot be read ({error.strerror}); "
-            "valid: a file that `charges` made"
-        ) from error
-
-
 def leave_command(
     config: Path, run_ids: Sequence[str] | None, statement: Path | None, *, as_json: bool
 ) -> None:
-    """Leave runs for good, and say what is left here of each.
+    """Leave runs for good, and say what stays here of each.
 
     Args:
         config: The data holder's YAML file.
         run_ids: The runs; None for all.
-        statement: Where the statement of leaving a single run is written, None for nowhere.
+        statement: The file for the statement of leaving a single run, None without one.
         as_json: Whether stdout gets JSON.
 
     Raises:

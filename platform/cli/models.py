@@ -1,4 +1,4 @@
-"""`export` and `predict`: what a run trained, as files and at work."""
+"""`export` and `predict`: the trained prompts of a run as files, and at work."""
 
 from __future__ import annotations
 
@@ -18,7 +18,6 @@ from platform.data.catalogue import dataset_info
 from platform.disk.files import write_bytes, write_text
 from platform.disk.opening import transaction
 from platform.errors import ConfigError
-from platform.experiment.evaluation import Accuracy
 from platform.experiment.exported_models import (
     Exported,
     TrainedModel,
@@ -33,17 +32,17 @@ from platform.rounds.observing import SilentObserver
 from platform.rounds.run import decode_state
 
 MOST_BYTES: Final = 1_000_000
-"""Of one text that is classified."""
+"""A text that is classified has at most so many bytes."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Loaded:
-    """A finished run, and what it can predict with.
+    """A finished run and its model.
 
     Attributes:
         simulation: The run.
-        summary: Its report.
-        model: Of the chosen client, or the shared prompts alone.
+        summary: Its summary.
+        model: The chosen client's model, or the shared prompts alone.
     """
 
     simulation: Simulation
@@ -60,9 +59,14 @@ def load_trained(
     client: int | None,
     read_only: bool,
 ) -> Iterator[Loaded]:
-    """Load a finished run, to be read only or to say in its audit log what is made of it.
+    """Load a finished run; its database is closed when the block ends.
 
-    Its database is closed when the block ends.
+    Args:
+        run_id: The run.
+        storage: The coordinator's database.
+        surroundings: The user's own methods.
+        client: The client whose personal part is used, None for the shared prompts alone.
+        read_only: Whether the audit log gets no entry.
 
     Raises:
         UnknownRun: If there is no such run, or it has not finished.
@@ -73,28 +77,24 @@ def load_trained(
         *(summary["run_id"], storage, SilentObserver(), surroundings), read_only=read_only
     )
     with simulation.database:
-        yield _trained(simulation, summary, client)
-
-
-def _trained(simulation: Simulation, summary: Mapping[str, Any], client: int | None) -> Loaded:
-    run, clients = simulation.run, simulation.population.clients
-    with run.records.read() as uow:
-        latest = uow.states.latest(run.source)
-    # A run that could afford no round has the state that it started from.
-    state = run.terms.initial_state() if latest is None else decode_state(latest.blob)[0]
-    method, names = run.terms.method, list(clients)
-    if client is None:
-        view = ClientView(method.broadcast(state), (), {})
-    elif client >= len(names):
-        raise ConfigError(f"--client: {client} is not valid; it must be 0 to {len(names) - 1}")
-    else:
-        own = clients[names[client]].state(run.terms.final_attempt)
-        view = view_of(method.broadcast(state, names[client]), own)
-    learning = simulation.learning
-    model = TrainedModel(
-        method=method, view=view, classes=learning.classes, batch_of=learning.batch_of
-    )
-    return Loaded(simulation=simulation, summary=summary, model=model)
+        run, clients = simulation.run, simulation.population.clients
+        with run.records.read() as uow:
+            latest = uow.states.latest(run.source)
+        # A run that could afford no round has the state that it started from.
+        state = run.terms.initial_state() if latest is None else decode_state(latest.blob)[0]
+        method, names = run.terms.method, list(clients)
+        if client is None:
+            view = ClientView(method.broadcast(state), (), {})
+        elif client >= len(names):
+            raise ConfigError(f"--client: {client} is not valid; it must be 0 to {len(names) - 1}")
+        else:
+            own = clients[names[client]].state(run.terms.final_attempt)
+            view = view_of(method.broadcast(state, names[client]), own)
+        learning = simulation.learning
+        model = TrainedModel(
+            method=method, view=view, classes=learning.classes, batch_of=learning.batch_of
+        )
+        yield Loaded(simulation=simulation, summary=summary, model=model)
 
 
 def export_command(
@@ -110,7 +110,7 @@ def export_command(
 
     Raises:
         UnknownRun: If there is no such run, or it has not finished.
-        ConfigError: If there is nothing to export.
+        ConfigError: If the run has no shared prompts and no client is chosen.
     """
     from safetensors.numpy import save
 
@@ -124,10 +124,11 @@ def export_command(
             )
         with transaction(loaded.simulation.database) as uow:
             AuditTrail(uow.audit, loaded.simulation.run_id).exported(part)
-        exported = Exported(
-            part=part, client=client, arrays=arrays, accuracy=_accuracy(loaded, client)
-        )
-    found = loaded.simulation.run_id
+        simulation, model = loaded.simulation, loaded.model
+        name = None if client is None else list(simulation.population.clients)[client]
+        accuracy = exported_accuracy(model.method, model.view, simulation.learning.evaluation, name)
+        exported = Exported(part=part, client=client, arrays=arrays, accuracy=accuracy)
+    found = simulation.run_id
     folder = output if output is not None else Path("exports") / found
     header = {"run_id": found, "method": str(summary["method"])}
     write_bytes(folder / "prompts.safetensors", save(arrays, header))
@@ -137,12 +138,6 @@ def export_command(
         print_json({"run_id": found, "files": files, "tensors": sorted(arrays)})
         return
     console().print("\n".join(files), soft_wrap=True)
-
-
-def _accuracy(loaded: Loaded, client: int | None) -> Accuracy | None:
-    simulation, model = loaded.simulation, loaded.model
-    name = None if client is None else list(simulation.population.clients)[client]
-    return exported_accuracy(model.method, model.view, simulation.learning.evaluation, name)
 
 
 def predict_command(
@@ -158,10 +153,10 @@ def predict_command(
 
     Raises:
         UnknownRun: If there is no such run, or it has not finished.
-        ConfigError: If a file is no image or text, as the run's data set has them, or the method
-            has no prediction without a client.
+        ConfigError: If a file is not of the run's kind, images or texts, or the method predicts
+            nothing without a client.
     """
-    # Files first: to set up a run can take long, and is in vain where a file is mistyped.
+    # Files first: setting up a run can take long, and would be in vain if a file is mistyped.
     what = dataset_info(require_summary(run_id, storage)["dataset"]).modality.removesuffix("s")
     read = read_text if what == "text" else read_image
     examples = [read(path) for path in files]
@@ -185,10 +180,10 @@ def print_classes(
     """Print the class of each example.
 
     Args:
-        model: What predicts.
-        what: What an example is called.
-        examples: By the files that they are from.
-        as_json: Whether as JSON.
+        model: The model.
+        what: The word for an example: `image` or `text`.
+        examples: Examples by their files.
+        as_json: Print JSON.
     """
     rows = [{what: str(path), **model.classify(each)} for path, each in examples.items()]
     if as_json:
@@ -202,7 +197,7 @@ def read_image(path: Path) -> NDArray[np.uint8]:
     """Return an image file as RGB (H, W, 3).
 
     Raises:
-        ConfigError: If it is missing or no image.
+        ConfigError: If the file is missing, or not an image.
     """
     from PIL import Image
 
@@ -219,7 +214,7 @@ def read_text(path: Path) -> str:
     """Return a text file as one text, without the white space around it.
 
     Raises:
-        ConfigError: If it is missing, not UTF-8, or larger than any text is read.
+        ConfigError: If the file is missing, not UTF-8, or larger than `MOST_BYTES`.
     """
     try:
         with path.open("rb") as file:

@@ -1,12 +1,11 @@
-"""What the live page shows: the documents of the other commands, drawn up anew at each request.
+"""The sheets of the live page: the other commands' documents, read anew at each request.
 
-Nothing is written, and no transaction outlives the call that it is in. The database's structure is
-checked when it is first opened, and at every `verify`.
+The page writes nothing, and no transaction outlives the call that opened it. The database's
+structure is checked when the page first opens it, and at every `verify`.
 """
 
 from __future__ import annotations
 
-import math
 import sys
 import threading
 from collections import Counter
@@ -49,7 +48,7 @@ from storage.files import stamp_of
 from storage.records import RUN_STATUSES
 
 TRIES: Final = 5
-"""Readings of a database that is written to meanwhile, before it is too busy."""
+"""If a database changes while it is read, it is read so often before it counts as too busy."""
 PATIENCE: Final = 2.0
 """Seconds that a hub may take to answer."""
 LISTED: Final = (
@@ -67,12 +66,12 @@ FIELDS: Final = {
     "until": "2026-02-28",
     "text": "in the detail",
 }
-"""What the audit log is searched by, and an example of each."""
+"""The fields by which readers search the audit log, and an example of each."""
 
 T = TypeVar("T")
 
 NEWEST: Final = 20
-"""Beside them, all that are running."""
+"""The metrics cover so many runs, and all runs that are going on."""
 SINGLE: Final = {
     "sotto_dropped_clients": ("Clients lost in the last round.", "dropped"),
     "sotto_cohort_clients": ("Clients in the last round's cohort.", "cohort"),
@@ -92,7 +91,7 @@ READERS: Final = (
 
 
 class PageRecords:
-    """Draws the page's sheets up; may be called from several threads."""
+    """Makes the page's sheets; several threads may call it."""
 
     def __init__(self, storage: str, socket: Path | None) -> None:
         """Take the database's URL, and the socket of a hub or None."""
@@ -103,23 +102,27 @@ class PageRecords:
         self._database: Database | None = None
 
     def prepare(self) -> None:
-        """Open the database if it is there, so that the first reader does not wait for the check.
+        """Open the database if it exists, so that the first reader does not wait for the check.
 
         Raises:
-            StorageError: If it is none, or damaged.
+            StorageError: If the file is not a database, or damaged.
         """
-        if self._is_there():
+        if is_there(self._storage):
             self._patiently(lambda database: database.is_read_only)
 
     def runs(self, text: str, page: int) -> Sheet:
         """Return the runs whose id or name contains a text, a page of them, newest first."""
         search = (Field(name="q", label="id or name", value=text, hint="quickstart"),)
-        if not self._is_there():
+        if not is_there(self._storage):
             return Sheet(title="Runs", lead=f"There is no run in {self._storage} yet.")
 
         def read(database: Database) -> tuple[list[RunRecord], list[tuple[Any, ...]]]:
             with database.unit_of_work(read_only=True) as uow:
-                known = [run for run in reversed(uow.runs.list()) if _has(run, text)]
+                known = [
+                    run
+                    for run in reversed(uow.runs.list())
+                    if text.lower() in run.run_id.lower() or text.lower() in run.name.lower()
+                ]
                 shown = known[(page - 1) * RUNS_A_PAGE : page * RUNS_A_PAGE]
                 return known, [_run_row(uow, run) for run in shown]
 
@@ -142,11 +145,11 @@ class PageRecords:
         )
 
     def run(self, run_id: str) -> Sheet:
-        """Return all of one run, if its records agree.
+        """Return the sheet of one run, if its records agree.
 
         Raises:
             UnknownRun: If there is no such run.
-            RunStopped: If its records do not agree; no number of it is stated then.
+            RunStopped: If its records do not agree; the page states no number of it then.
             AuditChainBroken: If its audit log was changed.
         """
         if not run_id:
@@ -158,10 +161,10 @@ class PageRecords:
         return run_sheet(run_id, agreed, budget)
 
     def clients(self) -> Sheet:
-        """Return who is connected to the hub.
+        """Return the clients that are connected to the hub.
 
         Raises:
-            ConfigError: If nobody answers there.
+            ConfigError: If no hub answers at the socket.
         """
         if self._socket is None:
             return Sheet(
@@ -193,7 +196,7 @@ class PageRecords:
         )
 
     def audit(self, asked: Mapping[str, str]) -> Sheet:
-        """Return the first entries that meet all conditions, or why nothing can meet them."""
+        """Return the first entries that meet all conditions, or why no entry can meet them."""
         search = [
             Field(name=name, label=name, value=asked.get(name, ""), hint=hint)
             for name, hint in FIELDS.items()
@@ -204,12 +207,15 @@ class PageRecords:
                 lambda database: matching(database, wanted, self._storage, ENTRIES_A_PAGE)
             )
         except (ConfigError, UnknownRun) as error:
-            # With the search, so that it can be put right; a field here is an option elsewhere.
+            # The search stays, so that the reader can correct it; a field here is an option there.
             text = str(error).removeprefix("--")
             return Sheet(title="Audit log", lead=text, fails=True, search=search)
+        lead = f"{len(found)} entries, oldest first."
+        if len(found) == ENTRIES_A_PAGE:
+            lead = f"The first {len(found)} entries, oldest first; narrow the search for others."
         return Sheet(
             title="Audit log",
-            lead=first_words(found),
+            lead=lead,
             search=search,
             blocks=[entries_table(found, several=wanted.run_id is None)],
             notes=(
@@ -219,9 +225,9 @@ class PageRecords:
         )
 
     def verified(self) -> Sheet:
-        """Hold every record against all others, as `audit verify` does."""
+        """Compare every record with all others, as `audit verify` does."""
         found = _again(lambda: audited(self._storage))
-        # The faults of a first run are those of its second phases too.
+        # A second phase has the faults of its first run too.
         faults = list(
             dict.fromkeys(
                 [*found["problems"], *(p for run in found["runs"] for p in run["problems"])]
@@ -239,7 +245,7 @@ class PageRecords:
 
     def gauges(self) -> Sequence[Gauge]:
         """Return the newest runs' numbers, without the name of any client."""
-        if not self._is_there():
+        if not is_there(self._storage):
             return ()
 
         def read(database: Database) -> Sequence[Gauge]:
@@ -249,29 +255,27 @@ class PageRecords:
         return self._patiently(read)
 
     def stamp(self) -> str:
-        """Return a text that is another one whenever something was written."""
+        """Return a text that changes whenever the database's file changes."""
         return stamp_of(self._file)
 
-    def _is_there(self) -> bool:
-        return is_there(self._storage)
-
     def _patiently(self, read: Callable[[Database], T]) -> T:
-        return _again(lambda: read(self._open()), self._forget)
+        def attempt() -> T:
+            with self._lock:
+                if self._database is None:
+                    self._database = open_existing(self._storage)
+                database = self._database
+            # Each of its transactions has a connection of its own.
+            return read(database)
 
-    def _open(self) -> Database:
-        """Return the database, whose every transaction has a connection of its own."""
-        with self._lock:
-            if self._database is None:
-                self._database = open_existing(self._storage)
-            return self._database
+        def forget() -> None:
+            with self._lock:
+                self._database = None
 
-    def _forget(self) -> None:
-        with self._lock:
-            self._database = None
+        return _again(attempt, forget)
 
 
 def _again(read: Callable[[], T], forget: Callable[[], None] = lambda: None) -> T:
-    """Read once more where it was written meanwhile, or replaced by another file."""
+    """Read once more if the database was written to meanwhile, or replaced by another file."""
     for _ in range(TRIES - 1):
         try:
             return read()
@@ -282,13 +286,9 @@ def _again(read: Callable[[], T], forget: Callable[[], None] = lambda: None) -> 
     return read()
 
 
-def _has(run: RunRecord, text: str) -> bool:
-    return text.lower() in run.run_id.lower() or text.lower() in run.name.lower()
-
-
 def _run_row(uow: UnitOfWork, run: RunRecord) -> tuple[Any, ...]:
     first = stored_tree(run).get("phase_two_of")
-    # A second phase goes on from its first run's rounds and has none of its own.
+    # A second phase continues the rounds of its first run and has no rounds itself.
     rounds: Sequence[RoundRecord] = uow.rounds.all(first or run.run_id)
     last = shown_round(rounds[-1].document) if rounds else None
     spent = {} if last is None else last["epsilon"]
@@ -304,15 +304,19 @@ def _run_row(uow: UnitOfWork, run: RunRecord) -> tuple[Any, ...]:
 
 
 def run_gauges(uow: UnitOfWork) -> list[Gauge]:
-    """Return what the newest runs and those that go on have come to: by run, never by client.
+    """Return the numbers of the newest runs and of those that go on: by run, never by client.
 
     Counts by client would tell who was drawn into a cohort. Every number is as a run's last round
-    states it; whether the records agree is for `audit verify` to say.
+    states it; `audit verify` says whether the records agree.
     """
     known = uow.runs.list()
     chosen = [run for run in known[:-NEWEST] if run.status == "running"] + list(known[-NEWEST:])
     states = Counter(run.status for run in known)
-    rounds = {run.run_id: _rounds(uow, run) for run in chosen}
+    rounds = {}
+    for run in chosen:
+        first = stored_tree(run).get("phase_two_of")
+        found = [shown_round(row.document) for row in uow.rounds.all(first or run.run_id)]
+        rounds[run.run_id] = in_rounds(found)
     last = [(run_id, found[-1]) for run_id, found in rounds.items() if found]
     return [
         Gauge(
@@ -327,7 +331,17 @@ def run_gauges(uow: UnitOfWork) -> list[Gauge]:
             "Mean accuracy over clients after the last round.",
             [(name, one["accuracy"]["mean"]) for name, one in last],
         ),
-        _epsilon(last),
+        Gauge(
+            name="sotto_epsilon",
+            help="Epsilon of the worst client, cumulative, for a round fixed beforehand.",
+            labels=("run", "adversary"),
+            # An infinite epsilon is the text `inf`.
+            values=[
+                ((run_id, name), float(one["epsilon"][name]))
+                for run_id, one in last
+                for name in ADVERSARIES
+            ],
+        ),
         *[
             _by_run(name, text, [(run_id, one[key]) for run_id, one in last])
             for name, (text, key) in SINGLE.items()
@@ -335,36 +349,14 @@ def run_gauges(uow: UnitOfWork) -> list[Gauge]:
     ]
 
 
-def _rounds(uow: UnitOfWork, run: RunRecord) -> list[Mapping[str, Any]]:
-    first = stored_tree(run).get("phase_two_of")
-    return in_rounds([shown_round(row.document) for row in uow.rounds.all(first or run.run_id)])
-
-
-def _epsilon(last: Sequence[Last]) -> Gauge:
-    return Gauge(
-        name="sotto_epsilon",
-        help="Epsilon of the worst client, cumulative, for a round fixed beforehand.",
-        labels=("run", "adversary"),
-        values=[
-            ((run_id, name), _number(one["epsilon"][name]))
-            for run_id, one in last
-            for name in ADVERSARIES
-        ],
-    )
-
-
 def _by_run(name: str, text: str, values: Sequence[tuple[str, float | None]]) -> Gauge:
-    # What is withheld, the size of a secret cohort say, has no number.
+    # A withheld value, such as the size of a secret cohort, has no number.
     found = [((run_id,), float(value)) for run_id, value in values if value is not None]
     return Gauge(name=name, help=text, labels=("run",), values=found)
 
 
-def _number(value: float | str) -> float:
-    return math.inf if isinstance(value, str) else value
-
-
 def counted(known: Sequence[object], shown: Sequence[object]) -> str:
-    """Return how many runs there are, and how many of them are shown."""
+    """Return the number of runs, and how many of them the page shows."""
     runs = "1 run" if len(known) == 1 else f"{len(known)} runs"
     return f"{runs}." if len(shown) == len(known) else f"{runs}, {len(shown)} of them here."
 
@@ -377,17 +369,29 @@ def further_pages(text: str, page: int, known: int) -> Iterator[Cell]:
 
 
 def run_sheet(run_id: str, agreed: Agreed, budget: Mapping[str, Any]) -> Sheet:
-    """Return all of one run whose records agree."""
+    """Return the sheet of one run whose records agree."""
     summary = agreed.summary
     document = stated_document(agreed)
     rows = unfinished_rows(document) if summary is None else summary_rows(summary)
-    rounds = document["rounds"]
+    rounds, points = document["rounds"], []
+    for one in rounds:
+        spent, accuracy = one["epsilon"]["server"], one["accuracy"]["mean"]
+        if accuracy is not None and not isinstance(spent, str):
+            label = f"round {one['round']}: {fraction(accuracy)} at epsilon {epsilon(spent)}"
+            points.append(Point(spent, accuracy, label))
     return Sheet(
         title=f"Run {run_id}",
         lead=terms_words(budget),
         warnings=[*budget["warnings"], READERS],
         blocks=[
-            _plot(rounds),
+            Plot(
+                title="Accuracy against epsilon for server, round by round",
+                across="epsilon for server, cumulative",
+                up="mean accuracy",
+                points=points,
+                absent="Nothing to draw: no round has both an accuracy and a finite epsilon for "
+                "server.",
+            ),
             Table(caption="Results", columns=("result", "value"), rows=rows),
             Table(
                 caption="Rounds",
@@ -413,27 +417,11 @@ def run_sheet(run_id: str, agreed: Agreed, budget: Mapping[str, Any]) -> Sheet:
     )
 
 
-def _plot(rounds: Sequence[Mapping[str, Any]]) -> Plot:
-    points = []
-    for one in rounds:
-        spent, accuracy = one["epsilon"]["server"], one["accuracy"]["mean"]
-        if accuracy is not None and not isinstance(spent, str):
-            label = f"round {one['round']}: {fraction(accuracy)} at epsilon {epsilon(spent)}"
-            points.append(Point(spent, accuracy, label))
-    return Plot(
-        title="Accuracy against epsilon for server, round by round",
-        across="epsilon for server, cumulative",
-        up="mean accuracy",
-        points=points,
-        absent="Nothing to draw: no round has both an accuracy and a finite epsilon for server.",
-    )
-
-
 def filter_of(asked: Mapping[str, str]) -> AuditFilter:
-    """Return what a search asks for.
+    """Return the conditions of a search.
 
     Raises:
-        ConfigError: If the round is no number.
+        ConfigError: If the round is not a number.
     """
     number = asked.get("round")
     if number is not None and not (number.isascii() and number.isdecimal() and len(number) < 19):
@@ -450,15 +438,8 @@ def filter_of(asked: Mapping[str, str]) -> AuditFilter:
     )
 
 
-def first_words(found: Sequence[object]) -> str:
-    """Return how many entries were found."""
-    if len(found) == ENTRIES_A_PAGE:
-        return f"The first {len(found)} entries, oldest first; narrow the search for others."
-    return f"{len(found)} entries, oldest first."
-
-
 def entries_table(found: Sequence[dict[str, Any]], *, several: bool) -> Table:
-    """Return the entries, with a link to each one's run where there may be several."""
+    """Return the entries, each with a link to its run if they may be of several runs."""
     rows = [
         (*((Cell(one["run"], "/audit", {"run": one["run"]}),) if several else ()), *row)
         for one, row in zip(found, entry_rows(found), strict=True)
@@ -493,13 +474,13 @@ def page_command(place: Mapping[str, Any], storage: str, socket: Path | None) ->
     """Serve the page until Ctrl-C or SIGTERM.
 
     Args:
-        place: Where, as `platform.page.server.Place` takes it.
-        storage: The coordinator's database, which need not be there yet.
-        socket: Of a hub; None for no table of connected clients.
+        place: The fields of `platform.page.server.Place`.
+        storage: The coordinator's database, which need not exist yet.
+        socket: A hub's socket; None for no table of connected clients.
 
     Raises:
-        ConfigError: If nothing can be served there, or what serves is not installed.
-        SchemaMismatch: The file is of another program, or of a newer version.
+        ConfigError: If the page cannot be served at this place, or the server is not installed.
+        SchemaMismatch: If the file is of another program, or of a newer version.
     """
     database_file(storage)
     try:
@@ -518,9 +499,9 @@ def page_command(place: Mapping[str, Any], storage: str, socket: Path | None) ->
     try:
         records.prepare()
     except SchemaMismatch:
-        # No page about a file that is another program's, or a newer version's.
+        # A file of another program, or of a newer version, gets no page.
         raise
     except StorageError:
-        # What is damaged, or busy, the page itself says.
+        # If the database is damaged or busy, the page itself says so.
         pass
     serve(records, Place(**place), tell)

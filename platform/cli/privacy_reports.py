@@ -27,7 +27,7 @@ from platform.reports.rendering import html_page, load_weasyprint, pdf_file, pla
 from platform.reports.subject import LogView
 from platform.results.reading import resolved
 from privacy import ReleaseKey
-from storage import Database, Leaf
+from storage import Database
 
 
 def privacy_report_command(
@@ -45,16 +45,16 @@ def privacy_report_command(
         names: The run, or `latest`, and the runs that stand beside it.
         storage: The database's URL.
         format_: One of `FORMATS`.
-        output: The file to be written; None for stdout.
-        audit: What `audit-privacy --json` printed; None without an audit.
-        as_json: Whether the short form was asked for, which this report is not.
+        output: The file to write; None for stdout.
+        audit: A file that `audit-privacy --json` printed; None without an audit.
+        as_json: Whether `--json` was given, which asks for the short form of a run.
 
     Raises:
-        ConfigError: If the question is not valid, or what lays out a PDF is not installed.
+        ConfigError: If an option is not valid, or the library that lays out a PDF is missing.
         UnknownRun: If there is no such run.
         RunStopped: If records do not agree; nothing is written then.
-        AuditChainBroken: If an audit log was changed; likewise.
-        LogBroken: If the log over all runs does not hold, or not with the heads that were kept.
+        AuditChainBroken: If an audit log was changed; nothing is written then.
+        LogBroken: If the log over all runs does not hold, or does not go through its kept heads.
     """
     if as_json:
         raise ConfigError(
@@ -145,20 +145,20 @@ FORMATS: Final[Mapping[str, Callable[[Report], bytes]]] = {
     "html": lambda report: html_page(report).encode(),
     "pdf": pdf_file,
 }
-"""What a report may be made into."""
+"""The forms of a report."""
 
 
 def read_log(database: Database, run_ids: Iterable[str]) -> LogView:
-    """Recompute the log from its rows, and return where in it the records of some runs are.
+    """Recompute the log from its rows, and return the places of some runs' records in it.
 
     Args:
         database: The coordinator's.
-        run_ids: The runs whose leaves are wanted.
+        run_ids: The runs.
 
     Raises:
-        Authentication: If a head that was kept does not hold.
-        LogBroken: If the log does not, or does not go through such a head.
-        RunStopped: If no head is kept, although there is a key that signs them.
+        Authentication: If the signature of a kept head does not hold.
+        LogBroken: If the log does not hold, or does not go through a kept head.
+        RunStopped: If no head is kept, although there is a key that signs heads.
     """
     trusted = known_key(database.path)
     kept = kept_heads(database.path, trusted)
@@ -169,8 +169,16 @@ def read_log(database: Database, run_ids: Iterable[str]) -> LogView:
     events: dict[tuple[str, int], int] = {}
     with database.unit_of_work(read_only=True) as uow:
         for run_id in sorted(set(run_ids)):
-            charged = uow.log.charges(run_id=run_id)
-            charges |= {_key(leaf): leaf.position for leaf in charged if leaf.kind == "charge"}
+            for leaf in uow.log.charges(run_id=run_id):
+                if leaf.kind == "charge":
+                    key = ReleaseKey(
+                        run_id=leaf.run_id,
+                        round_number=leaf.round_number or 0,
+                        attempt=leaf.attempt or 0,
+                        pseudonym=leaf.pseudonym or "",
+                        channel=leaf.channel or "",  # type: ignore[arg-type]
+                    )
+                    charges[key] = leaf.position
             for entry in uow.audit.query(run=run_id):
                 leaf = uow.log.of_event(run_id, entry.sequence)
                 events[run_id, leaf.sequence or 0] = leaf.position
@@ -185,23 +193,13 @@ def read_log(database: Database, run_ids: Iterable[str]) -> LogView:
     )
 
 
-def _key(leaf: Leaf) -> ReleaseKey:
-    return ReleaseKey(
-        run_id=leaf.run_id,
-        round_number=leaf.round_number or 0,
-        attempt=leaf.attempt or 0,
-        pseudonym=leaf.pseudonym or "",
-        channel=leaf.channel or "",  # type: ignore[arg-type]
-    )
-
-
 Word = Annotated[str, Field(pattern=r"^[a-z_]{1,40}$")]
 Share = Annotated[float, Field(ge=0.0, le=1.0)]
 NotNegative = Annotated[float, Field(ge=0.0, allow_inf_nan=False)]
 
 
 class _Seen(BaseModel):
-    """One channel; what else it says is not shown."""
+    """One channel; the report shows these of its fields."""
 
     model_config = ConfigDict(strict=True)
 
@@ -217,7 +215,7 @@ class _Seen(BaseModel):
 
 
 class _Game(BaseModel):
-    """What was seen of offers, folders, clients that fail, and hostile peers."""
+    """The verdict on offers, folders, clients that fail, or hostile peers."""
 
     model_config = ConfigDict(strict=True)
 
@@ -226,13 +224,14 @@ class _Game(BaseModel):
 
 
 _FILE: TypeAdapter[list[_Seen | _Game]] = TypeAdapter(list[_Seen | _Game])
+_VALID: Final = "valid is what `audit-privacy CONFIG --json` prints"
 
 
 def read_audit(path: Path) -> tuple[SeenChannel, ...]:
-    """Return what an audit saw.
+    """Return the channels of an audit.
 
     Raises:
-        ConfigError: If the file is not there, or is none that `audit-privacy --json` writes.
+        ConfigError: If the file is missing, or `audit-privacy --json` did not write it.
     """
     try:
         found = _FILE.validate_json(path.read_bytes())
@@ -245,7 +244,7 @@ def read_audit(path: Path) -> tuple[SeenChannel, ...]:
     channels = [one for one in found if isinstance(one, _Seen)]
     if not channels:
         raise ConfigError(f"--audit: {str(path)!r} is of no channel; {_VALID}")
-    # What tells folders apart, or data sets by their failures, does so on every channel alike.
+    # An attacker who tells folders or failing clients apart does so on every channel.
     alike = all(one.passed for one in found if isinstance(one, _Game))
     return tuple(
         SeenChannel(
@@ -261,6 +260,3 @@ def read_audit(path: Path) -> tuple[SeenChannel, ...]:
         )
         for one in channels
     )
-
-
-_VALID = "valid is what `audit-privacy CONFIG --json` prints"

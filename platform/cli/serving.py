@@ -1,4 +1,4 @@
-"""A data holder's process, its own model, and its receipts: the commands that load torch."""
+"""The data holder's commands that load torch: its process, its own model, and its receipts."""
 
 from __future__ import annotations
 
@@ -42,16 +42,16 @@ ENDING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
 def serve_command(config: Path, *, as_json: bool) -> None:
-    """Run a data holder's client until SIGTERM or Ctrl-C; what it is at is finished first.
+    """Run a data holder's client until SIGTERM or Ctrl-C; it finishes its current answer first.
 
-    A second signal ends it where it is.
+    A second signal ends the process where it is.
 
     Args:
-        config: Its YAML file.
+        config: The client's YAML file.
         as_json: Whether each log line is a JSON object.
 
     Raises:
-        Ended: After Ctrl-C; a service that is told to end by SIGTERM has ended as it should.
+        Ended: After Ctrl-C. SIGTERM is the usual end of a service, and raises nothing.
         ConfigError: If the settings are not valid, or another process serves at the socket.
         StorageError: If its store cannot be used.
     """
@@ -60,7 +60,7 @@ def serve_command(config: Path, *, as_json: bool) -> None:
     def tell(line: str) -> None:
         now = f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}"
         text = json.dumps({"time": now, "event": line}) if as_json else f"{now} {line}"
-        # A log that cannot be written, on a full disk say, changes nothing of what is answered.
+        # If the log cannot be written, on a full disk for example, the answers stay the same.
         with suppress(OSError):
             sys.stdout.write(f"{text}\n")
             sys.stdout.flush()
@@ -90,7 +90,7 @@ def serve_command(config: Path, *, as_json: bool) -> None:
         for number, handler in () if came else before.items():
             signal.signal(number, handler)
     tell(f"{settings.name} has ended")
-    # SIGTERM is how a service is told to end, and it has done so.
+    # SIGTERM tells a service to end, and it has ended.
     if came[:1] == [signal.SIGINT]:
         raise told(signal.SIGINT)
 
@@ -100,7 +100,7 @@ def predict_command(config: Path, run_id: str, files: Sequence[Path], *, as_json
 
     Raises:
         UnknownRun: If no run of this name has ended here.
-        ConfigError: If a file is no image.
+        ConfigError: If a file is not an image.
     """
     settings = load_holder(config)
     examples = {path: read_image(path) for path in files}
@@ -158,18 +158,18 @@ def verify_receipts(
     uploads: Sequence[Path] = (),
     as_json: bool,
 ) -> None:
-    """Recompute what receipts prove was spent, and name what does not hold.
+    """Recompute epsilon from receipts alone, and print every fault.
 
     Args:
         source: A data holder's settings, or a file of receipts.
-        compare: Files of other clients.
+        compare: Other clients' files of receipts.
         key: The log's public key, as text.
         uploads: Files that hold an upload each, byte by byte as it was sent.
         as_json: Print JSON.
 
     Raises:
-        ConfigError: A file is none of these, or there is no store.
-        Exit: With the code for records that do not hold, also where nothing could be compared.
+        ConfigError: If a file is of another kind, or there is no store.
+        Exit: With code 3, if a record does not hold, or two files have no head in common.
     """
     trusted = None if key is None else parse_key(key)
     kept: Sequence[KeptReceipt]
@@ -186,15 +186,26 @@ def verify_receipts(
             forked.append(f"{path}: no head is in common, so nothing could be compared")
         compared.append({"file": str(path), "common": common, "problems": forked})
     bound = [_bound(path, found) for path in uploads]
-    problems = [p for run in found for p in run.problems]
-    problems += [_unknown(x) for x in bound if x["run"] is None]
-    problems += [p for other in compared for p in other["problems"]]
     if as_json:
-        runs = [_document(run) for run in found]
+        runs = [
+            {
+                "run": run.run_id,
+                "log": run.log.origin,
+                "receipts": run.count,
+                "rounds": run.rounds,
+                "epsilon": _finite_each(run.epsilons),
+                "stated": _finite_each(run.stated),
+                "charged": run.received.charged,
+                "uploads": [_upload(upload) for upload in run.received.uploads],
+                "problems": list(run.problems),
+            }
+            for run in found
+        ]
         print_json({"runs": runs, "compared": compared, "uploads": bound})
     else:
         _print(found, compared, bound)
-    if problems:
+    is_unknown = any(upload["run"] is None for upload in bound)
+    if is_unknown or any(r.problems for r in found) or any(o["problems"] for o in compared):
         raise typer.Exit(AUDIT_BROKEN)
 
 
@@ -202,7 +213,7 @@ def export_receipts(config: Path, file: Path, *, as_json: bool) -> None:
     """Write all receipts of a data holder to a file that can be handed on.
 
     Raises:
-        ConfigError: The settings are not valid, there is no store, or the file is there.
+        ConfigError: If the settings are not valid, there is no store, or the file exists.
     """
     kept, _ = _of_holder(config)
     if file.exists() or file.is_symlink():
@@ -223,20 +234,6 @@ def _of_holder(config: Path) -> tuple[Sequence[KeptReceipt], Sequence[LedgerRow]
     return found
 
 
-def _document(run: RunReceipts) -> dict[str, Any]:
-    return {
-        "run": run.run_id,
-        "log": run.log.origin,
-        "receipts": run.count,
-        "rounds": run.rounds,
-        "epsilon": _finite_each(run.epsilons),
-        "stated": _finite_each(run.stated),
-        "charged": run.received.charged,
-        "uploads": [_upload(upload) for upload in run.received.uploads],
-        "problems": list(run.problems),
-    }
-
-
 def _upload(upload: UploadDigest) -> dict[str, Any]:
     return {
         "round": upload.round_number,
@@ -246,7 +243,7 @@ def _upload(upload: UploadDigest) -> dict[str, Any]:
 
 
 def _bound(path: Path, found: Sequence[RunReceipts]) -> dict[str, Any]:
-    """Return which round an upload is of, by the receipts; none where no receipt tells of it."""
+    """Return the run and round of an upload by the receipts; its run is None if none names it."""
     try:
         with path.open("rb") as file:
             digest = hashlib.file_digest(file, "sha256").digest()
@@ -260,10 +257,6 @@ def _bound(path: Path, found: Sequence[RunReceipts]) -> dict[str, Any]:
             if upload.digest == digest:
                 return {"file": str(path), "run": run.run_id, **_upload(upload)}
     return {"file": str(path), "run": None, "sha256": digest.hex()}
-
-
-def _unknown(upload: Mapping[str, Any]) -> str:
-    return f"no receipt is of the upload in {upload['file']}"
 
 
 def _finite_each(values: Mapping[str, float] | None) -> dict[str, float | str] | None:
@@ -293,7 +286,8 @@ def _print(
             typer.echo(f"error: {printable(problem)}", err=True)
     for upload in bound:
         if upload["run"] is None:
-            typer.echo(f"error: {printable(_unknown(upload))}", err=True)
+            text = f"no receipt is of the upload in {upload['file']}"
+            typer.echo(f"error: {printable(text)}", err=True)
         else:
             told = f"round {upload['round']}, attempt {upload['attempt']} of run {upload['run']}"
             console().print(printable(f"{upload['file']}: the upload of {told}"))

@@ -1,4 +1,4 @@
-"""`clipping` and `audit-privacy`: what a configuration does, before there is a run."""
+"""`clipping` and `audit-privacy`: try a configuration before there is a run."""
 
 from __future__ import annotations
 
@@ -25,13 +25,11 @@ from platform.experiment.finishing import execute
 from platform.experiment.rehearsal import (
     QUANTILES,
     Listening,
-    RoundOfNorms,
     on_public_images,
     recommended,
     rehearsal_config,
     rounds_of,
 )
-from platform.experiment.simulation import Simulation
 from platform.pictures.canvas import ALARM, COLOURS, INK, require_drawable, write_picture
 from platform.privacy_auditing.audit import (
     FAMILY_WISE_ERROR,
@@ -61,10 +59,10 @@ def clipping_command(
     rounds: int | None,
     as_json: bool,
 ) -> None:
-    """Run a configuration dry, and say how long its uploads would be.
+    """Run a configuration dry on public images, and print the norms of its uploads.
 
     Raises:
-        ConfigError: If it cannot be run, or on no image that is public.
+        ConfigError: If the configuration cannot be run, or there are no public images for it.
     """
     loaded = load_config(config, overrides, surroundings.sources)
     screen = ScreenObserver(loaded.privacy.target_delta, quiet=True)
@@ -85,18 +83,18 @@ def rehearse(
     root: str | None = None,
     rounds: int | None = None,
 ) -> dict[str, Any]:
-    """Return what a dry run of a configuration gives, as plain data.
+    """Run a configuration dry on public images, and return the norms of its uploads.
 
     Args:
         config: The configuration.
-        surroundings: What a run takes from outside.
+        surroundings: The parts that a run takes from outside.
         observer: Sees the dry run.
-        dataset: Public data set in place of the configuration's; None for that one.
-        root: Its folder, likewise.
+        dataset: A public data set in place of the configuration's; None for the configuration's.
+        root: The data set's folder; None for the configuration's.
         rounds: How many rounds are tried; None for all.
 
     Raises:
-        ConfigError: If it cannot be run, or on no image that is public.
+        ConfigError: If the configuration cannot be run, or there are no public images for it.
     """
     public = on_public_images(config, dataset, root)
     norms: dict[int, list[float]] = {}
@@ -114,14 +112,9 @@ def rehearse(
             execute(simulation, observer)
         finally:
             simulation.database.close()
-    return _norms_document(config, simulation, rounds_of(norms))
-
-
-def _norms_document(
-    config: RunConfig, simulation: Simulation, rounds: Sequence[RoundOfNorms]
-) -> dict[str, Any]:
+    tried = rounds_of(norms)
     method, task = simulation.learning.method, simulation.run.terms.config.task
-    configured, found = config.privacy.clipping_norm, recommended(rounds)
+    configured, found = config.privacy.clipping_norm, recommended(tried)
     inside = subspace_of(method)
     return {
         "clipping_norm": found,
@@ -141,7 +134,7 @@ def _norms_document(
                 "clipped": one.clipped(found),
                 "clipped_as_configured": None if configured is None else one.clipped(configured),
             }
-            for one in rounds
+            for one in tried
         ],
     }
 
@@ -175,7 +168,7 @@ def _show_norms(found: Mapping[str, Any]) -> None:
 
 COLUMNS = ("channel", "claimed mu", "seen mu", "interval", "claimed eps", "seen eps", "verdict")
 ENOUGH = 0.999
-"""Probability of noticing halved noise below which more canaries are recommended."""
+"""If halved noise is noticed with a lower probability, the audit recommends more canaries."""
 
 
 def audit_privacy_command(
@@ -190,7 +183,8 @@ def audit_privacy_command(
     """Audit a configuration's mechanism; exit code 1 if its claim is refuted.
 
     Raises:
-        ConfigError: If it cannot be run, claims nothing, or the picture has nowhere to go.
+        ConfigError: If the configuration cannot be run or claims nothing, or the picture's file is
+            not valid.
     """
     if plot is not None:
         require_drawable(plot)
@@ -215,7 +209,7 @@ class AuditProgress(WithBar):
     """A bar on stderr with the channel and the canaries sent; one line a channel elsewhere."""
 
     def __init__(self) -> None:
-        """Take nothing; the bar comes with the first canary."""
+        """Make a bar that appears with the first canary."""
         super().__init__(TextColumn("canaries"))
         self._tasks: dict[str, TaskID] = {}
 
@@ -230,13 +224,21 @@ class AuditProgress(WithBar):
 
 def _show_audits(audits: Sequence[ChannelAudit], games: Sequence[Game], plot: Path | None) -> None:
     out = console()
-    unit = audits[0].result.unit
-    title = f"{audits[0].mechanism}: one release of one client, unit {unit}"
-    out.print(table(title, COLUMNS, [*map(_row, audits), *map(_row_of_game, games)]))
+    title = f"{audits[0].mechanism}: one release of one client, unit {audits[0].result.unit}"
+    rows = [_row(audit) for audit in audits]
+    for game in games:
+        verdict = "not refuted" if game.passed else "REFUTED"
+        rows.append((game.channel, *["-"] * (len(COLUMNS) - 2), verdict))
+    out.print(table(title, COLUMNS, rows))
     for audit in audits:
         for reason in audit.reasons:
             out.print(f"{audit.channel}: {reason}")
-        _show_bound(audit)
+        if (bound := audit.result.gaussian) is not None:
+            out.print(
+                f"{audit.channel}: if scores are normal, epsilon is at least "
+                f"{epsilon(bound.epsilon)} (95%); of a build exactly as claimed "
+                f"{audit.result.canaries} canaries show {epsilon(bound.ceiling)}, their ceiling",
+            )
         out.print(
             f"{audit.channel}: {audit.result.canaries} canaries would have noticed halved "
             f"noise with probability {audit.result.power:.3f}{_more_needed(audit.result)}",
@@ -249,18 +251,8 @@ def _show_audits(audits: Sequence[ChannelAudit], games: Sequence[Game], plot: Pa
         out.print(f"picture: {plot}", soft_wrap=True)
 
 
-def _show_bound(audit: ChannelAudit) -> None:
-    bound = audit.result.gaussian
-    if bound is not None:
-        console().print(
-            f"{audit.channel}: if scores are normal, epsilon is at least {epsilon(bound.epsilon)} "
-            f"(95%); of a build exactly as claimed {audit.result.canaries} canaries show "
-            f"{epsilon(bound.ceiling)}, their ceiling",
-        )
-
-
 def _more_needed(result: AuditResult) -> str:
-    """Say how many canaries a check that can fail takes, where these were too few."""
+    """Return how many canaries would notice halved noise, if these were too few."""
     if result.power >= ENOUGH:
         return ""
     try:
@@ -284,11 +276,6 @@ def _row(audit: ChannelAudit) -> tuple[str, ...]:
     )
 
 
-def _row_of_game(game: Game) -> tuple[str, ...]:
-    verdict = "not refuted" if game.passed else "REFUTED"
-    return (game.channel, *["-"] * (len(COLUMNS) - 2), verdict)
-
-
 __all__ = ["AuditPicture", "draw", "require_drawable"]
 
 PANELS_A_ROW = 4
@@ -299,13 +286,13 @@ CLAIM, REFUTED, WIDEST = INK, ALARM, 8.0
 
 @dataclass(frozen=True)
 class AuditPicture:
-    """What was guessed from, beside what is claimed.
+    """The scores of canaries beside the claims.
 
     Attributes:
-        audits: At least one.
-        labels: What each is called.
-        name: Of the file, without a suffix.
-        title: What it shows, in words.
+        audits: At least one audit.
+        labels: A name of each.
+        name: The file's name without a suffix.
+        title: The picture's content in words.
     """
 
     audits: Sequence[ChannelAudit]
@@ -338,12 +325,12 @@ def draw(audits: Sequence[ChannelAudit], path: Path, labels: Sequence[str] | Non
     """Draw the outcomes into a file.
 
     Args:
-        audits: At least one.
-        path: Ends in .svg or .png.
-        labels: What each is called; by default mechanism and channel.
+        audits: At least one audit.
+        path: A path that ends in .svg or .png.
+        labels: A name of each; by default mechanism and channel.
 
     Raises:
-        ConfigError: If it cannot be written.
+        ConfigError: If the file cannot be written.
     """
     names = tuple(labels or (f"{audit.mechanism}, {audit.channel}" for audit in audits))
     write_picture(AuditPicture(tuple(audits), names), path)
