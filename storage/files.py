@@ -23,6 +23,8 @@ from storage.errors import (
 
 LOG: Final = "-wal"
 INDEX: Final = "-shm"
+_LOG_HEADER: Final = 32
+"""Bytes of a log without frames (SQLite's file format, section 4.1)."""
 _BESIDE: Final = ("", LOG, INDEX, "-journal")
 _UNWRITABLE: Final = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES)
 
@@ -162,13 +164,20 @@ class OpenFile:
 
 
 def is_quiet(path: Path) -> bool:
-    """Nobody has the database open, and all of it is in its own file."""
+    """Return whether all of a database is in its own file, and no process writes to it.
+
+    A writer that was killed before its first frame leaves a log that holds nothing but a header.
+    SQLite cannot read such a log without writing: it finds no salt in the empty index that it
+    rebuilds in memory, takes the header's for that of a writer, and tries again until it gives up
+    with SQLITE_PROTOCOL. A writer that lives leaves that state at once, and `read_while_quiet`
+    then tells the reader.
+    """
     try:
         # Looked at once: the last writer removes it when it closes the database.
         size = beside(path, LOG).stat().st_size
     except FileNotFoundError:
         return True
-    return size == 0 and not beside(path, INDEX).exists()
+    return size == _LOG_HEADER or (size == 0 and not beside(path, INDEX).exists())
 
 
 @contextmanager

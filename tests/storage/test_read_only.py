@@ -116,6 +116,19 @@ def test_after_a_kill_what_was_committed_is_read_and_nothing_changed(folder: Pat
     assert contents(folder) == before
 
 
+def test_a_log_that_holds_only_its_header_is_read_as_empty(folder: Path) -> None:
+    """A writer that is killed before its first frame leaves one, and SQLite refuses to read it."""
+    path = folder / "sotto.db"
+    first = read_database(path)
+    kill_a_writer(path)
+    os.truncate(folder / "sotto.db-wal", 32)
+    before = contents(folder)
+    assert read_database(path) == first
+    assert contents(folder) == before
+    storage.open_database(f"sqlite:///{path}").close()
+    assert read_database(path) == first
+
+
 def test_a_log_without_its_index_is_named(folder: Path) -> None:
     """What SQLite would have to write to read it; a writer does so and all is well."""
     path = folder / "sotto.db"
