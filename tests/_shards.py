@@ -2,7 +2,8 @@
 
 `pytest -m slow --shard 2` runs the second; `--shard commit` runs the one that HEAD's hash draws, so
 that CI, which runs one for each commit, comes round to all. `slow_seconds.yaml` says how long tests
-take. Cases of one test stay together as far as the balance allows, as they share what they set up.
+take. Cases of one test stay together as far as the balance allows, as they share what they set up;
+so do all tests of the files that it lists under `together`.
 """
 
 from __future__ import annotations
@@ -32,11 +33,13 @@ class Durations:
         shards: Into how many the tests are dealt.
         others: Seconds of a case of a test that is not listed.
         tests: Seconds of a case, by `FILE::TEST`.
+        together: Files whose tests share minutes of set-up, so that one shard has all of them.
     """
 
     shards: int
     others: float
     tests: Mapping[str, float]
+    together: frozenset[str] = frozenset()
 
     @classmethod
     def read(cls, path: Path = SECONDS) -> Durations:
@@ -47,7 +50,8 @@ class Durations:
             for file, tests in tree["tests"].items()
             for name, seconds in tests.items()
         }
-        return cls(int(tree["shards"]), float(tree["others"]), tests)
+        together = frozenset(tree.get("together", ()))
+        return cls(int(tree["shards"]), float(tree["others"]), tests, together)
 
     def of(self, case: str) -> float:
         """Seconds of a case, `FILE::TEST[CASE]`."""
@@ -76,15 +80,19 @@ def dealt(cases: Iterable[str], durations: Durations) -> list[list[str]]:
 
 def _parts(cases: Sequence[str], durations: Durations) -> Iterable[tuple[float, list[str]]]:
     """Yields seconds and cases of each part."""
-    tests: dict[str, list[str]] = {}
+    groups: dict[str, list[str]] = {}
     for case in cases:
-        tests.setdefault(function_of(case), []).append(case)
-    for of in tests.values():
-        each = durations.of(of[0])
-        count = max(1, int(PART / each))
-        for start in range(0, len(of), count):
-            part = of[start : start + count]
-            yield each * len(part), part
+        file = case.partition("::")[0]
+        groups.setdefault(file if file in durations.together else function_of(case), []).append(
+            case
+        )
+    for name, group in groups.items():
+        count = len(group)
+        if name not in durations.together:
+            count = max(1, int(PART / durations.of(group[0])))
+        for start in range(0, len(group), count):
+            part = group[start : start + count]
+            yield sum(map(durations.of, part)), part
 
 
 def overfull(shards: Sequence[Sequence[str]], durations: Durations) -> str | None:
