@@ -1,18 +1,18 @@
 """The cache of rows computed of images: segments, the shelf that finds rows, and the folder.
 
 A segment is two files of one name: the rows as a NumPy array, and digests, 32 bytes each: first of
-the images, then of the rows. The digest of a row shows that a disk or a cable has changed it. Both
-files are written under another name first and never changed later. The rows get their name before
-the digests do, and a segment exists if its digests do: a reader sees all of it or nothing, whatever
-another process is doing or died of. Names are drawn, so two writers never meet.
+the images, then of the rows. The digest of a row shows that a disk or a cable has changed it. The
+writer writes both files under another name first and never changes them later. The rows get their
+name before the digests, and a segment exists if its digests do: a reader sees a whole segment or
+none, also if the writer died. Names are random, so two writers never meet.
 
-A row that the shelf has found stays readable whatever other processes remove: its segment is mapped
-at that moment (each map keeps a file open), or read if it is small. The row is then compared with
-its digest once; a row that does not fit counts as missing, and its segment is removed. New rows are
-written in segments of bounded size; until then they are in memory.
+A row that the shelf has found stays readable if other processes remove its segment: the shelf maps
+the segment at that moment (each map keeps a file open), or reads it if it is small. The shelf then
+compares the row with its digest once; a row that does not fit counts as missing, and the shelf
+removes its segment. New rows stay in memory until they fill a segment of bounded size.
 
 The cache folder has one folder for each kind of rows, and below that one for each model and
-transform, which holds segments and an `about.json` for people. Nothing else is ever removed.
+transform, which holds segments and an `about.json` for people. The cache removes no other file.
 """
 
 from __future__ import annotations
@@ -45,16 +45,16 @@ PART: Final = ".part"
 DIGEST_BYTES: Final = 32
 ROW_PREFIX: Final = b"sotto-cached-row-v1\n"
 ATTEMPTS: Final = 10
-"""At writing a segment, since its folder may be cleared meanwhile."""
+"""To write a segment, because another process may clear its folder meanwhile."""
 
 
 @dataclass(frozen=True)
 class Segment:
-    """Where a segment lies.
+    """The place of a segment.
 
     Attributes:
         folder: Folder of all segments of one kind and model.
-        name: What both files are called before their endings.
+        name: The name of both files without their endings.
     """
 
     folder: Path
@@ -71,26 +71,26 @@ class Segment:
         return self.folder / f"{self.name}{DIGESTS}"
 
     def num_bytes(self) -> int:
-        """Return size of both files; 0 where another process has removed them."""
+        """Return the size of both files; 0 if another process has removed them."""
         with suppress(OSError):
             return self.rows_path.stat().st_size + self.digests_path.stat().st_size
         return 0
 
     def num_images(self) -> int:
-        """Return number of rows; 0 where another process has removed them."""
+        """Return the number of rows; 0 if another process has removed them."""
         with suppress(OSError):
             return self.digests_path.stat().st_size // (2 * DIGEST_BYTES)
         return 0
 
     def last_used(self) -> float:
-        """Return when it was used last, in seconds since 1970; 0 where it is gone."""
+        """Return the time of the last use, in seconds since 1970; 0 for a removed segment."""
         with suppress(OSError):
             return self.digests_path.stat().st_mtime
         return 0.0
 
 
 def names_in(folder: Path) -> list[str]:
-    """Return what lies in a folder, by name; nothing where it is gone or not ours to look into.
+    """Return the names in a folder; empty if the folder is missing or closed to this user.
 
     Raises:
         OSError: If it cannot be read for another reason, such as too many open files.
@@ -102,7 +102,7 @@ def names_in(folder: Path) -> list[str]:
 
 
 def find_segments(folder: Path) -> list[Segment]:
-    """Return the segments of a folder, by name; none where there is no folder."""
+    """Return the segments of a folder, by name; empty if the folder is missing."""
     found = (name for name in names_in(folder) if name.endswith(DIGESTS))
     return [Segment(folder, name.removesuffix(DIGESTS)) for name in found]
 
@@ -112,15 +112,15 @@ class Digests:
     """The digests of a segment.
 
     Attributes:
-        images: Which image each row is of, at least one.
-        rows: Of the rows, one after the other.
+        images: The digest of each row's image, at least one.
+        rows: The digests of the rows, one after the other.
     """
 
     images: Sequence[bytes]
     rows: bytes
 
     def fits(self, place: int, rows: NDArray[Any]) -> bool:
-        """Return whether a row is what was written."""
+        """Return whether a row is as it was written."""
         kept = self.rows[place * DIGEST_BYTES : (place + 1) * DIGEST_BYTES]
         return row_digest(self.images[place], rows[place : place + 1]) == kept
 
@@ -128,7 +128,7 @@ class Digests:
 def row_digest(image: bytes, row: NDArray[Any]) -> bytes:
     """Return SHA-256 of a marker, the image's digest, the type and shape of a row, and its bytes.
 
-    It shows accidents; somebody who changes a row can compute it anew.
+    The digest shows accidents; an attacker who changes a row can compute its digest anew.
 
     Args:
         image: Digest of the image, 32 bytes.
@@ -145,7 +145,7 @@ def read_digests(segment: Segment) -> Digests:
 
     Raises:
         ValueError: If the file is damaged.
-        OSError: If it is gone, or cannot be read now; its digests may still be good.
+        OSError: If the file is missing, or cannot be read now; its digests may still be good.
     """
     data = segment.digests_path.read_bytes()
     if not data or len(data) % (2 * DIGEST_BYTES):
@@ -159,14 +159,14 @@ def open_rows(path: Path, count: int, into_memory: int) -> NDArray[Any]:
     """Return the rows of a file, read-only.
 
     Args:
-        path: Where they lie.
-        count: How many there must be.
-        into_memory: A file of at most so many bytes is read and closed. A larger one is mapped,
+        path: The file.
+        count: The number of rows that it must hold.
+        into_memory: A file of at most so many bytes is read and closed. A larger file is mapped,
             which keeps it open, and readable also if another process removes it.
 
     Raises:
-        ValueError: If the file is damaged: cut short, or anything else than so many rows.
-        OSError: If it is gone, or cannot be read now; its rows may still be good.
+        ValueError: If the file is damaged: cut short, or not an array of so many rows.
+        OSError: If the file is missing, or cannot be read now; its rows may still be good.
     """
     with path.open("rb") as file:
         size = os.fstat(file.fileno()).st_size
@@ -174,7 +174,7 @@ def open_rows(path: Path, count: int, into_memory: int) -> NDArray[Any]:
             if np.lib.format.read_magic(file) != (1, 0):
                 raise ValueError("another version of the format")
             shape, is_turned, dtype = np.lib.format.read_array_header_1_0(file)
-        # At bytes that are no header, NumPy's parser raises any of these.
+        # NumPy's parser raises any of these at bytes that are no header.
         except (EOFError, SyntaxError, TypeError, RecursionError, MemoryError, TokenError) as error:
             raise ValueError("no header of an array") from error
         if is_turned or dtype.hasobject:
@@ -207,13 +207,13 @@ def write_segment(
         The segment, and its rows.
 
     Raises:
-        OSError: If it cannot be written; nothing of it is left then.
+        OSError: If the segment cannot be written; then no file of it is left.
     """
     for attempt in range(1, ATTEMPTS + 1):
         try:
             segment = Segment(folder, secrets.token_hex(16))
             return segment, _write(segment, digests, blocks, into_memory)
-        # Somebody cleared the folder in between.
+        # Another process cleared the folder in between.
         except FileNotFoundError:
             if attempt == ATTEMPTS:
                 raise
@@ -227,11 +227,11 @@ def remove_segment(segment: Segment) -> None:
 
 
 def remove_leftovers(folder: Path, before: float) -> None:
-    """Remove what writers that died have left behind.
+    """Remove the files that dead writers have left behind.
 
     Args:
         folder: Folder of segments.
-        before: Files changed later than this time, in seconds since 1970, may still be written to.
+        before: A time in seconds since 1970; writers may still write to files changed later.
     """
     names = names_in(folder)
     whole = {name.removesuffix(DIGESTS) + ROWS for name in names if name.endswith(DIGESTS)}
@@ -261,12 +261,12 @@ def _write(
                 file.write(np.ascontiguousarray(block).data)
         with written(parts[1]) as file:
             file.write(b"".join((*digests.images, digests.rows)))
-        # Opened before others can find it, and make room by removing it.
+        # Opened before other processes can find and remove it.
         rows = open_rows(parts[0], len(digests.images), into_memory)
         for part, path in zip(parts, paths, strict=True):
             part.replace(path)
     finally:
-        # There is nothing of that name any more unless the writing failed.
+        # After a failure only, files of these names are left.
         for part in parts:
             part.unlink(missing_ok=True)
     return rows
@@ -275,11 +275,11 @@ def _write(
 SEGMENT_BYTES: Final = 128 * 2**20
 SEGMENT_ROWS: Final = 2048
 FIRST_ROWS: Final = 256
-"""Segments grow with what one request has added, so a writer that is killed loses half at most."""
+"""Segments grow with the rows of a request, so a killed writer loses at most half of its work."""
 MEMORY_BYTES: Final = 256 * 2**20
-"""What is not larger is read into memory; else reading an image's row may have to open a page."""
+"""Rows of at most this size are read into memory, where access is faster than in a mapped file."""
 SMALL_BYTES: Final = 2**20
-"""Segments that are not larger are read, as long as all of them together fit into the memory."""
+"""Segments of at most this size are read, while all of them together fit into `MEMORY_BYTES`."""
 PLACE_BITS: Final = 32
 PLACE_MASK: Final = (1 << PLACE_BITS) - 1
 
@@ -309,17 +309,17 @@ class Shelf:
                 self._enter(segment, read_digests(segment))
             except ValueError:
                 _forget(segment)
-            # Gone, or not readable now, which is no reason to remove it.
+            # A segment that cannot be read now may still be good.
             except OSError:
                 continue
 
     @property
     def used(self) -> list[Segment]:
-        """Segments that hold rows which were found or added."""
+        """Segments with rows that were found or added."""
         return [self._segments[number] for number in self._mapped]
 
     def has(self, digest: bytes) -> bool:
-        """Return whether there is a row of this image; if so, it stays."""
+        """Return whether the shelf has a row of this image; a found row stays readable."""
         if digest in self._new:
             return True
         while (place := self._places.get(digest)) is not None:
@@ -329,21 +329,21 @@ class Shelf:
 
     @property
     def is_full(self) -> bool:
-        """Whether what was added makes a segment."""
+        """Whether the added rows fill a segment."""
         size = sum(block.nbytes for block in self._blocks)
         rows = min(max(FIRST_ROWS, self._saved), SEGMENT_ROWS)
         return size >= SEGMENT_BYTES or len(self._new) >= rows
 
     def add(self, digests: Sequence[bytes], rows: NDArray[Any]) -> None:
-        """Add rows of images that there are none of."""
+        """Add rows of images that have no row yet."""
         self._new.update(dict.fromkeys(digests))
         self._blocks.append(rows)
 
     def save(self) -> None:
-        """Write what was added.
+        """Write the added rows.
 
         Raises:
-            OSError: If it cannot be written.
+            OSError: If they cannot be written.
         """
         if not self._new:
             return
@@ -359,10 +359,7 @@ class Shelf:
         self._new, self._blocks = {}, []
 
     def rows(self, digests: Sequence[bytes]) -> Rows:
-        """Return rows of images that there are, all saved.
-
-        Row i is of the image of `digests[i]`.
-        """
+        """Return saved rows; row i is of the image with `digests[i]`."""
         places = np.fromiter((self._places[d] for d in digests), np.int64, len(digests))
         numbers = list(self._mapped)
         order = np.full(len(self._segments), -1, np.int64)
@@ -387,12 +384,12 @@ class Shelf:
         return number
 
     def _is_good(self, number: int, place: int) -> bool:
-        """Return whether a row is what was written; one that is not is forgotten."""
+        """Return whether a row is as it was written; forget a row that is not."""
         if number not in self._mapped:
             return self._map(number, place)
         digests, checked = self._digests[number], self._checked[number]
         if not checked[place] and not digests.fits(place, self._mapped[number]):
-            # Other rows of it were found good and are counted on, so they stay in memory.
+            # The request relies on other rows of the segment, so they stay in memory.
             _forget(self._segments[number])
             del self._places[digests.images[place]]
             return False
@@ -400,7 +397,7 @@ class Shelf:
         return True
 
     def _map(self, number: int, place: int) -> bool:
-        """Open a segment for a row, or forget one that is damaged, was removed or cannot be."""
+        """Open a segment for a row, or forget a segment that is damaged or was removed."""
         segment, digests = self._segments[number], self._digests[number]
         try:
             rows = open_rows(segment.rows_path, len(digests.images), self._room())
@@ -408,10 +405,10 @@ class Shelf:
                 raise ValueError("a row that does not fit its digest")
             if any(known.shape[1:] != rows.shape[1:] for known in self._mapped.values()):
                 raise ValueError("rows of another shape")
-        # Rows are removed after digests and never written later, so without them nothing is lost.
+        # Digests are removed before rows, so a segment without rows is lost anyway.
         except (FileNotFoundError, ValueError):
             _forget(segment)
-        # Too many open files, say: that tells nothing of the rows, and others can read them.
+        # After too many open files, for example, the rows may still be good for others.
         except OSError:
             pass
         else:
@@ -423,7 +420,7 @@ class Shelf:
         return False
 
     def _room(self) -> int:
-        """Return size of a segment that may be read."""
+        """Return the largest size of a segment that may be read into memory."""
         return max(0, min(SMALL_BYTES, MEMORY_BYTES - self._in_memory))
 
     def _keep(self, number: int, rows: NDArray[Any]) -> None:
@@ -434,7 +431,7 @@ class Shelf:
 
 
 def _forget(segment: Segment) -> None:
-    # Where the folder is for reading only, it is damaged for the next reader as well.
+    # In a folder for reading only the damaged segment stays for the next reader.
     with suppress(OSError):
         remove_segment(segment)
 
@@ -447,10 +444,10 @@ KEY_DIGITS: Final = 32
 
 @dataclass(frozen=True)
 class CacheFolder:
-    """Where the cache lies and how large it may be.
+    """The folder and the size limit of the cache.
 
     Attributes:
-        path: The folder; made when something is written.
+        path: The folder; made at the first writing.
         limit: Most bytes that all segments together may take.
     """
 
@@ -458,11 +455,12 @@ class CacheFolder:
     limit: int
 
     def model_folder(self, kind: Kind, computation: Sequence[str]) -> Path:
-        """Return where the rows of one kind lie that are computed in one way.
+        """Return the folder for rows of one kind and computation.
 
         Args:
-            kind: What the rows are.
-            computation: All that they depend on beside the image: weights, preprocessing, versions.
+            kind: The kind of rows.
+            computation: Everything on which a row depends beside its image: weights,
+                preprocessing, versions.
         """
         text = "\0".join((kind, *computation))
         return self.path / kind / hashlib.sha256(text.encode()).hexdigest()[:KEY_DIGITS]
@@ -480,12 +478,12 @@ def cache_folder(config: RunConfig) -> CacheFolder:
 
 @dataclass(frozen=True)
 class About:
-    """What the rows of a folder are, for people.
+    """A description of the rows in a folder, for people.
 
     Attributes:
         model: The model's name.
         fingerprint: Digest of its weights and architecture.
-        kind: What the rows are.
+        kind: The kind of rows.
         row_shape: Shape of one row.
     """
 
@@ -497,15 +495,15 @@ class About:
 
 @dataclass(frozen=True, kw_only=True)
 class CachedRows:
-    """What a cache holds of one kind and model.
+    """The cached rows of one kind and model.
 
     Attributes:
-        folder: Where it lies.
-        kind: What the rows are.
-        about: What `about.json` says, None where there is none that can be read.
+        folder: Their folder.
+        kind: The kind of rows.
+        about: The content of `about.json`; None if the file is missing or unreadable.
         images: Number of rows.
         num_bytes: Size of all segments.
-        last_used: In seconds since 1970, 0 where there is no segment.
+        last_used: In seconds since 1970, 0 without a segment.
     """
 
     folder: Path
@@ -516,7 +514,7 @@ class CachedRows:
     last_used: float
 
     def is_of(self, model: str) -> bool:
-        """Return whether a user means it: by the model's name, or by how its fingerprint starts."""
+        """Return whether this is the model's name, or the start of its fingerprint."""
         if self.about is None:
             return False
         return model == self.about.model or (
@@ -525,21 +523,21 @@ class CachedRows:
 
 
 def write_about(folder: Path, about: About) -> None:
-    """Say what the rows of a folder are, if nothing says it yet.
+    """Describe the rows of a folder, unless a description is there.
 
     Raises:
-        OSError: If it cannot be written.
+        OSError: If the description cannot be written.
     """
     path = folder / ABOUT
     if path.exists():
         return
-    # The folder may be cleared at any moment.
+    # Another process may clear the folder at any moment.
     with suppress(FileNotFoundError):
         write_text(path, json.dumps(asdict(about), indent=2) + "\n")
 
 
 def cached_rows(path: Path) -> list[CachedRows]:
-    """Return what a cache holds, by model and kind; nothing where there is no such folder."""
+    """Return the content of a cache, by model and kind; empty if the folder is missing."""
     found = []
     for kind, folder in _model_folders(path):
         segments = find_segments(folder)
@@ -559,11 +557,11 @@ def cached_rows(path: Path) -> list[CachedRows]:
 
 
 def evict(cache: CacheFolder, keep: Collection[Segment]) -> None:
-    """Remove the segments that were not used for longest until the rest is within the limit.
+    """Remove the segments with the oldest use until the rest is within the limit.
 
     Args:
         cache: The folder and its limit.
-        keep: What is never removed, even if it is more than the limit.
+        keep: Segments that stay, even if they exceed the limit.
     """
     found = [s for _, folder in _model_folders(cache.path) for s in find_segments(folder)]
     sizes = {segment: segment.num_bytes() for segment in found}
@@ -572,7 +570,7 @@ def evict(cache: CacheFolder, keep: Collection[Segment]) -> None:
         if total <= cache.limit:
             return
         if segment not in keep:
-            # Another user's may not be ours to remove.
+            # The segment may belong to another user.
             with suppress(OSError):
                 remove_segment(segment)
                 total -= sizes[segment]
@@ -589,8 +587,7 @@ def clear(path: Path, model: str | None) -> tuple[int, int]:
         How many images and how many bytes were removed.
 
     Raises:
-        ConfigError: If the folder is a link, nothing in it is of this model, or it cannot be
-            removed.
+        ConfigError: If the folder is a link, holds no rows of this model, or cannot be changed.
     """
     if path.is_symlink():
         raise ConfigError(
@@ -617,7 +614,7 @@ def clear(path: Path, model: str | None) -> tuple[int, int]:
 def _remove(folder: Path) -> list[OSError]:
     """Remove the cache's files in a folder, as far as possible, and return the errors."""
     names = names_in(folder)
-    # Digests first: rows without them are no segment any more.
+    # Digests first: rows without digests are no segment any more.
     ours = [name for name in names if name.endswith(DIGESTS)]
     ours += [name for name in names if name.endswith((ROWS, PART)) or name == ABOUT]
     errors = []
@@ -626,7 +623,7 @@ def _remove(folder: Path) -> list[OSError]:
             (folder / name).unlink(missing_ok=True)
         except OSError as error:
             errors.append(error)
-    # A user's own file in it keeps the folder, and another process may have been faster.
+    # A user's own file keeps the folder, and another process may have removed it.
     for path in (folder, folder.parent):
         with suppress(OSError):
             path.rmdir()
@@ -649,6 +646,6 @@ def _read_about(path: Path) -> About | None:
         known = json.loads(path.read_text(encoding="utf-8"))
         shape = tuple(int(length) for length in known["row_shape"])
         return About(str(known["model"]), str(known["fingerprint"]), str(known["kind"]), shape)
-    # It only informs people, so one that cannot be read is no reason to stop.
+    # The file only informs people, so an unreadable file is no error.
     except (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError):
         return None

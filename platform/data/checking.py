@@ -1,8 +1,8 @@
-"""Checks of a data set: what a run requires of it, and all that is wrong with a folder.
+"""Checks of a data set: the requirements of a run, and all faults of a folder.
 
 A run refuses a data set with the first sentence that applies: labels and sizes that do not fit, or
-one example under two labels. It also tells of examples that are trained and tested on under other
-names. `check_folder` reads every file instead, which takes too long for a run, and counts.
+one example under two labels. It also reports examples that are trained and tested on under two
+names. `check_folder` reads every file instead, which takes too long for a run, and counts faults.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ def require_sound(dataset: Dataset) -> None:
     """Check a data set's labels, domains and sizes.
 
     Raises:
-        DataError: If a side has no example, an example has no row in one of its parts, or a label
-            or domain is none of the data set's.
+        DataError: If a side has no example, its arrays have unequal lengths, or a label or domain
+            is out of range.
     """
     for split, side in ((dataset.train, "training"), (dataset.test, "test")):
         if not split.num_examples:
@@ -63,15 +63,10 @@ def require_sound(dataset: Dataset) -> None:
 
 
 def require_every_class(dataset: Dataset, labels: Indices, classes: tuple[str, ...]) -> None:
-    """Check that there is something to deal out of each class.
-
-    Args:
-        dataset: For its name.
-        labels: Of the training examples that are dealt out, (n,).
-        classes: Those that are dealt out.
+    """Check that each class that is dealt out has one of the labels of training examples.
 
     Raises:
-        DataError: If a class has none.
+        DataError: If a class has no label.
     """
     held = set(labels.tolist())
     absent = [repr(name) for label, name in enumerate(classes) if label not in held]
@@ -84,15 +79,15 @@ def require_every_class(dataset: Dataset, labels: Indices, classes: tuple[str, .
 
 
 class _Held(NamedTuple):
-    """A file or text that somebody holds.
+    """A file or text that a client holds.
 
     Attributes:
         side: `training` or `test`.
         name: Its path below the data set's folder, or its row.
         label: Its class.
-        size: Of a file in bytes, of a text in characters; 0 where it cannot be told.
-        place: Where it lies.
-        digest: Of its content.
+        size: Of a file in bytes, of a text in characters; 0 where the size cannot be read.
+        place: An identity of its place.
+        digest: Returns the digest of its content.
     """
 
     side: str
@@ -100,25 +95,25 @@ class _Held(NamedTuple):
     label: int
     size: int
     place: tuple[Path | int, str | int]
-    digest: Callable[[], bytes]
+    digest: Callable[[], list[bytes]]
 
 
 def require_one_label(dataset: Dataset, train: Indices, test: Indices) -> tuple[str, ...]:
-    """Refuse one image or text under two labels, and tell of one that is trained and tested on.
+    """Refuse one image or text under two labels, and report training examples among test examples.
 
     Only files of equal size can be the same, so most files are not read. Images in memory are not
-    looked at: published arrays have such pairs.
+    compared: published arrays have such pairs.
 
     Args:
         dataset: All examples.
-        train: Rows of training examples that are held.
-        test: Rows of test examples that are held.
+        train: Rows of training examples that clients hold.
+        test: Rows of test examples that clients hold.
 
     Returns:
-        What a report must say; empty where no test example is a training example.
+        Sentences for the report; empty where no test example is a training example.
 
     Raises:
-        DataError: If two examples are the same and their labels are not, or one cannot be read.
+        DataError: If two equal examples have two labels, or an example cannot be read.
     """
     sides = (("training", dataset.train, train), ("test", dataset.test, test))
     # Where both sides are one pool, a file that is in both is one file.
@@ -134,7 +129,8 @@ def require_one_label(dataset: Dataset, train: Indices, test: Indices) -> tuple[
             continue
         seen: dict[bytes, _Held] = {}
         for held in group:
-            first = seen.setdefault(held.digest(), held)
+            (digest,) = held.digest()
+            first = seen.setdefault(digest, held)
             if first.label != held.label:
                 labels = [repr(dataset.classes[one.label]) for one in (first, held)]
                 same = "file" if noun == "images" else "text"
@@ -166,65 +162,51 @@ def _held(side: str, split: Split, rows: Indices) -> Iterator[_Held]:
             place = (split.images.root, name)
         else:
             return
-        yield _Held(side, name, label, size, place, partial(_digest, split, at))
-
-
-def _digest(split: Split, row: Indices) -> bytes:
-    (digest,) = content_digests(split, row)
-    return digest
+        digest = partial(content_digests, split, at)
+        yield _Held(side, name, label, size, place, digest)
 
 
 SHOWN: Final = 20
 FEW: Final = 16
-"""The most shots that the papers take."""
+"""The largest number of shots in the papers."""
 _BLOCK: Final = 256
-MOST_THREADS: Final = 4
-"""Each may have an image of the largest size in memory."""
+_MOST_THREADS: Final = 4
+"""Each may hold an image of the largest size in memory."""
 
-RARE: Final = 10
-"""How many times more examples a class has than one whose name may be a slip for its own."""
-LIKE: Final = 0.8
-"""Share of letters that two names have in common, in order: one swapped or left out of five."""
+_RARE: Final = 10
+"""A class with this many times fewer examples may be a misspelling of a class with a like name."""
+_LIKE: Final = 0.8
+"""Share of letters that two like names have in common, in order: one of five swapped or left out.
+"""
 
 FAULTS: Final = ("damaged", "repeated", "contradictory")
 """Images that cannot be opened, test examples that are training examples too, and examples that are
 identical to one of another class."""
 KINDS: Final = (*FAULTS, "copies", "few", "slips")
-"""What is looked for. Beside faults: examples that are identical to another of their side and
-class, classes with fewer than `FEW` training examples, and rare ones whose name is nearly that of
-a larger one."""
+"""All findings. Beside faults: examples that are identical to another of their side and class,
+classes with fewer than `FEW` training examples, and rare classes that may be misspelled."""
 
 Telling = Callable[[int, int], None]
-"""Told how many of how many examples have been opened."""
+"""Hears how many of how many examples have been opened."""
 
 
 @dataclass(frozen=True)
 class Findings:
-    """Things of one kind that were found.
-
-    Attributes:
-        number: How many.
-        first: The first ones, at most `SHOWN`.
-    """
+    """Findings of one kind: their number, and the first `SHOWN` in words."""
 
     number: int
     first: tuple[str, ...]
 
-    @staticmethod
-    def of(found: Sequence[str]) -> Findings:
-        """Return all of them counted, the first ones kept."""
-        return Findings(len(found), tuple(found[:SHOWN]))
-
 
 @dataclass(frozen=True, kw_only=True)
 class FolderReport:
-    """What a check found.
+    """The result of a check.
 
     Attributes:
-        info: What is known of the data set without its files.
-        refusal: The sentence with which a run would refuse the folder; None if it would not.
-        dataset: What was read, if it was.
-        found: What is remarkable, by `KINDS`; nothing where nothing was read.
+        info: The facts about the data set that need no files.
+        refusal: The sentence with which a run would refuse the folder; None for a sound folder.
+        dataset: The data set; None if it could not be read.
+        found: Findings by `KINDS`; empty if the data set could not be read.
     """
 
     info: DatasetInfo
@@ -234,15 +216,15 @@ class FolderReport:
 
     @property
     def is_sound(self) -> bool:
-        """Whether nothing is wrong; few examples, copies and like names are only remarkable."""
+        """Whether there is no fault; few examples, copies and like names are no faults."""
         return self.refusal is None and not any(self.of(kind).number for kind in FAULTS)
 
     def of(self, kind: str) -> Findings:
-        """Return what was found of one of the `KINDS`."""
+        """Return the findings of one of the `KINDS`."""
         return self.found.get(kind, Findings(0, ()))
 
     def document(self) -> dict[str, Any]:
-        """Return all of it as plain data."""
+        """Return the report as plain data."""
         found = {kind: self.of(kind) for kind in KINDS}
         return {
             "dataset": self.info.name,
@@ -261,11 +243,11 @@ def check_folder(name: str, request: DataRequest, tell: Telling) -> FolderReport
 
     Args:
         name: Name of the data set.
-        request: Where its folder is.
+        request: Names its folder.
         tell: Hears of progress.
 
     Raises:
-        ConfigError: If there is no data set of this name.
+        ConfigError: If the name is unknown.
     """
     info = dataset_info(name)
     try:
@@ -278,21 +260,26 @@ def check_folder(name: str, request: DataRequest, tell: Telling) -> FolderReport
         require_every_class(dataset, dataset.train.labels, dataset.classes)
     except DataError as error:
         refusal = str(error)
-    sizes = counts(dataset)["train"]["by_class"]
-    few = [f"{name} ({number})" for name, number in sizes.items() if number < FEW]
-    found = {**examine(dataset, tell), "few": few, "slips": _slips(sizes)}
+    sizes: dict[str, int] = counts(dataset)["train"]["by_class"]
+    found = examine(dataset, tell)
+    found["few"] = [f"{name} ({number})" for name, number in sizes.items() if number < FEW]
+    found["slips"] = []
+    for name, number in sizes.items():
+        many = [other for other, of in sizes.items() if of > 0 and of >= _RARE * number]
+        for like in get_close_matches(name, many, n=1, cutoff=_LIKE):
+            found["slips"].append(f"{name} ({number}), where {like} has {sizes[like]}")
     return FolderReport(
         info=info,
         refusal=refusal,
         dataset=dataset,
-        found={kind: Findings.of(lines) for kind, lines in found.items()},
+        found={k: Findings(len(lines), tuple(lines[:SHOWN])) for k, lines in found.items()},
     )
 
 
 def counts(dataset: Dataset) -> dict[str, Any]:
-    """Return examples of each side in all, by class and by domain.
+    """Count the examples of each side in all, by class and by domain.
 
-    Those that files hold back for validation are a side of their own, where there are any.
+    Examples that files hold back for validation are a side of their own, if there are any.
     """
     train, test, held = dataset.train, dataset.test, dataset.validation
     rows = np.setdiff1d(np.arange(train.num_examples), held)
@@ -316,18 +303,8 @@ def _named(values: np.ndarray[Any, Any], names: Sequence[str]) -> dict[str, int]
     return dict(zip(names, found, strict=True))
 
 
-def _slips(sizes: Mapping[str, int]) -> list[str]:
-    """Return sentences of rare classes that may be slips of the pen for another."""
-    found = []
-    for name, number in sizes.items():
-        many = [other for other, of in sizes.items() if of > 0 and of >= RARE * number]
-        for like in get_close_matches(name, many, n=1, cutoff=LIKE):
-            found.append(f"{name} ({number}), where {like} has {sizes[like]}")
-    return found
-
-
 class _First(NamedTuple):
-    """The first example of some content; training ones come before test ones."""
+    """The first example of some content; training examples come before test examples."""
 
     side: str
     label: int
@@ -335,14 +312,11 @@ class _First(NamedTuple):
 
 
 def examine(dataset: Dataset, tell: Telling) -> dict[str, list[str]]:
-    """Open every example; sentences of images that do not open, and of examples that are the same.
+    """Open every example, and return sentences by `FAULTS` and under `copies`.
 
     Args:
         dataset: All examples.
         tell: Hears of progress.
-
-    Returns:
-        What was found, by `FAULTS` and as `copies`.
     """
     total, done = dataset.train.num_examples + dataset.test.num_examples, 0
     seen: dict[bytes, _First] = {}
@@ -357,35 +331,31 @@ def examine(dataset: Dataset, tell: Telling) -> dict[str, list[str]]:
                 found["damaged"].append(fault)
             if digest is None:
                 continue
-            one = _First(side, int(split.labels[row]), _name(split, side, row))
+            name = f"{side} example {row}"
+            if isinstance(split.images, ImageFiles) and split.texts is None:
+                name = f"{side} image {split.images.paths[row]!r}"
+            one = _First(side, int(split.labels[row]), name)
             first = seen.setdefault(digest, one)
-            if first is not one:
-                for kind, line in _same(one, first, dataset.classes):
-                    found[kind].append(line)
+            line = f"{name} is the same as {first.name}"
+            if one.side != first.side:
+                found["repeated"].append(line)
+            if one.label != first.label:
+                mine, theirs = (repr(dataset.classes[each.label]) for each in (one, first))
+                found["contradictory"].append(f"{line}, but of class {mine} and not {theirs}")
+            elif one is not first and one.side == first.side:
+                found["copies"].append(line)
     return found
 
 
-def _same(one: _First, first: _First, classes: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """Yield what is to be said of an example that is the same as an earlier one."""
-    line = f"{one.name} is the same as {first.name}"
-    if one.side != first.side:
-        yield "repeated", line
-    if one.label != first.label:
-        labels = f"of class {classes[one.label]!r} and not {classes[first.label]!r}"
-        yield "contradictory", f"{line}, but {labels}"
-    elif one.side == first.side:
-        yield "copies", line
-
-
 def _opened(split: Split) -> Iterator[tuple[bytes | None, str | None]]:
-    """Yield each example's digest, and what is wrong with it."""
+    """Yield each example's digest, and the fault of one that cannot be opened."""
     images = split.images
     if split.texts is not None:
         for text in split.texts:
             yield hashlib.sha256(text.encode()).digest(), None
     elif isinstance(images, ImageFiles):
-        # Decoders let other threads run; blocks keep what waits small, few threads what is open.
-        with ThreadPoolExecutor(MOST_THREADS) as pool:
+        # Decoders let other threads run; blocks and few threads bound the memory.
+        with ThreadPoolExecutor(_MOST_THREADS) as pool:
             for start in range(0, len(images), _BLOCK):
                 block = range(start, min(start + _BLOCK, len(images)))
                 yield from pool.map(lambda row: _open(images, row), block)
@@ -404,9 +374,3 @@ def _open(files: ImageFiles, row: int) -> tuple[bytes | None, str | None]:
     except DataError as error:
         return digest, str(error)
     return digest, None
-
-
-def _name(split: Split, side: str, row: int) -> str:
-    if isinstance(split.images, ImageFiles) and split.texts is None:
-        return f"{side} image {split.images.paths[row]!r}"
-    return f"{side} example {row}"
