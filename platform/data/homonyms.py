@@ -1,9 +1,9 @@
 """The data set `homonyms`: the images of `shapes` under names that mean something else by sense.
 
 In photographs class names mean different things in different collections ("crane", "boxer"), and
-the context tells which. The same holds here: each of twenty names means another outline in each of
-four senses. A caption or a prompt that knows the sense tells the images apart; the bare name does
-not. Groups of clients may each have a sense of their own.
+the context decides. Here each of twenty names means another outline in each of four senses. A
+caption or a prompt that knows the sense tells the images apart; the bare name does not. Groups of
+clients may each have a sense of their own.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ SENSES: Final = ("garden", "harbour", "kitchen", "theatre")
 
 BY_STYLE: Final = "styles"
 BY_CLIENT: Final = "clients"
-"""How senses may be dealt out but for one to all, as in `task.senses`."""
+"""Values of `task.senses` that deal out several senses."""
 
 SHIFTS: Final = (0, 3, 7, 12)
 """The n-th name means outline n + shift, modulo 20, under the sense of the same position.
@@ -47,16 +47,16 @@ SENSE_OF_STYLE: Final[Mapping[str, str]] = {
     "sketch": "kitchen",
     "quickdraw": "kitchen",
 }
-"""Styles of one kind (surfaces, flat colours, lines) share a sense, so that the sense of a style
-that is held out can be told from how its images look."""
+"""Styles of one kind (surfaces, flat colours, lines) share a sense, so that the look of the images
+of a held-out style tells its sense."""
 
 
 def outlines_of(labels: Indices, senses: Indices) -> Indices:
-    """Return which outlines names mean, as indices into those of `shapes`.
+    """Return the outlines of names, as indices into those of `shapes`.
 
     Args:
         labels: Indices of names, int64.
-        senses: Indices into `SENSES`, that broadcast with them.
+        senses: Indices into `SENSES`, that broadcast with the labels.
     """
     return (labels + np.array(SHIFTS, dtype=np.int64)[senses]) % len(OUTLINES)
 
@@ -84,10 +84,10 @@ def homonyms_dataset(
         test_per_class_and_domain: Number of test images of each name in each domain.
         image_size: Side of an image in pixels, at least 16.
         senses: Senses of training and of test rows, indices into `SENSES` that broadcast to (number
-            of domains, 20 times the images of each name). Of a row they decide the outline, and
-            neither its label nor how it is drawn.
+            of domains, 20 times the images of each name). They decide the outline of a row, but
+            not its label, place or colours.
         domains: Names out of `DOMAINS`, in the order of the domain index.
-        stream: Who the images are for.
+        stream: The purpose of the images.
 
     Returns:
         The data set; examples are ordered by domain, then by name.
@@ -131,11 +131,11 @@ def in_senses_of_holders(
     holder are drawn in the first sense.
 
     Args:
-        made: The data set as it was made, training and test examples apart.
-        request: What was asked for.
-        clients: Who holds what.
+        made: The data set, training and test examples apart.
+        request: The request that it was made by.
+        clients: The rows of each client.
         of_clients: Sense of each client.
-        merged: Whether it was dealt out as one pool, training examples first.
+        merged: Whether the partition deals out one pool, training examples first.
     """
     ends = made.train.num_examples
     senses = np.zeros(ends + made.test.num_examples, np.int64)
@@ -155,15 +155,15 @@ def with_tests_in_each_sense(
 
     Args:
         dataset: As its holders see it.
-        request: What was asked for.
-        rows: Which test rows, ascending.
+        request: The request that it was made by.
+        rows: Test rows to add in each sense, ascending.
         senses: The senses, each once.
-        merged: Whether it was dealt out as one pool.
+        merged: Whether the partition deals out one pool.
 
     Returns:
-        The data set with these rows of each sense after all others, and where they are by sense.
+        The data set with these rows of each sense after all others, and their places by sense.
     """
-    # Training images are drawn only where the pool makes test images of them.
+    # Training images are needed only where the pool makes test images of them.
     asked = request if merged else replace(request, draws=replace(request.draws, train_per_class=0))
     parts, places = [dataset.test], {}
     for sense in senses:

@@ -2,7 +2,7 @@
 
 Outlines are signed distances: negative inside, zero on the outline and positive outside, in units
 of the shape's own coordinates, where every shape fills about the disc of radius one. The y axis
-points down, as rows do. Polygons' distances are exact: the minimum over edges, with the sign by
+points down, like the rows of an image. Polygons' distances are exact: the minimum over edges, with the sign by
 crossing parity (even-odd rule). Smooth random fields bend the outlines.
 
 The styles are named after DomainNet's domains (Peng et al. 2019, "Moment Matching for Multi-Source
@@ -199,7 +199,7 @@ Generator = np.random.Generator
 
 @dataclass(frozen=True, kw_only=True)
 class Placement:
-    """How far shapes may be moved, turned and scaled in a domain.
+    """The limits of random moves, turns and scales of shapes in a domain.
 
     Attributes:
         shift: Largest offset of the centre, as a part of half the image.
@@ -236,13 +236,11 @@ def draw(
 def draw_with_distance(
     rng: Generator, outlines: Sequence[str], domain: str, *, image_size: int
 ) -> tuple[NDArray[np.uint8], NDArray[np.float32]]:
-    """Draw one image per outline, and say where its outline is.
-
-    The arguments are those of `draw`.
+    """Draw images as `draw` does, and return the distances to their outlines too.
 
     Returns:
-        The images as from `draw`, and signed distances of their pixels to the outline, in halves of
-        the image, float32 (len(outlines), image_size, image_size).
+        The images, and signed distances of their pixels to the outline, in halves of the image,
+        float32 (len(outlines), image_size, image_size).
     """
     placement, paint = _STYLES[domain]
     distance = _place(rng, outlines, placement, image_size)
@@ -462,14 +460,14 @@ _BLOCK: Final = 64
 
 
 class Stream(IntEnum):
-    """Who the images are for. The number is the first spawn key and must never change."""
+    """The purpose of images. The number is the first spawn key and must never change."""
 
     PRETRAINING = 1
     FEDERATION = 2
     PUBLIC = 3
-    """Declared public: directions of a subspace are found from them."""
+    """Declared public: the directions of a subspace follow from them."""
     REHEARSAL = 4
-    """Of clients in a dry run, whose images are nobody's."""
+    """For the clients of a dry run."""
 
 
 class Part(IntEnum):
@@ -481,13 +479,13 @@ class Part(IntEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class Rendering:
-    """How images of outlines are drawn, whatever their labels are.
+    """Draws images of outlines, which need not follow from the labels.
 
     Attributes:
         seed: Seed of all images, not negative.
         image_size: Side of an image in pixels, at least 16.
         domains: Names out of `DOMAINS`, in the order of the domain index.
-        stream: Who the images are for.
+        stream: The purpose of the images.
     """
 
     seed: int
@@ -517,7 +515,7 @@ class Rendering:
         Args:
             part: Training or test images.
             labels: Labels of the rows of each domain, int64 (n,).
-            outlines: Index into `CLASSES` of what each row shows, int64 (len(domains), n).
+            outlines: Outline of each row, an index into `CLASSES`, int64 (len(domains), n).
 
         Returns:
             The rows of all domains, by domain.
@@ -555,8 +553,8 @@ def shapes_dataset(
         test_per_class_and_domain: Number of test images of each class in each domain.
         image_size: Side of an image in pixels, at least 16.
         domains: Names out of `DOMAINS`, in the order of the domain index. A domain's images do not
-            depend on which others are asked for.
-        stream: Who the images are for.
+            depend on the other domains in the request.
+        stream: The purpose of the images.
 
     Returns:
         The data set; examples are ordered by domain, then by class.
@@ -566,10 +564,9 @@ def shapes_dataset(
     """
     rendering = Rendering(seed=seed, image_size=image_size, domains=domains, stream=stream)
     counts = {Part.TRAIN: train_per_class_and_domain, Part.TEST: test_per_class_and_domain}
-    train, test = (_split(rendering, part, count) for part, count in counts.items())
+    by_part = {part: np.repeat(np.arange(len(CLASSES)), count) for part, count in counts.items()}
+    train, test = (
+        rendering.split(part, labels, np.tile(labels, (len(domains), 1)))
+        for part, labels in by_part.items()
+    )
     return Dataset(name="shapes", classes=CLASSES, domains=tuple(domains), train=train, test=test)
-
-
-def _split(rendering: Rendering, part: Part, count: int) -> Split:
-    labels = np.repeat(np.arange(len(CLASSES)), count)
-    return rendering.split(part, labels, np.tile(labels, (len(rendering.domains), 1)))

@@ -1,9 +1,9 @@
-"""Readers that all loaders of files share: a folder is listed, nothing leaves it, files are whole.
+"""Readers that all loaders of files share: they list folders, follow no link out, read whole files.
 
-A folder is listed once (`os.scandir`), and the kind of an entry comes with the listing: half a
+A reader lists a folder once (`os.scandir`), and the kind of an entry comes with the listing: half a
 million images cost seconds, and no image is opened. A data set's own folder may be a link, as
 CoOp's instructions suggest, and so may its folder of images; nothing in that folder may lead out of
-it. Errors say in one sentence what is wrong with a file.
+it. An error describes the fault of a file in one sentence.
 """
 
 from __future__ import annotations
@@ -43,11 +43,11 @@ def is_there(path: Path, *, folder: bool = False) -> bool:
         folder: Whether only a folder counts.
 
     Raises:
-        DataError: If this user may not know.
+        DataError: If this user may not look there.
     """
     try:
         mode = path.stat().st_mode
-    # Of a name with a zero byte there can be no file; Python calls it a bad value.
+    # Python calls a name with a zero byte a bad value; no file can have such a name.
     except (FileNotFoundError, NotADirectoryError, ValueError):
         return False
     except OSError as error:
@@ -56,20 +56,16 @@ def is_there(path: Path, *, folder: bool = False) -> bool:
 
 
 def read_bounded(path: Path, most: int) -> bytes:
-    """Return a whole file, if it is not larger than any such file is.
-
-    Args:
-        path: A regular file.
-        most: Bytes that it may have.
+    """Return a whole regular file of at most `most` bytes.
 
     Raises:
-        DataError: If it cannot be read, or is larger.
+        DataError: If the file cannot be read, is no regular file, or is larger.
     """
     try:
         if not path.is_file():
             raise DataError(f"task.root: {str(path)!r} is not a file; valid is a regular file")
         with path.open("rb") as stream:
-            # Not by the size that the file system tells: the file may grow.
+            # The size that the file system states may be old: the file may grow.
             data = stream.read(most + 1)
     except OSError as error:
         raise _unreadable(path, error) from error
@@ -79,10 +75,10 @@ def read_bounded(path: Path, most: int) -> bytes:
 
 
 def read_text(path: Path, most: int) -> str:
-    """Return a whole UTF-8 file, if it is not larger than `most` bytes.
+    """Return a whole UTF-8 file of at most `most` bytes.
 
     Raises:
-        DataError: If it cannot be read, is larger, or is no text.
+        DataError: If the file cannot be read, is larger, or is no text.
     """
     try:
         return read_bounded(path, most).decode("utf-8")
@@ -95,10 +91,10 @@ def listed(folder: Path, root: Path) -> tuple[tuple[str, ...], tuple[str, ...]]:
 
     Args:
         folder: The folder.
-        root: What nothing may lead out of; resolved.
+        root: The folder that no link may leave; resolved.
 
     Raises:
-        DataError: If it cannot be listed, or a link leads out of the root.
+        DataError: If the folder cannot be listed, or a link leads out of the root.
     """
     folders: list[str] = []
     files: list[str] = []
@@ -116,28 +112,15 @@ def listed(folder: Path, root: Path) -> tuple[tuple[str, ...], tuple[str, ...]]:
 
 
 def subfolders(folder: Path, root: Path) -> tuple[str, ...]:
-    """Return names of a folder's folders in ASCII order (capitals first), without clutter.
-
-    Args:
-        folder: The folder.
-        root: What nothing may lead out of; resolved.
-
-    Raises:
-        DataError: If it cannot be listed, or a link leads out of the root.
-    """
+    """Return names of a folder's folders in ASCII order (capitals first); see `listed`."""
     return listed(folder, root)[0]
 
 
 def image_names(folder: Path, root: Path) -> tuple[str, ...]:
-    """Return names of a folder's images in ASCII order; it must hold nothing else but clutter.
-
-    Args:
-        folder: The folder.
-        root: What nothing may lead out of; resolved.
+    """Return names of a folder's images in ASCII order; see `listed`.
 
     Raises:
-        DataError: If it cannot be listed, a link leads out of the root, or something in it has no
-            image's ending.
+        DataError: If the folder holds anything else than images and clutter.
     """
     folders, files = listed(folder, root)
     strange = [name for name in files if not name.lower().endswith(IMAGE_ENDINGS)]
@@ -150,15 +133,14 @@ def image_names(folder: Path, root: Path) -> tuple[str, ...]:
 
 
 def require_listed_path(path: str, where: str) -> None:
-    """Refuse what a split file has no reason to list: anything but a path down from a folder.
+    """Refuse a listed path unless it plainly leads down from a folder.
 
     Args:
         path: As the file says, with forward slashes.
-        where: How errors call the file.
+        where: The name of the listing file in errors.
 
     Raises:
-        DataError: If it is absolute, leads upwards, or is spelled in a way that hides where it
-            leads to.
+        DataError: If the path is absolute, leads upwards, or hides its target by its spelling.
     """
     steps = path.split("/")
     # A colon as second character is a drive of Windows.
@@ -171,11 +153,7 @@ def require_listed_path(path: str, where: str) -> None:
 
 
 def require_distinct(paths: Iterable[str], where: str) -> None:
-    """Refuse a file that is listed twice, in one split or in two.
-
-    Raises:
-        DataError: If one is.
-    """
+    """Refuse a file that is listed twice, in one split or in two."""
     path, times = max(Counter(paths).items(), key=lambda item: item[1], default=("", 0))
     if times > 1:
         raise DataError(
@@ -184,15 +162,15 @@ def require_distinct(paths: Iterable[str], where: str) -> None:
 
 
 def require_present(root: Path, paths: Iterable[str], where: str) -> None:
-    """Refuse listed files that are not there; list every folder once and open none.
+    """Refuse missing files; list every folder once and open no file.
 
     Args:
         root: Folder that the paths are relative to; resolved.
         paths: Paths that `require_listed_path` lets pass.
-        where: How errors call the file that lists them.
+        where: The name of the listing file in errors.
 
     Raises:
-        DataError: If one is missing, is no file, or is reached through a link out of the root.
+        DataError: If a file is missing, is a folder, or lies behind a link out of the root.
     """
     present: dict[str, frozenset[str]] = {}
     missing: list[str] = []
@@ -201,7 +179,7 @@ def require_present(root: Path, paths: Iterable[str], where: str) -> None:
         if folder not in present:
             present[folder] = frozenset()
             if is_there(root / folder, folder=True):
-                # Each step to the folder may be a link, and a listing of it would not show that.
+                # Each step to the folder may be a link, which the listing would not show.
                 require_inside(root / folder, root)
                 present[folder] = frozenset(listed(root / folder, root)[1])
         if name not in present[folder]:
@@ -222,7 +200,7 @@ def image_split(
     Args:
         root: Folder that the paths are relative to.
         rows: Domain, label and path of each image.
-        files: How they are read.
+        files: The reader of the images.
     """
     return Split(
         files(root, tuple(path for _, _, path in rows)),
@@ -232,15 +210,7 @@ def image_split(
 
 
 def require_inside(path: Path, root: Path) -> None:
-    """Refuse what lies outside a folder once links are followed.
-
-    Args:
-        path: A path below the root, by its name.
-        root: The folder; resolved.
-
-    Raises:
-        DataError: If it leads out of the root, or to nothing.
-    """
+    """Refuse a path that leads out of a resolved root, or to nothing, once links are followed."""
     try:
         target = path.resolve(strict=True)
     except PermissionError as error:
@@ -272,10 +242,10 @@ MOST_CLASSES: Final = 1000
 
 
 def first_folder(info: DatasetInfo, root: Path, names: Sequence[str]) -> Path:
-    """Return the first of these folders below a root that is there.
+    """Return the first of these folders below a root that exists.
 
     Raises:
-        DataError: If none is, or this user may not know.
+        DataError: If all are missing, or this user may not look there.
     """
     for name in names:
         if is_there(root / name, folder=True):
@@ -284,27 +254,18 @@ def first_folder(info: DatasetInfo, root: Path, names: Sequence[str]) -> Path:
 
 
 def read_file(info: DatasetInfo, root: Path, path: Path) -> bytes:
-    """Return a file as it is.
-
-    Args:
-        info: Whose file.
-        root: What `task.root` says.
-        path: Which file.
+    """Return the bytes of a data set's file; `root` is the value of `task.root`.
 
     Raises:
-        DataError: If it is not there, cannot be read, or is larger than any of the known ones.
+        DataError: If the file is missing, cannot be read, or is larger than any known file.
     """
     require_there(info, root, path)
-    # As much memory is asked for as may be read, which is for most files far too much.
+    # Python makes room for all bytes asked for, so the file's size is the limit.
     return read_bounded(path, min(os.path.getsize(path), MOST_BYTES))
 
 
 def read_lines(info: DatasetInfo, root: Path, path: Path) -> list[str]:
-    """Return a text file's lines, without those that are empty.
-
-    Raises:
-        DataError: If it is not there, cannot be read, or is no text.
-    """
+    """Return the lines of a data set's text file that are not empty; see `read_file`."""
     require_there(info, root, path)
     # Editors of some systems begin a file with a mark of byte order.
     text = read_text(path, MOST_TEXT).removeprefix("\ufeff")
@@ -312,11 +273,7 @@ def read_lines(info: DatasetInfo, root: Path, path: Path) -> list[str]:
 
 
 def require_there(info: DatasetInfo, root: Path, path: Path) -> None:
-    """Check that a file is there.
-
-    Raises:
-        DataError: If it is not, or this user may not know.
-    """
+    """Refuse a missing file of a data set; `root` is the value of `task.root`."""
     if not is_there(path):
         raise DataError(info.missing(path, root))
 
@@ -327,11 +284,11 @@ def class_words(names: Sequence[object], path: Path, known: Sequence[str] = ()) 
     Args:
         names: As a file has them, in label order; bytes are read as Latin-1.
         path: That file.
-        known: What they have to be but for capitals and the signs between words, if that is known.
+        known: The published names, if known; the file's may differ in capitals and signs.
 
     Raises:
-        DataError: If one is empty, too long or no text, two are alike, there are none or too many,
-            or they are not the known ones.
+        DataError: If a name is empty, too long or no text, two are equal, there are none or too
+            many, or they differ from the published names.
     """
     if not 1 <= len(names) <= MOST_CLASSES:
         raise DataError(
@@ -377,16 +334,13 @@ def class_words(names: Sequence[object], path: Path, known: Sequence[str] = ()) 
 def require_labels(
     labels: NDArray[np.int64], classes: Sequence[str], path: Path, *, first: int = 0
 ) -> None:
-    """Check that each label is one of a class.
+    """Refuse a label without a class.
 
     Args:
         labels: Counted from 0.
         classes: The class names.
-        path: The file that has the labels.
+        path: The file with the labels, for errors.
         first: The number of the first class in that file.
-
-    Raises:
-        DataError: If one is not.
     """
     wrong = np.flatnonzero((labels < 0) | (labels >= len(classes)))
     if len(wrong):
@@ -399,17 +353,7 @@ def require_labels(
 def require_examples(
     name: str, classes: Sequence[str], train: NDArray[np.int64], test: NDArray[np.int64]
 ) -> None:
-    """Check that there is a training example of each class, and a test example at all.
-
-    Args:
-        name: The data set.
-        classes: Its class names.
-        train: Labels of the training examples.
-        test: Labels of the test examples.
-
-    Raises:
-        DataError: If not.
-    """
+    """Refuse a data set without a training label of each class, or without any test label."""
     empty = np.flatnonzero(np.bincount(train, minlength=len(classes)) == 0)
     if len(empty):
         raise DataError(
@@ -421,5 +365,5 @@ def require_examples(
 
 
 def one_domain(labels: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return domain indices of examples that all are of the first domain."""
+    """Return domain indices of examples of the first domain."""
     return np.zeros(len(labels), np.int64)

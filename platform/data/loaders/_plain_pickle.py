@@ -1,15 +1,15 @@
-"""Reads pickles of plain data without unpickling: nothing that a file names is looked up or called.
+"""Reads pickles of plain data without unpickling: no name in a file is looked up or called.
 
 A pickle is a program for a stack machine that may import and call anything. Published data sets
-come as pickles all the same (CIFAR's Python version, FedBN's lists), and need very little of it:
+come as pickles all the same (CIFAR's Python version, FedBN's lists), and need few instructions:
 dicts, lists, tuples, bytes, texts, numbers and NumPy arrays. `pickletools.genops` takes a file
 apart without running it; this machine knows the instructions that build such data and refuses all
 others. It knows the names with which NumPy's own pickles rebuild an array; each stands for a
-constructor of ours, which checks every part. An array is a view of the bytes that were read.
+constructor here, which checks every part. An array is a view of the bytes that were read.
 
-A file cannot become much larger than it is: instructions are counted, copies out of the memo are
-charged against the file's size, containers are closed once another holds them, so that no container
-holds itself, and their depth is bounded.
+The result cannot be much larger than the file: the machine counts instructions, charges copies out
+of the memo against the file's size, closes a container once another holds it, so that no container
+holds itself, and bounds the depth.
 """
 
 from __future__ import annotations
@@ -35,15 +35,15 @@ _LAST_CHARACTER: Final = 0x10FFFF
 
 
 class NotPlainError(ValueError):
-    """What a pickle holds beside plain data, in words that continue a sentence."""
+    """A pickle holds other things than plain data; the message continues a sentence."""
 
 
 def dtype_of(text: object, state: object) -> np.dtype[Any]:
-    """Return a type of numbers, truth values, bytes, texts, or of objects that have to be texts.
+    """Return a type of numbers, truth values, bytes, texts, or of objects that must be texts.
 
     Args:
         text: Kind and size, such as `u1` or `U10`.
-        state: What NumPy's pickles put beside it: a version, the byte order, and nothing else.
+        state: The state in NumPy's pickles: a version and the byte order.
 
     Raises:
         NotPlainError: If it is another type, such as one with fields.
@@ -64,17 +64,14 @@ def array_of(dtype: np.dtype[Any], shape: object, content: object, *, order: str
     Args:
         dtype: From `dtype_of`.
         shape: A tuple of sizes.
-        content: Its bytes, as a text of Latin-1 where Python 2 wrote them; of objects a list.
+        content: The bytes, as a text of Latin-1 where Python 2 wrote them; of objects a list.
         order: `C` or `F`.
 
     Raises:
         NotPlainError: If the parts do not fit each other.
     """
     sizes = _sizes(shape)
-    if dtype.kind == "O":
-        flat = _texts(content)
-    else:
-        flat = _numbers(dtype, content)
+    flat = _texts(content) if dtype.kind == "O" else _numbers(dtype, content)
     if math.prod(sizes) != flat.size:
         raise NotPlainError(f"it holds an array of shape {sizes} with {flat.size} elements")
     made = flat.reshape(sizes, order="F" if order == "F" else "C")
@@ -88,7 +85,7 @@ def _sizes(shape: object) -> tuple[int, ...]:
     for size in shape:
         if type(size) is not int or not 0 <= size < 2**40:
             raise NotPlainError("it holds an array of an impossible shape")
-    # Nothing times a billion takes no bytes, but whoever lists it makes a billion empty lists.
+    # An empty array with a billion rows takes no bytes, but as a list it is a billion lists.
     if not math.prod(shape) and math.prod(max(size, 1) for size in shape) > MOST_EMPTY:
         raise NotPlainError("it holds an empty array of an impossible shape")
     return shape
@@ -108,7 +105,7 @@ def _numbers(dtype: np.dtype[Any], content: object) -> NDArray[Any]:
     if not isinstance(content, bytes) or len(content) % dtype.itemsize:
         raise NotPlainError(f"it holds an array whose content is none of type {dtype.str!r}")
     if dtype.kind == "U" and len(content):
-        # A number that is no character would only be noticed when the text is used.
+        # NumPy would notice an impossible character only when the text is used.
         codes = np.frombuffer(content, f"{dtype.byteorder.replace('|', '=')}u4")
         if codes.max() > _LAST_CHARACTER:
             raise NotPlainError("it holds a text of impossible characters")
@@ -124,7 +121,7 @@ Kept = TypeVar("Kept", bound="list[object] | dict[Any, object] | tuple[object, .
 
 
 class _Name(Enum):
-    """What a pickle may name."""
+    """The names that a pickle may use."""
 
     RECONSTRUCT = auto()
     FROM_BUFFER = auto()
@@ -142,7 +139,7 @@ _NAMES: Final[Mapping[str, _Name]] = {
     "numpy._core.numeric _frombuffer": _Name.FROM_BUFFER,
     "numpy ndarray": _Name.ARRAY,
     "numpy dtype": _Name.DTYPE,
-    # How protocols 0 to 2 write the bytes of Python 3, and none at all.
+    # Protocols 0 to 2 write the bytes of Python 3, and empty bytes, in these ways.
     "_codecs encode": _Name.ENCODE,
     "__builtin__ bytes": _Name.BYTES,
     "builtins bytes": _Name.BYTES,
@@ -151,12 +148,12 @@ _NAMES: Final[Mapping[str, _Name]] = {
 
 @dataclass(eq=False)
 class _Unfinished:
-    """An array or a type that was named and not yet given its content.
+    """An array or a type without its content.
 
     Attributes:
-        name: Which of the two.
-        text: Of a type, its kind and size.
-        slots: Where the memo holds it.
+        name: `ARRAY` or `DTYPE`.
+        text: Kind and size of a type.
+        slots: Its places in the memo.
     """
 
     name: _Name
@@ -170,23 +167,23 @@ _KEYS: Final = (str, bytes, int, float, bool, type(None))
 
 
 def read_plain(data: bytes, name: str) -> object:
-    """Return what a pickle of plain data holds.
+    """Return the content of a pickle of plain data.
 
     Args:
         data: The file, of any protocol; texts of Python 2 are read as Latin-1.
-        name: How errors call it.
+        name: Its name in errors.
 
     Returns:
-        Dicts, lists, tuples, bytes, texts, numbers and read-only arrays. Parts may be shared, as in
-        what was pickled: whoever walks all of it meets a shared part once for each place.
+        Dicts, lists, tuples, bytes, texts, numbers and read-only arrays. Two places may hold the
+        same object, as in the pickled data.
 
     Raises:
-        DataError: If it is damaged, or holds or does anything else.
+        DataError: If the file is damaged, or holds or does anything else.
     """
     valid = "valid are dicts, lists, tuples, numbers, texts, bytes and NumPy arrays of those"
     try:
         with warnings.catch_warnings():
-            # Strange escapes in texts are warned of; they are just texts here.
+            # Python warns of strange escapes in texts, which do no harm here.
             warnings.simplefilter("ignore")
             return _Machine(len(data)).run(pickletools.genops(data))
     except NotPlainError as error:
@@ -206,14 +203,14 @@ class _Machine:
         self._stack: list[object] = []
         self._marks: list[int] = []
         self._memo: dict[int, object] = {}
-        # Bytes are copied at most twice: out of a text, as old protocols write them, and decoded.
+        # Bytes are copied at most twice: out of a text of an old protocol, and by decoding.
         self._copies_left = 2 * size
-        # By identity, which the container beside it keeps from being used again.
+        # By identity; the container is kept, so that no other object gets its identity.
         self._depths: dict[int, tuple[int, object]] = {}
         self._closed: set[int] = set()
 
     def run(self, instructions: Iterator[tuple[pickletools.OpcodeInfo, Any, int | None]]) -> object:
-        """Return what is left at the end."""
+        """Return the only object on the stack at the end."""
         for count, (instruction, argument, _) in enumerate(instructions):
             if count >= MOST_INSTRUCTIONS:
                 raise NotPlainError(f"it has more than {MOST_INSTRUCTIONS:,} instructions")
@@ -347,7 +344,7 @@ class _Machine:
             raise NotPlainError("it copies more than it holds")
 
     def _top(self) -> object:
-        # What lies below a mark is not at hand.
+        # Values below a mark are out of reach.
         if len(self._stack) <= (self._marks[-1] if self._marks else 0):
             raise NotPlainError("it takes what is not there")
         return self._stack[-1]
@@ -372,11 +369,11 @@ class _Machine:
         return container
 
     def _hold(self, items: Sequence[object]) -> int:
-        """Close what is now held by something; the depth of the deepest of it."""
+        """Close containers that another one holds now, and return the greatest depth."""
         deepest = 0
         for item in items:
             if isinstance(item, _CONTAINERS):
-                # A tuple of names is an argument of a call, which is in no register.
+                # A tuple of names is an argument of a call, and has no depth.
                 if id(item) not in self._depths:
                     raise NotPlainError("it keeps a name as if it were data")
                 self._closed.add(id(item))

@@ -2,9 +2,9 @@
 
 A split file is JSON, `{"train": [[path, label, class name], ...], "val": ..., "test": ...}`, with
 paths relative to the folder of images. As in CoOp's few-shot experiments, clients train on `train`
-and are measured on `test`; `val` is checked and not used (a validation part is carved out of
-`train`, see `task.validation_share`). Classes are in the order of their numbers, and "_" in a name
-becomes " ", as in CoOp's captions. How many classes there are, the file tells.
+and are measured on `test`; the loader checks `val` and does not use it (`task.validation_share` carves
+a validation part out of `train`). Classes are in the order of their numbers, and "_" in a name
+becomes " ", as in CoOp's captions. The file says how many classes there are.
 
 Source: Zhou et al., "Learning to prompt for vision-language models", IJCV 2022, and its repository.
 """
@@ -51,7 +51,7 @@ class Entry(NamedTuple):
     """A line of a split file.
 
     Attributes:
-        path: Of an image, below the folder of images.
+        path: An image, below the folder of images.
         label: Its class, from 0.
         name: The class's name, as the file spells it.
     """
@@ -106,8 +106,7 @@ def load(name: str, request: DataRequest) -> Dataset:
     """Read a data set's split file; images stay in their files.
 
     Raises:
-        ConfigError: If a file is missing, the split file is not what it should be, or a domain is
-            unknown.
+        ConfigError: If a file is missing, the split file is damaged, or a domain is unknown.
     """
     info = {info.name: info for info in INFOS}[name]
     domains = request.chosen_domains(name, DOMAINS)
@@ -132,7 +131,7 @@ def load(name: str, request: DataRequest) -> Dataset:
 
 
 def read_split_file(file: Path) -> dict[str, tuple[Entry, ...]]:
-    """Return the file's parts, each path being one that leads down and is listed once.
+    """Return the file's parts; each path leads down and is listed once.
 
     Raises:
         DataError: If it is no split file.
@@ -140,7 +139,7 @@ def read_split_file(file: Path) -> dict[str, tuple[Entry, ...]]:
     where = repr(str(file))
     try:
         document = json.loads(read_text(file, _MOST_BYTES))
-    # Too many digits are a ValueError as well, and too many brackets the other one.
+    # Too many digits are a ValueError too, and too many brackets a RecursionError.
     except (ValueError, RecursionError) as error:
         raise DataError(f"task.root: {where} is not JSON; valid is CoOp's split file") from error
     if not isinstance(document, dict):
@@ -151,7 +150,7 @@ def read_split_file(file: Path) -> dict[str, tuple[Entry, ...]]:
 
 
 def _entries(document: Mapping[str, object], key: str, where: str) -> tuple[Entry, ...]:
-    # Nothing is taken from `val`, so that its absence does no harm.
+    # The loader takes nothing from `val`, so it may be missing.
     rows = document.get(key, [] if key == "val" else None)
     if not isinstance(rows, list) or (not rows and key != "val"):
         raise DataError(
@@ -171,10 +170,11 @@ def _entries(document: Mapping[str, object], key: str, where: str) -> tuple[Entr
 
 
 def split_classes(parts: Mapping[str, Sequence[Entry]], where: str) -> tuple[str, ...]:
-    """Return class names by label, each label having one name and each name one label.
+    """Return class names by label.
 
     Raises:
-        DataError: If they do not, a label is out of range, or none of its images is for training.
+        DataError: If a label has two names or a name two labels, a label is out of range, or a
+            label has no training image.
     """
     names: dict[int, str] = {}
     for entry in (entry for part in parts.values() for entry in part):

@@ -3,18 +3,18 @@
 `digits` holds the 1,797 scans of handwritten digits, 8x8 pixels, that scikit-learn ships (UCI
 Machine Learning Repository, "Optical Recognition of Handwritten Digits", test part), enlarged to
 the size that the tiny CLIP takes. They are real data on a machine without a network, and much
-harder than `shapes` for a model that never saw a digit.
+harder than `shapes` for a model that was trained without digits.
 
 `headlines` holds short news texts of four topics, made from a seed. It stands in for AG News
 (Zhang, Zhao and LeCun, 2015) where there are no files: the same four topics, and of each example a
 title and a description, which the text joins with a space. All topics share the templates of the
 sentences and differ in the nouns: most nouns belong to the topic, some to another topic, some to
-no topic. A classifier that counts words is therefore good and not perfect. Training texts, test
-texts and topics each have their own stream of random numbers: more texts of one never change those
-of another, and the first texts of many equal those of few.
+no topic. A classifier that counts words is therefore good and not perfect. Each topic of training
+texts and of test texts has its own stream of random numbers: a larger number of texts in one stream
+changes no other stream, and leaves its own first texts as they are.
 
-`held_by_clients` is what each client of a federation has in its own folder. Only the client reads
-it; the coordinator knows the public list of classes.
+`held_by_clients` stands for the images in each client's own folder in a federation. Only the client
+reads its folder; the coordinator knows the public list of classes.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ PAPERS: Final = ("news",)
 OWN_SHARE: Final = 0.55
 """Share of the nouns that are the topic's own."""
 OTHER_SHARE: Final = 0.2
-"""Share of the nouns that are another topic's; the rest belongs to no topic."""
+"""Share of the nouns that belong to another topic; the rest belongs to no topic."""
 
 _NOUNS: Final[Mapping[str, tuple[str, ...]]] = {
     "World": (
@@ -166,7 +166,7 @@ _ENDINGS: Final = (
 
 
 class _Part(IntEnum):
-    """Whose texts; the number is a spawn key and must never change."""
+    """The side of a text; the number is a spawn key and must never change."""
 
     TRAIN = 1
     TEST = 2
@@ -174,7 +174,7 @@ class _Part(IntEnum):
 
 @dataclass(frozen=True)
 class Headline:
-    """One example, as AG News has it in its columns."""
+    """One example, with the columns of AG News."""
 
     title: str
     description: str
@@ -204,7 +204,7 @@ def headlines(seed: int, train_per_class: int, test_per_class: int) -> tuple[lis
 
 
 def headlines_dataset(seed: int, train_per_class: int, test_per_class: int) -> Dataset:
-    """Return the same as a data set; the arguments are those of `headlines`."""
+    """Return `headlines` of the same arguments as a data set."""
     train, test = headlines(seed, train_per_class, test_per_class)
     return Dataset(
         name="headlines", classes=TOPICS, domains=PAPERS, train=_texts(train), test=_texts(test)
@@ -226,7 +226,7 @@ def _written(seed: int, part: _Part, label: int, count: int) -> Iterator[Headlin
 
 
 def _filled(rng: np.random.Generator, template: str, label: int) -> str:
-    """Return a template with a draw of its own in each of its places."""
+    """Return a template with a random word in each of its places."""
     words = {"verb": _VERBS, "quality": _QUALITIES, "place": _PLACES, "day": _DAYS}
     pieces = template.split("{")
     made = pieces[0]
@@ -327,7 +327,7 @@ def _senses(dealt: str | None, domains: Sequence[str]) -> Indices:
     """Return the sense of each style, (number of domains, 1)."""
     if dealt == BY_STYLE:
         return senses_of_styles(domains)[:, None]
-    # Where clients have senses, rows have none before it is known who holds them.
+    # Where clients have senses, rows get their sense after the partition.
     one = SENSES[0] if dealt in (None, BY_CLIENT) else dealt
     if one not in SENSES:
         raise ConfigError(
