@@ -2,8 +2,8 @@
 
 Outlines are signed distances: negative inside, zero on the outline and positive outside, in units
 of the shape's own coordinates, where every shape fills about the disc of radius one. The y axis
-points down, like the rows of an image. Polygons' distances are exact: the minimum over edges, with the sign by
-crossing parity (even-odd rule). Smooth random fields bend the outlines.
+points down, like the rows of an image. Polygons' distances are exact: the minimum over edges, with
+the sign by crossing parity (even-odd rule). Smooth random fields bend the outlines.
 
 The styles are named after DomainNet's domains (Peng et al. 2019, "Moment Matching for Multi-Source
 Domain Adaptation") and differ in the same ways: surface, tool and clutter. All drawing functions

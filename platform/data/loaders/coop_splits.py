@@ -2,9 +2,9 @@
 
 A split file is JSON, `{"train": [[path, label, class name], ...], "val": ..., "test": ...}`, with
 paths relative to the folder of images. As in CoOp's few-shot experiments, clients train on `train`
-and are measured on `test`; the loader checks `val` and does not use it (`task.validation_share` carves
-a validation part out of `train`). Classes are in the order of their numbers, and "_" in a name
-becomes " ", as in CoOp's captions. The file says how many classes there are.
+and are measured on `test`; the loader checks `val` and does not use it, as `task.validation_share`
+carves a validation part out of `train`. Classes are in the order of their numbers, and "_" in a
+name becomes " ", as in CoOp's captions. The file says how many classes there are.
 
 Source: Zhou et al., "Learning to prompt for vision-language models", IJCV 2022, and its repository.
 """
