@@ -1,37 +1,36 @@
 """What a run is compared with at its end: local twins, new clients, and silent runs.
 
-*Local twins* say what a client would have reached without the federation. Method, seeds, number of
-steps and per-sample clip are the same; there are no experts and no other client's updates. Noise on
-uploads is left out, as nothing is uploaded; under `dp_sgd` each step has the same noise. A twin is
-a federation of one: the client's own update is the aggregate. The difference of the final
-accuracies is the *gain over local*.
+*Local twins* show the accuracy of a client without the federation. Method, seeds, number of steps
+and per-sample clip are the same; there are no experts and no other client's updates. A twin uploads
+nothing, so it has no noise on uploads; under `dp_sgd` each step has the same noise. A twin is a
+federation of one: the client's own update is the aggregate. The difference of the final accuracies
+is the *gain over local*.
 
 *New clients* never took part. Each gets the last broadcast, starts its personal part as every
 client does, gets no experts, and personalises on its own images. Nothing of this leaves the client:
 it is in no cohort, no ledger and no population, and its state is thrown away after measuring.
 
-*Silent runs* show the *worth of sharing*. What a federation gains over local training has two
-sources, which accuracy does not tell apart: the content of others' uploads, and what the method
-does beside (a gate, another start, noise that regularises). In a silent run every upload is of
-zeros and everything else is the run's: clients, cohorts, steps, batches, gates, server. One silent
-run has the run's noise on its uploads, and one has none. The worth of sharing is the run's headline
-less the better of both; it is zero in expectation if uploads are all noise. Nothing here leaves a
-client, so nothing is charged. The noise protects nobody and comes from the run's seed, also if the
-run's own noise comes from the operating system.
+*Silent runs* show the *worth of sharing*. A federation's gain over local training has two sources,
+which accuracy does not tell apart: the content of the other clients' uploads, and other effects of
+the method (a gate, another start, noise that regularises). In a silent run every upload is of zeros
+and everything else is the run's: clients, cohorts, steps, batches, gates, server. One silent run
+has the run's noise on its uploads, the other has no noise. The worth of sharing is the run's
+headline less the better of both; it is zero in expectation if uploads are all noise. Nothing here
+leaves a client, so nothing is charged. The noise protects no client and comes from the run's seed,
+also if the run's own noise comes from the operating system.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from methods import Aggregate, Arrays, ClientView, Groups, LocalResult
 from platform.config.randomness import stream
-from platform.experiment.evaluation import Accuracy, Measured, measured, over_clients
+from platform.experiment.evaluation import Measured, measured, over_clients
 from platform.experiment.simulation import Simulation
 from platform.parties.profile import (
     ClientProfile,
@@ -60,11 +59,11 @@ def measure_twins(
 ) -> Measured | None:
     """Return the measured clients' accuracy after the same training alone, under the same protocol.
 
-    None where nobody asks for them: they cost as much training as the run.
+    None without `evaluation.local_twins`: twins cost as much training as the run.
 
     Args:
         simulation: The run.
-        observer: Told of each client.
+        observer: Hears of each client.
         documents: The run's rounds, as stored.
     """
     terms, plan = simulation.run.terms, simulation.learning.evaluation
@@ -101,12 +100,12 @@ def train_twin(
     Args:
         profile: The client.
         make_trainer: Its trainers.
-        server_state: The server state that the federation started from.
+        server_state: The server state at the start of the federation.
         rounds: The rounds in which the client took part, ascending; their batches are the same.
-        final_round: What fixes the batches with which all clients personalise.
+        final_round: The number that fixes the batches of `personalise`.
 
     Returns:
-        What would be broadcast to it, and its personal state, after `personalise`.
+        The server's broadcast to the twin, and its personal state, after `personalise`.
     """
     method, state = profile.method, server_state
     personal = first_state(profile)
@@ -119,7 +118,8 @@ def train_twin(
             round_number=round_number,
             noise=noise_of(profile, round_number, "twin's noise"),
         )
-        rng = _server(profile, round_number)
+        coins = profile.randomness.initialisation
+        rng = stream(coins, "twin's server", profile.name, round_number)
         state = method.server_update(state, _alone(profile, result), (), rng)
         personal = result.personal
     broadcast = method.broadcast(state, profile.name)
@@ -147,116 +147,56 @@ def _alone(profile: ClientProfile, result: LocalResult) -> Aggregate:
     )
 
 
-def _server(profile: ClientProfile, round_number: int) -> np.random.Generator:
-    return stream(profile.randomness.initialisation, "twin's server", profile.name, round_number)
-
-
-@dataclass(frozen=True)
-class Newcomers:
-    """Accuracy of clients that never took part, on their own test images.
-
-    Attributes:
-        clients: How many there are.
-        before: With the broadcast and an untrained personal part.
-        after: After personalising.
-    """
-
-    clients: int
-    before: Accuracy
-    after: Accuracy
-
-    def document(self) -> Mapping[str, Any]:
-        """Return it as `summary.json` states it."""
-        return {
-            "clients": self.clients,
-            "before": self.before.document(),
-            "after": self.after.document(),
-        }
-
-
-def measure_newcomers(simulation: Simulation, state: Arrays) -> Newcomers | None:
-    """Measure all new clients before and after they personalise.
+def measure_newcomers(simulation: Simulation, state: Arrays) -> dict[str, Any] | None:
+    """Measure new clients on their own test images, before and after they personalise.
 
     Args:
         simulation: The run.
         state: The server state after the last round.
 
     Returns:
-        None without new clients.
+        Number of clients and both accuracies, as `summary.json` states them; None without new
+        clients.
     """
-    plan = simulation.learning.evaluation
+    plan, terms = simulation.learning.evaluation, simulation.run.terms
     if not plan.new_clients:
         return None
-    # The server never heard of these clients, so it has nothing for them by name.
+    # The server does not know these clients, so it has no message for them by name.
     broadcast = simulation.learning.method.broadcast(state, None)
-    counted = [_counted(simulation, profile, broadcast) for profile in _profiles(simulation)]
-    before, after = (over_clients(list(tallies)) for tallies in zip(*counted, strict=True))
-    return Newcomers(len(plan.new_clients), before, after)
-
-
-def _counted(
-    simulation: Simulation, profile: ClientProfile, broadcast: Arrays
-) -> tuple[Tally, Tally]:
-    """Return what one client finds on its test images, before and after it personalises."""
-    untrained = ClientView(broadcast, (), first_state(profile))
-    last = simulation.run.terms.training_rounds[-1]
-    make_trainer = simulation.population.make_trainer
-    personal = personalise(profile, make_trainer, untrained, round_number=last + 1, remember=forget)
-    trained = ClientView(broadcast, (), personal)
-    before, after = (
-        profile.measured.tally(profile.method, view, LOCAL) for view in (untrained, trained)
-    )
-    return before, after
-
-
-def _profiles(simulation: Simulation) -> Iterator[ClientProfile]:
-    """Yield profiles like those of the clients that took part, but for name and images."""
-    plan = simulation.learning.evaluation
     like = next(iter(simulation.population.clients.values())).profile
-    shared = CommonScores()
+    shared, make_trainer = CommonScores(), simulation.population.make_trainer
+    counted: list[tuple[Tally, Tally]] = []
     for name, client in plan.new_clients.items():
-        measured = plan.sets_of(name, shared)
-        yield dataclasses.replace(like, name=name, data=client.train, measured=measured)
-
-
-@dataclass(frozen=True)
-class Silence:
-    """What is reached where nobody says anything.
-
-    Attributes:
-        bare: With uploads of zeros.
-        noised: With uploads of zeros and the run's noise, None where uploads carry none.
-    """
-
-    bare: Measured
-    noised: Measured | None
-
-    @property
-    def headline(self) -> float:
-        """The better of both, in the protocol's headline number."""
-        both = (self.bare, self.noised)
-        return max(found.headline for found in both if found is not None)
-
-    def document(self) -> dict[str, Any]:
-        """Return it as `summary.json` states it."""
-        return {
-            "bare": self.bare.headline,
-            "noised": None if self.noised is None else self.noised.headline,
-        }
+        measured_on = plan.sets_of(name, shared)
+        profile = dataclasses.replace(like, name=name, data=client.train, measured=measured_on)
+        untrained = ClientView(broadcast, (), first_state(profile))
+        number = terms.training_rounds[-1] + 1
+        personal = personalise(
+            profile, make_trainer, untrained, round_number=number, remember=forget
+        )
+        trained = ClientView(broadcast, (), personal)
+        before, after = (
+            measured_on.tally(profile.method, view, LOCAL) for view in (untrained, trained)
+        )
+        counted.append((before, after))
+    first, last = (over_clients(list(tallies)).document() for tallies in zip(*counted, strict=True))
+    return {"clients": len(plan.new_clients), "before": first, "after": last}
 
 
 def measure_silence(
     simulation: Simulation, observer: Observer, documents: Sequence[Mapping[str, Any]]
-) -> Silence | None:
-    """Return what the same run reaches where nobody says anything, under the same protocol.
-
-    None where nobody asks for it, where nothing is shared, where the pool is made once, and in a
-    second phase.
+) -> dict[str, float | None] | None:
+    """Return the headlines of silent runs, as `summary.json` states them.
 
     Args:
         simulation: The run.
-        observer: Told of each silent round.
+        observer: Hears of each silent round.
         documents: The run's rounds, as stored.
+
+    Returns:
+        `bare` without noise, and `noised`, None where uploads carry no noise. None without
+        `evaluation.worth_of_sharing`, where clients share nothing, where the pool is made once, and
+        in a second phase.
     """
     run, terms = simulation.run, simulation.run.terms
     if not terms.config.evaluation.worth_of_sharing or run.source_id is not None:
@@ -264,36 +204,28 @@ def measure_silence(
     if not terms.method.shared_spec() or terms.protection.collection is not None:
         return None
     held = [d for d in in_rounds(documents) if d.get("lost") is None]
-    bare = _Silent(simulation=simulation, documents=held, noised=False).play(observer)
-    if not terms.config.mechanism.clips_uploads:
-        return Silence(bare, None)
-    return Silence(bare, _Silent(simulation=simulation, documents=held, noised=True).play(observer))
+    found: dict[str, float | None] = {"bare": None, "noised": None}
+    for name in found if terms.config.mechanism.clips_uploads else ("bare",):
+        found[name] = _Silent(simulation, held, noised=name == "noised").play(observer).headline
+    return found
 
 
-@dataclass(kw_only=True)
 class _Silent:
-    """One silent run.
+    """One silent run; with `noised` its uploads carry noise."""
 
-    Attributes:
-        simulation: The run.
-        documents: Its rounds.
-        noised: Whether uploads carry noise.
-        pool: All living entries.
-        served: The same as they are served, None before there are any.
-        states: What each client keeps, by name, where it has taken part.
-        noise_states: What the noise of each client, and of the server, goes on from.
-    """
-
-    simulation: Simulation
-    documents: Sequence[Mapping[str, Any]]
-    noised: bool
-    pool: list[PoolEntry] = field(default_factory=list)
-    served: ResidentPool | None = None
-    states: dict[ClientId, PersonalState] = field(default_factory=dict)
-    noise_states: dict[str, NoiseState] = field(default_factory=dict)
+    def __init__(
+        self, simulation: Simulation, documents: Sequence[Mapping[str, Any]], *, noised: bool
+    ) -> None:
+        self.simulation, self.documents, self.noised = simulation, documents, noised
+        # All living entries of the pool, and the same as they are served.
+        self.pool: list[PoolEntry] = []
+        self.served: ResidentPool | None = None
+        # The state of each client that has taken part, and of each client's and the server's noise.
+        self.states: dict[ClientId, PersonalState] = {}
+        self.noise_states: dict[str, NoiseState] = {}
 
     def play(self, observer: Observer) -> Measured:
-        """Return all clients' accuracy once its rounds are over."""
+        """Return all clients' accuracy after its rounds."""
         terms, what = self.simulation.run.terms, "silent run" + (", noised" if self.noised else "")
         state, norm = terms.initial_state(), terms.protection.clipping_norm
         for position, document in enumerate(self.documents):
@@ -306,7 +238,7 @@ class _Silent:
 
     def _round(self, document: Mapping[str, Any], protection: Protection, state: Arrays) -> Arrays:
         terms, number = self.simulation.run.terms, document["round"]
-        # Canaries have no part in what the others' uploads were worth.
+        # Canaries do not count for the worth of the others' uploads.
         survivors = [n for n in document["survivors"] if n in self.simulation.population.clients]
         sent: dict[ClientId, Prepared] = {}
         for name in survivors:
@@ -331,10 +263,7 @@ class _Silent:
         return after
 
     def _train(self, name: ClientId, number: int, broadcast: Arrays) -> None:
-        """Train what a client keeps; of methods whose clients keep nothing there is nothing.
-
-        Nor is there of clients that nobody measures, of whom nobody hears anything.
-        """
+        """Train a client's personal part, if it has such a part and is measured."""
         profile, population = self._profile(name), self.simulation.population
         is_measured = name in self.simulation.learning.evaluation.measured
         if not profile.method.has_personal_state or not is_measured:
@@ -361,7 +290,7 @@ class _Silent:
     def _upload(
         self, protection: Protection, broadcast: Arrays, whose: tuple[ClientId, int]
     ) -> Prepared:
-        """Return zeros as they leave a client, and its entry: the broadcast, as it leaves one."""
+        """Return zeros as a client would send them, with the broadcast as its pool entry."""
         if self.noised:
             name, noise = whose[0], self._noise("upload", *whose)
             before = self.noise_states.get(name, NO_STATE)
@@ -379,7 +308,7 @@ class _Silent:
     ) -> Summed:
         layout, sums = protection.layout, protection.sums
         if not self.noised:
-            # A cohort on coins may be empty, and zero it is all the same.
+            # A cohort on coins may be empty, and its mean is zero too.
             count = max(len(sent), 1)
             return layout.average(Totals(np.zeros(layout.protected), count, count))
         total = sums.add_up([one.levels for one in sent if one.levels is not None])

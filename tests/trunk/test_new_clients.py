@@ -135,7 +135,7 @@ def test_a_method_that_sends_each_client_its_own_sends_them_what_nobody_has(
         for name in nobody:
             np.testing.assert_array_equal(nobody[name], start[name])
         found = measure_newcomers(simulation, state)
-    assert found is not None and found.document() == run.summary["final"]["new_clients"]
+    assert found is not None and found == run.summary["final"]["new_clients"]
 
 
 def test_a_pool_hands_them_no_experts(storage: Storage, monkeypatch: pytest.MonkeyPatch) -> None:
