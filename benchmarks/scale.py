@@ -2,7 +2,7 @@
 
     python -m benchmarks.scale primitives                       measures what the formulas are of
     python -m benchmarks.scale simulate KIND CLIENTS [--shards] holds a round of synthetic clients
-    python -m benchmarks.scale page                             fills the tables of docs/results/scale.md
+    python -m benchmarks.scale page                             fills docs/results/scale.md
 
 All go to `docs/results/scale.csv`, from which the page is filled; a row that is measured anew takes
 the old one's place. In a simulation the coordinator is a process as people start it, and what it is
