@@ -1,4 +1,4 @@
-"""The page of the papers' tables in small: rankings, Kendall's tau, and what is out of order."""
+"""Write the page of the papers' tables in small: ranks, Kendall's tau, pairs out of order."""
 
 from __future__ import annotations
 
@@ -19,24 +19,21 @@ METHOD = re.compile(r"`(\w+)`")
 WORDS = (
     "# The papers' tables in small",
     "",
-    "None of the [papers' tables](../papers/README.md) has been run on photographs here: neither",
-    "weights nor images can be shipped. This is the *shape* of each: the same methods, partitions,",
-    "protocols and ablations, from the same configurations, on `homonyms` and the tiny model that",
-    "ships, in four to ten rounds of three to five steps, with fewer clients where the paper has",
-    "thirty or a hundred. `benchmarks/paper_tables.yaml` says what each row changes, and",
+    "We ran none of the [papers' tables](../papers/README.md) on photographs, because neither",
+    "weights nor images can be shipped. This page has the *shape* of each table: the same methods,",
+    "partitions, protocols and ablations, from the same configurations, on `homonyms` and the tiny",
+    "model that ships, in four to ten rounds of three to five steps and with fewer clients.",
+    "`benchmarks/paper_tables.yaml` states every change, and",
     "`python benchmarks/paper_tables.py TABLE` runs one table.",
     "",
-    "**How to read it.** *Paper* is the mean over the paper's data sets, or the column that it",
-    "averages itself; *here* is mean and standard deviation over seeds, in percent of correct",
-    "names. The numbers of the two columns do not compare, their ranks may: 1 is the best. *Tau*",
-    "is Kendall's (tau-b) between the columns, 1 for the same order and -1 for the opposite. *Out",
-    "of order* are pairs that the paper has the other way round and that differ here by more than",
-    "noise: the 95% t interval of their difference, paired by seed, leaves zero out. Of a hundred",
-    "such pairs some are chance, and with one seed nothing is known of noise. As in the papers",
-    "all rows of a table have one learning rate, but for a row that says another. Where one style",
-    "is held out each seed holds out another, and ± is mostly of styles. Tables that differ in",
-    "nothing but data sets share their runs here. A row with ‡ is a reading of ours, where the",
-    "paper leaves the method open or was not at hand.",
+    "*Paper* is the mean over the paper's data sets, or the paper's own average. *Here* is the mean",
+    "and standard deviation over seeds, in percent of correct names. Compare ranks (1 is the best),",
+    "not numbers. *Tau* is Kendall's tau-b between the columns: 1 is the same order, -1 the",
+    "opposite. A pair is *out of order* if the paper ranks it the other way round and the 95% t",
+    "interval of the difference here, paired by seed, excludes zero. Some of a hundred such pairs",
+    "are chance. Where one style is held out, each seed holds out another style, so ± is mostly",
+    "about styles. Tables that differ only in data sets share their runs. ‡ marks our reading of a",
+    "paper that leaves the method open or that we did not have.",
     "",
 )
 
@@ -109,15 +106,15 @@ def _table(rows: Sequence[Result]) -> Iterator[str]:
     for row, their, our in zip(rows, theirs, ours, strict=True):
         shown = f"{row.rate:g} | {row.paper:.2f} | {their:g} | {_shown(row.scores)} | {our:g}"
         yield f"| {_marked(row.label)} | {shown} |"
-    few = "" if len(rows[0].scores) > 1 else " One seed, so nothing is known of noise."
-    yield from ("", f"Kendall's tau: {_tau(rows)}.{few}", "")
+    yield ""
     swapped = _swapped(rows)
+    if swapped:
+        yield "| out of order: better here | better there | here by | there by |"
+        yield "|---|---|---:|---:|"
     for better, worse in swapped:
         gap = [a - b for a, b in zip(better.scores, worse.scores, strict=True)]
-        yield (
-            f"- Out of order: {better.label} is {statistics.mean(gap):.1f} ± {half_width(gap):.1f} "
-            f"above {worse.label}, which the paper has {worse.paper - better.paper:.2f} higher."
-        )
+        here = f"{statistics.mean(gap):.1f} ± {half_width(gap):.1f}"
+        yield f"| {better.label} | {worse.label} | {here} | {worse.paper - better.paper:.2f} |"
     if swapped:
         yield ""
 

@@ -54,7 +54,7 @@ def _commands(part: str, paper: str) -> Iterator[str]:
         configs = [name for pattern in patterns.split() for name in _matching(paper, pattern)]
         yield " \\\n    ".join(
             (
-                f"python -m platform.coordinator sweep {' '.join(configs)}",
+                f"sotto sweep {' '.join(configs)}",
                 *_in_order(options, configs),
                 f"--output sweeps/{paper}-{name}",
             )

@@ -13,7 +13,7 @@ from platform.sweeping.grid import Grid, SweepRequest, build_grid, parse_names, 
 from tests.papers._published import PAPERS
 
 PAGE = page(PAPERS.parents[1] / "build" / "docs")
-PREFIX = ["python", "-m", "platform.coordinator", "sweep"]
+PREFIX = ["sotto", "sweep"]
 
 
 @dataclass(frozen=True)
@@ -70,8 +70,8 @@ def commands() -> list[Command]:
     found = []
     for line in filter(str.strip, lines):
         words = shlex.split(line)
-        assert words[:4] == PREFIX
-        rest = words[4:]
+        assert words[:2] == PREFIX
+        rest = words[2:]
         first = next(i for i, word in enumerate(rest) if word.startswith("--"))
         options = rest[first:]
         pairs = tuple(zip(options[::2], options[1::2], strict=True))

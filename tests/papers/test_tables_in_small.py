@@ -93,6 +93,6 @@ def test_the_page_names_what_is_out_of_order_and_what_is_not_finished(tables: Mo
     found = [row("`trip`", 60.0, 50.0, 51.0, 52.0), row("`promptfl`", 56.0, 60.0, 61.0, 62.5)]
     text = "\n".join(tables.page(found, tables.remarks(), tables.left_out()))
     assert "| [trip-4](#trip-4) | 2 | 3 | -1.00 | 1 of 1 pairs |" in text
-    assert "- Out of order: `promptfl` is 10.2 ± 0.7 above `trip`, which the paper has 4.00" in text
+    assert "| `promptfl` | `trip` | 10.2 ± 0.7 | 4.00 |" in text
     assert "- trip-3: not finished." in text
     assert "- pfedmoap-5, fedpgp-8: They count" in text

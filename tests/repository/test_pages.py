@@ -267,7 +267,7 @@ def test_a_block_is_a_command_for_each_of_its_names(tmp_path: Path):
     path = tmp_path / "trip.md"
     path.write_text(f"# TRIP\n\n```sweep\n{BLOCK}\n```\n\nWords.\n")
     text = reproduce.filled(path)
-    start, held = "python -m platform.coordinator sweep papers/trip/", "--set task.held_out_domain="
+    start, held = "sotto sweep papers/trip/", "--set task.held_out_domain="
     assert text.split("```")[1].replace(" \\\n    ", " ").splitlines() == [
         "bash",
         f"{start}table-1-pacs --method trip --seed 0,1,2 {held}art_painting,cartoon,photo,sketch "
