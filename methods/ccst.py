@@ -1,33 +1,33 @@
 """CCST: clients swap the styles of their images once, and train on their images in others' styles.
 
 Chen et al. 2023, "Federated Domain Generalization for Image Recognition via Cross-Client Style
-Transfer" (WACV). By its published code (JeremyCJM/CCST, commit 87c3e44), as the text was not at
-hand. A client's *overall* style is the mean and the standard deviation of each channel of a feature
-map over all positions of all its images. Before the first round each client gives its own (the
-collection, `PoolPolicy.when`); then every image is restyled to others' styles by
+Transfer" (WACV), by its published code (JeremyCJM/CCST, commit 87c3e44): the text was not
+available. A client's *overall* style is the mean and the standard deviation of each channel of a
+feature map, over all positions of all its images. Before the first round each client gives its
+style (the collection, `PoolPolicy.when`). Then clients restyle every image to others' styles by
 
     AdaIN(f) = s_sd (f - mean f) / sd f + s_mean,    sd f unbiased, over the image's own positions
 
-and FedAvg with uniform weights goes over what that gave. Each image draws `styles` of the clients'
-styles without replacement, its owner's meaning the image as it is, so the training set has that
-many times its rows. It is drawn once: a client keeps the seed. A constant of 1e-5 is added to each
-variance. Restyled images stay with the client; what is predicted on is not restyled.
+and train on the result by FedAvg with uniform weights. Each image draws `styles` of the clients'
+styles without replacement; its owner's style leaves the image as it is. So the training set has
+that many times its rows. The draw is made once: a client keeps the seed. Each variance gets 1e-5
+added. Restyled images stay with the client; predictions use images as they are.
 
 Where this departs from the code:
 
-- Its maps are VGG-19's up to relu4_1, and a decoder turns them back into pixels. Neither network's
-  weights can be shipped. `space: patches` restyles the first feature map of CLIP's image tower (a
+- Its maps are VGG-19's up to relu4_1, and a decoder turns them back into pixels; neither network's
+  weights can ship. `space: patches` restyles the first feature map of CLIP's image tower (a
   transformer's patch embeddings) within the network in training, without a decoder. Styles are
   those of the first broadcast; with `lora_rank` that layer never moves. `space: pixels` restyles
   the three colours of the pixels as the network takes them.
-- A style travels as mean and second moment, which are means over images, and the standard deviation
-  is made of them by whoever receives it. `pool.clipping_norm` bounds both as one vector.
-- *Single* styles, each image's own statistics for everybody, would be a release for each image:
-  no noise on a client's one entry covers that, so they are refused.
+- A style travels as mean and second moment, both means over images; the receiver makes the standard
+  deviation. `pool.clipping_norm` bounds both as one vector.
+- *Single* styles, each image's own statistics for all clients, would be a release for each image.
+  Noise on a client's one entry does not cover that, so they are refused.
 
-A style is seen without noised steps, so no record has a bound of its own: no `dp_sgd`. And an image
-is in several rows, so a bound on the gradient of one does not bound what the image does. Without
-others' styles the method is FedAvg with uniform weights.
+No noised step sees a style, so no record has a bound of its own: no `dp_sgd`. An image is in
+several rows, so a bound on one row's gradient does not bound the image's effect. Without others'
+styles the method is FedAvg with uniform weights.
 """
 
 from __future__ import annotations
@@ -43,21 +43,9 @@ from torch import Tensor
 
 from methods.errors import MethodError
 from methods.fedavg import FedAvg
+from methods.interface import method as m
 from methods.interface.defaults import CLIENT_ONLY
-from methods.interface.method import (
-    Arrays,
-    ClientView,
-    CountsUpTo,
-    Examples,
-    LocalResult,
-    Method,
-    PoolPolicy,
-    Task,
-    TensorSpec,
-    Trainer,
-    Unit,
-    Weighting,
-)
+from methods.interface.method import CountsUpTo
 from methods.networks.extractors import ClipTower, NetworkConfig
 from methods.networks.layers import Parameters
 
@@ -68,7 +56,7 @@ DRAW = "draw"
 EPSILON = 1e-5
 COLOURS = 3
 AT_ONCE = 64
-"""Images whose maps are held at once; changes memory only."""
+"""Images whose maps are in memory at once; changes memory only."""
 
 READING = (
     "restyled are the first map of CLIP's image tower, or pixels, where the authors restyle maps "
@@ -82,9 +70,10 @@ class Config(NetworkConfig):
     """Options.
 
     Attributes:
-        space: What is restyled: `patches`, the first map of CLIP's image tower, or `pixels`.
+        space: Where images are restyled: `patches`, the first map of CLIP's image tower, or
+            `pixels`.
         style: A client's `overall` style; `single` styles of its images are refused.
-        styles: K, how many styles each image is given, its own client's among those drawn from.
+        styles: K, the number of styles of each image, drawn from all clients' styles.
     """
 
     space: Literal["patches", "pixels"] = "patches"
@@ -99,41 +88,34 @@ class Config(NetworkConfig):
 
 @dataclass(frozen=True)
 class Ccst(FedAvg):
-    """Cross-client style transfer.
+    """Cross-client style transfer among `population` clients."""
 
-    Attributes:
-        population: Number of clients.
-        units: A client only.
-    """
-
-    weighting: ClassVar[Weighting] = Weighting.UNIFORM
+    weighting: ClassVar[m.Weighting] = m.Weighting.UNIFORM
     config: Config
     population: int = field(default=1, kw_only=True)
-    units: frozenset[Unit] = field(default=CLIENT_ONLY, init=False)
-    couples_examples: bool = field(default=True, kw_only=True)
-    has_personal_state: bool = field(default=True, init=False)
+    units = CLIENT_ONLY
+    couples_examples = True
+    has_personal_state = True
 
-    def pool_policy(self) -> PoolPolicy:
-        """Return all clients' styles, made once, before the first round."""
-        style = TensorSpec((self.style_width,))
+    def pool_policy(self) -> m.PoolPolicy:
+        """Return all clients' styles, given once, before the first round."""
+        style = m.TensorSpec((self.style_width,))
         return replace(serving(self.config, self.population), spec={MEAN: style, SQUARE: style})
 
     @property
     def style_width(self) -> int:
-        """W, the channels of what is restyled."""
+        """W, the channels of the restyled map."""
         if self.config.space == "pixels":
             return COLOURS
         return self._tower.first_width
 
-    def init_client(
-        self, shared_rng: np.random.Generator, client_rng: np.random.Generator
-    ) -> Arrays:
+    def init_client(self, shared_rng: m.Rng, client_rng: m.Rng) -> m.Arrays:
         """Return the seed of the client's draws."""
         return {DRAW: np.array(client_rng.integers(2**62), np.int64)}
 
     def contribute(
-        self, view: ClientView, data: Examples, trainer: Trainer, rng: np.random.Generator
-    ) -> LocalResult:
+        self, view: m.ClientView, data: m.Examples, trainer: m.Trainer, rng: m.Rng
+    ) -> m.LocalResult:
         """Return the client's overall style under the first broadcast."""
         images, model = data.arrays["pixels"], self.tensors(view.broadcast)
         sums = np.zeros((2, self.style_width))
@@ -141,32 +123,31 @@ class Ccst(FedAvg):
             for first in range(0, len(images), AT_ONCE):
                 batch = self.tensors({"pixels": images[first : first + AT_ONCE]})
                 found = self.map_of(model, self.extractor.inputs(batch)).to(torch.float64)
-                # Each image has as many positions, so the mean of means is that over positions.
+                # Each image has as many positions, so a mean of means is the mean over positions.
                 moments = [(found**power).mean((-2, -1)).sum(0) for power in (1, 2)]
                 sums += torch.stack(moments).cpu().numpy()
         mean, square = (sums / len(images)).astype(np.float32)
-        return LocalResult({}, {MEAN: mean, SQUARE: square}, view.personal)
+        return m.LocalResult({}, {MEAN: mean, SQUARE: square}, view.personal)
 
     def client_update(
-        self, view: ClientView, data: Examples, trainer: Trainer, rng: np.random.Generator
-    ) -> LocalResult:
+        self, view: m.ClientView, data: m.Examples, trainer: m.Trainer, rng: m.Rng
+    ) -> m.LocalResult:
         """Train the network on the images in others' styles and their own."""
-        styled = Examples(self.restyled(data.arrays, view))
+        styled = m.Examples(self.restyled(data.arrays, view))
         trained = self.train(view, styled, trainer, rng, names=tuple(self.shared_layers))
         update = self.result(view, trained).update
-        return LocalResult(update, None, {DRAW: view.personal[DRAW]})
+        return m.LocalResult(update, None, {DRAW: view.personal[DRAW]})
 
-    def restyled(self, arrays: Arrays, view: ClientView) -> dict[str, NDArray[np.generic]]:
-        """Return K rows for each example, each with the style that it is to have.
+    def restyled(self, arrays: m.Arrays, view: m.ClientView) -> dict[str, NDArray[np.generic]]:
+        """Return K rows for each example, each with its style; fewer where there are fewer styles.
 
-        Fewer where there are fewer styles; the examples as they are where there are none but the
-        client's own.
+        Without other clients' styles, return the examples as they are.
         """
         count, others = len(arrays["labels"]), len(view.experts)
         drawn = drawn_styles(count, others, self.config.styles, int(view.personal[DRAW]))
         if not others:
             return dict(arrays)
-        # The own style is the last, and its numbers are never used.
+        # The client's own style is the last, and its numbers are never used.
         blank = {MEAN: np.zeros(self.style_width), SQUARE: np.ones(self.style_width)}
         styles = [*view.experts, blank]
         means, deviations = (
@@ -182,13 +163,13 @@ class Ccst(FedAvg):
         }
 
     def map_of(self, parameters: Parameters, inputs: Tensor) -> Tensor:
-        """Return what is restyled of a network's inputs, (B, W, h, w)."""
+        """Return the map to restyle of a network's inputs, (B, W, h, w)."""
         if self.config.space == "pixels":
             return inputs
         return self._tower.first_map(parameters, inputs)
 
     def features(self, parameters: Parameters, batch: Parameters) -> Tensor:
-        """Return features (B, D), in the styles that the batch asks for, if it does."""
+        """Return features (B, D), in the styles that the batch asks for, if any."""
         if TARGET_MEAN not in batch:
             return super().features(parameters, batch)
         inputs = self.extractor.inputs(batch)
@@ -212,23 +193,17 @@ class Ccst(FedAvg):
 
 
 def drawn_styles(count: int, others: int, styles: int, seed: int) -> NDArray[np.int64]:
-    """Return which styles each image gets, without replacement.
+    """Return the styles of `count` images, (count, min(K, others + 1)), without replacement.
 
-    Args:
-        count: Images.
-        others: Other clients' styles, numbered from 0; the own one follows them.
-        styles: K.
-        seed: Of the draws, the same in all rounds.
-
-    Returns:
-        (count, min(K, others + 1)).
+    Other clients' styles have numbers from 0; the client's own style follows them. The seed is the
+    same in all rounds.
     """
     rng = np.random.default_rng(seed)
     order = rng.random((count, others + 1)).argsort(axis=1)
     return order[:, : min(styles, others + 1)]
 
 
-def deviation_of(style: Arrays) -> NDArray[np.float64]:
+def deviation_of(style: m.Arrays) -> NDArray[np.float64]:
     """Return standard deviations (W,) from a style's moments, which may carry noise."""
     mean = np.asarray(style[MEAN], np.float64)
     variance = np.asarray(style[SQUARE], np.float64) - mean**2
@@ -236,16 +211,9 @@ def deviation_of(style: Arrays) -> NDArray[np.float64]:
 
 
 def styled(found: Tensor, mean: Tensor, deviation: Tensor, is_own: Tensor) -> Tensor:
-    """Return maps in given styles (AdaIN).
+    """Return maps (B, W, h, w) in the given styles (AdaIN), mean and deviation (B, W).
 
-    Args:
-        found: Maps (B, W, h, w).
-        mean: Each image's style, (B, W).
-        deviation: The same, (B, W).
-        is_own: Which images stay as they are, (B,).
-
-    Returns:
-        (B, W, h, w).
+    Images with `is_own` (B,) stay as they are.
     """
     centred = found - found.mean((-2, -1), keepdim=True)
     spread = (found.var((-2, -1), keepdim=True) + EPSILON).sqrt()
@@ -253,12 +221,12 @@ def styled(found: Tensor, mean: Tensor, deviation: Tensor, is_own: Tensor) -> Te
     return torch.where(is_own[..., None, None, None], found, there)
 
 
-def serving(config: Config, clients: int) -> PoolPolicy:
-    """Return how the pool is used, without an entry's tensors; known before anything is built."""
-    return PoolPolicy({}, clients, select="all", fixed=True, when="before")
+def serving(config: Config, clients: int) -> m.PoolPolicy:
+    """Return the pool's use, without an entry's tensors; known before the method is built."""
+    return m.PoolPolicy({}, clients, select="all", fixed=True, when="before")
 
 
-def build(config: Config, task: Task) -> Method:
+def build(config: Config, task: m.Task) -> m.Method:
     """Build the method.
 
     Raises:
@@ -278,6 +246,6 @@ def build(config: Config, task: Task) -> Method:
             "valid: cnn, clip"
         )
     method = replace(Ccst.built(config, task), population=task.population)
-    # Refused here, before anything asks.
+    # Refused here, before a client asks.
     _ = method.style_width
     return method

@@ -2,38 +2,37 @@
 
 Zhang et al. 2023, "Eliminating Domain Bias for Federated Learning in Representation Space"
 (NeurIPS, arXiv 2311.14975), over FedAvg. The whole network is shared. A client keeps one vector
-z_p (D,), its *representation bias memory*, which is added to the features f(x) in front of the
-head g and trained with the network. A *mean regularisation* holds the mean of the features at a
-consensus z_g of all clients:
+z_p (D,), its *representation bias memory*. It is added to the features f(x) in front of the head g
+and trained with the network. A *mean regularisation* holds the mean of the features at a consensus
+z_g of all clients:
 
     CE(g(f(x) + z_p), y) + kappa MSE(z, z_g),    z <- (1 - mu) z_before + mu mean(f),
 
 with mean(f) over a batch, MSE the mean of squares over the D features, and no gradient through
-z_before. z_p is the module that PM-MoE pools, a vector of parameters.
+z_before. PM-MoE pools z_p, a vector of parameters.
 
-The consensus. The paper has an initialisation period before the first round: all clients train
-without either part, and the server averages the means of their features once. Here that is the
-first round, which is a round of FedAvg whose clients also send the mean of their features, taken
-over all their examples after training; so what they trained then is not thrown away. In later
-rounds that part of the upload is zero, and the server reads it no more. It is one vector with the
-rest, so clipping and noise cover both: in the first round the mean takes its share of the norm.
-Where cohorts are sampled the consensus is the first cohort's.
+The consensus. The paper has a period before the first round: all clients train without both parts,
+and the server averages the means of their features once. Here that is the first round: a round of
+FedAvg whose clients also send the mean of their features over all their examples after training. So
+nobody drops that training. In later rounds that part of the upload is zero, and the server does not
+read it. It is one vector with the rest, so clipping and noise cover both: in the first round the
+mean takes its share of the norm. Where cohorts are sampled the consensus is the first cohort's.
 
 The mean of a batch joins its examples, and the consensus is a statistic of records that no noised
 step returned: `dp_sgd` is refused, and so is clipping of single examples.
 
-What the paper leaves open: z_before at the first batch of a round. Here it is that batch's own
-mean, so that z has no pull towards zero. With mu = 1, the value for this network, it never counts.
+The paper leaves z_before at the first batch of a round open. Here it is that batch's own mean, so
+that nothing pulls z towards zero. With mu = 1, the value for this network, it never counts.
 
 Published code (the authors', and PFLlib) departs: it halves the mean of squares, so that its
-kappa of 50 is 25 here; z_before is zero at first; what its clients send for the consensus is their
-running mean, with mu = 1 that of their last batch; and what they trained until then is dropped.
+kappa of 50 is 25 here; z_before is zero at first; its clients send their running mean for the
+consensus, with mu = 1 that of their last batch; and it drops their training until then.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Annotated, Any, ClassVar
 
@@ -43,29 +42,16 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
+from methods.interface import method as m
 from methods.interface.defaults import CLIENT_ONLY
-from methods.interface.method import (
-    Aggregate,
-    Arrays,
-    ClientView,
-    Examples,
-    LocalResult,
-    Method,
-    Objective,
-    Source,
-    Task,
-    TensorSpec,
-    Trainer,
-    Unit,
-)
 from methods.networks.extractors import NetworkConfig
 from methods.networks.layers import Layer, Layers, Parameters, linear
-from methods.networks.method import FED, GATED, HEAD, BatchObjective, ModularMethod, features_of
+from methods.networks.method import FED, HEAD, BatchObjective, ModularMethod, features_of
 
 CLIENT_MEAN = "client_mean"
 """z_p, the client's own shift (D,)."""
 FEATURE_MEAN = "feature_mean"
-"""What a client sends towards the consensus (D,)."""
+"""What a client sends for the consensus (D,)."""
 CONSENSUS = "consensus"
 """z_g (D,)."""
 HAS_CONSENSUS = "has_consensus"
@@ -81,7 +67,7 @@ class Config(NetworkConfig):
 
     Attributes:
         mean_weight: kappa, factor of the mean regularisation.
-        momentum: mu, what a batch counts in the running mean of the features.
+        momentum: mu, the weight of a batch in the running mean of the features.
     """
 
     mean_weight: Annotated[float, Ge(0.0), Le(1e6)] = 25.0
@@ -89,7 +75,7 @@ class Config(NetworkConfig):
 
 
 class RunningMean:
-    """The mean of the features over the batches of one fit; it lives as long as the fit does."""
+    """The mean of the features over the batches of one fit; it ends with the fit."""
 
     def __init__(self, momentum: float) -> None:
         self._momentum = momentum
@@ -103,14 +89,13 @@ class RunningMean:
         return running
 
 
-@dataclass(frozen=True)
 class DBE(ModularMethod):
     """Domain bias eliminator."""
 
     config: Config
     combined: ClassVar[tuple[str, ...]] = (FED,)
-    units: frozenset[Unit] = field(default=CLIENT_ONLY, init=False)
-    couples_examples: bool = field(default=True, kw_only=True)
+    units = CLIENT_ONLY
+    couples_examples = True
 
     @property
     def shared_layers(self) -> Layers:
@@ -119,16 +104,16 @@ class DBE(ModularMethod):
 
     @property
     def personal_layers(self) -> Layers:
-        """The client's own shift, none at the start."""
+        """The client's own shift, zero at the start."""
         return {CLIENT_MEAN: Layer((self.extractor.width,), 0)}
 
-    def shared_spec(self) -> Mapping[str, TensorSpec]:
+    def shared_spec(self) -> Mapping[str, m.TensorSpec]:
         """Return the network, and the mean of the features."""
-        mean = TensorSpec((self.extractor.width,), source=Source.STATISTIC)
+        mean = m.TensorSpec((self.extractor.width,), source=m.Source.STATISTIC)
         return {**super().shared_spec(), FEATURE_MEAN: mean}
 
-    def init_server(self, rng: np.random.Generator) -> Arrays:
-        """Return a fresh network, no consensus."""
+    def init_server(self, rng: m.Rng) -> m.Arrays:
+        """Return a fresh network, without a consensus."""
         return {
             **super().init_server(rng),
             CONSENSUS: np.zeros(self.extractor.width, np.float32),
@@ -136,23 +121,18 @@ class DBE(ModularMethod):
         }
 
     def module_output(self, module: Parameters, fed: Tensor) -> Tensor:
-        """Return the shift itself (B, D); its input counts for nothing."""
+        """Return the shift itself (B, D), for any input."""
         return module[CLIENT_MEAN].expand(len(fed), -1)
 
     def combine(self, parameters: Parameters, parts: Parameters, output: Tensor) -> Tensor:
         """Return logits (B, C) of the shifted features."""
         return linear(parameters, HEAD, parts[FED] + output)
 
-    def parts(self, parameters: Parameters, batch: Parameters) -> dict[str, Tensor]:
-        """Return the features (B, D), which the shift is added to."""
-        features = self.features(parameters, batch)
-        return {FED: features, GATED: features}
-
-    def model_of(self, view: ClientView) -> dict[str, NDArray[Any]]:
+    def model_of(self, view: m.ClientView) -> dict[str, NDArray[Any]]:
         """Return the arrays of the client's network, and the consensus."""
         return {**super().model_of(view), CONSENSUS: view.broadcast[CONSENSUS]}
 
-    def objective(self, view: ClientView) -> Objective:
+    def objective(self, view: m.ClientView) -> m.Objective:
         """Return cross-entropy, with the mean regularisation once there is a consensus."""
         if not has_consensus(view.broadcast):
             return BatchObjective(self.cross_entropies)
@@ -162,12 +142,9 @@ class DBE(ModularMethod):
     def regularised(
         self, running: RunningMean, parameters: Parameters, batch: Parameters
     ) -> Tensor:
-        """Return loss of each example (B,); each holds the whole batch's regularisation.
+        """Return loss of each example (B,), plus the whole batch's regularisation in each.
 
-        Args:
-            running: The mean over the batches so far; moved on.
-            parameters: The network, the shift and the consensus.
-            batch: The batch.
+        It moves the running mean on. The parameters are the network, the shift and the consensus.
         """
         parts = self.parts(parameters, batch)
         logits = self.combine(parameters, parts, self.module_output(parameters, parts[FED]))
@@ -177,9 +154,9 @@ class DBE(ModularMethod):
         return losses + self.config.mean_weight * distance
 
     def client_update(
-        self, view: ClientView, data: Examples, trainer: Trainer, rng: np.random.Generator
-    ) -> LocalResult:
-        """Train network and shift; without a consensus the network alone, and send the mean."""
+        self, view: m.ClientView, data: m.Examples, trainer: m.Trainer, rng: m.Rng
+    ) -> m.LocalResult:
+        """Train network and shift; before a consensus the network alone, and send the mean."""
         is_first = not has_consensus(view.broadcast)
         own = () if is_first else tuple(self.personal_layers)
         trained = self.train(view, data, trainer, rng, names=(*self.shared_layers, *own))
@@ -190,9 +167,9 @@ class DBE(ModularMethod):
         return replace(result, update={**result.update, FEATURE_MEAN: mean.astype(np.float32)})
 
     def server_update(
-        self, state: Arrays, aggregate: Aggregate, pool: Sequence[Arrays], rng: np.random.Generator
-    ) -> Arrays:
-        """Add the mean change; the first mean of the features is the consensus from then on."""
+        self, state: m.Arrays, aggregate: m.Aggregate, pool: Sequence[m.Arrays], rng: m.Rng
+    ) -> m.Arrays:
+        """Add the mean change; the first mean of the features becomes the consensus."""
         values = {n: v for n, v in aggregate.values.items() if n != FEATURE_MEAN}
         moved = super().server_update(state, replace(aggregate, values=values), pool, rng)
         if has_consensus(state):
@@ -201,11 +178,9 @@ class DBE(ModularMethod):
         return {**moved, CONSENSUS: mean, HAS_CONSENSUS: np.ones(1, np.int64)}
 
 
-def has_consensus(state: Arrays) -> bool:
-    """Return whether the clients' means have been averaged."""
+def has_consensus(state: m.Arrays) -> bool:
+    """Return whether the server has averaged the clients' means."""
     return bool(state[HAS_CONSENSUS].any())
 
 
-def build(config: Config, task: Task) -> Method:
-    """Build the method."""
-    return DBE.built(config, task)
+build = DBE.built

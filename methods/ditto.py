@@ -1,29 +1,29 @@
 """Ditto: federated averaging as it is, and beside it a personal network pulled to the global one.
 
 Li et al. 2021, "Ditto: Fair and Robust Federated Learning Through Personalization" (ICML, arXiv
-2012.04221), by its published code (github.com/litian96/ditto at 26d9b29), as the paper's text was
-not at hand.
+2012.04221), by its published code (github.com/litian96/ditto at 26d9b29): the paper's text was not
+available.
 
 A client trains the global network w as FedAvg does, and a network v of its own on
 
     F_k(v) + lambda/2 ||v - w^t||^2,    v <- v - eta (grad F_k(v) + lambda (v - w^t)),
 
-w^t being the network as it was received. Only the change of w is sent; v predicts. As in the code
-both are trained on the same batches, and v begins as a copy of the global network: here of the one
-that a client is first sent, there of the first of all, which is the same for whoever is in round
-one. With lambda = 0 and full cohorts v is trained by the client alone. The code averages changes
-uniformly, as its script runs it; here they weigh by examples, so that w is FedAvg's bit for bit.
-Its choice among three lambdas in each step, by validation data, is left out: it is a choice that
-no noised step covers.
+where w^t is the network as received. The client sends the change of w only and predicts with v. As
+in the code both train on the same batches, and v begins as a copy of the global network: here the
+first one that the client gets, in the code the first of all (the same for clients of round one).
+With lambda = 0 and full cohorts the client trains v alone. The code averages changes uniformly, as
+its script runs it; here they weigh by examples, so that w is FedAvg's bit for bit. The code chooses
+among three lambdas in each step by validation data; no noised step covers that choice, so it is
+left out.
 
-The code has as many steps for v as for w. `personal_rounds` is how many rounds' worth of steps v
-takes, which PFLlib leaves open too; with 1 it is the code's.
+The code has as many steps for v as for w. PFLlib leaves that number open; here v takes the steps of
+`personal_rounds` rounds, and 1 is the code's.
 
-No release depends on v, so it would need no noise. Under `dp_sgd` data is open to noised steps
-alone: there both networks are trained in one fit of the steps that are charged, with one clip and
-one noise over both, so that w is no longer FedAvg's. `privacy.personal: decoupled` leaves w alone
-in the rounds, and trains v after the last release, without noise, for `personal_rounds`, from the
-last global network and pulled to it. The pull sees no data and costs nothing of a bound.
+No release depends on v, so it needs no noise. Under `dp_sgd` only noised steps may read data: one
+fit of the charged steps trains both networks, with one clip and one noise over both, so w is no
+longer FedAvg's. `privacy.personal: decoupled` trains w alone in the rounds, and v after the last
+release, without noise, for `personal_rounds`, from the last global network and pulled to it. The
+pull sees no data and takes no part of a bound.
 """
 
 from __future__ import annotations
@@ -32,22 +32,12 @@ import copy
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Any
 
-import numpy as np
 from annotated_types import Ge, Le
 from numpy.typing import NDArray
 from torch import Tensor
 
 from methods.fedavg import FedAvg
-from methods.interface.method import (
-    Arrays,
-    ClientView,
-    Examples,
-    LocalResult,
-    Method,
-    ParameterGroup,
-    Task,
-    Trainer,
-)
+from methods.interface import method as m
 from methods.networks.extractors import NetworkConfig
 from methods.networks.layers import Parameters, under
 from methods.networks.method import BatchObjective, pull_to
@@ -63,9 +53,9 @@ class Config(NetworkConfig):
 
     Attributes:
         proximal_weight: lambda, factor of the pull of the personal network to the global one.
-        personal_rounds: How much the personal network is trained in each round, or after the last
-            release where it is decoupled: as many times the steps of one round. Under `dp_sgd`,
-            where both networks are trained together, it has no say.
+        personal_rounds: Training of the personal network in each round, or after the last release
+            where it is decoupled, as a multiple of the steps of one round. Under `dp_sgd`, where
+            both networks train together, it has no effect.
     """
 
     proximal_weight: Annotated[float, Ge(0.0), Le(1e6)] = 1.0
@@ -78,12 +68,12 @@ class Ditto(FedAvg):
 
     config: Config
     is_decoupled: bool = field(default=False, kw_only=True)
-    has_personal_state: bool = field(default=True, init=False)
-    decouples: bool = field(default=True, init=False)
+    has_personal_state = True
+    decouples = True
 
     def client_update(
-        self, view: ClientView, data: Examples, trainer: Trainer, rng: np.random.Generator
-    ) -> LocalResult:
+        self, view: m.ClientView, data: m.Examples, trainer: m.Trainer, rng: m.Rng
+    ) -> m.LocalResult:
         """Train the global network, then the personal one on the same batches; decoupled, FedAvg's.
 
         Under `dp_sgd` both take the charged steps together.
@@ -97,23 +87,23 @@ class Ditto(FedAvg):
         return replace(result, personal=self.trained_own(view, data, trainer, same_batches))
 
     def personalise(
-        self, view: ClientView, data: Examples, trainer: Trainer, rng: np.random.Generator
-    ) -> Arrays:
+        self, view: m.ClientView, data: m.Examples, trainer: m.Trainer, rng: m.Rng
+    ) -> m.Arrays:
         """Train the personal network, decoupled, from the last global one."""
         if not self.is_decoupled:
             return view.personal
         return self.trained_own(view, data, trainer, rng)
 
     def trained_own(
-        self, view: ClientView, data: Examples, trainer: Trainer, rng: np.random.Generator
-    ) -> Arrays:
+        self, view: m.ClientView, data: m.Examples, trainer: m.Trainer, rng: m.Rng
+    ) -> m.Arrays:
         """Return the personal network after its own fit, pulled to the broadcast."""
         rounds = self.config.personal_rounds
         trained = trainer.fit(
             BatchObjective(self.cross_entropies),
             self.whole_model_of(view),
             data.arrays,
-            groups=(ParameterGroup(tuple(self.shared_layers)),),
+            groups=(m.ParameterGroup(tuple(self.shared_layers)),),
             rng=rng,
             steps=None if rounds == 1 else rounds * trainer.steps_for(data.num_examples),
             penalty=pull_to(self.anchor(view), self.config.proximal_weight),
@@ -121,15 +111,15 @@ class Ditto(FedAvg):
         return prefixed(trained)
 
     def trained_together(
-        self, view: ClientView, data: Examples, trainer: Trainer, rng: np.random.Generator
-    ) -> LocalResult:
-        """Return both networks after one fit, in which only an example's bound joins them."""
+        self, view: m.ClientView, data: m.Examples, trainer: m.Trainer, rng: m.Rng
+    ) -> m.LocalResult:
+        """Return both networks after one fit, in which an example's bound alone joins them."""
         own = prefixed(self.whole_model_of(view))
         trained = trainer.fit(
             BatchObjective(self.both_losses),
             {**self.model_of(view), **own},
             data.arrays,
-            groups=(ParameterGroup((*self.shared_layers, *own)),),
+            groups=(m.ParameterGroup((*self.shared_layers, *own)),),
             rng=rng,
             penalty=pull_to(self.anchor(view), self.config.proximal_weight, OWN),
         )
@@ -141,11 +131,11 @@ class Ditto(FedAvg):
         own = self.cross_entropies(under(OWN, parameters), batch)
         return self.cross_entropies(parameters, batch) + own
 
-    def anchor(self, view: ClientView) -> Parameters:
-        """Return the global network as it was received, w^t."""
+    def anchor(self, view: m.ClientView) -> Parameters:
+        """Return the global network as received, w^t."""
         return self.tensors(self.model_of(view))
 
-    def whole_model_of(self, view: ClientView) -> dict[str, NDArray[Any]]:
+    def whole_model_of(self, view: m.ClientView) -> dict[str, NDArray[Any]]:
         """Return arrays of the personal network; of the global one before the first fit."""
         return {
             name: view.personal.get(OWN + name, value)
@@ -153,11 +143,11 @@ class Ditto(FedAvg):
         }
 
 
-def prefixed(network: Arrays) -> dict[str, NDArray[Any]]:
+def prefixed(network: m.Arrays) -> dict[str, NDArray[Any]]:
     """Return a network's arrays under the names of the personal one."""
     return {OWN + name: value for name, value in network.items()}
 
 
-def build(config: Config, task: Task) -> Method:
+def build(config: Config, task: m.Task) -> m.Method:
     """Build the method."""
     return replace(Ditto.built(config, task), is_decoupled=task.decoupled)

@@ -2,20 +2,20 @@
 
 Zheng et al. 2022, "Prompt Vision Transformer for Domain Generalization" (arXiv 2208.08914), here by
 its published code (zhengzangw/DoPrompt, commit a580930: algorithms.py). One party holds all data,
-so nothing is shared. A vision transformer is trained whole, with L prompts P_d of each training
-domain d beside its patches. With z the feature of an image without prompts, held, an adapter gives
+so nothing is shared. It trains a vision transformer whole, with L prompts P_d of each training
+domain d beside the patches. z is the feature of an image without prompts, held. An adapter gives
 each of the L places a distribution over domains, and
 
     w = softmax(adapter(z)) (L, D),    P(x)_l = sum_d w_ld P_dl,
     loss = CE(x; P_own) + CE(x; P(x)) + lambda mean_ld BCE(w_ld, [d = own]),
 
-whose sum is stepped along once. A prediction is made with P(x), so an image's domain is never asked
-for. Labels of domains are needed in training.
+one step along the sum. Predictions use P(x), so they need no domain of an image. Training needs
+labels of domains.
 
 Departures: the transformer is CLIP's image tower, and z is its feature of length one; the head
 starts as CLIP's text features (`ClipTower`). The adapter's inner layer is four times as wide as z,
-and its activation is GELU, as in the tower's blocks. Weight decay is one for all, where that code
-has four; the four learning rates are options.
+and its activation is GELU, as in the tower's blocks. Weight decay is one number for all, where that
+code has four; the four learning rates are options.
 """
 
 from __future__ import annotations
@@ -27,20 +27,10 @@ from typing import Annotated, Final, Literal
 import numpy as np
 import torch
 from annotated_types import Ge, Gt, Le
-from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
-from methods.interface.method import (
-    Arrays,
-    ClientView,
-    Examples,
-    LocalResult,
-    Method,
-    ParameterGroup,
-    Task,
-    Trainer,
-)
+from methods.interface import method as m
 from methods.networks.extractors import NetworkConfig
 from methods.networks.layers import Layer, Layers, Parameters, linear, linear_layers
 from methods.networks.method import HEAD, BatchObjective, CentralisedMethod
@@ -60,11 +50,10 @@ class Config(NetworkConfig):
     Attributes:
         network: CLIP's image tower.
         context_tokens: L, prompts of a domain.
-        domain_weight: lambda, factor of what tells the adapter an image's domain.
-        adapter_learning_rate: Of the adapter; None for `training.learning_rate`, which prompts
-            have.
-        tower_learning_rate: Of the image tower; None for that too.
-        head_learning_rate: Of the head; None for that too.
+        domain_weight: lambda, factor of the loss that teaches the adapter an image's domain.
+        adapter_learning_rate: Of the adapter; None for `training.learning_rate`, the prompts' rate.
+        tower_learning_rate: Of the image tower; None for `training.learning_rate`.
+        head_learning_rate: Of the head; None for `training.learning_rate`.
     """
 
     network: Literal["clip"] = "clip"
@@ -77,11 +66,7 @@ class Config(NetworkConfig):
 
 @dataclass(frozen=True)
 class DoPrompt(CentralisedMethod):
-    """A tower with prompts of domains.
-
-    Attributes:
-        domains: Number D of training domains.
-    """
+    """A tower with prompts of D training domains."""
 
     config: Config
     domains: int = field(default=1, kw_only=True)
@@ -99,17 +84,15 @@ class DoPrompt(CentralisedMethod):
             **linear_layers(outer, EXPANSION * given, places * self.domains),
         }
 
-    def init_client(
-        self, shared_rng: np.random.Generator, client_rng: np.random.Generator
-    ) -> Arrays:
+    def init_client(self, shared_rng: m.Rng, client_rng: m.Rng) -> m.Arrays:
         """Return the tower as CLIP left it, a fresh adapter, and prompts N(0, 0.02^2)."""
         network = super().init_client(shared_rng, client_rng)
         drawn = shared_rng.normal(0.0, CONTEXT_STANDARD_DEVIATION, network[PROMPTS].shape)
         return {**network, PROMPTS: drawn.astype(np.float32)}
 
     def client_update(
-        self, view: ClientView, data: Examples, trainer: Trainer, rng: np.random.Generator
-    ) -> LocalResult:
+        self, view: m.ClientView, data: m.Examples, trainer: m.Trainer, rng: m.Rng
+    ) -> m.LocalResult:
         """Train all of it, by four learning rates."""
         config, layers = self.config, self.personal_layers
         adapter = tuple(name for name in layers if name.startswith(ADAPTER))
@@ -118,10 +101,10 @@ class DoPrompt(CentralisedMethod):
             self.model_of(view),
             data.arrays,
             groups=(
-                ParameterGroup((PROMPTS,)),
-                ParameterGroup(adapter, config.adapter_learning_rate),
-                ParameterGroup(tuple(self.extractor.layers), config.tower_learning_rate),
-                ParameterGroup(tuple(self.head_layers), config.head_learning_rate),
+                m.ParameterGroup((PROMPTS,)),
+                m.ParameterGroup(adapter, config.adapter_learning_rate),
+                m.ParameterGroup(tuple(self.extractor.layers), config.tower_learning_rate),
+                m.ParameterGroup(tuple(self.head_layers), config.head_learning_rate),
             ),
             rng=rng,
         )
@@ -135,7 +118,7 @@ class DoPrompt(CentralisedMethod):
         found = found + self._cross_entropy(
             parameters, inputs, mixed(shares, parameters[PROMPTS]), batch["labels"]
         )
-        # Not by torch's one-hot, which looks at values and so has no rule for examples one by one.
+        # Not by torch's one-hot, which reads values and so cannot run example by example.
         every = torch.arange(self.domains, device=own.device)
         known = (own[:, None] == every).to(shares.dtype).unsqueeze(1)
         told = functional.binary_cross_entropy(shares, known.expand_as(shares), reduction="none")
@@ -143,7 +126,7 @@ class DoPrompt(CentralisedMethod):
 
     def shares(self, parameters: Parameters, inputs: Tensor) -> Tensor:
         """Return w, each place's distribution over domains, (B, L, D)."""
-        # Detached and not without a graph: torch's other path has no rule for examples one by one.
+        # Detached, but with a graph: torch's other path cannot run example by example.
         feature = self.tower.features(parameters, inputs).detach()
         inner, outer = ADAPTER
         hidden = functional.gelu(linear(parameters, inner, feature))
@@ -156,14 +139,8 @@ class DoPrompt(CentralisedMethod):
         prompts = mixed(self.shares(parameters, inputs), parameters[PROMPTS])
         return self._beside(parameters, inputs, prompts)
 
-    def predict(
-        self, view: ClientView, batch: Arrays, classes: Sequence[str]
-    ) -> NDArray[np.float32]:
-        """Return logits (n, len(classes)), by no domain.
-
-        Raises:
-            MethodError: If a class is not one of the task's, or there is no personal part.
-        """
+    def predict(self, view: m.ClientView, batch: m.Arrays, classes: Sequence[str]) -> m.Logits:
+        """Return logits (n, len(classes)), without domains."""
         return super().predict(view, {"pixels": batch["pixels"]}, classes)
 
     def _beside(self, parameters: Parameters, inputs: Tensor, prompts: Tensor) -> Tensor:
@@ -177,16 +154,11 @@ class DoPrompt(CentralisedMethod):
 
 
 def mixed(shares: Tensor, prompts: Tensor) -> Tensor:
-    """Return each image's prompts P(x), (B, L, w).
-
-    Args:
-        shares: w, (B, L, D).
-        prompts: (D, L, w).
-    """
+    """Return each image's prompts P(x), (B, L, w), of w (B, L, D) and prompts (D, L, w)."""
     return torch.einsum("bld,dlw->blw", shares, prompts)
 
 
-def build(config: Config, task: Task) -> Method:
+def build(config: Config, task: m.Task) -> m.Method:
     """Build the method."""
     method = replace(DoPrompt.built(config, task), domains=len(task.domains))
     method.tower.require_tokens()

@@ -2,8 +2,8 @@
 
 Tran, Sun, Patterson and Milanova 2025, "Privacy-Preserving Personalized Federated Prompt Learning
 for Multimodal Large Language Models" (ICLR), Algorithm 1. A client's prompt is p_G + p_L, both of
-shape (l, w). In every step p_L is taken apart anew by one power iteration with a Gaussian
-Omega (w, k),
+shape (l, w). In every step p_L is factored anew by one power iteration with a Gaussian Omega (w,
+k),
 
     u = orth(p_L Omega) (l, k),    v = orth(p_L^T u)^T (k, w),    r = p_L - u v,
 
@@ -11,30 +11,31 @@ the gradients by p_G, u and v at p_G + u v + r are clipped and noised, and p_L t
 
     nabla_u v + u nabla_v - u u^T nabla_u v                                            (Eq. 4).
 
-As u v + r is p_L whatever the factors, they shape the gradient and nothing else: with G the
-gradient by p_L, nabla_u is G v^T and nabla_v is u^T G. So here p_L itself is trained, and every
-finished step of the optimiser is put in the place of -G in Eq. 4. The changes of p_G are averaged
-with equal weights; p_L stays with its client. The published code (linhhtran/DP-FPL at cce74b4) adds
-the third term instead of taking it away, and divides the sum by ten (`sign: published`). The paper
-has one step a round; with more, p_G moves on in between.
+As u v + r is p_L for any factors, they shape the gradient and nothing else: with G the gradient by
+p_L, nabla_u is G v^T and nabla_v is u^T G. So here p_L itself is trained, and every finished step
+of the optimiser takes the place of -G in Eq. 4. The server averages the changes of p_G with equal
+weights; p_L stays with its client. The published code (linhhtran/DP-FPL at cce74b4) adds the third
+term in place of subtracting it, and divides the sum by ten (`sign: published`). The paper has one
+step a round; with more, p_G moves on in between.
 
 **Its epsilon and ours.** The paper clips gradients of whole batches to C = 10 and noises those of
 the factors by (10 / batch) sqrt(T ln(1/delta)) / epsilon, T being rounds. Without a bound on each
-example's gradient, replacing one example may move a batch's clipped gradient by 2C and not by
-C / batch. `stated_deviation` has the formula, and docs/methods.md what such noise is worth by exact
-accounting: 59.8 for a stated 0.4 in 100 steps. None of it is done here. Under `dp_sgd` each
+example's gradient, replacing one example may move a batch's clipped gradient by 2C and not by C /
+batch. `stated_deviation` has the formula, and docs/methods.md has what such noise is worth by exact
+accounting: 59.8 for a stated 0.4 in 100 steps. Nothing of this is done here. Under `dp_sgd` each
 example's gradient by p_G and p_L is clipped as one and both are noised, where the paper clips and
-noises those of the factors; noise is calibrated, charged and reported as ever. Factors follow from
-p_L, so Eq. 4 is post-processing. Other mechanisms protect what is sent, and p_L is not.
+noises those of the factors; noise is calibrated, charged and reported as for any method. Factors
+follow from p_L, so Eq. 4 is post-processing. Other mechanisms protect what is sent; p_L is not
+sent.
 
-How p_L starts is open: here N(0, 0.02^2), each client's own, as CoOp's prompts do.
+The paper leaves the start of p_L open: here N(0, 0.02^2), each client's own, as CoOp's prompts.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -44,18 +45,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from methods.errors import MethodError
-from methods.interface.method import (
-    Arrays,
-    ClientView,
-    Examples,
-    LocalResult,
-    Method,
-    ParameterGroup,
-    Task,
-    TensorSpec,
-    Trainer,
-    Weighting,
-)
+from methods.interface import method as m
 from methods.networks.layers import Parameters
 from methods.prompts.prompt import (
     CONTEXT,
@@ -68,10 +58,9 @@ from methods.prompts.prompt import (
 
 LOCAL = "local"
 PUBLISHED_SHARE = 0.1
-"""What the published code multiplies the local gradient with."""
+"""The published code's factor of the local gradient."""
 
 VARIANTS = ({"sign": "published"},)
-Parameters = Parameters
 
 
 @dataclass(frozen=True)
@@ -87,56 +76,45 @@ class Config(PromptConfig):
     sign: Literal["paper", "published"] = "paper"
 
 
-@dataclass(frozen=True)
-class SumObjective(PromptObjective):
-    """Cross-entropy under p_G + p_L."""
-
-    encoder_parameters: frozenset[str] = frozenset({CONTEXT, LOCAL})
-
-    def encode(self, parameters: Parameters) -> Parameters:
-        """Return text features (C, d) of all classes."""
-        prompt = parameters[CONTEXT] + parameters[LOCAL]
-        return {"text": self.encoder.text_features(prompt, self.classes)}
-
-
-@dataclass(frozen=True)
 class DPFPL(PromptMethod):
     """A shared prompt and a personal one with low-rank steps."""
 
     config: Config
-    has_personal_state: bool = field(default=True, init=False)
-    has_public_jacobian: bool = field(default=False, init=False)
+    has_personal_state = True
+    has_public_jacobian = False
 
-    def shared_spec(self) -> Mapping[str, TensorSpec]:
-        """Return p_G; clients count alike."""
-        return {CONTEXT: TensorSpec(self.encoder.spec.shape, weighting=Weighting.UNIFORM)}
+    def shared_spec(self) -> Mapping[str, m.TensorSpec]:
+        """Return p_G; all clients have the same weight."""
+        return {CONTEXT: m.TensorSpec(self.encoder.spec.shape, weighting=m.Weighting.UNIFORM)}
 
-    def init_client(
-        self, shared_rng: np.random.Generator, client_rng: np.random.Generator
-    ) -> Arrays:
-        """Return p_L of the client's own."""
+    def init_client(self, shared_rng: m.Rng, client_rng: m.Rng) -> m.Arrays:
+        """Return the client's own p_L."""
         return {LOCAL: self.encoder.init_context(client_rng, None)}
 
     def client_update(
-        self, view: ClientView, data: Examples, trainer: Trainer, rng: np.random.Generator
-    ) -> LocalResult:
+        self, view: m.ClientView, data: m.Examples, trainer: m.Trainer, rng: m.Rng
+    ) -> m.LocalResult:
         """Train both prompts together; upload the change of the shared one."""
         start, own = view.broadcast[CONTEXT], view.personal[LOCAL]
+        objective = PromptObjective(
+            self.encoder,
+            self.classes,
+            frozenset({CONTEXT, LOCAL}),
+            lambda parameters: parameters[CONTEXT] + parameters[LOCAL],
+        )
         trained = trainer.fit(
-            SumObjective(self.encoder, self.classes),
+            objective,
             {CONTEXT: start, LOCAL: own},
             data.arrays,
-            groups=(ParameterGroup((CONTEXT, LOCAL)),),
+            groups=(m.ParameterGroup((CONTEXT, LOCAL)),),
             rng=rng,
             after_step=self.correction(own, rng),
         )
-        return LocalResult({CONTEXT: trained[CONTEXT] - start}, None, {LOCAL: trained[LOCAL]})
+        return m.LocalResult({CONTEXT: trained[CONTEXT] - start}, None, {LOCAL: trained[LOCAL]})
 
-    def correction(
-        self, start: NDArray[Any], rng: np.random.Generator
-    ) -> Callable[[Parameters], None]:
-        """Return what puts each step of p_L, from a start (l, w), in the place of -G in Eq. 4."""
-        # A generator of its own, so that how batches are drawn does not hang on it.
+    def correction(self, start: NDArray[Any], rng: m.Rng) -> Callable[[Parameters], None]:
+        """Return the correction that puts each step of p_L from a start (l, w) for -G in Eq. 4."""
+        # A generator of its own, so that it does not change how batches are drawn.
         draws = np.random.default_rng(rng.integers(2**63))
         before = as_tensor(start, self.encoder.backbone)
         shape = (start.shape[1], self.config.rank)
@@ -151,10 +129,8 @@ class DPFPL(PromptMethod):
 
         return correct
 
-    def predict(
-        self, view: ClientView, batch: Arrays, classes: Sequence[str]
-    ) -> NDArray[np.float32]:
-        """Return CLIP's logits (n, C) under p_G + p_L; under p_G while there is no p_L."""
+    def predict(self, view: m.ClientView, batch: m.Arrays, classes: Sequence[str]) -> m.Logits:
+        """Return CLIP's logits (n, C) under p_G + p_L; under p_G before there is p_L."""
         own = view.personal.get(LOCAL, np.float32(0.0))
         return self.prompt_logits(view.broadcast[CONTEXT] + own, batch, classes)
 
@@ -162,9 +138,7 @@ class DPFPL(PromptMethod):
 def factors(prompt: Tensor, drawn: Tensor) -> tuple[Tensor, Tensor]:
     """Return u (l, k) and v (k, w) by one power iteration, columns and rows orthonormal.
 
-    Args:
-        prompt: p_L, (l, w).
-        drawn: Omega, (w, k).
+    The prompt is p_L (l, w), `drawn` is Omega (w, k).
     """
     left = torch.linalg.qr(prompt @ drawn).Q
     right = torch.linalg.qr(prompt.T @ left).Q.T
@@ -176,11 +150,8 @@ def local_gradient(
 ) -> Tensor:
     """Return the local gradient (l, w) of Eq. 4; linear in the factors' gradients.
 
-    Args:
-        left: u, (l, k).
-        right: v, (k, w).
-        gradients: nabla_u (l, k) and nabla_v (k, w), or any multiple of both.
-        sign: `paper`, or `published` for that code's.
+    `left` is u (l, k), `right` is v (k, w), and `gradients` are nabla_u (l, k) and nabla_v (k, w),
+    or any multiple of both. `sign` is `paper`, or `published` for that code's gradient.
     """
     by_left, by_right = gradients
     tangent, within = by_left @ right + left @ by_right, left @ (left.T @ by_left) @ right
@@ -190,14 +161,14 @@ def local_gradient(
 def stated_deviation(
     epsilon: float, delta: float, *, rounds: int, batch: int, norm: float = 10.0
 ) -> float:
-    """Return the standard deviation that the published code adds where it states an epsilon.
+    """Return the standard deviation that the published code adds for a stated epsilon.
 
-    To gradients of whole batches, clipped to `norm`; its constant c is 1.
+    It adds noise to gradients of whole batches, clipped to `norm`; its constant c is 1.
     """
     return norm / batch * math.sqrt(rounds * math.log(1.0 / delta)) / epsilon
 
 
-def build(config: Config, task: Task) -> Method:
+def build(config: Config, task: m.Task) -> m.Method:
     """Build the method.
 
     Raises:

@@ -1,8 +1,8 @@
 """ELCFS: clients swap low frequencies once; a step on images as they are must do on mixed ones.
 
 Liu et al. 2021, "FedDG: Federated Domain Generalization on Medical Image Segmentation via Episodic
-Learning in Continuous Frequency Space" (CVPR). By its published code (liuquande/FedDG-ELCFS, commit
-0a281e4), as the text was not at hand. With A and P the amplitude and the phase of an image's
+Learning in Continuous Frequency Space" (CVPR), by its published code (liuquande/FedDG-ELCFS, commit
+0a281e4): the text was not available. With A and P the amplitude and the phase of an image's
 two-dimensional Fourier transform, in each colour, and A_j another client's amplitude,
 
     A' = (1 - lambda) A + lambda A_j    on the (2b + 1)^2 lowest frequencies, b = floor(L min(h, w))
@@ -10,27 +10,26 @@ two-dimensional Fourier transform, in each colour, and A_j another client's ampl
     theta' = theta - beta clamp(grad l(x; theta), -c, c)
     loss = l(x; theta) + l(x'; theta')
 
-whose gradient takes that of theta' for that of theta: first order, as there. Weights go by number
-of examples.
+whose gradient takes that of theta' for that of theta: first order, as there. Clients weigh by
+number of examples.
 
 Where this departs from the code:
 
 - It segments, with a contrast of boundary and background in the loss. Images here have one label
-  each and no boundary, so the contrast is dropped, as CCST's port of it does.
+  each and no boundary, so the contrast is dropped, as in CCST's port of it.
 - Its clients swap whole amplitude spectra of an eighth of their images, which with the phases are
-  the images and without them near them. Here each client gives one block before the first round
-  (the collection, `PoolPolicy.when`): the mean over its images of the (2b + 1)^2 lowest
-  frequencies, which are all that is ever mixed in. Spectra of single images, whole or not, are
-  refused.
+  the images, and without them are close to the images. Here each client gives one block before the
+  first round (the collection, `PoolPolicy.when`): the mean over its images of the (2b + 1)^2 lowest
+  frequencies, all that the method ever mixes in. Spectra of single images are refused.
 - A block is of pixels in [0, 1] and divided by h w, so that its first number is a colour's mean and
-  its norm is at most sqrt 3 (Parseval). What noise makes negative counts as zero.
+  its norm is at most sqrt 3 (Parseval). Numbers that noise makes negative count as zero.
 - Each image draws its client j and its lambda once a round, not once a batch.
 
 The training code has L = 0 and lambda = 1: x' moves each colour's mean alone. `band` and `mix:
 uniform` have more of it; the code's demonstration has L = 0.003.
 
-theta' is a step on the whole batch, so an example's loss depends on the others, and a block is seen
-without noised steps: no `dp_sgd`. Without others' blocks the method is FedAvg.
+theta' is a step on the whole batch, so an example's loss depends on the others, and no noised step
+sees a block: no `dp_sgd`. Without others' blocks the method is FedAvg.
 """
 
 from __future__ import annotations
@@ -46,20 +45,9 @@ from torch import Tensor
 
 from methods.errors import MethodError
 from methods.fedavg import FedAvg
+from methods.interface import method as m
 from methods.interface.defaults import CLIENT_ONLY
-from methods.interface.method import (
-    ClientView,
-    CountsWith,
-    Examples,
-    LocalResult,
-    Method,
-    Objective,
-    PoolPolicy,
-    Task,
-    TensorSpec,
-    Trainer,
-    Unit,
-)
+from methods.interface.method import CountsWith
 from methods.networks.extractors import NetworkConfig
 from methods.networks.layers import Parameters
 from methods.networks.method import BatchObjective
@@ -69,7 +57,7 @@ BLOCK = "amplitude"
 TARGET, SHARE = "other_amplitude", "share"
 COLOURS, WHITE = 3, 255.0
 AT_ONCE = 64
-"""Images whose spectra are held at once; changes memory only."""
+"""Images whose spectra are in memory at once; changes memory only."""
 
 VARIANTS = ({"band": 0.1, "mix": "uniform"},)
 
@@ -79,11 +67,11 @@ class Config(NetworkConfig):
     """Options.
 
     Attributes:
-        spectrum: What a client gives: `client_mean`, one block. Spectra of single images are
+        spectrum: A client's release: `client_mean`, one block. Spectra of single images are
             refused, their lowest frequencies (`per_image`) and all of them (`full`).
         band: L, the half-width of the block as a share of an image's side.
         mix: lambda: 1 (`full`), or drawn evenly from 0 to 1 (`uniform`).
-        inner_rate: beta, the rate of the step that theta' is made by.
+        inner_rate: beta, the rate of the step to theta'.
         inner_clip: c, the largest coordinate of that step's gradient.
     """
 
@@ -96,46 +84,40 @@ class Config(NetworkConfig):
 
 @dataclass(frozen=True)
 class Elcfs(FedAvg):
-    """Episodic learning in frequency space.
-
-    Attributes:
-        side: Of the images.
-        population: Number of clients.
-        units: A client only.
-    """
+    """Episodic learning in frequency space, on images of one side."""
 
     config: Config
     side: int = field(default=1, kw_only=True)
     population: int = field(default=1, kw_only=True)
-    units: frozenset[Unit] = field(default=CLIENT_ONLY, init=False)
-    couples_examples: bool = field(default=True, kw_only=True)
+    units = CLIENT_ONLY
+    couples_examples = True
 
     @property
     def half_width(self) -> int:
         """B, the half-width of a block."""
         return math.floor(self.config.band * self.side)
 
-    def pool_policy(self) -> PoolPolicy:
-        """Return all clients' blocks, made once, before the first round."""
+    def pool_policy(self) -> m.PoolPolicy:
+        """Return all clients' blocks, given once, before the first round."""
         width = 2 * self.half_width + 1
-        spec = {BLOCK: TensorSpec((COLOURS, width, width))}
+        spec = {BLOCK: m.TensorSpec((COLOURS, width, width))}
         return replace(serving(self.config, self.population), spec=spec)
 
     def contribute(
-        self, view: ClientView, data: Examples, trainer: Trainer, rng: np.random.Generator
-    ) -> LocalResult:
+        self, view: m.ClientView, data: m.Examples, trainer: m.Trainer, rng: m.Rng
+    ) -> m.LocalResult:
         """Return the mean of the client's low frequencies."""
         images, total = data.arrays["pixels"], torch.zeros(())
         for first in range(0, len(images), AT_ONCE):
             pixels = torch.from_numpy(np.array(images[first : first + AT_ONCE])).to(torch.float64)
             total = total + low_amplitudes(pixels, self.half_width).sum(0)
         mean = (total / len(images)).numpy().astype(np.float32)
-        return LocalResult({}, {BLOCK: mean}, view.personal)
+        return m.LocalResult({}, {BLOCK: mean}, view.personal)
 
     def client_update(
-        self, view: ClientView, data: Examples, trainer: Trainer, rng: np.random.Generator
-    ) -> LocalResult:
-        """Train the network on the images, and what each step makes of it on mixed ones."""
+        self, view: m.ClientView, data: m.Examples, trainer: m.Trainer, rng: m.Rng
+    ) -> m.LocalResult:
+        """Train the network on the images, and the network after each step on mixed images."""
         arrays = dict(data.arrays)
         if view.experts:
             count = data.num_examples
@@ -144,11 +126,13 @@ class Elcfs(FedAvg):
             uniform = self.config.mix == "uniform"
             shares = rng.random(count) if uniform else np.ones(count)
             arrays[SHARE] = shares.astype(np.float32)
-        trained = self.train(view, Examples(arrays), trainer, rng, names=tuple(self.shared_layers))
+        trained = self.train(
+            view, m.Examples(arrays), trainer, rng, names=tuple(self.shared_layers)
+        )
         return self.result(view, trained)
 
-    def objective(self, view: ClientView) -> Objective:
-        """Return cross-entropy, and that of a step on mixed images where there are others'."""
+    def objective(self, view: m.ClientView) -> m.Objective:
+        """Return cross-entropy, plus that of a step on mixed images where others gave blocks."""
         return BatchObjective(self.episodic if view.experts else self.cross_entropies)
 
     def episodic(self, parameters: Parameters, batch: Parameters) -> Tensor:
@@ -173,14 +157,10 @@ class Elcfs(FedAvg):
 
 
 def low_amplitudes(pixels: Tensor, half_width: int) -> Tensor:
-    """Return amplitudes of the lowest frequencies.
+    """Return amplitudes of the lowest frequencies of pixels (B, 3, h, w), 0 to 255.
 
-    Args:
-        pixels: (B, 3, h, w), 0 to 255.
-        half_width: b.
-
-    Returns:
-        (B, 3, 2b + 1, 2b + 1), of pixels in [0, 1] and divided by h w; frequency 0 in the middle.
+    They are (B, 3, 2b + 1, 2b + 1), of pixels in [0, 1] and divided by h w; frequency 0 in the
+    middle.
     """
     rows, columns = _lowest(pixels, half_width)
     spectrum = torch.fft.fft2(pixels / WHITE, norm="forward")
@@ -189,15 +169,10 @@ def low_amplitudes(pixels: Tensor, half_width: int) -> Tensor:
 
 
 def mixed_in(pixels: Tensor, amplitudes: Tensor, shares: Tensor) -> Tensor:
-    """Return images with others' low frequencies mixed in.
+    """Return images (B, 3, h, w), 0 to 255, not rounded, with others' low frequencies mixed in.
 
-    Args:
-        pixels: (B, 3, h, w), 0 to 255.
-        amplitudes: Of another client for each image, as `low_amplitudes` has them.
-        shares: lambda of each image, (B,).
-
-    Returns:
-        (B, 3, h, w), 0 to 255, not rounded.
+    Amplitudes are another client's for each image, as `low_amplitudes` has them; shares are lambda
+    (B,).
     """
     rows, columns = _lowest(pixels, amplitudes.shape[-1] // 2)
     spectrum = torch.fft.fft2(pixels / WHITE, norm="forward")
@@ -210,23 +185,23 @@ def mixed_in(pixels: Tensor, amplitudes: Tensor, shares: Tensor) -> Tensor:
 
 
 def _lowest(pixels: Tensor, half_width: int) -> tuple[Tensor, Tensor]:
-    """Return where the frequencies from -b to b are in a spectrum, rows and columns."""
+    """Return the places of frequencies from -b to b in a spectrum, rows and columns."""
     near = torch.arange(-half_width, half_width + 1, device=pixels.device)
     height, width = pixels.shape[-2:]
     return (near % height)[:, None], (near % width)[None, :]
 
 
-def serving(config: Config, clients: int) -> PoolPolicy:
-    """Return how the pool is used, without an entry's tensors; known before anything is built."""
-    return PoolPolicy({}, clients, select="all", fixed=True, when="before")
+def serving(config: Config, clients: int) -> m.PoolPolicy:
+    """Return the pool's use, without an entry's tensors; known before the method is built."""
+    return m.PoolPolicy({}, clients, select="all", fixed=True, when="before")
 
 
-def build(config: Config, task: Task) -> Method:
+def build(config: Config, task: m.Task) -> m.Method:
     """Build the method.
 
     Raises:
         BackboneError: If the network needs a CLIP model and the task has none.
-        MethodError: If spectra are those of single images, or the network takes none.
+        MethodError: If spectra are those of single images, or the network takes no images.
     """
     if config.spectrum != "client_mean":
         raise MethodError(

@@ -1,25 +1,25 @@
 """Fed-Syn-MoE: a gate over the shared and a local network, all trained at once; no second phase.
 
 Feng et al. 2025 (PM-MoE, WWW, doi 10.1145/3696410.3714561), "Analysis of the combination of
-personalized federated learning and MOE": the control that PM-MoE is compared with, after PFL-MoE
-(Guo et al. 2021) and FedMoE (Yi et al. 2024). A client has the shared network, a whole network of
-its own, and a gate of its own that weighs the logits of the two; all three are trained together by
-the cross-entropy of the mixture, and changes of the shared network are averaged.
+personalized federated learning and MOE": the control for PM-MoE, after PFL-MoE (Guo et al. 2021)
+and FedMoE (Yi et al. 2024). A client has the shared network, a whole network of its own, and a gate
+of its own that weighs the logits of the two. The client trains all three together by the
+cross-entropy of the mixture; the server averages changes of the shared network.
 
-The paper says no more than that. Decided here: the gate is fed the shared extractor's features, as
-the gates over heads are; gradients pass through them; the learning rate is one for all unless
+The paper says no more than that. Decided here: the gate gets the shared extractor's features, as
+the gates over heads do; gradients pass through them; the learning rate is one for all unless
 `gate_rate` says otherwise. One fit trains everything, so one bound holds for all of it.
 
 `wiring: published` is that of the paper's published code (`serverfedmoe.py` and `clientfedmoe.py`
 of PM-MOE at commit ed9d2f18): the gate weighs the features of two extractors, the shared and a
-local one, before one personal head; the extractor alone is shared; the gate is fed the flattened
+local one, before one personal head. The extractor alone is shared. The gate gets the flattened
 pixels (of texts the mean embedding), and is drawn anew whenever a client begins to train.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Annotated, Literal
 
 import numpy as np
@@ -29,23 +29,14 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
-from methods.interface.method import (
-    Arrays,
-    ClientView,
-    Examples,
-    LocalResult,
-    Method,
-    ParameterGroup,
-    Task,
-    Trainer,
-)
+from methods.interface import method as m
 from methods.networks.extractors import NetworkConfig
 from methods.networks.layers import Layers, Parameters, linear, start
 from methods.networks.method import HEAD, BatchObjective, SplitMethod
 from methods.networks.mixture import Drop, Gate, GateConfig, mixed
 
 LOCAL = "local."
-"""What the names of the local network's arrays begin with."""
+"""Beginning of the names of the local network's arrays."""
 
 
 VARIANTS = ({"network": "features", "activation": "prelu"}, {"wiring": "published"})
@@ -65,12 +56,11 @@ class Config(NetworkConfig, GateConfig):
     wiring: Literal["paper", "published"] = "paper"
 
 
-@dataclass(frozen=True)
 class FedSynMoE(SplitMethod):
     """A shared and a local network under a gate, or as published extractors alone."""
 
     config: Config
-    has_personal_state: bool = field(default=True, init=False)
+    has_personal_state = True
 
     @property
     def is_published(self) -> bool:
@@ -79,7 +69,7 @@ class FedSynMoE(SplitMethod):
 
     @property
     def gate(self) -> Gate:
-        """Weighs the local network, then the shared one."""
+        """The weights of the local network, then of the shared one."""
         fed = self.extractor.flat_width if self.is_published else self.extractor.width
         return Gate(fed, 2, self.config)
 
@@ -91,7 +81,7 @@ class FedSynMoE(SplitMethod):
 
     @property
     def local_layers(self) -> Layers:
-        """The other, and as published the head of both."""
+        """The other network, and as published the head of both."""
         local = {f"{LOCAL}{name}": layer for name, layer in self.shared_layers.items()}
         return {**local, **self.head_layers} if self.is_published else local
 
@@ -100,15 +90,13 @@ class FedSynMoE(SplitMethod):
         """The local network and the gate."""
         return {**self.local_layers, **self.gate.layers}
 
-    def init_client(
-        self, shared_rng: np.random.Generator, client_rng: np.random.Generator
-    ) -> Arrays:
+    def init_client(self, shared_rng: m.Rng, client_rng: m.Rng) -> m.Arrays:
         """Return a fresh local network and gate, alike for all clients."""
         return {**start(self.local_layers, shared_rng), **self.gate.start(shared_rng)}
 
     def client_update(
-        self, view: ClientView, data: Examples, trainer: Trainer, rng: np.random.Generator
-    ) -> LocalResult:
+        self, view: m.ClientView, data: m.Examples, trainer: m.Trainer, rng: m.Rng
+    ) -> m.LocalResult:
         """Train both networks and the gate together."""
         gate, model = tuple(self.gate.layers), self.model_of(view)
         if self.is_published:
@@ -124,8 +112,8 @@ class FedSynMoE(SplitMethod):
             model,
             data.arrays,
             groups=(
-                ParameterGroup((*self.shared_layers, *self.local_layers)),
-                ParameterGroup(gate, self.config.gate_rate),
+                m.ParameterGroup((*self.shared_layers, *self.local_layers)),
+                m.ParameterGroup(gate, self.config.gate_rate),
             ),
             rng=rng,
         )
@@ -145,9 +133,9 @@ class FedSynMoE(SplitMethod):
     def weights(
         self, parameters: Parameters, batch: Parameters, features: Tensor, drop: Drop | None = None
     ) -> Tensor:
-        """Return weights (B, 2) of the local and the shared network.
+        """Return weights (B, 2) of the local and the shared network, from the shared features.
 
-        From the shared features (B, D), or as published from the example as one vector.
+        As published, from the example as one vector.
         """
         fed = features
         if self.is_published:
@@ -155,7 +143,7 @@ class FedSynMoE(SplitMethod):
         return self.gate.scores(parameters, fed, drop).softmax(-1)
 
     def expert_weights(
-        self, view: ClientView, batch: Arrays, classes: Sequence[str]
+        self, view: m.ClientView, batch: m.Arrays, classes: Sequence[str]
     ) -> NDArray[np.float32] | None:
         """Return weights (n, 2): of the local network, then of the shared one."""
         parameters = self.tensors(self.whole_model_of(view))
@@ -165,6 +153,4 @@ class FedSynMoE(SplitMethod):
         return weights.cpu().numpy().astype(np.float32)
 
 
-def build(config: Config, task: Task) -> Method:
-    """Build the method."""
-    return FedSynMoE.built(config, task)
+build = FedSynMoE.built

@@ -1,11 +1,12 @@
 """FedADG: each client's features are drawn, class by class, to what a shared generator makes.
 
 Zhang, Lei, Shi, Huang & Chen, "Federated Learning with Domain Generalization" (arXiv 2111.10487),
-as in the authors' code for PACS (Haoxiang-Wang/FedADG at 1d34f2a, a copy): of the paper only the
-abstract was at hand. Extractor F, head C and a generator G of features are shared; a discriminator
-D, which tells generated features (1) from a client's own (0), stays with the client for ever. In a
-round the first part of the steps trains F and C by cross-entropy with smoothed labels; in each step
-of the rest three fits follow one another on one batch (x, y), with noise e drawn for it:
+as in the authors' code for PACS (Haoxiang-Wang/FedADG at 1d34f2a, a copy): only the paper's
+abstract was available. Extractor F, head C and a generator G of features are shared. A
+discriminator D, which tells generated features (1) from a client's own (0), stays with the client
+for ever. In a round the first part of the steps trains F and C by cross-entropy with smoothed
+labels. In each later step three fits follow one another on one batch (x, y), with noise e drawn for
+it:
 
     D:     (1 - D(G(e, y), y))^2 + D(F(x), y)^2
     F, C:  alpha CE(C(F(x)), y) + (1 - alpha) (1 - D(F(x), y))^2
@@ -16,29 +17,29 @@ each by its own arrays alone, the others being held. Classes reach G and D as on
 
 Options and departures:
 
-- `projection`: D first projects features by a matrix. The code trains it with the rest of D; the
-  paper is remembered to have a random one that is `fixed`.
+- `projection`: D first projects features by a matrix. The code trains it with the rest of D; as we
+  remember the paper, it is random and `fixed`.
 - Widths are the code's as shares of the features' width D_f (4096 there): noise D_f / 2, G's hidden
   layer D_f, D's projection and hidden layer D_f / 4.
 - G ends with ReLU, as AlexNet's features do; `generator_output` may be `linear`, or `unit` for
   features of length one, which CLIP's are.
 - The code's head is two linear layers with nothing between, which is one linear map: here it is
-  one layer. It has momentum, a warm-up of the rate and a fall of it by validation accuracy, and
-  dropout in F: here there is none of that.
+  one layer. The code has momentum, a warm-up of the rate, a fall of it by validation accuracy, and
+  dropout in F; these are left out here.
 - Batches of the second part are drawn anew for each step, and do not go through the data in turn.
-- The copy's `train` hands back three values where four are expected, so it does not run as it is.
+- The copy's `train` returns three values where four are expected, so it does not run as it is.
 
-A fit of one step forgets what an optimiser remembers, so plain SGD is asked for: momentum and Adam
-are refused. D is made of a client's records, later steps and rounds start from it, and F and C are
-trained against a D that the same batch has just moved: no bound on one record's gradient bounds
-what the record does, so `dp_sgd` and clipping of single examples are refused. Mechanisms on
+A fit of one step forgets an optimiser's memory, so the method needs plain SGD: momentum and Adam
+are refused. D is made of a client's records, and later steps and rounds start from it. F and C
+train against a D that the same batch has just moved. So a bound on one record's gradient does not
+bound the record's effect: `dp_sgd` and clipping of single examples are refused. Mechanisms on
 uploads bound all that is sent.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from typing import Annotated, Any, ClassVar, Final, Literal
 
@@ -49,20 +50,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
+from methods.interface import method as m
 from methods.interface.defaults import CLIENT_ONLY
-from methods.interface.method import (
-    Arrays,
-    ClientView,
-    Examples,
-    LocalResult,
-    Method,
-    Objective,
-    ParameterGroup,
-    Task,
-    Trainer,
-    Unit,
-    Weighting,
-)
 from methods.networks.draws import MARK, Draws, marked, uniforms
 from methods.networks.extractors import NetworkConfig
 from methods.networks.layers import Layer, Layers, Parameters, linear, linear_layers
@@ -84,12 +73,12 @@ class Config(NetworkConfig):
 
     Attributes:
         first_share: Share of a round's steps that train by cross-entropy alone.
-        alpha: What cross-entropy counts beside the discriminator's verdict.
+        alpha: Weight of cross-entropy beside the discriminator's verdict.
         smoothing: Share of a label that the other classes have together.
-        label_scale: What a one-hot label is multiplied by for generator and discriminator.
+        label_scale: Factor of a one-hot label for generator and discriminator.
         adversary_rate: Their learning rate, as a multiple of `training.learning_rate`.
         projection: Whether the discriminator's projection is trained.
-        generator_output: What generated features end with.
+        generator_output: The last operation on generated features.
     """
 
     first_share: Annotated[float, Ge(0.0), Le(1.0)] = 0.3
@@ -101,20 +90,19 @@ class Config(NetworkConfig):
     generator_output: Literal["relu", "linear", "unit"] = "relu"
 
 
-@dataclass(frozen=True)
 class FedADG(SplitMethod):
     """Adversarial alignment to generated features."""
 
-    weighting: ClassVar[Weighting] = Weighting.UNIFORM
+    weighting: ClassVar[m.Weighting] = m.Weighting.UNIFORM
     config: Config
-    has_personal_state: bool = field(default=True, init=False)
-    plain_sgd: bool = field(default=True, init=False)
-    units: frozenset[Unit] = field(default=CLIENT_ONLY, init=False)
-    couples_examples: bool = field(default=True, kw_only=True)
+    has_personal_state = True
+    plain_sgd = True
+    units = CLIENT_ONLY
+    couples_examples = True
 
     @property
     def noise_width(self) -> int:
-        """Numbers of noise that a feature is made of."""
+        """Numbers of noise behind each feature."""
         return max(1, self.extractor.width // 2)
 
     @property
@@ -146,7 +134,7 @@ class FedADG(SplitMethod):
             **linear_layers(VERDICT, narrow, 1),
         }
 
-    def prepare(self, arrays: Arrays) -> Arrays:
+    def prepare(self, arrays: m.Arrays) -> m.Arrays:
         """Return what the extractor keeps, each example with its mark."""
         return marked(super().prepare(arrays))
 
@@ -157,7 +145,7 @@ class FedADG(SplitMethod):
         return self.config.label_scale * hot.to(torch.float32)
 
     def generated(self, draws: Draws, parameters: Parameters, batch: Parameters) -> Tensor:
-        """Return features (B, D_f) that are made for the labels of a batch."""
+        """Return features (B, D_f) that G makes for the labels of a batch."""
         noise = uniforms(batch[MARK], draws.key, self.noise_width)
         fed = torch.cat((noise, self.labels(batch)), dim=1)
         made = linear(parameters, OUTPUT, functional.leaky_relu(linear(parameters, HIDDEN, fed)))
@@ -166,7 +154,7 @@ class FedADG(SplitMethod):
         return functional.normalize(made) if self.config.generator_output == "unit" else made
 
     def verdict(self, parameters: Parameters, features: Tensor, batch: Parameters) -> Tensor:
-        """Return how far features (B, D_f) pass for generated ones, (B,) in (0, 1)."""
+        """Return D's verdict that features (B, D_f) are generated, (B,) in (0, 1)."""
         seen = functional.linear(features, parameters[PROJECTION])
         fed = torch.cat((seen, self.labels(batch)), dim=1)
         judged = functional.leaky_relu(linear(parameters, JUDGE, fed))
@@ -197,8 +185,8 @@ class FedADG(SplitMethod):
         )
 
     def client_update(
-        self, view: ClientView, data: Examples, trainer: Trainer, rng: np.random.Generator
-    ) -> LocalResult:
+        self, view: m.ClientView, data: m.Examples, trainer: m.Trainer, rng: m.Rng
+    ) -> m.LocalResult:
         """Train by cross-entropy, then D, the network and G in turn."""
         steps = trainer.steps_for(data.num_examples)
         first = round(self.config.first_share * steps)
@@ -210,7 +198,7 @@ class FedADG(SplitMethod):
         for _ in range(steps - first):
             seed = int(rng.integers(2**63))
             for objective, group in self.turns(draws, trainer.learning_rate):
-                # One seed gives all three fits one batch.
+                # One seed gives all three fits the same batch.
                 batch = np.random.default_rng(seed)
                 model = trainer.fit(
                     objective, model, data.arrays, groups=(group,), rng=batch, steps=1
@@ -218,33 +206,25 @@ class FedADG(SplitMethod):
             draws.advance({})
         return self.result(view, model)
 
-    def turns(self, draws: Draws, rate: float) -> Sequence[tuple[Objective, ParameterGroup]]:
-        """Return what is minimised by which arrays in each step, in order.
-
-        Args:
-            draws: The noise's keys.
-            rate: The network's learning rate.
-        """
-        judge = [name for name in self.personal_layers if self.is_trained(name)]
+    def turns(self, draws: Draws, rate: float) -> Sequence[tuple[m.Objective, m.ParameterGroup]]:
+        """Return the objective and the group of each fit of a step, in order."""
+        fixed = {PROJECTION} if self.config.projection == "fixed" else set()
+        judge = [name for name in self.personal_layers if name not in fixed]
         adversary = self.config.adversary_rate * rate
         return (
             (
                 BatchObjective(partial(self.discriminator_losses, draws)),
-                ParameterGroup(tuple(judge), adversary),
+                m.ParameterGroup(tuple(judge), adversary),
             ),
-            (BatchObjective(self.network_losses), ParameterGroup(tuple(self.network_layers))),
+            (BatchObjective(self.network_losses), m.ParameterGroup(tuple(self.network_layers))),
             (
                 BatchObjective(partial(self.generator_losses, draws)),
-                ParameterGroup(tuple(self.generator_layers), adversary),
+                m.ParameterGroup(tuple(self.generator_layers), adversary),
             ),
         )
 
-    def is_trained(self, name: str) -> bool:
-        """Return whether an array of D is ever trained."""
-        return name != PROJECTION or self.config.projection == "trained"
-
-    def whole_model_of(self, view: ClientView) -> dict[str, NDArray[Any]]:
-        """Return F and C: neither G nor D is needed to predict."""
+    def whole_model_of(self, view: m.ClientView) -> dict[str, NDArray[Any]]:
+        """Return F and C: a prediction needs neither G nor D."""
         return {name: view.broadcast[name] for name in self.network_layers}
 
 
@@ -254,23 +234,14 @@ def telling_apart(made: Tensor, own: Tensor) -> Tensor:
 
 
 def mixed_losses(losses: Tensor, passed: Tensor, alpha: float) -> Tensor:
-    """Return the loss of F and C of each example, (B,).
-
-    Args:
-        losses: Cross-entropies (B,).
-        passed: D's verdicts on own features (B,).
-        alpha: What cross-entropy counts.
-    """
+    """Return the loss of F and C (B,) from cross-entropies (B,) and D's verdicts (B,)."""
     return alpha * losses + (1.0 - alpha) * (1.0 - passed).square()
 
 
 def smoothed_losses(logits: Tensor, labels: Tensor, smoothing: float) -> Tensor:
-    """Return cross-entropy of each example with its smoothed label, (B,).
+    """Return cross-entropy (B,) of logits (B, C) with smoothed labels (B,).
 
-    Args:
-        logits: Logits (B, C).
-        labels: Classes (B,), of which each has 1 - smoothing.
-        smoothing: What the C - 1 others share.
+    A label's class has 1 - smoothing; the C - 1 others share the rest.
     """
     right = functional.cross_entropy(logits, labels, reduction="none")
     if not smoothing or logits.shape[1] == 1:
@@ -279,6 +250,4 @@ def smoothed_losses(logits: Tensor, labels: Tensor, smoothing: float) -> Tensor:
     return (1.0 - smoothing) * right + smoothing / (logits.shape[1] - 1) * (every - right)
 
 
-def build(config: Config, task: Task) -> Method:
-    """Build the method."""
-    return FedADG.built(config, task)
+build = FedADG.built

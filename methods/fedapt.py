@@ -1,60 +1,47 @@
 """FedAPT: one prompt for all, adapted to each image by frozen keys of the training domains.
 
 Su et al. 2024, "Federated Adaptive Prompt Tuning for Multi-Domain Collaborative Learning" (AAAI).
-The server draws a key k_d of the prompt's shape for every domain, which stays as it is. Clients
+The server draws a key k_d of the prompt's shape for every domain, which never changes. Clients
 learn together a meta prompt p and a query Q that tells domains apart. An example of domain d is
 trained under the prompt that its key unlocks, and the query learns to name d:
 
     p_d = p + p * k_d,    loss = CE(s I T(p_d), label) + domain_weight CE(Q I, d).
 
-At prediction the domain is unknown: the query's answer q = Q I, standardised over the domains, sets
-how the keys are mixed for this image,
+A prediction does not know the domain: the query's answer q = Q I, standardised over the domains,
+sets how the keys are mixed for this image,
 
     w = softmax((q - mean q) / std q / temperature),    prompt = p + p * sum_d w_d k_d.
 
-The equations are taken from the published code. What is ours: the context is generic in place of
+The equations are from the published code. Ours are: the context is generic in place of
 class-specific, as a prediction must exist for any class names; the key is the example's domain's,
 which is the client's own where each client holds one domain, as there; the query sees features of
-length one, whose small answers `query_learning_rate` can make up for; and clients are weighted by
-their examples, where that code weighs all alike (`weighting: uniform`).
+length one, whose small answers `query_learning_rate` can offset; and clients weigh by their
+examples, where that code weighs all alike (`weighting: uniform`).
 
 Every mechanism is admitted: keys are constants, an example's two losses depend on it alone, and
-all that is trained is shared. A step encodes each class under every domain's prompt, as nobody but
-the trainer may know which domains a client holds.
+all trained arrays are shared. A step encodes each class under every domain's prompt, as only the
+trainer may know which domains a client holds.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Annotated, Literal
 
 import numpy as np
 import torch
 from annotated_types import Ge, Gt, Le
-from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
 from methods.errors import MethodError
-from methods.interface.method import (
-    Arrays,
-    ClientView,
-    Examples,
-    LocalResult,
-    Method,
-    Need,
-    ParameterGroup,
-    Task,
-    TensorSpec,
-    Trainer,
-    Weighting,
-)
+from methods.interface import method as m
 from methods.networks.layers import Parameters, linear_start
 from methods.prompts.prompt import (
     CONTEXT,
+    EncodedObjective,
     PromptConfig,
-    PromptEncoder,
     PromptMethod,
     as_tensor,
     as_tensors,
@@ -63,7 +50,7 @@ from methods.prompts.prompt import (
 
 QUERY, KEYS = "query", "keys"
 CONTEXTS_AT_ONCE = 32
-"""Image's own prompts that are encoded together; changes memory only."""
+"""Images' own prompts that are encoded together; changes memory only."""
 
 
 @dataclass(frozen=True)
@@ -76,7 +63,7 @@ class Config(PromptConfig):
         temperature: Of the mixture of keys; towards 0 each image gets one domain's key.
         domain_weight: Weight of the query's loss; 0 leaves the query as it was drawn.
         query_learning_rate: Learning rate of the query, or None for `training.learning_rate`.
-        weighting: How clients are weighted in the mean: by their examples, or all alike.
+        weighting: Weights of clients in the mean: their examples, or all alike.
     """
 
     temperature: Annotated[float, Gt(0.0), Le(1e6)] = 0.01
@@ -86,55 +73,21 @@ class Config(PromptConfig):
 
 
 @dataclass(frozen=True)
-class KeyedObjective:
-    """Cross-entropies of class and domain."""
-
-    encoder: PromptEncoder
-    classes: tuple[str, ...]
-    domain_weight: float
-    encoder_parameters: frozenset[str] = frozenset({CONTEXT, KEYS})
-
-    def encode(self, parameters: Parameters) -> Parameters:
-        """Return text features (D, C, d) of all classes under each domain's prompt."""
-        contexts = unlock(parameters[CONTEXT], parameters[KEYS])
-        return {"text": self.encoder.text_features_each(contexts, self.classes)}
-
-    def losses(self, parameters: Parameters, encoded: Parameters, batch: Parameters) -> Tensor:
-        """Return loss of each example, shape (B,)."""
-        image, domains = batch["features"], batch["domains"]
-        cosines = torch.einsum("bd,bcd->bc", image, encoded["text"][domains])
-        logits = self.encoder.backbone.logit_scale * cosines
-        named = functional.cross_entropy(image @ parameters[QUERY].T, domains, reduction="none")
-        losses = functional.cross_entropy(logits, batch["labels"], reduction="none")
-        return losses + self.domain_weight * named
-
-
-@dataclass(frozen=True)
 class FedAPT(PromptMethod):
-    """A shared prompt under domain keys.
-
-    Attributes:
-        encoder: Prompt encoder over the frozen backbone.
-        config: The method's options.
-        classes: Class names in label order.
-        domains: Number D of training domains.
-    """
+    """A shared prompt under keys of D training domains."""
 
     config: Config
     domains: int
-    needs: frozenset[Need] = field(default=frozenset({"features", "domains"}), init=False)
+    needs = frozenset({"features", "domains"})
 
-    def shared_spec(self) -> Mapping[str, TensorSpec]:
+    def shared_spec(self) -> Mapping[str, m.TensorSpec]:
         """Return prompt and query; the keys are sent but never learned."""
-        weighting = Weighting(self.config.weighting)
+        weighting = m.Weighting(self.config.weighting)
         shapes = {CONTEXT: self.encoder.spec.shape, QUERY: (self.domains, self._width)}
-        return {name: TensorSpec(shape, weighting=weighting) for name, shape in shapes.items()}
+        return {name: m.TensorSpec(shape, weighting=weighting) for name, shape in shapes.items()}
 
-    def init_server(self, rng: np.random.Generator) -> Arrays:
-        """Return fresh context; query uniform in +-1/sqrt(d), without bias.
-
-        Keys uniform in [0, 1).
-        """
+    def init_server(self, rng: m.Rng) -> m.Arrays:
+        """Return a fresh context, a query uniform in +-1/sqrt(d), and keys uniform in [0, 1)."""
         keys = rng.uniform(0.0, 1.0, (self.domains, *self.encoder.spec.shape))
         return {
             CONTEXT: self.encoder.init_context(rng, self.config.context_init),
@@ -143,20 +96,18 @@ class FedAPT(PromptMethod):
         }
 
     def client_update(
-        self, view: ClientView, data: Examples, trainer: Trainer, rng: np.random.Generator
-    ) -> LocalResult:
+        self, view: m.ClientView, data: m.Examples, trainer: m.Trainer, rng: m.Rng
+    ) -> m.LocalResult:
         """Train prompt and query together and upload their changes."""
-        objective = KeyedObjective(self.encoder, self.classes, self.config.domain_weight)
-        query = ParameterGroup((QUERY,), self.config.query_learning_rate)
+        objective = self._objective(self.classes)
+        query = m.ParameterGroup((QUERY,), self.config.query_learning_rate)
         learned = (query,) if self.config.domain_weight > 0 else ()
-        groups = (ParameterGroup((CONTEXT,)), *learned)
+        groups = (m.ParameterGroup((CONTEXT,)), *learned)
         trained = trainer.fit(objective, view.broadcast, data.arrays, groups=groups, rng=rng)
         update = {name: trained[name] - view.broadcast[name] for name in (CONTEXT, QUERY)}
-        return LocalResult(update, None, view.personal)
+        return m.LocalResult(update, None, view.personal)
 
-    def predict(
-        self, view: ClientView, batch: Arrays, classes: Sequence[str]
-    ) -> NDArray[np.float32]:
+    def predict(self, view: m.ClientView, batch: m.Arrays, classes: Sequence[str]) -> m.Logits:
         """Return logits (n, C), each image under its own mixture of keys."""
         backbone = self.encoder.backbone
         with torch.no_grad():
@@ -174,6 +125,24 @@ class FedAPT(PromptMethod):
                 cosines[rows] = torch.einsum("bd,bcd->bc", image[rows], text[mine[rows] - first])
         return (backbone.logit_scale * cosines).cpu().numpy().astype(np.float32)
 
+    def _objective(self, classes: tuple[str, ...]) -> EncodedObjective:
+        """Return cross-entropies of class and domain."""
+
+        def encode(parameters: Parameters) -> Parameters:
+            # Text features (D, C, d) of all classes under each domain's prompt.
+            contexts = unlock(parameters[CONTEXT], parameters[KEYS])
+            return {"text": self.encoder.text_features_each(contexts, classes)}
+
+        def losses(parameters: Parameters, encoded: Parameters, batch: Parameters) -> Tensor:
+            image, domains = batch["features"], batch["domains"]
+            cosines = torch.einsum("bd,bcd->bc", image, encoded["text"][domains])
+            logits = self.encoder.backbone.logit_scale * cosines
+            named = functional.cross_entropy(image @ parameters[QUERY].T, domains, reduction="none")
+            found = functional.cross_entropy(logits, batch["labels"], reduction="none")
+            return found + self.config.domain_weight * named
+
+        return EncodedObjective(frozenset({CONTEXT, KEYS}), encode, losses)
+
     @property
     def _width(self) -> int:
         return self.encoder.backbone.embed_dim
@@ -187,8 +156,8 @@ def unlock(context: Tensor, keys: Tensor) -> Tensor:
 def mixture(answers: Tensor, temperature: float) -> Tensor:
     """Return weights (B, D) of the keys from the query's answers (B, D); rows of sum one.
 
-    Answers are standardised over the domains with the unbiased variance; answers that are all
-    alike, as of a single domain, weigh all keys alike.
+    Answers are standardised over the domains with the unbiased variance. Equal answers, as of a
+    single domain, weigh all keys alike.
     """
     centred = answers - answers.mean(dim=1, keepdim=True)
     variance = centred.square().sum(dim=1, keepdim=True) / max(1, answers.shape[1] - 1)
@@ -196,7 +165,7 @@ def mixture(answers: Tensor, temperature: float) -> Tensor:
     return (standardised / temperature).softmax(dim=1)
 
 
-def build(config: Config, task: Task) -> Method:
+def build(config: Config, task: m.Task) -> m.Method:
     """Build the method.
 
     Raises:

@@ -6,9 +6,6 @@ Algorithm 1: clients train the whole network, the server averages by number of e
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
-from methods.interface.method import Method, Task
 from methods.networks.extractors import NetworkConfig
 from methods.networks.layers import Layers
 from methods.networks.method import SplitMethod
@@ -16,12 +13,10 @@ from methods.networks.method import SplitMethod
 VARIANTS = ({"network": "fasttext"}, {"network": "clip", "lora_rank": 2})
 
 
-@dataclass(frozen=True)
 class Config(NetworkConfig):
     """Options."""
 
 
-@dataclass(frozen=True)
 class FedAvg(SplitMethod):
     """Federated averaging."""
 
@@ -31,6 +26,4 @@ class FedAvg(SplitMethod):
         return {**self.extractor.layers, **self.head_layers}
 
 
-def build(config: Config, task: Task) -> Method:
-    """Build the method."""
-    return FedAvg.built(config, task)
+build = FedAvg.built

@@ -1,8 +1,8 @@
 """FedCoCoOp: a prompt that depends on the image, averaged over clients each round.
 
 Zhou et al. 2022, "Conditional Prompt Learning for Vision-Language Models" (CVPR), section 3.2. A
-small network h, the Meta-Net, makes one vector pi = h(x) of each image's feature x, which is added
-to every context vector,
+small network h, the Meta-Net, makes one vector pi = h(x) of each image's feature x, and adds it to
+every context vector,
 
     v_m(x) = v_m + pi,        logit_c(x) = cos(x, g(v_1(x), ..., v_M(x), c)) / temperature
 
@@ -10,8 +10,8 @@ so each image has text features of its own for every class. h is Linear-ReLU-Lin
 layer of 1/16 of the feature's width. Contexts start from the words "a photo of a", M = 4.
 
 Federated by FedAvg over context and Meta-Net, as the baseline of FedPGP (Cui et al. 2024, Tables 1
-and 2) and others is; their papers say no more. What the published code of CoCoOp does in a loop
-over the batch is one pass here. A step costs B x C texts where PromptFL's costs C.
+and 2) and others is; their papers say no more. The published code of CoCoOp loops over the batch;
+here it is one pass. A step costs B x C texts where PromptFL's costs C.
 """
 
 from __future__ import annotations
@@ -28,9 +28,10 @@ from torch import Tensor
 from torch.nn import functional
 
 from methods.errors import MethodError
+from methods.interface import method as m
 from methods.interface.averaging import AveragedMethod
-from methods.interface.method import Arrays, ClientView, Method, Objective, Task, TensorSpec
 from methods.networks.layers import Parameters, linear_start
+from methods.networks.method import BatchObjective
 from methods.prompts.prompt import (
     CONTEXT,
     PromptConfig,
@@ -61,32 +62,23 @@ class Config(PromptConfig):
 
 @dataclass(frozen=True)
 class MetaNet:
-    """The network h from image features to one vector of token width, parameters passed in.
-
-    Attributes:
-        inputs: Width of an image feature.
-        hidden: Width of the hidden layer.
-        outputs: Width of a token.
-    """
+    """The network h from image features to one vector of token width; callers pass parameters."""
 
     inputs: int
     hidden: int
     outputs: int
 
-    def spec(self) -> dict[str, TensorSpec]:
+    def spec(self) -> dict[str, m.TensorSpec]:
         """Return weights and biases of the two layers."""
         return {
-            "meta_hidden_weight": TensorSpec((self.hidden, self.inputs)),
-            "meta_hidden_bias": TensorSpec((self.hidden,)),
-            "meta_output_weight": TensorSpec((self.outputs, self.hidden)),
-            "meta_output_bias": TensorSpec((self.outputs,)),
+            "meta_hidden_weight": m.TensorSpec((self.hidden, self.inputs)),
+            "meta_hidden_bias": m.TensorSpec((self.hidden,)),
+            "meta_output_weight": m.TensorSpec((self.outputs, self.hidden)),
+            "meta_output_bias": m.TensorSpec((self.outputs,)),
         }
 
-    def init(self, rng: np.random.Generator) -> dict[str, NDArray[np.float32]]:
-        """Return weights and biases uniform in +-1/sqrt(a layer's inputs).
-
-        As the published code's.
-        """
+    def init(self, rng: m.Rng) -> dict[str, NDArray[np.float32]]:
+        """Return weights and biases uniform in +-1/sqrt(a layer's inputs), as published."""
         inputs = {"hidden": self.inputs, "output": self.hidden}
         return {
             name: linear_start(rng, spec.shape, inputs[name.split("_")[1]])
@@ -104,79 +96,56 @@ class MetaNet:
 
 
 @dataclass(frozen=True)
-class ConditionalObjective:
-    """Cross-entropy of that prediction. All of it sees the image, so there is no data-free part."""
-
-    encoder: PromptEncoder
-    meta_net: MetaNet
-    classes: tuple[str, ...]
-    encoder_parameters: frozenset[str] = frozenset()
-
-    def encode(self, parameters: Parameters) -> Parameters:
-        """Return nothing: all of it sees the batch."""
-        return {}
-
-    def logits(self, parameters: Parameters, images: Tensor) -> Tensor:
-        """Return the prediction, shape (B, C), from image features (B, d)."""
-        shifts = self.meta_net.shifts(parameters, images)
-        contexts = parameters[CONTEXT] + shifts.unsqueeze(1)
-        texts = self.encoder.text_features_each(contexts, self.classes)
-        cosines = (texts @ images.unsqueeze(-1)).squeeze(-1)
-        return self.encoder.backbone.logit_scale * cosines
-
-    def losses(self, parameters: Parameters, encoded: Parameters, batch: Parameters) -> Tensor:
-        """Return cross-entropy of each example, shape (B,)."""
-        logits = self.logits(parameters, batch["features"])
-        return functional.cross_entropy(logits, batch["labels"], reduction="none")
-
-
-@dataclass(frozen=True)
 class FedCoCoOp(AveragedMethod):
-    """Conditional prompts under FedAvg.
-
-    Attributes:
-        encoder: Prompt encoder over the frozen backbone.
-        config: The method's options.
-        meta_net: Shapes of the Meta-Net.
-        classes: Class names in label order.
-    """
+    """Conditional prompts under FedAvg."""
 
     encoder: PromptEncoder
     config: Config
     meta_net: MetaNet
     classes: tuple[str, ...]
 
-    def shared_spec(self) -> Mapping[str, TensorSpec]:
+    def shared_spec(self) -> Mapping[str, m.TensorSpec]:
         """Return context and Meta-Net, averaged over clients."""
         return {CONTEXT: self.encoder.spec, **self.meta_net.spec()}
 
-    def init_server(self, rng: np.random.Generator) -> Arrays:
+    def init_server(self, rng: m.Rng) -> m.Arrays:
         """Return a fresh context and Meta-Net."""
         context = self.encoder.init_context(rng, self.config.context_init)
         return {CONTEXT: context, **self.meta_net.init(rng)}
 
-    def training_objective(self) -> Objective:
+    def training_objective(self) -> m.Objective:
         """Return cross-entropy over the task's classes."""
-        # Looked up here and not in the loss, where `vmap` would wrap what is kept.
+        # Looked up here and not in the loss, where `vmap` would wrap the kept tensors.
         self.encoder.require_room(self.classes)
-        return ConditionalObjective(self.encoder, self.meta_net, self.classes)
 
-    def predict(
-        self, view: ClientView, batch: Arrays, classes: Sequence[str]
-    ) -> NDArray[np.float32]:
+        def losses(parameters: Parameters, batch: Parameters) -> Tensor:
+            logits = self.logits(parameters, batch["features"], self.classes)
+            return functional.cross_entropy(logits, batch["labels"], reduction="none")
+
+        return BatchObjective(losses)
+
+    def logits(self, parameters: Parameters, images: Tensor, classes: tuple[str, ...]) -> Tensor:
+        """Return the prediction, shape (B, C), from image features (B, d)."""
+        shifts = self.meta_net.shifts(parameters, images)
+        contexts = parameters[CONTEXT] + shifts.unsqueeze(1)
+        texts = self.encoder.text_features_each(contexts, classes)
+        cosines = (texts @ images.unsqueeze(-1)).squeeze(-1)
+        return self.encoder.backbone.logit_scale * cosines
+
+    def predict(self, view: m.ClientView, batch: m.Arrays, classes: Sequence[str]) -> m.Logits:
         """Return logits (n, C) with the broadcast context and Meta-Net."""
         backbone = self.encoder.backbone
-        objective = ConditionalObjective(self.encoder, self.meta_net, tuple(classes))
         images = as_tensor(batch["features"], backbone)
         parameters = as_tensors(view.broadcast, backbone)
         rows = max(1, TEXTS_AT_ONCE // len(classes))
         with torch.no_grad():
             parts = torch.split(images, rows)
-            logits = torch.cat([objective.logits(parameters, part) for part in parts])
+            names = tuple(classes)
+            logits = torch.cat([self.logits(parameters, part, names) for part in parts])
         return logits.cpu().numpy().astype(np.float32)
 
 
-def build(config: Config, task: Task) -> Method:
+def build(config: Config, task: m.Task) -> m.Method:
     """Build the method.
 
     Raises:

@@ -10,28 +10,29 @@ length 1, and h = f(x),
     loss   = CE + lambda MMD(h, h_0),
 
 h_0 being the features under the broadcast extractor, and the policy a linear layer D -> 2D, layer
-normalisation and ReLU. Extractor, policy and personal head are trained together; v, h_0 and the
-generic head are held. The new generic head is the mean of heads halfway between each client's
+normalisation and ReLU. A client trains extractor, policy and personal head together and holds v,
+h_0 and the generic head. The new generic head is the mean of heads halfway between each client's
 personal head and the old generic one, as in the authors' code. So a client sends the difference of
-its personal head to the generic one, and the server adds half of the mean: the personal head does
-leave the client, protected as all that is sent. A client's first personal head is the generic one.
+its personal head to the generic one, and the server adds half of the mean. The personal head does
+leave the client, protected like all that it sends. A client's first personal head is the generic
+one.
 
 MMD is the maximum mean discrepancy with a Gaussian kernel. The paper leaves its width and the
-estimator open; both are taken from the authors' code: the sum of four kernels exp(-d^2 / 2w), w in
-10, 15, 20, 50, and the mean over all pairs of a batch, pairs of one example with itself included.
-It joins the examples of a batch: with `mmd_weight` above 0 `dp_sgd` is refused, and so is clipping
-of single examples; with 0 all that is sent or kept comes from the trainer, and they are admitted.
+estimator open; both are from the authors' code: the sum of four kernels exp(-d^2 / 2w), w in 10,
+15, 20, 50, and the mean over all pairs of a batch, pairs of one example with itself included. It
+joins the examples of a batch: with `mmd_weight` above 0 `dp_sgd` is refused, and so is clipping of
+single examples; with 0 all that is sent or kept comes from the trainer, and both are admitted.
 
 Published code (the authors', and PFLlib) departs: it adds Gumbel noise to a and b, also when it
 predicts, so that one image gets many answers. `gumbel: true` has the noise in training alone, one
-draw for each example and round; then `dp_sgd` is refused, as the number of examples is not known
-there. In the first round its v is drawn at random.
+draw for each example and round; then `dp_sgd` is refused, as it hides the number of examples. In
+the first round its v is drawn at random.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Annotated, Any, ClassVar
 
 import numpy as np
@@ -41,21 +42,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
+from methods.interface import method as m
 from methods.interface.defaults import ALL_UNITS, CLIENT_ONLY
-from methods.interface.method import (
-    Aggregate,
-    Arrays,
-    ClientView,
-    Examples,
-    LocalResult,
-    Method,
-    Objective,
-    Source,
-    Task,
-    TensorSpec,
-    Trainer,
-    Unit,
-)
 from methods.networks.extractors import NetworkConfig
 from methods.networks.layers import (
     Layer,
@@ -72,9 +60,9 @@ GENERIC = "generic"
 POLICY = "policy"
 POLICY_NORM = "policy_norm"
 CONTEXT = "context"
-"""v, held while the head that it is made of is trained."""
+"""v, held while the head that gives it is trained."""
 FEATURES = "features_of_all"
-"""The part that holds h."""
+"""Name of the part that holds h."""
 BROADCAST = "broadcast_features"
 """h_0, with each example, (n, D)."""
 NOISE = "policy_noise"
@@ -98,13 +86,21 @@ class Config(NetworkConfig):
     gumbel: bool = False
 
 
-@dataclass(frozen=True)
 class FedCP(ModularMethod):
     """Conditional policy."""
 
     config: Config
     combined: ClassVar[tuple[str, ...]] = (GENERIC,)
-    units: frozenset[Unit] = field(default=CLIENT_ONLY, kw_only=True)
+
+    @property
+    def couples_examples(self) -> bool:
+        """The discrepancy joins the examples of a batch."""
+        return self.config.mmd_weight > 0.0
+
+    @property
+    def units(self) -> frozenset[m.Unit]:
+        """Only the client, where the discrepancy or the noise reads data outside noised steps."""
+        return CLIENT_ONLY if self.couples_examples or self.config.gumbel else ALL_UNITS
 
     @property
     def policy_layers(self) -> Layers:
@@ -122,10 +118,10 @@ class FedCP(ModularMethod):
         """Extractor, policy and generic head."""
         return {**self.extractor.layers, **self.policy_layers, **self.generic_layers}
 
-    def shared_spec(self) -> Mapping[str, TensorSpec]:
-        """Return the shared part; as the generic head a client sends its own personal one."""
+    def shared_spec(self) -> Mapping[str, m.TensorSpec]:
+        """Return the shared part; a client sends its personal head in place of the generic one."""
         spec = super().shared_spec()
-        told = {n: replace(spec[n], source=Source.PERSONAL) for n in self.generic_layers}
+        told = {n: replace(spec[n], source=m.Source.PERSONAL) for n in self.generic_layers}
         return {**spec, **told}
 
     @property
@@ -135,10 +131,10 @@ class FedCP(ModularMethod):
 
     @property
     def personal_layers(self) -> Layers:
-        """The personal head; zeros stand for one that is yet to be copied from the generic head."""
+        """The personal head; zeros stand for a head to be copied from the generic one."""
         return {name: Layer(layer.shape, 0) for name, layer in self.head_layers.items()}
 
-    def model_of(self, view: ClientView) -> dict[str, NDArray[Any]]:
+    def model_of(self, view: m.ClientView) -> dict[str, NDArray[Any]]:
         """Return the arrays of the client's network, and the context of its head."""
         model = super().model_of(view)
         if not model.keys() >= self.personal_layers.keys():
@@ -157,22 +153,22 @@ class FedCP(ModularMethod):
         return torch.sigmoid(difference + batch[NOISE] if NOISE in batch else difference)
 
     def parts(self, parameters: Parameters, batch: Parameters) -> dict[str, Tensor]:
-        """Return personal part of the features (B, D), the generic logits (B, C), all features."""
+        """Return personal part of the features (B, D), generic logits (B, C), all features."""
         features = self.features(parameters, batch)
         personal = self.shares(parameters, features, batch) * features
         generic = linear(parameters, GENERIC, features - personal)
         return {FED: personal, GATED: personal, GENERIC: generic, FEATURES: features}
 
     def combine(self, parameters: Parameters, parts: Parameters, output: Tensor) -> Tensor:
-        """Return logits (B, C): both heads' together."""
+        """Return logits (B, C): the sum of both heads."""
         return parts[GENERIC] + output
 
-    def objective(self, view: ClientView) -> Objective:
+    def objective(self, view: m.ClientView) -> m.Objective:
         """Return cross-entropy, and the discrepancy if it counts."""
         return BatchObjective(self.regularised if self.config.mmd_weight else self.cross_entropies)
 
     def regularised(self, parameters: Parameters, batch: Parameters) -> Tensor:
-        """Return loss of each example (B,); each holds the whole batch's discrepancy."""
+        """Return loss of each example (B,), plus the whole batch's discrepancy in each."""
         parts = self.parts(parameters, batch)
         logits = self.combine(parameters, parts, self.module_output(parameters, parts[FED]))
         losses = functional.cross_entropy(logits, batch["labels"], reduction="none")
@@ -180,35 +176,32 @@ class FedCP(ModularMethod):
         return losses + self.config.mmd_weight * distance
 
     def client_update(
-        self, view: ClientView, data: Examples, trainer: Trainer, rng: np.random.Generator
-    ) -> LocalResult:
+        self, view: m.ClientView, data: m.Examples, trainer: m.Trainer, rng: m.Rng
+    ) -> m.LocalResult:
         """Train all but the generic head."""
         names = (*self.extractor.layers, *self.policy_layers, *self.head_layers)
         if self.config.gumbel:
             data = self.with_noise(data, rng)
         if self.config.mmd_weight:
             held = features_of(self, view.broadcast, data)
-            data = Examples({**data.arrays, BROADCAST: held})
+            data = m.Examples({**data.arrays, BROADCAST: held})
         return self.result(view, self.train(view, data, trainer, rng, names=names))
 
-    def with_noise(self, data: Examples, rng: np.random.Generator) -> Examples:
-        """Return examples, each with noise (D,) for its shares.
-
-        The difference of two Gumbel draws.
-        """
+    def with_noise(self, data: m.Examples, rng: m.Rng) -> m.Examples:
+        """Return examples, each with noise (D,) for its shares: a difference of Gumbel draws."""
         noise = rng.logistic(size=(data.num_examples, self.extractor.width))
-        return Examples({**data.arrays, NOISE: noise.astype(np.float32)})
+        return m.Examples({**data.arrays, NOISE: noise.astype(np.float32)})
 
-    def result(self, view: ClientView, trained: Arrays) -> LocalResult:
+    def result(self, view: m.ClientView, trained: m.Arrays) -> m.LocalResult:
         """Return the changes, the personal head's difference to the generic one, and that head."""
         own = {name: trained[name] for name in self.personal_layers}
         new = {**trained, **{generic_of(name): value for name, value in own.items()}}
         update = {name: new[name] - view.broadcast[name] for name in self.shared_layers}
-        return LocalResult(update, None, own)
+        return m.LocalResult(update, None, own)
 
     def server_update(
-        self, state: Arrays, aggregate: Aggregate, pool: Sequence[Arrays], rng: np.random.Generator
-    ) -> Arrays:
+        self, state: m.Arrays, aggregate: m.Aggregate, pool: Sequence[m.Arrays], rng: m.Rng
+    ) -> m.Arrays:
         """Add the mean change, and half of the mean difference to the generic head."""
         halves = {n: 0.5 * aggregate.values[n] for n in self.generic_layers}
         values = {**aggregate.values, **halves}
@@ -242,9 +235,4 @@ def kernels(one: Tensor, other: Tensor) -> Tensor:
     return torch.stack([torch.exp(-squares / (2.0 * width)) for width in WIDTHS]).sum(0)
 
 
-def build(config: Config, task: Task) -> Method:
-    """Build the method."""
-    couples = config.mmd_weight > 0.0
-    units = CLIENT_ONLY if couples or config.gumbel else ALL_UNITS
-    method = FedCP.built(config, task)
-    return replace(method, couples_examples=couples, units=units)
+build = FedCP.built

@@ -2,7 +2,7 @@
 
 Zhang, Xu, Yao, Zhang, Tian & Wang 2023, "Federated Domain Generalization with Generalization
 Adjustment" (CVPR), as in the authors' code (MediaBrain-SJTU/FedDG-GA at 8d03a24): the paper's text
-was not at hand. Around the rounds of another method, weights a_i of the clients, 1/M at first,
+was not available. Around the rounds of another method, weights a_i of the clients, 1/M at first,
 follow the gaps
 
     g_i = metric of the averaged model - metric of the client's own model before averaging,
@@ -12,27 +12,27 @@ both on images that the client does not train on:
     a_i <- clip( a_i + s (g_i / max_j |g_j|) d_t / 3, 0, 1 ),  then scaled to add up to one,
     d_t = d (1 - (t - 1) / R),   t = 0, 1, ...,
 
-with s = 1 where the metric is a loss and -1 where it is the accuracy. The paper is remembered to
-take the mean off the gaps first (`centre`) and to divide by nothing (`divisor: 1`); the code takes
-nothing off and divides by 3, its number of clients. Where all gaps are 0 the code divides by 0;
-here the weights stay. After R + 1 steps d_t would turn negative; here it is 0. With `step: 0` it is
-the base method with plain means.
+with s = 1 where the metric is a loss and -1 where it is the accuracy. As we remember the paper, it
+first subtracts the mean from the gaps (`centre`) and has no division (`divisor: 1`); the code
+subtracts nothing and divides by 3, its number of clients. Where all gaps are 0 the code divides by
+0; here the weights stay. After R + 1 steps d_t would turn negative; here it is 0. With `step: 0` it
+is the base method with plain means.
 
-A client measures the averaged model when it is sent it, which is with the next round, and its own
-after training; the gap of a round so comes with the upload of the client's next one, in time for
-that one's mean, as in the code. A client that was in no round before has no gap. Where not all take
-part, those who do share out what they had together, and the mean is over them.
+A client measures the averaged model when it gets it, with the next round, and its own after
+training. So the gap of a round comes with the upload of the client's next round, in time for that
+mean, as in the code. A client without an earlier round has no gap. Where not all clients take part,
+those of the round share out the weight that they had together, and the mean is over them.
 
-Images: the platform hands training examples to a method and no others, so `held_out` of these are
-spared, evenly spread and the same in each round; where that is not one image, gaps are measured on
-what is trained on.
+Images: the platform hands only training examples to a method. The client spares `held_out` of them,
+evenly spread and the same in each round; where that is less than one image, it measures gaps on its
+training images.
 
-Privacy: a gap tells of one client's data and is needed by itself, and so are updates that count
-differently. Under `upload_noise` update and gap are clipped as one vector, noised on the client and
-charged as one release; `gap_factor` is what a gap is sent times, of which nothing but the largest
-gap's share remains at the server, and weights follow noise where gaps are below it. Secure sums,
-noise on sums and `dp_sgd` are refused: what a secure sum adds up hides each gap, there is no
-channel for single noised numbers beside it, and no noised step covers a measurement.
+Privacy: the server needs each gap by itself, and a gap tells of one client's data; so do updates
+that count differently. Under `upload_noise` update and gap are clipped as one vector, noised on the
+client and charged as one release. `gap_factor` multiplies a sent gap; the server uses only ratios
+to the largest gap, and weights follow noise where gaps are below it. Secure sums, noise on sums and
+`dp_sgd` are refused: a secure sum hides each gap, there is no channel for single noised numbers
+beside it, and no noised step covers a measurement.
 
 Tensors that the base sums (SCAFFOLD's control variates) stay sums; the code weights them too.
 """
@@ -49,29 +49,14 @@ from annotated_types import Ge, Gt, Le, Lt
 from numpy.typing import NDArray
 
 from methods import fedavg, fedprox, fedsr, scaffold
+from methods.interface import method as m
 from methods.interface.defaults import CLIENT_ONLY, OverMethod
-from methods.interface.method import (
-    Aggregate,
-    Arrays,
-    ClientView,
-    CountsWith,
-    Examples,
-    LocalResult,
-    Method,
-    OptionsOf,
-    Source,
-    Task,
-    TensorSpec,
-    Trainer,
-    Unit,
-    Visibility,
-    Weighting,
-)
+from methods.interface.method import CountsWith, OptionsOf
 from methods.networks.method import blocks
 
 GAP: Final = "adjustment.gap"
 MEASURED: Final = "adjustment.measured"
-"""Under which a client keeps the metric of its own model."""
+"""Name under which a client keeps the metric of its own model."""
 WEIGHT: Final = "adjustment.weight/"
 STEPS: Final = "adjustment.steps"
 _ROWS: Final = 256
@@ -89,13 +74,13 @@ class Config:
     Attributes:
         base: The method of the rounds.
         base_options: Its own options; those not named are at their defaults.
-        metric: What gaps are of.
+        metric: The metric of the gaps.
         step: d, how far weights move at first.
         rounds: R, over which that fades.
-        divisor: What a step is divided by.
-        centre: Whether the mean gap is taken off.
+        divisor: Divisor of a step.
+        centre: Whether the mean gap is subtracted.
         held_out: Share of a client's training images that gaps are measured on.
-        gap_factor: What a gap is sent times, which matters under noise only.
+        gap_factor: Factor of a sent gap, which matters under noise only.
     """
 
     base: Literal["fedavg", "fedprox", "scaffold", "fedsr"] = "fedavg"
@@ -111,57 +96,39 @@ class Config:
 
 @dataclass(frozen=True)
 class FedDGGA(OverMethod):
-    """Another method under generalisation adjustment.
-
-    Attributes:
-        base: The method of the rounds.
-        config: Options.
-        classes: The task's classes in label order.
-        population: Number M of clients.
-    """
+    """Another method under generalisation adjustment, for `population` clients."""
 
     config: Config
     classes: tuple[str, ...]
     population: int
 
-    @property
-    def visibility(self) -> Visibility:
-        """Weights and gaps are of single clients."""
-        return Visibility.PER_CLIENT
-
-    @property
-    def units(self) -> frozenset[Unit]:
-        """No noised step covers a gap."""
-        return CLIENT_ONLY
-
-    @property
-    def has_personal_state(self) -> bool:
-        """A client keeps what its own model measured."""
-        return True
+    visibility = m.Visibility.PER_CLIENT
+    units = CLIENT_ONLY
+    has_personal_state = True
 
     @property
     def averaged(self) -> frozenset[str]:
-        """Nothing: a mean is weighted by gaps."""
+        """Nothing: gaps weigh the mean."""
         return frozenset()
 
-    def shared_spec(self) -> Mapping[str, TensorSpec]:
-        """Return the base's, and the gap (1,): like an update, it is 0 where nobody trains."""
-        gap = TensorSpec((1,), weighting=Weighting.UNIFORM, source=Source.PERSONAL)
+    def shared_spec(self) -> Mapping[str, m.TensorSpec]:
+        """Return the base's, and the gap (1,): like an update, it is 0 without training."""
+        gap = m.TensorSpec((1,), weighting=m.Weighting.UNIFORM, source=m.Source.PERSONAL)
         return {**self.base.shared_spec(), GAP: gap}
 
-    def init_server(self, rng: np.random.Generator) -> Arrays:
+    def init_server(self, rng: m.Rng) -> m.Arrays:
         """Return the base's state before any step of the weights."""
         return {**self.base.init_server(rng), STEPS: np.zeros(1)}
 
-    def broadcast(self, state: Arrays, client: str | None = None) -> Arrays:
+    def broadcast(self, state: m.Arrays, client: str | None = None) -> m.Arrays:
         """Return what the base sends; weights stay with the server."""
         own = {n: v for n, v in state.items() if n != STEPS and not n.startswith(WEIGHT)}
         return self.base.broadcast(own, client)
 
     def client_update(
-        self, view: ClientView, data: Examples, trainer: Trainer, rng: np.random.Generator
-    ) -> LocalResult:
-        """Measure what was sent, train by the base, and measure what came of it."""
+        self, view: m.ClientView, data: m.Examples, trainer: m.Trainer, rng: m.Rng
+    ) -> m.LocalResult:
+        """Measure the broadcast, train by the base, and measure the result."""
         trained_on, measured_on = held_out(data, self.config.held_out)
         gap = 0.0
         if MEASURED in view.personal:
@@ -170,7 +137,7 @@ class FedDGGA(OverMethod):
         result = self.base.client_update(replace(view, personal=own), trained_on, trainer, rng)
         sent = view.broadcast
         moved = {n: sent[n] + step for n, step in result.update.items() if n in sent}
-        after = ClientView({**sent, **moved}, view.experts, result.personal)
+        after = m.ClientView({**sent, **moved}, view.experts, result.personal)
         kept = np.array([self.measure(after, measured_on)], np.float64)
         sent_gap = np.array([self.config.gap_factor * gap], np.float32)
         return replace(
@@ -179,7 +146,7 @@ class FedDGGA(OverMethod):
             personal={**result.personal, MEASURED: kept},
         )
 
-    def measure(self, view: ClientView, data: Examples) -> float:
+    def measure(self, view: m.ClientView, data: m.Examples) -> float:
         """Return mean loss or accuracy of a network on examples."""
         total = 0.0
         for some in blocks(data.arrays, _ROWS):
@@ -189,12 +156,12 @@ class FedDGGA(OverMethod):
         return total / data.num_examples
 
     def server_update(
-        self, state: Arrays, aggregate: Aggregate, pool: Sequence[Arrays], rng: np.random.Generator
-    ) -> Arrays:
+        self, state: m.Arrays, aggregate: m.Aggregate, pool: Sequence[m.Arrays], rng: m.Rng
+    ) -> m.Arrays:
         """Move the weights by the gaps, then the base's state by the weighted mean.
 
         Raises:
-            MethodError: If the clients' updates were not handed over one by one.
+            MethodError: If the platform did not hand over the updates one by one.
         """
         updates = aggregate.each()
         if not updates:
@@ -203,19 +170,17 @@ class FedDGGA(OverMethod):
         weights = np.array([moved[f"{WEIGHT}{key}"][0] for key in updates])
         values = {
             name: aggregate.values[name]
-            if spec.weighting is Weighting.SUM
+            if spec.weighting is m.Weighting.SUM
             else weighted_mean([update[name] for update in updates.values()], weights)
             for name, spec in self.base.shared_spec().items()
         }
         after = self.base.server_update(state, replace(aggregate, values=values), pool, rng)
         return {**after, **moved}
 
-    def weighed(self, state: Arrays, gaps: Mapping[str, float]) -> dict[str, NDArray[Any]]:
+    def weighed(self, state: m.Arrays, gaps: Mapping[str, float]) -> dict[str, NDArray[Any]]:
         """Return weights of a round's clients, and the number of steps so far.
 
-        Args:
-            state: The server's, with the weights of those who were in a round before.
-            gaps: What each client sent.
+        The state has the weights of clients with an earlier round.
         """
         known = [key for key in gaps if f"{WEIGHT}{key}" in state]
         found = {f"{WEIGHT}{key}": np.array([1.0 / self.population]) for key in gaps}
@@ -235,14 +200,7 @@ class FedDGGA(OverMethod):
 def adjusted(
     weights: NDArray[np.float64], gaps: NDArray[np.float64], *, step: float, config: Config
 ) -> NDArray[np.float64]:
-    """Return weights after one step, adding up to what they did before.
-
-    Args:
-        weights: Weights (K,) of the clients.
-        gaps: Their gaps (K,).
-        step: d_t.
-        config: The metric, and what is done to gaps and step.
-    """
+    """Return weights (K,) after one step d_t along gaps (K,), with the same sum as before."""
     gaps = gaps - gaps.mean() if config.centre else gaps
     largest = np.abs(gaps).max()
     if not largest:
@@ -263,33 +221,25 @@ def weighted_mean(
     return mean
 
 
-def held_out(data: Examples, share: float) -> tuple[Examples, Examples]:
-    """Return what is trained on and what is measured on.
+def held_out(data: m.Examples, share: float) -> tuple[m.Examples, m.Examples]:
+    """Return the training examples and the measured examples of a client.
 
-    Args:
-        data: The n examples of a client.
-        share: Of them, rounded down, that are spared; where that is none, both are all of them.
+    A share is spared, rounded down; where that is no example, both are all of them.
     """
     count = int(share * data.num_examples)
     if not count:
         return data, data
     spared = np.zeros(data.num_examples, bool)
-    # Data may come class by class, so what is spared is spread evenly.
+    # Data may come class by class, so spared examples are spread evenly.
     spared[((np.arange(count) + 0.5) * data.num_examples / count).astype(np.int64)] = True
     kept, taken = ({n: v[rows] for n, v in data.arrays.items()} for rows in (~spared, spared))
-    return Examples(kept), Examples(taken)
+    return m.Examples(kept), m.Examples(taken)
 
 
 def scores(
     logits: NDArray[np.float64], labels: NDArray[Any], metric: Literal["accuracy", "loss"]
 ) -> NDArray[np.float64]:
-    """Return what a metric is the mean of, (n,): right or wrong, or cross-entropy.
-
-    Args:
-        logits: Of each example, (n, C).
-        labels: Classes (n,).
-        metric: Which.
-    """
+    """Return a metric's value (n,) of each example: right or wrong, or cross-entropy."""
     if metric == "accuracy":
         return np.asarray(logits.argmax(axis=1) == labels, np.float64)
     highest = logits.max(axis=1, keepdims=True)
@@ -298,7 +248,7 @@ def scores(
     return losses
 
 
-def build(config: Config, task: Task) -> Method:
+def build(config: Config, task: m.Task) -> m.Method:
     """Build the method.
 
     Raises:

@@ -1,9 +1,9 @@
 """FedGen: FedAvg, and a generator of features by which the clients' heads teach each other.
 
 Zhu, Hong & Zhou 2021, "Data-Free Knowledge Distillation for Heterogeneous Federated Learning"
-(ICML, arXiv 2105.10056), Algorithm 1. The server trains a generator G so that the clients' heads
-g_k take what it makes of noise e and a class y for y; a client adds to its loss the cross-entropy
-of its own head on generated pairs, and data of no client is needed for either:
+(ICML, arXiv 2105.10056), Algorithm 1. The server trains a generator G that makes features of noise
+e and a class y, so that the clients' heads g_k name them y. A client adds to its loss the
+cross-entropy of its own head on generated pairs. Neither needs data of another client:
 
     server:    min over G of E_{y, e} [ CE(ensemble of g_k at G(e, y), y) ] + diversity term
     client k:  min over its network of F_k + E_{y, e} [ CE(g_k(G(e, y)), y) ]
@@ -11,24 +11,24 @@ of its own head on generated pairs, and data of no client is needed for either:
 with y from the label distribution of all clients, which the server estimates from their counts.
 The paper writes the ensemble in two ways, and both are options:
 
-- `individual`: the sum over clients of their own losses, weighted by how much of class y is
-  theirs, as in the authors' code. Each client's head is needed by itself, so secure sums and noise
-  on sums are refused.
+- `individual`: the sum over clients of their own losses, weighted by their share of class y, as in
+  the authors' code. The server needs each client's head by itself, so secure sums and noise on sums
+  are refused.
 - `mean`: one loss, of the mean of the heads' logits. Heads are linear, so that is the loss of the
   mean head, an aggregate that the server has anyway (weighted by examples, as in PFLlib's code).
 
-A client sends no counts but the shares of its labels, as a difference to the shares that the
-server has: counts in the hundreds would take up all of a clipping norm. So classes are weighted
-in `individual` by shares, as if clients had equally many examples. Shares are statistics of records
-that no noised step returned: `dp_sgd` is refused with them. `ensemble: mean` with `labels: uniform`
-draws all classes equally, sends none, and admits it: the server trains on noised releases only.
+A client sends the shares of its labels and no counts, as a difference to the server's shares:
+counts in the hundreds would fill a whole clipping norm. So `individual` weights classes by shares,
+as if clients had equally many examples. Shares are statistics of records that no noised step
+returned: `dp_sgd` is refused with them. `ensemble: mean` with `labels: uniform` draws all classes
+equally, sends no shares, and admits it: the server trains on noised releases only.
 
-The paper does not say how many pairs are drawn when. Here a client draws `generated` of them once
+The paper leaves open how many pairs are drawn when. Here a client draws `generated` of them once
 a round and takes the gradient over all of them in each step, as a term that sees no data; with
 `weight: 0` it is FedAvg. The generator's Adam starts anew in each round. The authors' code leaves
 the client's term out of the first round, multiplies it by 10, lets it fade, and adds a divergence
-between predictions on data and on generated features; the paper's objective has none of that, and
-neither has PFLlib. Both codes draw uniform noise where the paper has Gaussian: `noise`.
+between predictions on data and on generated features; the paper's objective and PFLlib have none of
+that. Both codes draw uniform noise where the paper has Gaussian: `noise`.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import torch
@@ -46,44 +46,19 @@ from torch import Tensor
 from torch.nn import functional
 
 from methods.fedavg import FedAvg
+from methods.interface import method as m
 from methods.interface.defaults import ALL_UNITS, CLIENT_ONLY
-from methods.interface.method import (
-    Aggregate,
-    Arrays,
-    ClientView,
-    CountsWith,
-    Examples,
-    LocalResult,
-    Method,
-    Source,
-    Task,
-    TensorSpec,
-    Trainer,
-    Unit,
-    Visibility,
-)
+from methods.interface.method import CountsWith
 from methods.networks.extractors import NetworkConfig
 from methods.networks.layers import Layers, Parameters, linear, linear_layers, start
 from methods.networks.method import HEAD, ServerLoss, descend, label_shares
-
-if TYPE_CHECKING:
-    from methods.interface.method import Penalty
-
 
 HIDDEN, OUTPUT = "generator.hidden", "generator.output"
 
 
 @dataclass(frozen=True)
 class Generator:
-    """The network, without its arrays.
-
-    Attributes:
-        classes: C.
-        noise_width: E.
-        hidden_width: Width of the hidden layer.
-        width: D, the width of the features.
-        noise: Standard normal, or uniform from 0 to 1.
-    """
+    """The network, without its arrays: noise of width E and one of C classes to features (D,)."""
 
     classes: int
     noise_width: int
@@ -99,7 +74,7 @@ class Generator:
             **linear_layers(OUTPUT, self.hidden_width, self.width),
         }
 
-    def draw(self, rng: np.random.Generator, count: int) -> NDArray[np.float32]:
+    def draw(self, rng: m.Rng, count: int) -> NDArray[np.float32]:
         """Return noise (count, E)."""
         shape = (count, self.noise_width)
         if self.noise == "gaussian":
@@ -117,12 +92,8 @@ def likeness(noise: Tensor, features: Tensor) -> Tensor:
     """Return the term that asks for different features where noise differs, shape ().
 
     As in the paper's published code, after Mao et al. 2019: exp(-mean_ij n_ij f_ij), n_ij being
-    the mean squared difference of two rows of noise and f_ij the mean absolute difference of what
-    is made of them. 1 where all features are alike, and less the more they differ.
-
-    Args:
-        noise: Noise (B, E).
-        features: Features (B, D).
+    the mean squared difference of two rows of noise (B, E) and f_ij the mean absolute difference of
+    their features (B, D). It is 1 where all features are alike, and less the more they differ.
     """
     squares = noise.square().sum(1)
     apart = (squares[:, None] + squares[None, :] - 2.0 * noise @ noise.T) / noise.shape[1]
@@ -144,12 +115,12 @@ class Config(NetworkConfig):
     """Options.
 
     Attributes:
-        ensemble: Whether the generator is taught by each client's head or by their mean.
+        ensemble: Whether each client's head or their mean teaches the generator.
         labels: Classes of generated pairs: as often as the clients have them, or equally often.
         weight: Factor of the client's term.
         generated: Pairs that a client draws for a round.
         noise: Of the generator.
-        noise_width: Numbers of noise that one feature is made of.
+        noise_width: Numbers of noise behind one feature.
         hidden_width: Width of the generator's hidden layer.
         diversity: Factor of the term that asks for different features from different noise.
         generator_rate: Learning rate of the generator's Adam.
@@ -177,23 +148,14 @@ class Config(NetworkConfig):
 
 @dataclass(frozen=True)
 class Teachers:
-    """Heads that a generator is taught by.
-
-    Attributes:
-        weight: Their weights (K, C, D).
-        bias: Their biases (K, C).
-        trust: What each counts for each class (K, C).
-    """
+    """Heads that teach a generator: weights (K, C, D), biases (K, C), their trust (K, C)."""
 
     weight: Tensor
     bias: Tensor
     trust: Tensor
 
     def loss(self, features: Tensor, labels: Tensor) -> Tensor:
-        """Return cross-entropies of all heads on features (B, D) and classes (B,), weighted.
-
-        Shape ().
-        """
+        """Return the weighted cross-entropy, shape (), of all heads on features (B, D)."""
         logits = torch.einsum("bd,kcd->kbc", features, self.weight) + self.bias[:, None]
         every = labels.expand(len(logits), -1)
         losses = functional.cross_entropy(logits.transpose(1, 2), every, reduction="none")
@@ -206,17 +168,17 @@ class FedGen(FedAvg):
     """Data-free distillation beside federated averaging."""
 
     config: Config
-    visibility: Visibility = field(default=Visibility.PER_CLIENT, kw_only=True)
-    units: frozenset[Unit] = field(default=CLIENT_ONLY, kw_only=True)
+    visibility: m.Visibility = field(default=m.Visibility.PER_CLIENT, kw_only=True)
+    units: frozenset[m.Unit] = field(default=CLIENT_ONLY, kw_only=True)
 
     @property
     def anchored(self) -> bool:
-        """Generated pairs are made by the generator that was broadcast."""
+        """The generator that was broadcast makes the generated pairs."""
         return self.config.weight > 0.0
 
     @property
     def generator(self) -> Generator:
-        """What makes features."""
+        """The network that makes features."""
         config = self.config
         return Generator(
             len(self.classes),
@@ -226,20 +188,17 @@ class FedGen(FedAvg):
             config.noise,
         )
 
-    def shared_spec(self) -> Mapping[str, TensorSpec]:
-        """Return the network, and the shares of labels (C,) where they are asked for."""
+    def shared_spec(self) -> Mapping[str, m.TensorSpec]:
+        """Return the network, and the shares of labels (C,) where the server needs them."""
         shares = (
-            {SHARES: TensorSpec((len(self.classes),), source=Source.STATISTIC)}
+            {SHARES: m.TensorSpec((len(self.classes),), source=m.Source.STATISTIC)}
             if self.config.counts_labels
             else {}
         )
         return {**super().shared_spec(), **shares}
 
-    def init_server(self, rng: np.random.Generator) -> Arrays:
-        """Return FedAvg's start, then a fresh generator.
-
-        Shares are equal before anybody is asked.
-        """
+    def init_server(self, rng: m.Rng) -> m.Arrays:
+        """Return FedAvg's start, then a fresh generator; shares are equal at first."""
         shares = np.full(len(self.classes), 1.0 / len(self.classes), np.float32)
         return {
             **super().init_server(rng),
@@ -248,8 +207,8 @@ class FedGen(FedAvg):
         }
 
     def client_update(
-        self, view: ClientView, data: Examples, trainer: Trainer, rng: np.random.Generator
-    ) -> LocalResult:
+        self, view: m.ClientView, data: m.Examples, trainer: m.Trainer, rng: m.Rng
+    ) -> m.LocalResult:
         """Train the network on its own data and on generated pairs."""
         names = tuple(self.shared_layers)
         penalty = self.generated_loss(view.broadcast, rng) if self.config.weight else None
@@ -260,8 +219,8 @@ class FedGen(FedAvg):
         shares = label_shares(data.arrays["labels"], len(self.classes)) - view.broadcast[SHARES]
         return replace(result, update={**result.update, SHARES: shares})
 
-    def generated_loss(self, broadcast: Arrays, rng: np.random.Generator) -> Penalty:
-        """Return weighted mean cross-entropy of a head on pairs that are drawn now."""
+    def generated_loss(self, broadcast: m.Arrays, rng: m.Rng) -> m.Penalty:
+        """Return weighted mean cross-entropy of a head on pairs that are drawn here."""
         noise, labels = self.draw(broadcast, self.config.generated, rng)
         generator = self.tensors({name: broadcast[name] for name in self.generator.layers})
         with torch.no_grad():
@@ -274,7 +233,7 @@ class FedGen(FedAvg):
 
         return penalty
 
-    def draw(self, state: Arrays, count: int, rng: np.random.Generator) -> tuple[Tensor, Tensor]:
+    def draw(self, state: m.Arrays, count: int, rng: m.Rng) -> tuple[Tensor, Tensor]:
         """Return noise (count, E) and classes (count,) for generated pairs."""
         if self.config.labels == "counted":
             labels = rng.choice(len(self.classes), count, p=distribution(state[SHARES]))
@@ -284,12 +243,12 @@ class FedGen(FedAvg):
         return drawn["noise"], drawn["labels"]
 
     def server_update(
-        self, state: Arrays, aggregate: Aggregate, pool: Sequence[Arrays], rng: np.random.Generator
-    ) -> Arrays:
+        self, state: m.Arrays, aggregate: m.Aggregate, pool: Sequence[m.Arrays], rng: m.Rng
+    ) -> m.Arrays:
         """Return FedAvg's mean change, then the generator's training.
 
         Raises:
-            MethodError: If each client's own head is needed and was not handed over.
+            MethodError: If the server needs each client's own head and did not get it.
         """
         moved = super().server_update(state, aggregate, pool, rng)
         trained = descend(
@@ -299,16 +258,11 @@ class FedGen(FedAvg):
         )
         return {**moved, **trained}
 
-    def teachers(self, state: Arrays, moved: Arrays, aggregate: Aggregate) -> Teachers:
-        """Return the heads after this round.
-
-        Args:
-            state: What was broadcast.
-            moved: The same with the mean change.
-            aggregate: What the clients sent.
+    def teachers(self, state: m.Arrays, moved: m.Arrays, aggregate: m.Aggregate) -> Teachers:
+        """Return the heads after this round, whose broadcast was `state` and result is `moved`.
 
         Raises:
-            MethodError: If each client's own head is needed and was not handed over.
+            MethodError: If the server needs each client's own head and did not get it.
         """
         if self.config.ensemble == "mean":
             heads, trust = [moved], np.ones((1, len(self.classes)))
@@ -325,7 +279,7 @@ class FedGen(FedAvg):
         return Teachers(**self.tensors({n: a.astype(np.float32) for n, a in arrays.items()}))
 
     def generator_losses(
-        self, state: Arrays, teachers: Teachers, rng: np.random.Generator
+        self, state: m.Arrays, teachers: Teachers, rng: m.Rng
     ) -> Iterator[ServerLoss]:
         """Yield the generator's loss on pairs drawn anew for each step."""
         for _ in range(self.config.generator_steps):
@@ -335,7 +289,7 @@ class FedGen(FedAvg):
     def generator_loss(
         self, teachers: Teachers, noise: Tensor, labels: Tensor, generator: Parameters
     ) -> Tensor:
-        """Return what the heads say of generated features, and how alike these are: shape ()."""
+        """Return the heads' loss on generated features, plus the likeness of these: shape ()."""
         features = self.generator.features(generator, noise, labels)
         taught = teachers.loss(features, labels)
         if not self.config.diversity:
@@ -344,29 +298,24 @@ class FedGen(FedAvg):
 
 
 def distribution(shares: NDArray[Any]) -> NDArray[np.float64]:
-    """Return probabilities (C,) from shares that noise may have made negative.
-
-    Equal if none is left.
-    """
+    """Return probabilities (C,) from shares, which noise may have made negative."""
     positive = np.maximum(shares.astype(np.float64), 0.0)
     total = positive.sum()
     return positive / total if total > 0 else np.full(len(shares), 1.0 / len(shares))
 
 
 def trust_of(shares: NDArray[Any]) -> NDArray[np.float64]:
-    """Return how much of each class is a client's (K, C), columns adding up to 1.
-
-    From shares (K, C).
+    """Return each client's share of a class (K, C), columns of sum 1, from its label shares (K, C).
 
     A class without examples counts alike for all clients.
     """
     return np.stack([distribution(column) for column in shares.T], axis=1)
 
 
-def build(config: Config, task: Task) -> Method:
+def build(config: Config, task: m.Task) -> m.Method:
     """Build the method."""
     method = FedGen.built(config, task)
     if config.ensemble == "individual":
         return method
     units = CLIENT_ONLY if config.counts_labels else ALL_UNITS
-    return replace(method, visibility=Visibility.AGGREGATE_ONLY, units=units)
+    return replace(method, visibility=m.Visibility.AGGREGATE_ONLY, units=units)

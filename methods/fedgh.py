@@ -1,26 +1,24 @@
 """FedGH: personal extractors under one head, which the server trains on class means of features.
 
 Yi et al. 2023, "FedGH: Heterogeneous Federated Learning with Generalized Global Header" (ACM MM,
-arXiv 2303.13137), Algorithm 1. A client puts the global head in the place of its own, trains the
-whole network, and uploads for each of its classes the mean of its features (a *prototype*). The
-server takes gradient steps on the head with the pairs of prototype and class; the clients' own
-heads are dropped. In the paper each pair is a step (`server_batch: 1`); the default is published
-code's (PFLlib): one pass a round over shuffled batches of ten.
-Its personal module, for PM-MoE, is the extractor, as LG-FedAvg's is.
+arXiv 2303.13137), Algorithm 1. A client replaces its head by the global head, trains the whole
+network, and uploads for each of its classes the mean of its features (a *prototype*). The server
+takes gradient steps on the head with the pairs of prototype and class, and drops the clients' own
+heads. In the paper each pair is a step (`server_batch: 1`); the default is published code's
+(PFLlib): one pass a round over shuffled batches of ten. Its personal module, for PM-MoE, is the
+extractor, as LG-FedAvg's is.
 
-`prototypes: individual` is the method as published: every client's means are needed by themselves,
-so secure sums and noise on sums are refused. With `prototypes: mean` an aggregate suffices: the
-head is trained on one mean for each class, over the clients that have it. For that a client sends
-per class a flag (1 where it has examples, else 0) and its prototype times the flag, and the server
-divides one sum by the other. Neither a sum of features nor a count is sent: under one clipping norm
-they would leave a client with many examples nothing but its length. One client's quotient is not
-changed by clipping, which scales flag and prototype alike. Prototypes travel divided by sqrt(D),
-which makes them about as long as their flags are: as they are, noise of one size would drown the
-flags first, by which all is divided. What is sent is absolute, not a difference to the broadcast,
-which holds the head alone.
+`prototypes: individual` is the method as published: the server needs every client's means by
+themselves, so secure sums and noise on sums are refused. With `prototypes: mean` an aggregate
+suffices: the head is trained on one mean for each class, over the clients that have it. For that a
+client sends the message of `methods.networks.class_tables`: flags, and prototypes divided by
+sqrt(D), which makes them about as long as flags. Without the division, noise of one size would
+drown the flags first, and all is divided by them. The message is absolute, not a difference to the
+broadcast, which holds the head alone.
 
-Where flags are scaled or noised, a class counts as had by a client if its flag is at least
-`presence_floor` times what one client's can be: the largest flag over the number of clients.
+Where flags are scaled or noised, a client counts as having a class if its flag is at least
+`presence_floor` times one client's largest possible flag: the largest flag over the number of
+clients.
 
 Prototypes are statistics of records that no noised step returned: `dp_sgd` is refused.
 """
@@ -41,22 +39,8 @@ from torch import Tensor
 from torch.nn import functional
 
 from methods.errors import MethodError
+from methods.interface import method as m
 from methods.interface.defaults import CLIENT_ONLY
-from methods.interface.method import (
-    Aggregate,
-    Arrays,
-    ClientView,
-    Examples,
-    LocalResult,
-    Method,
-    Source,
-    Task,
-    TensorSpec,
-    Trainer,
-    Unit,
-    Visibility,
-    Weighting,
-)
 from methods.lg_fedavg import LgFedAvg
 from methods.networks.class_tables import PRESENCE, PROTOTYPES, class_means, known_rows
 from methods.networks.extractors import NetworkConfig
@@ -75,12 +59,12 @@ class Config(NetworkConfig):
     """Options.
 
     Attributes:
-        prototypes: What the head is trained on: each client's, or means over clients.
+        prototypes: Training data of the head: each client's, or means over clients.
         server_rate: Step size at the server.
         server_epochs: Passes over the pairs in a round.
         server_batch: Pairs of one step; None for all of them.
-        presence_floor: A class is left out below this many clients' flags; at most 1 where each
-            client stands for itself.
+        presence_floor: A class with fewer flags than this many clients' is left out; at most 1
+            where each client stands for itself.
     """
 
     prototypes: Literal["individual", "mean"] = "individual"
@@ -92,27 +76,27 @@ class Config(NetworkConfig):
 
 @dataclass(frozen=True)
 class FedGH(LgFedAvg):
-    """A generalised global head: cut as LG-FedAvg is, with another way to the head."""
+    """A generalised global head on LG-FedAvg's cut, trained by the server."""
 
     config: Config
-    visibility: Visibility = field(default=Visibility.PER_CLIENT, kw_only=True)
-    units: frozenset[Unit] = field(default=CLIENT_ONLY, kw_only=True)
+    visibility: m.Visibility = field(default=m.Visibility.PER_CLIENT, kw_only=True)
+    units = CLIENT_ONLY
 
     @property
     def averaged(self) -> frozenset[str]:
         """Nothing: the server trains the head."""
         return frozenset()
 
-    def shared_spec(self) -> Mapping[str, TensorSpec]:
-        """Return prototypes (C, D) over sqrt(D), zero where there are none, and flags (C,)."""
-        spec = partial(TensorSpec, weighting=Weighting.UNIFORM, source=Source.STATISTIC)
+    def shared_spec(self) -> Mapping[str, m.TensorSpec]:
+        """Return prototypes (C, D) over sqrt(D), zero for absent classes, and flags (C,)."""
+        spec = partial(m.TensorSpec, weighting=m.Weighting.UNIFORM, source=m.Source.STATISTIC)
         classes = len(self.classes)
         return {PROTOTYPES: spec((classes, self.extractor.width)), PRESENCE: spec((classes,))}
 
     def client_update(
-        self, view: ClientView, data: Examples, trainer: Trainer, rng: np.random.Generator
-    ) -> LocalResult:
-        """Train the network under the global head, and sum up what its extractor then makes."""
+        self, view: m.ClientView, data: m.Examples, trainer: m.Trainer, rng: m.Rng
+    ) -> m.LocalResult:
+        """Train the network under the global head, and send the class means of its features."""
         trained = self.train(
             view, data, trainer, rng, names=(*self.shared_layers, *self.personal_layers)
         )
@@ -120,15 +104,15 @@ class FedGH(LgFedAvg):
         features = features_of(self, own, data)
         means, flags = class_means(features, data.arrays["labels"], len(self.classes))
         scaled = means / np.float32(math.sqrt(self.extractor.width))
-        return LocalResult({PROTOTYPES: scaled, PRESENCE: flags}, None, own)
+        return m.LocalResult({PROTOTYPES: scaled, PRESENCE: flags}, None, own)
 
     def server_update(
-        self, state: Arrays, aggregate: Aggregate, pool: Sequence[Arrays], rng: np.random.Generator
-    ) -> Arrays:
+        self, state: m.Arrays, aggregate: m.Aggregate, pool: Sequence[m.Arrays], rng: m.Rng
+    ) -> m.Arrays:
         """Train the head.
 
         Raises:
-            MethodError: If each client's own prototypes are needed and were not handed over.
+            MethodError: If the server needs each client's own prototypes and did not get them.
         """
         rows, labels = self.pairs(aggregate)
         head = self.tensors({name: state[name] for name in self.head_layers})
@@ -136,11 +120,11 @@ class FedGH(LgFedAvg):
         rate = self.config.server_rate
         return {**state, **descend(head, losses, partial(torch.optim.SGD, lr=rate))}
 
-    def pairs(self, aggregate: Aggregate) -> Pairs:
-        """Return what the head is trained on, in the order of the clients' keys.
+    def pairs(self, aggregate: m.Aggregate) -> Pairs:
+        """Return the head's training data, in the order of the clients' keys.
 
         Raises:
-            MethodError: If each client's own prototypes are needed and were not handed over.
+            MethodError: If the server needs each client's own prototypes and did not get them.
         """
         floor = self.config.presence_floor
         if self.config.prototypes == "mean":
@@ -148,40 +132,27 @@ class FedGH(LgFedAvg):
         found = [known_prototypes(sent, floor) for sent in aggregate.each().values()]
         return np.concatenate([r for r, _ in found]), np.concatenate([c for _, c in found])
 
-    def losses(
-        self, rows: Tensor, labels: Tensor, rng: np.random.Generator
-    ) -> Iterator[ServerLoss]:
+    def losses(self, rows: Tensor, labels: Tensor, rng: m.Rng) -> Iterator[ServerLoss]:
         """Yield mean cross-entropy of the head on each batch, shuffled anew for each pass."""
         rows, labels = rows.to(self.device), labels.to(self.device)
         size = self.config.server_batch or max(len(rows), 1)
         for _ in range(self.config.server_epochs):
             order = torch.from_numpy(rng.permutation(len(rows))).to(self.device)
             for some in torch.split(order, size) if len(rows) else ():
-                yield _head_loss(rows[some], labels[some])
+                yield partial(_head_loss, rows[some], labels[some])
 
 
-def known_prototypes(sent: Arrays, floor: float) -> Pairs:
-    """Return prototypes as they were before a common factor, of the classes that there are.
-
-    Args:
-        sent: `prototypes` (C, D) over sqrt(D) and `presence` (C,), of one client or of many.
-        floor: Share of the largest flag below which a class is left out.
-
-    Returns:
-        Prototypes (m, D) and their classes (m,), none where no flag is above zero.
-    """
+def known_prototypes(sent: m.Arrays, floor: float) -> Pairs:
+    """Return prototypes (m, D) without scale and flags, and classes (m,); see `known_rows`."""
     scale = math.sqrt(sent[PROTOTYPES].shape[1])
     return known_rows(sent[PROTOTYPES], sent[PRESENCE], floor, scale)
 
 
-def _head_loss(rows: Tensor, labels: Tensor) -> ServerLoss:
-    def loss(head: Parameters) -> Tensor:
-        return functional.cross_entropy(linear(head, HEAD, rows), labels)
-
-    return loss
+def _head_loss(rows: Tensor, labels: Tensor, head: Parameters) -> Tensor:
+    return functional.cross_entropy(linear(head, HEAD, rows), labels)
 
 
-def build(config: Config, task: Task) -> Method:
+def build(config: Config, task: m.Task) -> m.Method:
     """Build the method.
 
     Raises:
@@ -190,7 +161,7 @@ def build(config: Config, task: Task) -> Method:
     """
     method = FedGH.built(config, task)
     if config.prototypes == "mean":
-        return replace(method, visibility=Visibility.AGGREGATE_ONLY, units=CLIENT_ONLY)
+        return replace(method, visibility=m.Visibility.AGGREGATE_ONLY)
     if config.presence_floor > 1.0:
         raise MethodError(
             f"method.presence_floor: {config.presence_floor} leaves out every class where each "

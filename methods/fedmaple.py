@@ -1,43 +1,49 @@
 """FedMaPLe: coupled prompts in both towers, averaged over clients each round.
 
 Khattak et al. 2023, "MaPLe: Multi-modal Prompt Learning" (CVPR), section 3.2. Each of the first J
-layers of the text tower has l prompts P_k of its own, and the same layer of the image tower has
-prompts that a linear coupling function makes of them,
+layers of the text tower has l prompts P_k of its own. A linear coupling function makes of them the
+prompts of the same layer of the image tower,
 
     Q_k = F_k(P_k),  k = 1..J,     logit_c(x) = cos(f(x; Q_1..Q_J), g(c; P_1..P_J)) / temperature
 
-with J = 9 and l = 2. Where prompts stand is in `methods.prompts.deep`.
+with J = 9 and l = 2. `methods.prompts.deep` says where prompts stand.
 
 Federated by FedAvg over prompts and coupling functions, as the baseline of FedPGP (Cui et al. 2024)
 is; the papers say no more. The paper starts the first layer's prompts from "a photo of a", which
 has more tokens than prompts: as in the published code the first l are learned and the others stay
 as words before the class name. That code starts F_2..F_J from one draw; here each has its own.
 
-The image tower runs in every step, since its prompts are trained. What stands before its first
-layer does not depend on them and is made once (`prepare`): 33 KB an image for the tiny model, 605
-KB for ViT-B/16. Towers other than vision transformers are refused: a ResNet has no tokens to put
-prompts beside.
+The image tower runs in every step, since its prompts are trained. The input of its first layer does
+not depend on them and is made once (`prepare`): 33 KB an image for the tiny model, 605 KB for
+ViT-B/16. Towers other than vision transformers are refused: a ResNet has no tokens to put prompts
+beside.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import partial
 from typing import Annotated
 
 import numpy as np
 import torch
 from annotated_types import Ge, Le
-from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
 from methods.errors import MethodError
+from methods.interface import method as m
 from methods.interface.averaging import AveragedMethod
-from methods.interface.method import Arrays, ClientView, Method, Need, Objective, Task, TensorSpec
 from methods.networks.layers import Parameters, linear_start
 from methods.prompts.deep import DeepImageEncoder, DeepTextEncoder
-from methods.prompts.prompt import PromptConfig, as_tensor, as_tensors, require_backbone
+from methods.prompts.prompt import (
+    EncodedObjective,
+    PromptConfig,
+    as_tensor,
+    as_tensors,
+    require_backbone,
+)
 
 CONTEXTS = "contexts"
 WEIGHT = "coupling_weight"
@@ -45,7 +51,7 @@ BIAS = "coupling_bias"
 PATCHES = "patches"
 PAPER_DEPTH = 9
 IMAGES_AT_ONCE = 128
-"""Images encoded in one pass of a prediction; changes memory only."""
+"""Images that torch encodes in one pass of a prediction; changes memory only."""
 
 
 @dataclass(frozen=True)
@@ -66,51 +72,16 @@ class Config(PromptConfig):
 
 
 @dataclass(frozen=True)
-class DeepPromptObjective:
-    """Cross-entropy of CLIP's prediction with prompts in both towers."""
-
-    text: DeepTextEncoder
-    image: DeepImageEncoder
-    classes: tuple[str, ...]
-    encoder_parameters: frozenset[str] = frozenset({CONTEXTS, WEIGHT, BIAS})
-
-    def encode(self, parameters: Parameters) -> Parameters:
-        """Return text features (C, d), and the image tower's prompts Q (J, l, width)."""
-        contexts = parameters[CONTEXTS]
-        # One linear map for each layer: a product of stacks.
-        projected = contexts @ parameters[WEIGHT].transpose(1, 2)
-        prompts = projected + parameters[BIAS].unsqueeze(1)
-        return {"text": self.text.text_features(contexts, self.classes), "prompts": prompts}
-
-    def logits(self, encoded: Parameters, patches: Tensor) -> Tensor:
-        """Return cosines over the temperature (B, C) of embedded patches (B, 1 + P, width)."""
-        images = self.image.image_features(patches, encoded["prompts"])
-        return self.text.backbone.logit_scale * images @ encoded["text"].T
-
-    def losses(self, parameters: Parameters, encoded: Parameters, batch: Parameters) -> Tensor:
-        """Return cross-entropy of each example, shape (B,)."""
-        logits = self.logits(encoded, batch[PATCHES])
-        return functional.cross_entropy(logits, batch["labels"], reduction="none")
-
-
-@dataclass(frozen=True)
 class FedMaPLe(AveragedMethod):
-    """Coupled deep prompts under FedAvg.
-
-    Attributes:
-        text: The text tower with prompts.
-        image: The image tower with prompts.
-        depth: Number J of layers with prompts.
-        classes: Class names in label order.
-    """
+    """Coupled deep prompts in the first J layers of both towers, under FedAvg."""
 
     text: DeepTextEncoder
     image: DeepImageEncoder
     depth: int
     classes: tuple[str, ...]
-    needs: frozenset[Need] = field(default=frozenset({"pixels"}), init=False)
+    needs = frozenset({"pixels"})
 
-    def prepare(self, arrays: Arrays) -> Arrays:
+    def prepare(self, arrays: m.Arrays) -> m.Arrays:
         """Return class token and patches as they enter the image tower's first layer, float32."""
         # A copy, since torch takes no read-only memory and images may be mapped from a file.
         pixels = self.text.backbone.to_pixels(np.array(arrays["pixels"]))
@@ -118,16 +89,16 @@ class FedMaPLe(AveragedMethod):
             embedded = self.image.embed(pixels)
         return {PATCHES: embedded.cpu().numpy().astype(np.float32)}
 
-    def shared_spec(self) -> Mapping[str, TensorSpec]:
+    def shared_spec(self) -> Mapping[str, m.TensorSpec]:
         """Return prompts and coupling functions of all J layers, averaged over clients."""
         inputs, outputs = self.text.backbone.token_dim, self.image.width
         return {
-            CONTEXTS: TensorSpec((self.depth, self.text.context_tokens, inputs)),
-            WEIGHT: TensorSpec((self.depth, outputs, inputs)),
-            BIAS: TensorSpec((self.depth, outputs)),
+            CONTEXTS: m.TensorSpec((self.depth, self.text.context_tokens, inputs)),
+            WEIGHT: m.TensorSpec((self.depth, outputs, inputs)),
+            BIAS: m.TensorSpec((self.depth, outputs)),
         }
 
-    def init_server(self, rng: np.random.Generator) -> Arrays:
+    def init_server(self, rng: m.Rng) -> m.Arrays:
         """Return fresh prompts; coupling functions uniform in +-1/sqrt(token width)."""
         spec = self.shared_spec()
         inputs = self.text.backbone.token_dim
@@ -137,29 +108,45 @@ class FedMaPLe(AveragedMethod):
             BIAS: linear_start(rng, spec[BIAS].shape, inputs),
         }
 
-    def training_objective(self) -> Objective:
+    def training_objective(self) -> m.Objective:
         """Return cross-entropy over the task's classes."""
-        return DeepPromptObjective(self.text, self.image, self.classes)
 
-    def predict(
-        self, view: ClientView, batch: Arrays, classes: Sequence[str]
-    ) -> NDArray[np.float32]:
+        def losses(parameters: Parameters, encoded: Parameters, batch: Parameters) -> Tensor:
+            logits = self.logits(encoded, batch[PATCHES])
+            return functional.cross_entropy(logits, batch["labels"], reduction="none")
+
+        encode = partial(self.encode, self.classes)
+        return EncodedObjective(frozenset({CONTEXTS, WEIGHT, BIAS}), encode, losses)
+
+    def encode(self, classes: tuple[str, ...], parameters: Parameters) -> Parameters:
+        """Return text features (C, d), and the image tower's prompts Q (J, l, width)."""
+        contexts = parameters[CONTEXTS]
+        # One linear map for each layer: a product of stacks.
+        projected = contexts @ parameters[WEIGHT].transpose(1, 2)
+        prompts = projected + parameters[BIAS].unsqueeze(1)
+        return {"text": self.text.text_features(contexts, classes), "prompts": prompts}
+
+    def logits(self, encoded: Parameters, patches: Tensor) -> Tensor:
+        """Return cosines over the temperature (B, C) of embedded patches (B, 1 + P, width)."""
+        images = self.image.image_features(patches, encoded["prompts"])
+        return self.text.backbone.logit_scale * images @ encoded["text"].T
+
+    def predict(self, view: m.ClientView, batch: m.Arrays, classes: Sequence[str]) -> m.Logits:
         """Return logits (n, C) with the broadcast prompts and coupling functions."""
         backbone = self.text.backbone
-        objective = DeepPromptObjective(self.text, self.image, tuple(classes))
         patches = as_tensor(batch[PATCHES], backbone)
         with torch.no_grad():
-            encoded = objective.encode(as_tensors(view.broadcast, backbone))
+            encoded = self.encode(tuple(classes), as_tensors(view.broadcast, backbone))
             parts = torch.split(patches, IMAGES_AT_ONCE)
-            logits = torch.cat([objective.logits(encoded, part) for part in parts])
+            logits = torch.cat([self.logits(encoded, part) for part in parts])
         return logits.cpu().numpy().astype(np.float32)
 
 
-def build(config: Config, task: Task) -> Method:
+def build(config: Config, task: m.Task) -> m.Method:
     """Build the method.
 
     Raises:
-        MethodError: If a tower has fewer layers than there are to be prompts for.
+        MethodError: If a tower has fewer layers than prompts need.
         BackboneError: If the task has no backbone, its image tower takes no prompts, or the prompt
             does not fit into it.
     """

@@ -1,7 +1,7 @@
 """FedPCL: features drawn to the prototype of their class and away from those of all others.
 
 Tan et al. 2022, "Federated Learning from Pre-Trained Models: A Contrastive Learning Approach"
-(NeurIPS, arXiv 2209.10083), by published code, as the paper's text was not at hand: the authors'
+(NeurIPS, arXiv 2209.10083), by published code, as the paper's text was not available: the authors'
 (github.com/yuetan031/FedPCL at 0c3895b) and PFLlib's (github.com/TsingZ0/PFLlib at d832e76).
 
 A client's whole network is its own; in the paper's setting it is a projection on frozen features
@@ -11,17 +11,17 @@ A client's whole network is its own; in the paper's setting it is a projection o
 
 p_c being the global prototype of class c, over the classes that have one. An example whose class
 has none counts for nothing, so the first round trains nothing, as in both codes. Afterwards the
-client sends for each of its classes the mean of its z (a *prototype*), and the server averages each
-class over the clients that have it (`methods.networks.class_tables` says what is sent). There is no
-head: an example is predicted by its nearest prototype, of the client's own ones as in both codes,
-or of the global ones (`inference`).
+client sends the mean of its z for each of its classes (a *prototype*), and the server averages each
+class over the clients that have it (`methods.networks.class_tables` describes the message). There
+is no head: the nearest prototype names an example, of the client's own ones as in both codes, or of
+the global ones (`inference`).
 
-The loss is PFLlib's with the first of its terms, as the paper's is remembered. Its second, the mean
-of the same contrast with each other client's own prototypes, is left out: each client would have to
-be handed every other's table by itself, and a sum would not do. In the authors' code prototypes are
-the anchors and the denominators run over a batch of two views, so that no example has a loss of its
-own; that is left out too. Prototypes keep the length of a mean of unit vectors, as in both codes;
-`similarity: cosine` brings them to length 1, which is how the paper is remembered.
+The loss is the first term of PFLlib's, as we remember the paper's. Its second term, the mean of the
+same contrast with each other client's own prototypes, is left out: each client would need every
+other's table by itself, and a sum would not do. In the authors' code prototypes are the anchors and
+the denominators run over a batch of two views, so that no example has a loss of its own; that is
+left out too. Prototypes keep the length of a mean of unit vectors, as in both codes; `similarity:
+cosine` brings them to length 1, as we remember the paper.
 
 Prototypes are statistics of records that no noised step returned: `dp_sgd` is refused.
 """
@@ -38,7 +38,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
-from methods.interface.method import Arrays, ClientView, Method, Task
+from methods.interface.method import Arrays, ClientView
 from methods.networks.class_tables import (
     KNOWN,
     TABLE,
@@ -50,7 +50,7 @@ from methods.networks.class_tables import (
 from methods.networks.layers import Layers, Parameters
 
 OWN = "own."
-"""What the names of a client's own table begin with; kept by it."""
+"""Beginning of the names of a client's own table, which it keeps."""
 
 VARIANTS = (
     {"network": "cnn", "similarity": "cosine"},
@@ -65,7 +65,7 @@ class Config(TableConfig):
     Attributes:
         temperature: tau.
         similarity: Of a feature and a prototype: the product with the mean as it is, or the cosine.
-        inference: Among which prototypes an example's nearest is looked for.
+        inference: The prototypes among which an example's nearest is searched.
     """
 
     temperature: Annotated[float, Gt(0.0), Le(1e6)] = 0.07
@@ -73,7 +73,6 @@ class Config(TableConfig):
     inference: Literal["own_prototypes", "global_prototypes"] = "own_prototypes"
 
 
-@dataclass(frozen=True)
 class FedPCL(TableMethod):
     """Prototype-wise contrastive learning."""
 
@@ -81,7 +80,7 @@ class FedPCL(TableMethod):
 
     @property
     def head_layers(self) -> Layers:
-        """None."""
+        """There is no head."""
         return {}
 
     @property
@@ -90,7 +89,7 @@ class FedPCL(TableMethod):
         return 1.0
 
     def features(self, parameters: Parameters, batch: Parameters) -> Tensor:
-        """Return features (B, D) of length 1, or zero where a network has nothing to say."""
+        """Return features (B, D) of length 1, or zero where the network gives zero."""
         return functional.normalize(super().features(parameters, batch), dim=1)
 
     def losses(self, parameters: Parameters, batch: Parameters) -> Tensor:
@@ -99,7 +98,7 @@ class FedPCL(TableMethod):
         if self.config.similarity == "cosine":
             table = functional.normalize(table, dim=1)
         scores = self.features(parameters, batch) @ table.T / self.config.temperature
-        # Finite, as zero times infinity would be no number where no class is known.
+        # A finite number, as zero times infinity is NaN where no class is known.
         least = torch.finfo(scores.dtype).min
         among_known = scores.masked_fill(known == 0, least).logsumexp(dim=1)
         own = scores.gather(1, labels[:, None]).squeeze(1)
@@ -128,6 +127,4 @@ class FedPCL(TableMethod):
         return negative_distances(features, parameters[TABLE], known)
 
 
-def build(config: Config, task: Task) -> Method:
-    """Build the method."""
-    return FedPCL.built(config, task)
+build = FedPCL.built

@@ -7,20 +7,15 @@ Its personal module, for PM-MoE, is the head.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
-from methods.interface.method import Method, Task
 from methods.networks.extractors import NetworkConfig
 from methods.networks.layers import Layers
 from methods.networks.method import ModularMethod
 
 
-@dataclass(frozen=True)
 class Config(NetworkConfig):
     """Options."""
 
 
-@dataclass(frozen=True)
 class FedPer(ModularMethod):
     """Personalisation layers."""
 
@@ -35,6 +30,4 @@ class FedPer(ModularMethod):
         return self.head_layers
 
 
-def build(config: Config, task: Task) -> Method:
-    """Build the method."""
-    return FedPer.built(config, task)
+build = FedPer.built

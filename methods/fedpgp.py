@@ -8,26 +8,25 @@ prompt, the loss is L_ce + mu L_con (Eq. 13), and
     L_con = -log( exp(sim(z_G, z_C) / tau) / (exp(sim(z_G, z_C) / tau) + exp(sim(z_G, z_i) / tau)) )
 
 (Eq. 12), with the cosine for sim. It sees no data, so it is the trainer's `penalty`: under `dp_sgd`
-it costs no part of an example's clipping bound. U_i and V_i are trained in the same fit as p_G, so
-that one clip and one noise cover all that later releases depend on; decoupled, the rounds are
-PromptFL's, and U_i and V_i are trained after the last release on top of its prompt, each client's
-from a start of its own.
+it takes no part of an example's clipping bound. One fit trains U_i, V_i and p_G, so that one clip
+and one noise cover all that later releases depend on. Decoupled, the rounds are PromptFL's, and
+clients train U_i and V_i after the last release on top of its prompt, each from a start of its own.
 
 The paper leaves open tau, the start of U and V, and how sim treats classes. The published code has
-tau = 0.5, N(0, 0.02^2) for both, the same on all clients, and the mean over classes of Eq. 12; that
-is taken here. It departs in z_C, which it takes from "X X ... X <class>." (`clip_reference:
-placeholder`), and runs b = 8, mu = 0.5 in its script.
+tau = 0.5, N(0, 0.02^2) for both, the same on all clients, and the mean over classes of Eq. 12, as
+here. It departs in z_C, which it takes from "X X ... X <class>." (`clip_reference: placeholder`),
+and runs b = 8, mu = 0.5 in its script.
 
 Ablations: `rank: full` learns one unrestricted Delta p_i; `contrast: no_positive` and `no_negative`
 leave one pair. Appendix A.2 prints the remaining terms as 1 - sim(z_G, z_i) and sim(z_G, z_C),
-whose minimum is the opposite of what sections 3.4 and 4.3 say the pairs are for. `ablation_sign:
-text` minimises sim(z_G, z_i) and 1 - sim(z_G, z_C); `appendix` is as printed.
+whose minimum is the opposite of what sections 3.4 and 4.3 want of the pairs. `ablation_sign: text`
+minimises sim(z_G, z_i) and 1 - sim(z_G, z_C); `appendix` is as printed.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Annotated, Any, Literal
 
@@ -38,28 +37,19 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
-from methods.interface.method import (
-    Arrays,
-    ClientView,
-    CountsWith,
-    Examples,
-    LocalResult,
-    Method,
-    ParameterGroup,
-    Task,
-    Trainer,
-)
+from methods.interface import method as m
+from methods.interface.method import CountsWith
 from methods.networks.layers import Parameters
 from methods.prompts.prompt import (
     CONTEXT,
     CONTEXT_STANDARD_DEVIATION,
     Captions,
+    EncodedObjective,
     PromptConfig,
     PromptMethod,
-    PromptObjective,
-    as_tensor,
     as_tensors,
     build_encoder,
+    text_losses,
 )
 
 LEFT, RIGHT, FULL = "adapter.left", "adapter.right", "adapter.full"
@@ -110,12 +100,7 @@ class Config(PromptConfig):
 
 @dataclass(frozen=True)
 class Adapter:
-    """The personal term Delta p_i, with its parameters passed in.
-
-    Attributes:
-        config: The method's options.
-        shape: Shape (l, token width) of the prompt.
-    """
+    """The personal term Delta p_i of a prompt (l, token width); callers pass its parameters."""
 
     config: Config
     shape: tuple[int, ...]
@@ -127,10 +112,10 @@ class Adapter:
 
     @property
     def is_frozen(self) -> bool:
-        """Whether it stays as it starts."""
+        """Whether it never moves."""
         return self.config.personal_learning_rate == 0.0
 
-    def init(self, rng: np.random.Generator) -> dict[str, NDArray[np.float32]]:
+    def init(self, rng: m.Rng) -> dict[str, NDArray[np.float32]]:
         """Return starting values: U (l, b) and V (b, width), or one matrix (l, width)."""
         length, width = self.shape
         inner = self.config.bottleneck
@@ -149,57 +134,21 @@ class Adapter:
             return parameters[CONTEXT] + parameters[FULL]
         return parameters[CONTEXT] + parameters[LEFT] @ parameters[RIGHT]
 
-    def group(self) -> tuple[ParameterGroup, ...]:
-        """Return what of it is trained: all, or nothing."""
+    def group(self) -> tuple[m.ParameterGroup, ...]:
+        """Return the trained group: all of it, or none."""
         rate = self.config.personal_learning_rate
-        return () if self.is_frozen else (ParameterGroup(self.names, rate),)
-
-
-@dataclass(frozen=True)
-class PersonalObjective(PromptObjective):
-    """Cross-entropy of the personal prompt's prediction (Eq. 6 at p_i).
-
-    Attributes:
-        adapter: The personal term.
-        is_contrasted: Whether a penalty needs z_G beside z_i; both come from one pass.
-        fixed_global: z_G (C, d) where p_G is not trained.
-    """
-
-    adapter: Adapter = field(kw_only=True)
-    is_contrasted: bool = field(kw_only=True)
-    fixed_global: Tensor | None = field(default=None, kw_only=True)
-    encoder_parameters: frozenset[str] = field(kw_only=True)
-
-    def encode(self, parameters: Parameters) -> Parameters:
-        """Return text features (C, d).
-
-        Z_i as `text`, and z_G as `global` where a penalty needs it.
-        """
-        prompt = self.adapter.personal_prompt(parameters)
-        if not self.is_contrasted:
-            return {"text": self.encoder.text_features(prompt, self.classes)}
-        if self.fixed_global is not None:
-            text = self.encoder.text_features(prompt, self.classes)
-            return {"text": text, "global": self.fixed_global}
-        both = torch.stack((prompt, parameters[CONTEXT]))
-        text, shared = self.encoder.text_features_each(both, self.classes).unbind()
-        return {"text": text, "global": shared}
+        return () if self.is_frozen else (m.ParameterGroup(self.names, rate),)
 
 
 @dataclass(frozen=True)
 class Contrast:
-    """mu times the contrastive loss of Eq. 12, or of what an ablation leaves of it.
-
-    Attributes:
-        config: The method's options.
-        reference: z_C (C, d), a constant.
-    """
+    """mu times the contrastive loss of Eq. 12, or of an ablation, with z_C (C, d) as reference."""
 
     config: Config
     reference: Tensor
 
     def __call__(self, parameters: Parameters, encoded: Parameters) -> Tensor:
-        """Return the penalty of one step, shape (), of features z_i and z_G of length one."""
+        """Return the penalty of one step, shape (), from features z_i and z_G of length one."""
         return self.config.mu * self.per_class(encoded["global"], encoded["text"]).mean()
 
     def per_class(self, shared: Tensor, personal: Tensor) -> Tensor:
@@ -223,37 +172,35 @@ class FedPGP(PromptMethod):
     adapter: Adapter
     reference: Captions
     is_decoupled: bool = False
-    has_personal_state: bool = field(default=True, init=False)
-    decouples: bool = field(default=True, init=False)
+    has_personal_state = True
+    decouples = True
 
-    def init_client(
-        self, shared_rng: np.random.Generator, client_rng: np.random.Generator
-    ) -> Arrays:
-        """Return the adapter, alike on all clients; decoupled, it begins with its training."""
+    def init_client(self, shared_rng: m.Rng, client_rng: m.Rng) -> m.Arrays:
+        """Return the adapter, alike on all clients; decoupled, it starts with its training."""
         return {} if self.is_decoupled else self.adapter.init(shared_rng)
 
     def client_update(
-        self, view: ClientView, data: Examples, trainer: Trainer, rng: np.random.Generator
-    ) -> LocalResult:
+        self, view: m.ClientView, data: m.Examples, trainer: m.Trainer, rng: m.Rng
+    ) -> m.LocalResult:
         """Return the local epochs of Algorithm 1; decoupled, PromptFL's."""
         start = view.broadcast[CONTEXT]
         if self.is_decoupled:
             context = self.train_prompt(start, data, trainer, rng)
-            return LocalResult({CONTEXT: context - start}, None, view.personal)
+            return m.LocalResult({CONTEXT: context - start}, None, view.personal)
         trained = trainer.fit(
             self._objective({CONTEXT, *self.adapter.names}),
             {CONTEXT: start, **view.personal},
             data.arrays,
-            groups=(ParameterGroup((CONTEXT,)), *self.adapter.group()),
+            groups=(m.ParameterGroup((CONTEXT,)), *self.adapter.group()),
             rng=rng,
             penalty=self._contrast,
         )
         own = {name: trained[name] for name in self.adapter.names}
-        return LocalResult({CONTEXT: trained[CONTEXT] - start}, None, own)
+        return m.LocalResult({CONTEXT: trained[CONTEXT] - start}, None, own)
 
     def personalise(
-        self, view: ClientView, data: Examples, trainer: Trainer, rng: np.random.Generator
-    ) -> Arrays:
+        self, view: m.ClientView, data: m.Examples, trainer: m.Trainer, rng: m.Rng
+    ) -> m.Arrays:
         """Train the adapter alone, decoupled, on top of the last global prompt."""
         if not self.is_decoupled or self.adapter.is_frozen:
             return view.personal
@@ -268,10 +215,8 @@ class FedPGP(PromptMethod):
         )
         return {name: trained[name] for name in self.adapter.names}
 
-    def predict(
-        self, view: ClientView, batch: Arrays, classes: Sequence[str]
-    ) -> NDArray[np.float32]:
-        """Return CLIP's logits (n, C) under p_i; under p_G while there is no adapter."""
+    def predict(self, view: m.ClientView, batch: m.Arrays, classes: Sequence[str]) -> m.Logits:
+        """Return CLIP's logits (n, C) under p_i; under p_G without an adapter."""
         if not view.personal:
             return self.broadcast_logits(view, batch, classes)
         arrays = {CONTEXT: view.broadcast[CONTEXT], **view.personal}
@@ -281,28 +226,39 @@ class FedPGP(PromptMethod):
 
     @cached_property
     def _contrast(self) -> Contrast | None:
-        # z_C is fixed for good, so one pass serves all clients and rounds.
+        # z_C never changes, so one pass serves all clients and rounds.
         if not self.config.mu:
             return None
         return Contrast(self.config, self.reference.features(self.classes))
 
-    def _objective(self, names: set[str], fixed: NDArray[Any] | None = None) -> PersonalObjective:
-        text = None
+    def _objective(self, names: set[str], fixed: NDArray[Any] | None = None) -> EncodedObjective:
+        """Return cross-entropy of the personal prompt (Eq. 6 at p_i).
+
+        Its encoder gives z_i as `text`, and z_G as `global` where a penalty needs z_G. `fixed` is
+        p_G where p_G is not trained.
+        """
+        shared = None
         if fixed is not None and self.config.mu:
-            with torch.no_grad():
-                context = as_tensor(fixed, self.encoder.backbone)
-                text = self.encoder.text_features(context, self.classes)
-        return PersonalObjective(
-            self.encoder,
-            self.classes,
-            adapter=self.adapter,
-            is_contrasted=self.config.mu > 0.0,
-            fixed_global=text,
-            encoder_parameters=frozenset(names),
-        )
+            shared = self.encoder.fixed_features(fixed, self.classes)
+
+        def encode(parameters: Parameters) -> Parameters:
+            prompt = self.adapter.personal_prompt(parameters)
+            if not self.config.mu:
+                return {"text": self.encoder.text_features(prompt, self.classes)}
+            if shared is not None:
+                text = self.encoder.text_features(prompt, self.classes)
+                return {"text": text, "global": shared}
+            both = torch.stack((prompt, parameters[CONTEXT]))
+            own, common = self.encoder.text_features_each(both, self.classes).unbind()
+            return {"text": own, "global": common}
+
+        def losses(parameters: Parameters, encoded: Parameters, batch: Parameters) -> Tensor:
+            return text_losses(self.encoder.backbone, encoded["text"], batch)
+
+        return EncodedObjective(frozenset(names), encode, losses)
 
 
-def build(config: Config, task: Task) -> Method:
+def build(config: Config, task: m.Task) -> m.Method:
     """Build the method.
 
     Raises:

@@ -1,25 +1,25 @@
-"""FedPR: one prompt for all, whose local steps keep away from what the global prompt spans.
+"""FedPR: one prompt for all, whose local steps keep away from the span of the global prompt.
 
 Feng et al. 2023, "Learning Federated Visual Prompt in Null Space for MRI Reconstruction" (CVPR), by
-its published code (github.com/chunmeifeng/FedPR at f5c3e67), as the paper's text was not at hand.
-There deep prompts of a Swin transformer are learned by a regression loss; pFedMoAP and FedPGP name
-it for CLIP without saying how. Here it is the context of CoOp, p (l, w), by cross-entropy.
+its published code (github.com/chunmeifeng/FedPR at f5c3e67), as the paper's text was not available.
+There a regression loss trains deep prompts of a Swin transformer; pFedMoAP and FedPGP name the
+method for CLIP without saying how. Here it is the context of CoOp, p (l, w), by cross-entropy.
 
-After each averaging, with B the eigenvectors of p^T p (w, w) but for those of its k largest
+After each averaging, with B the eigenvectors of p^T p (w, w) except those of its k largest
 eigenvalues,
 
     T = B B^T / ||B B^T||_F,
 
-and every finished step u (l, w) of the local optimiser, whatever its moments and decay made of the
-gradient, is replaced by u T. Round 1 has no such T, as nothing has been learned. k is the whole
-part of (1 - share) w. Its norm makes T's steps shorter by sqrt(w - k), which that code's learning
-rate makes up for; `normalise: false` takes B B^T itself.
+and u T replaces every finished step u (l, w) of the local optimiser, after moments and decay. Round
+1 has no T, as nothing has been learned. k is the whole part of (1 - share) w. T's norm makes steps
+shorter by sqrt(w - k), which that code's learning rate makes up for; `normalise: false` takes B B^T
+itself.
 
-Three things are decided here. Directions along which p is nothing have equal eigenvalues, so which
-of them come first is an accident of the machine's arithmetic; so no more directions are taken away
-than p has, and T is the same everywhere. Where (1 - share) w is whole, that code's floating point
-loses one; here it does not. And the optimiser starts anew in each round, where that code's goes on:
-its moments would be a state that depends on records.
+Three things are decided here. Directions along which p is zero have equal eigenvalues, so the
+machine's arithmetic decides their order; so at most as many directions are removed as p has, and T
+is the same on every machine. Where (1 - share) w is whole, that code's floating point loses one;
+here it does not. The optimiser starts anew in each round, where that code's goes on: its moments
+would be a state that depends on records.
 
 T follows from the broadcast alone. So the correction sees no data, comes after clipping and noise,
 and costs nothing: every mechanism is admitted.
@@ -28,7 +28,7 @@ and costs nothing: every mechanism is admitted.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from fractions import Fraction
 from typing import Annotated, Any
 
@@ -36,16 +36,7 @@ import numpy as np
 from annotated_types import Ge, Le
 from numpy.typing import NDArray
 
-from methods.interface.method import (
-    Aggregate,
-    Arrays,
-    ClientView,
-    Examples,
-    LocalResult,
-    Method,
-    Task,
-    Trainer,
-)
+from methods.interface import method as m
 from methods.networks.layers import Parameters
 from methods.prompts.prompt import CONTEXT, PromptConfig, PromptMethod, as_tensor, build_encoder
 
@@ -60,7 +51,7 @@ class Config(PromptConfig):
     """Options.
 
     Attributes:
-        share: rho, the share of directions in which steps may go; 1 is PromptFL with shorter steps.
+        share: rho, the share of directions that steps may take; 1 is PromptFL with shorter steps.
         normalise: Whether the projection is divided by its Frobenius norm.
     """
 
@@ -68,33 +59,28 @@ class Config(PromptConfig):
     normalise: bool = True
 
 
-@dataclass(frozen=True)
 class FedPR(PromptMethod):
     """A shared prompt whose steps are projected."""
 
     config: Config
-    has_public_jacobian: bool = field(default=False, init=False)
+    has_public_jacobian = False
+    anchored = True
 
-    @property
-    def anchored(self) -> bool:
-        """The broadcast says where steps may go."""
-        return True
-
-    def init_server(self, rng: np.random.Generator) -> Arrays:
-        """Return a fresh context, of which nothing has been learned."""
+    def init_server(self, rng: m.Rng) -> m.Arrays:
+        """Return a fresh context, before anything has been learned."""
         return {**super().init_server(rng), LEARNED: np.zeros(1, np.float32)}
 
     def client_update(
-        self, view: ClientView, data: Examples, trainer: Trainer, rng: np.random.Generator
-    ) -> LocalResult:
+        self, view: m.ClientView, data: m.Examples, trainer: m.Trainer, rng: m.Rng
+    ) -> m.LocalResult:
         """Train the broadcast prompt by projected steps, and upload its change."""
         start = view.broadcast[CONTEXT]
         correction = self.correction(start) if view.broadcast[LEARNED].any() else None
         context = self.train_prompt(start, data, trainer, rng, after_step=correction)
-        return LocalResult({CONTEXT: context - start}, None, view.personal)
+        return m.LocalResult({CONTEXT: context - start}, None, view.personal)
 
     def correction(self, start: NDArray[Any]) -> Callable[[Parameters], None]:
-        """Return what replaces each step u from a start (l, w) by u T."""
+        """Return the correction that replaces each step u from a start (l, w) by u T."""
         matrix = projection(start, self.config.share, normalise=self.config.normalise)
         allowed = as_tensor(matrix.astype(start.dtype), self.encoder.backbone)
         before = as_tensor(start, self.encoder.backbone)
@@ -107,9 +93,9 @@ class FedPR(PromptMethod):
         return correct
 
     def server_update(
-        self, state: Arrays, aggregate: Aggregate, pool: Sequence[Arrays], rng: np.random.Generator
-    ) -> Arrays:
-        """Add the mean change; something has been learned."""
+        self, state: m.Arrays, aggregate: m.Aggregate, pool: Sequence[m.Arrays], rng: m.Rng
+    ) -> m.Arrays:
+        """Add the mean change, and note that something has been learned."""
         after = super().server_update(state, aggregate, pool, rng)
         return {**after, LEARNED: np.ones(1, np.float32)}
 
@@ -117,12 +103,9 @@ class FedPR(PromptMethod):
 def projection(
     context: NDArray[Any], share: float, *, normalise: bool = True
 ) -> NDArray[np.float64]:
-    """Return T (w, w) of a context (l, w).
+    """Return T (w, w) of a context p (l, w), for the share rho of the w directions.
 
-    Args:
-        context: p.
-        share: rho, of the w directions.
-        normalise: Whether T's Frobenius norm is one; zero where no direction is left.
+    Normalised, T has a Frobenius norm of one; of zero where no direction is left.
     """
     prompt = np.asarray(context, np.float64)
     width = prompt.shape[1]
@@ -138,6 +121,6 @@ def projection(
     return allowed
 
 
-def build(config: Config, task: Task) -> Method:
+def build(config: Config, task: m.Task) -> m.Method:
     """Build the method."""
     return FedPR(build_encoder(config, task), config, task.classes)

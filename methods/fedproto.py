@@ -2,25 +2,26 @@
 
 Tan et al. 2022, "FedProto: Federated Prototype Learning across Heterogeneous Clients" (AAAI, arXiv
 2105.00243), by its published code (github.com/yuetan031/FedProto at 97e42e2), as the paper's text
-was not at hand.
+was not available.
 
 A client's whole network is its own. It minimises, for each example,
 
     CE(g(h), y) + lambda * mean over dimensions of (h - global prototype of y)^2,
 
-h being its feature and g its head; where a class has no prototype, and so in the whole first round,
-the second term is absent. Afterwards it sends for each of its classes the mean of its features (a
-*prototype*), and the server averages each class over the clients that have it, all alike. The paper
-is remembered to weigh them by how many examples of the class they have; such counts are not sent
-(`methods.networks.class_tables` says what is). With lambda = 0 it is local training.
+h being its feature and g its head. Where a class has no prototype, and so in the whole first round,
+the second term is absent. Afterwards the client sends the mean of its features for each of its
+classes (a *prototype*), and the server averages each class over the clients that have it, all
+alike. As we remember the paper, it weighs clients by their examples of the class; clients do not
+send such counts (`methods.networks.class_tables` describes the message). With lambda = 0 it is
+local training.
 
-Prototypes are of the trained network. The code has the features that came by in the last epoch,
-while the network still moved. A class that none of a round's clients has keeps its prototype; in
-the code all clients are in each round.
+Prototypes are of the trained network. The code takes the features of the last epoch, while the
+network still moved. A class that no client of a round has keeps its prototype; in the code all
+clients are in each round.
 
-An example is predicted by its nearest prototype. `inference` says among which: those of the
-client's own classes (the authors' code), all (PFLlib's), or by its own head (the authors' code
-too). While there is none, the head predicts.
+The nearest prototype names an example. `inference` says among which: those of the client's own
+classes (the authors' code), all (PFLlib's), or its own head names it (the authors' code too).
+Without prototypes, the head predicts.
 
 Prototypes are statistics of records that no noised step returned: `dp_sgd` is refused.
 """
@@ -36,7 +37,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
-from methods.interface.method import Arrays, ClientView, Method, Task
+from methods.interface.method import Arrays, ClientView
 from methods.networks.class_tables import (
     KNOWN,
     TABLE,
@@ -49,7 +50,7 @@ from methods.networks.layers import Parameters, linear
 from methods.networks.method import HEAD
 
 OWN = "own.known"
-"""Which classes the client has examples of, (C,); kept by it."""
+"""The classes that the client has examples of, (C,); it keeps them."""
 
 VARIANTS = ({"network": "features", "inference": "head"},)
 
@@ -60,7 +61,7 @@ class Config(TableConfig):
 
     Attributes:
         prototype_weight: lambda, factor of the distance to the global prototype.
-        inference: What predicts: the nearest global prototype of the client's own classes, of all
+        inference: Predictor: the nearest global prototype of the client's own classes, of all
             classes, or the head.
     """
 
@@ -68,7 +69,6 @@ class Config(TableConfig):
     inference: Literal["own_prototypes", "all_prototypes", "head"] = "own_prototypes"
 
 
-@dataclass(frozen=True)
 class FedProto(TableMethod):
     """Federated prototypes."""
 
@@ -91,11 +91,11 @@ class FedProto(TableMethod):
         return functional.cross_entropy(logits, batch["labels"], reduction="none")
 
     def kept(self, means: NDArray[np.float32], flags: NDArray[np.float32]) -> Arrays:
-        """Return which classes are the client's."""
+        """Return which classes the client has."""
         return {OWN: flags}
 
     def whole_model_of(self, view: ClientView) -> dict[str, NDArray[Any]]:
-        """Return the network, the global prototypes, and which classes are the client's.
+        """Return the network, the global prototypes, and the client's classes.
 
         Raises:
             MethodError: If there is no personal part.
@@ -104,7 +104,7 @@ class FedProto(TableMethod):
         return {**super().whole_model_of(view), **table_of(view.broadcast), **own}
 
     def logits(self, parameters: Parameters, batch: Parameters) -> Tensor:
-        """Return minus the distance to each prototype, (B, C), or what the head says."""
+        """Return minus the distance to each prototype, (B, C), or the head's logits."""
         features, candidates = self.features(parameters, batch), self.candidates(parameters)
         if not bool(candidates.any()):
             return linear(parameters, HEAD, features)
@@ -120,6 +120,4 @@ class FedProto(TableMethod):
         return known
 
 
-def build(config: Config, task: Task) -> Method:
-    """Build the method."""
-    return FedProto.built(config, task)
+build = FedProto.built

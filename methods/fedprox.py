@@ -6,10 +6,10 @@ a client minimises, inexactly, by its ordinary number of steps,
     h_k(w; w^t) = F_k(w) + mu/2 ||w - w^t||^2
 
 over the whole network. With mu = 0 it is FedAvg. The paper tunes mu over {0.001, 0.01, 0.1, 1};
-0.001 is what PFLlib's examples train with. Clients that do less work than others (the paper's
-gamma-inexactness) are not built: everybody takes the configured number of steps.
+PFLlib's examples train with 0.001. Clients that do less work than others (the paper's
+gamma-inexactness) are not built: all clients take the configured number of steps.
 
-The term sees no data. It is the trainer's penalty, so it costs nothing of an example's bound.
+The term sees no data. It is the trainer's penalty, so it takes no part of an example's bound.
 """
 
 from __future__ import annotations
@@ -17,11 +17,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated
 
-import numpy as np
 from annotated_types import Ge, Le
 
 from methods.fedavg import FedAvg
-from methods.interface.method import ClientView, Examples, LocalResult, Method, Task, Trainer
+from methods.interface import method as m
 from methods.networks.extractors import NetworkConfig
 from methods.networks.method import pull_to
 
@@ -37,7 +36,6 @@ class Config(NetworkConfig):
     mu: Annotated[float, Ge(0.0), Le(1e6)] = 0.001
 
 
-@dataclass(frozen=True)
 class FedProx(FedAvg):
     """Federated averaging with a proximal term."""
 
@@ -49,8 +47,8 @@ class FedProx(FedAvg):
         return self.config.mu > 0.0
 
     def client_update(
-        self, view: ClientView, data: Examples, trainer: Trainer, rng: np.random.Generator
-    ) -> LocalResult:
+        self, view: m.ClientView, data: m.Examples, trainer: m.Trainer, rng: m.Rng
+    ) -> m.LocalResult:
         """Train the whole network, pulled back to the broadcast."""
         pull = pull_to(self.tensors(self.model_of(view)), self.config.mu)
         names = tuple(self.shared_layers)
@@ -58,6 +56,4 @@ class FedProx(FedAvg):
         return self.result(view, trained)
 
 
-def build(config: Config, task: Task) -> Method:
-    """Build the method."""
-    return FedProx.built(config, task)
+build = FedProx.built

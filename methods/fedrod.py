@@ -6,21 +6,21 @@ by the balanced softmax of Ren et al. 2020 over the client's class counts n,
 
     loss(g, y) = -log( n_y exp(g_y) / sum_c n_c exp(g_c) ),
 
-and the personal head h minimises the cross-entropy of g + h, which is also what predicts. Neither
-the features nor g move for the sake of h. Where the client has nothing of a class, n_c = 0 and the
-class drops out of the sum: the client says nothing about it. Both heads are trained in one fit; on
-plain gradient descent that is what alternating within a batch gives, as published code (PFLlib)
-does, which agrees with the formulas. Heads are linear; the paper's hypernetwork for h is left out.
-Its personal module, for PM-MoE, is the personal head.
+The personal head h minimises the cross-entropy of g + h, which also predicts. Neither the features
+nor g move for h. Where the client has no example of a class, n_c = 0 and the class drops out of the
+sum: the client says nothing about it. One fit trains both heads; on plain gradient descent that is
+what alternating within a batch gives, as published code (PFLlib) does, which agrees with the
+formulas. Heads are linear; the paper's hypernetwork for h is left out. Its personal module, for
+PM-MoE, is the personal head.
 
 Counts of labels enter every gradient but come from no noised step, and by them one example changes
 the loss of the others: with the balanced softmax `dp_sgd` is refused, and examples are coupled.
-`generic_loss: cross_entropy` needs no counts, and both are as elsewhere.
+`generic_loss: cross_entropy` needs no counts, and then neither holds.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 import numpy as np
@@ -28,17 +28,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from methods.interface import method as m
 from methods.interface.defaults import ALL_UNITS, CLIENT_ONLY
-from methods.interface.method import (
-    ClientView,
-    Examples,
-    LocalResult,
-    Method,
-    ParameterGroup,
-    Task,
-    Trainer,
-    Unit,
-)
 from methods.networks.extractors import NetworkConfig
 from methods.networks.layers import Layers, Parameters, linear, linear_layers
 from methods.networks.method import FED, GATED, BatchObjective, ModularMethod, PerExample
@@ -54,24 +45,32 @@ class Config(NetworkConfig):
     """Options.
 
     Attributes:
-        generic_loss: What the generic head is trained by.
+        generic_loss: The loss of the generic head.
     """
 
     generic_loss: Literal["balanced_softmax", "cross_entropy"] = "balanced_softmax"
 
 
-@dataclass(frozen=True)
 class FedRoD(ModularMethod):
     """Robust decoupling."""
 
     config: Config
     combined: ClassVar[tuple[str, ...]] = (GENERIC,)
-    units: frozenset[Unit] = field(default=ALL_UNITS, kw_only=True)
+
+    @property
+    def couples_examples(self) -> bool:
+        """By the balanced softmax, one example's label changes the loss of all others."""
+        return self.config.generic_loss == "balanced_softmax"
+
+    @property
+    def units(self) -> frozenset[m.Unit]:
+        """Only the client, where counts of labels enter the gradients."""
+        return CLIENT_ONLY if self.couples_examples else ALL_UNITS
 
     @property
     def learns_one_class(self) -> bool:
         """Not by the balanced softmax: over a single class it is always one."""
-        return self.config.generic_loss == "cross_entropy"
+        return not self.couples_examples
 
     @property
     def shared_layers(self) -> Layers:
@@ -85,24 +84,21 @@ class FedRoD(ModularMethod):
         return self.head_layers
 
     def parts(self, parameters: Parameters, batch: Parameters) -> dict[str, Tensor]:
-        """Return features (B, D) that no gradient passes.
-
-        And generic logits (B, C) that it does.
-        """
+        """Return features (B, D) that no gradient passes, and generic logits (B, C)."""
         features = self.features(parameters, batch)
         still = features.detach()
         return {FED: still, GATED: still, GENERIC: linear(parameters, GENERIC, features)}
 
     def combine(self, parameters: Parameters, parts: Parameters, output: Tensor) -> Tensor:
-        """Return the sum of both heads, in which the generic one is held."""
+        """Return the sum of both heads, with the generic one held."""
         return parts[GENERIC].detach() + output
 
     def client_update(
-        self, view: ClientView, data: Examples, trainer: Trainer, rng: np.random.Generator
-    ) -> LocalResult:
+        self, view: m.ClientView, data: m.Examples, trainer: m.Trainer, rng: m.Rng
+    ) -> m.LocalResult:
         """Train extractor and generic head by one loss, the personal head by the other."""
         counts = None
-        if self.config.generic_loss == "balanced_softmax":
+        if self.couples_examples:
             counts = torch.bincount(
                 torch.from_numpy(np.array(data.arrays["labels"])), minlength=len(self.classes)
             )
@@ -110,7 +106,7 @@ class FedRoD(ModularMethod):
             BatchObjective(self.two_losses(counts)),
             self.model_of(view),
             data.arrays,
-            groups=(ParameterGroup((*self.shared_layers, *self.personal_layers)),),
+            groups=(m.ParameterGroup((*self.shared_layers, *self.personal_layers)),),
             rng=rng,
         )
         return self.result(view, trained)
@@ -118,8 +114,7 @@ class FedRoD(ModularMethod):
     def two_losses(self, counts: Tensor | None) -> PerExample:
         """Return the loss of each example: generic plus personal, which share no gradient.
 
-        Args:
-            counts: Examples of each class (C,); None for plain cross-entropy.
+        `counts` are the examples of each class (C,); None for plain cross-entropy.
         """
 
         def losses(parameters: Parameters, batch: Parameters) -> Tensor:
@@ -136,18 +131,10 @@ class FedRoD(ModularMethod):
 def balanced(logits: Tensor, counts: Tensor) -> Tensor:
     """Return logits (B, C) whose softmax is the balanced softmax: log n_c is added to each.
 
-    A class without examples gets minus infinity: probability and gradient zero.
-
-    Args:
-        logits: Generic logits (B, C).
-        counts: Examples of each class (C,), one of them at least above zero.
+    A class without examples gets minus infinity: probability and gradient zero. At least one of the
+    counts (C,) is above zero.
     """
     return logits + counts.to(logits).log()
 
 
-def build(config: Config, task: Task) -> Method:
-    """Build the method."""
-    method = FedRoD.built(config, task)
-    if config.generic_loss == "cross_entropy":
-        return method
-    return replace(method, units=CLIENT_ONLY, couples_examples=True)
+build = FedRoD.built

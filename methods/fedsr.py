@@ -1,8 +1,8 @@
-"""FedSR: a representation that is random, short, and tells little but the class.
+"""FedSR: a representation that is random, short, and holds little but the class.
 
 Nguyen, Torr & Lim 2022, "FedSR: A Simple and Effective Domain Generalization Method for Federated
-Learning" (NeurIPS), as in the authors' code (atuannguyen/FedSR at ba8d894): of the paper only the
-abstract was at hand. Behind the extractor a linear layer gives each example a distribution,
+Learning" (NeurIPS), as in the authors' code (atuannguyen/FedSR at ba8d894): only the paper's
+abstract was available. Behind the extractor a linear layer gives each example a distribution,
 
     z | x ~ N(mu, diag(sigma^2)),   (mu, rho) = layer(extractor(x)),   sigma = softplus(rho),
 
@@ -16,7 +16,7 @@ mean of extractor, layer and head. A prediction is the mean of the softmax over 
 
 Options, the code's first:
 
-- `norm: plain` is |z|; `squared` is its square, the regulariser as the paper is remembered to have.
+- `norm: plain` is |z|; `squared` is its square, the paper's regulariser as we remember it.
 - `scale: learned` trains c; `none` leaves it out. Where c turns negative the code takes a logarithm
   of a negative number; here the deviation of c z is |c| sigma.
 - `reference: personal` keeps r, s and c on the client, for ever, as the code does, which never
@@ -26,36 +26,25 @@ With a = b = 0 and sigma = 0 it is FedAvg. The loss of an example depends on no 
 sample is a hash of its own content and the step's key (`methods.networks.draws`), so `dp_sgd` is
 admitted: r, s and c are then trained with noise like the network, in one joint clip with it.
 Predictions sample with fixed keys: one image gets one answer. An optimiser starts anew in each
-round, where the code's never does. With `network: clip` layer and head start at random, so it does
-not begin as zero-shot CLIP.
+round, where the code's never does. With `network: clip` layer and head start at random, so the
+method does not begin as zero-shot CLIP.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Annotated, Any, ClassVar, Literal
 
-import numpy as np
 import torch
 from annotated_types import Ge, Le
 from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
-from methods.interface.method import (
-    Arrays,
-    ClientView,
-    CountsWith,
-    Examples,
-    LocalResult,
-    Method,
-    ParameterGroup,
-    Task,
-    Trainer,
-    Weighting,
-)
+from methods.interface import method as m
+from methods.interface.method import CountsWith
 from methods.networks.draws import MARK, Draws, marked, normals
 from methods.networks.extractors import NetworkConfig
 from methods.networks.layers import Layer, Layers, Parameters, linear, linear_layers
@@ -81,7 +70,7 @@ class Config(NetworkConfig):
         norm_weight: a, factor of the length of z.
         norm: That length, or its square.
         information_weight: b, factor of the divergence from the class's reference.
-        scale: Whether z is scaled by a learned number before it is compared with the reference.
+        scale: Whether a learned number scales z before the comparison with the reference.
         reference: Whether references and scale stay with a client or are averaged.
         samples: Samples of z in a prediction.
     """
@@ -97,13 +86,16 @@ class Config(NetworkConfig):
     samples: Annotated[int, Ge(1), Le(1000)] = 20
 
 
-@dataclass(frozen=True)
 class FedSR(SplitMethod):
     """A simple representation."""
 
-    weighting: ClassVar[Weighting] = Weighting.UNIFORM
+    weighting: ClassVar[m.Weighting] = m.Weighting.UNIFORM
     config: Config
-    has_personal_state: bool = field(default=True, kw_only=True)
+
+    @property
+    def has_personal_state(self) -> bool:  # type: ignore[override]
+        """Whether there are references, and they stay with the client."""
+        return bool(self.personal_layers)
 
     @property
     def width(self) -> int:
@@ -121,7 +113,7 @@ class FedSR(SplitMethod):
 
     @property
     def reference_layers(self) -> Layers:
-        """What a representation is compared with; nothing where that has no weight."""
+        """The references of a representation; none where their divergence has no weight."""
         if not self.config.information_weight:
             return {}
         shape = (len(self.classes), self.width)
@@ -140,7 +132,7 @@ class FedSR(SplitMethod):
         """The references where they are a client's own."""
         return self.reference_layers if self.config.reference == "personal" else {}
 
-    def prepare(self, arrays: Arrays) -> Arrays:
+    def prepare(self, arrays: m.Arrays) -> m.Arrays:
         """Return what the extractor keeps, each example with its mark."""
         return marked(super().prepare(arrays))
 
@@ -170,15 +162,15 @@ class FedSR(SplitMethod):
         )
 
     def client_update(
-        self, view: ClientView, data: Examples, trainer: Trainer, rng: np.random.Generator
-    ) -> LocalResult:
+        self, view: m.ClientView, data: m.Examples, trainer: m.Trainer, rng: m.Rng
+    ) -> m.LocalResult:
         """Train the network and the references together."""
         draws = Draws(rng)
         trained = trainer.fit(
             BatchObjective(partial(self.simple_losses, draws)),
             self.model_of(view),
             data.arrays,
-            groups=(ParameterGroup((*self.shared_layers, *self.personal_layers)),),
+            groups=(m.ParameterGroup((*self.shared_layers, *self.personal_layers)),),
             rng=rng,
             after_step=draws.advance,
         )
@@ -194,8 +186,8 @@ class FedSR(SplitMethod):
         total: Tensor = torch.stack(found).logsumexp(0)
         return total - math.log(len(found))
 
-    def whole_model_of(self, view: ClientView) -> dict[str, NDArray[Any]]:
-        """Return the network's arrays: no reference is needed to predict."""
+    def whole_model_of(self, view: m.ClientView) -> dict[str, NDArray[Any]]:
+        """Return the network's arrays: a prediction needs no reference."""
         return {name: view.broadcast[name] for name in self.network_layers}
 
 
@@ -208,18 +200,11 @@ def lengths(z: Tensor, norm: Literal["plain", "squared"]) -> Tensor:
 def divergences(mean: Tensor, deviation: Tensor, centre: Tensor, spread: Tensor) -> Tensor:
     """Return KL( N(mean, deviation^2) || N(centre, spread^2) ) of each example, (B,).
 
-    Args:
-        mean: Means (B, d).
-        deviation: Standard deviations (B, d), above 0.
-        centre: Means of the reference (B, d).
-        spread: Its standard deviations (B, d), above 0.
+    All arguments are (B, d); both deviations are above 0.
     """
     squares = deviation.square() + (mean - centre).square()
     each = torch.log(spread) - torch.log(deviation) + squares / (2.0 * spread.square()) - 0.5
     return each.sum(-1)
 
 
-def build(config: Config, task: Task) -> Method:
-    """Build the method."""
-    keeps = config.reference == "personal" and config.information_weight > 0.0
-    return replace(FedSR.built(config, task), has_personal_state=keeps)
+build = FedSR.built

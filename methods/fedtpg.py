@@ -1,29 +1,29 @@
 """FedTPG: clients share a net that turns class names into a prompt.
 
 Qiu et al. 2024, "Federated Text-driven Prompt Generation for Vision-Language Models" (ICLR), by its
-published code (github.com/boschresearch/FedTPG at f141c29), as the paper's text was not at hand. T
-(n, d) being CLIP's text features of n bare class names, and Q (m, w) learned queries,
+published code (github.com/boschresearch/FedTPG at f141c29), as the paper's text was not available.
+With T (n, d) CLIP's text features of n bare class names, and Q (m, w) learned queries,
 
     X = Attention(LN(Q), LN(T), LN(T)),    context = X + W_2 GEGLU(W_1 LN(X)),
 
 with multi-head attention, without a residual around it, and GEGLU(a, b) = a GELU(b). The context
-(m, w) stands before each of the n names as CoOp's does, so the prompt follows from which names are
-asked about, and names that nobody trained on get one too. Nothing but the net is learned; changes
-are averaged with equal weights.
+(m, w) stands before each of the n names as CoOp's does. So the prompt follows from the asked names,
+and names that no client trained on get a prompt too. Only the net learns; its changes are averaged
+with equal weights.
 
-A client's loss is the cross-entropy over its own classes, whose names alone its attention sees. So
-each loss depends on what the client's other examples are, and a record cannot be protected; under
-`names: all` every class of the task is asked about, and `dp_sgd` is admitted.
+A client's loss is the cross-entropy over its own classes, and its attention sees only their names.
+So each loss depends on the client's other examples, and a record cannot be protected. Under `names:
+all` every class of the task is asked, and `dp_sgd` is admitted.
 
-The code's blocks of self-attention after the first (`depth`, none unless asked for) are left out.
-Its widths d and w are both CLIP's 512; here keys and values are projected from d to w.
+The code's blocks of self-attention after the first (`depth`, none by default) are left out. Its
+widths d and w are both CLIP's 512; here keys and values are projected from d to w.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Annotated, Literal
 
 import numpy as np
@@ -34,25 +34,14 @@ from torch import Tensor
 from torch.nn import functional
 
 from methods.errors import MethodError
+from methods.interface import method as m
 from methods.interface.averaging import AveragedMethod
 from methods.interface.defaults import ALL_UNITS, CLIENT_ONLY
-from methods.interface.method import (
-    Arrays,
-    ClientView,
-    Examples,
-    LocalResult,
-    Method,
-    ParameterGroup,
-    Task,
-    TensorSpec,
-    Trainer,
-    Unit,
-    Weighting,
-)
 from methods.networks.layers import Parameters, linear_start
 from methods.prompts.prompt import (
     CONTEXT_STANDARD_DEVIATION,
     Captions,
+    EncodedObjective,
     PromptConfig,
     PromptEncoder,
     as_tensor,
@@ -64,7 +53,7 @@ QUERIES = "queries"
 NORMS = ("query_norm", "name_norm", "forward_norm")
 PROJECTIONS = ("query", "key", "value")
 EXPANSION = 4
-"""How many times wider than the context the hidden layer is, after its gate."""
+"""Width of the hidden layer, after its gate, over the width of the context."""
 
 VARIANTS = ({"names": "all"},)
 
@@ -76,7 +65,7 @@ class Config:
     Attributes:
         context_tokens: Number m of context vectors.
         heads: Of the attention; divides the token width.
-        names: Which class names a client trains with: those of its own examples, or all.
+        names: Class names of a client's training: those of its own examples, or all.
     """
 
     context_tokens: Annotated[int, Ge(1), Le(64)] = 4
@@ -84,50 +73,23 @@ class Config:
     names: Literal["own", "all"] = "own"
 
 
-@dataclass(frozen=True)
-class GeneratorObjective:
-    """Cross-entropy over some classes under the context that their names give.
-
-    Attributes:
-        method: Whose net it is.
-        classes: The classes.
-        positions: For each class of the task its place among `classes`, (C,) int64.
-        encoder_parameters: The whole net, which sees no image.
-    """
-
-    method: FedTPG
-    classes: tuple[str, ...]
-    positions: Tensor
-    encoder_parameters: frozenset[str]
-
-    def encode(self, parameters: Parameters) -> Parameters:
-        """Return text features (n, d) of the classes."""
-        return {"text": self.method.text_features(parameters, self.classes)}
-
-    def losses(self, parameters: Parameters, encoded: Parameters, batch: Parameters) -> Tensor:
-        """Return cross-entropy of each example, shape (B,)."""
-        logits = self.method.logit_scale * batch["features"] @ encoded["text"].T
-        labels = self.positions[batch["labels"]]
-        return functional.cross_entropy(logits, labels, reduction="none")
-
-
-@dataclass(frozen=True)
 class FedTPG(AveragedMethod):
-    """A shared generator of prompts.
-
-    Attributes:
-        encoder: Prompt encoder over the frozen backbone.
-        captions: Text features of bare class names.
-        config: The method's options.
-        classes: Class names in label order.
-        units: The client, and the record where all names are asked about.
-    """
+    """A shared generator of prompts, from captions that are bare class names."""
 
     encoder: PromptEncoder
     captions: Captions
     config: Config
     classes: tuple[str, ...]
-    units: frozenset[Unit] = field(default=ALL_UNITS, kw_only=True)
+
+    @property
+    def couples_examples(self) -> bool:
+        """A loss over the client's own classes depends on its other examples."""
+        return self.config.names == "own"
+
+    @property
+    def units(self) -> frozenset[m.Unit]:
+        """The client, and the record where all names are asked."""
+        return CLIENT_ONLY if self.couples_examples else ALL_UNITS
 
     @property
     def logit_scale(self) -> float:
@@ -139,51 +101,58 @@ class FedTPG(AveragedMethod):
         """Not over a client's own classes: the loss of a single class is always zero."""
         return self.config.names == "all"
 
-    def shared_spec(self) -> Mapping[str, TensorSpec]:
-        """Return queries, attention and feed-forward layer; clients count alike."""
+    def shared_spec(self) -> Mapping[str, m.TensorSpec]:
+        """Return queries, attention and feed-forward layer; all clients weigh the same."""
         backbone = self.encoder.backbone
         shapes = shapes_of(self.config, backbone.token_dim, backbone.embed_dim)
-        return {n: TensorSpec(s, weighting=Weighting.UNIFORM) for n, s in shapes.items()}
+        return {n: m.TensorSpec(s, weighting=m.Weighting.UNIFORM) for n, s in shapes.items()}
 
-    def init_server(self, rng: np.random.Generator) -> Arrays:
+    def init_server(self, rng: m.Rng) -> m.Arrays:
         """Return a fresh net: queries N(0, 0.02^2), layers as torch starts them."""
         return {n: started(rng, n, spec.shape) for n, spec in self.shared_spec().items()}
 
     def client_update(
-        self, view: ClientView, data: Examples, trainer: Trainer, rng: np.random.Generator
-    ) -> LocalResult:
+        self, view: m.ClientView, data: m.Examples, trainer: m.Trainer, rng: m.Rng
+    ) -> m.LocalResult:
         """Train the net, and upload its change."""
         names = tuple(self.shared_spec())
         trained = trainer.fit(
             self.objective(data),
             view.broadcast,
             data.arrays,
-            groups=(ParameterGroup(names),),
+            groups=(m.ParameterGroup(names),),
             rng=rng,
         )
         update = {name: trained[name] - view.broadcast[name] for name in names}
-        return LocalResult(update, None, view.personal)
+        return m.LocalResult(update, None, view.personal)
 
-    def objective(self, data: Examples) -> GeneratorObjective:
+    def objective(self, data: m.Examples) -> EncodedObjective:
         """Return the loss over the classes of the data, or over all of the task."""
         asked = np.arange(len(self.classes))
         if self.config.names == "own":
             asked = np.unique(data.arrays["labels"])
-        positions = np.zeros(len(self.classes), np.int64)
-        positions[asked] = np.arange(len(asked))
+        places = np.zeros(len(self.classes), np.int64)
+        places[asked] = np.arange(len(asked))
         classes = tuple(self.classes[label] for label in asked)
-        found = as_tensor(positions, self.encoder.backbone)
-        return GeneratorObjective(self, classes, found, frozenset(self.shared_spec()))
+        positions = as_tensor(places, self.encoder.backbone)
+
+        def encode(parameters: Parameters) -> Parameters:
+            return {"text": self.text_features(parameters, classes)}
+
+        def losses(parameters: Parameters, encoded: Parameters, batch: Parameters) -> Tensor:
+            logits = self.logit_scale * batch["features"] @ encoded["text"].T
+            labels = positions[batch["labels"]]
+            return functional.cross_entropy(logits, labels, reduction="none")
+
+        return EncodedObjective(frozenset(self.shared_spec()), encode, losses)
 
     def text_features(self, parameters: Parameters, classes: Sequence[str]) -> Tensor:
         """Return text features (n, d) of classes under the context that their names give."""
         context = generated(parameters, self.captions.features(classes), self.config.heads)
         return self.encoder.text_features(context, classes)
 
-    def predict(
-        self, view: ClientView, batch: Arrays, classes: Sequence[str]
-    ) -> NDArray[np.float32]:
-        """Return CLIP's logits (n, C) under the context of the classes that are asked about."""
+    def predict(self, view: m.ClientView, batch: m.Arrays, classes: Sequence[str]) -> m.Logits:
+        """Return CLIP's logits (n, C) under the context of the asked classes."""
         backbone = self.encoder.backbone
         with torch.no_grad():
             net = as_tensors(view.broadcast, backbone)
@@ -193,13 +162,7 @@ class FedTPG(AveragedMethod):
 
 
 def shapes_of(config: Config, width: int, features: int) -> dict[str, tuple[int, ...]]:
-    """Return shapes of the net's arrays.
-
-    Args:
-        config: The method's options.
-        width: w, of a token.
-        features: d, of a text feature.
-    """
+    """Return shapes of the net's arrays, for tokens of width w and text features of width d."""
     shapes: dict[str, tuple[int, ...]] = {QUERIES: (config.context_tokens, width)}
     for norm, size in zip(NORMS, (width, features, width), strict=True):
         shapes |= {f"{norm}.weight": (size,), f"{norm}.bias": (size,)}
@@ -215,7 +178,7 @@ def shapes_of(config: Config, width: int, features: int) -> dict[str, tuple[int,
     return shapes
 
 
-def started(rng: np.random.Generator, name: str, shape: tuple[int, ...]) -> NDArray[np.float32]:
+def started(rng: m.Rng, name: str, shape: tuple[int, ...]) -> NDArray[np.float32]:
     """Return an array of the net as the published code starts it."""
     layer, _, kind = name.partition(".")
     if name == QUERIES:
@@ -228,7 +191,7 @@ def started(rng: np.random.Generator, name: str, shape: tuple[int, ...]) -> NDAr
         # Xavier's range of one matrix that holds all three, as torch draws it.
         bound = math.sqrt(6.0 / (shape[1] + len(PROJECTIONS) * shape[0]))
         return rng.uniform(-bound, bound, shape).astype(np.float32)
-    # A bias has its layer's range; the inner layer is 2 x 4 times as wide as what it is fed.
+    # A bias has its layer's range; the inner layer is 2 x 4 times as wide as its input.
     inputs = shape[-1]
     if kind == "bias":
         inputs = shape[0] // (2 * EXPANSION) if layer == "inner" else EXPANSION * shape[0]
@@ -236,13 +199,7 @@ def started(rng: np.random.Generator, name: str, shape: tuple[int, ...]) -> NDAr
 
 
 def generated(parameters: Parameters, names: Tensor, heads: int) -> Tensor:
-    """Return the context (m, w) of class names.
-
-    Args:
-        parameters: The net.
-        names: Their text features, (n, d).
-        heads: Of the attention.
-    """
+    """Return the context (m, w) of class names from their text features (n, d)."""
     seen = normed(parameters, "name_norm", names)
     query = _linear(parameters, "query", normed(parameters, "query_norm", parameters[QUERIES]))
     key, value = (_linear(parameters, name, seen) for name in ("key", "value"))
@@ -266,7 +223,7 @@ def _linear(parameters: Parameters, name: str, rows: Tensor) -> Tensor:
     return functional.linear(rows, parameters[f"{name}.weight"], parameters[f"{name}.bias"])
 
 
-def build(config: Config, task: Task) -> Method:
+def build(config: Config, task: m.Task) -> m.Method:
     """Build the method.
 
     Raises:
@@ -282,6 +239,4 @@ def build(config: Config, task: Task) -> Method:
         )
     captions = Captions(encoder.backbone, "{}")
     captions.require_room(task.classes)
-    units = ALL_UNITS if config.names == "all" else CLIENT_ONLY
-    couples = config.names == "own"
-    return FedTPG(encoder, captions, config, task.classes, units=units, couples_examples=couples)
+    return FedTPG(encoder, captions, config, task.classes)

@@ -3,23 +3,25 @@
 Zhang et al. 2023, "GPFL: Simultaneously Learning Global and Personalized Feature Information for
 Personalized Federated Learning" (ICCV, arXiv 2308.10279). Extractor f, one embedding e_c (D,) of
 each class and a *conditional valve* are shared, the head is personal. The valve makes of features
+each class and a *conditional valve* are shared, the head is personal. The valve makes of features
 h = f(x) and a condition q (D,)
 
     valve(h, q) = ReLU(h * (gamma(q) + 1) + beta(q)),
 
 gamma and beta being a linear layer, ReLU and layer normalisation each, as in the authors' code.
-With the embeddings e' as they were broadcast the generic condition is their mean, and a client's
-own one is their mean weighted by the shares of its classes among its examples. With g the features
-behind the valve under the generic condition and p those under the own one, an example's loss is
+With the embeddings e' as broadcast, the generic condition is their mean, and a client's own
+condition is their mean weighted by the shares of its classes among its examples. With g the
+features behind the valve under the generic condition and p those under the own one, an example's
+loss is
 
     CE(head(p), y) + CE over classes c of cos(g, e_c) + lambda ||g - e'_y||,
 
 and mu / 2 times the squares of embeddings and valve is added. Prediction is head(p).
 
-Shares are counted on the client, kept in its own state, and uniform before it has counted, so that
-prediction can make the own condition from whatever embeddings were broadcast last. They are a
-statistic of records that no noised step returns, and by them one example changes the loss of the
-others: `dp_sgd` is refused, and so is clipping of single examples. The decay sees no data.
+The client counts shares and keeps them in its own state; before it has counted they are uniform. So
+a prediction can make the own condition from any embeddings. Shares are a statistic of records that
+no noised step returns, and by them one example changes the loss of the others: `dp_sgd` is refused,
+and so is clipping of single examples. The decay sees no data.
 
 Published code (the authors', and PFLlib) departs: its norm is that of a batch's differences as one
 vector, so lambda counts about the square root of the batch size more than here, where each example
@@ -29,7 +31,7 @@ zero in the first round, not from the broadcast ones.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Annotated, Any
 
 import numpy as np
@@ -39,18 +41,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
+from methods.interface import method as m
 from methods.interface.defaults import CLIENT_ONLY
-from methods.interface.method import (
-    Arrays,
-    ClientView,
-    Examples,
-    LocalResult,
-    Method,
-    Objective,
-    Task,
-    Trainer,
-    Unit,
-)
 from methods.networks.extractors import NetworkConfig
 from methods.networks.layers import (
     Layer,
@@ -86,13 +78,12 @@ class Config(NetworkConfig):
     decay: Annotated[float, Ge(0.0), Le(1e6)] = 0.1
 
 
-@dataclass(frozen=True)
 class GPFL(ModularMethod):
     """Global guidance and personal tasks."""
 
     config: Config
-    units: frozenset[Unit] = field(default=CLIENT_ONLY, init=False)
-    couples_examples: bool = field(default=True, kw_only=True)
+    units = CLIENT_ONLY
+    couples_examples = True
 
     @property
     def decayed_layers(self) -> Layers:
@@ -116,14 +107,12 @@ class GPFL(ModularMethod):
         """The head."""
         return self.head_layers
 
-    def init_client(
-        self, shared_rng: np.random.Generator, client_rng: np.random.Generator
-    ) -> Arrays:
+    def init_client(self, shared_rng: m.Rng, client_rng: m.Rng) -> m.Arrays:
         """Return a fresh head, and equal shares of all classes."""
         shares = np.full(len(self.classes), 1.0 / len(self.classes), np.float32)
         return {**super().init_client(shared_rng, client_rng), SHARES: shares}
 
-    def model_of(self, view: ClientView) -> dict[str, NDArray[Any]]:
+    def model_of(self, view: m.ClientView) -> dict[str, NDArray[Any]]:
         """Return the arrays of the client's network, and both conditions."""
         model = super().model_of(view)
         embedding = view.broadcast[EMBEDDING]
@@ -137,7 +126,7 @@ class GPFL(ModularMethod):
         rows = valve(parameters, self.features(parameters, batch), parameters[OWN])
         return {FED: rows, GATED: rows}
 
-    def objective(self, view: ClientView) -> Objective:
+    def objective(self, view: m.ClientView) -> m.Objective:
         """Return the own task and the guidance."""
         return BatchObjective(self.guided)
 
@@ -155,38 +144,26 @@ class GPFL(ModularMethod):
         )
 
     def decay(self, parameters: Parameters, encoded: Parameters) -> Tensor:
-        """Return half of mu times the squares of embeddings and valve, a scalar.
-
-        It sees no data.
-        """
+        """Return half of mu times the squares of embeddings and valve, (); it sees no data."""
         squares = [parameters[name].square().sum() for name in self.decayed_layers]
         total: Tensor = torch.stack(squares).sum()
         return 0.5 * self.config.decay * total
 
     def client_update(
-        self, view: ClientView, data: Examples, trainer: Trainer, rng: np.random.Generator
-    ) -> LocalResult:
+        self, view: m.ClientView, data: m.Examples, trainer: m.Trainer, rng: m.Rng
+    ) -> m.LocalResult:
         """Count the classes, train everything together, keep head and shares."""
         shares = label_shares(data.arrays["labels"], len(self.classes))
-        counted = ClientView(view.broadcast, view.experts, {**view.personal, SHARES: shares})
+        counted = m.ClientView(view.broadcast, view.experts, {**view.personal, SHARES: shares})
         names = (*self.shared_layers, *self.personal_layers)
         decay = self.decay if self.config.decay else None
         trained = self.train(counted, data, trainer, rng, names=names, penalty=decay)
         result = self.result(view, trained)
-        return LocalResult(result.update, None, {**result.personal, SHARES: shares})
+        return m.LocalResult(result.update, None, {**result.personal, SHARES: shares})
 
 
 def valve(parameters: Parameters, features: Tensor, condition: Tensor) -> Tensor:
-    """Return the conditional valve.
-
-    Args:
-        parameters: The valve's among others.
-        features: Features (B, D).
-        condition: What they are opened for, (D,).
-
-    Returns:
-        Features (B, D), none negative.
-    """
+    """Return features (B, D), none negative, behind the valve under a condition (D,)."""
     gamma, beta = (
         norm(parameters, f"{name}.norm", functional.relu(linear(parameters, name, condition)))
         for name in (GAMMA, BETA)
@@ -200,6 +177,4 @@ def angle_losses(rows: Tensor, embedding: Tensor, labels: Tensor) -> Tensor:
     return functional.cross_entropy(cosines, labels, reduction="none")
 
 
-def build(config: Config, task: Task) -> Method:
-    """Build the method."""
-    return GPFL.built(config, task)
+build = GPFL.built

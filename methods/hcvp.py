@@ -15,11 +15,11 @@ and M p, M q in each later one, M being one layer for all (`modulation: shared`)
     C(v) = -mean_i log [(sum_{k in P_i} e^{cos(v_i, v_k) / t} + 1e-7) / (sum_{k != i} ... + 1e-7)],
 
 f being the image's feature and P_i the others of the batch that are alike. As published all three
-factors are 0 and t is 1; the paper's values were not found. An image without such others costs some
-sixteen nats. Where a factor is not 0 the loss joins the examples of a batch.
+factors are 0 and t is 1; we did not find the paper's values. An image without such others costs
+some sixteen nats. Where a factor is not 0 the loss joins the examples of a batch.
 
 The code makes q by a convolution of one position and then takes the mean; a mean of an affine map
-is the map of the mean, so it is made of m at once.
+is the map of the mean, so q is made of m at once.
 
 Departures: the frozen network there is a ResNet-50. Here the map is the image tower's own last
 tokens as CLIP left them (`needs: tokens`). The feature is the tower's, of length one, and the head
@@ -35,20 +35,10 @@ from typing import Annotated, Final, Literal
 import numpy as np
 import torch
 from annotated_types import Ge, Gt, Le
-from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
-from methods.interface.method import (
-    Arrays,
-    ClientView,
-    Examples,
-    LocalResult,
-    Method,
-    ParameterGroup,
-    Task,
-    Trainer,
-)
+from methods.interface import method as m
 from methods.networks.extractors import NetworkConfig
 from methods.networks.layers import Layers, Parameters, linear, linear_layers
 from methods.networks.method import HEAD, BatchObjective, CentralisedMethod
@@ -56,7 +46,7 @@ from methods.networks.method import HEAD, BatchObjective, CentralisedMethod
 MAP: Final = "map"
 DOMAIN_PROMPT, TASK_PROMPT, MODULATION = "domain_prompt", "task_prompt", "modulation"
 NOTHING: Final = 1e-7
-"""What is added to both sums, so that none is zero."""
+"""Added to both sums, so that none is zero."""
 
 READING = "the frozen map is CLIP's own image tower's, where the authors have a ResNet-50's"
 VARIANTS = (
@@ -76,7 +66,7 @@ class Config(NetworkConfig):
         domain_contrast: l_1, factor of the contrast between domain prompts.
         task_contrast: l_2, of that between task prompts.
         class_contrast: l_3, of that between features.
-        temperature: t, by which cosines of a contrast are divided.
+        temperature: t, the divisor of a contrast's cosines.
         head_learning_rate: Of the head; None for `training.learning_rate`.
     """
 
@@ -94,15 +84,19 @@ class Config(NetworkConfig):
         return (self.domain_contrast, self.task_contrast, self.class_contrast)
 
 
-@dataclass(frozen=True)
 class Hcvp(CentralisedMethod):
-    """A tower beside whose patches an image's own prompts stand."""
+    """A tower with an image's own prompts beside its patches."""
 
     config: Config
 
     @property
+    def couples_examples(self) -> bool:
+        """A contrast joins the examples of a batch."""
+        return any(self.config.contrasts)
+
+    @property
     def personal_layers(self) -> Layers:
-        """Tower, head, what makes both prompts, and what they pass."""
+        """Tower, head, the layers that make both prompts, and those that prompts pass."""
         width = self.tower.token_width
         passed = {
             name: layer
@@ -127,14 +121,14 @@ class Hcvp(CentralisedMethod):
             return tuple(f"{MODULATION}_{one}" for _ in later for one in "pq")
         return (MODULATION,) * (2 * len(later))
 
-    def prepare(self, arrays: Arrays) -> Arrays:
+    def prepare(self, arrays: m.Arrays) -> m.Arrays:
         """Return pixels, and the mean m of the patches' tokens (n, w) float32."""
         tokens = np.asarray(arrays["tokens"])[:, 1:]
         return {**self.extractor.prepare(arrays), MAP: tokens.mean(axis=1, dtype=np.float32)}
 
     def client_update(
-        self, view: ClientView, data: Examples, trainer: Trainer, rng: np.random.Generator
-    ) -> LocalResult:
+        self, view: m.ClientView, data: m.Examples, trainer: m.Trainer, rng: m.Rng
+    ) -> m.LocalResult:
         """Train all of it, the head by a rate of its own."""
         head = tuple(self.head_layers)
         others = tuple(name for name in self.personal_layers if name not in head)
@@ -142,7 +136,10 @@ class Hcvp(CentralisedMethod):
             BatchObjective(self.losses),
             self.model_of(view),
             data.arrays,
-            groups=(ParameterGroup(others), ParameterGroup(head, self.config.head_learning_rate)),
+            groups=(
+                m.ParameterGroup(others),
+                m.ParameterGroup(head, self.config.head_learning_rate),
+            ),
             rng=rng,
         )
         return self.result(view, trained)
@@ -174,14 +171,8 @@ class Hcvp(CentralisedMethod):
         feature = self._feature(parameters, batch, self.prompts(parameters, batch))
         return linear(parameters, HEAD, feature)
 
-    def predict(
-        self, view: ClientView, batch: Arrays, classes: Sequence[str]
-    ) -> NDArray[np.float32]:
-        """Return logits (n, len(classes)), by no domain.
-
-        Raises:
-            MethodError: If a class is not one of the task's, or there is no personal part.
-        """
+    def predict(self, view: m.ClientView, batch: m.Arrays, classes: Sequence[str]) -> m.Logits:
+        """Return logits (n, len(classes)), without domains."""
         return super().predict(view, {name: batch[name] for name in ("pixels", MAP)}, classes)
 
     def _feature(
@@ -195,12 +186,9 @@ class Hcvp(CentralisedMethod):
 
 
 def contrast(rows: Tensor, alike: Tensor, temperature: float) -> Tensor:
-    """Return C of each row, (B,).
+    """Return C of each row, (B,), of rows (B, w), those with `alike` (B, B) being alike.
 
-    Args:
-        rows: (B, w).
-        alike: Which are alike, (B, B); a row with itself counts for nothing.
-        temperature: t.
+    A row with itself counts for nothing. `temperature` is t.
     """
     unit = functional.normalize(rows, dim=-1)
     others = ~torch.eye(len(rows), dtype=torch.bool, device=rows.device)
@@ -209,9 +197,8 @@ def contrast(rows: Tensor, alike: Tensor, temperature: float) -> Tensor:
     return -(positive / ((near * others).sum(1) + NOTHING)).log()
 
 
-def build(config: Config, task: Task) -> Method:
+def build(config: Config, task: m.Task) -> m.Method:
     """Build the method."""
     method = Hcvp.built(config, task)
     method.tower.require_tokens()
-    joins = any(config.contrasts)
-    return replace(method, needs=method.needs | {"tokens", "domains"}, couples_examples=joins)
+    return replace(method, needs=method.needs | {"tokens", "domains"})

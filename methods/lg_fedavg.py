@@ -5,7 +5,7 @@ Representations" (arXiv 2001.01523), Algorithm 1: a local model makes a represen
 model works on it; both are trained together, and the global one is averaged. The paper's auxiliary
 losses on representations (fairness, self-supervision) are left out, and a client predicts with its
 own representation; the paper's ensemble of all clients' local models, for data of unknown origin,
-would send them.
+would send these models.
 
 Its personal module, for PM-MoE, is the extractor, so a gate sees the inputs themselves as one
 vector: pixels, CLIP features, or a text's mean embedding under the client's *own* table.
@@ -13,11 +13,8 @@ vector: pixels, CLIP features, or a text's mean embedding under the client's *ow
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from torch import Tensor
 
-from methods.interface.method import Method, Task
 from methods.networks.extractors import NetworkConfig
 from methods.networks.layers import Layers, Parameters, linear
 from methods.networks.method import FED, GATED, HEAD, ModularMethod
@@ -25,12 +22,10 @@ from methods.networks.method import FED, GATED, HEAD, ModularMethod
 VARIANTS = ({"network": "features"}, {"network": "fasttext"})
 
 
-@dataclass(frozen=True)
 class Config(NetworkConfig):
     """Options."""
 
 
-@dataclass(frozen=True)
 class LgFedAvg(ModularMethod):
     """Local representations under a global head."""
 
@@ -50,7 +45,7 @@ class LgFedAvg(ModularMethod):
         return self.extractor.flat_width
 
     def parts(self, parameters: Parameters, batch: Parameters) -> dict[str, Tensor]:
-        """Return the inputs, as the extractor takes them and as one vector each."""
+        """Return the inputs, for the extractor and as one vector each."""
         inputs = self.extractor.inputs(batch)
         return {FED: inputs, GATED: self.extractor.flat(parameters, inputs)}
 
@@ -63,6 +58,4 @@ class LgFedAvg(ModularMethod):
         return linear(parameters, HEAD, output)
 
 
-def build(config: Config, task: Task) -> Method:
-    """Build the method."""
-    return LgFedAvg.built(config, task)
+build = LgFedAvg.built

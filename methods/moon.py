@@ -10,38 +10,28 @@ z_prev under what the client trained last, a client minimises the mean of
 by z alone, sim being the cosine. With mu = 0 it is FedAvg. Before its first round a client has
 trained nothing, and as in the paper z_prev is the start's: l_con is then log 2 without a gradient.
 
-The paper puts a projection head of two layers between encoder and output layer, 256 wide, and z is
-what it gives; all of it is averaged. `projection: none` is published code's (PFLlib): z is the
+The paper puts a projection head of two layers, 256 wide, between encoder and output layer, and z is
+its output; all of it is averaged. `projection: none` is published code's (PFLlib): z is the
 encoder's feature, and the network is FedAvg's. The paper has tau 0.5 and tunes mu over
-{0.1, 1, 5, 10}. PM-MoE's scripts pass neither, and PFLlib's defaults are mu = 0 and tau = 1, with
-which MOON is FedAvg.
+{0.1, 1, 5, 10}. PM-MoE's scripts pass neither, and with PFLlib's defaults, mu = 0 and tau = 1, MOON
+is FedAvg.
 
-The loss of an example depends on no other. The last network is what the trainer returned, so under
-`dp_sgd` it is a release like the update.
+The loss of an example depends on no other. The trainer returned the last network, so under `dp_sgd`
+it is a release like the update.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from typing import Annotated, Literal
 
-import numpy as np
 from annotated_types import Ge, Gt, Le
 from torch import Tensor
 from torch.nn import functional
 
 from methods.fedavg import FedAvg
-from methods.interface.method import (
-    Arrays,
-    ClientView,
-    CountsWith,
-    Examples,
-    LocalResult,
-    Method,
-    Objective,
-    Task,
-    Trainer,
-)
+from methods.interface import method as m
+from methods.interface.method import CountsWith
 from methods.networks.extractors import NetworkConfig
 from methods.networks.layers import Layers, Parameters, linear, linear_layers, under
 from methods.networks.method import HEAD, BatchObjective
@@ -70,12 +60,15 @@ class Config(NetworkConfig):
     projection_width: Annotated[int, Ge(1), Le(16384), CountsWith("projection", ("mlp",))] = 256
 
 
-@dataclass(frozen=True)
 class Moon(FedAvg):
     """Model-contrastive learning."""
 
     config: Config
-    has_personal_state: bool = field(default=True, kw_only=True)
+
+    @property
+    def has_personal_state(self) -> bool:  # type: ignore[override]
+        """With mu = 0 a client keeps nothing."""
+        return self.config.mu > 0.0
 
     @property
     def projection_layers(self) -> Layers:
@@ -101,14 +94,14 @@ class Moon(FedAvg):
         return {**super().shared_layers, **self.projection_layers}
 
     def features(self, parameters: Parameters, batch: Parameters) -> Tensor:
-        """Return Z (B, D), what the head is fed."""
+        """Return z (B, D), the input of the head."""
         features = super().features(parameters, batch)
         if self.config.projection == "none":
             return features
         hidden = functional.relu(linear(parameters, f"{PROJECTION}.fc1", features))
         return linear(parameters, f"{PROJECTION}.fc2", hidden)
 
-    def objective(self, view: ClientView) -> Objective:
+    def objective(self, view: m.ClientView) -> m.Objective:
         """Return cross-entropy and the contrastive term (Eq. 4); with mu = 0 the former alone."""
         return BatchObjective(self.contrasted if self.config.mu else self.cross_entropies)
 
@@ -124,21 +117,21 @@ class Moon(FedAvg):
         return supervised + self.config.mu * contrast
 
     def client_update(
-        self, view: ClientView, data: Examples, trainer: Trainer, rng: np.random.Generator
-    ) -> LocalResult:
-        """Train the whole network beside two that are held, and keep it for the next round.
+        self, view: m.ClientView, data: m.Examples, trainer: m.Trainer, rng: m.Rng
+    ) -> m.LocalResult:
+        """Train the whole network beside two held ones, and keep it for the next round.
 
-        With mu = 0 no other network has a say, and none is held or kept.
+        With mu = 0 no other network has an effect, and none is held or kept.
         """
         held = self.held(view) if self.config.mu else {}
         start = {**self.model_of(view), **held}
         names = tuple(self.shared_layers)
         trained = self.train(view, data, trainer, rng, names=names, start=start)
         kept = {PREVIOUS + name: trained[name] for name in names} if self.config.mu else {}
-        return LocalResult(self.result(view, trained).update, None, kept)
+        return m.LocalResult(self.result(view, trained).update, None, kept)
 
-    def held(self, view: ClientView) -> Arrays:
-        """Return the broadcast network and the client's last one, which is the same at first."""
+    def held(self, view: m.ClientView) -> m.Arrays:
+        """Return the broadcast network and the client's last one, at first the same."""
         last = {PREVIOUS + name: value for name, value in self.model_of(view).items()}
         return {
             **{COMMON + name: value for name, value in self.model_of(view).items()},
@@ -149,16 +142,10 @@ class Moon(FedAvg):
 def contrastive_losses(
     z: Tensor, z_common: Tensor, z_previous: Tensor, temperature: float
 ) -> Tensor:
-    """Return the model-contrastive loss l_con of each example (Eq. 3).
+    """Return the model-contrastive loss l_con (B,) of each example (Eq. 3).
 
-    Args:
-        z: Representations (B, D) under the network in training.
-        z_common: Under the broadcast network.
-        z_previous: Under the client's last network.
-        temperature: tau.
-
-    Returns:
-        Losses (B,).
+    Representations (B, D) are of the network in training, of the broadcast network, and of the
+    client's last network; `temperature` is tau.
     """
     near = functional.cosine_similarity(z, z_common, dim=-1)
     far = functional.cosine_similarity(z, z_previous, dim=-1)
@@ -166,6 +153,4 @@ def contrastive_losses(
     return functional.softplus((far - near) / temperature)
 
 
-def build(config: Config, task: Task) -> Method:
-    """Build the method."""
-    return replace(Moon.built(config, task), has_personal_state=config.mu > 0.0)
+build = Moon.built

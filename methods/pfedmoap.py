@@ -4,12 +4,13 @@ Luo et al. 2025, "Mixture of Experts Made Personalized: Federated Prompt Learnin
 Vision-Language Models" (ICLR), Algorithm 1 and Eqs. 6-11. Prompts are averaged (Eq. 6) and also
 kept apart in a pool of the previous round (Eq. 7), from which a client gets its K nearest (l2) as
 non-local experts, fixed during local training (Eq. 8). A gate by multi-head attention, which never
+non-local experts, fixed during local training (Eq. 8). A gate by multi-head attention, which never
 leaves the client, mixes local and non-local text features per image (Eqs. 9, 11), and
 
     logit(c) = sim(pool(I), T_MoE(c)) + lambda sim(I, T_L(c))                             (Eq. 10)
 
-Clients without an entry in the pool train the plain prompt (footnote 1). The pool's rules
-(generations in place of overwriting, minimum size) are the platform's.
+Clients without an entry in the pool train the plain prompt (footnote 1). The platform has its own
+rules for the pool (generations in place of overwriting, minimum size).
 
 The published code departs from the paper; its choices are options: `select: random` in place of
 nearest, `gate_scale: 10` in place of 1/sqrt(head size), `gate_pool: stride` in place of the mean,
@@ -23,7 +24,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Annotated, Any, Literal, Protocol
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import torch
@@ -33,19 +34,8 @@ from torch import Tensor
 from torch.nn import functional
 
 from methods.errors import MethodError
-from methods.interface.method import (
-    Arrays,
-    ClientView,
-    CountsWith,
-    Examples,
-    LocalResult,
-    Method,
-    ParameterGroup,
-    PoolPolicy,
-    Task,
-    TensorSpec,
-    Trainer,
-)
+from methods.interface import method as m
+from methods.interface.method import CountsWith
 from methods.networks.layers import Parameters, linear_start
 from methods.prompts.prompt import (
     CONTEXT,
@@ -61,58 +51,14 @@ PROJECTIONS = ("query", "key", "value", "output")
 PUBLISHED_GATE_SCALE = 10.0
 
 
-class Gate(Protocol):
-    """Mixes experts' text features and compares the mixture with the image."""
+class Gate:
+    """Mixes experts' text features and compares the mixture with the image.
 
-    def spec(self) -> Mapping[str, TensorSpec]:
-        """Return the gate's arrays."""
-        ...
-
-    def init(self, rng: np.random.Generator) -> dict[str, NDArray[np.float32]]:
-        """Return fresh parameters, uniform in +-1/sqrt(d_gating)."""
-        ...
-
-    def pool(self, features: Tensor) -> Tensor:
-        """Reduce the last dimension from d to d_gating (the paper's Pooling layer)."""
-        ...
-
-    def mix(self, parameters: Parameters, image: Tensor, experts: Tensor) -> Tensor:
-        """Return enhanced text features T_MoE (B, C, d_gating).
-
-        Args:
-            parameters: The gate's parameters.
-            image: Pooled image features (B, d_gating).
-            experts: Pooled text features (E, C, d_gating) of all experts, the local one first.
-        """
-        ...
-
-    def logits(self, parameters: Parameters, image: Tensor, experts: Tensor) -> Tensor:
-        """Return sim(pool(I), T_MoE) of Eq. 10, shape (B, C), before the temperature.
-
-        Args:
-            parameters: The gate's parameters.
-            image: Image features (B, d).
-            experts: Pooled text features (E, C, d_gating).
-        """
-        ...
-
-    def weights(self, parameters: Parameters, image: Tensor, experts: Tensor) -> Tensor:
-        """Return what each expert counts for each image (B, E), rows adding up to one.
-
-        Args:
-            parameters: The gate's parameters.
-            image: Image features (B, d).
-            experts: Pooled text features (E, C, d_gating).
-        """
-        ...
-
-
-@dataclass(frozen=True)
-class _PooledGate:
-    """What both gates do before and after mixing.
+    Image features are (B, d), pooled to (B, d_gating) for `mix`; experts are the pooled text
+    features (E, C, d_gating) of all experts, the local one first.
 
     Attributes:
-        dim: Dimension d_gating that features are pooled to.
+        dim: Dimension d_gating of pooled features.
         pooling: Mean over neighbouring coordinates, or every r-th coordinate.
         similarity: Cosine, or the plain product with the pooled image feature.
     """
@@ -121,11 +67,11 @@ class _PooledGate:
     pooling: Literal["mean", "stride"]
     similarity: Literal["cosine", "dot"]
 
-    def spec(self) -> Mapping[str, TensorSpec]:
+    def spec(self) -> Mapping[str, m.TensorSpec]:
         """Return the gate's arrays."""
         raise NotImplementedError
 
-    def init(self, rng: np.random.Generator) -> dict[str, NDArray[np.float32]]:
+    def init(self, rng: m.Rng) -> dict[str, NDArray[np.float32]]:
         """Return fresh parameters, uniform in +-1/sqrt(d_gating)."""
         return {n: linear_start(rng, spec.shape, self.dim) for n, spec in self.spec().items()}
 
@@ -148,12 +94,12 @@ class _PooledGate:
         return torch.einsum("bd,bcd->bc", query, mixed)
 
     def weights(self, parameters: Parameters, image: Tensor, experts: Tensor) -> Tensor:
-        """Return what each expert counts in the mixture of each image (B, E)."""
+        """Return the weight of each expert for each image (B, E), rows of sum one."""
         raise NotImplementedError
 
 
 @dataclass(frozen=True)
-class AttentionGate(_PooledGate):
+class AttentionGate(Gate):
     """The attention-based gating network G of Eq. 11.
 
     Attributes:
@@ -164,19 +110,16 @@ class AttentionGate(_PooledGate):
     heads: int
     scale: Literal["sqrt", "10"]
 
-    def spec(self) -> Mapping[str, TensorSpec]:
+    def spec(self) -> Mapping[str, m.TensorSpec]:
         """Return four d_gating x d_gating projections with bias."""
-        arrays: dict[str, TensorSpec] = {}
+        arrays: dict[str, m.TensorSpec] = {}
         for name in PROJECTIONS:
-            arrays[f"gate.{name}.weight"] = TensorSpec((self.dim, self.dim))
-            arrays[f"gate.{name}.bias"] = TensorSpec((self.dim,))
+            arrays[f"gate.{name}.weight"] = m.TensorSpec((self.dim, self.dim))
+            arrays[f"gate.{name}.bias"] = m.TensorSpec((self.dim,))
         return arrays
 
     def mix(self, parameters: Parameters, image: Tensor, experts: Tensor) -> Tensor:
-        """Return enhanced text features.
-
-        The image is the query, the experts are keys and values.
-        """
+        """Return enhanced text features; the image is the query, experts are keys and values."""
         attention = self._attention(parameters, image, experts)
         value = self._heads(_project(parameters, "value", experts))
         mixed = torch.einsum("bche,echd->bchd", attention, value)
@@ -200,24 +143,23 @@ class AttentionGate(_PooledGate):
 
 
 @dataclass(frozen=True)
-class LinearGate(_PooledGate):
+class LinearGate(Gate):
     """Weights of the experts by a linear projection of the pooled image feature.
 
-    The paper leaves open what is projected and whether a softmax follows; both are as in Shazeer et
-    al. With d_gating = d nothing is pooled, and text features are weighted sums of whole ones.
+    The paper leaves open which feature is projected and whether a softmax follows; both are as in
+    Shazeer et al. With d_gating = d nothing is pooled, and text features are sums of whole ones.
 
     Attributes:
-        experts: Largest number of experts, the local one included. Where fewer are at hand, the
-            softmax is over theirs.
+        experts: Largest number of experts, the local one included. Fewer experts share the softmax.
     """
 
     experts: int
 
-    def spec(self) -> Mapping[str, TensorSpec]:
+    def spec(self) -> Mapping[str, m.TensorSpec]:
         """Return one row and one bias an expert."""
         return {
-            "gate.linear.weight": TensorSpec((self.experts, self.dim)),
-            "gate.linear.bias": TensorSpec((self.experts,)),
+            "gate.linear.weight": m.TensorSpec((self.experts, self.dim)),
+            "gate.linear.bias": m.TensorSpec((self.experts,)),
         }
 
     def mix(self, parameters: Parameters, image: Tensor, experts: Tensor) -> Tensor:
@@ -229,8 +171,7 @@ class LinearGate(_PooledGate):
         return self._shares(parameters, self.pool(image), experts)
 
     def _shares(self, parameters: Parameters, image: Tensor, experts: Tensor) -> Tensor:
-        scores = _project(parameters, "linear", image)[:, : len(experts)]
-        return scores.softmax(-1)
+        return _project(parameters, "linear", image)[:, : len(experts)].softmax(-1)
 
 
 def _project(parameters: Parameters, name: str, value: Tensor) -> Tensor:
@@ -303,7 +244,7 @@ class MixtureObjective:
         return scale * (mixture + self.local_weight * local)
 
     def weights(self, parameters: Parameters, encoded: Parameters, image: Tensor) -> Tensor:
-        """Return what each expert counts for each image (B, K+1), the local one first."""
+        """Return the weight of each expert for each image (B, K+1), the local one first."""
         return self.gate.weights(parameters, image, self._all_experts(encoded["text"]))
 
     def _all_experts(self, text: Tensor) -> Tensor:
@@ -322,7 +263,7 @@ class PFedMoAP(PromptMethod):
     config: Config
     gate: Gate
     is_decoupled: bool = False
-    has_personal_state: bool = field(default=True, init=False)
+    has_personal_state = True
     decouples: bool = field(default=True, kw_only=True)
 
     @property
@@ -330,49 +271,52 @@ class PFedMoAP(PromptMethod):
         """Whether there is one gate for all, averaged like the prompt."""
         return self.config.gate_sharing == "aggregated"
 
-    def shared_spec(self) -> Mapping[str, TensorSpec]:
+    def shared_spec(self) -> Mapping[str, m.TensorSpec]:
         """Return the context, and the gate where it is averaged."""
         gate = self.gate.spec() if self.shares_gate else {}
         return {CONTEXT: self.encoder.spec, **gate}
 
-    def init_server(self, rng: np.random.Generator) -> Arrays:
+    def init_server(self, rng: m.Rng) -> m.Arrays:
         """Return a fresh context, and a gate where it is averaged."""
         state = super().init_server(rng)
         return {**state, **self.gate.init(rng)} if self.shares_gate else state
 
-    def pool_policy(self) -> PoolPolicy | None:
+    def pool_policy(self) -> m.PoolPolicy | None:
         """Return K experts of the previous rounds' entries (Eq. 7)."""
         return replace(serving(self.config, 0), spec={CONTEXT: self.encoder.spec})
 
-    def init_client(
-        self, shared_rng: np.random.Generator, client_rng: np.random.Generator
-    ) -> Arrays:
-        """Return the client's own gate; it has no prompt of its own before it first takes part.
+    def init_client(self, shared_rng: m.Rng, client_rng: m.Rng) -> m.Arrays:
+        """Return the client's own gate; it has no prompt of its own before its first round.
 
-        Decoupled, the gate begins with its training.
+        Decoupled, the gate starts with its training.
         """
         return {} if self.is_decoupled or self.shares_gate else self.gate.init(client_rng)
 
     def client_update(
-        self, view: ClientView, data: Examples, trainer: Trainer, rng: np.random.Generator
-    ) -> LocalResult:
+        self, view: m.ClientView, data: m.Examples, trainer: m.Trainer, rng: m.Rng
+    ) -> m.LocalResult:
         """ClientUpdate of Algorithm 1: starts from the global prompt."""
         start = view.broadcast[CONTEXT]
         gate = self._gate_of(view.broadcast, view.personal)
         if view.experts and not self.is_decoupled:
-            trained = self._train_mixture(
-                {CONTEXT: start, **gate}, view.experts, data, trainer, rng=rng
+            names = tuple(gate)
+            groups = (
+                m.ParameterGroup((CONTEXT,)),
+                m.ParameterGroup(names, self.config.gate_learning_rate),
             )
+            objective = self._objective(view.experts, self.classes)
+            begin = {CONTEXT: start, **gate}
+            trained = trainer.fit(objective, begin, data.arrays, groups=groups, rng=rng)
         else:
             trained = {CONTEXT: self.train_prompt(start, data, trainer, rng), **gate}
         context = trained[CONTEXT]
         update = {name: trained[name] - view.broadcast[name] for name in self.shared_spec()}
         kept = {CONTEXT: context} if self.shares_gate else trained
-        return LocalResult(update, {CONTEXT: context}, kept)
+        return m.LocalResult(update, {CONTEXT: context}, kept)
 
     def personalise(
-        self, view: ClientView, data: Examples, trainer: Trainer, rng: np.random.Generator
-    ) -> Arrays:
+        self, view: m.ClientView, data: m.Examples, trainer: m.Trainer, rng: m.Rng
+    ) -> m.Arrays:
         """Train the gate alone, decoupled, on top of prompts that were trained without it."""
         if not (self.is_decoupled and view.experts):
             return view.personal
@@ -380,13 +324,11 @@ class PFedMoAP(PromptMethod):
         start = {CONTEXT: context, **self.gate.init(rng)}
         objective = self._objective(view.experts, self.classes)
         names = tuple(name for name in start if name != CONTEXT)
-        groups = (ParameterGroup(names, self.config.gate_learning_rate),)
+        groups = (m.ParameterGroup(names, self.config.gate_learning_rate),)
         steps = self.config.decoupled_steps
         return trainer.fit(objective, start, data.arrays, groups=groups, rng=rng, steps=steps)
 
-    def predict(
-        self, view: ClientView, batch: Arrays, classes: Sequence[str]
-    ) -> NDArray[np.float32]:
+    def predict(self, view: m.ClientView, batch: m.Arrays, classes: Sequence[str]) -> m.Logits:
         """Eq. 10 with the client's own prompt P_i; the plain prompt without experts or gate."""
         held = self._held(view)
         if not self._mixes(view, held):
@@ -400,9 +342,9 @@ class PFedMoAP(PromptMethod):
         return logits.cpu().numpy().astype(np.float32)
 
     def expert_weights(
-        self, view: ClientView, batch: Arrays, classes: Sequence[str]
+        self, view: m.ClientView, batch: m.Arrays, classes: Sequence[str]
     ) -> NDArray[np.float32] | None:
-        """Return gate's weights of local and non-local experts (Figure 6), the local one first."""
+        """Return the gate's weights of all experts (Figure 6), the local one first."""
         held = self._held(view)
         if not self._mixes(view, held):
             return None
@@ -412,39 +354,25 @@ class PFedMoAP(PromptMethod):
             weights = objective.weights(parameters, objective.encode(parameters), image)
         return weights.cpu().numpy().astype(np.float32)
 
-    def _held(self, view: ClientView) -> Arrays:
-        """Return the prompt and the gate that a client predicts with, the gate where it has one."""
+    def _held(self, view: m.ClientView) -> m.Arrays:
+        """Return the prompt that a client predicts with, and its gate if it has one."""
         context = view.personal.get(CONTEXT, view.broadcast[CONTEXT])
         return {CONTEXT: context, **self._gate_of(view.broadcast, view.personal)}
 
-    def _mixes(self, view: ClientView, held: Arrays) -> bool:
+    def _mixes(self, view: m.ClientView, held: m.Arrays) -> bool:
         return bool(view.experts) and len(held) > 1
 
-    def _tensors(self, held: Arrays, batch: Arrays) -> tuple[Parameters, Tensor]:
+    def _tensors(self, held: m.Arrays, batch: m.Arrays) -> tuple[Parameters, Tensor]:
         backbone = self.encoder.backbone
         parameters = as_tensors(held, backbone)
         return parameters, as_tensor(batch["features"], backbone)
 
-    def _gate_of(self, broadcast: Arrays, personal: Arrays) -> Arrays:
-        """Return the gate that a client uses; empty before a decoupled one is trained."""
+    def _gate_of(self, broadcast: m.Arrays, personal: m.Arrays) -> m.Arrays:
+        """Return the gate that a client uses; empty before a decoupled gate is trained."""
         source = broadcast if self.shares_gate else personal
         return {name: value for name, value in source.items() if name != CONTEXT}
 
-    def _train_mixture(
-        self,
-        parameters: Arrays,
-        experts: Sequence[Arrays],
-        data: Examples,
-        trainer: Trainer,
-        *,
-        rng: np.random.Generator,
-    ) -> Arrays:
-        objective = self._objective(experts, self.classes)
-        gate = tuple(name for name in parameters if name != CONTEXT)
-        groups = (ParameterGroup((CONTEXT,)), ParameterGroup(gate, self.config.gate_learning_rate))
-        return trainer.fit(objective, parameters, data.arrays, groups=groups, rng=rng)
-
-    def _objective(self, experts: Sequence[Arrays], classes: tuple[str, ...]) -> MixtureObjective:
+    def _objective(self, experts: Sequence[m.Arrays], classes: tuple[str, ...]) -> MixtureObjective:
         # Eq. 8: the non-local features stay fixed during local training, so once is enough.
         with torch.no_grad():
             contexts = np.stack([entry[CONTEXT] for entry in experts])
@@ -454,12 +382,12 @@ class PFedMoAP(PromptMethod):
         return MixtureObjective(self.encoder, classes, self.gate, weight, pooled)
 
 
-def serving(config: Config, clients: int) -> PoolPolicy:
-    """Return how the pool is used, without an entry's tensors; known before anything is built."""
-    return PoolPolicy({}, config.experts, config.select)
+def serving(config: Config, clients: int) -> m.PoolPolicy:
+    """Return the pool's use, without an entry's tensors; known before the method is built."""
+    return m.PoolPolicy({}, config.experts, config.select)
 
 
-def build(config: Config, task: Task) -> Method:
+def build(config: Config, task: m.Task) -> m.Method:
     """Build the method.
 
     Raises:
@@ -483,27 +411,25 @@ def build(config: Config, task: Task) -> Method:
             f"method.gate_dim: {config.gate_dim} is not valid; it must divide the feature "
             f"dimension {width}"
         )
-    gate = _build_gate(config)
-    # A gate that is sent with every update cannot be trained after the last one.
-    decouples = config.gate_sharing == "personal"
-    decoupled = task.decoupled and decouples
-    return PFedMoAP(encoder, config, task.classes, gate, decoupled, decouples=decouples)
-
-
-def _build_gate(config: Config) -> Gate:
+    gate: Gate
     if config.gate == "linear":
-        return LinearGate(
+        gate = LinearGate(
             config.gate_dim, config.gate_pool, config.moe_similarity, config.experts + 1
         )
-    if config.gate_dim % config.gate_heads:
+    elif config.gate_dim % config.gate_heads:
         raise MethodError(
             f"method.gate_heads: {config.gate_heads} is not valid; it must divide "
             f"method.gate_dim = {config.gate_dim}"
         )
-    return AttentionGate(
-        config.gate_dim,
-        config.gate_pool,
-        config.moe_similarity,
-        config.gate_heads,
-        config.gate_scale,
-    )
+    else:
+        gate = AttentionGate(
+            config.gate_dim,
+            config.gate_pool,
+            config.moe_similarity,
+            config.gate_heads,
+            config.gate_scale,
+        )
+    # A gate that is sent with every update cannot be trained after the last one.
+    decouples = config.gate_sharing == "personal"
+    decoupled = task.decoupled and decouples
+    return PFedMoAP(encoder, config, task.classes, gate, decoupled, decouples=decouples)

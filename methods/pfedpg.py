@@ -2,35 +2,35 @@
 
 Yang, Wang, Wang 2023, "Efficient Model Personalization in Federated Learning via Client-Specific
 Prompt Generation" (ICCV), section 3.2. With P_base (K, l) and a descriptor d_n of each client, both
-learned at the server, client n is sent
+learned at the server, client n gets
 
     P_n = softmax(Q K^T / sqrt(l_k)) V W_O,    Q = d_n W_Q,  K = P_base W_K,  V = P_base W_V,
 
 puts it beside the patches of a frozen vision transformer, trains it together with a linear head of
-its own by cross-entropy, and sends back how it changed, dP_n = P'_n - P_n. The head stays.
+its own by cross-entropy, and sends back its change, dP_n = P'_n - P_n. The head stays.
 
-The server takes that change for the direction in which P_n should go. So with rate alpha, and phi
-for P_base, d_n and the four matrices, it descends on - sum_n <dP_n, P_n(phi)>, dP_n being held:
+The server takes that change for the direction of P_n. So with rate alpha, and phi for P_base, d_n
+and the four matrices, it descends on - sum_n <dP_n, P_n(phi)>, with dP_n held:
 
     phi <- phi + alpha sum_n (dP_n / dphi)^T dP_n,    the sum being over the clients of the round.
 
-Left open there, and decided here:
+The paper leaves these open; decided here:
 
 - Attention has as many rows as its query. So d_n has K rows (`descriptor: tokens`), or one, which
   shifts all rows of P_base alike (`descriptor: row`).
-- How many heads there are (one here), and how all of it starts: prompts and descriptors
-  N(0, 0.02^2), matrices by Xavier's uniform range. A descriptor's start follows from its client's
-  name, so whoever comes later has one too.
-- Whether the loss sees all classes: here every head has an output for each.
+- Attention has one head by default. Prompts and descriptors start from N(0, 0.02^2), matrices from
+  Xavier's uniform range. A descriptor's start follows from its client's name, so a client that
+  comes later has one too.
+- The loss sees all classes: every head has an output for each.
 - The paper's transformer was trained on ImageNet-21k. Here it is CLIP's image tower, and the head
   sees its feature before that is scaled to length one.
 
 A third party's code (MSungK/pFedPG) hands dP_n to its optimiser as a gradient, which moves every
-prompt away from where its client wants it; not followed.
+prompt away from its client's direction; not followed.
 
-The server needs each change by itself: secure sums and noise on sums hide it, so the method is
-refused under them. Uploads that carry their own noise (`upload_noise`, `dp_sgd`) are fine. Heads
-are trained by the same noised steps under `dp_sgd`, as later changes depend on them.
+The server needs each change by itself, which secure sums and noise on sums hide: the method is
+refused under them. Uploads with their own noise (`upload_noise`, `dp_sgd`) are admitted. Under
+`dp_sgd` the same noised steps train heads, as later changes depend on them.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import numpy as np
@@ -49,21 +49,8 @@ from torch import Tensor
 from torch.nn import functional
 
 from methods.errors import MethodError
+from methods.interface import method as m
 from methods.interface.defaults import MethodDefaults
-from methods.interface.method import (
-    Aggregate,
-    Arrays,
-    ClientView,
-    Examples,
-    LocalResult,
-    Method,
-    Need,
-    ParameterGroup,
-    Task,
-    TensorSpec,
-    Trainer,
-    Visibility,
-)
 from methods.networks.layers import Parameters, linear, linear_layers, start
 from methods.networks.method import HEAD, BatchObjective, columns_of
 from methods.prompts.deep import DeepImageEncoder
@@ -84,7 +71,7 @@ DESCRIPTOR = "descriptor/"
 SEED = "seed"
 PATCHES = "patches"
 IMAGES_AT_ONCE = 128
-"""Images encoded in one pass of a prediction; changes memory only."""
+"""Images that torch encodes in one pass of a prediction; changes memory only."""
 
 VARIANTS = ({"descriptor": "row", "heads": 2},)
 
@@ -95,8 +82,7 @@ class Config:
 
     Attributes:
         context_tokens: Number K of visual prompts.
-        descriptor: Whether d_n has a row for each prompt, or one for all, which P_base is then
-            added to.
+        descriptor: Whether d_n has a row for each prompt, or one row for all, with P_base added.
         heads: Of the attention; divides the token width.
         server_rate: alpha, of the server's step.
     """
@@ -111,26 +97,18 @@ class Config:
 class PFedPG(MethodDefaults):
     """Visual prompts that a net at the server makes for each client, and personal heads.
 
-    Attributes:
-        backbone: The frozen model.
-        image: Its image tower, beside whose patches prompts stand.
-        config: The method's options.
-        classes: Class names in label order.
+    Prompts stand beside the patches of `image`, the frozen model's image tower.
     """
 
     backbone: Backbone
     image: DeepImageEncoder
     config: Config
     classes: tuple[str, ...]
-    needs: frozenset[Need] = field(default=frozenset({"pixels"}), init=False)
-    visibility: Visibility = field(default=Visibility.PER_CLIENT, init=False)
+    needs = frozenset({"pixels"})
+    visibility = m.Visibility.PER_CLIENT
+    closed_classes = True
 
-    @property
-    def closed_classes(self) -> bool:
-        """A head has an output for each class."""
-        return True
-
-    def prepare(self, arrays: Arrays) -> Arrays:
+    def prepare(self, arrays: m.Arrays) -> m.Arrays:
         """Return class token and patches as they enter the tower's first layer, float32."""
         # A copy, since torch takes no read-only memory and images may be mapped from a file.
         pixels = self.backbone.to_pixels(np.array(arrays["pixels"]))
@@ -138,12 +116,12 @@ class PFedPG(MethodDefaults):
             embedded = self.image.embed(pixels)
         return {PATCHES: embedded.cpu().numpy().astype(np.float32)}
 
-    def shared_spec(self) -> Mapping[str, TensorSpec]:
+    def shared_spec(self) -> Mapping[str, m.TensorSpec]:
         """Return a client's prompts."""
-        return {PROMPTS: TensorSpec((self.config.context_tokens, self.image.width))}
+        return {PROMPTS: m.TensorSpec((self.config.context_tokens, self.image.width))}
 
-    def init_server(self, rng: np.random.Generator) -> Arrays:
-        """Return a fresh generator, and what descriptors are drawn by."""
+    def init_server(self, rng: m.Rng) -> m.Arrays:
+        """Return a fresh generator, and the seed of descriptors."""
         width = self.image.width
         bound = math.sqrt(6.0 / (width + width))
         matrices = {
@@ -152,13 +130,11 @@ class PFedPG(MethodDefaults):
         base = _fresh_rows(rng, self.config.context_tokens, width)
         return {BASE: base, **matrices, SEED: np.array(rng.integers(2**62), np.int64)}
 
-    def init_client(
-        self, shared_rng: np.random.Generator, client_rng: np.random.Generator
-    ) -> Arrays:
+    def init_client(self, shared_rng: m.Rng, client_rng: m.Rng) -> m.Arrays:
         """Return a fresh head, alike for all clients."""
         return start(linear_layers(HEAD, self.backbone.embed_dim, len(self.classes)), shared_rng)
 
-    def broadcast(self, state: Arrays, client: str | None = None) -> Arrays:
+    def broadcast(self, state: m.Arrays, client: str | None = None) -> m.Arrays:
         """Return the client's prompts P_n."""
         arrays = {name: state[name] for name in (BASE, *MATRICES)}
         arrays[DESCRIPTOR] = self._descriptor(state, client)
@@ -168,19 +144,19 @@ class PFedPG(MethodDefaults):
         return {PROMPTS: prompts.numpy().astype(np.float32)}
 
     def client_update(
-        self, view: ClientView, data: Examples, trainer: Trainer, rng: np.random.Generator
-    ) -> LocalResult:
+        self, view: m.ClientView, data: m.Examples, trainer: m.Trainer, rng: m.Rng
+    ) -> m.LocalResult:
         """Train prompts and head together, upload the prompts' change, keep the head."""
         before = view.broadcast[PROMPTS]
         trained = trainer.fit(
             BatchObjective(self.cross_entropies),
             {PROMPTS: before, **view.personal},
             data.arrays,
-            groups=(ParameterGroup((PROMPTS, *view.personal)),),
+            groups=(m.ParameterGroup((PROMPTS, *view.personal)),),
             rng=rng,
         )
         head = {name: trained[name] for name in view.personal}
-        return LocalResult({PROMPTS: trained[PROMPTS] - before}, None, head)
+        return m.LocalResult({PROMPTS: trained[PROMPTS] - before}, None, head)
 
     def logits(self, parameters: Parameters, patches: Tensor) -> Tensor:
         """Return logits (B, C) of patches (B, 1 + P, l)."""
@@ -193,12 +169,12 @@ class PFedPG(MethodDefaults):
         return functional.cross_entropy(logits, batch["labels"], reduction="none")
 
     def server_update(
-        self, state: Arrays, aggregate: Aggregate, pool: Sequence[Arrays], rng: np.random.Generator
-    ) -> Arrays:
-        """Move the generator so that each prompt of the round goes where its client took it.
+        self, state: m.Arrays, aggregate: m.Aggregate, pool: Sequence[m.Arrays], rng: m.Rng
+    ) -> m.Arrays:
+        """Move the generator so that each prompt of the round moves as its client moved it.
 
         Raises:
-            MethodError: If the clients' updates were not handed over one by one.
+            MethodError: If the platform did not hand over the updates one by one.
         """
         updates = aggregate.each()
         shared = {name: _leaf(state[name]) for name in (BASE, *MATRICES)}
@@ -217,13 +193,11 @@ class PFedPG(MethodDefaults):
         }
         return {**state, **moved}
 
-    def predict(
-        self, view: ClientView, batch: Arrays, classes: Sequence[str]
-    ) -> NDArray[np.float32]:
+    def predict(self, view: m.ClientView, batch: m.Arrays, classes: Sequence[str]) -> m.Logits:
         """Return logits (n, len(classes)) under the client's prompts and head.
 
         Raises:
-            MethodError: If a class is not one of the task's, or there is no head.
+            MethodError: If the task lacks a class, or there is no head.
         """
         columns = columns_of(classes, self.classes)
         if not view.personal:
@@ -238,8 +212,8 @@ class PFedPG(MethodDefaults):
         is_row = self.config.descriptor == "row"
         return generated(phi, self.config.heads, residual=is_row)
 
-    def _descriptor(self, state: Arrays, client: str | None) -> NDArray[np.float32]:
-        """Return d_n, (K, l) or (1, l): where it is now, or where one of that name starts."""
+    def _descriptor(self, state: m.Arrays, client: str | None) -> NDArray[np.float32]:
+        """Return d_n, (K, l) or (1, l), from the state, or its start for a new client."""
         known = state.get(f"{DESCRIPTOR}{client}")
         if known is not None:
             return known
@@ -250,12 +224,9 @@ class PFedPG(MethodDefaults):
 
 
 def generated(phi: Parameters, heads: int = 1, *, residual: bool = False) -> Tensor:
-    """Return prompts P_n (K, l) of one client.
+    """Return prompts P_n (K, l) of one client; `residual` adds P_base.
 
-    Args:
-        phi: P_base (K, l), the descriptor d_n (K, l) or (1, l), and four matrices (l, l).
-        heads: Of the attention.
-        residual: Whether P_base is added.
+    phi has P_base (K, l), the descriptor d_n (K, l) or (1, l), and four matrices (l, l).
     """
     base, descriptor = phi[BASE], phi[DESCRIPTOR]
     query, key, value = (
@@ -267,12 +238,12 @@ def generated(phi: Parameters, heads: int = 1, *, residual: bool = False) -> Ten
     return base + found if residual else found
 
 
-def _fresh_rows(rng: np.random.Generator, rows: int, width: int) -> NDArray[np.float32]:
+def _fresh_rows(rng: m.Rng, rows: int, width: int) -> NDArray[np.float32]:
     return rng.normal(0.0, CONTEXT_STANDARD_DEVIATION, (rows, width)).astype(np.float32)
 
 
 def _double(array: NDArray[Any]) -> Tensor:
-    # At the server and in double precision everywhere, so that a device is no part of a result.
+    # The server computes in double precision, so that results do not depend on a device.
     return torch.from_numpy(np.array(array, np.float64))
 
 
@@ -280,7 +251,7 @@ def _leaf(array: NDArray[Any]) -> Tensor:
     return _double(array).requires_grad_()
 
 
-def build(config: Config, task: Task) -> Method:
+def build(config: Config, task: m.Task) -> m.Method:
     """Build the method.
 
     Raises:

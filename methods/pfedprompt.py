@@ -1,29 +1,29 @@
 """pFedPrompt: one prompt for all in language, attention over the client's own images in vision.
 
 Guo et al. 2023, "pFedPrompt: Learning Personalized Prompt for Vision-Language Models in Federated
-Learning" (WWW). The users' consensus is a prompt averaged over clients, trained as PromptFL's; the
-users' character is taken, without parameters, from the image features F_1 ... F_n that a client
-keeps of its own training examples. An image feature I asks them by attention,
+Learning" (WWW). The users' consensus is a prompt averaged over clients, trained as PromptFL's. The
+users' character comes, without parameters, from the image features F_1 ... F_n that a client keeps
+of its own training examples. An image feature I asks them by attention,
 
     a_j = softmax_j(sharpness I F_j),    R = sum_j a_j F_j / |sum_j a_j F_j|,
     logit(c) = ((1 - blend) I T_c + blend R T_c)    over the temperature.
 
-The paper's text was not at hand: that the consensus is learned in language, that the attention is
-non-parametric, over stored few-shot features, and that it gives personal visual features is from
-its abstract and from how later papers describe it (pFedMoAP, section 2; FedOTP, section 2). This
-form of the attention is our reading; its two numbers did well on training images of the embedded
-data. `recall: labels` is the other reading, a vote of the remembered labels as in Zhang et al.
-2022, "Tip-Adapter", but with shares of sum one: R T_c becomes sum_j a_j [y_j = c].
+The paper's text was not available. Its abstract and later papers (pFedMoAP, section 2; FedOTP,
+section 2) say that the consensus is learned in language, that the attention is non-parametric, over
+stored few-shot features, and that it gives personal visual features. This form of the attention is
+our reading; its two numbers did well on training images of the embedded data. `recall: labels` is
+the other reading, a vote of the remembered labels as in Zhang et al. 2022, "Tip-Adapter", but with
+shares of sum one: R T_c becomes sum_j a_j [y_j = c].
 
-The memory is raw data. It is written in `personalise`, after the last release, and never leaves
-the client; before that prediction is PromptFL's. Nothing that is released depends on it, so every
-mechanism is admitted and none is spent on it.
+The memory is raw data. `personalise` writes it after the last release, and it never leaves the
+client; before that the prediction is PromptFL's. No release depends on it, so every mechanism is
+admitted.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Annotated, Literal
 
 import numpy as np
@@ -33,16 +33,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
-from methods.interface.method import (
-    Arrays,
-    ClientView,
-    CountsWith,
-    Examples,
-    LocalResult,
-    Method,
-    Task,
-    Trainer,
-)
+from methods.interface import method as m
+from methods.interface.method import CountsWith
 from methods.prompts.prompt import PromptConfig, PromptMethod, as_tensor, build_encoder
 
 FEATURES, LABELS = "memory.features", "memory.labels"
@@ -57,9 +49,9 @@ class Config(PromptConfig):
     Attributes:
         context_tokens: Number l of learned context vectors.
         context_init: Text whose token embeddings start the context, or None for N(0, 0.02^2).
-        blend: Share of what the memory says; with 0 this is PromptFL.
+        blend: Share of the memory's answer; with 0 this is PromptFL.
         sharpness: Factor of the cosines in the attention; 0 attends to all examples alike.
-        recall: What is remembered of an example: its image feature, or its label.
+        recall: What the memory holds of an example: its image feature, or its label.
     """
 
     blend: Annotated[float, Ge(0.0), Le(1.0)] = 0.5
@@ -67,29 +59,26 @@ class Config(PromptConfig):
     recall: Annotated[Literal["features", "labels"], CountsWith("blend")] = "features"
 
 
-@dataclass(frozen=True)
 class PFedPrompt(PromptMethod):
     """A shared prompt and a private memory."""
 
     config: Config
-    has_personal_state: bool = field(default=True, init=False)
+    has_personal_state = True
 
     def client_update(
-        self, view: ClientView, data: Examples, trainer: Trainer, rng: np.random.Generator
-    ) -> LocalResult:
-        """Return PromptFL's; nothing personal is kept before the last release."""
+        self, view: m.ClientView, data: m.Examples, trainer: m.Trainer, rng: m.Rng
+    ) -> m.LocalResult:
+        """Train as PromptFL does; keep nothing personal before the last release."""
         return replace(super().client_update(view, data, trainer, rng), personal={})
 
     def personalise(
-        self, view: ClientView, data: Examples, trainer: Trainer, rng: np.random.Generator
-    ) -> Arrays:
+        self, view: m.ClientView, data: m.Examples, trainer: m.Trainer, rng: m.Rng
+    ) -> m.Arrays:
         """Remember the client's own examples."""
         features, labels = data.arrays["features"], data.arrays["labels"]
         return {FEATURES: np.array(features), LABELS: np.array(labels)}
 
-    def predict(
-        self, view: ClientView, batch: Arrays, classes: Sequence[str]
-    ) -> NDArray[np.float32]:
+    def predict(self, view: m.ClientView, batch: m.Arrays, classes: Sequence[str]) -> m.Logits:
         """Return logits (n, C) under the broadcast prompt, blended with any memory."""
         if self.config.blend == 0.0 or not len(view.personal.get(LABELS, ())):
             return self.broadcast_logits(view, batch, classes)
@@ -107,7 +96,7 @@ class PFedPrompt(PromptMethod):
         return logits.cpu().numpy().astype(np.float32)
 
     def _votes(self, labels: NDArray[np.int64], classes: Sequence[str]) -> Tensor:
-        """Return one row per remembered example, 1 where a class bears its label's name, (n, C)."""
+        """Return a row of each remembered example, (n, C), 1 where a class has its label's name."""
         own, asked = np.array(self.classes)[labels], np.array(classes)
         named = (own[:, None] == asked[None]).astype(np.float32)
         return as_tensor(named, self.encoder.backbone)
@@ -118,6 +107,6 @@ def attend(image: Tensor, remembered: Tensor, sharpness: float) -> Tensor:
     return (sharpness * image @ remembered.T).softmax(dim=-1)
 
 
-def build(config: Config, task: Task) -> Method:
+def build(config: Config, task: m.Task) -> m.Method:
     """Build the method."""
     return PFedPrompt(build_encoder(config, task), config, task.classes)

@@ -2,21 +2,21 @@
 
 Feng et al. 2025, "PM-MoE: Mixture of Experts on Private Model Parameters for Personalized Federated
 Learning" (WWW, doi 10.1145/3696410.3714561), Algorithm 1. The rounds are the base method's. Then
-all converged personal modules go into a pool that every client fetches; with everything frozen, a
-client trains a gating network that mixes the modules' outputs, of which the energy-based denoising
-drops those least like its own module's.
+all converged personal modules go into a pool that every client fetches. With everything frozen, a
+client trains a gating network that mixes the modules' outputs; the energy-based denoising drops
+those least like its own module's.
 
-That a converged module leaks nothing, as the paper says, is not so: it is a model of its owner's
-data. It is a release like any pool entry, noised and charged; only the client's own module is put
-back in place of its noised entry, as that one never left.
+The paper says that a converged module leaks nothing. It does: it is a model of its owner's data,
+and a release like any pool entry, noised and charged. Only the client's own module, which never
+left, replaces its noised entry.
 
 Where the paper is silent or its published code departs from it:
 
 - Weights: softmax over the experts that denoising left, then the k largest, as they are (text and
   code); `renormalise` scales them to add up to one.
 - Denoising is not in the published code at all. T has no published value (`kept_experts`).
-- The loss is cross-entropy of the mixture. What the code adds of GPFL's and DBE's own losses does
-  not depend on the gate. Experts are frozen always (the code can train them).
+- The loss is cross-entropy of the mixture. The code adds GPFL's and DBE's own losses, which do not
+  depend on the gate. Experts are frozen always (the code can train them).
 - The code takes the local learning rate for six of nine bases; here `gate_rate` holds for all.
 - The gate's E_moe epochs are counted in rounds' worth of steps, see `gate_rounds`.
 """
@@ -36,25 +36,15 @@ from numpy.typing import NDArray
 
 from methods import dbe, fedbabu, fedcp, fedgh, fedper, fedrep, fedrod, gpfl, lg_fedavg
 from methods.errors import MethodError
+from methods.interface import method as m
 from methods.interface.defaults import OverMethod
-from methods.interface.method import (
-    Arrays,
-    ClientView,
-    Examples,
-    LocalResult,
-    Method,
-    OptionsOf,
-    ParameterGroup,
-    PoolPolicy,
-    Task,
-    Trainer,
-)
+from methods.interface.method import OptionsOf
 from methods.networks.layers import specs
-from methods.networks.method import BatchObjective, ModularMethod
+from methods.networks.method import BatchObjective, ModularMethod, columns_of
 from methods.networks.mixture import GATE, Gate, GateConfig, Mixture, stacked
 
 OWN = f"{GATE}own"
-"""Name under which a client keeps which of its experts is its own."""
+"""Name under which a client keeps the number of its own expert."""
 
 
 VARIANTS = tuple(
@@ -74,7 +64,7 @@ class Config(GateConfig):
         top_k: Experts that count for an example; None for all.
         renormalise: Whether the weights of those add up to one.
         gate_rate: The gate's learning rate (the paper has 0.05, 0.1 and 0.5).
-        gate_rounds: How long the gate is trained, as a multiple of the steps of one round: with
+        gate_rounds: The gate's training, as a multiple of the steps of one round: with
             `training.local_epochs: 1`, as in the paper, its epochs E_moe (50 to 400).
         gamma: Share of the other experts that denoising drops.
         temperature: T of the free energy.
@@ -94,43 +84,37 @@ class Config(GateConfig):
 
 @dataclass(frozen=True)
 class PMMoE(OverMethod):
-    """A base method's second phase.
-
-    Attributes:
-        base: The method of the rounds.
-        config: Options.
-        population: Number M of clients, and of experts where none is lost.
-    """
+    """A base method's second phase, for `population` clients and at most as many experts."""
 
     base: ModularMethod
     config: Config
     population: int
 
-    def pool_policy(self) -> PoolPolicy | None:
-        """Return all clients' modules, made once, by training where the base refines its module."""
+    def pool_policy(self) -> m.PoolPolicy | None:
+        """Return all clients' modules, given once; by training where the base refines them."""
         policy = serving(self.config, self.population)
         return replace(policy, spec=specs(self.base.module_layers), trains=self.base.refines)
 
     def contribute(
-        self, view: ClientView, data: Examples, trainer: Trainer, rng: np.random.Generator
-    ) -> LocalResult:
+        self, view: m.ClientView, data: m.Examples, trainer: m.Trainer, rng: m.Rng
+    ) -> m.LocalResult:
         """Return the client's module as it converged."""
         personal = self._refined(view, data, trainer, rng) if self.base.refines else view.personal
-        return LocalResult({}, self._module(replace(view, personal=personal)), personal)
+        return m.LocalResult({}, self._module(replace(view, personal=personal)), personal)
 
     def personalise(
-        self, view: ClientView, data: Examples, trainer: Trainer, rng: np.random.Generator
-    ) -> Arrays:
-        """Train a fresh gate over the experts; without experts, what the base does.
+        self, view: m.ClientView, data: m.Examples, trainer: m.Trainer, rng: m.Rng
+    ) -> m.Arrays:
+        """Train a fresh gate over the experts; without experts, do what the base does.
 
         Raises:
             MethodError: If an expert is of another shape.
         """
         if not view.experts:
             return self._refined(view, data, trainer, rng)
-        # A client whose entry was lost, or who had none, has not trained its module to the end.
+        # A client without an entry of its own has not trained its module to the end.
         is_refined = view.own is not None or OWN in view.personal
-        personal: Arrays = without_gate(view.personal)
+        personal: m.Arrays = without_gate(view.personal)
         if self.base.refines and not is_refined:
             personal = self._refined(view, data, trainer, rng)
         own = len(view.experts) if view.own is None else view.own
@@ -138,26 +122,24 @@ class PMMoE(OverMethod):
         mixture = self._mixture(ready)
         return {**ready.personal, **self._train_gate(mixture, ready, data, trainer, rng=rng)}
 
-    def predict(
-        self, view: ClientView, batch: Arrays, classes: Sequence[str]
-    ) -> NDArray[np.float32]:
-        """Return logits (n, len(classes)) of the mixture; of the base before there is one.
+    def predict(self, view: m.ClientView, batch: m.Arrays, classes: Sequence[str]) -> m.Logits:
+        """Return logits (n, len(classes)) of the mixture; of the base without a gate.
 
         Raises:
-            MethodError: If a class is not one of the task's, or an expert is of another shape.
+            MethodError: If the task lacks a class, or an expert is of another shape.
         """
         if not has_gate(view):
             return self.base.predict(view, batch, classes)
-        columns, mixture = self.base.columns(classes), self._mixture(view)
+        columns, mixture = columns_of(classes, self.base.classes), self._mixture(view)
         with torch.no_grad():
             seen = self.base.tensors(mixture.seen(batch))
             logits = mixture.logits(self.base.tensors(self._parameters(view)), seen)
         return logits[:, columns].cpu().numpy().astype(np.float32)
 
     def expert_weights(
-        self, view: ClientView, batch: Arrays, classes: Sequence[str]
+        self, view: m.ClientView, batch: m.Arrays, classes: Sequence[str]
     ) -> NDArray[np.float32] | None:
-        """Return weights (n, E) in the pool's order; they add up to one also after top-k.
+        """Return weights (n, E) in the pool's order, rows of sum one also after top-k.
 
         An own module that the pool lacks comes last.
         """
@@ -171,16 +153,16 @@ class PMMoE(OverMethod):
         return weights.cpu().numpy().astype(np.float32)
 
     def _refined(
-        self, view: ClientView, data: Examples, trainer: Trainer, rng: np.random.Generator
-    ) -> Arrays:
+        self, view: m.ClientView, data: m.Examples, trainer: m.Trainer, rng: m.Rng
+    ) -> m.Arrays:
         plain = replace(view, experts=(), own=None, personal=without_gate(view.personal))
         return self.base.personalise(plain, data, trainer, rng)
 
-    def _module(self, view: ClientView) -> Arrays:
+    def _module(self, view: m.ClientView) -> m.Arrays:
         model = self.base.whole_model_of(view)
         return {name: np.asarray(model[name], np.float32) for name in self.base.module_layers}
 
-    def _mixture(self, view: ClientView) -> Mixture:
+    def _mixture(self, view: m.ClientView) -> Mixture:
         own = int(view.personal[OWN])
         experts = [*view.experts[:own], self._module(view), *view.experts[own + 1 :]]
         return Mixture(
@@ -195,48 +177,48 @@ class PMMoE(OverMethod):
             temperature=self.config.temperature,
         )
 
-    def _parameters(self, view: ClientView) -> dict[str, NDArray[Any]]:
+    def _parameters(self, view: m.ClientView) -> dict[str, NDArray[Any]]:
         gate = {name: value for name, value in view.personal.items() if name.startswith(GATE)}
         return {**self.base.whole_model_of(view), **gate}
 
     def _train_gate(
         self,
         mixture: Mixture,
-        view: ClientView,
-        data: Examples,
-        trainer: Trainer,
+        view: m.ClientView,
+        data: m.Examples,
+        trainer: m.Trainer,
         *,
-        rng: np.random.Generator,
-    ) -> Arrays:
+        rng: m.Rng,
+    ) -> m.Arrays:
         start = mixture.gate.start(rng)
         losses = partial(mixture.cross_entropies, drop=mixture.gate.drop(rng))
         trained = trainer.fit(
             BatchObjective(losses),
             {**self.base.whole_model_of(view), **start},
             {**mixture.seen(data.arrays), "labels": data.arrays["labels"]},
-            groups=(ParameterGroup(tuple(start), self.config.gate_rate),),
+            groups=(m.ParameterGroup(tuple(start), self.config.gate_rate),),
             rng=rng,
             steps=self.config.gate_rounds * trainer.steps_for(data.num_examples),
         )
         return {name: trained[name] for name in start}
 
 
-def has_gate(view: ClientView) -> bool:
-    """Return whether a client has learned to mix the experts that it has."""
+def has_gate(view: m.ClientView) -> bool:
+    """Return whether a client has a gate for its experts."""
     return bool(view.experts) and OWN in view.personal
 
 
-def without_gate(personal: Arrays) -> dict[str, NDArray[Any]]:
-    """Return a client's state without what a second phase added to it."""
+def without_gate(personal: m.Arrays) -> dict[str, NDArray[Any]]:
+    """Return a client's state without a second phase's additions."""
     return {name: value for name, value in personal.items() if not name.startswith(GATE)}
 
 
-def serving(config: Config, clients: int) -> PoolPolicy:
-    """Return how the pool is used, without an entry's tensors; known before anything is built."""
-    return PoolPolicy({}, clients, select="all", exclude_self=False, minimum=2, fixed=True)
+def serving(config: Config, clients: int) -> m.PoolPolicy:
+    """Return the pool's use, without an entry's tensors; known before the method is built."""
+    return m.PoolPolicy({}, clients, select="all", exclude_self=False, minimum=2, fixed=True)
 
 
-def build(config: Config, task: Task) -> Method:
+def build(config: Config, task: m.Task) -> m.Method:
     """Build the method.
 
     Raises:

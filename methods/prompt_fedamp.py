@@ -2,24 +2,25 @@
 
 Huang et al. 2021, "Personalized Cross-Silo Federated Learning on Non-IID Data" (AAAI), Algorithm 1
 over the context vectors of PromptFL (Guo et al. 2023). The server mixes the clients' prompts w_j
-into one message for each client, the more of those that are alike (one step of size alpha_k on the
-attention term, with A(x) = 1 - exp(-x / sigma)):
+(Guo et al. 2023). The server mixes the clients' prompts w_j into one message for each client, with
+more weight on similar prompts (one step of size alpha_k on the attention term, with
+A(x) = 1 - exp(-x / sigma)):
 
     u_i = (1 - alpha_k sum_{j != i} A'(||w_i - w_j||^2)) w_i
           + alpha_k sum_{j != i} A'(||w_i - w_j||^2) w_j
 
-and client i minimises F_i(w) + lambda / (2 alpha_k) ||w - u_i||^2, inexactly. Messages are made of
-the clients of the round; the others keep theirs, and who never took part gets the first prompt.
-Without others the message is the client's own prompt, and one client with no proximal term is
-PromptFL.
+and client i minimises F_i(w) + lambda / (2 alpha_k) ||w - u_i||^2, inexactly. The clients of the
+round get new messages; the others keep theirs, and a client without a message gets the first
+prompt. Without others the message is the client's own prompt, and one client with no proximal term
+is PromptFL.
 
 A message is a convex combination only if alpha_k is small enough; the paper says so and leaves the
 size open. Here larger ones are refused, and None takes the one that mixes equal prompts evenly.
 lambda / alpha_k is one option, so that a change of alpha_k does not also change the clients' loss.
 The paper leaves open where the inexact minimisation starts; here it is the message.
 
-Every client's prompt is needed by itself: secure sums and noise on sums hide it, so the method is
-refused under them. An upload that carries its own noise (`upload_noise`, `dp_sgd`) is fine.
+The server needs every client's prompt by itself, which secure sums and noise on sums hide: the
+method is refused under them. An upload with its own noise (`upload_noise`, `dp_sgd`) is admitted.
 
 Published code (PFLlib) departs: `start: own` starts from the client's own last prompt, and
 `proximal: norm` does not square the norm. It also computes that term on detached tensors, so that
@@ -29,7 +30,7 @@ it has no gradient: `start: own` with `proximal_weight: 0`, which is local train
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Annotated, Literal
 
 import numpy as np
@@ -37,18 +38,8 @@ from annotated_types import Ge, Gt, Le
 from numpy.typing import NDArray
 
 from methods.errors import MethodError
-from methods.interface.method import (
-    Aggregate,
-    Arrays,
-    ClientView,
-    CountsWith,
-    Examples,
-    LocalResult,
-    Method,
-    Task,
-    Trainer,
-    Visibility,
-)
+from methods.interface import method as m
+from methods.interface.method import CountsWith
 from methods.prompts.prompt import (
     CONTEXT,
     PromptConfig,
@@ -72,7 +63,7 @@ class Config(PromptConfig):
         alpha: Step size alpha_k, at most sigma / (clients - 1); None for sigma / clients.
         proximal_weight: lambda / alpha_k, factor of the proximal term.
         proximal: Half the squared norm of w - u_i, or half the norm.
-        start: Where local training starts: at the message, or at the client's own last prompt.
+        start: Start of local training: the message, or the client's own last prompt.
     """
 
     sigma: Annotated[float, Gt(0.0), Le(1e6)] = 1.0
@@ -88,21 +79,21 @@ class PromptFedAMP(PromptMethod):
 
     config: Config
     alpha: float
-    has_personal_state: bool = field(default=True, init=False)
-    visibility: Visibility = field(default=Visibility.PER_CLIENT, init=False)
+    has_personal_state = True
+    visibility = m.Visibility.PER_CLIENT
 
     @property
     def averaged(self) -> frozenset[str]:
-        """Nothing: every client is sent a message of its own."""
+        """Nothing: every client gets a message of its own."""
         return frozenset()
 
-    def broadcast(self, state: Arrays, client: str | None = None) -> Arrays:
+    def broadcast(self, state: m.Arrays, client: str | None = None) -> m.Arrays:
         """Return the client's message, the first prompt before it has one."""
         return {CONTEXT: state.get(f"{MESSAGE}{client}", state[CONTEXT])}
 
     def client_update(
-        self, view: ClientView, data: Examples, trainer: Trainer, rng: np.random.Generator
-    ) -> LocalResult:
+        self, view: m.ClientView, data: m.Examples, trainer: m.Trainer, rng: m.Rng
+    ) -> m.LocalResult:
         """Train near the message; the result is the client's own prompt."""
         message = view.broadcast[CONTEXT]
         own = view.personal.get(CONTEXT, message)
@@ -116,15 +107,15 @@ class PromptFedAMP(PromptMethod):
             weight=self.config.proximal_weight,
             distance=half_square if self.config.proximal == "squared" else half_norm,
         )
-        return LocalResult({CONTEXT: context - message}, None, {CONTEXT: context})
+        return m.LocalResult({CONTEXT: context - message}, None, {CONTEXT: context})
 
     def server_update(
-        self, state: Arrays, aggregate: Aggregate, pool: Sequence[Arrays], rng: np.random.Generator
-    ) -> Arrays:
+        self, state: m.Arrays, aggregate: m.Aggregate, pool: Sequence[m.Arrays], rng: m.Rng
+    ) -> m.Arrays:
         """Return new messages for the clients of the round.
 
         Raises:
-            MethodError: If the clients' updates were not handed over one by one.
+            MethodError: If the platform did not hand over the updates one by one.
         """
         updates = aggregate.each()
         if not updates:
@@ -139,10 +130,8 @@ class PromptFedAMP(PromptMethod):
         named = {f"{MESSAGE}{key}": messages[i] for i, key in enumerate(updates)}
         return {**state, **named}
 
-    def predict(
-        self, view: ClientView, batch: Arrays, classes: Sequence[str]
-    ) -> NDArray[np.float32]:
-        """Return CLIP's logits (n, C) under the own prompt, before it exists under the message."""
+    def predict(self, view: m.ClientView, batch: m.Arrays, classes: Sequence[str]) -> m.Logits:
+        """Return CLIP's logits (n, C) under the own prompt, at first under the message."""
         return self.prompt_logits(
             view.personal.get(CONTEXT, view.broadcast[CONTEXT]), batch, classes
         )
@@ -151,16 +140,7 @@ class PromptFedAMP(PromptMethod):
 def attentive_messages(
     prompts: NDArray[np.float64], *, sigma: float, alpha: float
 ) -> NDArray[np.float64]:
-    """Return the messages u_i of all clients.
-
-    Args:
-        prompts: The clients' prompts (N, ...).
-        sigma: Scale of A.
-        alpha: Step size alpha_k.
-
-    Returns:
-        Messages (N, ...).
-    """
+    """Return the messages u_i (N, ...) of all clients, from their prompts (N, ...)."""
     rows = prompts.reshape(len(prompts), -1)
     # Inner products are of differences to the mean: small numbers lose nothing against large ones.
     centred = rows - rows.mean(axis=0)
@@ -173,7 +153,7 @@ def attentive_messages(
     return messages.reshape(prompts.shape)
 
 
-def build(config: Config, task: Task) -> Method:
+def build(config: Config, task: m.Task) -> m.Method:
     """Build the method.
 
     Raises:

@@ -3,38 +3,26 @@
 Arivazhagan et al. 2019, "Federated Learning with Personalization Layers" (arXiv 1912.00818),
 Algorithm 1: base layers are averaged, personalisation layers behind them are not; both are trained
 together by SGD. The federated papers apply it to PromptFL's prompt (Guo et al. 2023) without saying
-which part is which. Our reading: context vectors take the place of layers, the first ones are the
-base, and those next to the class name are personal, since under CLIP's causal mask a position reads
-what is before it only, as a layer does. Half of them are shared unless `shared_tokens` says
-otherwise; with all of them shared it is PromptFL.
+which part is which. Our reading: context vectors take the place of layers. The first ones are the
+base; those next to the class name are personal, since under CLIP's causal mask a position reads
+only positions before it, as a layer reads lower layers. `shared_tokens` of them are shared, by
+default half; with all of them shared it is PromptFL.
 
-Both parts go through the trainer in one fit: under `dp_sgd` one clip and one noise cover them.
+One fit trains both parts: under `dp_sgd` one clip and one noise cover them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Annotated
 
 import numpy as np
 import torch
 from annotated_types import Ge, Le
-from numpy.typing import NDArray
 
 from methods.errors import MethodError
-from methods.interface.method import (
-    Arrays,
-    ClientView,
-    Examples,
-    LocalResult,
-    Method,
-    ParameterGroup,
-    Task,
-    TensorSpec,
-    Trainer,
-)
-from methods.networks.layers import Parameters
+from methods.interface import method as m
 from methods.prompts.prompt import (
     CONTEXT,
     PromptConfig,
@@ -65,60 +53,49 @@ class Config(PromptConfig):
         return self.shared_tokens or (self.context_tokens + 1) // 2
 
 
-@dataclass(frozen=True)
-class SplitPromptObjective(PromptObjective):
-    """Cross-entropy with a context in two parts (s, token width) and (l - s, token width)."""
-
-    encoder_parameters: frozenset[str] = frozenset({CONTEXT, PERSONAL})
-
-    def encode(self, parameters: Parameters) -> Parameters:
-        """Return text features (C, d) of all classes behind both parts."""
-        whole = torch.cat((parameters[CONTEXT], parameters[PERSONAL]))
-        return {"text": self.encoder.text_features(whole, self.classes)}
-
-
-@dataclass(frozen=True)
 class PromptFedPer(PromptMethod):
     """A prompt in two parts."""
 
     config: Config
-    has_personal_state: bool = field(default=True, init=False)
+    has_personal_state = True
 
-    def shared_spec(self) -> Mapping[str, TensorSpec]:
+    def shared_spec(self) -> Mapping[str, m.TensorSpec]:
         """Return the first context vectors, averaged over clients."""
         spec = self.encoder.spec
         return {CONTEXT: replace(spec, shape=(self.config.base_tokens, spec.shape[1]))}
 
-    def init_server(self, rng: np.random.Generator) -> Arrays:
+    def init_server(self, rng: m.Rng) -> m.Arrays:
         """Return a fresh base."""
         whole = self.encoder.init_context(rng, self.config.context_init)
         return {CONTEXT: whole[: self.config.base_tokens]}
 
-    def init_client(
-        self, shared_rng: np.random.Generator, client_rng: np.random.Generator
-    ) -> Arrays:
+    def init_client(self, shared_rng: m.Rng, client_rng: m.Rng) -> m.Arrays:
         """Return the client's own part, drawn by itself as Algorithm 1 has it."""
         whole = self.encoder.init_context(client_rng, self.config.context_init)
         return {PERSONAL: whole[self.config.base_tokens :]}
 
     def client_update(
-        self, view: ClientView, data: Examples, trainer: Trainer, rng: np.random.Generator
-    ) -> LocalResult:
+        self, view: m.ClientView, data: m.Examples, trainer: m.Trainer, rng: m.Rng
+    ) -> m.LocalResult:
         """Train both parts together, upload the base's change, keep the rest."""
         base = view.broadcast[CONTEXT]
+        objective = PromptObjective(
+            self.encoder,
+            self.classes,
+            frozenset({CONTEXT, PERSONAL}),
+            lambda parameters: torch.cat((parameters[CONTEXT], parameters[PERSONAL])),
+        )
         trained = trainer.fit(
-            SplitPromptObjective(self.encoder, self.classes),
+            objective,
             {CONTEXT: base, PERSONAL: view.personal[PERSONAL]},
             data.arrays,
-            groups=(ParameterGroup((CONTEXT, PERSONAL)),),
+            groups=(m.ParameterGroup((CONTEXT, PERSONAL)),),
             rng=rng,
         )
         update = {CONTEXT: trained[CONTEXT] - base}
-        return LocalResult(update, None, {PERSONAL: trained[PERSONAL]})
+        return m.LocalResult(update, None, {PERSONAL: trained[PERSONAL]})
 
-    def predict(
-        self, view: ClientView, batch: Arrays, classes: Sequence[str]
-    ) -> NDArray[np.float32]:
+    def predict(self, view: m.ClientView, batch: m.Arrays, classes: Sequence[str]) -> m.Logits:
         """Return CLIP's logits (n, C) under the global base and the own part.
 
         Raises:
@@ -132,7 +109,7 @@ class PromptFedPer(PromptMethod):
         return self.prompt_logits(whole, batch, classes)
 
 
-def build(config: Config, task: Task) -> Method:
+def build(config: Config, task: m.Task) -> m.Method:
     """Build the method.
 
     Raises:

@@ -5,9 +5,9 @@ over the context vectors of PromptFL (Guo et al. 2023, IEEE TMC). A client minim
 
     F_i(w) + mu/2 ||w - w_global||^2
 
-inexactly, by its ordinary number of steps. With mu = 0 it is PromptFL. The papers that compare with
-it under the name PromptFL+FedProx do not give mu; 0.5 is the default of FedOTP's published script,
-whose fedprox mode trains PromptFL.
+inexactly, by its ordinary number of steps. With mu = 0 it is PromptFL. Papers that compare with
+PromptFL+FedProx do not give mu; 0.5 is the default of FedOTP's published script, whose fedprox mode
+trains PromptFL.
 """
 
 from __future__ import annotations
@@ -15,10 +15,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated
 
-import numpy as np
 from annotated_types import Ge, Le
 
-from methods.interface.method import ClientView, Examples, LocalResult, Method, Task, Trainer
+from methods.interface import method as m
 from methods.prompts.prompt import (
     CONTEXT,
     PromptConfig,
@@ -40,7 +39,6 @@ class Config(PromptConfig):
     mu: Annotated[float, Ge(0.0), Le(1e6)] = 0.5
 
 
-@dataclass(frozen=True)
 class PromptFedProx(PromptMethod):
     """PromptFL with a proximal term."""
 
@@ -52,8 +50,8 @@ class PromptFedProx(PromptMethod):
         return self.config.mu > 0.0
 
     def client_update(
-        self, view: ClientView, data: Examples, trainer: Trainer, rng: np.random.Generator
-    ) -> LocalResult:
+        self, view: m.ClientView, data: m.Examples, trainer: m.Trainer, rng: m.Rng
+    ) -> m.LocalResult:
         """Train the broadcast prompt, pulled back to it, and upload its change."""
         start = view.broadcast[CONTEXT]
         context = train_prompt_near(
@@ -65,9 +63,9 @@ class PromptFedProx(PromptMethod):
             anchor=as_tensor(start, self.encoder.backbone),
             weight=self.config.mu,
         )
-        return LocalResult({CONTEXT: context - start}, None, view.personal)
+        return m.LocalResult({CONTEXT: context - start}, None, view.personal)
 
 
-def build(config: Config, task: Task) -> Method:
+def build(config: Config, task: m.Task) -> m.Method:
     """Build the method."""
     return PromptFedProx(build_encoder(config, task), config, task.classes)

@@ -2,9 +2,10 @@
 
 PromptFL (Guo et al. 2023, IEEE TMC, Algorithm 1), then local fine-tuning as in Wang et al. 2019,
 "Federated Evaluation of On-device Personalization" (section 3) and Cheng et al. 2021, "Fine-tuning
-is Fine in Federated Learning". The rounds are PromptFL's to the bit; once they are over, a client
-trains the last prompt on its own data and predicts with the result, which never leaves it. No
-release depends on it, so it needs no noise under any mechanism.
+"Federated Evaluation of On-device Personalization" (section 3) and Cheng et al. 2021, "Fine-tuning
+is Fine in Federated Learning". The rounds are PromptFL's, bit for bit. Afterwards a client trains
+the last prompt on its own data and predicts with the result, which never leaves it. No release
+depends on it, so it needs no noise under any mechanism.
 
 The federated papers report it as PromptFL+FT without its length or learning rate: both are options.
 """
@@ -12,22 +13,12 @@ The federated papers report it as PromptFL+FT without its length or learning rat
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Annotated
 
-import numpy as np
 from annotated_types import Ge, Le
-from numpy.typing import NDArray
 
-from methods.interface.method import (
-    Arrays,
-    ClientView,
-    Examples,
-    Method,
-    ParameterGroup,
-    Task,
-    Trainer,
-)
+from methods.interface import method as m
 from methods.prompts.prompt import (
     CONTEXT,
     PromptConfig,
@@ -50,35 +41,32 @@ class Config(PromptConfig):
     finetune_learning_rate: Annotated[float, Ge(0.0), Le(1e3)] | None = None
 
 
-@dataclass(frozen=True)
 class PromptFLFineTuned(PromptMethod):
-    """PromptFL whose clients go on alone at the end."""
+    """PromptFL whose clients continue alone at the end."""
 
     config: Config
-    has_personal_state: bool = field(default=True, init=False)
+    has_personal_state = True
 
     def personalise(
-        self, view: ClientView, data: Examples, trainer: Trainer, rng: np.random.Generator
-    ) -> Arrays:
+        self, view: m.ClientView, data: m.Examples, trainer: m.Trainer, rng: m.Rng
+    ) -> m.Arrays:
         """Train the last global prompt on the client's own data."""
         return trainer.fit(
             PromptObjective(self.encoder, self.classes),
             {CONTEXT: view.broadcast[CONTEXT]},
             data.arrays,
-            groups=(ParameterGroup((CONTEXT,), self.config.finetune_learning_rate),),
+            groups=(m.ParameterGroup((CONTEXT,), self.config.finetune_learning_rate),),
             rng=rng,
             steps=self.config.finetune_steps,
         )
 
-    def predict(
-        self, view: ClientView, batch: Arrays, classes: Sequence[str]
-    ) -> NDArray[np.float32]:
-        """Return CLIP's logits (n, C) under the own prompt, at first the global one."""
+    def predict(self, view: m.ClientView, batch: m.Arrays, classes: Sequence[str]) -> m.Logits:
+        """Return CLIP's logits (n, C) under the own prompt, at first under the global one."""
         return self.prompt_logits(
             view.personal.get(CONTEXT, view.broadcast[CONTEXT]), batch, classes
         )
 
 
-def build(config: Config, task: Task) -> Method:
+def build(config: Config, task: m.Task) -> m.Method:
     """Build the method."""
     return PromptFLFineTuned(build_encoder(config, task), config, task.classes)

@@ -8,17 +8,17 @@ Algorithm 1. Client i keeps a control variate c_i beside the server's c and trai
 from y = x for K steps. Then c_i becomes g_i(x), the gradient of all its data at x (option I), or
 c_i - c + (x - y) / (K eta_l) (option II, Eq. 4); all start at zero. The server adds eta_g times the
 plain mean of the changes of y to x, and the sum of the changes of c_i over the *population* to c
-(Eq. 5): who stays away keeps its c_i, so c is the mean of them all. That is two tensors for each
+(Eq. 5): absent clients keep their c_i, so c is the mean of them all. That is two tensors for each
 layer under two weightings, in one upload.
 
 Eq. 3 and 4 are about plain SGD at the configured learning rate: with momentum or Adam the
 correction and (x - y) / (K eta_l) are no longer in the units of a gradient, so both are refused.
 Weight decay is part of the gradient under option II and not under option I.
 
-A control variate is a function of a client's records that later releases start from, and under
-`dp_sgd` only what noised steps returned may be that (the joint rule): refused. A bound on the whole
-upload covers both tensors, so mechanisms on uploads are admitted; then c is what was sent, clipped
-and noised, and no longer the mean of what clients keep.
+A control variate is a function of a client's records, and later releases start from it. Under
+`dp_sgd` that must be something that noised steps returned (the joint rule): refused. A bound on the
+whole upload covers both tensors, so mechanisms on uploads are admitted; c then follows from the
+clipped and noised uploads, and is no longer the mean of what clients keep.
 
 Published code (PFLlib) is option II with the number of batches in one epoch as K, which is too
 small with several local epochs; here K is the number of steps taken.
@@ -27,7 +27,7 @@ small with several local epochs; here K is the number of steps taken.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -36,28 +36,15 @@ from annotated_types import Gt, Le
 from numpy.typing import NDArray
 
 from methods.fedavg import FedAvg
+from methods.interface import method as m
 from methods.interface.defaults import CLIENT_ONLY
-from methods.interface.method import (
-    Aggregate,
-    Arrays,
-    ClientView,
-    Examples,
-    LocalResult,
-    Method,
-    Source,
-    Task,
-    TensorSpec,
-    Trainer,
-    Unit,
-    Weighting,
-)
 from methods.networks.extractors import NetworkConfig
 from methods.networks.layers import Parameters
 from methods.networks.method import blocks
 
 CONTROL = "control."
 AT_ONCE = 256
-"""Examples whose gradient is taken at once; changes memory only."""
+"""Examples whose gradient torch takes at once; changes memory only."""
 
 
 VARIANTS = ({"network": "features", "control": "first"},)
@@ -77,37 +64,36 @@ class Config(NetworkConfig):
     server_rate: Annotated[float, Gt(0.0), Le(1e3)] = 1.0
 
 
-@dataclass(frozen=True)
 class Scaffold(FedAvg):
     """Controlled averaging."""
 
     config: Config
-    has_personal_state: bool = field(default=True, init=False)
-    plain_sgd: bool = field(default=True, init=False)
-    units: frozenset[Unit] = field(default=CLIENT_ONLY, init=False)
+    has_personal_state = True
+    plain_sgd = True
+    units = CLIENT_ONLY
 
     @property
     def averaged(self) -> frozenset[str]:
         """Nothing: the server's step is the paper's, `server_rate` times the mean change."""
         return frozenset()
 
-    def shared_spec(self) -> Mapping[str, TensorSpec]:
+    def shared_spec(self) -> Mapping[str, m.TensorSpec]:
         """Return the network, averaged plainly, and the change of the control variates, summed."""
-        source = Source.GRADIENT if self.config.control == "first" else Source.TRAINING
-        specs: dict[str, TensorSpec] = {}
+        source = m.Source.GRADIENT if self.config.control == "first" else m.Source.TRAINING
+        specs: dict[str, m.TensorSpec] = {}
         for name, each in self.shared_layers.items():
-            specs[name] = TensorSpec(each.shape, weighting=Weighting.UNIFORM)
+            specs[name] = m.TensorSpec(each.shape, weighting=m.Weighting.UNIFORM)
         for name, each in self.shared_layers.items():
-            specs[CONTROL + name] = TensorSpec(each.shape, weighting=Weighting.SUM, source=source)
+            specs[CONTROL + name] = m.TensorSpec(
+                each.shape, weighting=m.Weighting.SUM, source=source
+            )
         return specs
 
-    def init_server(self, rng: np.random.Generator) -> Arrays:
+    def init_server(self, rng: m.Rng) -> m.Arrays:
         """Return a fresh network, and c = 0."""
         return {**super().init_server(rng), **self.no_controls()}
 
-    def init_client(
-        self, shared_rng: np.random.Generator, client_rng: np.random.Generator
-    ) -> Arrays:
+    def init_client(self, shared_rng: m.Rng, client_rng: m.Rng) -> m.Arrays:
         """c_i = 0."""
         return self.no_controls()
 
@@ -117,8 +103,8 @@ class Scaffold(FedAvg):
         return {CONTROL + name: np.zeros(layer.shape, np.float32) for name, layer in layers}
 
     def client_update(
-        self, view: ClientView, data: Examples, trainer: Trainer, rng: np.random.Generator
-    ) -> LocalResult:
+        self, view: m.ClientView, data: m.Examples, trainer: m.Trainer, rng: m.Rng
+    ) -> m.LocalResult:
         """Train the network with corrected steps (Eq. 3) and renew the control variate."""
         rate = trainer.learning_rate
         correction = self.tensors({n: rate * each for n, each in self.lead(view).items()})
@@ -131,13 +117,13 @@ class Scaffold(FedAvg):
         trained = self.train(view, data, trainer, rng, names=names, after_step=after_step)
         return self.result_of(view, trained, self.controls_after(view, trained, data, trainer))
 
-    def lead(self, view: ClientView) -> dict[str, NDArray[Any]]:
+    def lead(self, view: m.ClientView) -> dict[str, NDArray[Any]]:
         """c_i - c by layer."""
         own, common = view.personal, view.broadcast
         return {name: own[CONTROL + name] - common[CONTROL + name] for name in self.shared_layers}
 
     def controls_after(
-        self, view: ClientView, trained: Arrays, data: Examples, trainer: Trainer
+        self, view: m.ClientView, trained: m.Arrays, data: m.Examples, trainer: m.Trainer
     ) -> dict[str, NDArray[Any]]:
         """Return the client's next control variate by layer (Eq. 4)."""
         if self.config.control == "first":
@@ -146,7 +132,7 @@ class Scaffold(FedAvg):
         start = view.broadcast
         return {n: e + (start[n] - trained[n]) / length for n, e in self.lead(view).items()}
 
-    def gradient(self, model: Arrays, examples: Arrays) -> dict[str, NDArray[Any]]:
+    def gradient(self, model: m.Arrays, examples: m.Arrays) -> dict[str, NDArray[Any]]:
         """Return gradient of the mean loss over all examples, by layer."""
         parameters = {n: tensor.requires_grad_() for n, tensor in self.tensors(model).items()}
         count = len(examples["labels"])
@@ -157,15 +143,15 @@ class Scaffold(FedAvg):
             sums = {n: sums[n] + slope for n, slope in zip(parameters, slopes, strict=True)}
         return {name: total.cpu().numpy() for name, total in sums.items()}
 
-    def result_of(self, view: ClientView, trained: Arrays, controls: Arrays) -> LocalResult:
+    def result_of(self, view: m.ClientView, trained: m.Arrays, controls: m.Arrays) -> m.LocalResult:
         """Return the change of the network and of the control variate, which the client keeps."""
         kept = {CONTROL + name: value.astype(np.float32) for name, value in controls.items()}
         moved = {name: value - view.personal[name] for name, value in kept.items()}
-        return LocalResult({**self.result(view, trained).update, **moved}, None, kept)
+        return m.LocalResult({**self.result(view, trained).update, **moved}, None, kept)
 
     def server_update(
-        self, state: Arrays, aggregate: Aggregate, pool: Sequence[Arrays], rng: np.random.Generator
-    ) -> Arrays:
+        self, state: m.Arrays, aggregate: m.Aggregate, pool: Sequence[m.Arrays], rng: m.Rng
+    ) -> m.Arrays:
         """Move the network by the mean change, and c by the share of the sum (Eq. 5)."""
         rate, share = self.config.server_rate, 1.0 / aggregate.population
         moved = {
@@ -175,6 +161,4 @@ class Scaffold(FedAvg):
         return {name: value.astype(np.float32) for name, value in moved.items()}
 
 
-def build(config: Config, task: Task) -> Method:
-    """Build the method."""
-    return Scaffold.built(config, task)
+build = Scaffold.built

@@ -1,18 +1,18 @@
 """StableFDG: clients train in each other's styles and beyond them, and look where classes agree.
 
 Park et al. 2023, "StableFDG: Style and Attention Based Learning for Federated Domain
-Generalization" (NeurIPS). By its published code (savertm/StableFDG_github, commit 77eac35; of the
-paper's text only the abstract was at hand). A *style* is what an image's feature map has as mean
-mu and standard deviation sigma of each channel, over its positions. In each round a client sends,
-of the broadcast model's first map, mean and deviation over its images of both: 4 W numbers. It is
-handed another client's, which stands for another domain, and trains with
+Generalization" (NeurIPS), by its published code (savertm/StableFDG_github, commit 77eac35): only
+the paper's abstract was available. A *style* is the mean mu and the standard deviation sigma of
+each channel of an image's feature map, over its positions. In each round a client sends, of the
+broadcast model's first map, mean and deviation over its images of both: 4 W numbers. It gets
+another client's, which stands for another domain, and trains with
 
 - *sharing*, after layer 1, in half of the batches: maps are renormalised, in the order of the batch
   to ceil(B/2) centres of its own styles (k-means++ and one step of k-means), then to floor(B/2)
-  styles drawn from the other's N(mean, deviation^2), negative sigmas being cut to 0;
-- *exploration*, after each of the first layers, in half of the batches: where it first happens, as
-  many rows are added as there are, always to the classes with the fewest, and moved away from
-  the batch's mean style,  mu + a (mu - mean mu),  sigma likewise; then all styles are mixed in
+  styles drawn from the other's N(mean, deviation^2), with negative sigmas set to 0;
+- *exploration*, after each of the first layers, in half of the batches: where it first happens, it
+  adds as many rows as there are, always to the classes with the fewest, and moves them away from
+  the batch's mean style,  mu + a (mu - mean mu),  sigma likewise; then it mixes all styles in
   pairs, each with l ~ Beta(m, m) (MixStyle, Zhou et al. 2021). Later layers only mix;
 - a *highlighter* of the last map x (B, W, positions). Queries and keys are 1x1 convolutions of it,
   each of length one at each position; with q' the mean of q and that of the class' next row,
@@ -23,15 +23,15 @@ handed another client's, which stands for another domain, and trains with
 
 The loss is the cross-entropy of all rows; the server takes the plain mean. Departures:
 
-- styles come from the cohort, not from everybody, and each client is handed one of those at random;
-- the head's columns for what is attended start at zero, so training starts where FedAvg's does;
-  the code's values v are in no result and are not made; its scale of queries is lost when they get
+- styles come from the cohort, not from all clients, and each client gets one of those at random;
+- the head's columns for `attended` start at zero, so training starts where FedAvg's does; the
+  code's values v are in no result and are not made; its scale of queries is lost when they get
   length one; a class of one row in a batch is its own next (the code fetches a further image);
 - with `network: clip` a layer is one of the transformer, its map the patches' tokens; the last map
-  is projected as features are. CLIP's feature, not the map's mean, is what stands beside
-  what is attended, and after the last layer only the highlighter sees the patches. With `cnn`
-  layers are its two convolutions. Maps of one position are left out;
-- an extrapolated sigma may be negative, as in the code, which has its guard commented out.
+  is projected as features are. CLIP's feature, not the map's mean, stands beside `attended`, and
+  after the last layer only the highlighter sees the patches. With `cnn` layers are its two
+  convolutions. Maps of one position are left out;
+- an extrapolated sigma may be negative, as in the code, whose guard is commented out.
 
 A style is a statistic of all images that no noised step covers, and batches join examples: no
 `dp_sgd`. Each entry is clipped, noised and charged in each round. Without both probabilities and
@@ -40,8 +40,8 @@ without the highlighter it is FedAvg with uniform weights.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Annotated, ClassVar, Final
 
@@ -54,22 +54,9 @@ from torch.nn import functional
 
 from methods.errors import MethodError
 from methods.fedavg import FedAvg
+from methods.interface import method as m
 from methods.interface.defaults import CLIENT_ONLY
-from methods.interface.method import (
-    Arrays,
-    ClientView,
-    CountsWith,
-    Examples,
-    LocalResult,
-    Method,
-    ParameterGroup,
-    PoolPolicy,
-    Task,
-    TensorSpec,
-    Trainer,
-    Unit,
-    Weighting,
-)
+from methods.interface.method import CountsWith
 from methods.networks.draws import Draws
 from methods.networks.extractors import Change, ClipTower, Cnn, NetworkConfig
 from methods.networks.layers import Layer, Layers, Parameters, linear, linear_layers
@@ -87,20 +74,11 @@ def style_of(found: Tensor) -> tuple[Tensor, Tensor]:
     return found.mean((-2, -1), keepdim=True), spread
 
 
-def shared(
-    found: Tensor, *, rows: Tensor, count: int, other: Arrays, rng: np.random.Generator
-) -> Tensor:
-    """Return maps in styles that are the client's own for one half and another's for the rest.
+def shared(found: Tensor, *, rows: Tensor, count: int, other: m.Arrays, rng: m.Rng) -> Tensor:
+    """Return maps (N, W, h, w) in the client's own styles for one half, another's for the rest.
 
-    Args:
-        found: Maps (N, W, h, w), the first `count` of them different.
-        rows: Which of those each is, (N,).
-        count: B.
-        other: Mean and deviation of another client's styles, which may carry noise.
-        rng: Draws.
-
-    Returns:
-        (N, W, h, w).
+    The first `count` of the maps differ, and `rows` (N,) says which of those each map is. `other`
+    has mean and deviation of another client's styles, which may carry noise.
     """
     found = found[:count]
     mean, spread = (part.detach() for part in style_of(found))
@@ -115,9 +93,7 @@ def shared(
     return ((found - mean) / spread * there[:, width:] + there[:, :width])[rows]
 
 
-def centres_of(
-    styles: NDArray[np.float64], count: int, rng: np.random.Generator
-) -> NDArray[np.float64]:
+def centres_of(styles: NDArray[np.float64], count: int, rng: m.Rng) -> NDArray[np.float64]:
     """Return centres (count, 2 W) of styles (n, 2 W): k-means++ and one step of k-means.
 
     Seeding is that of Arthur and Vassilvitskii 2007: each further centre is a style drawn in
@@ -150,7 +126,7 @@ def beyond(part: Tensor, count: int, extrapolation: float) -> Tensor:
 
 QUERY, KEY, ATTENDED = "highlighter.query", "highlighter.key", "attended.weight"
 AT_ONCE = 64
-"""Images whose maps are held at once; changes memory only."""
+"""Images whose maps are in memory at once; changes memory only."""
 
 READING = (
     "the authors have it on ResNets; what a layer and the last map of a transformer are is ours"
@@ -168,9 +144,9 @@ class Config(NetworkConfig):
     """Options.
 
     Attributes:
-        sharing_probability: How many of the batches train in others' styles.
-        exploration_probability: How many explore styles after one layer.
-        explored_layers: After how many of the first layers styles are explored; all of fewer.
+        sharing_probability: Share of the batches that train in others' styles.
+        exploration_probability: Share of the batches that explore styles after one layer.
+        explored_layers: Number of first layers after which styles are explored; all of fewer.
         extrapolation: a, how far beyond the batch's mean style.
         mixing: m, of Beta(m, m).
         attention_width: Width of queries and keys; null leaves the highlighter out.
@@ -184,26 +160,17 @@ class Config(NetworkConfig):
     attention_width: Annotated[int, Ge(1), Le(16384)] | None = 30
 
 
-@dataclass(frozen=True)
 class StableFDG(FedAvg):
-    """Styles that are shared and explored, and attention to what a class has in common.
+    """Shared and explored styles, and attention to what a class has in common."""
 
-    Attributes:
-        units: A client only.
-    """
-
-    weighting: ClassVar[Weighting] = Weighting.UNIFORM
+    weighting: ClassVar[m.Weighting] = m.Weighting.UNIFORM
     config: Config
-    units: frozenset[Unit] = field(default=CLIENT_ONLY, init=False)
-    couples_examples: bool = field(default=True, kw_only=True)
+    units = CLIENT_ONLY
+    couples_examples = True
 
     @property
     def staged(self) -> Cnn | ClipTower:
-        """The network, whose maps can be changed on their way.
-
-        Raises:
-            MethodError: It has none.
-        """
+        """The network, whose maps can change on their way; refuses a network without images."""
         if not isinstance(self.extractor, Cnn | ClipTower):
             raise MethodError(
                 f"method.network: {self.config.network!r} takes no images, whose styles stablefdg "
@@ -213,7 +180,7 @@ class StableFDG(FedAvg):
 
     @property
     def shared_layers(self) -> Layers:
-        """The whole network, with what highlights."""
+        """The whole network, with the highlighter."""
         width, last = self.attention_width, self._last_width
         if width is None:
             return super().shared_layers
@@ -247,29 +214,29 @@ class StableFDG(FedAvg):
         sizes = self.staged.map_sizes[: self.config.explored_layers]
         return tuple(layer for layer, (_, places) in enumerate(sizes, start=1) if places > 1)
 
-    def pool_policy(self) -> PoolPolicy:
+    def pool_policy(self) -> m.PoolPolicy:
         """Return one other client's style, at random."""
-        style = TensorSpec((self.style_width,))
+        style = m.TensorSpec((self.style_width,))
         names = (MEAN, MEAN_DEVIATION, SPREAD, SPREAD_DEVIATION)
         return replace(serving(self.config, 0), spec=dict.fromkeys(names, style))
 
     def client_update(
-        self, view: ClientView, data: Examples, trainer: Trainer, rng: np.random.Generator
-    ) -> LocalResult:
-        """Return the styles under the broadcast, and what training with another's gave."""
+        self, view: m.ClientView, data: m.Examples, trainer: m.Trainer, rng: m.Rng
+    ) -> m.LocalResult:
+        """Train with another client's style; return the styles under the broadcast as entry."""
         entry = self.styles_of(view.broadcast, data)
         draws, other = Draws(rng), view.experts[0] if view.experts else None
         trained = trainer.fit(
             BatchObjective(partial(self.styled_losses, draws, other)),
             self.model_of(view),
             data.arrays,
-            groups=(ParameterGroup(tuple(self.shared_layers)),),
+            groups=(m.ParameterGroup(tuple(self.shared_layers)),),
             rng=rng,
             after_step=draws.advance,
         )
         return replace(self.result(view, trained), pool_entry=entry)
 
-    def styles_of(self, broadcast: Arrays, data: Examples) -> Arrays:
+    def styles_of(self, broadcast: m.Arrays, data: m.Examples) -> m.Arrays:
         """Return mean and deviation over a client's images of their styles, (W,) each."""
         model, found = self.tensors(broadcast), []
 
@@ -294,7 +261,7 @@ class StableFDG(FedAvg):
         }
 
     def styled_losses(
-        self, draws: Draws, other: Arrays | None, parameters: Parameters, batch: Parameters
+        self, draws: Draws, other: m.Arrays | None, parameters: Parameters, batch: Parameters
     ) -> Tensor:
         """Return a loss of each example, (B,), whose mean is that of all rows."""
         # All rows of a step draw by its one key: they are joined anyway.
@@ -304,7 +271,7 @@ class StableFDG(FedAvg):
         often = self.config.exploration_probability
         active = [layer for layer in self.explored if rng.random() < often]
         count = len(labels)
-        # Added before the first layer: until they are changed such rows go the way of their source.
+        # Added before the first layer: until a change, such rows go the way of their source.
         added = balancing_rows(labels.cpu().numpy(), count, rng) if active else np.arange(0)
         rows = torch.from_numpy(np.concatenate((np.arange(count), added))).to(labels.device)
         changes: dict[int, Change] = {
@@ -313,13 +280,14 @@ class StableFDG(FedAvg):
         }
         if shares and other is not None:
             share = partial(shared, rows=rows, count=count, other=other, rng=rng)
-            changes[1] = _one_after_the_other(share, changes.get(1))
+            then = changes.get(1)
+            changes[1] = share if then is None else lambda found: then(share(found))
         inputs = self.extractor.inputs(batch)[rows]
         logits = self._logits(parameters, inputs, changes, next_of_class(labels[rows]))
         losses = functional.cross_entropy(logits, labels[rows], reduction="none")
         return losses.view(-1, count).mean(0)
 
-    def explore(self, found: Tensor, *, rng: np.random.Generator, count: int | None) -> Tensor:
+    def explore(self, found: Tensor, *, rng: m.Rng, count: int | None) -> Tensor:
         """Return maps with styles mixed in pairs, those from `count` on extrapolated before."""
         mean, deviation = style_of(found)
         unit = (found - mean) / deviation
@@ -353,12 +321,10 @@ class StableFDG(FedAvg):
         return found + functional.linear(attended, parameters[ATTENDED])
 
 
-def balancing_rows(
-    labels: NDArray[np.int64], count: int, rng: np.random.Generator
-) -> NDArray[np.int64]:
-    """Return `count` further rows of a batch, each of a class with the fewest rows till then.
+def balancing_rows(labels: NDArray[np.int64], count: int, rng: m.Rng) -> NDArray[np.int64]:
+    """Return `count` further rows of a batch, each of a class with the fewest rows so far.
 
-    Classes of as few rows take turns in a random order; a class's row is drawn uniformly.
+    Classes with equally few rows take turns in a random order; a class's row is drawn uniformly.
     """
     classes, sizes = np.unique(labels, return_counts=True)
     picked: list[int] = []
@@ -371,7 +337,7 @@ def balancing_rows(
 
 
 def next_of_class(labels: Tensor) -> Tensor:
-    """Return for each row (B,) the next one of its class, the first after the last."""
+    """Return for each row (B,) the next row of its class, the first after the last."""
     found = torch.arange(len(labels), device=labels.device)
     for label in set(labels.tolist()):
         rows = (labels == label).nonzero().flatten()
@@ -380,12 +346,9 @@ def next_of_class(labels: Tensor) -> Tensor:
 
 
 def highlighted(parameters: Parameters, last: Tensor, following: Tensor) -> Tensor:
-    """Return what each image's map attends to, (B, W).
+    """Return what each image's map (B, W, h, w) attends to, (B, W).
 
-    Args:
-        parameters: The network's.
-        last: Maps (B, W, h, w).
-        following: Whose queries join each row's, (B,).
+    The queries of the rows `following` (B,) join each row's queries.
     """
     flat = last.flatten(2).transpose(1, 2)
     query, key = (
@@ -397,21 +360,17 @@ def highlighted(parameters: Parameters, last: Tensor, following: Tensor) -> Tens
     return (attention @ flat).squeeze(1)
 
 
-def _one_after_the_other(first: Change, then: Change | None) -> Callable[[Tensor], Tensor]:
-    return first if then is None else lambda found: then(first(found))
+def serving(config: Config, clients: int) -> m.PoolPolicy:
+    """Return the pool's use, without an entry's tensors; known before the method is built."""
+    return m.PoolPolicy({}, 1, select="random")
 
 
-def serving(config: Config, clients: int) -> PoolPolicy:
-    """Return how the pool is used, without an entry's tensors; known before anything is built."""
-    return PoolPolicy({}, 1, select="random")
-
-
-def build(config: Config, task: Task) -> Method:
+def build(config: Config, task: m.Task) -> m.Method:
     """Build the method.
 
     Raises:
-        BackboneError: If the network needs a CLIP model and the task has none, or its tower is no
-            transformer of patches.
+        BackboneError: If the network needs a CLIP model and the task has none, or its tower is not
+            a transformer of patches.
         MethodError: If the network takes no images, or its first map has one position, hence no
             style.
     """

@@ -3,8 +3,8 @@
 Cha et al. 2021, "SWAD: Domain Generalization by Seeking Flat Minima" (NeurIPS), here by its
 published code (khanrc/swad, commit 252190e: swad.py, trainer.py, config.yaml). One party holds all
 data, so nothing is shared. A round is a *segment*, the steps between two evaluations: its weights
-are averaged over every step, and at its end the validation loss of the *current* weights is
-measured on examples that the party holds out of training.
+are averaged over every step. At its end the party measures the validation loss of the *current*
+weights on examples that it holds out of training.
 
 - The valley begins where the oldest of the last N_s losses is their minimum (the first on ties).
   Losses up to their mean times 1 + r belong to it; it ends when the last N_e are all above.
@@ -12,12 +12,12 @@ measured on examples that the party holds out of training.
   segment that the valley begins with, at count 0, so that the next one overwrites it; and it looks
   back further than that segment where N_e is above N_s, so that some count twice. `plain` counts
   each segment from the valley's first to its last once.
-- Without a valley the result is the last segment. A prediction after any round is what the result
-  would be if training had ended there.
+- Without a valley the result is the last segment. A prediction after any round is the result if
+  training had ended there.
 
 Departures: an optimiser's moments start anew with each segment, as with each round here, and the
-examples held out are drawn class by class. Where no class has two examples, losses are those of the
-training examples. No network here has statistics of batches that would have to be made anew.
+held-out examples are drawn class by class. Where no class has two examples, losses are those of the
+training examples. No network here has statistics of batches that would need a new pass.
 """
 
 from __future__ import annotations
@@ -33,17 +33,8 @@ from annotated_types import Ge, Gt, Le, Lt
 from numpy.typing import NDArray
 from torch import Tensor
 
-from methods.interface.method import (
-    Arrays,
-    ClientView,
-    CountsUpTo,
-    Examples,
-    LocalResult,
-    Method,
-    ParameterGroup,
-    Task,
-    Trainer,
-)
+from methods.interface import method as m
+from methods.interface.method import CountsUpTo
 from methods.networks.extractors import NetworkConfig
 from methods.networks.layers import Layers, Parameters
 from methods.networks.method import CentralisedMethod, blocks
@@ -56,7 +47,7 @@ COUNT: Final = "swad.count"
 SUM: Final = "swad.sum."
 """Prefix: the settled segments' sum, or a copy of the valley's first one while the count is 0."""
 RECENT: Final = "swad.recent."
-"""Prefix: the last max(N_s, N_e) segments, oldest first, zeros before there are as many."""
+"""Prefix: the last max(N_s, N_e) segments, oldest first, zeros while there are fewer."""
 ROWS: Final = 256
 
 
@@ -67,7 +58,7 @@ class Config(NetworkConfig):
     Attributes:
         optimum_patience: N_s, the losses whose oldest must be the minimum for the valley to begin.
         overfit_patience: N_e, the losses that must all be too high for it to end.
-        tolerance: r, by how much of their mean losses in the valley may be above it.
+        tolerance: r, how far losses in the valley may be above their mean, as a share of it.
         validation_share: Share of each class that is held out of training, rounded up; the last
             example of a class is not.
         bookkeeping: How often each segment counts; see the head of the file.
@@ -92,7 +83,7 @@ class Counts:
     """How often each segment counts, the first segment first.
 
     Attributes:
-        settled: By what is known so far; later losses change none of it.
+        settled: By the losses so far; later losses change none of it.
         final: If training ended now; all zero where the copy of `first` is the result.
         first: The valley's first segment, None before the valley begins.
     """
@@ -103,12 +94,7 @@ class Counts:
 
 
 def count_segments(losses: Sequence[float], config: Config) -> Counts:
-    """Return how often each segment counts, from the losses at their ends alone.
-
-    Args:
-        losses: Validation loss at the end of each segment, one at least.
-        config: N_s, N_e, r, and by which bookkeeping.
-    """
+    """Return how often each segment counts, from the losses at their ends alone, at least one."""
     end = len(losses)
     at = _converged_at(losses, config.optimum_patience)
     if at is None:
@@ -126,7 +112,7 @@ def count_segments(losses: Sequence[float], config: Config) -> Counts:
 
 
 def _converged_at(losses: Sequence[float], patience: int) -> int | None:
-    """Return after how many segments the valley is seen to have begun."""
+    """Return the number of segments after which the valley shows, or None."""
     for seen in range(patience, len(losses) + 1):
         window = losses[seen - patience : seen]
         if window[0] == min(window):
@@ -156,7 +142,7 @@ def _published(
 
 
 def _looked_back(losses: Sequence[float], at: int, config: Config, threshold: float) -> list[int]:
-    """Return the segments that are added in the round that shows the valley to have begun."""
+    """Return the segments that the published code adds in the round that shows the valley."""
     ahead, first = config.overfit_patience, at - config.optimum_patience
     if ahead <= config.optimum_patience:
         return list(range(first + 1, first + 1 + config.optimum_patience - ahead))
@@ -169,7 +155,7 @@ def _looked_back(losses: Sequence[float], at: int, config: Config, threshold: fl
 def _plain(
     losses: Sequence[float], at: int, config: Config, threshold: float
 ) -> tuple[list[int], list[int]]:
-    """Return the segments from the valley's first to its last: those that are sure, and all."""
+    """Return the segments from the valley's first to its last: the certain ones, and all."""
     ahead, first = config.overfit_patience, at - config.optimum_patience
     for seen in range(at + 1, len(losses) + 1):
         if seen >= ahead and min(losses[seen - ahead : seen]) > threshold:
@@ -178,9 +164,8 @@ def _plain(
     return list(range(first, len(losses) - ahead + 1)), list(range(first, len(losses)))
 
 
-@dataclass(frozen=True)
 class Swad(CentralisedMethod):
-    """One network, its weights of every step averaged where they are flat."""
+    """One network; its weights of every step are averaged where they are flat."""
 
     config: Config
 
@@ -193,10 +178,8 @@ class Swad(CentralisedMethod):
     def _kept(self) -> int:
         return max(self.config.optimum_patience, self.config.overfit_patience)
 
-    def init_client(
-        self, shared_rng: np.random.Generator, client_rng: np.random.Generator
-    ) -> Arrays:
-        """Return a fresh network without a past, and what the held-out examples are drawn by."""
+    def init_client(self, shared_rng: m.Rng, client_rng: m.Rng) -> m.Arrays:
+        """Return a fresh network without a past, and the seed of held-out examples."""
         network = super().init_client(shared_rng, client_rng)
         none = {f"{SUM}{name}": np.zeros(value.shape) for name, value in network.items()}
         recent = {
@@ -211,9 +194,9 @@ class Swad(CentralisedMethod):
         return {**network, **none, **recent, **past}
 
     def client_update(
-        self, view: ClientView, data: Examples, trainer: Trainer, rng: np.random.Generator
-    ) -> LocalResult:
-        """Train one segment on and measure it."""
+        self, view: m.ClientView, data: m.Examples, trainer: m.Trainer, rng: m.Rng
+    ) -> m.LocalResult:
+        """Train one segment and measure it."""
         held = held_out(
             data.arrays["labels"], self.config.validation_share, int(view.personal[SPLIT])
         )
@@ -223,7 +206,7 @@ class Swad(CentralisedMethod):
             self.objective(view),
             network,
             {name: array[~held] for name, array in data.arrays.items()},
-            groups=(ParameterGroup(tuple(network)),),
+            groups=(m.ParameterGroup(tuple(network)),),
             rng=rng,
             after_step=mean.add,
         )
@@ -231,21 +214,19 @@ class Swad(CentralisedMethod):
         loss = self._loss(trained, {name: array[rows] for name, array in data.arrays.items()})
         segment = mean.values(trained)
         personal = self._remembered(view.personal, segment, loss)
-        return LocalResult({}, None, {**personal, **trained}, {"validation_loss": loss})
+        return m.LocalResult({}, None, {**personal, **trained}, {"validation_loss": loss})
 
-    def predict(
-        self, view: ClientView, batch: Arrays, classes: Sequence[str]
-    ) -> NDArray[np.float32]:
+    def predict(self, view: m.ClientView, batch: m.Arrays, classes: Sequence[str]) -> m.Logits:
         """Return logits (n, len(classes)) of the average, as if training had ended now.
 
         Raises:
-            MethodError: If a class is not one of the task's, or there is no personal part.
+            MethodError: If the task lacks a class, or there is no personal part.
         """
         self.whole_model_of(view)
-        averaged = ClientView({}, (), self.average(view.personal))
+        averaged = m.ClientView({}, (), self.average(view.personal))
         return super().predict(averaged, batch, classes)
 
-    def average(self, personal: Arrays) -> dict[str, NDArray[np.float32]]:
+    def average(self, personal: m.Arrays) -> dict[str, NDArray[np.float32]]:
         """Return the averaged network; the fresh one before the first segment."""
         names, losses = self.personal_layers, personal[LOSSES].tolist()
         if not losses:
@@ -260,7 +241,7 @@ class Swad(CentralisedMethod):
             for recent in (personal[f"{RECENT}{name}"],)
         }
 
-    def _remembered(self, personal: Arrays, segment: Arrays, loss: float) -> dict[str, Any]:
+    def _remembered(self, personal: m.Arrays, segment: m.Arrays, loss: float) -> dict[str, Any]:
         """Return the past with one segment more."""
         losses = [*personal[LOSSES].tolist(), loss]
         now = count_segments(losses, self.config)
@@ -282,11 +263,11 @@ class Swad(CentralisedMethod):
         return count_segments(losses, self.config).settled if losses else ()
 
     def _due(self, counts: Sequence[int], recent: NDArray[Any]) -> list[tuple[int, NDArray[Any]]]:
-        """Return what is to be added, with its count, from the segments that are kept."""
+        """Return the kept segments that are to be added, each with its count."""
         last = counts[-self._kept :]
         return [(n, one) for n, one in zip(last, recent[-len(last) :], strict=True) if n]
 
-    def _loss(self, network: Arrays, arrays: Arrays) -> float:
+    def _loss(self, network: m.Arrays, arrays: m.Arrays) -> float:
         """Return mean cross-entropy."""
         parameters, found = self.tensors(network), []
         with torch.no_grad():
@@ -310,12 +291,9 @@ def _mean(total: NDArray[np.float64], count: int) -> NDArray[np.float32]:
 
 
 def held_out(labels: NDArray[np.int64], share: float, seed: int) -> NDArray[np.bool_]:
-    """Return which examples are held out of training, (n,), the same for the same seed.
+    """Return which examples are held out of training, (n,) of labels (n,), the same for a seed.
 
-    Args:
-        labels: Of the examples (n,).
-        share: Of each class, rounded up; never the last example of a class.
-        seed: What they are drawn by.
+    They are a share of each class, rounded up; never the last example of a class.
     """
     rng, held = np.random.default_rng(seed), np.zeros(len(labels), bool)
     for label in np.unique(labels):
@@ -326,20 +304,20 @@ def held_out(labels: NDArray[np.int64], share: float, seed: int) -> NDArray[np.b
 
 
 class _StepMean:
-    """The mean of what is trained over all steps of a fit."""
+    """The mean of the trained tensors over all steps of a fit."""
 
     def __init__(self, sums: dict[str, Tensor]) -> None:
         self._sums, self._steps = sums, 0
 
     def add(self, trained: Parameters) -> None:
-        """Add the tensors after a step, and change none."""
+        """Add the tensors after a step, without a change."""
         for name, value in trained.items():
             now = value.to(torch.float64, copy=True)
             self._sums[name] = self._sums[name] + now if self._steps else now
         self._steps += 1
 
-    def values(self, last: Arrays) -> dict[str, NDArray[np.float32]]:
-        """Return the mean, or the last values where no step was taken."""
+    def values(self, last: m.Arrays) -> dict[str, NDArray[np.float32]]:
+        """Return the mean, or the last values for tensors without a step."""
         return {
             name: (self._sums[name] / self._steps).cpu().numpy().astype(np.float32)
             if name in self._sums
@@ -348,6 +326,4 @@ class _StepMean:
         }
 
 
-def build(config: Config, task: Task) -> Method:
-    """Build the method."""
-    return Swad.built(config, task)
+build = Swad.built

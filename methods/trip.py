@@ -1,27 +1,27 @@
 """TRIP: token-level mixture of prompts with parameter-free routing, for domain generalisation.
 
 Gong et al. 2025, "Token-Level Prompt Mixture with Parameter-Free Routing for Federated Domain
-Generalization", Algorithm 1 and Eqs. 2-13. M prompts are averaged over clients (Eq. 13). Each
-image has a prompt of its own, the experts' mean weighted by the shares that a router without
-parameters finds in the image's tokens (Eqs. 3-8, `methods.networks.routing`), and the loss is
+Generalization", Algorithm 1 and Eqs. 2-13. M prompts are averaged over clients (Eq. 13). Each image
+has a prompt of its own: the experts' mean, weighted by shares that a router without parameters
+finds in the image's tokens (Eqs. 3-8, `methods.networks.routing`). The loss is
 
     cross-entropy + beta KL(zero-shot CLIP || prediction)                            (Eqs. 10-12)
 
 Shares are those of capacity factor 1.0 in training and 2.0 in prediction (section V-C). Equal
-prompts of a batch are encoded once, and all of them in one pass. The paper's multiplier step is not
-stated; 1e-4 is the published code's. Squared distances of tokens are in the hundreds, so that with
-it the multipliers hardly move, and capacities hold by discarding tokens alone. Its Eq. 11 lacks the
-sum over classes that is taken here.
+prompts of a batch are encoded once, and all of them in one pass. The paper does not state its
+multiplier step; 1e-4 is the published code's. Squared distances of tokens are in the hundreds, so
+with this step the multipliers hardly move, and capacities hold by discarding tokens alone. Its Eq.
+11 lacks the sum over classes, which is here.
 
 The published code departs from the paper; its choices are options: `clustering: published` (plain
 distances, multipliers that only fall, other rounding of capacities, clusters that run empty
-together seated at one token), `expert_init: equal`, and
-`average_rounds`, with which predictions use a mean of the server's prompts over rounds, weighted by
-Beta(0.2, 0.2). Its teacher of 67 templates is not here: `template` is one. The parameter-free
-image-level router of section V-F is not here either: it clusters the images of a batch, which ties
-examples together. `capacity_factor` of `experts` or more is clustering without capacities, and
-`router: random` the random assignment of Table V. Its row with prompts for keys is not here: the
-paper does not say how prompts are compared with tokens, which have another width.
+together seated at one token), `expert_init: equal`, and `average_rounds`, with which predictions
+use a mean of the server's prompts over rounds, weighted by Beta(0.2, 0.2). Left out are: its
+teacher of 67 templates (`template` is one); the parameter-free image-level router of section V-F,
+which clusters the images of a batch and so joins examples; and the row of Table V with prompts for
+keys, as the paper does not say how prompts compare with tokens of another width. `capacity_factor`
+of `experts` or more is clustering without capacities, and `router: random` the random assignment of
+Table V.
 """
 
 from __future__ import annotations
@@ -37,21 +37,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
-from methods.interface.method import (
-    Aggregate,
-    Arrays,
-    ClientView,
-    CountsUpTo,
-    CountsWith,
-    Examples,
-    LocalResult,
-    Method,
-    Need,
-    ParameterGroup,
-    Task,
-    TensorSpec,
-    Trainer,
-)
+from methods.interface import method as m
+from methods.interface.method import CountsUpTo, CountsWith
 from methods.networks.layers import Parameters
 from methods.networks.routing import (
     KEY_INITS,
@@ -78,7 +65,7 @@ AVERAGE, AVERAGE_WEIGHT, ROUNDS = "average.experts", "average.weight", "average.
 BETA_EXPONENT = 0.2 - 1
 """Of Beta(0.2, 0.2), whose density weighs rounds in the published average."""
 SEQUENCES = 2048
-"""Texts that are encoded at once in prediction; changes memory only."""
+"""Texts that torch encodes at once in prediction; changes memory only."""
 
 
 VARIANTS = ({"router": "learnable"}, {"router": "random"})
@@ -139,7 +126,7 @@ class Config(PromptConfig):
 
 @dataclass(frozen=True)
 class TripObjective:
-    """Eq. 12 with a prompt of its own for each image: no part of it is free of data."""
+    """Eq. 12 with a prompt of its own for each image, so without a data-free part."""
 
     encoder: PromptEncoder
     classes: tuple[str, ...]
@@ -150,7 +137,7 @@ class TripObjective:
     encoder_parameters: frozenset[str] = frozenset()
 
     def encode(self, parameters: Parameters) -> Parameters:
-        """Return nothing: all of it sees the batch."""
+        """Return nothing: the encoder has no part."""
         return {}
 
     def losses(self, parameters: Parameters, encoded: Parameters, batch: Parameters) -> Tensor:
@@ -173,18 +160,18 @@ class Trip(PromptMethod):
     config: Config
     router: Router
     captions: Captions
-    needs: frozenset[Need] = field(default=frozenset({"features"}), kw_only=True)
+    needs: frozenset[m.Need] = field(default=frozenset({"features"}), kw_only=True)
 
-    def prepare(self, arrays: Arrays) -> Arrays:
-        """Route each image once; its tokens are not needed again."""
+    def prepare(self, arrays: m.Arrays) -> m.Arrays:
+        """Route each image once; nothing needs its tokens again."""
         return self.router.prepare(arrays)
 
-    def shared_spec(self) -> Mapping[str, TensorSpec]:
+    def shared_spec(self) -> Mapping[str, m.TensorSpec]:
         """Return experts (M, l, w), and the router's layer where it has one."""
-        experts = TensorSpec((self.config.experts, *self.encoder.spec.shape))
+        experts = m.TensorSpec((self.config.experts, *self.encoder.spec.shape))
         return {EXPERTS: experts, **self.router.spec()}
 
-    def init_server(self, rng: np.random.Generator) -> Arrays:
+    def init_server(self, rng: m.Rng) -> m.Arrays:
         """Return fresh experts."""
         count, text = self.config.experts, self.config.context_init
         first = self.encoder.init_context(rng, text)
@@ -197,22 +184,22 @@ class Trip(PromptMethod):
             state[ROUNDS] = np.zeros(1, np.int64)
         return state
 
-    def broadcast(self, state: Arrays, client: str | None = None) -> Arrays:
+    def broadcast(self, state: m.Arrays, client: str | None = None) -> m.Arrays:
         """Return experts and router; the average too, if there is one."""
         return {n: v for n, v in state.items() if n not in (AVERAGE_WEIGHT, ROUNDS)}
 
     def client_update(
-        self, view: ClientView, data: Examples, trainer: Trainer, rng: np.random.Generator
-    ) -> LocalResult:
+        self, view: m.ClientView, data: m.Examples, trainer: m.Trainer, rng: m.Rng
+    ) -> m.LocalResult:
         """Train all experts from the broadcast ones (Algorithm 1, lines 8-18)."""
         start = {name: view.broadcast[name] for name in self.shared_spec()}
-        groups = (ParameterGroup(tuple(start)),)
+        groups = (m.ParameterGroup(tuple(start)),)
         trained = trainer.fit(self.training_objective(), start, data.arrays, groups=groups, rng=rng)
-        return LocalResult({n: trained[n] - start[n] for n in start}, None, view.personal)
+        return m.LocalResult({n: trained[n] - start[n] for n in start}, None, view.personal)
 
     def server_update(
-        self, state: Arrays, aggregate: Aggregate, pool: Sequence[Arrays], rng: np.random.Generator
-    ) -> Arrays:
+        self, state: m.Arrays, aggregate: m.Aggregate, pool: Sequence[m.Arrays], rng: m.Rng
+    ) -> m.Arrays:
         """Eq. 13, and the published average if asked for."""
         after = dict(super().server_update(state, aggregate, pool, rng))
         if self.config.average_rounds:
@@ -224,9 +211,7 @@ class Trip(PromptMethod):
             after[AVERAGE_WEIGHT], after[ROUNDS] = before + weight, state[ROUNDS] + 1
         return after
 
-    def predict(
-        self, view: ClientView, batch: Arrays, classes: Sequence[str]
-    ) -> NDArray[np.float32]:
+    def predict(self, view: m.ClientView, batch: m.Arrays, classes: Sequence[str]) -> m.Logits:
         """Return CLIP's logits (n, C), each image under its own prompt (Eqs. 8, 9)."""
         backbone = self.encoder.backbone
         tensors = as_tensors(batch, backbone)
@@ -247,7 +232,7 @@ class Trip(PromptMethod):
         return logits.cpu().numpy().astype(np.float32)
 
     def expert_weights(
-        self, view: ClientView, batch: Arrays, classes: Sequence[str]
+        self, view: m.ClientView, batch: m.Arrays, classes: Sequence[str]
     ) -> NDArray[np.float32] | None:
         """Return the shares pi of Eq. 8 that prediction uses, (n, M)."""
         backbone = self.encoder.backbone
@@ -260,15 +245,12 @@ class Trip(PromptMethod):
         return shares.cpu().numpy().astype(np.float32)
 
     def training_objective(self) -> TripObjective:
-        """Return the loss, with the zero-shot text features as they were computed once."""
+        """Return the loss, with the zero-shot text features, which are computed once."""
         teacher = self.captions.features(self.classes) if self.config.beta > 0 else None
         return TripObjective(self.encoder, self.classes, self.router, self.config.beta, teacher)
 
     def _round_weight(self, number: int) -> float:
-        """Return density of Beta(0.2, 0.2) at the middle of a round, up to a factor.
-
-        Zero after R.
-        """
+        """Return Beta(0.2, 0.2)'s density at a round's middle, up to a factor; zero after R."""
         place = (number + 0.5) / (self.config.average_rounds + 1)
         return 0.0 if place >= 1 else float((place * (1 - place)) ** BETA_EXPONENT)
 
@@ -287,16 +269,9 @@ def mixed(shares: Tensor, experts: Tensor) -> Tensor:
 def prompt_logits(
     encoder: PromptEncoder, classes: tuple[str, ...], prompts: Tensor, images: tuple[Tensor, Tensor]
 ) -> Tensor:
-    """Return CLIP's logits of images under some of the prompts, in one pass of the text encoder.
+    """Return CLIP's logits (B, C) of images under prompts (U, l, w), all encoded in one pass.
 
-    Args:
-        encoder: Encodes the prompts.
-        classes: Class names.
-        prompts: (U, l, w).
-        images: Features (B, d) and each image's prompt (B,).
-
-    Returns:
-        (B, C).
+    `images` are features (B, d) and each image's prompt (B,).
     """
     features, which = images
     text = encoder.text_features_each(prompts, classes)
@@ -306,13 +281,13 @@ def prompt_logits(
     return torch.einsum("bd,bcd->bc", scaled, text[which])
 
 
-def build(config: Config, task: Task) -> Method:
+def build(config: Config, task: m.Task) -> m.Method:
     """Build the method.
 
     Raises:
         MethodError: If the template has no `{}`, or there are more experts than orthogonal keys.
-        BackboneError: If the task has no backbone, the prompt does not fit into it, or it has no
-            tokens while the router needs them.
+        BackboneError: If the task has no backbone, the prompt does not fit into it, or the model
+            has no tokens while the router needs them.
     """
     encoder = build_encoder(config, task)
     router = _router(config, task)
@@ -322,7 +297,7 @@ def build(config: Config, task: Task) -> Method:
     return Trip(encoder, config, task.classes, router, captions, needs=router.needs)
 
 
-def _router(config: Config, task: Task) -> Router:
+def _router(config: Config, task: m.Task) -> Router:
     backbone = require_backbone(task)
     if config.router == "image":
         return LearnedRouter(config.experts, backbone.embed_dim, "features", config.balance_weight)
@@ -338,9 +313,9 @@ def _router(config: Config, task: Task) -> Router:
 
 
 def _distinct(shares: Tensor) -> tuple[Tensor, Tensor]:
-    """Return different rows (U, M), and which of them each row is (B,)."""
-    # Learned shares are never alike, and the search has no derivative. A single row is what
-    # `vmap` sees, which cannot run a search whose result has any size.
+    """Return different rows (U, M), and the number of each row among them (B,)."""
+    # Learned shares are never alike, and the search has no derivative. `vmap` sees single rows and
+    # cannot run a search whose result has any size.
     if len(shares) == 1 or shares.requires_grad:
         return shares, torch.arange(len(shares), device=shares.device)
     found: tuple[Tensor, Tensor] = torch.unique(shares, dim=0, return_inverse=True)

@@ -1,8 +1,8 @@
 """TRIP-Lite: TRIP with two prompts of one token each, a thousand numbers a round.
 
 Gong et al. 2025, "Token-Level Prompt Mixture with Parameter-Free Routing for Federated Domain
-Generalization", section V-D: the configuration with the fewest parameters. All else is
-`methods.trip`, whose options it has.
+Generalization", section V-D: the configuration with the fewest parameters. The rest is
+`methods.trip`, with its options.
 """
 
 from __future__ import annotations

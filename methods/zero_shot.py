@@ -7,21 +7,10 @@ section 3.1.4; the template is the one that pFedMoAP compares with (its section 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
-import numpy as np
-from numpy.typing import NDArray
-
+from methods.interface import method as m
 from methods.interface.defaults import MethodDefaults
-from methods.interface.method import (
-    Arrays,
-    ClientView,
-    Examples,
-    LocalResult,
-    Method,
-    Task,
-    Trainer,
-)
 from methods.prompts.prompt import Captions, cosine_logits, require_backbone
 
 
@@ -41,28 +30,22 @@ class ZeroShot(MethodDefaults):
     """CLIP as it was trained."""
 
     captions: Captions
-    has_personal_state: bool = field(default=False, init=False)
-
-    @property
-    def learns(self) -> bool:
-        """Nothing is trained."""
-        return False
+    has_personal_state = False
+    learns = False
 
     def client_update(
-        self, view: ClientView, data: Examples, trainer: Trainer, rng: np.random.Generator
-    ) -> LocalResult:
+        self, view: m.ClientView, data: m.Examples, trainer: m.Trainer, rng: m.Rng
+    ) -> m.LocalResult:
         """Learn nothing."""
-        return LocalResult({}, None, {})
+        return m.LocalResult({}, None, {})
 
-    def predict(
-        self, view: ClientView, batch: Arrays, classes: Sequence[str]
-    ) -> NDArray[np.float32]:
+    def predict(self, view: m.ClientView, batch: m.Arrays, classes: Sequence[str]) -> m.Logits:
         """Return CLIP's logits (n, C) under the template."""
         text = self.captions.features(classes)
         return cosine_logits(text, batch, self.captions.backbone)
 
 
-def build(config: Config, task: Task) -> Method:
+def build(config: Config, task: m.Task) -> m.Method:
     """Build the method.
 
     Raises:

@@ -1,14 +1,14 @@
 """The frozen CLIP adapter: one small interface over every open_clip model and the tiny one.
 
 Nothing here trains the model: parameters are frozen and in evaluation mode. Gradients flow only
-with respect to token embeddings, which is what prompt learning differentiates (Zhou et al. 2022,
-"Learning to Prompt for Vision-Language Models", section 3.2).
+with respect to token embeddings, which prompt learning differentiates (Zhou et al. 2022, "Learning
+to Prompt for Vision-Language Models", section 3.2).
 
-The text tower is run by this module and not by open_clip's `encode_text`, for three savings that
-leave the result as it was. Under a causal mask no position sees a later one, hence the sequence may
-end with the last end-of-text token. Only the end-of-text row is pooled, hence the last block needs
-no other row. And a prefix that all texts share has the same hidden states in all of them, hence it
-is computed once (`Backbone.encode_prefixed`).
+This module runs the text tower itself, and not open_clip's `encode_text`, for three savings that
+leave the result as it was. Under a causal mask no position sees a later one, so the sequence may
+end with the last end-of-text token. Only the end-of-text row is pooled, so the last block needs no
+other row. A prefix that all texts share has the same hidden states in all of them, so it is
+computed once (`Backbone.encode_prefixed`).
 """
 
 from __future__ import annotations
@@ -37,16 +37,11 @@ Setting = bool | int | float | str
 
 
 def architecture_of(model: nn.Module) -> list[tuple[str, str, str, dict[str, Setting]]]:
-    """Return a description of a model that differs if what it computes with equal weights does.
+    """Return path, type, own description and plain settings of each module of a model.
 
-    Weights alone do not tell: GELU or its quick approximation, the number of heads and how tokens
-    are pooled leave no trace in them.
-
-    Args:
-        model: Any module.
-
-    Returns:
-        Of each module its path, type, what it says of itself, and its plain settings by name.
+    They differ where two models compute different results from equal weights. Weights alone do not
+    tell: GELU or its quick approximation, the number of heads and how tokens are pooled leave no
+    trace in them.
     """
     return [
         (path, type(module).__qualname__, module.extra_repr(), _settings(module))
@@ -55,7 +50,7 @@ def architecture_of(model: nn.Module) -> list[tuple[str, str, str, dict[str, Set
 
 
 def _settings(module: nn.Module) -> dict[str, Setting]:
-    # Loading and running change the first two, which are no part of the forward pass.
+    # Loading and running change these two, which take no part in the forward pass.
     passing = {"training", "grad_checkpointing"}
     return {
         name: value
@@ -67,13 +62,11 @@ def _settings(module: nn.Module) -> dict[str, Setting]:
 def require_known(name: str, pretrained: str | None) -> None:
     """Refuse a built-in model or weights that open_clip does not have, before anything is loaded.
 
-    Args:
-        name: One of open_clip's models.
-        pretrained: One of its tags, or the path of a local checkpoint.
+    `pretrained` is one of its tags, or the path of a local checkpoint.
 
     Raises:
         BackboneError: If either is unknown, or the weights were trained with another activation
-            than the model computes, which would be wrong throughout and only warned of.
+            than the model's, which makes all results wrong while open_clip only warns.
     """
     if name not in open_clip.list_models():
         raise BackboneError(
@@ -87,32 +80,23 @@ def require_known(name: str, pretrained: str | None) -> None:
             f"is the path of a local checkpoint or one of: {', '.join(tags) or '(no tags)'}."
         )
     if pretrained in tags:
-        _require_activation(name, pretrained)
+        has = bool((open_clip.get_model_config(name) or {}).get("quick_gelu"))
+        wants = bool((open_clip.get_pretrained_cfg(name, pretrained) or {}).get("quick_gelu"))
+        if has != wants:
+            fitting = f"{name}-quickgelu" if wants else name.removesuffix("-quickgelu")
+            raise BackboneError(
+                f"task.model.name is {name!r}, which computes another activation than the weights "
+                f"{pretrained!r} were trained with; valid with them is {fitting!r}."
+            )
 
 
 def is_listed(name: str, pretrained: str | None) -> bool:
-    """Return whether a name and a tag say all of a model, and are no path and no address.
-
-    Args:
-        name: "sotto-tiny", or one of open_clip's models.
-        pretrained: Nothing, or one of its tags.
-    """
+    """Return whether a name and a tag identify a model: a listed name, no path and no address."""
     if name == tiny.NAME:
         return pretrained in (None, "", tiny.NAME)
     return name in open_clip.list_models() and (
         pretrained in open_clip.list_pretrained_tags_by_model(name)
     )
-
-
-def _require_activation(name: str, tag: str) -> None:
-    has = bool((open_clip.get_model_config(name) or {}).get("quick_gelu"))
-    wants = bool((open_clip.get_pretrained_cfg(name, tag) or {}).get("quick_gelu"))
-    if has != wants:
-        fitting = f"{name}-quickgelu" if wants else name.removesuffix("-quickgelu")
-        raise BackboneError(
-            f"task.model.name is {name!r}, which computes another activation than the weights "
-            f"{tag!r} were trained with; valid with them is {fitting!r}."
-        )
 
 
 Tokenize = Callable[[Sequence[str]], Tensor]
@@ -139,7 +123,7 @@ class Backbone:
     Attributes:
         name: The model's name.
         fingerprint: SHA-256 in hexadecimal of the weights (names, shapes, float32 values) and of
-            what is computed with them (modules, activations, numbers of heads, ...).
+            the computation (modules, activations, numbers of heads, ...).
         transform_digest: SHA-256 of the image preprocessing's settings in hexadecimal.
         embed_dim: Width d of image and text features.
         token_dim: Width of token embeddings.
@@ -208,16 +192,9 @@ class Backbone:
         return np.concatenate(parts) if parts else empty
 
     def project_tokens(self, tokens: NDArray[np.float32]) -> NDArray[np.float32]:
-        """Return local features of tokens: where text features live, one for each patch.
+        """Return local features of tokens (n, T, token width): one for each patch, in text space.
 
-        Args:
-            tokens: (n, T, token width), from `encode_tokens`.
-
-        Returns:
-            Features of length one, float32 (n, M, embed_dim).
-
-        Raises:
-            BackboneError: The tower gives no tokens.
+        They have length one, float32 (n, M, embed_dim).
         """
         with torch.inference_mode():
             states = torch.tensor(tokens, device=self.device)
@@ -231,11 +208,7 @@ class Backbone:
 
     @property
     def image_tower(self) -> ImageTower:
-        """The image tower, taken apart.
-
-        Raises:
-            BackboneError: It is of a kind that gives no tokens.
-        """
+        """The image tower, taken apart; refuses a tower that gives no tokens."""
         return ImageTower.of(self._model, self.name)
 
     @property
@@ -245,7 +218,7 @@ class Backbone:
 
     @property
     def image_parameters(self) -> Mapping[str, Tensor]:
-        """What `image_module` learned, by name."""
+        """The learned parameters of `image_module`, by name."""
         return dict(self.image_module.named_parameters())
 
     @property
@@ -259,10 +232,7 @@ class Backbone:
         return fit(images, self._preprocess)
 
     def to_pixels(self, images: NDArray[np.uint8]) -> Tensor:
-        """Return images (n, H, W, 3) as the image tower takes them.
-
-        Resized, normalised, (n, 3, S, S).
-        """
+        """Return images (n, H, W, 3) resized and normalised for the image tower, (n, 3, S, S)."""
         return to_pixels(images, self._preprocess).to(self.device)
 
     def _batches(
@@ -278,16 +248,10 @@ class Backbone:
             yield rows, self.to_pixels(images[rows])
 
     def embed_tokens(self, texts: Sequence[str]) -> TokenisedText:
-        """Tokenise texts and look their tokens up.
-
-        Args:
-            texts: At least one text.
-
-        Returns:
-            Embeddings cut after the last end-of-text token of the longest text.
+        """Return embeddings of at least one text, cut after the last end-of-text token.
 
         Raises:
-            BackboneError: There is no text, or one is longer than the context.
+            BackboneError: If there is no text, or one is longer than the context.
         """
         if not texts:
             raise BackboneError("texts has 0 entries; valid is at least 1.")
@@ -299,18 +263,10 @@ class Backbone:
             return TokenisedText(self._text.token_embedding(ids).float(), end_of_text)
 
     def encode_embeddings(self, embeddings: Tensor, end_of_text: Tensor) -> Tensor:
-        """Encode token embeddings; differentiable with respect to them.
+        """Encode token embeddings without positions (n, L, token_dim); differentiable in them.
 
-        Args:
-            embeddings: Token embeddings without positions, float32 (n, L, token_dim) with L at most
-                `context_length`.
-            end_of_text: Position of each row's end-of-text token, int64 (n,).
-
-        Returns:
-            Features of length one, float32 (n, embed_dim).
-
-        Raises:
-            BackboneError: There are more positions than the context has.
+        `end_of_text` has the position of each row's end-of-text token, int64 (n,). Features have
+        length one, float32 (n, embed_dim). Refuses more positions than the context has.
         """
         self._require_length(embeddings.shape[1])
         return self._text.encode(embeddings, end_of_text)
@@ -318,57 +274,36 @@ class Backbone:
     def encode_prefixed(self, prefix: Tensor, suffixes: Tensor, end_of_text: Tensor) -> Tensor:
         """Encode texts that start alike; differentiable with respect to both parts.
 
-        Equals `encode_embeddings` of the prefix put before every suffix, at a fraction of its cost.
+        Equals `encode_embeddings` of the prefix before every suffix, at a fraction of its cost.
+        Refuses more positions than the context has.
 
         Args:
             prefix: Embeddings of the shared first positions (start token included), (P, token_dim).
-            suffixes: Embeddings of what follows, (n, S, token_dim), P + S at most `context_length`.
+            suffixes: Embeddings of the rest, (n, S, token_dim), P + S at most `context_length`.
             end_of_text: Position of each end-of-text token within the whole text, int64 (n,), each
                 at least P.
-
-        Returns:
-            Features of length one, float32 (n, embed_dim).
-
-        Raises:
-            BackboneError: There are more positions than the context has.
         """
         self._require_length(len(prefix) + suffixes.shape[1])
         return self._text.encode_prefixed(prefix, suffixes, end_of_text)
 
     def follow(self, before: int, suffixes: Tensor, end_of_text: Tensor) -> Following:
-        """Return what no prefix of P = `before` positions changes of the texts that it begins.
+        """Return the parts of texts behind P = `before` positions that no prefix changes.
 
         The rest is as for `encode_prefixed`.
-
-        Raises:
-            BackboneError: There are more positions than the context has.
         """
         self._require_length(before + suffixes.shape[1])
         return self._text.follow(before, suffixes, end_of_text)
 
     def encode_behind(self, prefixes: Tensor, following: Following) -> Tensor:
-        """Return features (U, n, embed_dim) of what follows behind each of U prefixes.
+        """Return features (U, n, embed_dim) of the texts that follow behind each of U prefixes.
 
-        Differentiable; equals `encode_prefixed` of each prefix in turn, in one pass.
-
-        Args:
-            prefixes: Embeddings of the first positions (start token included), (U, P, token_dim).
-            following: From `follow`, for prefixes of P positions.
+        Differentiable; equals `encode_prefixed` of each prefix (U, P, token_dim) in turn, in one
+        pass. `following` comes from `follow`, for prefixes of P positions.
         """
         return self._text.encode_behind(prefixes, following)
 
     def encode_texts(self, texts: Sequence[str]) -> Tensor:
-        """Encode fixed texts, without gradients.
-
-        Args:
-            texts: At least one text.
-
-        Returns:
-            Features of length one, float32 (n, embed_dim).
-
-        Raises:
-            BackboneError: There is no text, or one is longer than the context.
-        """
+        """Return features of length one, float32 (n, embed_dim), of fixed texts, no gradients."""
         tokenised = self.embed_tokens(texts)
         with torch.no_grad():
             return self.encode_embeddings(tokenised.embeddings, tokenised.end_of_text)
@@ -381,7 +316,7 @@ class Backbone:
             )
 
     def _require_room(self, texts: Sequence[str]) -> None:
-        # open_clip cuts a long text silently, and what it cuts off is usually the class name.
+        # open_clip cuts a long text silently, and usually loses the class name.
         if isinstance(self._tokenizer, open_clip.SimpleTokenizer):
             lengths = {text: len(self._tokenizer.encode(text)) + 2 for text in texts}
             longest = max(lengths, key=lambda text: lengths[text])
@@ -395,12 +330,9 @@ def load_backbone(name: str, pretrained: str | None = None, device: str = "cpu")
         name: "sotto-tiny", which ships with the package, or a model of open_clip: a built-in name
             such as "ViT-B-16", or "local-dir:FOLDER" holding open_clip_config.json and weights.
         pretrained: For built-in names one of open_clip's tags, or the path of a local checkpoint
-            (safetensors, or a torch file, of which only tensors are read). A tag that is not in the
-            local cache is fetched by open_clip's loader. None where the name says it all.
+            (safetensors, or a torch file, of which only tensors are read). Without a local copy,
+            open_clip's loader fetches a tag. None where the name alone identifies the model.
         device: A torch device.
-
-    Returns:
-        The frozen model.
 
     Raises:
         BackboneError: The name, tag, file or device does not exist or does not fit.
@@ -445,8 +377,8 @@ def _any(name: str, pretrained: str | None) -> tuple[nn.Module, Any]:
             name, pretrained=pretrained, require_pretrained=True, weights_only=True
         )
         return model, open_clip.get_tokenizer(name)
-    # open_clip, torch, safetensors and the hub's client each raise what they like, and the user
-    # needs one sentence whatever it was.
+    # open_clip, torch, safetensors and the hub's client raise many kinds of errors; the user needs
+    # one sentence for all of them.
     except Exception as error:
         raise BackboneError(
             f"The weights {pretrained or name!r} of task.model.name {name!r} cannot be loaded "

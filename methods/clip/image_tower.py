@@ -2,7 +2,7 @@
 
 A token is the last hidden state at one position: for a vision transformer the last block's output,
 class token first, before the final norm and the projection; for CLIP's ResNets the last feature
-map's positions. `project` takes tokens to where text features live: each patch's own feature.
+map's positions. `project` maps tokens to text space: each patch's own feature.
 """
 
 from __future__ import annotations
@@ -27,20 +27,15 @@ from methods.errors import BackboneError
 def fit(
     images: NDArray[np.uint8] | Sequence[NDArray[np.uint8]], preprocess: PreprocessCfg
 ) -> NDArray[np.uint8]:
-    """Return images of any sizes at the model's own, as open_clip resizes and crops them.
+    """Return images (H, W, 3) of any sizes at the model's own, uint8 (n, S, S, 3).
 
-    Args:
-        images: RGB images, uint8 (H, W, 3) each.
-        preprocess: The model's preprocessing.
-
-    Returns:
-        uint8 (n, S, S, 3).
+    They are resized and cropped as open_clip does.
     """
     side = side_of(preprocess.size)
     if isinstance(images, np.ndarray) and images.shape[1:3] == (side, side):
         return images
     steps = image_transform_v2(preprocess, is_train=False).transforms
-    # The steps that change an image's size come before the one that makes a tensor of it.
+    # The steps that change an image's size come before the step that makes a tensor of it.
     geometry = steps[: [isinstance(step, MaybeToTensor) for step in steps].index(True)]
     fitted = np.empty((len(images), side, side, 3), np.uint8)
     for row, image in enumerate(images):
@@ -54,29 +49,23 @@ def fit(
 def fit_square(
     images: NDArray[np.uint8] | Sequence[NDArray[np.uint8]], side: int
 ) -> NDArray[np.uint8]:
-    """Return images of any sizes at one that no model asks for, uint8 (n, side, side, 3).
+    """Return images of any sizes as squares of a side that no model asks for, (n, side, side, 3).
 
-    As open_clip does by default: the shorter side resized to `side`, bicubic and antialiased, and
-    the middle of the longer one.
+    As open_clip does by default: it resizes the shorter side to `side`, bicubic and antialiased,
+    and keeps the middle of the longer side.
     """
     return fit(images, square_preprocessing(side))
 
 
 def square_preprocessing(side: int) -> PreprocessCfg:
-    """Return what `fit_square` does, as open_clip describes it."""
+    """Return the preprocessing of `fit_square`, as open_clip describes it."""
     return PreprocessCfg(size=side)
 
 
 def to_pixels(images: NDArray[np.uint8], preprocess: PreprocessCfg) -> Tensor:
-    """Return images as an image tower takes them.
+    """Return images (n, H, W, 3) as normalised pixels, float32 (n, 3, S, S), on the CPU.
 
-    Args:
-        images: RGB images, uint8 (n, H, W, 3). Any size but the model's own is resized as open_clip
-            does for this model.
-        preprocess: The model's preprocessing.
-
-    Returns:
-        Normalised pixels, float32 (n, 3, S, S), on the CPU.
+    Images of other sizes than the model's own are resized as open_clip does for this model.
     """
     images = fit(images, preprocess)
     mean, std = torch.tensor(preprocess.mean), torch.tensor(preprocess.std)
@@ -86,11 +75,7 @@ def to_pixels(images: NDArray[np.uint8], preprocess: PreprocessCfg) -> Tensor:
 
 
 def side_of(size: int | Sequence[int]) -> int:
-    """Return side of the squares that a model takes, in pixels.
-
-    Raises:
-        BackboneError: The model takes other rectangles.
-    """
+    """Return the side, in pixels, of the squares that a model takes; refuse other rectangles."""
     sides = {size} if isinstance(size, int) else set(size)
     if len(sides) != 1:
         raise BackboneError(f"The model takes images of size {size}; valid are squares.")
@@ -99,7 +84,7 @@ def side_of(size: int | Sequence[int]) -> int:
 
 @dataclass(frozen=True, eq=False)
 class ImageTower:
-    """What an image tower is cut into.
+    """The parts of an image tower.
 
     Attributes:
         token_width: Width of a token.
@@ -116,17 +101,10 @@ class ImageTower:
 
     @classmethod
     def of(cls, model: Any, name: str) -> ImageTower:
-        """Take the image tower of a model apart.
-
-        Args:
-            model: A `CLIP` or `CustomTextCLIP` of open_clip.
-            name: The model's name, for the message.
-
-        Returns:
-            The tower; it shares the model's tensors.
+        """Take the image tower of a `CLIP` or `CustomTextCLIP` apart; it shares the tensors.
 
         Raises:
-            BackboneError: The image tower is of a kind whose tokens cannot be had here.
+            BackboneError: If the tower is of a kind that gives no tokens here.
         """
         visual = model.visual
         if isinstance(visual, VisionTransformer) and visual.attn_pool is None:
@@ -165,10 +143,7 @@ def _resnet(visual: ModifiedResNet) -> ImageTower:
         return states
 
     def attended(states: Tensor) -> Tensor:
-        """Return attention pooling at every position.
-
-        The pooled one first, (n, 1 + M, embed_dim).
-        """
+        """Return attention pooling at all positions, the pooled one first, (n, 1 + M, d)."""
         x = torch.cat((states.mean(1, keepdim=True), states), dim=1)
         return _attention_pool(attention, x + attention.positional_embedding)
 

@@ -2,8 +2,8 @@
 
 The rows of a pass are those of a prefix and, behind them, those of all texts: (U, P + n S, width)
 for U prefixes of P positions and n texts of S. Every text sees the prefix and itself, so the prefix
-is computed once and never copied. What looks at one row alone (norms, projections, the MLP) is
-one call for all rows.
+is computed once and never copied. Operations on single rows (norms, projections, the MLP) are one
+call for all rows.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from methods.errors import BackboneError
 
 @dataclass(frozen=True, eq=False)
 class Places:
-    """Who sees whom, which is alike in all blocks and passes.
+    """The positions that each position sees, alike in all blocks and passes.
 
-    Masks are added to scores: 0 where a position is seen, else minus infinity.
+    Masks are added to scores: 0 for a position that is seen, else minus infinity.
 
     Attributes:
         count: Number n of texts.
         before: Number P of a prefix's positions.
-        rows: Where texts end, (n,), among all rows of a pass.
+        rows: Ends of the texts, (n,), among all rows of a pass.
         in_prefix: (P, P).
         in_texts: (S, P + S), alike for all texts.
         at_ends: (n, 1, P + S), for the end of each.
@@ -86,16 +86,9 @@ def heads(block: Any, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def step(block: Any, x: Tensor, rows: Tensor, places: Places) -> Tensor:
-    """Return a whole block.
+    """Return a whole block's output (U, P + n S, width).
 
-    Args:
-        block: The block.
-        x: All rows that enter it, (U, P + n S, width).
-        rows: Their `packed` ones.
-        places: Who sees whom.
-
-    Returns:
-        (U, P + n S, width).
+    `x` are the rows that enter it, `rows` their `packed` ones.
     """
     queries, keys, values = unpacked(block, rows)
     sizes = [places.before, x.shape[-2] - places.before]
@@ -144,20 +137,17 @@ def _behind(
     mask: Tensor,
     places: Places,
 ) -> Tensor:
-    """Return attention of texts to the prefixes that they follow and to themselves.
+    """Return attention of texts to their prefixes and themselves, (U, heads, n s, head width).
 
     Args:
         queries: Of s positions of each text, (U, heads, n s, head width).
         past: Keys and values of the prefixes, (U, heads, P, head width).
         own: Keys and values of the texts, (U, heads, n S, head width).
         mask: (s, P + S), or (n, s, P + S).
-        places: Who sees whom.
-
-    Returns:
-        (U, heads, n s, head width).
+        places: The positions that each position sees.
     """
     # Written out: for a few dozen positions torch's fused kernels cost more than they save. All
-    # texts behind a prefix meet it in one product, so its keys are never copied for each.
+    # texts behind a prefix meet it in one product, so its keys are never copied for each text.
     asked, keys, values = (
         t.reshape(*t.shape[:2], places.count, -1, t.shape[-1]) for t in (queries, *own)
     )
@@ -177,15 +167,15 @@ def _added(hidden: Tensor) -> Tensor:
 
 @dataclass(frozen=True, eq=False)
 class Following:
-    """What stands behind a prefix in n texts, as far as no prefix changes it.
+    """The n texts behind a prefix, as far as no prefix changes them.
 
     Attributes:
         suffixes: (n, S, token_dim), without positions.
         end_of_text: Positions within the whole text, (n,).
-        places: Who sees whom.
+        places: The positions that each position sees.
         states: The suffixes with their positions, (1, n S, token_dim).
-        opened: What the first block makes of them before its attention; None for a tower with
-            blocks of open_clip's other kinds.
+        opened: The first block's result before its attention; None for a tower with blocks of
+            open_clip's other kinds.
     """
 
     suffixes: Tensor
@@ -221,17 +211,10 @@ class TextTower:
 
     @classmethod
     def of(cls, model: Any, name: str) -> TextTower:
-        """Take the text tower out of a model.
-
-        Args:
-            model: A `CLIP` or `CustomTextCLIP` of open_clip.
-            name: The model's name, for the message.
-
-        Returns:
-            The tower; it shares the model's tensors.
+        """Take the text tower out of a `CLIP` or `CustomTextCLIP`; it shares the tensors.
 
         Raises:
-            BackboneError: The text tower is of a kind whose prompts cannot be cut or pooled here.
+            BackboneError: If the tower is of a kind whose prompts cannot be cut or pooled here.
         """
         source = getattr(model, "text", model)
         pool = getattr(source, "pool_type", None) or getattr(source, "text_pool_type", None)
@@ -261,70 +244,32 @@ class TextTower:
         return len(self.positional_embedding)
 
     def end_of_text(self, ids: Tensor) -> Tensor:
-        """Find where each text ends, as open_clip pools it.
-
-        Args:
-            ids: Token ids, int64 (n, context_length).
-
-        Returns:
-            Positions, int64 (n,).
-        """
+        """Return the end (n,) of each text of ids (n, context_length), as open_clip pools it."""
         if self.pools_largest_id:
             return ids.argmax(dim=-1)
         return (ids == self.end_id).int().argmax(dim=-1)
 
     def encode(self, embeddings: Tensor, end_of_text: Tensor) -> Tensor:
-        """Encode whole texts.
-
-        Args:
-            embeddings: (n, L, token_dim), without positions.
-            end_of_text: (n,).
-
-        Returns:
-            Features of length one, (n, embed_dim).
-        """
+        """Encode whole texts (n, L, token_dim), without positions, to features (n, embed_dim)."""
         empty = embeddings.new_zeros((0, embeddings.shape[2]))
         return self.encode_prefixed(empty, embeddings, end_of_text)
 
     def encode_prefixed(self, prefix: Tensor, suffixes: Tensor, end_of_text: Tensor) -> Tensor:
-        """Encode texts whose first positions are shared.
-
-        Args:
-            prefix: (P, token_dim), without positions.
-            suffixes: (n, S, token_dim), without positions.
-            end_of_text: Positions within the whole text, (n,).
-
-        Returns:
-            Features of length one, (n, embed_dim).
-        """
+        """Encode texts whose first positions are shared; see `Backbone.encode_prefixed`."""
         following = self.follow(len(prefix), suffixes, end_of_text)
         return self.encode_behind(prefix.unsqueeze(0), following)[0]
 
     def follow(self, before: int, suffixes: Tensor, end_of_text: Tensor) -> Following:
-        """Return all that does not depend on the prefix, for any number of passes.
-
-        Args:
-            before: Number P of positions of the prefixes.
-            suffixes: (n, S, token_dim), without positions.
-            end_of_text: Positions within the whole text, (n,).
-        """
+        """Return all that does not depend on the prefix of `before` positions, for many passes."""
         length = before + suffixes.shape[1]
         places = Places.of(before, end_of_text - before, suffixes.shape[1])
         x = (suffixes + self.positional_embedding[before:length]).flatten(0, 1).unsqueeze(0)
-        # Before the first attention, what follows is the same behind every prefix.
+        # Before the first attention, the texts are the same behind every prefix.
         opened = packed(self.blocks[0], x) if self._is_plain else None
         return Following(suffixes, end_of_text, places, x, opened)
 
     def encode_behind(self, prefixes: Tensor, following: Following) -> Tensor:
-        """Encode every text that follows behind every prefix.
-
-        Args:
-            prefixes: (U, P, token_dim), without positions.
-            following: What stands behind them.
-
-        Returns:
-            Features of length one, (U, n, embed_dim).
-        """
+        """Encode every text that follows behind every prefix; see `Backbone.encode_behind`."""
         if following.opened is None:
             texts = (following.suffixes, following.end_of_text)
             return self._finish(self._encode_whole(prefixes, *texts))

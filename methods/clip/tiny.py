@@ -3,7 +3,7 @@
 It is a CLIP (Radford et al. 2021, "Learning Transferable Visual Models From Natural Language
 Supervision") of open_clip's own classes: a ViT image tower, a causal text transformer, GELU. The
 file is safetensors in half precision. Of the 49,408 token rows it holds only those that captions
-and prompts use; all others were never trained and are drawn again from the seed in its header.
+and prompts use; training never touched the others, and the seed in its header draws them again.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ CONFIG: Final[Mapping[str, Any]] = {
         "head_width": 32,
         "patch_size": 4,
         "image_size": 32,
-        # A ViT this small learns sooner with these than with learned positions and class token.
+        # A ViT this small learns faster with these than with learned positions and class token.
         "pos_embed_type": "sin_cos_2d",
         "pool_type": "avg",
     },
@@ -54,16 +54,11 @@ def tokenizer() -> SimpleTokenizer:
 
 
 def untrained_token_rows(seed: int) -> NDArray[np.float32]:
-    """Draw the token embedding as it was before training.
+    """Draw the token embedding as it was before training, float32 (vocab_size, width).
 
-    The draw uses the raw output of PCG64, which NumPy keeps stable over versions, so a file written
-    today gives the same model with the NumPy of tomorrow.
-
-    Args:
-        seed: Seed of the draw, recorded in the file's header.
-
-    Returns:
-        Rows of mean zero and standard deviation 0.02, float32 (vocab_size, width).
+    Rows have mean zero and standard deviation 0.02. The seed is in the file's header. The draw uses
+    the raw output of PCG64, which NumPy keeps stable over versions, so a file written today gives
+    the same model with a later NumPy.
     """
     shape = (CONFIG["text"]["vocab_size"], CONFIG["text"]["width"])
     raw = np.random.PCG64(seed).random_raw(shape[0] * shape[1])
@@ -74,13 +69,9 @@ def untrained_token_rows(seed: int) -> NDArray[np.float32]:
 
 
 def build(seed: int) -> CLIP:
-    """Build the untrained model.
+    """Build the untrained model in float32 on the CPU, in training mode.
 
-    Args:
-        seed: Seed of the weights; torch's global generator is left as it was.
-
-    Returns:
-        The model in float32 on the CPU, in training mode.
+    Torch's global generator stays as it was.
     """
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
@@ -96,14 +87,10 @@ def build(seed: int) -> CLIP:
 def save(
     model: CLIP, path: Path, *, token_ids: Sequence[int], seed: int, header: Mapping[str, str]
 ) -> None:
-    """Write the model in half precision.
+    """Write a model that `build` made with the same seed, perhaps trained since, in half precision.
 
-    Args:
-        model: A model that `build` made with the same seed, perhaps trained since.
-        path: File to write.
-        token_ids: Rows of the token embedding that training touched or prompts start from.
-        seed: What `build` was given; the other rows are drawn again from it.
-        header: More text for the file's header.
+    `token_ids` are the rows of the token embedding that training touched or prompts start from; the
+    seed draws the others again. `header` is more text for the file's header.
     """
     rows = torch.tensor(sorted(set(token_ids)), dtype=torch.int32)
     tensors = {k: v.detach().half().contiguous() for k, v in model.state_dict().items()}
@@ -114,16 +101,10 @@ def save(
 
 
 def load(path: Path = WEIGHTS) -> CLIP:
-    """Read the model back.
-
-    Args:
-        path: File that `save` wrote.
-
-    Returns:
-        The model in float32 on the CPU.
+    """Read a model that `save` wrote, in float32 on the CPU.
 
     Raises:
-        BackboneError: The file is missing or is not one that this version reads.
+        BackboneError: If the file is missing or is not one that this version reads.
     """
     header, tensors = _read(path)
     seed = int(header["seed"])

@@ -2,11 +2,11 @@
 
     MethodError
       UnknownMethod        a method's name is not in the registry
-      BrokenMethod         a method from outside cannot be imported, or has another's name
-      UpdateSpecMismatch   an array differs from the spec that it was promised under
+      BrokenMethod         a method from outside cannot be imported, or takes another's name
+      UpdateSpecMismatch   an array differs from the spec that announced it
       BackboneError        the frozen CLIP model cannot be loaded or used as asked
 
-Messages are one plain sentence that names the field, the value and what is valid.
+Messages are one plain sentence that names the field, the value and the valid values.
 """
 
 from __future__ import annotations

@@ -8,7 +8,6 @@ adding the average of what changed.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -26,19 +25,18 @@ from methods.interface.method import (
 
 
 def plus_change(state: Arrays, change: Arrays) -> Arrays:
-    """Return the state with a change added, in single precision; what has none stays as it is."""
+    """Return the state with a change added, in single precision; the rest stays as it is."""
     return {**state, **{n: (state[n] + v).astype(np.float32) for n, v in change.items()}}
 
 
-@dataclass(frozen=True)
 class AveragedMethod(MethodDefaults):
-    """What such methods have in common: an objective says how all that is shared is trained."""
+    """Averages all that clients share; an objective says how a client trains it."""
 
-    has_personal_state: bool = field(default=False, init=False)
+    has_personal_state = False
 
     @property
     def averaged(self) -> frozenset[str]:
-        """All that is shared."""
+        """All shared tensors."""
         return frozenset(self.shared_spec())
 
     def training_objective(self) -> Objective:
@@ -59,5 +57,5 @@ class AveragedMethod(MethodDefaults):
     def server_update(
         self, state: Arrays, aggregate: Aggregate, pool: Sequence[Arrays], rng: np.random.Generator
     ) -> Arrays:
-        """Add the mean change; what is not summed stays as it is."""
+        """Add the mean change; tensors that are not summed stay as they are."""
         return plus_change(state, aggregate.values)

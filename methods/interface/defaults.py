@@ -1,8 +1,4 @@
-"""What a method starts from where its paper says nothing: doing nothing, or another method.
-
-`MethodDefaults` shares nothing, keeps nothing and changes nothing. `OverMethod` is another method
-in all but what it overrides.
-"""
+"""What methods start from: `MethodDefaults` does nothing, `OverMethod` what its base does."""
 
 from __future__ import annotations
 
@@ -29,7 +25,7 @@ from methods.interface.method import (
 
 ALL_UNITS: frozenset[Unit] = frozenset(("client", "record"))
 CLIENT_ONLY: frozenset[Unit] = frozenset(("client",))
-"""Of a method that sees data past noised steps, or joins the records of a batch."""
+"""Units of a method that reads data outside noised steps, or joins the records of a batch."""
 
 
 @dataclass(frozen=True)
@@ -40,52 +36,28 @@ class MethodDefaults:
     pixel_size: int | None = field(default=None, init=False)
     visibility: Visibility = field(default=Visibility.AGGREGATE_ONLY, init=False)
     units: frozenset[Unit] = field(default=ALL_UNITS, init=False)
-    couples_examples: bool = field(default=False, kw_only=True)
+    couples_examples: bool = field(default=False, init=False)
     has_personal_state: bool = field(default=True, init=False)
     decouples: bool = field(default=False, init=False)
     plain_sgd: bool = field(default=False, init=False)
-
-    @property
-    def learns(self) -> bool:
-        """Training changes something."""
-        return True
-
-    @property
-    def learns_one_class(self) -> bool:
-        """The loss is over all the task's classes."""
-        return True
-
-    @property
-    def centralised(self) -> bool:
-        """There is a federation."""
-        return False
-
-    @property
-    def anchored(self) -> bool:
-        """A broadcast is where training starts, and no more."""
-        return False
+    learns: bool = field(default=True, init=False)
+    learns_one_class: bool = field(default=True, init=False)
+    centralised: bool = field(default=False, init=False)
+    anchored: bool = field(default=False, init=False)
+    closed_classes: bool = field(default=False, init=False)
+    has_public_jacobian: bool = field(default=False, init=False)
 
     @property
     def averaged(self) -> frozenset[str]:
         """Nothing is averaged."""
         return frozenset()
 
-    @property
-    def closed_classes(self) -> bool:
-        """Any class can be named."""
-        return False
-
-    @property
-    def has_public_jacobian(self) -> bool:
-        """No Jacobian is known."""
-        return False
-
     def public_jacobian(self, broadcast: Arrays) -> NDArray[np.float64] | None:
-        """Return None: no Jacobian is known."""
+        """Return None: the method knows no Jacobian."""
         return None
 
     def public_gradients(self, broadcast: Arrays, public: Examples) -> NDArray[np.float64] | None:
-        """Return None: no gradients are known."""
+        """Return None: the method knows no gradients."""
         return None
 
     def prepare(self, arrays: Arrays) -> Arrays:
@@ -123,7 +95,7 @@ class MethodDefaults:
     def contribute(
         self, view: ClientView, data: Examples, trainer: Trainer, rng: np.random.Generator
     ) -> LocalResult:
-        """Return nothing: the method has no pool that is made once."""
+        """Return nothing: the method has no pool that clients fill once."""
         return LocalResult({}, None, view.personal)
 
     def personalise(
@@ -141,7 +113,7 @@ class MethodDefaults:
 
 @dataclass(frozen=True)
 class OverMethod:
-    """All that a base method says of itself and does, unchanged.
+    """Another method in all but what a subclass overrides.
 
     Attributes:
         base: The other method.

@@ -1,38 +1,36 @@
-"""Private experts: K servers of one method, of which each client trains the one that fits it best.
+"""Private experts: K servers of one method; each client trains the expert that fits it best.
 
-Where clients differ by what names mean to them, one mean of all drowns what each group has in
+Where clients mean different things by one class name, a single mean hides what each group has in
 common. With K experts (Ghosh et al. 2020, "An Efficient Framework for Clustered Federated
 Learning", NeurIPS, Algorithm 1: IFCA, here with secret choices) a round is:
 
-1. The server broadcasts all K experts, so clients fetch nothing and tell nobody what they want.
-2. A client picks, in secret, the expert k whose cross-entropy on its own training examples is the
-   lowest (ties to the lowest index), trains from that one, and uploads K blocks: its update in
+1. The server broadcasts all K experts. So clients fetch nothing and tell nobody their choice.
+2. A client picks, in secret, the expert k with the lowest cross-entropy on its own training
+   examples (ties to the lowest index) and trains it. The client uploads K blocks: its update in
    block k, zeros elsewhere. The platform clips, appends the client's count, and noises all of it.
 3. With s_j the noised sum of block j and n_j the noised count, expert j takes the method's own step
-   along s_j / max(n_j, floor). Where n_j < floor it stays as it is, bit for bit, or becomes a copy
-   of one that is crowded (`methods/interface/groups.py`).
+   along s_j / max(n_j, floor). Where n_j < floor, the expert stays as it is, bit for bit, or
+   becomes a copy of a crowded expert.
 
-The choice is personal state, is never sent, and no metric tells of it. All that the server learns
-are noised sums.
+The choice is personal state. A client never sends it, and no metric tells of it. The server learns
+noised sums only.
 
 States, broadcasts and updates of the base are stacked: every array has a first axis of K. A server
-optimiser within has K memories, and a subspace within has K bases.
+optimiser within has K memories, and a subspace within has K bases. For a method that mixes experts
+from a pool, the other K - 1 experts take the place of the pool's entries (the nearest of them where
+the method asks for fewer): no pool, no handles, no search at the server.
 
-For a method that mixes experts from a pool, the other K - 1 experts take the place of the pool's
-entries, the nearest of them where it asks for fewer: no pool, no handles, no search at the server.
-
-Where two groups of clients meet in one expert early on, they stay: its mean suits both better than
-any expert that is left. With `split` a crowded expert is therefore split, as centroids are in
-Linde, Buzo and Gray (1980, "An Algorithm for Vector Quantizer Design"): an empty one becomes its
-copy, moved aside. Clients of one group fit one of the two better, those of the other group the
-other, and from then on each has a mean of its own. Which experts are split follows from noised
-counts alone, and copies move by draws that no data enter: it is post-processing.
+Two groups of clients that meet in one expert early stay there, as its mean suits both better than
+any other expert. With `split` the server therefore splits a crowded expert, as Linde, Buzo and Gray
+(1980, "An Algorithm for Vector Quantizer Design") split centroids: an empty expert becomes its
+copy, moved aside. Each of the two groups then fits one of the copies better. Noised counts alone
+say which experts split, and no data enter the draws that move copies: splitting is post-processing.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import numpy as np
@@ -56,16 +54,14 @@ from methods.interface.method import (
 from methods.interface.subspace import Spec, flat, length, shaped
 
 CROWDED: Final = 2.0
-"""An expert is split where it has more than so many times an even share of the clients, n / K."""
+"""The server splits an expert with more than so many times an even share n / K of the clients."""
 
 
 def splits(groups: Groups) -> Iterator[tuple[int, int]]:
-    """Yield which empty expert becomes a copy of which crowded one, in the order of the empty ones.
+    """Yield pairs: an empty expert, and the crowded expert that it becomes a copy of.
 
-    One that was split counts with half of its clients from then on.
-
-    Args:
-        groups: Noised counts; an expert is empty where its count is below the floor.
+    A split expert counts with half of its clients from then on. An expert is empty where its noised
+    count is below the floor.
     """
     left = np.maximum(groups.counts, 0.0)
     even = float(left.sum()) / len(left)
@@ -78,12 +74,9 @@ def splits(groups: Groups) -> Iterator[tuple[int, int]]:
 
 
 def aside(mean: Arrays, spec: Spec, rng: np.random.Generator) -> Arrays:
-    """Return an update as long as a mean, in a direction that is drawn uniformly.
+    """Return an update as long as `mean`, in a direction that `rng` draws uniformly.
 
-    Args:
-        mean: The update that an expert has just taken.
-        spec: Its tensors.
-        rng: Draws that no data enter.
+    No data may enter the draws.
     """
     drawn = rng.standard_normal(length(spec))
     drawn *= np.linalg.norm(flat(mean, spec)) / np.linalg.norm(drawn)
@@ -91,7 +84,7 @@ def aside(mean: Arrays, spec: Spec, rng: np.random.Generator) -> Arrays:
 
 
 CHOICE: Final = "groups.choice"
-"""In personal state: the expert that a client trained or picked last."""
+"""Name of an array in personal state: the expert that a client trained or picked last."""
 
 
 @dataclass(frozen=True)
@@ -107,19 +100,19 @@ class InGroups(OverMethod):
     groups: int
     classes: tuple[str, ...]
     split: bool = False
-    has_personal_state: bool = field(default=True, init=False)
-    averaged: frozenset[str] = field(default=frozenset(), init=False)
-    has_public_jacobian: bool = field(default=False, init=False)
+    has_personal_state = True
+    averaged = frozenset()
+    has_public_jacobian = False
 
     def shared_spec(self) -> Mapping[str, TensorSpec]:
-        """Return K blocks of what the base shares; all clients weigh alike, as counts do."""
+        """Return K blocks of what the base shares; all clients weigh the same, as counts do."""
         return {
             name: replace(tensor, shape=(self.groups, *tensor.shape), weighting=Weighting.UNIFORM)
             for name, tensor in self.base.shared_spec().items()
         }
 
     def pool_policy(self) -> PoolPolicy | None:
-        """Return no pool: everybody has all experts."""
+        """Return no pool: every client has all experts."""
         return None
 
     def init_server(self, rng: np.random.Generator) -> Arrays:
@@ -136,8 +129,8 @@ class InGroups(OverMethod):
         """Train the expert that fits best.
 
         Raises:
-            MethodError: If a number that was broadcast is not finite, or steps are noised, whose
-                noise does not cover the choice.
+            MethodError: If a broadcast number is not finite, or the steps are noised: their noise
+                does not cover the choice.
         """
         if trainer.charged_steps is not None:
             raise MethodError("noise in training steps does not cover which expert is picked")
@@ -154,10 +147,10 @@ class InGroups(OverMethod):
     def best_for(self, view: ClientView, data: Examples) -> int:
         """Return the expert with the lowest cross-entropy on these examples, ties to the lowest.
 
-        Personal parts are left out: they were trained beside one expert, and would favour it.
+        Personal parts are left out: a client trained them beside one expert, and they favour it.
 
         Raises:
-            MethodError: If a number of a broadcast is not finite.
+            MethodError: If a broadcast number is not finite.
         """
         sent = view.broadcast
         if not all(np.isfinite(a).all() for a in sent.values() if a.dtype.kind == "f"):
@@ -167,13 +160,13 @@ class InGroups(OverMethod):
         for k in range(self.groups):
             one = ClientView(_at(sent, k), is_common=view.is_common)
             losses.append(_cross_entropy(self.base.predict(one, data.arrays, self.classes), labels))
-        # What overflowed is no fit; where all did, it is the first.
+        # A loss that overflowed loses; where all overflowed, the first expert wins.
         return int(np.argmin(np.nan_to_num(np.asarray(losses), nan=np.inf, posinf=np.inf)))
 
     def server_update(
         self, state: Arrays, aggregate: Aggregate, pool: Sequence[Arrays], rng: np.random.Generator
     ) -> Arrays:
-        """Move each expert by the mean of its group, where that is large enough.
+        """Move each expert by the mean of its group, where the group is large enough.
 
         Raises:
             MethodError: If the aggregate lacks the number of clients in each group.
@@ -183,7 +176,22 @@ class InGroups(OverMethod):
             raise MethodError("the sum of private experts came without counts")
         after: list[Arrays] = [_at(state, k) for k in range(self.groups)]
         large = np.flatnonzero(groups.counts >= groups.floor).tolist()
-        told = {k: _told(aggregate, groups, k) for k in large}
+
+        def told_to(k: int) -> Aggregate:
+            """Return what the server of one expert learns: its group's mean."""
+            count = float(groups.counts[k])
+            factor = aggregate.total_weight / max(count, groups.floor)
+            return replace(
+                aggregate,
+                values={
+                    n: np.asarray(v[k] * factor, np.float32) for n, v in aggregate.values.items()
+                },
+                total_weight=count,
+                cohort_size=max(1, round(count)),
+                groups=None,
+            )
+
+        told = {k: told_to(k) for k in large}
         for k, mean in told.items():
             after[k] = self.base.server_update(after[k], mean, (), rng)
         for empty, crowded in splits(groups) if self.split else ():
@@ -195,9 +203,9 @@ class InGroups(OverMethod):
     def personalise(
         self, view: ClientView, data: Examples, trainer: Trainer, rng: np.random.Generator
     ) -> Arrays:
-        """Pick among the last experts, which nothing tells of any more, and do what the base does.
+        """Pick among the last experts, and do what the base does. No release follows.
 
-        A personal part that was trained beside one expert stays with that one.
+        A personal part that a client trained beside one expert stays with that expert.
         """
         if self.base.has_personal_state and CHOICE in view.personal:
             choice = _choice(view)
@@ -219,7 +227,7 @@ class InGroups(OverMethod):
         return self.base.expert_weights(self._view(view, _choice(view)), batch, classes)
 
     def _view(self, view: ClientView, choice: int) -> ClientView:
-        """Return what the base sees: one expert as the broadcast, others in place of a pool's."""
+        """Return what the base sees: one expert as broadcast, others in place of pool entries."""
         personal = {name: array for name, array in view.personal.items() if name != CHOICE}
         others = self._others(view.broadcast, choice)
         return ClientView(_at(view.broadcast, choice), others, personal, is_common=view.is_common)
@@ -252,11 +260,38 @@ def in_groups(
         split: Whether an expert that no client picks becomes a copy of a crowded one.
 
     Raises:
-        MethodError: If its experts could not be told apart, or it keeps, shares or is handed what
-            one of K experts has no place for.
+        MethodError: If the experts start alike, the method does not average its update, keeps
+            personal state without a pool, or uses a pool that K experts cannot stand for.
     """
-    _require_averaged(method)
-    _require_pool(method)
+    spec, policy = method.shared_spec(), method.pool_policy()
+    if not spec or any(tensor.weighting is Weighting.SUM for tensor in spec.values()):
+        raise MethodError(
+            "pool.kind: groups divides each expert's sum by its clients, and this method shares "
+            "nothing, or sums; valid: entries"
+        )
+    if method.visibility == "per_client":
+        raise MethodError(
+            "pool.kind: groups shows the server noised sums only, and this method needs each "
+            "client's update; valid: entries"
+        )
+    if policy is None and method.has_personal_state:
+        raise MethodError(
+            "pool.kind: groups is for methods that keep nothing on a client, or mix experts of "
+            "a pool; this one keeps what was trained beside one broadcast; valid: entries"
+        )
+    if policy is not None and (policy.fixed or policy.select == "random"):
+        what = "made once" if policy.fixed else "drawn from at random"
+        raise MethodError(
+            f"pool.kind: groups has its experts in every broadcast, and this method's pool is "
+            f"{what}; valid: entries"
+        )
+    shapes = {name: tensor.shape for name, tensor in spec.items()}
+    entry = {} if policy is None else policy.spec
+    if any(shapes.get(name) != tensor.shape for name, tensor in entry.items()):
+        raise MethodError(
+            "pool.kind: groups hands out other clients' experts as they are shared, and this "
+            "method's pool entries are something else; valid: entries"
+        )
     found = InGroups(method, groups, classes, split)
     first = found.broadcast(found.init_server(np.random.default_rng(0)))
     shared = [n for n in first if n in method.shared_spec()] or list(first)
@@ -268,62 +303,12 @@ def in_groups(
     return found
 
 
-def _require_averaged(method: Method) -> None:
-    spec = method.shared_spec()
-    if not spec or any(tensor.weighting is Weighting.SUM for tensor in spec.values()):
-        raise MethodError(
-            "pool.kind: groups divides each expert's sum by its clients, and this method shares "
-            "nothing, or sums; valid: entries"
-        )
-    if method.visibility == "per_client":
-        raise MethodError(
-            "pool.kind: groups shows the server noised sums only, and this method needs each "
-            "client's update; valid: entries"
-        )
-
-
-def _require_pool(method: Method) -> None:
-    policy, spec = method.pool_policy(), method.shared_spec()
-    if policy is None:
-        if method.has_personal_state:
-            raise MethodError(
-                "pool.kind: groups is for methods that keep nothing on a client, or mix experts of "
-                "a pool; this one keeps what was trained beside one broadcast; valid: entries"
-            )
-        return
-    if policy.fixed or policy.select == "random":
-        what = "made once" if policy.fixed else "drawn from at random"
-        raise MethodError(
-            f"pool.kind: groups has its experts in every broadcast, and this method's pool is "
-            f"{what}; valid: entries"
-        )
-    shapes = {name: tensor.shape for name, tensor in spec.items()}
-    if any(shapes.get(name) != tensor.shape for name, tensor in policy.spec.items()):
-        raise MethodError(
-            "pool.kind: groups hands out other clients' experts as they are shared, and this "
-            "method's pool entries are something else; valid: entries"
-        )
-
-
 def _cross_entropy(logits: NDArray[Any], labels: NDArray[Any]) -> float:
-    """Return its sum over examples, in double precision; not a number where logits are not."""
+    """Return its sum over examples, in double precision; NaN where logits are NaN."""
     with np.errstate(invalid="ignore", over="ignore"):
         shifted = logits.astype(np.float64) - logits.max(axis=1, keepdims=True)
         totals = np.log(np.exp(shifted).sum(axis=1))
         return float((totals - shifted[np.arange(len(labels)), labels]).sum())
-
-
-def _told(aggregate: Aggregate, groups: Groups, k: int) -> Aggregate:
-    """Return what the server of one expert is told: its group's mean."""
-    count = float(groups.counts[k])
-    factor = aggregate.total_weight / max(count, groups.floor)
-    return replace(
-        aggregate,
-        values={n: np.asarray(v[k] * factor, np.float32) for n, v in aggregate.values.items()},
-        total_weight=count,
-        cohort_size=max(1, round(count)),
-        groups=None,
-    )
 
 
 def _stacked(states: Sequence[Arrays]) -> dict[str, NDArray[Any]]:

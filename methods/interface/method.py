@@ -1,12 +1,12 @@
 """What a federated method is: the one interface that every method of this package implements.
 
-A method is a small value with pure functions: state goes in, state comes out. It never learns
-who a client is, draws no noise, opens no file and sends nothing; the platform does all of that
-around it. What crosses the boundary is names mapped to arrays (`Arrays`), so every state can be
-stored and sent without pickle.
+A method is a small value with pure functions: state goes in, state comes out. A method never learns
+who a client is, draws no noise, opens no file and sends nothing; the platform does all of that.
+Names mapped to arrays (`Arrays`) cross the boundary, so every state can be stored and sent without
+pickle.
 
-First what a method's `Config` says of options, and what leaves a client, tensor by tensor; then the
-trainer, which is how a method's parameters meet a client's data; then the method.
+The file has, in this order: marks for options of a method's `Config`; what leaves a client, tensor
+by tensor; the trainer, by which a method's parameters meet a client's data; the method.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class OptionsOf:
-    """Marks an option that holds the options of a method that another option names.
+    """Marks an option that holds the options of the method that another option names.
 
-    In a configuration it is a section of its own, validated against that method's `Config`; `build`
-    is given that `Config`.
+    In a configuration it is a section of its own, which the platform validates against that
+    method's `Config`. `build` gets that `Config`.
 
     Attributes:
-        option: Which option names the method.
+        option: The option that names the method.
     """
 
     option: str
@@ -45,15 +45,16 @@ class OptionsOf:
 
 @dataclass(frozen=True)
 class CountsWith:
-    """Marks an option that does nothing unless another is as it must be.
+    """Marks an option that has an effect only while another option has a certain value.
 
-    Where it was set and does nothing, that is said before the run. An option may have several of
-    these marks, each of which must hold.
+    Where a user set the option and it has no effect, the platform says so before the run. An option
+    may have several of these marks; all must hold.
 
     Attributes:
         option: The other option of the same `Config`, or with a dot a key of the run, such as
             `privacy.personal`.
-        values: What it must be one of; empty for anything but null, false and 0.
+        values: Its values with which the marked option has an effect; empty for any but null, false
+            and 0.
     """
 
     option: str
@@ -71,11 +72,11 @@ class CountsWith:
 
 @dataclass(frozen=True)
 class CountsUpTo:
-    """Marks a number of which a run has only so much use, and else does without, which is said.
+    """Marks a number that has an effect only up to another number of the run.
 
     Attributes:
-        key: The run's number that it is held against, such as `rounds` or `task.clients`.
-        so: What happens where the option is more than that.
+        key: The run's number, such as `rounds` or `task.clients`.
+        so: What happens where the option is larger; the platform says so before the run.
     """
 
     key: str
@@ -84,12 +85,12 @@ class CountsUpTo:
 
 @dataclass(frozen=True, eq=False)
 class Groups:
-    """How many clients of a sum are in each group, as the noised sum tells it.
+    """How many clients of a sum are in each group, as the noised sum says.
 
     Attributes:
-        counts: (K,), with noise; negative ones too.
-        floor: The least that a group's sum may be divided by, and that its count must reach for
-            its expert to move; fixed before anything is released.
+        counts: (K,), with noise, so numbers may be negative.
+        floor: Smallest number that divides a group's sum, and smallest count that moves a group's
+            expert. It is fixed before the first release.
     """
 
     counts: NDArray[np.float64]
@@ -108,16 +109,16 @@ class Weighting(StrEnum):
 
 
 class Source(StrEnum):
-    """What one tensor of an update is made from."""
+    """What a method makes one tensor of an update from."""
 
     TRAINING = "training"
-    """The difference that training steps made: zero without any."""
+    """The difference that training steps made: zero without steps."""
     PERSONAL = "personal"
-    """The same, and besides what the client kept from earlier rounds: by the paper, it is told."""
+    """Training steps and, as the paper says, what the client kept from earlier rounds."""
     GRADIENT = "gradient"
     """The mean of something that each example has, such as its gradient at the broadcast."""
     STATISTIC = "statistic"
-    """A summary of the client's data, such as its classes' shares, in no such sense a mean."""
+    """A summary of the client's data, such as its classes' shares, which is not such a mean."""
 
 
 @dataclass(frozen=True)
@@ -139,15 +140,14 @@ class PoolPolicy:
         k: Number of experts a client is handed, its own excluded.
         select: `nearest` by l2 distance from the client's own newest entry, `random`, or `all`.
         exclude_self: Whether the client's own entries are left out.
-        minimum: Smallest pool that is served from; None for the platform's rule 2(k+1).
-        fixed: Whether the pool is made once, of what all clients `contribute`; `client_update`
-            gives no entry then.
-        trains: Whether `contribute` trains, which is a release of its own under `dp_sgd`; for
-            `fixed` only.
-        when: For `fixed` only. `after` the last round: all entries are fetched before
+        minimum: Smallest pool that the platform serves from; None for the platform's rule 2(k+1).
+        fixed: Whether all clients `contribute` to the pool once; then `client_update` gives no
+            entry.
+        trains: For `fixed` only: whether `contribute` trains, a release of its own under `dp_sgd`.
+        when: For `fixed` only. `after` the last round: every client fetches all entries before
             `personalise`, in one order for all, own entry included (PM-MoE's second phase), and
-            `client_update` is handed no experts. `before` the first round: the clients of all
-            rounds are handed entries, as `k`, `select` and `exclude_self` say (CCST's styles).
+            `client_update` gets no experts. `before` the first round: in all rounds clients get
+            entries as `k`, `select` and `exclude_self` say (CCST's styles).
     """
 
     spec: Mapping[str, TensorSpec]
@@ -161,32 +161,35 @@ class PoolPolicy:
 
     @property
     def opens(self) -> bool:
-        """Whether the pool is made once, before the first round."""
+        """Whether clients fill the pool once, before the first round."""
         return self.fixed and self.when == "before"
 
     @property
     def closes(self) -> bool:
-        """Whether the pool is made once, after the last round."""
+        """Whether clients fill the pool once, after the last round."""
         return self.fixed and self.when == "after"
 
 
 Arrays = Mapping[str, NDArray[Any]]
+Logits = NDArray[np.float32]
+"""Scores (n, C) of n examples, before a softmax."""
+Rng = np.random.Generator
 
 
 class Objective(Protocol):
     """A loss in two stages, so that per-example gradients stay cheap.
 
     The encoder sees no data: for prompts it maps context tokens to the text features of all
-    classes, once a step. The head maps those features and a batch to one loss per example.
+    classes, once a step. The head maps those features and a batch to one loss for each example.
     """
 
     @property
     def encoder_parameters(self) -> frozenset[str]:
-        """Names of the parameters that `encode` reads; the others reach the loss by `losses`."""
+        """Names of the parameters that `encode` reads; `losses` may read any."""
         ...
 
     def encode(self, parameters: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
-        """Return data-free part, e.g. `{"text": (C, d)}`. Empty where there is none."""
+        """Return the data-free part, e.g. `{"text": (C, d)}`; empty where there is none."""
         ...
 
     def losses(
@@ -195,7 +198,7 @@ class Objective(Protocol):
         encoded: Mapping[str, Tensor],
         batch: Mapping[str, Tensor],
     ) -> Tensor:
-        """Return loss of each example, shape (B,).
+        """Return the loss of each example, (B,).
 
         Row i depends on example i alone, unless the method `couples_examples`.
         """
@@ -214,7 +217,7 @@ class ParameterGroup:
 
 
 class Trainer(Protocol):
-    """Local training. It is the only way by which a method's parameters meet a client's data."""
+    """Local training: the only way by which a method's parameters meet a client's data."""
 
     @property
     def learning_rate(self) -> float:
@@ -225,12 +228,13 @@ class Trainer(Protocol):
     def charged_steps(self) -> int | None:
         """Steps that all fits of one release may take together under `dp_sgd`; None without it.
 
-        A method that fits twice shares them out; it cannot ask for its number of examples there.
+        A method that fits twice divides them. Under `dp_sgd` it cannot learn its number of
+        examples.
         """
         ...
 
     def steps_for(self, num_examples: int) -> int:
-        """Step of one fit over this many examples, where `fit` is not told otherwise."""
+        """Return the steps of one fit over this many examples, where `fit` gets no `steps`."""
         ...
 
     def fit(
@@ -245,7 +249,7 @@ class Trainer(Protocol):
         penalty: Penalty | None = None,
         after_step: Callable[[Mapping[str, Tensor]], None] | None = None,
     ) -> Mapping[str, NDArray[Any]]:
-        """Train the parameters that a group names and return all of them.
+        """Train the parameters that a group names, and return all of them.
 
         Args:
             objective: The loss.
@@ -254,9 +258,9 @@ class Trainer(Protocol):
             groups: Disjoint groups of trained parameters.
             rng: Draws the batches (simulation).
             steps: Number of steps in place of the configured amount.
-            penalty: A term of the loss that sees no data, such as a proximal one. Its gradient is
-                added after clipping and noise, so no example's bound is spent on it.
-            after_step: Data-free correction of the trained tensors, run after clipping and noise.
+            penalty: A term of the loss that sees no data, such as a proximal term. The trainer adds
+                its gradient after clipping and noise, so it takes no part of an example's bound.
+            after_step: Data-free correction of the trained tensors, after clipping and noise.
 
         Returns:
             The parameters after training, new arrays.
@@ -274,7 +278,7 @@ class Visibility(StrEnum):
     AGGREGATE_ONLY = "aggregate_only"
     """The combined tensors suffice: compatible with secure aggregation."""
     PER_CLIENT = "per_client"
-    """Each client's update is needed: refused unless uploads are noised or privacy is off."""
+    """The server needs each update: refused unless uploads are noised or privacy is off."""
 
 
 @dataclass(frozen=True)
@@ -286,8 +290,8 @@ class Task:
         domains: Domain names in domain-index order.
         population: Number of clients in the federation.
         backbone: The frozen CLIP model, None for methods that bring their own network.
-        decoupled: Whether personal parts are trained after the last release only, so that no
-            release depends on them; asked of methods that `decouples` only.
+        decoupled: Whether clients train personal parts after the last release only, so that no
+            release depends on them; True only for methods that have `decouples`.
         device: Where torch computes.
     """
 
@@ -308,9 +312,9 @@ class Aggregate:
         total_weight: Sum of the weights behind the `examples` means.
         cohort_size: Number of clients in the sum.
         population: Number of clients in the federation.
-        individual: Each client's update, for `PER_CLIENT` methods, under the same opaque key that
-            `Method.broadcast` is given for that client; else None.
-        groups: Of the clients, where there are private experts; else None.
+        individual: Each client's update, for `PER_CLIENT` methods, under the opaque key that
+            `Method.broadcast` gets for that client; else None.
+        groups: The clients' groups, where there are private experts; else None.
     """
 
     values: Arrays
@@ -324,7 +328,7 @@ class Aggregate:
         """Return each client's own update, in the order of the keys.
 
         Raises:
-            MethodError: If the updates were not handed over one by one.
+            MethodError: If the platform did not hand over the updates one by one.
         """
         if self.individual is None:
             raise MethodError("aggregate.individual is None; valid is each client's own update")
@@ -352,16 +356,16 @@ class Examples:
 
 @dataclass(frozen=True)
 class ClientView:
-    """What a client has in hand at one moment of a run.
+    """What a client has at one moment of a run.
 
     Attributes:
         broadcast: What the coordinator sent.
-        experts: The pool entries that it was handed, none without a pool.
+        experts: The pool entries that it got; empty without a pool.
         personal: Its own state, from its own store.
-        own: Which of the experts is its own entry, in `personalise` of a pool that is made once,
-            after the last round; None where it has none there.
-        is_common: Whether all clients were sent this very broadcast, so that what follows from it
-            alone may be kept in memory for all of them. No client's training is in it then.
+        own: In `personalise` of a pool that clients fill once after the last round: which of the
+            experts is its own entry; None where it has no entry there.
+        is_common: Whether the coordinator sent this broadcast to all clients. Then no client's
+            training is in it, and all clients may keep in memory what follows from it alone.
     """
 
     broadcast: Arrays
@@ -376,14 +380,13 @@ class LocalResult:
     """What one client's training gives.
 
     Attributes:
-        update: Difference to what was broadcast, one array per shared tensor; the array itself
-            where nothing of its name is broadcast. Protected, then sent.
-        pool_entry: The client's expert in absolute terms (not a difference), or None. Protected,
-            then sent.
-        personal: The client's own state. Stays in its store.
+        update: Difference to the broadcast, one array for each shared tensor; the array itself
+            where the broadcast has no array of that name. The platform protects it, then sends it.
+        pool_entry: The client's expert itself (not a difference), or None. Protected, then sent.
+        personal: The client's own state. It stays in its store.
         metrics: Numbers for the client's own store; a simulation may read them.
-        group: Which group the client is in, where there are private experts: as private as its
-            data. The update is zero outside this block; the platform counts the client in it.
+        group: The client's group, where there are private experts: as private as its data. The
+            update is zero outside this block; the platform counts the client in it.
     """
 
     update: Arrays
@@ -403,7 +406,7 @@ class Method(Protocol):
 
     @property
     def pixel_size(self) -> int | None:
-        """Side S of the images behind `pixels`; None for what the frozen model takes."""
+        """Side S of the images behind `pixels`; None for the size that the frozen model takes."""
         ...
 
     @property
@@ -413,18 +416,18 @@ class Method(Protocol):
 
     @property
     def units(self) -> frozenset[Unit]:
-        """Units of privacy that its releases can be given.
+        """Units of privacy that the platform can protect in its releases.
 
-        A client always can be one: its whole upload is noised. A record can where only noised steps
-        see data, and each step's loss is a sum over records.
+        A client always: noise covers its whole upload. A record only where noised steps alone see
+        data, and each step's loss is a sum over records.
         """
         ...
 
     @property
     def couples_examples(self) -> bool:
-        """Whether an example's training loss depends on the others of its batch.
+        """Whether an example's training loss depends on other examples of its batch.
 
-        Then no bound on one example's gradient bounds what that example does.
+        Then a bound on one example's gradient does not bound what that example changes.
         """
         ...
 
@@ -440,7 +443,7 @@ class Method(Protocol):
 
     @property
     def plain_sgd(self) -> bool:
-        """Whether it counts on steps of the learning rate times a gradient (SCAFFOLD).
+        """Whether steps must be the learning rate times a gradient (SCAFFOLD).
 
         Then no other optimiser is valid, and no momentum.
         """
@@ -453,36 +456,32 @@ class Method(Protocol):
 
     @property
     def learns_one_class(self) -> bool:
-        """Whether what it shares learns to tell a class from others by examples of it alone.
+        """Whether shared tensors learn to tell a class from others by examples of it alone.
 
-        A loss over all the task's classes does; one that only contrasts the examples at hand, or
-        the classes among them, does not.
+        They do by a loss over all the task's classes; not by a loss that only contrasts the
+        examples of a batch, or their classes.
         """
         ...
 
     @property
     def centralised(self) -> bool:
-        """Whether one party holds all data, so that there is no federation and nothing is shared.
-
-        Refused with more than one client.
-        """
+        """Whether one party holds all data: no federation, nothing shared, one client only."""
         ...
 
     @property
     def anchored(self) -> bool:
-        """Whether training depends on the broadcast otherwise than as its start (a proximal term).
+        """Whether training uses the broadcast for more than its start (a proximal term).
 
-        Then several rounds of one client are not one longer training; read for methods without
-        personal state only.
+        Then several rounds of one client are not one longer training. The platform reads this for
+        methods without personal state only.
         """
         ...
 
     @property
     def averaged(self) -> frozenset[str]:
-        """Return the shared tensors that `server_update` moves by their combined change.
+        """Names of the shared tensors that `server_update` moves by their combined change.
 
-        Any server optimiser may take the place of that step
-        (`methods.interface.server_optimizers`).
+        Any server optimiser may replace that step (`methods.interface.server_optimizers`).
         """
         ...
 
@@ -497,38 +496,33 @@ class Method(Protocol):
         ...
 
     def public_jacobian(self, broadcast: Arrays) -> NDArray[np.float64] | None:
-        """Return how what the method predicts with moves with what it shares, None if unknown.
+        """Return how predictions move with the shared tensors, (m, d); None if unknown.
 
-        Of the frozen model, the task's classes and the broadcast alone, hence of nothing private
-        (`methods.interface.subspace`).
-
-        Args:
-            broadcast: Where.
-
-        Returns:
-            (m, d), the columns being all shared tensors, flat, in the order of their names.
+        It follows from the frozen model, the task's classes and the broadcast alone, so from
+        nothing private (`methods.interface.subspace`). Columns are all shared tensors, flat, in the
+        order of their names.
         """
         ...
 
     def public_gradients(self, broadcast: Arrays, public: Examples) -> NDArray[np.float64] | None:
-        """Return the gradient of each public example's training loss at a broadcast.
+        """Return the gradient (n, d) of each public example's training loss at a broadcast.
 
-        Known, and with the columns of `public_jacobian`, where that is: (n, d), else None. Terms of
-        the loss that no example enters are left out.
+        Columns are those of `public_jacobian`; None where that is None. Terms of the loss that see
+        no example are left out.
         """
         ...
 
     def prepare(self, arrays: Arrays) -> Arrays:
-        """Return what the method keeps of each example, made once, before any training.
+        """Return what the method keeps of each example; the platform calls this before training.
 
-        Nothing is learned here: row i of every result depends on example i alone, so it may be
-        cached, and a record remains one record.
+        Nothing is learned here: row i of every result depends on example i alone. So the platform
+        may cache it, and a record remains one record.
 
         Args:
-            arrays: What `needs` asked for, but for `domains`; row i of each being example i.
+            arrays: What `needs` asked for, without `domains`; row i of each being example i.
 
         Returns:
-            What `client_update` and `predict` get in place of it.
+            What `client_update` and `predict` get in place of `arrays`.
         """
         ...
 
@@ -537,7 +531,7 @@ class Method(Protocol):
         ...
 
     def pool_policy(self) -> PoolPolicy | None:
-        """Return how the expert pool is used, None if it is not."""
+        """Return how the method uses the expert pool; None if it does not."""
         ...
 
     def init_server(self, rng: np.random.Generator) -> Arrays:
@@ -549,7 +543,7 @@ class Method(Protocol):
     ) -> Arrays:
         """Return personal state before a client's first round.
 
-        `shared_rng` is alike for all clients.
+        `shared_rng` is the same for all clients.
         """
         ...
 
@@ -560,7 +554,7 @@ class Method(Protocol):
     def client_update(
         self, view: ClientView, data: Examples, trainer: Trainer, rng: np.random.Generator
     ) -> LocalResult:
-        """Train on one client. Reaches the data through `trainer`."""
+        """Train on one client. `trainer` alone reads the data."""
         ...
 
     def server_update(
@@ -572,12 +566,12 @@ class Method(Protocol):
     def contribute(
         self, view: ClientView, data: Examples, trainer: Trainer, rng: np.random.Generator
     ) -> LocalResult:
-        """Return what a client puts into a `fixed` pool, before the first round or after the last.
+        """Return what a client puts into a `fixed` pool.
 
-        With the first broadcast or the last.
+        The broadcast is the first one (`before`) or the last one (`after`).
 
         Returns:
-            An empty update, the entry, and the personal state that the entry was made of.
+            An empty update, the entry, and the personal state that the entry was made from.
         """
         ...
 
@@ -596,11 +590,11 @@ class Method(Protocol):
     def expert_weights(
         self, view: ClientView, batch: Arrays, classes: Sequence[str]
     ) -> NDArray[np.float32] | None:
-        """Return what each expert counts in the prediction of each image; for reports alone.
+        """Return the weight of each expert in the prediction of each image; for reports alone.
 
         Returns:
-            Weights (n, E), each row adding up to one: the client's own expert first and then
-            `view.experts` where those are picked from the pool, else in one order for all clients.
-            None for a method without experts, or for a client that has none yet.
+            Weights (n, E), rows of sum one: the client's own expert first and then `view.experts`
+            where those come from the pool, else in one order for all clients. None for a method
+            without experts, or for a client that has none yet.
         """
         ...

@@ -1,21 +1,21 @@
-"""Which methods there are: the file name is the registration.
+"""The registry of methods: a file's name is its registration.
 
-A module that is a method offers a frozen dataclass `Config` and a function
-`build(config, task) -> Method`. Its docstring's first paragraph is the method's title, the second
-names the paper. It may offer `VARIANTS`, a tuple of options: what to change of the preset so that
-something else is sent, kept or admitted; the contract suite tries each. Nothing else has to be
-edited to add a method. It can come from
+A module that is a method has a frozen dataclass `Config` and a function
+`build(config, task) -> Method`. The first paragraph of its docstring is the method's title, the
+second names the paper. It may have `VARIANTS`, a tuple of options to change in the preset so that
+something else is sent, kept or admitted; the contract suite tries each. Nothing else needs an edit.
+A method can come from
 
 - a module of `methods/` without a leading underscore; its preset is in `configs/methods/`;
 - an entry point of the group `sotto.methods` in an installed package: the name is the method's,
   the value a module. Its preset is the YAML file beside that module, of the same name;
-- a file `NAME.py` in a folder that is named on the command line (`--methods DIR`), with `NAME.yaml`
-  beside it. It stands alone: nothing else of the folder can be imported. Files whose names begin
-  with `_` or `test_`, and `conftest.py`, are no methods.
+- a file `NAME.py` in a folder that the user names on the command line (`--methods DIR`), with
+  `NAME.yaml` beside it. It stands alone: it can import nothing else of the folder. Files whose
+  names begin with `_` or `test_`, and `conftest.py`, are not methods.
 
-Nothing in a configuration can name code: a name is looked up in these lists, and only what is found
-there is imported. Whoever names a folder or installs a package runs its code with all rights of the
-process; what a method of theirs trains and sends is protected like any other's.
+A configuration cannot name code: the registry looks a name up in these lists and imports only what
+it finds there. A user who names a folder or installs a package runs its code with all rights of the
+process. What such a method trains and sends is protected like any other method's.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from importlib.metadata import EntryPoint, entry_points
 from importlib.util import module_from_spec, spec_from_loader
 from pathlib import Path
 from types import ModuleType
-from typing import Any, Final, Literal, Protocol, cast
+from typing import Any, Final, Literal, cast
 
 from methods.errors import BrokenMethod, MethodError, UnknownMethod
 from methods.interface.method import Method, PoolPolicy, Task
@@ -44,12 +44,12 @@ GROUP = "sotto.methods"
 
 @dataclass(frozen=True)
 class Origin:
-    """Which code a method from outside is, for a run's records.
+    """The code of a method from outside, for a run's records.
 
     Attributes:
         kind: A file of a folder, or a module of an installed package.
         where: The folder, or the package with its version and the module.
-        sha256: Of the method's file, in hexadecimal.
+        sha256: Digest of the method's file, in hexadecimal.
     """
 
     kind: Literal["folder", "package"]
@@ -57,39 +57,13 @@ class Origin:
     sha256: str
 
 
-class MethodSource(Protocol):
-    """One place where a method of some name is."""
-
-    @property
-    def name(self) -> str:
-        """The method's name."""
-        ...
-
-    @property
-    def where(self) -> str:
-        """What to call the place in a message."""
-        ...
-
-    def load(self) -> ModuleType:
-        """Import the module.
-
-        Raises:
-            BrokenMethod: If it cannot be imported.
-        """
-        ...
-
-    def origin(self) -> Origin | None:
-        """Return which code it is, None for this package's own."""
-        ...
-
-    def preset(self) -> Path | None:
-        """Return where its preset would be, None for this package's own."""
-        ...
-
-
 @dataclass(frozen=True)
 class OwnModule:
-    """A module of the package whose modules are methods."""
+    """A module of the package whose modules are methods.
+
+    This and the other two sources have a name, say in words `where` the method is, `load` its
+    module, and know its `origin` and where its `preset` would be (None for this package's own).
+    """
 
     name: str
     package: str
@@ -100,14 +74,14 @@ class OwnModule:
         return f"a module of {self.package}"
 
     def load(self) -> ModuleType:
-        """Import the module; an error in it is a mistake of ours, and raised as it is."""
+        """Import the module. An error in it is a mistake of ours, so it is raised as it is."""
         return importlib.import_module(f"{self.package}.{self.name}")
 
     def origin(self) -> None:
-        """Return nothing: the package's version says it."""
+        """Return nothing: the package's version says which code it is."""
 
     def preset(self) -> None:
-        """Return nothing: it is a packaged configuration."""
+        """Return nothing: the preset is a packaged configuration."""
 
 
 @dataclass(frozen=True)
@@ -138,7 +112,7 @@ class InstalledModule:
         """Return package, version and module, and the digest of the module's file.
 
         Raises:
-            BrokenMethod: If it has no file that can be read.
+            BrokenMethod: If the module has no readable file.
         """
         try:
             digest = hashlib.sha256(self._file().read_bytes()).hexdigest()
@@ -161,7 +135,7 @@ class InstalledModule:
 
 
 class _KeptSource(SourceLoader):
-    """Loads what was read before, so that the digest is that of the code which runs."""
+    """Loads bytes that were read before, so that the digest is that of the running code."""
 
     def __init__(self, path: Path, source: bytes) -> None:
         self._path, self._source = path, source
@@ -177,13 +151,7 @@ class _KeptSource(SourceLoader):
 
 @dataclass(frozen=True)
 class FileInFolder:
-    """A file of a folder that the user named.
-
-    Attributes:
-        name: The method's.
-        path: The file.
-        source: Its bytes, read once.
-    """
+    """A file of a folder that the user named; `source` holds its bytes, read once."""
 
     name: str
     path: Path
@@ -230,8 +198,11 @@ class FileInFolder:
         return self.path.with_suffix(".yaml")
 
 
+MethodSource = OwnModule | InstalledModule | FileInFolder
+
+
 def installed_modules() -> Iterator[InstalledModule]:
-    """Yield the methods that installed packages offer; nothing is imported.
+    """Yield the methods that installed packages have, without importing them.
 
     Raises:
         BrokenMethod: If an entry point does not name a module.
@@ -248,7 +219,7 @@ def installed_modules() -> Iterator[InstalledModule]:
 
 @lru_cache(maxsize=8)
 def _entry_points(path: tuple[str, ...]) -> tuple[EntryPoint, ...]:
-    # By the path that packages are found on, as reading all their files takes milliseconds.
+    # Kept by the path that Python finds packages on: reading all their files takes milliseconds.
     return tuple(entry_points(group=GROUP))
 
 
@@ -256,7 +227,7 @@ def files_in(folder: Path) -> Iterator[FileInFolder]:
     """Yield the methods of a folder.
 
     Raises:
-        BrokenMethod: If there is none, or one cannot be read or called by its name.
+        BrokenMethod: If the folder has no method, or a file cannot be read or has no valid name.
     """
     if not folder.is_dir():
         raise BrokenMethod(f"--methods: {str(folder)!r} is no folder; valid: a folder of methods")
@@ -284,12 +255,12 @@ def _broken(what: str, error: BaseException) -> MethodError:
 
 
 MEMBERS: Final = tuple(name for name in vars(Method) if not name.startswith("_"))
-"""What everything that is built must have."""
+"""What every built method must have."""
 
 
 @dataclass(frozen=True)
 class MethodInfo:
-    """What can be said of a method without building it."""
+    """What the registry can say of a method without building it."""
 
     name: str
     title: str
@@ -301,12 +272,12 @@ class MethodInfo:
 class Registry:
     """The methods of this package, of installed packages and of one folder, as first read.
 
-    A member that takes a name raises `UnknownMethod` where no method has it, and `BrokenMethod`
-    where its module cannot be used.
+    A member that takes a name raises `UnknownMethod` where no method has that name, and
+    `BrokenMethod` where its module cannot be used.
 
     Attributes:
         package: Import name of the package whose modules are methods.
-        folder: Where the user has methods of their own, None for nowhere.
+        folder: Folder with the user's own methods; None for none.
         installed: Whether entry points of installed packages count.
     """
 
@@ -318,7 +289,7 @@ class Registry:
         """Return names of all methods, sorted.
 
         Raises:
-            BrokenMethod: If two have one name, or what was named holds no method.
+            BrokenMethod: If two have one name, or the folder holds no method.
         """
         return tuple(self._sources)
 
@@ -331,13 +302,13 @@ class Registry:
 
         Raises:
             UnknownMethod: If no method has this name.
-            BrokenMethod: If its module cannot be used, or what it builds is no method.
+            BrokenMethod: If its module cannot be used, or builds something that is not a method.
             MethodError: If the method refuses the options or the task.
         """
         method = self._module(name).build(config, task)
         source = self._source(name)
         missing = [member for member in MEMBERS if not hasattr(method, member)]
-        # What this package builds is held to the protocol by its types.
+        # The types hold what this package builds to the protocol.
         if missing and not isinstance(source, OwnModule):
             raise BrokenMethod(
                 f"method.name: {name!r} is {source.where} and builds something without "
@@ -353,33 +324,26 @@ class Registry:
         return MethodInfo(name, title, rest.partition("\n\n")[0].replace("\n", " "), options)
 
     def variants(self, name: str) -> tuple[Mapping[str, Any], ...]:
-        """Return what to change of a preset so that something else is sent, kept or admitted."""
+        """Return changes to a preset so that something else is sent, kept or admitted."""
         return tuple(getattr(self._module(name), "VARIANTS", ()))
 
     def serving(self, name: str, config: object, clients: int) -> PoolPolicy | None:
-        """Return how a method's pool will be used, as far as it says so before it is built.
+        """Return how a method will use a pool; None without a pool, or where it does not say.
 
         A module says so as `serving(config, clients)`, whose policy names no tensors of an entry.
-
-        Args:
-            name: Of the method.
-            config: Its options.
-            clients: Of the federation.
-
-        Returns:
-            None where there is no pool, or nothing is said of it.
+        `clients` is the number of clients in the federation.
         """
         say = getattr(self._module(name), "serving", None)
         return None if say is None else cast("PoolPolicy", say(config, clients))
 
     def reading(self, name: str) -> str | None:
-        """Return why a method is a reading of its paper by its implementer, None if it is not.
+        """Return why a method is its implementer's reading of a paper; None if it is not.
 
-        A module says so as `READING`: what the paper leaves open that the method's numbers hang on.
+        A module says so as `READING`: what the paper leaves open and the method's numbers depend
+        on.
 
         Raises:
-            UnknownMethod: If no method has this name.
-            BrokenMethod: If its module cannot be used, or says so other than in words.
+            BrokenMethod: If `READING` is not text.
         """
         reading = getattr(self._module(name), "READING", None)
         if reading is not None and not isinstance(reading, str):
@@ -390,23 +354,14 @@ class Registry:
         return reading
 
     def origin(self, name: str) -> Origin | None:
-        """Return which code a method from outside is, None for one of this package.
-
-        Raises:
-            UnknownMethod: If no method has this name.
-            BrokenMethod: If its file cannot be read.
-        """
+        """Return which code a method from outside is; None for a method of this package."""
         return self._source(name).origin()
 
     def preset(self, name: str) -> Path | None:
-        """Return where the preset of a method from outside would be, None for any other name.
-
-        Raises:
-            BrokenMethod: If its module cannot be used.
-        """
+        """Return where the preset of a method from outside would be; None for any other name."""
         return self._sources[name].preset() if name in self._sources else None
 
-    # Read once, so that what is recorded of a file is told of the code which runs.
+    # Read once, so that the records of a file tell of the running code.
     @cached_property
     def _sources(self) -> Mapping[str, MethodSource]:
         found: dict[str, MethodSource] = {}

@@ -1,7 +1,7 @@
-"""Server optimisers: what the server makes of a round's mean change, for any averaged method.
+"""Server optimisers: the step that the server takes from a round's mean change.
 
 Reddi et al. 2021, "Adaptive Federated Optimization" (ICLR), Algorithms 1 and 2. The mean change
-Delta_t of the clients takes the place of a (negative) gradient, by coordinate:
+Delta_t of the clients takes the place of a (negative) gradient, coordinate by coordinate:
 
     sgd       m_t = momentum m_{t-1} + Delta_t                 x_{t+1} = x_t + eta m_t
     adagrad   v_t = v_{t-1} + Delta_t^2
@@ -12,24 +12,24 @@ and for the last three, m_t = beta_1 m_{t-1} + (1 - beta_1) Delta_t and
 
     x_{t+1} = x_t + eta m_t / (sqrt(v_t) + tau).
 
-`sgd` with momentum is FedAvgM (Hsu et al. 2019); without, and with eta = 1, it is FedAvg, bit for
-bit. m_{-1} = 0 and v_{-1} = tau^2, the least that the paper allows. There is no correction of the
-first rounds' bias. Defaults are those of the paper's experiments; eta is tuned there over powers of
-ten, and so has none.
+`sgd` with momentum is FedAvgM (Hsu et al. 2019); without momentum and with eta = 1 it is FedAvg,
+bit for bit. m_{-1} = 0 and v_{-1} = tau^2, the smallest value that the paper allows. Nothing
+corrects the bias of the first rounds. Defaults are those of the paper's experiments, which tune eta
+over powers of ten; so eta has no default.
 
-An optimiser sees what a round has released, and its memory is a function of that: no privacy is
-spent by it, whatever the mechanism, and no ledger row is another (post-processing).
+An optimiser sees what a round released, and its memory follows from that. So it spends no privacy
+under any mechanism, and changes no ledger row (post-processing).
 
-It is a value around a method (`WithServerOptimizer`): only the combined changes of the tensors that
-the method declares `averaged` are replaced, by the step to take instead. Its memory lies in the
-server state beside the method's own, and is never sent.
+`WithServerOptimizer` wraps a method: it replaces only the combined changes of the tensors that the
+method declares `averaged`, by the step to take. The optimiser's memory lies in the server state
+beside the method's own state, and the server never sends it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Annotated, Any, Final, Literal, Protocol
+from typing import Annotated, Any, Final, Literal
 
 import numpy as np
 from annotated_types import Ge, Gt, Le, Lt
@@ -39,30 +39,13 @@ from methods.interface.defaults import OverMethod
 from methods.interface.method import Aggregate, Arrays
 
 MEMORY: Final = "server_optimizer."
-"""What the names of an optimiser's arrays begin with in the server state."""
+"""Beginning of the names of an optimiser's arrays in the server state."""
 
 Rate = Annotated[float, Gt(0.0), Le(1e3)]
 Decay = Annotated[float, Ge(0.0), Lt(1.0)]
 Squares = NDArray[np.float64]
 Slots = Mapping[str, NDArray[Any]]
-"""What an optimiser remembers of one tensor, by what it is."""
-
-
-class ServerOptimizer(Protocol):
-    """What makes a step of a change."""
-
-    def start(self, shape: tuple[int, ...]) -> Slots:
-        """Return what it remembers of a tensor before the first round."""
-        ...
-
-    def step(self, change: NDArray[Any], slots: Slots) -> tuple[NDArray[Any], Slots]:
-        """Return the step to take in place of a change, and what to remember, in float32.
-
-        Args:
-            change: Delta_t.
-            slots: What was remembered of the tensor.
-        """
-        ...
+"""An optimiser's memory of one tensor, by kind."""
 
 
 @dataclass(frozen=True)
@@ -80,7 +63,7 @@ class ServerSGD:
     momentum: Decay = 0.0
 
     def start(self, shape: tuple[int, ...]) -> Slots:
-        """Return m_{-1} = 0; without momentum there is nothing to remember."""
+        """Return m_{-1} = 0; nothing without momentum."""
         return {"momentum": np.zeros(shape, np.float32)} if self.momentum else {}
 
     def step(self, change: NDArray[Any], slots: Slots) -> tuple[NDArray[Any], Slots]:
@@ -93,7 +76,11 @@ class ServerSGD:
 
 @dataclass(frozen=True)
 class _Adaptive:
-    """The step that the three adaptive optimisers share."""
+    """The step that the three adaptive optimisers share.
+
+    `start` gives an optimiser's memory of a tensor before the first round. `step` gives the step to
+    take in place of a change, and the new memory, in float32.
+    """
 
     learning_rate: Rate
     beta_1: Decay
@@ -126,7 +113,7 @@ class ServerAdagrad(_Adaptive):
 
     Attributes:
         learning_rate: eta.
-        beta_1: What is kept of the mean; none in the paper's experiments.
+        beta_1: Share of the old mean; 0 in the paper's experiments.
         tau: Keeps steps finite; the larger, the less adaptive.
         name: Its name.
     """
@@ -146,9 +133,9 @@ class ServerAdam(_Adaptive):
 
     Attributes:
         learning_rate: eta.
-        beta_1: What is kept of the mean.
+        beta_1: Share of the old mean.
         tau: Keeps steps finite; the larger, the less adaptive.
-        beta_2: What is kept of the squares.
+        beta_2: Share of the old squares.
         name: Its name.
     """
 
@@ -168,9 +155,9 @@ class ServerYogi(_Adaptive):
 
     Attributes:
         learning_rate: eta.
-        beta_1: What is kept of the mean.
+        beta_1: Share of the old mean.
         tau: Keeps steps finite; the larger, the less adaptive.
-        beta_2: One less the share of a square by which v moves towards it.
+        beta_2: One minus the share of a square by which v moves towards it.
         name: Its name.
     """
 
@@ -180,10 +167,11 @@ class ServerYogi(_Adaptive):
     name: Literal["yogi"] = "yogi"
 
     def squares(self, before: Squares, now: Squares) -> Squares:
-        """Return the squares before, moved towards the new ones by a share of these."""
+        """Return the old squares, moved towards the new squares by a share of them."""
         return before - (1.0 - self.beta_2) * now * np.sign(before - now)
 
 
+ServerOptimizer = ServerSGD | _Adaptive
 SERVER_OPTIMIZERS: Final[Mapping[str, type[Any]]] = {
     "sgd": ServerSGD,
     "adagrad": ServerAdagrad,
@@ -208,19 +196,19 @@ class WithServerOptimizer(OverMethod):
     optimizer: ServerOptimizer
 
     def init_server(self, rng: np.random.Generator) -> Arrays:
-        """Return the method's state, and the optimiser's memory."""
+        """Return the method's state and the optimiser's memory."""
         spec = self.base.shared_spec()
         memory = {name: self.optimizer.start(spec[name].shape) for name in self.base.averaged}
         return {**self.base.init_server(rng), **_flat(memory)}
 
     def broadcast(self, state: Arrays, client: str | None = None) -> Arrays:
-        """Return what the method sends, of its own state."""
+        """Return what the method sends of its own state."""
         return self.base.broadcast(_without_memory(state), client)
 
     def server_update(
         self, state: Arrays, aggregate: Aggregate, pool: Sequence[Arrays], rng: np.random.Generator
     ) -> Arrays:
-        """Return the method's next state, moved by the optimiser's steps; and its memory."""
+        """Return the method's next state, moved by the optimiser's steps, and the new memory."""
         values, memory = dict(aggregate.values), dict[str, Slots]()
         for name in self.base.averaged:
             prefix = f"{MEMORY}{name}/"

@@ -1,32 +1,31 @@
-"""A public subspace: uploads, clipping, noise and sums in a few directions that are known to all.
+"""A public subspace: uploads, clipping, noise and sums in a few directions that all know.
 
-Noise of standard deviation s on each of d coordinates has norm s sqrt(d) beside any update. In
-k directions it has s sqrt(k), and of the update what lies in them stays. So k directions that hold
-most of an update raise its signal to noise by up to sqrt(d / k) (projected DP-SGD: Zhou et al.
+Noise of standard deviation s on each of d coordinates has norm s sqrt(d) beside any update. In k
+directions the noise has norm s sqrt(k), and the update keeps its part in them. So k directions that
+hold most of an update raise its signal to noise by up to sqrt(d / k) (projected DP-SGD: Zhou et al.
 2021, "Bypassing the Ambient Dimension", ICLR; Yu et al. 2021, "Do Not Let Privacy Overbill
-Utility", ICLR). Theirs are those of public gradients, of which there need be none here:
+Utility", ICLR). Those papers take directions from public gradients. Here the directions are:
 
 - `text_jacobian`: the top right singular vectors of the Jacobian of the class-centred text features
   at the broadcast. A direction in which no class's feature moves apart from the others' changes no
-  prediction, so an update hardly has a part in it.
+  prediction, so an update has little in it.
 - `public_images`: the top right singular vectors of the gradients, at the broadcast, of the
-  training losses of images that the user declares public: theirs.
+  training losses of images that the user declares public (the papers' choice).
 - `random`: an orthonormal basis drawn for each round, by Haar's measure: the control.
 
-Directions depend on the frozen model, the task's class list, the broadcast, which is released
-already, and images that are public, and so on nothing private. The server computes them once for
-each broadcast and keeps them in its state: they are *sent*, never recomputed, since signs of
-singular vectors differ between machines. With them goes a digest of the model and of the class
-list, which clients hold against their own before they train: directions of another model would be
-directions of nothing. With B of shape (k, d), its rows the directions, and u the flat update, a
-client uploads
+Directions depend on the frozen model, the task's class list, the broadcast (already released) and
+public images, so on nothing private. The server computes them once for each broadcast and keeps
+them in its state. It *sends* them, and clients never recompute them, since signs of singular
+vectors differ between machines. A digest of the model and of the class list goes with them; clients
+compare it with their own before they train. With B of shape (k, d), its rows the directions, and u
+the flat update, a client uploads
 
     z = B u                        and the server applies the mean's   B^T z.
 
-A client projects first and the platform clips z after that. So the bound C on what leaves holds for
-any B, a hostile one too, and the mechanism's guarantee and the ledger's row are those of k
-coordinates. Where the noise is in the steps, what is trained *is* z: an example's gradient is
-B (d loss / d theta), projected before it is clipped, and noise is drawn in k directions.
+A client projects first, and the platform clips z after that. So the bound C on what leaves holds
+for any B, also a hostile one, and the mechanism's guarantee and the ledger's row are those of k
+coordinates. Where the noise is in the steps, the client trains z itself: an example's gradient is B
+(d loss / d theta), projected before it is clipped, with noise in k directions.
 """
 
 from __future__ import annotations
@@ -64,8 +63,7 @@ if TYPE_CHECKING:
 
 BASIS: Final = "subspace.basis"
 ORIGIN: Final = "subspace.origin"
-"""What directions were found from, that all parties have alike: a digest (8,) of
-uint32."""
+"""A digest (8,) of uint32 of what directions come from, which all parties have alike."""
 COORDINATES: Final = "subspace.coordinates"
 Spec = Mapping[str, TensorSpec]
 
@@ -73,7 +71,7 @@ Spec = Mapping[str, TensorSpec]
 def top_directions(jacobian: NDArray[np.float64], rank: int) -> NDArray[np.float64]:
     """Return the top right singular vectors (k, d) of a matrix (m, d).
 
-    Where its rank is below k, the rest completes an orthonormal basis, in directions along which
+    Where the matrix has a rank below k, further vectors complete an orthonormal basis; along them
     nothing moves.
     """
     # Eigenvectors of J^T J: d is some hundreds, while m has a row for each number of each feature.
@@ -82,11 +80,9 @@ def top_directions(jacobian: NDArray[np.float64], rank: int) -> NDArray[np.float
 
 
 def origin_of(fingerprint: str | None, classes: Sequence[str]) -> NDArray[np.uint32]:
-    """Return the digest of a frozen model and of a class list, (8,).
+    """Return the digest (8,) of a frozen model's fingerprint (None without a model) and classes.
 
-    Args:
-        fingerprint: Of the model's weights; None without one.
-        classes: Class names in label order.
+    Classes are in label order.
     """
     text = json.dumps([fingerprint, list(classes)])
     return np.frombuffer(hashlib.sha256(text.encode()).digest(), "<u4").copy()
@@ -100,7 +96,7 @@ def random_directions(rank: int, size: int, rng: np.random.Generator) -> NDArray
 
 
 def length(spec: Spec) -> int:
-    """Return d, how many numbers the tensors have."""
+    """Return d, the number of numbers in the tensors."""
     return sum(math.prod(tensor.shape) for tensor in spec.values())
 
 
@@ -132,28 +128,23 @@ _NEEDED: Final = (
 
 @dataclass(frozen=True)
 class _Unfolded:
-    """A loss of coordinates: the base's at the point that they stand for.
-
-    Attributes:
-        base: The loss of the tensors.
-        spec: These tensors.
-    """
+    """A loss of coordinates: the base's loss at the tensors that the coordinates stand for."""
 
     base: Objective
     spec: Spec
 
     @property
     def encoder_parameters(self) -> frozenset[str]:
-        """The base's, with the coordinates in place of the tensors."""
+        """The base's names, with the coordinates in place of the tensors."""
         names = self.base.encoder_parameters
         if names.isdisjoint(self.spec):
             return names
         return (names - self.spec.keys()) | {COORDINATES}
 
     def encode(self, parameters: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
-        """Return what the base's encoder makes at that point.
+        """Return what the base's encoder makes of those tensors.
 
-        An encoder that reads nothing that is trained runs once, before there are coordinates.
+        An encoder that reads no trained parameter runs once, before there are coordinates.
         """
         moves = COORDINATES in self.encoder_parameters
         return self.base.encode(self.at(parameters) if moves else parameters)
@@ -164,7 +155,7 @@ class _Unfolded:
         encoded: Mapping[str, Tensor],
         batch: Mapping[str, Tensor],
     ) -> Tensor:
-        """Return the base's losses at that point, (B,)."""
+        """Return the base's losses there, (B,)."""
         return self.base.losses(self.at(parameters), encoded, batch)
 
     def at(self, parameters: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -176,7 +167,7 @@ class _Unfolded:
 
 @dataclass(frozen=True)
 class _OutOfReach(Mapping[str, Any]):
-    """The tensors after a step that moved coordinates in their place: it can move none of them."""
+    """The tensors after a step that moved coordinates only: reading a tensor is an error."""
 
     names: Collection[str]
 
@@ -221,10 +212,10 @@ class InCoordinates:
         return self.trainer.steps_for(num_examples)
 
     def only_fit(self) -> NDArray[Any]:
-        """Return what the noised steps made, as it is: nothing else may leave under `dp_sgd`.
+        """Return what the noised steps made; under `dp_sgd` nothing else may leave.
 
         Raises:
-            MethodError: If there was not exactly one fit.
+            MethodError: If there were more or fewer fits than one.
         """
         if len(self.fits) != 1:
             raise MethodError(
@@ -247,7 +238,7 @@ class InCoordinates:
     ) -> Mapping[str, NDArray[Any]]:
         """Train coordinates in place of the tensors, from zero; see `Trainer.fit`.
 
-        What a method does after a step it does here as well, if it needs no tensor for that.
+        A method's correction after each step runs as well, as long as it reads no tensor.
 
         Raises:
             MethodError: If a fit trains other tensors, by several rates, or corrects its steps.
@@ -284,7 +275,7 @@ class InCoordinates:
 
 Kind = Literal["text_jacobian", "public_images", "random"]
 REMEMBERED = 64
-"""Places whose directions are kept: those of all private experts of a round, and of the first."""
+"""Broadcasts whose directions are kept: those of all private experts of a round, and the first."""
 
 
 @dataclass(frozen=True)
@@ -295,25 +286,25 @@ class InSubspace(OverMethod):
         kind: What the directions are.
         rank: k, their number.
         origin: Digest of the frozen model and the class list, (8,).
-        public: The public images that they are found from, as the method keeps them.
+        public: The public images that directions come from, as the method keeps them.
     """
 
     kind: Kind
     rank: int
     origin: NDArray[np.uint32] = field(repr=False, compare=False)
     public: Examples | None = field(default=None, repr=False, compare=False)
-    averaged: frozenset[str] = field(default=frozenset(), init=False)
+    averaged = frozenset()
     _found: dict[bytes, NDArray[np.float64]] = field(
         default_factory=dict, init=False, repr=False, compare=False
     )
 
     @property
     def whole(self) -> int:
-        """d, how many numbers an update has without a subspace."""
+        """d, the length of an update without a subspace."""
         return length(self.base.shared_spec())
 
     def shared_spec(self) -> Spec:
-        """Return the coordinates (k,), combined as what they stand for."""
+        """Return the coordinates (k,), combined as the tensors that they stand for."""
         first = next(iter(self.base.shared_spec().values()))
         return {COORDINATES: replace(first, shape=(self.rank,), dtype="float32")}
 
@@ -322,14 +313,14 @@ class InSubspace(OverMethod):
         return self._with_basis(self.base.init_server(rng), rng)
 
     def broadcast(self, state: Arrays, client: str | None = None) -> Arrays:
-        """Return what the method sends, the directions (k, d) and what they are of."""
+        """Return what the method sends, the directions (k, d) and their digest."""
         sent = self.base.broadcast(without_basis(state), client)
         return {**sent, BASIS: state[BASIS], ORIGIN: self.origin}
 
     def client_update(
         self, view: ClientView, data: Examples, trainer: Trainer, rng: np.random.Generator
     ) -> LocalResult:
-        """Train as the method does and project the update; or train coordinates, with noised steps.
+        """Train as the method does and project the update; with noised steps train coordinates.
 
         Raises:
             MethodError: If a direction is not finite.
@@ -349,7 +340,7 @@ class InSubspace(OverMethod):
     def server_update(
         self, state: Arrays, aggregate: Aggregate, pool: Sequence[Arrays], rng: np.random.Generator
     ) -> Arrays:
-        """Apply what the coordinates stand for as the method does; and find new directions."""
+        """Apply the tensors behind the coordinates as the method does; find new directions."""
         basis, spec = state[BASIS].astype(np.float64), self.base.shared_spec()
 
         def whole(values: Arrays) -> Arrays:
@@ -381,7 +372,7 @@ class InSubspace(OverMethod):
         return {**state, BASIS: basis.astype(np.float32)}
 
     def _top_directions(self, broadcast: Arrays) -> NDArray[np.float64]:
-        """Return those at a broadcast; the newest are remembered, as starts are asked for often."""
+        """Return the directions at a broadcast; keeps the newest, as starts are needed often."""
         place = flat(broadcast, self.base.shared_spec()).tobytes()
         if place not in self._found:
             matrix = (
@@ -408,16 +399,16 @@ def in_subspace(
     """Return the method with uploads in a subspace.
 
     Args:
-        method: The method; a server optimiser around it works on whole updates, as it should.
+        method: The method; a server optimiser around it works on whole updates.
         kind: What the directions are.
         rank: k.
         origin: Digest of the frozen model and the class list (`origin_of`).
-        public: Reads the public images, once all else is known to be valid; for `public_images`,
-            and at least k, since fewer gradients have fewer directions.
+        public: Reads the public images, after all other checks; for `public_images`. There must be
+            k or more images, since fewer gradients have fewer directions.
 
     Raises:
-        MethodError: If the method does not average all that it shares alike, its directions would
-            depend on something private, it has none of this kind, or k is no smaller than d.
+        MethodError: If the method does not average all shared tensors alike, its directions would
+            depend on something private, it has none of this kind, or k is not smaller than d.
     """
     spec = method.shared_spec()
     if not spec or not method.averaged.issuperset(spec):
@@ -451,7 +442,7 @@ def in_subspace(
 
 
 def subspace_of(method: Method) -> InSubspace | None:
-    """Return the subspace that a method's uploads live in, under any wrappers; None without."""
+    """Return the subspace of a method's uploads, under any wrappers; None without a subspace."""
     while isinstance(method, OverMethod):
         if isinstance(method, InSubspace):
             return method
@@ -460,7 +451,7 @@ def subspace_of(method: Method) -> InSubspace | None:
 
 
 def without_basis(state: Arrays) -> Arrays:
-    """Return a state, or a broadcast, without the directions and what they are of."""
+    """Return a state, or a broadcast, without the directions and their digest."""
     return {name: array for name, array in state.items() if name not in (BASIS, ORIGIN)}
 
 

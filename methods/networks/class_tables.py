@@ -1,18 +1,18 @@
 """Tables with a row for each class: clients send their own, the server broadcasts the mean.
 
-Means of features, of logits: whatever a client makes of its examples, averaged over each class. In
-every message a table has all rows, zeros where the client has no examples, and a flag for each row
-(1 or 0) goes with it. So no message is of another size for what a client has, and a sum suffices:
-the server divides summed rows by summed flags. Neither sums of rows nor counts are sent: under one
-clipping norm they would leave a client with many examples nothing but its length. One client's
-quotient is not changed by clipping, which scales flag and row alike.
+A row is a client's mean over one class, of features or of logits. In every message a table has all
+rows, zeros where the client has no examples, and a flag (1 or 0) for each row. So every message has
+the same size, and a sum suffices: the server divides summed rows by summed flags. Clients send
+neither sums of rows nor counts: under one clipping norm, those of a client with many examples would
+keep their length only. Clipping scales flag and row alike, so it does not change the quotient of
+one client.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from typing import Annotated, Any, ClassVar
 
@@ -22,28 +22,16 @@ from annotated_types import Gt, Le
 from numpy.typing import NDArray
 from torch import Tensor
 
+from methods.interface import method as m
 from methods.interface.defaults import CLIENT_ONLY
-from methods.interface.method import (
-    Aggregate,
-    Arrays,
-    ClientView,
-    Examples,
-    LocalResult,
-    Objective,
-    Source,
-    TensorSpec,
-    Trainer,
-    Unit,
-    Weighting,
-)
 from methods.networks.extractors import NetworkConfig
 from methods.networks.layers import Layers, Parameters
 from methods.networks.method import BatchObjective, SplitMethod, rows_of
 
 PROTOTYPES, PRESENCE = "prototypes", "presence"
-"""What is sent: means of features, and flags."""
+"""What clients send: means of features, and flags."""
 TABLE, KNOWN = "table", "known"
-"""What is broadcast: rows (C, W), and 1 for each class that has one, else 0 (C,)."""
+"""What the server broadcasts: rows (C, W), and 1 for each class that has a row, else 0 (C,)."""
 
 
 @dataclass(frozen=True)
@@ -51,26 +39,25 @@ class TableConfig(NetworkConfig):
     """Options of a method whose clients send a table.
 
     Attributes:
-        presence_floor: A class is left out of a round's mean below this many clients' flags; it
-            keeps the row that it had.
+        presence_floor: A class with fewer flags than this many clients' is left out of a round's
+            mean, and keeps its row.
     """
 
     presence_floor: Annotated[float, Gt(0.0), Le(1e6)] = 0.5
 
 
-@dataclass(frozen=True)
 class TableMethod(SplitMethod):
     """Personal networks that learn from each other's tables alone.
 
-    A table is a statistic of records that no noised step returned, so a record cannot be protected
-    (`dp_sgd`); whole clients can.
+    A table is a statistic of records that no noised step returned, so the platform can protect
+    whole clients but no record (`dp_sgd`).
     """
 
     config: TableConfig
     sent: ClassVar[str] = PROTOTYPES
-    """Name of the rows that are sent."""
-    units: frozenset[Unit] = field(default=CLIENT_ONLY, init=False)
-    has_personal_state: bool = field(default=True, init=False)
+    """Name of the rows that a client sends."""
+    units = CLIENT_ONLY
+    has_personal_state = True
 
     @property
     def shared_layers(self) -> Layers:
@@ -89,40 +76,40 @@ class TableMethod(SplitMethod):
 
     @property
     def scale(self) -> float:
-        """What rows are divided by when they are sent, so that they are about as long as flags."""
+        """Divisor of rows when they are sent, so that they are about as long as flags."""
         return math.sqrt(self.row_width)
 
     def rows(self, parameters: Parameters, batch: Parameters) -> Tensor:
-        """Return the rows (B, W) that a table has the means of."""
+        """Return the rows (B, W) whose means a table holds."""
         return self.features(parameters, batch)
 
     def losses(self, parameters: Parameters, batch: Parameters) -> Tensor:
-        """Return loss of each example, (B,), where the parameters hold the broadcast table."""
+        """Return the loss of each example, (B,); the parameters hold the broadcast table."""
         raise NotImplementedError
 
-    def kept(self, means: NDArray[np.float32], flags: NDArray[np.float32]) -> Arrays:
+    def kept(self, means: NDArray[np.float32], flags: NDArray[np.float32]) -> m.Arrays:
         """Return what a client keeps of its own table (C, W) and flags (C,)."""
         return {}
 
-    def objective(self, view: ClientView) -> Objective:
+    def objective(self, view: m.ClientView) -> m.Objective:
         """Return the method's loss."""
         return BatchObjective(self.losses)
 
-    def shared_spec(self) -> dict[str, TensorSpec]:
-        """Return rows (C, W) over `scale`, zero where there are none, and flags (C,)."""
-        spec = partial(TensorSpec, weighting=Weighting.UNIFORM, source=Source.STATISTIC)
+    def shared_spec(self) -> dict[str, m.TensorSpec]:
+        """Return rows (C, W) over `scale`, zero for a class without examples, and flags (C,)."""
+        spec = partial(m.TensorSpec, weighting=m.Weighting.UNIFORM, source=m.Source.STATISTIC)
         classes = len(self.classes)
         return {self.sent: spec((classes, self.row_width)), PRESENCE: spec((classes,))}
 
-    def init_server(self, rng: np.random.Generator) -> Arrays:
+    def init_server(self, rng: m.Rng) -> m.Arrays:
         """Return a table in which no class is known."""
         classes = len(self.classes)
         table = np.zeros((classes, self.row_width), np.float32)
         return {TABLE: table, KNOWN: np.zeros(classes, np.float32)}
 
     def client_update(
-        self, view: ClientView, data: Examples, trainer: Trainer, rng: np.random.Generator
-    ) -> LocalResult:
+        self, view: m.ClientView, data: m.Examples, trainer: m.Trainer, rng: m.Rng
+    ) -> m.LocalResult:
         """Train the whole network beside the broadcast table, then send the means of its rows."""
         names = tuple(self.personal_layers)
         start = {**self.model_of(view), **table_of(view.broadcast)}
@@ -131,11 +118,11 @@ class TableMethod(SplitMethod):
         rows = rows_of(self, self.rows, own, data)
         means, flags = class_means(rows, data.arrays["labels"], len(self.classes))
         update = {self.sent: means / np.float32(self.scale), PRESENCE: flags}
-        return LocalResult(update, None, {**own, **self.kept(means, flags)})
+        return m.LocalResult(update, None, {**own, **self.kept(means, flags)})
 
     def server_update(
-        self, state: Arrays, aggregate: Aggregate, pool: Sequence[Arrays], rng: np.random.Generator
-    ) -> Arrays:
+        self, state: m.Arrays, aggregate: m.Aggregate, pool: Sequence[m.Arrays], rng: m.Rng
+    ) -> m.Arrays:
         """Return the means over the clients that have a class; other rows stay as they are."""
         floor = self.config.presence_floor / aggregate.cohort_size
         sent, flags = aggregate.values[self.sent], aggregate.values[PRESENCE]
@@ -145,23 +132,17 @@ class TableMethod(SplitMethod):
         return {**state, TABLE: table, KNOWN: known}
 
 
-def table_of(broadcast: Arrays) -> dict[str, NDArray[Any]]:
-    """Return the table of a broadcast and which classes it knows."""
+def table_of(broadcast: m.Arrays) -> dict[str, NDArray[Any]]:
+    """Return the table of a broadcast and the classes that it knows."""
     return {TABLE: broadcast[TABLE], KNOWN: broadcast[KNOWN]}
 
 
 def class_means(
     rows: NDArray[np.float32], labels: NDArray[Any], classes: int
 ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-    """Return the mean of each class's rows.
+    """Return the mean (C, W) of each class's rows (n, W), and flags (C,), 1 for a class with rows.
 
-    Args:
-        rows: Rows (n, W), such as features.
-        labels: Classes (n,).
-        classes: C.
-
-    Returns:
-        Means (C, W), zero for a class without examples, and flags (C,), 1 for one with.
+    A class without examples has a mean of zero. Labels are (n,).
     """
     members = (labels[None, :] == np.arange(classes)[:, None]).astype(np.float64)
     counts = members.sum(axis=1)
@@ -172,16 +153,13 @@ def class_means(
 def known_rows(
     sent: NDArray[Any], flags: NDArray[Any], floor: float, scale: float
 ) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
-    """Return rows as they were before a common factor, of the classes that there are.
+    """Return the rows (m, W) of the classes that have one, without flags, and these classes (m,).
 
     Args:
         sent: Rows (C, W) over the scale, each times its flag, of one client or the mean of many.
-        flags: Flags (C,), combined alike.
+        flags: Flags (C,), combined alike. None above zero gives no rows.
         floor: Share of the largest flag below which a class is left out.
-        scale: Of the rows.
-
-    Returns:
-        Rows (m, W) and their classes (m,), none where no flag is above zero.
+        scale: Divisor of the rows.
     """
     flags = flags.astype(np.float64)
     classes = np.flatnonzero((flags > 0) & (flags >= floor * flags.max()))
@@ -190,16 +168,12 @@ def known_rows(
 
 
 def negative_distances(rows: Tensor, table: Tensor, candidates: Tensor) -> Tensor:
-    """Return minus the mean squared difference of each row to each class's, (B, C).
+    """Return minus the mean squared difference of rows (B, W) and each class's row (C, W), (B, C).
 
-    No other class reaches a candidate: it is one below the least of them.
-
-    Args:
-        rows: Of examples (B, W).
-        table: Of classes (C, W).
-        candidates: Whether a class may be predicted (C,), true for one of them at least.
+    At least one of `candidates` (C,) is true. All other classes score one below the smallest score
+    of a candidate.
     """
-    # Each by itself, so that an example's company has no say in rounding.
+    # Each row by itself, so that rounding does not depend on the rest of the batch.
     exact = torch.cdist(rows, table, compute_mode="donot_use_mm_for_euclid_dist")
     scores = -exact.square() / rows.shape[1]
     least = scores[:, candidates].min(dim=1, keepdim=True).values

@@ -1,13 +1,13 @@
 """Random numbers of each example and step, for losses that sample.
 
-A loss sees a batch and knows neither how many examples there are nor which of them these are, and
-under `dp_sgd` nobody may ask. So numbers are not drawn one after the other: they are a hash of the
-example's own mark, the key of the step and a counter. Whatever else is in the batch, an example's
-loss is then its own, which bounds of single examples need; the same run gives the same numbers; and
-another step has another key. They protect nobody: noise for privacy comes from elsewhere.
+A loss sees a batch. It does not know how many examples there are or which of them these are, and
+under `dp_sgd` it may not ask. So its random numbers are a hash of the example's own mark, the key
+of the step and a counter. An example's loss then does not depend on the rest of the batch, as
+bounds of single examples need; the same run gives the same numbers; and another step has another
+key. These numbers protect nobody: noise for privacy comes from elsewhere.
 
 The hash is SplitMix64 (Steele, Lea & Flood 2014, "Fast Splittable Pseudorandom Number Generators"),
-by whole numbers that wrap at 64 bits.
+on whole numbers that wrap at 64 bits.
 """
 
 from __future__ import annotations
@@ -25,19 +25,15 @@ from torch import Tensor
 from methods.interface.method import Arrays
 
 MARK: Final = "mark"
-"""64 bits that an example is known by, (n,) int64."""
+"""The 64 bits that stand for an example, (n,) int64."""
 _GOLDEN: Final = 0x9E3779B97F4A7C15 - 2**64
 _MIXERS: Final = ((30, 0xBF58476D1CE4E5B9 - 2**64), (27, 0x94D049BB133111EB - 2**64))
 _BITS: Final = 23
-"""Of a uniform number: with one half added they fill single precision, and 0 and 1 stay out."""
+"""Bits of a uniform number: with one half added they fit single precision, without 0 and 1."""
 
 
 def marked(arrays: Arrays) -> Arrays:
-    """Return examples, each with a mark that is a hash of its own content.
-
-    Args:
-        arrays: What is kept of n examples, row i of each array being example i.
-    """
+    """Return n examples, each with a mark that is a hash of its own content."""
     names = sorted(arrays)
     rows = zip(*(np.asarray(arrays[name]) for name in names), strict=True)
     digests = [
@@ -51,12 +47,12 @@ def marked(arrays: Arrays) -> Arrays:
 class Draws:
     """Keys of one step after the other.
 
-    Each is drawn by a child of the generator, so that batches are drawn as if there were none, and
-    several trainings in a row have the keys of one long training.
+    A child of the generator draws each key. So batches are the same as without keys, and several
+    trainings in a row have the keys of one long training.
     """
 
     def __init__(self, rng: np.random.Generator) -> None:
-        """Take the generator that batches are drawn by."""
+        """Take the generator that draws batches."""
         self._rng = rng
         self._key: int | None = None
 
@@ -69,21 +65,12 @@ class Draws:
         return self._key
 
     def advance(self, trained: Mapping[str, Tensor]) -> None:
-        """Go to the next step; it is what a trainer runs after each."""
+        """Go to the next step; a trainer calls this after each step."""
         self._key = None
 
 
 def uniforms(marks: Tensor, key: int, width: int) -> Tensor:
-    """Return numbers that are uniform in (0, 1).
-
-    Args:
-        marks: Marks (B,) of the examples.
-        key: Of the step.
-        width: Numbers of each example.
-
-    Returns:
-        Numbers (B, width), never 0 or 1.
-    """
+    """Return numbers (B, width), uniform in (0, 1), of marks (B,) and the key of the step."""
     counters = torch.arange(1, width + 1, device=marks.device) * _GOLDEN
     bits = mixed(mixed(marks ^ key).unsqueeze(-1) + counters)
     whole = _shifted(bits, 64 - _BITS).to(torch.float32)

@@ -1,24 +1,25 @@
 """Feature extractors: the part of a network below its head.
 
-Four of them: the 4-layer CNN and the fastText-style classifier of the PM-MoE paper's experiments
-(Feng et al. 2025, "Experimental Details"; widths as in its published code), one layer on frozen
-CLIP features, so that what works on small networks also works on CLIP's data sets, and CLIP's own
-image tower (`ClipTower`). None uses a statistic of a batch, so one example's features are its own.
+There are four: the 4-layer CNN and the fastText-style classifier of the PM-MoE paper's experiments
+(Feng et al. 2025, "Experimental Details"; widths as in its published code); one layer on frozen
+CLIP features, so that methods for small networks also work on CLIP's data sets; and CLIP's own
+image tower (`ClipTower`). None uses a statistic of a batch, so an example's features depend on it
+alone.
 
-`ClipTower` starts where CLIP is, so a federation on it is one on the whole model, and the linear
-head starts as the text features of "a photo of a {class}." times CLIP's factor on cosines: before
-any training the network predicts as zero-shot CLIP does (Wortsman et al. 2022, "Robust fine-tuning
-of zero-shot models", section 2, starts so). The text tower is not run again. With a rank r, each
-weight matrix W of the transformer's blocks is held and gets a product of two that are trained (Hu
-et al. 2022, "LoRA: Low-Rank Adaptation of Large Language Models", Eq. 3),
+`ClipTower` starts where CLIP is, so a federation on it trains the whole model. The linear head
+starts as the text features of "a photo of a {class}." times CLIP's factor on cosines: before any
+training the network predicts as zero-shot CLIP does (Wortsman et al. 2022, "Robust fine-tuning of
+zero-shot models", section 2, starts so). The text tower runs no more. With a rank r, each weight
+matrix W of the transformer's blocks stays, and a product of two trained matrices is added (Hu et
+al. 2022, "LoRA: Low-Rank Adaptation of Large Language Models", Eq. 3),
 
     W + (alpha / r) B A,    B zero and A uniform at the start,
 
-so that (o + i) r numbers leave a client in place of o i. That paper adapts the matrices of the
-attention; here all of a block's are. It sets alpha to the first r that was tried and tunes the rate
-alone: here alpha is r. It draws A normal without saying how wide; its code draws it as here, as a
-linear layer. There is no dropout, and normalisation by a batch's statistics, which CLIP's ResNets
-have, keeps the statistics that CLIP was trained with.
+so that (o + i) r numbers leave a client in place of o i. The paper adapts the matrices of the
+attention, this file all matrices of a block. The paper sets alpha to the first r that it tries and
+tunes the rate alone; here alpha is r. The paper draws A normal without a width; here A starts as a
+linear layer does, as in the paper's code. There is no dropout. Normalisation by a batch's
+statistics, which CLIP's ResNets have, keeps the statistics that CLIP was trained with.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ import re
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, Protocol
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 import numpy as np
 import torch
@@ -41,7 +42,8 @@ from torch.func import functional_call
 from torch.nn import functional
 
 from methods.errors import BackboneError, MethodError
-from methods.interface.method import Arrays, CountsWith, Need, Task
+from methods.interface import method as m
+from methods.interface.method import CountsWith
 from methods.networks.layers import Layer, Layers, Parameters, linear, linear_layers
 
 if TYPE_CHECKING:
@@ -54,21 +56,20 @@ _FIRST: Final = "conv1"
 _TRANSFORMER: Final = "transformer"
 
 Change = Callable[[Tensor], Tensor]
-"""Of a feature map (B, W, h, w)."""
+"""A change of a feature map (B, W, h, w)."""
 
 
 @dataclass(frozen=True)
 class ClipTower:
-    """The image tower of a CLIP model, trained.
+    """The image tower of a CLIP model, trained; `rank` None trains the tower itself.
 
-    Attributes:
-        backbone: The model.
-        rank: Of what is added to each matrix; None trains the tower itself.
+    Members for maps and tokens raise `BackboneError` where the tower has none: `first_*` and
+    `features_after` need a first convolution, the others a transformer that takes prompts.
     """
 
     backbone: Backbone
     rank: int | None = None
-    needs: frozenset[Need] = frozenset({"pixels"})
+    needs: frozenset[m.Need] = frozenset({"pixels"})
     pixel_size: int | None = None
 
     @property
@@ -83,11 +84,7 @@ class ClipTower:
 
     @property
     def layers(self) -> Layers:
-        """The tower's arrays where CLIP left them, or two for each matrix of its blocks.
-
-        Raises:
-            BackboneError: There is a rank, and the tower is no transformer of blocks.
-        """
+        """The tower's arrays where CLIP left them, or two for each matrix of its blocks."""
         if self.rank is None:
             return {
                 f"{_PREFIX}{name}": Layer(tuple(held.shape), 0, values=held.cpu().numpy())
@@ -110,7 +107,7 @@ class ClipTower:
             f"{prefix}.bias": Layer((len(classes),), 0),
         }
 
-    def prepare(self, arrays: Arrays) -> Arrays:
+    def prepare(self, arrays: m.Arrays) -> m.Arrays:
         """Return pixels (n, 3, S, S) uint8 at the model's size."""
         fitted = self.backbone.fit(np.asarray(arrays["pixels"]))
         return {"pixels": np.ascontiguousarray(fitted.transpose(0, 3, 1, 2))}
@@ -129,31 +126,19 @@ class ClipTower:
 
     @property
     def first_width(self) -> int:
-        """W, the channels of the first feature map.
-
-        Raises:
-            BackboneError: The tower does not begin with a convolution.
-        """
+        """W, the channels of the first feature map."""
         return self._first().out_channels
 
     def first_map(self, parameters: Parameters, inputs: Tensor) -> Tensor:
-        """Return what the first convolution gives, (B, W, h, w): a transformer's patch embeddings.
-
-        Raises:
-            BackboneError: The tower does not begin with one.
-        """
+        """Return the first convolution's map (B, W, h, w): a transformer's patch embeddings."""
         prefix, trained = f"{_FIRST}.", self._trained(parameters)
         own = {n.removeprefix(prefix): w for n, w in trained.items() if n.startswith(prefix)}
         found: Tensor = functional_call(self._first(), own, (inputs,))
         return found
 
     def features_after(self, parameters: Parameters, inputs: Tensor, change: Change) -> Tensor:
-        """Return features (B, D) of what the first map is changed to.
-
-        Raises:
-            BackboneError: The tower does not begin with a convolution.
-        """
-        # A copy for this call, as the module is everybody's; the layers are shared.
+        """Return features (B, D) after a change of the first map."""
+        # A copy for this call, as all clients share the module; the layers are shared.
         module = copy.copy(self.backbone.image_module)
         module._modules = {**module._modules, _FIRST: _Changed(self._first(), change)}
         trained = {
@@ -165,37 +150,26 @@ class ClipTower:
 
     @property
     def token_width(self) -> int:
-        """Width w of a transformer's tokens.
-
-        Raises:
-            BackboneError: The tower takes no tokens beside those of its patches.
-        """
+        """Width w of a transformer's tokens."""
         self.require_tokens()
         return self.backbone.image_tower.token_width
 
     @property
     def depth(self) -> int:
-        """Number of a transformer's layers.
-
-        Raises:
-            BackboneError: The tower takes no tokens beside those of its patches.
-        """
+        """Number of a transformer's layers."""
         self.require_tokens()
         return len(self.backbone.image_module.transformer.resblocks)  # type: ignore[union-attr, arg-type]
 
     def features_beside(self, parameters: Parameters, inputs: Tensor, *prompts: Tensor) -> Tensor:
         """Return features (B, D) where every layer sees prompts beside the patches.
 
-        They have no position, pass no norm before the first layer, and are not pooled.
+        Prompts have no position, pass no norm before the first layer, and are not pooled.
 
         Args:
             parameters: The network's.
             inputs: (B, 3, S, S).
-            prompts: (B, l, w), of each image, for the first layer; further ones take the place of
-                what the second layer would go on with, and so on.
-
-        Raises:
-            BackboneError: The tower takes no tokens beside those of its patches.
+            prompts: (B, l, w), of each image, for the first layer; each further tensor replaces
+                the prompts before the next layer.
         """
         self.require_tokens()
         module = copy.copy(self.backbone.image_module)
@@ -212,29 +186,17 @@ class ClipTower:
 
     @property
     def map_sizes(self) -> tuple[tuple[int, int], ...]:
-        """Width and number of the patches' tokens after each of a transformer's layers.
-
-        Raises:
-            BackboneError: The tower takes no tokens beside those of its patches.
-        """
+        """Width and number of the patches' tokens after each of a transformer's layers."""
         return ((self.token_width, math.prod(self._grid)),) * self.depth
 
     def through(
         self, parameters: Parameters, inputs: Tensor, changes: Mapping[int, Change]
     ) -> tuple[Tensor, Tensor]:
-        """Return features (B, D) and the last map (B, D, h, w), maps being changed on the way.
+        """Return features (B, D) and the last map (B, D, h, w), after changes of maps.
 
-        A map is of the patches' tokens. The last is projected as features are, each of its tokens
-        to length one.
-
-        Args:
-            parameters: The network's.
-            inputs: (B, 3, S, S).
-            changes: Of the map (B, w, h, w') after a layer of the transformer, by its number, from
-                1.
-
-        Raises:
-            BackboneError: The tower takes no tokens beside those of its patches.
+        A map holds the patches' tokens. The last map is projected as features are, each token to
+        length one. `changes` has changes of the map (B, w, h, w') after a layer of the transformer,
+        by the layer's number from 1.
         """
         self.require_tokens()
         module = copy.copy(self.backbone.image_module)
@@ -256,11 +218,7 @@ class ClipTower:
         return int(height), int(width)
 
     def require_tokens(self) -> None:
-        """Require a tower that takes tokens beside those of its patches.
-
-        Raises:
-            BackboneError: It does not.
-        """
+        """Refuse a tower that takes no tokens beside those of its patches."""
         module = self.backbone.image_module
         if not isinstance(module, VisionTransformer) or module.attn_pool is not None:
             raise BackboneError(
@@ -301,7 +259,7 @@ class ClipTower:
 
 
 class _Changed(nn.Module):
-    """A layer whose output is changed."""
+    """A layer with a changed output."""
 
     def __init__(self, layer: nn.Module, change: Change) -> None:
         super().__init__()
@@ -313,9 +271,9 @@ class _Changed(nn.Module):
 
 
 def _changed_after(transformer: Any, changes: Mapping[int, Change], grid: tuple[int, int]) -> Any:
-    """Return a transformer whose patches are changed after some of its layers, numbered from 1.
+    """Return a transformer that changes its patches after some of its layers, numbered from 1.
 
-    A copy, as the module is everybody's; its layers keep their names and their parameters.
+    It is a copy, as all clients share the module; its layers keep their names and parameters.
     """
 
     def with_change(block: Any, change: Change) -> Any:
@@ -324,7 +282,7 @@ def _changed_after(transformer: Any, changes: Mapping[int, Change], grid: tuple[
         def forward(*given: Any, **named: Any) -> Tensor:
             state: Tensor = as_it_was(*given, **named)
             rows = state if transformer.batch_first else state.transpose(0, 1)
-            # The class token, which is no patch, comes first.
+            # The class token is not a patch and comes first.
             patches = rows[:, 1:].transpose(1, 2)
             there = change(patches.reshape(*patches.shape[:2], *grid)).flatten(2).transpose(1, 2)
             rows = torch.cat((rows[:, :1], there), dim=1)
@@ -343,14 +301,14 @@ def _changed_after(transformer: Any, changes: Mapping[int, Change], grid: tuple[
 
 
 class _Beside(nn.Module):
-    """Layers that see more tokens than they are fed and return."""
+    """Layers that see more tokens than they get and return."""
 
     def __init__(self, layer: Any, prompts: Sequence[Tensor]) -> None:
         super().__init__()
         self.layer, self._prompts = layer, prompts
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """Return what is made of the tokens (B, T, w) that are fed."""
+        """Return what the layers make of the tokens (B, T, w)."""
         rows, first, later = inputs.shape[1], self._prompts[0], self._prompts[1:]
         state = torch.cat((inputs, first), dim=1)
         if not later:
@@ -367,22 +325,15 @@ class _Beside(nn.Module):
 
 
 LONGEST: Final = 200
-"""Words of a text that are read; the published code pads and cuts AG News at this length."""
+"""Most words of a text that count; the published code pads and cuts AG News at this length."""
 _WORD: Final = re.compile(r"\w+")
 
 
 def word_numbers(texts: NDArray[Any], buckets: int) -> NDArray[np.int64]:
-    """Return the words of each text as row numbers.
+    """Return the words of texts (n,) as row numbers, (n, 200).
 
-    Words are runs of letters, digits and underscores, in small letters; CRC-32 of their UTF-8 says
-    which row is theirs, so two words share a row by chance.
-
-    Args:
-        texts: Texts (n,).
-        buckets: Rows of the table, row 0 being for padding.
-
-    Returns:
-        Numbers (n, 200) from 1 to `buckets - 1`, 0 behind a text's last word.
+    Words are runs of letters, digits and underscores, in small letters. CRC-32 of a word's UTF-8
+    gives its row, from 1 to `buckets - 1`; two words may share a row by chance. Row 0 is padding.
     """
     numbers = np.zeros((len(texts), LONGEST), np.int64)
     for row, text in enumerate(texts):
@@ -404,13 +355,13 @@ class NetworkConfig:
             for CLIP's image tower itself, which is trained.
         image_size: Side of the images that the CNN takes; the papers have 28, 32 and 64.
         channels: Channels of the CNN's two convolutions.
-        feature_width: Width D of the features; None for 512 (`cnn`), 32 (`fasttext`), or as wide
-            as the CLIP features (`features`).
-        buckets: Words that fastText tells apart: its table has as many rows.
+        feature_width: Width D of the features; None for 512 (`cnn`), 32 (`fasttext`), or the width
+            of the CLIP features (`features`).
+        buckets: Rows of fastText's table: the words that it tells apart.
         fasttext: Features of texts: a linear layer on the mean embedding of a text's words; or, as
-            PFLlib's code, the log-softmax of it on the sum of embeddings over the padded length.
-        lora_rank: With `clip`, the rank of what is added to each matrix of the tower; None trains
-            the tower itself.
+            PFLlib's code, its log-softmax on the sum of embeddings over the padded length.
+        lora_rank: With `clip`, the rank of the product added to each matrix of the tower; None
+            trains the tower itself.
     """
 
     network: Literal["cnn", "fasttext", "features", "clip"] = "cnn"
@@ -430,57 +381,13 @@ class NetworkConfig:
     lora_rank: Annotated[int, Ge(1), Le(1024)] | None = None
 
 
-class Extractor(Protocol):
-    """A feature extractor without state."""
-
-    @property
-    def needs(self) -> frozenset[Need]:
-        """What the data layer must provide."""
-        ...
-
-    @property
-    def pixel_size(self) -> int | None:
-        """Side of the images, None where it takes none."""
-        ...
-
-    @property
-    def width(self) -> int:
-        """D, the width of the features."""
-        ...
-
-    @property
-    def flat_width(self) -> int:
-        """G, the width of `flat`."""
-        ...
-
-    @property
-    def layers(self) -> Layers:
-        """Its arrays by name, each name beginning with `extractor.`."""
-        ...
-
-    def head_layers(self, prefix: str, classes: Sequence[str]) -> Layers:
-        """Return a linear head from its features to classes, where it starts."""
-        ...
-
-    def prepare(self, arrays: Arrays) -> Arrays:
-        """Return what is kept of each example."""
-        ...
-
-    def inputs(self, batch: Parameters) -> Tensor:
-        """Return what `features` is fed, row i being example i."""
-        ...
-
-    def features(self, parameters: Parameters, inputs: Tensor) -> Tensor:
-        """Return features (B, D) of inputs."""
-        ...
-
-    def flat(self, parameters: Parameters, inputs: Tensor) -> Tensor:
-        """Return inputs as one vector each, (B, G): what a gate sees that chooses extractors."""
-        ...
-
-
 class _FreshHead:
-    """An extractor whose head is a fresh linear layer."""
+    """An extractor of features (B, D) whose head is a fresh linear layer.
+
+    All extractors have: `needs` and `pixel_size` for the data layer; `layers`, whose names begin
+    with `extractor.`; `prepare`, what is kept of an example; `inputs`, what `features` gets; and
+    `flat`, the inputs as one vector each (B, G), for a gate that chooses extractors.
+    """
 
     width: int
 
@@ -491,18 +398,12 @@ class _FreshHead:
 
 @dataclass(frozen=True)
 class Cnn(_FreshHead):
-    """Two convolutions 5x5 with ReLU and max pooling 2x2, then a linear layer with ReLU.
-
-    Attributes:
-        size: Side of the images.
-        channels: Of the two convolutions.
-        width: D.
-    """
+    """Two convolutions 5x5 with ReLU and max pooling 2x2, then a linear layer with ReLU."""
 
     size: int
     channels: tuple[int, int]
     width: int
-    needs: frozenset[Need] = frozenset({"pixels"})
+    needs: frozenset[m.Need] = frozenset({"pixels"})
 
     @property
     def pixel_size(self) -> int | None:
@@ -524,7 +425,7 @@ class Cnn(_FreshHead):
             **linear_layers("extractor.fc", second * positions, self.width),
         }
 
-    def prepare(self, arrays: Arrays) -> Arrays:
+    def prepare(self, arrays: m.Arrays) -> m.Arrays:
         """Return pixels (n, 3, S, S) uint8."""
         return {"pixels": np.ascontiguousarray(arrays["pixels"].transpose(0, 3, 1, 2))}
 
@@ -546,12 +447,9 @@ class Cnn(_FreshHead):
     def through(
         self, parameters: Parameters, inputs: Tensor, changes: Mapping[int, Change]
     ) -> tuple[Tensor, Tensor]:
-        """Return features (B, D) and the last map (B, W, h, w), maps being changed on the way.
+        """Return features (B, D) and the last map (B, W, h, w), after changes of maps.
 
-        Args:
-            parameters: The network's.
-            inputs: (B, 3, S, S).
-            changes: Of what a convolution gives, by its number, from 1.
+        `changes` has changes of a convolution's map, by the convolution's number from 1.
         """
         hidden = inputs
         for layer, name in enumerate(("conv1", "conv2"), start=1):
@@ -570,20 +468,20 @@ class Cnn(_FreshHead):
 class FastText(_FreshHead):
     """The mean of a text's word embeddings, then a linear layer (Joulin et al. 2017).
 
-    Words are hashed to rows of the table: a vocabulary of everybody's words would be a statistic
-    of all texts that somebody would have to gather.
+    Words are hashed to rows of the table: a common vocabulary would be a statistic of all texts,
+    and a party would have to gather it.
 
     Attributes:
-        buckets: Rows of the table; row 0 is for padding and counts for nothing.
+        buckets: Rows of the table; row 0 is padding and counts for nothing.
         width: D, also the width of an embedding.
         published: Whether padding counts in the mean, as zeros (PFLlib's embedding holds its row
-            for padding at zero), and features are log-softmax of the linear layer.
+            for padding at zero), and features are the log-softmax of the linear layer.
     """
 
     buckets: int
     width: int
     published: bool = False
-    needs: frozenset[Need] = frozenset({"text"})
+    needs: frozenset[m.Need] = frozenset({"text"})
     pixel_size: int | None = None
 
     @property
@@ -599,7 +497,7 @@ class FastText(_FreshHead):
             **linear_layers("extractor.fc", self.width, self.width),
         }
 
-    def prepare(self, arrays: Arrays) -> Arrays:
+    def prepare(self, arrays: m.Arrays) -> m.Arrays:
         """Return row numbers of each text's words, (n, L) int64."""
         return {"words": word_numbers(arrays["text"], self.buckets)}
 
@@ -613,9 +511,9 @@ class FastText(_FreshHead):
         return functional.log_softmax(features, dim=-1) if self.published else features
 
     def flat(self, parameters: Parameters, inputs: Tensor) -> Tensor:
-        """Return mean embedding (B, D) of each text's words; zero without words.
+        """Return mean embedding (B, D) of each text's words; zero for a text without words.
 
-        As published of all places of the padded text, of which those without a word are zero.
+        `published` takes the mean over all places of the padded text; places without a word are 0.
         """
         known = (inputs > 0).to(torch.float32).unsqueeze(-1)
         rows = functional.embedding(inputs, parameters["extractor.embedding"])
@@ -626,16 +524,11 @@ class FastText(_FreshHead):
 
 @dataclass(frozen=True)
 class OnFeatures(_FreshHead):
-    """One linear layer with ReLU on frozen CLIP features.
-
-    Attributes:
-        given: Width of the CLIP features.
-        width: D.
-    """
+    """One linear layer with ReLU on frozen CLIP features, `given` being their width."""
 
     given: int
     width: int
-    needs: frozenset[Need] = frozenset({"features"})
+    needs: frozenset[m.Need] = frozenset({"features"})
     pixel_size: int | None = None
 
     @property
@@ -648,15 +541,12 @@ class OnFeatures(_FreshHead):
         """The linear layer."""
         return linear_layers("extractor.fc", self.given, self.width)
 
-    def prepare(self, arrays: Arrays) -> Arrays:
+    def prepare(self, arrays: m.Arrays) -> m.Arrays:
         """Return features (n, d) as they are."""
         return arrays
 
     def inputs(self, batch: Parameters) -> Tensor:
-        """Return CLIP features (B, d), scaled to unit mean square.
-
-        As they come each is of length 1.
-        """
+        """Return CLIP features (B, d) at unit mean square; before, each has length 1."""
         return batch["features"] * math.sqrt(self.given)
 
     def features(self, parameters: Parameters, inputs: Tensor) -> Tensor:
@@ -668,12 +558,15 @@ class OnFeatures(_FreshHead):
         return inputs
 
 
-def build_extractor(config: NetworkConfig, task: Task) -> Extractor:
+Extractor = Cnn | FastText | OnFeatures | ClipTower
+
+
+def build_extractor(config: NetworkConfig, task: m.Task) -> Extractor:
     """Return the extractor that the options ask for.
 
     Raises:
-        BackboneError: If it works on a CLIP model and the task has none.
-        MethodError: If there is a rank for a network that takes none.
+        BackboneError: If it needs a CLIP model and the task has none.
+        MethodError: If the network takes no rank and the options have one.
     """
     if config.lora_rank is not None and config.network != "clip":
         raise MethodError(

@@ -1,9 +1,9 @@
 """Layers as names, shapes and starts: a part of a network is a mapping of names to layers.
 
-A part can be shared, personal, or a module of an expert pool; that decision needs names and
-shapes only. Values are arrays by name, so a network has no state of its own.
+A part can be shared, personal, or a module of an expert pool; that decision needs names and shapes
+only. Values are arrays by name, so a network has no state of its own.
 
-Layer normalisation (Ba et al. 2016) takes each row by its own mean and variance, none of a batch.
+Layer normalisation (Ba et al. 2016) uses each row's own mean and variance, not a batch's.
 """
 
 from __future__ import annotations
@@ -23,13 +23,7 @@ from methods.interface.method import TensorSpec, Weighting
 def linear_start(
     rng: np.random.Generator, shape: tuple[int, ...], inputs: int
 ) -> NDArray[np.float32]:
-    """Return weights or biases as torch's linear layers start: uniform in +-1/sqrt(inputs).
-
-    Args:
-        rng: Draws them.
-        shape: Of the array.
-        inputs: Width of what the layer is fed.
-    """
+    """Return weights or biases as torch's linear layers start: uniform in +-1/sqrt(inputs)."""
     bound = 1.0 / math.sqrt(inputs)
     return rng.uniform(-bound, bound, shape).astype(np.float32)
 
@@ -44,10 +38,10 @@ class Layer:
 
     Attributes:
         shape: Its shape.
-        fan_in: Width of what it is fed, which sets the range that it starts in; None for tables of
-            embeddings, which start standard normal, and 0 for what starts at `constant`.
-        constant: Where an array without a random start begins.
-        values: Where it begins if it was trained before, in place of both.
+        fan_in: Width of its input, which sets the range of its start; None for tables of
+            embeddings, which start standard normal, and 0 for arrays that start at `constant`.
+        constant: Start of an array without a random start.
+        values: Start of an array that was trained before, in place of the other two.
     """
 
     shape: tuple[int, ...]
@@ -56,7 +50,7 @@ class Layer:
     values: NDArray[np.float32] | None = field(default=None, compare=False, repr=False)
 
     def start(self, rng: np.random.Generator) -> NDArray[np.float32]:
-        """Return values as torch's own layers start, or those that are known."""
+        """Return a start as torch's own layers have it, or `values`."""
         if self.values is not None:
             return np.array(self.values, np.float32)
         if self.fan_in is None:
@@ -75,7 +69,7 @@ def start(layers: Layers, rng: np.random.Generator) -> dict[str, NDArray[np.floa
 
 
 def specs(layers: Layers, weighting: Weighting = Weighting.EXAMPLES) -> dict[str, TensorSpec]:
-    """Return what leaves a client of these layers, averaged by number of examples or plainly."""
+    """Return specs of layers that leave a client, averaged by number of examples or plainly."""
     return {name: TensorSpec(layer.shape, weighting=weighting) for name, layer in layers.items()}
 
 
@@ -93,7 +87,7 @@ def linear(parameters: Parameters, prefix: str, rows: Tensor) -> Tensor:
 
 
 def under(prefix: str, parameters: Parameters) -> Parameters:
-    """Return the parameters whose names begin so, without that beginning."""
+    """Return the parameters whose names begin with a prefix, without that prefix."""
     return {
         name.removeprefix(prefix): tensor
         for name, tensor in parameters.items()

@@ -1,19 +1,19 @@
-"""What methods on small networks have in common: two parts, a local loop, a closed set of classes.
+"""Base of methods on small networks: two parts, a local loop, a closed set of classes.
 
 A method says which layers are shared and which are personal, what the logits are, and where it
-departs from plain cross-entropy. Everything else of a round is here, once.
+departs from plain cross-entropy. This file has the rest of a round.
 
 PM-MoE (Feng et al. 2025, section 3.2) mixes the converged personal modules of all clients. For that
-a `ModularMethod` is cut at its personal module: what it is fed, what it gives, and what becomes of
-that. A module is an *expert* (PE), a head or an extractor that maps rows to rows, or a vector of
-*parameters* (PP), whose output is the vector itself whatever it is fed.
+a `ModularMethod` is cut at its personal module: the module's input, its output, and what the
+network makes of the output. A module is an *expert* (PE), a head or an extractor that maps rows to
+rows, or a vector of *parameters* (PP), whose output is the vector itself for any input.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, Self, cast
+from typing import Any, ClassVar, Self, cast
 
 import numpy as np
 import torch
@@ -23,48 +23,27 @@ from torch.nn import functional
 from torch.optim import Optimizer
 
 from methods.errors import MethodError
+from methods.interface import method as m
 from methods.interface.averaging import plus_change
 from methods.interface.defaults import CLIENT_ONLY, MethodDefaults
-from methods.interface.method import (
-    Aggregate,
-    Arrays,
-    ClientView,
-    Examples,
-    LocalResult,
-    Need,
-    Objective,
-    ParameterGroup,
-    Task,
-    TensorSpec,
-    Trainer,
-    Unit,
-    Weighting,
-)
 from methods.networks.extractors import ClipTower, Extractor, NetworkConfig, build_extractor
 from methods.networks.layers import Layers, Parameters, linear, specs, start
-
-if TYPE_CHECKING:
-    from methods.interface.method import Penalty
 
 HEAD = "head"
 
 PerExample = Callable[[Parameters, Parameters], Tensor]
-"""From parameters and a batch to one number of each example, (B,)."""
+"""From parameters and a batch to one number or row of each example."""
 
 
 @dataclass(frozen=True)
 class BatchObjective:
-    """An objective without a data-free part: all of the network sees the batch.
-
-    Attributes:
-        per_example: The loss of each example.
-    """
+    """An objective without a data-free part: all of the network sees the batch."""
 
     per_example: PerExample
     encoder_parameters: frozenset[str] = frozenset()
 
     def encode(self, parameters: Parameters) -> Parameters:
-        """Return nothing: all of it sees the batch."""
+        """Return nothing: the encoder has no part."""
         return {}
 
     def losses(self, parameters: Parameters, encoded: Parameters, batch: Parameters) -> Tensor:
@@ -76,28 +55,21 @@ class BatchObjective:
 class SplitMethod(MethodDefaults):
     """A network in a shared and a personal part.
 
-    Unless a method says otherwise all of it is trained together by cross-entropy, changes of the
-    shared part are averaged by number of examples, and the personal part starts alike on all
-    clients, as copies of one network do.
-
-    Attributes:
-        config: Options of the network.
-        extractor: The network below its head.
-        classes: The classes that are told apart, in label order.
-        needs: What the extractor asks for.
-        pixel_size: The extractor's.
-        device: Where torch computes outside of training.
+    Unless a method says otherwise, a client trains both parts together by cross-entropy, the server
+    averages changes of the shared part by number of examples, and the personal part starts alike on
+    all clients, as copies of one network do. Torch computes on `device` outside of training.
     """
 
-    weighting: ClassVar[Weighting] = Weighting.EXAMPLES
-    """How changes of the shared part are averaged."""
+    weighting: ClassVar[m.Weighting] = m.Weighting.EXAMPLES
+    """How the server averages changes of the shared part."""
     config: NetworkConfig
     extractor: Extractor
     classes: tuple[str, ...]
-    needs: frozenset[Need] = field(default=frozenset({"pixels"}), kw_only=True)
+    needs: frozenset[m.Need] = field(default=frozenset({"pixels"}), kw_only=True)
     pixel_size: int | None = field(default=None, kw_only=True)
     device: str = field(default="cpu", kw_only=True)
-    has_personal_state: bool = field(default=False, init=False)
+    has_personal_state = False
+    closed_classes = True
 
     @property
     def head_layers(self) -> Layers:
@@ -106,12 +78,12 @@ class SplitMethod(MethodDefaults):
 
     @property
     def shared_layers(self) -> Layers:
-        """What is averaged over clients."""
+        """Layers that are averaged over clients."""
         raise NotImplementedError
 
     @property
     def personal_layers(self) -> Layers:
-        """What stays with a client."""
+        """Layers that stay with a client."""
         return {}
 
     @property
@@ -119,13 +91,8 @@ class SplitMethod(MethodDefaults):
         """The shared part."""
         return frozenset(self.shared_layers)
 
-    @property
-    def closed_classes(self) -> bool:
-        """The head has an output for each class."""
-        return True
-
-    def prepare(self, arrays: Arrays) -> Arrays:
-        """Return what the extractor keeps."""
+    def prepare(self, arrays: m.Arrays) -> m.Arrays:
+        """Return what the extractor keeps of each example."""
         return self.extractor.prepare(arrays)
 
     def features(self, parameters: Parameters, batch: Parameters) -> Tensor:
@@ -141,27 +108,25 @@ class SplitMethod(MethodDefaults):
         logits = self.logits(parameters, batch)
         return functional.cross_entropy(logits, batch["labels"], reduction="none")
 
-    def objective(self, view: ClientView) -> Objective:
-        """Return what local training minimises, given what the client has in hand."""
+    def objective(self, view: m.ClientView) -> m.Objective:
+        """Return the loss of local training, for a client's view."""
         return BatchObjective(self.cross_entropies)
 
-    def shared_spec(self) -> Mapping[str, TensorSpec]:
+    def shared_spec(self) -> Mapping[str, m.TensorSpec]:
         """Return the shared part."""
         return specs(self.shared_layers, self.weighting)
 
-    def init_server(self, rng: np.random.Generator) -> Arrays:
+    def init_server(self, rng: m.Rng) -> m.Arrays:
         """Return a fresh shared part."""
         return start(self.shared_layers, rng)
 
-    def init_client(
-        self, shared_rng: np.random.Generator, client_rng: np.random.Generator
-    ) -> Arrays:
+    def init_client(self, shared_rng: m.Rng, client_rng: m.Rng) -> m.Arrays:
         """Return a fresh personal part, alike for all clients."""
         return start(self.personal_layers, shared_rng)
 
     def client_update(
-        self, view: ClientView, data: Examples, trainer: Trainer, rng: np.random.Generator
-    ) -> LocalResult:
+        self, view: m.ClientView, data: m.Examples, trainer: m.Trainer, rng: m.Rng
+    ) -> m.LocalResult:
         """Train both parts together."""
         trained = self.train(
             view, data, trainer, rng, names=(*self.shared_layers, *self.personal_layers)
@@ -170,45 +135,34 @@ class SplitMethod(MethodDefaults):
 
     def train(
         self,
-        view: ClientView,
-        data: Examples,
-        trainer: Trainer,
-        rng: np.random.Generator,
+        view: m.ClientView,
+        data: m.Examples,
+        trainer: m.Trainer,
+        rng: m.Rng,
         *,
         names: Sequence[str],
-        start: Arrays | None = None,
+        start: m.Arrays | None = None,
         steps: int | None = None,
-        penalty: Penalty | None = None,
+        penalty: m.Penalty | None = None,
         after_step: Callable[[Parameters], None] | None = None,
     ) -> Mapping[str, NDArray[Any]]:
-        """Train the named arrays by the method's objective, the others being held.
+        """Train the named arrays by the method's objective; hold the others.
 
-        Args:
-            view: What the client has in hand.
-            data: Its examples.
-            trainer: Trains.
-            rng: Draws the batches.
-            names: What is trained.
-            start: Where to start; None for the broadcast and the personal part.
-            steps: Number of steps in place of the configured amount.
-            penalty: A term of the loss that sees no data.
-            after_step: Data-free correction of the trained tensors.
-
-        Returns:
-            All arrays after training.
+        `start` is None for the broadcast and the personal part. The other arguments are those of
+        `Trainer.fit`. Returns all arrays after training.
         """
         return trainer.fit(
             self.objective(view),
             self.model_of(view) if start is None else start,
             data.arrays,
-            groups=(ParameterGroup(tuple(names)),),
+            groups=(m.ParameterGroup(tuple(names)),),
             rng=rng,
             steps=steps,
             penalty=penalty,
             after_step=after_step,
         )
 
-    def model_of(self, view: ClientView) -> dict[str, NDArray[Any]]:
+    def model_of(self, view: m.ClientView) -> dict[str, NDArray[Any]]:
         """Return the arrays of the client's network: the shared part as broadcast, and its own."""
         own = view.personal
         return {
@@ -216,31 +170,29 @@ class SplitMethod(MethodDefaults):
             **{name: own[name] for name in self.personal_layers if name in own},
         }
 
-    def result(self, view: ClientView, trained: Arrays) -> LocalResult:
-        """Return the change of the shared part, and the personal part as it is now."""
+    def result(self, view: m.ClientView, trained: m.Arrays) -> m.LocalResult:
+        """Return the change of the shared part, and the personal part after training."""
         update = {name: trained[name] - view.broadcast[name] for name in self.shared_layers}
-        return LocalResult(update, None, {name: trained[name] for name in self.personal_layers})
+        return m.LocalResult(update, None, {name: trained[name] for name in self.personal_layers})
 
     def server_update(
-        self, state: Arrays, aggregate: Aggregate, pool: Sequence[Arrays], rng: np.random.Generator
-    ) -> Arrays:
+        self, state: m.Arrays, aggregate: m.Aggregate, pool: Sequence[m.Arrays], rng: m.Rng
+    ) -> m.Arrays:
         """Add the mean change."""
         return plus_change(state, aggregate.values)
 
-    def predict(
-        self, view: ClientView, batch: Arrays, classes: Sequence[str]
-    ) -> NDArray[np.float32]:
+    def predict(self, view: m.ClientView, batch: m.Arrays, classes: Sequence[str]) -> m.Logits:
         """Return logits (n, len(classes)) of the client's network.
 
         Raises:
-            MethodError: If a class is not one of the task's, or there is no personal part.
+            MethodError: If the task lacks a class, or there is no personal part.
         """
-        columns = self.columns(classes)
+        columns = columns_of(classes, self.classes)
         with torch.no_grad():
             logits = self.logits(self.tensors(self.whole_model_of(view)), self.tensors(batch))
         return logits[:, columns].cpu().numpy().astype(np.float32)
 
-    def whole_model_of(self, view: ClientView) -> dict[str, NDArray[Any]]:
+    def whole_model_of(self, view: m.ClientView) -> dict[str, NDArray[Any]]:
         """Return the arrays of the client's network.
 
         Raises:
@@ -253,12 +205,12 @@ class SplitMethod(MethodDefaults):
             )
         return model
 
-    def tensors(self, arrays: Arrays) -> dict[str, Tensor]:
+    def tensors(self, arrays: m.Arrays) -> dict[str, Tensor]:
         """Return arrays on the method's device, copied."""
         return {n: torch.from_numpy(np.array(a)).to(self.device) for n, a in arrays.items()}
 
     @classmethod
-    def built(cls, config: NetworkConfig, task: Task) -> Self:
+    def built(cls, config: NetworkConfig, task: m.Task) -> Self:
         """Return the method for a task.
 
         Raises:
@@ -274,24 +226,12 @@ class SplitMethod(MethodDefaults):
             device=task.device,
         )
 
-    def columns(self, classes: Sequence[str]) -> list[int]:
-        """Return positions of classes among the head's outputs.
-
-        Raises:
-            MethodError: If one is not among them.
-        """
-        return columns_of(classes, self.classes)
-
 
 def columns_of(classes: Sequence[str], known: Sequence[str]) -> list[int]:
-    """Return positions of classes among a head's outputs.
-
-    Args:
-        classes: What is asked about.
-        known: Classes of the outputs.
+    """Return positions of classes among the known classes, those of a head's outputs.
 
     Raises:
-        MethodError: If one is not among them.
+        MethodError: If a class is not known.
     """
     for name in classes:
         if name not in known:
@@ -303,22 +243,17 @@ def columns_of(classes: Sequence[str], known: Sequence[str]) -> list[int]:
 
 
 GATED = "gated"
-"""The part that a gate over modules is fed, (B, G)."""
+"""Name of the part (B, G) that a gate over modules gets."""
 FED = "fed"
-"""The part that the module is fed, (B, ...)."""
+"""Name of the part (B, ...) that the module gets."""
 
 
-@dataclass(frozen=True)
 class CentralisedMethod(SplitMethod):
-    """A network that one party trains on all data, so that nothing is shared."""
+    """A network that one party trains on all data, so nothing is shared."""
 
-    has_personal_state: bool = field(default=True, init=False)
-    units: frozenset[Unit] = field(default=CLIENT_ONLY, init=False)
-
-    @property
-    def centralised(self) -> bool:
-        """One party holds all data."""
-        return True
+    has_personal_state = True
+    units = CLIENT_ONLY
+    centralised = True
 
     @property
     def shared_layers(self) -> Layers:
@@ -327,36 +262,31 @@ class CentralisedMethod(SplitMethod):
 
     @property
     def tower(self) -> ClipTower:
-        """CLIP's image tower, of a method that has no other network."""
+        """CLIP's image tower, for methods that have no other network."""
         return cast("ClipTower", self.extractor)
 
 
-@dataclass(frozen=True)
 class ModularMethod(SplitMethod):
     """A network cut at its personal module."""
 
     combined: ClassVar[tuple[str, ...]] = ()
-    """The parts that `combine` reads."""
+    """Names of the parts that `combine` reads."""
     refines: ClassVar[bool] = False
-    """Whether `personalise` trains the module: then it is what converged, and goes to the pool."""
-    has_personal_state: bool = field(default=True, init=False)
+    """Whether `personalise` trains the module, so that it converges there and goes to the pool."""
+    has_personal_state = True
 
     @property
     def module_layers(self) -> Layers:
-        """The module's arrays: a part of the personal ones, all of them unless said otherwise."""
+        """The module's arrays: all personal arrays, unless a method says otherwise."""
         return self.personal_layers
 
     @property
     def gated_width(self) -> int:
-        """G, the width of what a gate over modules is fed."""
+        """G, the width of the input of a gate over modules."""
         return self.extractor.width
 
     def parts(self, parameters: Parameters, batch: Parameters) -> dict[str, Tensor]:
-        """Return what the rest of the network makes of a batch, row by row.
-
-        Returns:
-            `fed`, `gated`, and those that `combined` names.
-        """
+        """Return what the rest of the network makes of a batch: `fed`, `gated` and `combined`."""
         features = self.features(parameters, batch)
         return {FED: features, GATED: features}
 
@@ -365,12 +295,9 @@ class ModularMethod(SplitMethod):
         return linear(module, HEAD, fed)
 
     def combine(self, parameters: Parameters, parts: Parameters, output: Tensor) -> Tensor:
-        """Return logits (B, C) from a module's output, or from a mixture of several.
+        """Return logits (B, C) from the output (B, H) of a module, or of a mixture of several.
 
-        Args:
-            parameters: The client's network.
-            parts: Those that `combined` names, among others perhaps.
-            output: (B, H).
+        `parts` has the parts that `combined` names.
         """
         return output
 
@@ -380,15 +307,10 @@ class ModularMethod(SplitMethod):
         return self.combine(parameters, parts, self.module_output(parameters, parts[FED]))
 
 
-def blocks(arrays: Arrays, rows: int) -> Iterator[dict[str, NDArray[Any]]]:
-    """Yield the examples in order, so many at a time.
+def blocks(arrays: m.Arrays, rows: int) -> Iterator[dict[str, NDArray[Any]]]:
+    """Yield the examples in order, at most `rows` at a time; one empty block where there are none.
 
-    Args:
-        arrays: One or more arrays (n, ...), row i of each being example i.
-        rows: Most examples of a block, 1 at least.
-
-    Yields:
-        Arrays (b, ...) of each name, b at most `rows`; a single empty block where n is 0.
+    Arrays are (n, ...), row i of each being example i.
     """
     count = len(next(iter(arrays.values())))
     for first in range(0, max(count, 1), rows):
@@ -396,29 +318,20 @@ def blocks(arrays: Arrays, rows: int) -> Iterator[dict[str, NDArray[Any]]]:
 
 
 ROWS = 256
-"""Examples that are computed at once; changes memory only."""
-
-RowByRow = Callable[[Parameters, Parameters], Tensor]
-"""From parameters and a batch to rows (B, W), row i being of example i."""
+"""Examples that torch computes at once; changes memory only."""
 
 
-def features_of(method: SplitMethod, model: Arrays, data: Examples) -> NDArray[np.float32]:
+def features_of(method: SplitMethod, model: m.Arrays, data: m.Examples) -> NDArray[np.float32]:
     """Return features (n, D) of all examples, as `rows_of` does."""
     return rows_of(method, method.features, model, data)
 
 
 def rows_of(
-    method: SplitMethod, compute: RowByRow, model: Arrays, data: Examples
+    method: SplitMethod, compute: PerExample, model: m.Arrays, data: m.Examples
 ) -> NDArray[np.float32]:
-    """Return what is computed of each example, (n, W).
+    """Return rows (n, W) that `compute` gives for n examples, at least 1, under a network.
 
-    It reads the data past the trainer, so nothing that follows from it may leave under `dp_sgd`.
-
-    Args:
-        method: Whose network it is.
-        compute: What is computed.
-        model: Arrays of the network, those that are read among them.
-        data: The n examples, n at least 1.
+    It reads the data outside the trainer, so nothing that follows from it may leave under `dp_sgd`.
     """
     parameters, pieces = method.tensors(model), []
     with torch.no_grad():
@@ -432,23 +345,15 @@ def label_shares(labels: NDArray[Any], classes: int) -> NDArray[np.float32]:
     """Return the share of each class (C,) among labels (n,); zeros without labels.
 
     It is a statistic of records that no noised step returns.
-
-    Args:
-        labels: Classes (n,), each below C.
-        classes: C.
     """
     return (np.bincount(labels, minlength=classes) / max(len(labels), 1)).astype(np.float32)
 
 
-def pull_to(anchor: Parameters, weight: float, prefix: str = "") -> Penalty | None:
+def pull_to(anchor: Parameters, weight: float, prefix: str = "") -> m.Penalty | None:
     """Return the term weight/2 ||w - anchor||^2, None where the weight is zero.
 
-    It sees no data. As a trainer's penalty it costs nothing of an example's bound.
-
-    Args:
-        anchor: Where training is held, by the names of the network's arrays.
-        weight: Factor of the term.
-        prefix: What the names of the arrays in training begin with, before the anchor's.
+    It sees no data, so as a trainer's penalty it takes no part of an example's bound. `prefix` is
+    the beginning of the names of the trained arrays, before the anchor's names.
     """
     if not weight:
         return None
@@ -469,15 +374,9 @@ def descend(
     losses: Iterable[ServerLoss],
     optimizer: Callable[[list[Tensor]], Optimizer],
 ) -> dict[str, NDArray[np.float32]]:
-    """Take one step for each loss, in order.
+    """Return the parameters after one optimiser step for each loss, in order.
 
-    Args:
-        parameters: Starting values, which are left as they are.
-        losses: One per step; a generator may draw each anew.
-        optimizer: Makes the optimiser of some tensors; its state ends with the call.
-
-    Returns:
-        The parameters after the last step.
+    A generator of losses may draw each loss anew. The optimiser's state ends with the call.
     """
     leaves = {name: value.clone().requires_grad_() for name, value in parameters.items()}
     steps = optimizer(list(leaves.values()))

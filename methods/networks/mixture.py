@@ -1,26 +1,26 @@
-"""A mixture of frozen modules under a gate, of which denoising drops the most unlike (PM-MoE).
+"""A mixture of frozen modules under a gate; denoising drops the modules most unlike (PM-MoE).
 
 Feng et al. 2025, "PM-MoE: Mixture of Experts on Private Model Parameters for Personalized Federated
 Learning" (WWW).
 
 The gate ("Analysis of Gating Network Parameters"): one to four linear layers of the paper's widths,
-its seven activations, its six initialisations. The paper names the initialisations and no more;
-where one needs a number it is written here. Its published code has ReLU behind the first layer and
-drops a tenth of each hidden layer out, of which the paper says nothing: `first_relu`, `dropout`.
+its seven activations, its six initialisations. The paper only names the initialisations; numbers
+that they need are below. The published code has ReLU behind the first layer and drops a tenth of
+each hidden layer out, of which the paper says nothing: `first_relu`, `dropout`.
 
-Denoising ("Energy-based Personalized Modules Denoising"), which is not in the published code. What
-the paper leaves open is decided so:
+Denoising ("Energy-based Personalized Modules Denoising") is not in the published code. What the
+paper leaves open is decided here:
 
-- T has no value in it: it is an option, 1 by default.
-- The score is of one pair of outputs, so of one example: experts are dropped example by example.
-- "The bottom gamma-proportion of experts" is out of the others, k != j, rounded down; the client's
-  own is the anchor and stays.
-- An output of length zero has no direction: its product with any other is taken as zero.
+- The paper gives T no value: T is an option, 1 by default.
+- The score is of one pair of outputs, so of one example: experts drop out example by example.
+- "The bottom gamma-proportion of experts" counts the others, k != j, rounded down; the client's own
+  expert is the anchor and stays.
+- An output of length zero has no direction: its product with any other counts as zero.
 
 The mixture ("Mixture of Personalized Modules"): weights are the softmax of the gate's scores over
 the experts that denoising left; of these the k largest count. As in the paper's formulas and its
 published code they are not scaled up again afterwards, so a mixture of few experts is smaller than
-each; `renormalise` does so.
+each; `renormalise` scales them up.
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ from methods.networks.layers import Layer, Layers, Parameters, linear, linear_la
 from methods.networks.method import FED, GATED, ModularMethod, blocks
 
 Drop = Callable[[Tensor], Tensor]
-"""From a hidden layer's outputs (..., H) to the same with some of them zero."""
+"""From a hidden layer's outputs (..., H) to the same with some outputs set to zero."""
 GATE = "moe."
-"""What the names of a gate's arrays begin with."""
+"""Beginning of the names of a gate's arrays."""
 PRELU_START = 0.25
 """Slope of PReLU below zero at the start, as in He et al. 2015 and torch."""
 
@@ -59,9 +59,9 @@ class GateConfig:
         gate_layers: Linear layers; the hidden ones are 128, 256 and 128 wide.
         activation: Behind each hidden layer.
         initialisation: How the weights start; biases start as torch's.
-        first_relu: Whether ReLU is behind the first layer, whatever is behind the others.
+        first_relu: Whether ReLU is behind the first layer, in place of `activation`.
         dropout: Share of each hidden layer's outputs that a step of training leaves out, the others
-            being scaled up. Where gradients are taken example by example, the same for all of them.
+            being scaled up. Gradients of single examples share one draw.
     """
 
     gate_layers: Annotated[int, Ge(1), Le(4)] = 4
@@ -75,13 +75,7 @@ class GateConfig:
 
 @dataclass(frozen=True)
 class Gate:
-    """A gate without state; its parameters are passed in.
-
-    Attributes:
-        inputs: Width G of what it is fed.
-        experts: Number E of experts that it tells apart.
-        config: Its options.
-    """
+    """A gate of E experts on rows of width G, without state: callers pass its parameters."""
 
     inputs: int
     experts: int
@@ -118,10 +112,7 @@ class Gate:
     def scores(self, parameters: Parameters, rows: Tensor, drop: Drop | None = None) -> Tensor:
         """Return scores (B, E) of rows (B, G), before the softmax.
 
-        Args:
-            parameters: The gate's arrays, among others.
-            rows: What it is fed.
-            drop: Leaves out some of a hidden layer's outputs, in training; None for none.
+        In training `drop` leaves out some of a hidden layer's outputs.
         """
         for number in range(1, self.config.gate_layers):
             rows = self._activate(linear(parameters, f"{GATE}{number}", rows), parameters, number)
@@ -129,7 +120,7 @@ class Gate:
         return linear(parameters, f"{GATE}{self.config.gate_layers}", rows)
 
     def drop(self, rng: np.random.Generator) -> Drop | None:
-        """Return what training leaves out, drawn from a generator of its own; None for nothing."""
+        """Return what training leaves out, drawn by a generator of its own; None for nothing."""
         rate = self.config.dropout
         if not rate:
             return None
@@ -183,10 +174,7 @@ def _kaiming(rng: np.random.Generator, shape: tuple[int, ...]) -> NDArray[np.flo
 
 
 def _orthogonal(rng: np.random.Generator, shape: tuple[int, ...]) -> NDArray[np.floating]:
-    """Return Saxe et al. 2014: orthonormal rows or columns.
-
-    Whichever are fewer, uniformly drawn.
-    """
+    """Return Saxe et al. 2014: orthonormal rows or columns (the fewer), drawn uniformly."""
     tall = rng.standard_normal((max(shape), min(shape)))
     columns, upper = np.linalg.qr(tall)
     # Without the signs of the diagonal the draw would depend on how QR chooses them.
@@ -211,22 +199,15 @@ _STARTS: Mapping[str, Callable[[np.random.Generator, tuple[int, ...]], NDArray[n
 
 
 ROUNDING = 1e-9
-"""So that 0.29 of 100 is 29, whatever the product is in binary."""
+"""Keeps 0.29 of 100 at 29, although the product in binary is slightly less."""
 
 
 def confidence(own: Tensor, others: Tensor, temperature: float) -> Tensor:
-    """Return negative Helmholtz free energy H of experts' outputs beside the own one.
+    """Return negative Helmholtz free energies (..., E) of outputs beside the own output.
 
     H^k = T log sum_d exp(v^k_d / T) with v^k = (h^k * h^j) / (|h^k| |h^j|), coordinate by
-    coordinate; the coordinates of v^k add up to the cosine of the two.
-
-    Args:
-        own: h^j (..., H).
-        others: h^k (..., E, H).
-        temperature: T, positive.
-
-    Returns:
-        Scores (..., E), high where the outputs agree.
+    coordinate; the coordinates of v^k add up to the cosine of the two. The score is high where the
+    outputs agree. Shapes are h^j (..., H) and h^k (..., E, H).
     """
     # In double precision: T log H is alike for all experts and would drown what tells them apart.
     there, here = others.to(torch.float64), own.to(torch.float64)
@@ -236,25 +217,15 @@ def confidence(own: Tensor, others: Tensor, temperature: float) -> Tensor:
 
 
 def number_dropped(gamma: float, experts: int) -> int:
-    """Return how many of so many experts, the own one included, are dropped.
-
-    Floor(gamma (E - 1)).
-    """
+    """Return floor(gamma (E - 1)), the dropped ones of E experts, the own one included in E."""
     return math.floor(gamma * (experts - 1) + ROUNDING)
 
 
 def kept_experts(outputs: Tensor, own: int, gamma: float, temperature: float) -> Tensor:
-    """Return which experts are left for each example.
+    """Return which experts stay for each example, (B, E) bool, of outputs (B, E, H).
 
-    Args:
-        outputs: Outputs (B, E, H) of all experts.
-        own: Which of them is the client's own.
-        gamma: Share of the others that is dropped, in [0, 1).
-        temperature: T.
-
-    Returns:
-        (B, E) bool, True for the own one and for all but the floor(gamma (E - 1)) others of lowest
-        confidence; among equal ones the first in the order of experts go.
+    The own expert stays, and all but the floor(gamma (E - 1)) others of lowest confidence; among
+    equal ones the first in the order of experts go.
     """
     kept = torch.ones(outputs.shape[:2], dtype=torch.bool, device=outputs.device)
     dropped = number_dropped(gamma, outputs.shape[1])
@@ -267,23 +238,23 @@ def kept_experts(outputs: Tensor, own: int, gamma: float, temperature: float) ->
 
 
 OUTPUTS, KEPT = "moe.outputs", "moe.kept"
-"""Of all experts for each example (B, E, H), and which of them denoising left (B, E)."""
+"""Outputs of all experts for each example (B, E, H), and which denoising kept (B, E)."""
 AT_ONCE = 128
-"""Examples whose outputs are computed together; changes memory and speed only."""
+"""Examples whose outputs torch computes together; changes memory and speed only."""
 
 
 @dataclass(frozen=True)
 class Mixture:
-    """One client's gate over frozen modules, in the place of its own module.
+    """One client's gate over frozen modules, in place of its own module.
 
     Attributes:
         base: The method whose network it is in.
         model: The arrays of the client's network.
         modules: All experts' arrays, (E, ...) each.
-        own: Which expert is the client's own.
+        own: Number of the client's own expert.
         gate: Weighs them.
-        top_k: How many count for an example, None for all.
-        renormalise: Whether the weights of those add up to one.
+        top_k: Number of experts that count for an example, None for all.
+        renormalise: Whether their weights are scaled to add up to one.
         gamma: Share of the others that denoising drops.
         temperature: T of the free energy.
     """
@@ -299,14 +270,10 @@ class Mixture:
     temperature: float
 
     def seen(self, batch: Arrays) -> dict[str, NDArray[Any]]:
-        """Return all that a gate's training and its use need of examples, as nothing else changes.
+        """Return all that a gate's training and its use need of examples; nothing else changes.
 
-        Args:
-            batch: What the base's `prepare` gave, row i being example i.
-
-        Returns:
-            `OUTPUTS`, `KEPT`, and of the parts of the base's network what the gate is fed and what
-            `combine` reads, row i being example i.
+        `batch` is what the base's `prepare` gave. The result has `OUTPUTS`, `KEPT`, and the parts
+        that the gate and `combine` read, row i being example i.
         """
         pieces = []
         with torch.no_grad():
@@ -320,25 +287,19 @@ class Mixture:
 
     def outputs(self, fed: Tensor) -> Tensor:
         """Return outputs (B, E, H) of all experts on rows (B, ...)."""
-        # Convolutions over stacked weights are grouped ones, which take a processor twice the time
-        # of one network after the other on all rows, and hold all networks' layers at once.
+        # Convolutions over stacked weights are grouped: they take a processor twice the time of
+        # one network after the other, and hold all networks' layers at once.
         is_image = fed.dim() > 2
         chunk = 1 if is_image else None
         return expert_outputs(self.base.module_output, self.modules, fed, chunk)
 
     def weights(self, parameters: Parameters, seen: Parameters, drop: Drop | None = None) -> Tensor:
-        """Return what each expert counts for each example, (B, E)."""
+        """Return the weight of each expert for each example, (B, E)."""
         scores = self.gate.scores(parameters, seen[GATED], drop)
         return shares(scores, seen[KEPT], self.top_k, renormalise=self.renormalise)
 
     def logits(self, parameters: Parameters, seen: Parameters, drop: Drop | None = None) -> Tensor:
-        """Return logits (B, C) with the mixture in the module's place.
-
-        Args:
-            parameters: The client's network and its gate.
-            seen: What `seen` made of the examples.
-            drop: What the gate leaves out, in training.
-        """
+        """Return logits (B, C) with the mixture in place of the module, from `seen`'s result."""
         output = mixed(self.weights(parameters, seen, drop), seen[OUTPUTS])
         return self.base.combine(parameters, seen, output)
 
@@ -351,11 +312,7 @@ class Mixture:
 
 
 def stacked(experts: Sequence[Arrays], layers: Layers) -> dict[str, NDArray[Any]]:
-    """Return experts as one array (E, ...) of each name.
-
-    Args:
-        experts: One or more modules.
-        layers: What a module is made of.
+    """Return experts, at least one, as one array (E, ...) of each name.
 
     Raises:
         MethodError: If an expert lacks an array, or has one of another shape.
@@ -379,11 +336,8 @@ def expert_outputs(
 ) -> Tensor:
     """Return outputs (B, E, H) of stacked modules (E, ...) on the same rows (B, ...).
 
-    Args:
-        run: What one module makes of rows, (B, H).
-        modules: All of them.
-        fed: The rows.
-        chunk: How many modules run together, None for all; changes memory and speed only.
+    `run` gives one module's output (B, H). `chunk` modules run together, all for None; it changes
+    memory and speed only.
     """
     together = torch.func.vmap(run, in_dims=(0, None), out_dims=1, chunk_size=chunk)
     outputs: Tensor = together(modules, fed)
@@ -391,16 +345,10 @@ def expert_outputs(
 
 
 def shares(scores: Tensor, kept: Tensor, top_k: int | None, *, renormalise: bool) -> Tensor:
-    """Return what each expert counts.
+    """Return weights (..., E) of experts from a gate's scores (..., E), zero where none counts.
 
-    Args:
-        scores: A gate's scores (..., E).
-        kept: Which experts may count (..., E) bool, one at least.
-        top_k: How many count, all of them if there are fewer; None for all.
-        renormalise: Whether the weights of those that count add up to one.
-
-    Returns:
-        Weights (..., E), zero for those that do not count.
+    Of the experts that are `kept` (at least one), the `top_k` with the largest weights count, all
+    for None. `renormalise` scales their weights to add up to one.
     """
     weights = scores.masked_fill(~kept, -torch.inf).softmax(-1)
     if top_k is not None and top_k < weights.shape[-1]:

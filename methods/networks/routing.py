@@ -1,32 +1,32 @@
-"""How images are shared out to experts: by where their tokens fall, or by a learned layer.
+"""Routers: how images are shared out to experts, by clusters of their tokens or by a learned layer.
 
-TRIP's own router learns nothing (Gong et al. 2025, sections IV-A and IV-B): the tokens of an image
-are clustered within capacities, the M clusters are matched one to one with M static keys at least
-cost 1 - cos(centroid, key) (Eqs. 5-7, Hungarian algorithm), and expert e weighs by the share of
-kept tokens that lie in its cluster. All of it depends on the image alone, so it is computed once.
+TRIP's own router learns nothing (Gong et al. 2025, sections IV-A and IV-B): it clusters the tokens
+of an image within capacities and matches the M clusters one to one with M static keys at the
+smallest cost 1 - cos(centroid, key) (Eqs. 5-7, Hungarian algorithm). Expert e weighs by the share
+of kept tokens in its cluster. All of it depends on the image alone, so it is computed once.
 
 The learned routers are the ablations of its section V-F: one linear layer and a softmax, over each
-token or over the image's feature. What is fed to them and how tokens' shares are put together (the
-mean of their softmaxes) is our reading; the paper refers to Switch Transformer (Fedus et al. 2022),
-whose balancing loss (its Eq. 4) is taken within each image, as a loss is one example's here.
+token or over the image's feature. Our reading decides the layer's input and how tokens' shares
+combine (the mean of their softmaxes). The paper refers to Switch Transformer (Fedus et al. 2022);
+its balancing loss (its Eq. 4) is taken within each image, as a loss is one example's here.
 
 The random router is its ablation without clusters (Table V).
 
-Clusters with capacities are those of section IV-A: the assignment cost of token j to cluster m is
-the term of the Lagrangian (Eq. 4), ||x_j - mu_m||^2 + theta_m. A token goes to its cheapest
-cluster; a full cluster keeps its cheapest tokens and the rest is discarded. theta_m rises while
-more tokens ask for the cluster than it holds, and falls, never below zero, while fewer do. A
-centroid is a mean of tokens, so all distances follow from the tokens' products G = X X^T: with rows
-A of the means, x_j . mu_m = (A G)_mj. G is computed once, and one round of all images is a few
-array operations. Every image goes through the same operations on its own numbers, so its clusters
-do not depend on the images beside it, not even by rounding.
+Clusters with capacities are those of section IV-A. The cost of token j in cluster m is the term of
+the Lagrangian (Eq. 4), ||x_j - mu_m||^2 + theta_m. A token goes to its cheapest cluster; a full
+cluster keeps its cheapest tokens and discards the rest. theta_m rises while more tokens ask for the
+cluster than it holds, and falls, never below zero, while fewer do. A centroid is a mean of tokens,
+so all distances follow from the tokens' products G = X X^T: with rows A of the means, x_j . mu_m =
+(A G)_mj. G is computed once, and one round of all images is a few array operations. Each image
+takes the same operations on its own numbers. So its clusters do not depend on other images, not
+even by rounding.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Literal
 
 import numpy as np
 import torch
@@ -35,13 +35,13 @@ from scipy.optimize import linear_sum_assignment
 from torch import Tensor
 
 from methods.errors import MethodError
-from methods.interface.method import Arrays, Need, TensorSpec
+from methods.interface import method as m
 from methods.networks.layers import Parameters, linear_start
 
 DISCARDED = -1
 """Label of a token that no cluster keeps."""
 MOST_ROUNDS = 100
-"""Rounds after which an image whose clusters still change is left as it is (published code)."""
+"""Rounds after which an image stays as it is, still changing or not (published code)."""
 
 INDEX_BITS = 16
 """Bits for a token's position: images have at most 65,536 tokens."""
@@ -52,10 +52,10 @@ Ints = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Rules:
-    """What is clustered how.
+    """Rules of clustering.
 
     Attributes:
-        capacity_factor: alpha; no cluster keeps more than alpha T / M of T tokens.
+        capacity_factor: alpha; a cluster keeps at most alpha T / M of T tokens.
         multiplier_step: Step eta of the multipliers theta, in units of the cost.
         variant: `published` costs plain distances, moves theta by what clusters kept (so only
             downwards, and below zero), gives the first T mod M clusters one token more, and seats
@@ -67,7 +67,7 @@ class Rules:
     variant: Literal["paper", "published"] = "paper"
 
     def capacities(self, tokens: int, clusters: int) -> Ints:
-        """Return most tokens that each cluster keeps, at least one, (clusters,)."""
+        """Return the most tokens that each cluster keeps, at least one, (clusters,)."""
         if self.variant == "paper":
             # |C_m| <= alpha T / M, in whole tokens; the slack is for products such as 0.1 x 30.
             largest = int(self.capacity_factor * tokens / clusters + 1e-9)
@@ -83,8 +83,8 @@ class Clusters:
 
     Attributes:
         labels: Cluster of each token, `DISCARDED` for none, (n, T).
-        weights: Rows of means: `weights @ tokens` are the centroids, (n, M, T). An empty cluster's
-            row is the token where it was seated last.
+        weights: Rows of means: `weights @ tokens` are the centroids, (n, M, T). The row of an empty
+            cluster is the token where it was seated last.
         sizes: Number of tokens that each cluster keeps, (n, M).
         rounds: Rounds that each image took, (n,).
     """
@@ -97,7 +97,7 @@ class Clusters:
 
 @dataclass
 class _Active:
-    """The images that still change: arrays of one row for each."""
+    """The images that still change: arrays with one row for each image."""
 
     rows: Ints
     products: Floats
@@ -106,27 +106,18 @@ class _Active:
     labels: Ints
 
     def only(self, keep: NDArray[np.bool_]) -> _Active:
-        return _Active(
-            self.rows[keep],
-            self.products[keep],
-            self.weights[keep],
-            self.multipliers[keep],
-            self.labels[keep],
-        )
+        return _Active(**{name: array[keep] for name, array in vars(self).items()})
 
 
 def cluster(products: Floats, seats: Ints, rules: Rules) -> Clusters:
-    """Return clusters the tokens of each image.
+    """Return the clusters of the tokens of each image.
 
-    Ends for an image when its centroids rest: when all are the means of the same tokens again.
+    An image ends when its centroids rest: when all are means of the same tokens again.
 
     Args:
         products: G = X X^T of each image, (n, T, T).
-        seats: Tokens that are the first centroids, different ones, (M,) or (n, M).
-        rules: What is clustered how.
-
-    Returns:
-        The clusters.
+        seats: Tokens that are the first centroids, all different, (M,) or (n, M).
+        rules: The rules of clustering.
     """
     count, tokens = products.shape[:2]
     seats = np.broadcast_to(seats, (count, seats.shape[-1]))
@@ -135,19 +126,27 @@ def cluster(products: Floats, seats: Ints, rules: Rules) -> Clusters:
     active = _Active(
         np.arange(count),
         products,
-        _one_hot(seats, tokens),
+        np.asarray(seats[:, :, None] == np.arange(tokens), np.float32),
         np.zeros((count, clusters), np.float32),
         np.full((count, tokens), DISCARDED),
     )
-    result = _empty(count, tokens, clusters)
+    result = Clusters(
+        np.empty((count, tokens), np.int64),
+        np.empty((count, clusters, tokens), np.float32),
+        np.empty((count, clusters), np.int64),
+        np.empty(count, np.int64),
+    )
     for number in range(1, MOST_ROUNDS + 1):
         before = active.weights
         _round(active, capacities, rules)
         rests = (active.weights == before).all(axis=(1, 2))
-        # Rows are dropped, not masked, and written when dropped: nothing is computed for them.
+        # Rows are dropped, not masked, and written when dropped: no array operation sees them.
         gone = rests if number < MOST_ROUNDS else np.ones_like(rests)
         if gone.any():
-            _store(result, active.only(gone), number)
+            ended = active.only(gone)
+            result.labels[ended.rows], result.weights[ended.rows] = ended.labels, ended.weights
+            kept = ended.labels[:, None, :] == np.arange(clusters)[:, None]
+            result.sizes[ended.rows], result.rounds[ended.rows] = kept.sum(axis=-1), number
             active = active.only(~gone)
         if not len(active.rows):
             break
@@ -155,16 +154,9 @@ def cluster(products: Floats, seats: Ints, rules: Rules) -> Clusters:
 
 
 def farthest_first(products: Floats, clusters: int) -> Ints:
-    """Return seats far from one another.
+    """Return seats (n, M), token indices far from one another, from G of each image (n, T, T).
 
     The first is the longest token, each further one the farthest from all before.
-
-    Args:
-        products: G of each image, (n, T, T).
-        clusters: Number M of seats.
-
-    Returns:
-        Token indices, (n, M).
     """
     squares = np.diagonal(products, axis1=1, axis2=2)
     seats = [squares.argmax(axis=1)]
@@ -191,7 +183,10 @@ def _round(active: _Active, capacities: Ints, rules: Rules) -> None:
     costs = distances if rules.variant == "paper" else np.sqrt(distances)
     cheapest, least = _cheapest(costs + active.multipliers[:, :, None])
     clusters = len(capacities)
-    demand = _counts(cheapest, clusters)
+    # How many tokens ask for each cluster, (n, M).
+    shifted = cheapest + clusters * np.arange(len(cheapest))[:, None]
+    flat = np.bincount(shifted.ravel(), minlength=clusters * len(cheapest))
+    demand = flat.reshape(-1, clusters)
     active.labels = _within_capacity(cheapest, least, demand, capacities)
     sizes = np.minimum(demand, capacities)
     step = np.float32(rules.multiplier_step)
@@ -225,10 +220,7 @@ def _cheapest(costs: Floats) -> tuple[Ints, Floats]:
 
 
 def _within_capacity(cheapest: Ints, costs: Floats, demand: Ints, capacities: Ints) -> Ints:
-    """Return labels after full clusters have kept their cheapest tokens.
-
-    Of equal ones the first.
-    """
+    """Return labels after full clusters have kept their cheapest tokens, first of equal ones."""
     over = np.flatnonzero((demand > capacities).any(axis=1))
     labels = cheapest.copy()
     if len(over):
@@ -244,15 +236,15 @@ def _within_capacity(cheapest: Ints, costs: Floats, demand: Ints, capacities: In
 def _keys(cheapest: Ints, costs: Floats) -> Ints:
     """Return one integer for each token that sorts by cluster, then cost, then position."""
     bits = np.ascontiguousarray(costs).view(np.int32)
-    # A float's bits sort as integers do once those of negative numbers are turned around.
+    # A float's bits sort as integers do once those of negative numbers are reversed.
     ordered = (bits ^ ((bits >> 31) & 0x7FFFFFFF)).astype(np.int64) + 2**31
     return (cheapest << (32 + INDEX_BITS)) | (ordered << INDEX_BITS) | np.arange(costs.shape[1])
 
 
 def _seat_empty(active: _Active, distances: Floats, sizes: Ints, *, apart: bool) -> None:
-    """Seat each empty cluster at a token that is far from all centroids, the farthest first.
+    """Seat each empty cluster at a token far from all centroids, the farthest first.
 
-    Not apart, all empty clusters of an image at the farthest.
+    Where they are not to be `apart`, seat all empty clusters of an image at the farthest token.
     """
     rows = np.flatnonzero((sizes == 0).any(axis=1))
     order = np.argsort(-distances[rows].min(axis=1), axis=1, kind="stable")
@@ -263,71 +255,36 @@ def _seat_empty(active: _Active, distances: Floats, sizes: Ints, *, apart: bool)
     active.multipliers[rows[image], cluster_index] = 0.0
 
 
-def _counts(labels: Ints, clusters: int) -> Ints:
-    shifted = labels + clusters * np.arange(len(labels))[:, None]
-    flat = np.bincount(shifted.ravel(), minlength=clusters * len(labels))
-    return flat.reshape(-1, clusters)
-
-
-def _one_hot(seats: Ints, tokens: int) -> Floats:
-    return np.asarray(seats[:, :, None] == np.arange(tokens), np.float32)
-
-
-def _empty(count: int, tokens: int, clusters: int) -> Clusters:
-    return Clusters(
-        np.empty((count, tokens), np.int64),
-        np.empty((count, clusters, tokens), np.float32),
-        np.empty((count, clusters), np.int64),
-        np.empty(count, np.int64),
-    )
-
-
-def _store(result: Clusters, ended: _Active, number: int) -> None:
-    result.labels[ended.rows] = ended.labels
-    result.weights[ended.rows] = ended.weights
-    kept = ended.labels[:, None, :] == np.arange(result.sizes.shape[1])[:, None]
-    result.sizes[ended.rows] = kept.sum(axis=-1)
-    result.rounds[ended.rows] = number
-
-
 KEY_INITS = Literal["orthogonal", "uniform", "normal", "binary"]
 ROUTING, ROUTING_INFERENCE = "routing", "routing_inference"
 WEIGHT, BIAS = "router.weight", "router.bias"
 TURNS = 1000.0
-"""Times around the circle on which random routes are read off, for one standard deviation."""
+"""Times around the circle that one standard deviation of a random route's axis makes."""
 
 
-class Router(Protocol):
-    """Gives each image a share of each expert."""
+class _WithoutLayer:
+    """A router that learns nothing.
 
-    @property
-    def needs(self) -> frozenset[Need]:
-        """What the data layer must provide."""
-        ...
+    All routers have: `needs` for the data layer; `prepare`, what is kept of an example; `spec` and
+    `init`, the parameters and their start; `shares` of the experts (B, M), rows of sum one; and
+    `balance`, a loss (B,) for loading experts unevenly.
+    """
 
-    def prepare(self, arrays: Arrays) -> Arrays:
-        """Return what is kept of each example."""
-        ...
+    def spec(self) -> Mapping[str, m.TensorSpec]:
+        """Return no parameters."""
+        return {}
 
-    def spec(self) -> Mapping[str, TensorSpec]:
-        """Return the router's parameters."""
-        ...
-
-    def init(self, rng: np.random.Generator) -> dict[str, NDArray[np.float32]]:
-        """Return the parameters' starting values."""
-        ...
-
-    def shares(self, parameters: Parameters, batch: Parameters, *, training: bool) -> Tensor:
-        """Return shares of the experts (B, M), each row adding up to one."""
-        ...
+    def init(self, rng: m.Rng) -> dict[str, NDArray[np.float32]]:
+        """Return no parameters."""
+        return {}
 
     def balance(self, parameters: Parameters, batch: Parameters) -> Tensor:
-        """Return a loss of each example for loading experts unevenly, (B,)."""
-        ...
+        """Return zeros (B,): experts are balanced or equally likely."""
+        return torch.zeros_like(batch["features"][:, 0])
 
 
 @dataclass(frozen=True)
-class StaticRouter:
+class StaticRouter(_WithoutLayer):
     """Capacity-aware clusters of tokens, matched with static keys.
 
     Attributes:
@@ -336,7 +293,7 @@ class StaticRouter:
         inference: The same for prediction.
         seating: Where clusters begin: at M random tokens, or far from one another.
         seed: Draws the random tokens. Their positions are alike in all images: then an image's
-            shares depend neither on its company nor on its tokens' last bits, as a draw from the
+            shares depend neither on other images nor on its tokens' last bits, as a draw from the
             tokens' digest would.
     """
 
@@ -347,11 +304,11 @@ class StaticRouter:
     seed: int
 
     @property
-    def needs(self) -> frozenset[Need]:
+    def needs(self) -> frozenset[m.Need]:
         """Image features and tokens."""
         return frozenset({"features", "tokens"})
 
-    def prepare(self, arrays: Arrays) -> Arrays:
+    def prepare(self, arrays: m.Arrays) -> m.Arrays:
         """Keep features, and both kinds of shares in place of tokens.
 
         Raises:
@@ -376,21 +333,9 @@ class StaticRouter:
                 kept[place, rows] = assigned_shares(clusters, block, self.keys)
         return {"features": arrays["features"], ROUTING: kept[0], ROUTING_INFERENCE: kept[1]}
 
-    def spec(self) -> Mapping[str, TensorSpec]:
-        """Return no parameters: keys follow from the configuration."""
-        return {}
-
-    def init(self, rng: np.random.Generator) -> dict[str, NDArray[np.float32]]:
-        """Return no parameters."""
-        return {}
-
     def shares(self, parameters: Parameters, batch: Parameters, *, training: bool) -> Tensor:
         """Return what `prepare` found."""
         return batch[ROUTING if training else ROUTING_INFERENCE]
-
-    def balance(self, parameters: Parameters, batch: Parameters) -> Tensor:
-        """Zero: capacities balance the experts."""
-        return torch.zeros_like(batch["features"][:, 0])
 
 
 @dataclass(frozen=True)
@@ -400,7 +345,8 @@ class LearnedRouter:
     Attributes:
         experts: Number M of experts.
         width: Width of what the layer is fed.
-        source: `tokens`: each token has shares, the image their mean; `features`: the image has.
+        source: `tokens`: each token has shares, and the image their mean; `features`: the image has
+            shares.
         balance_weight: Weight of the balancing loss, for tokens.
     """
 
@@ -410,33 +356,33 @@ class LearnedRouter:
     balance_weight: float
 
     @property
-    def needs(self) -> frozenset[Need]:
+    def needs(self) -> frozenset[m.Need]:
         """Image features, and tokens where they are routed."""
         return frozenset({"features", self.source})
 
-    def prepare(self, arrays: Arrays) -> Arrays:
+    def prepare(self, arrays: m.Arrays) -> m.Arrays:
         """Keep everything."""
         return arrays
 
-    def spec(self) -> Mapping[str, TensorSpec]:
-        """Return the layer, averaged over clients."""
+    def spec(self) -> Mapping[str, m.TensorSpec]:
+        """Return the layer's specs, averaged over clients."""
         shapes = {WEIGHT: (self.experts, self.width), BIAS: (self.experts,)}
-        return {name: TensorSpec(shape) for name, shape in shapes.items()}
+        return {name: m.TensorSpec(shape) for name, shape in shapes.items()}
 
-    def init(self, rng: np.random.Generator) -> dict[str, NDArray[np.float32]]:
+    def init(self, rng: m.Rng) -> dict[str, NDArray[np.float32]]:
         """Return uniform in +-1/sqrt(width), as torch's linear layers start."""
         return {n: linear_start(rng, spec.shape, self.width) for n, spec in self.spec().items()}
 
     def shares(self, parameters: Parameters, batch: Parameters, *, training: bool) -> Tensor:
-        """Return softmax of the layer, its mean over tokens."""
+        """Return the softmax of the layer, for tokens its mean."""
         chosen = self._choices(parameters, batch)
         return chosen.mean(dim=1) if self.source == "tokens" else chosen
 
     def balance(self, parameters: Parameters, batch: Parameters) -> Tensor:
-        """Return switch Transformer's Eq. 4 over an image's tokens: M sum_e f_e P_e.
+        """Return Switch Transformer's Eq. 4 over an image's tokens: M sum_e f_e P_e.
 
-        f_e is the fraction of tokens that expert e is first choice of, P_e their mean share. There
-        is no such loss for whole images: the fractions of a batch would tie its examples together.
+        f_e is the fraction of tokens with expert e as first choice, P_e their mean share. Whole
+        images have no such loss: the fractions of a batch would join its examples.
         """
         if self.source == "features" or self.balance_weight == 0:
             return torch.zeros_like(batch["features"][:, 0])
@@ -451,29 +397,29 @@ class LearnedRouter:
 
 
 @dataclass(frozen=True)
-class RandomRouter:
-    """Each token goes to any expert with the same probability, whatever the others do.
+class RandomRouter(_WithoutLayer):
+    """Each token goes to any expert with the same probability, independent of the others.
 
     The paper says no more than that; here an image's routes are the same in training and
-    prediction. They are read off the tokens, as a draw of their own would be another one for the
-    same image in other company, and one from the image's digest would hang on its last bits: a
-    token's direction is projected on a random axis, the result wound around a circle many times,
-    turned by a random angle for each position, and the circle is cut into M arcs.
+    prediction. They follow from the tokens: a fresh draw would change with the other images, and a
+    draw from the image's digest with its last bits. A token's direction is projected on a random
+    axis, the result wound around a circle many times, turned by a random angle for each position,
+    and the circle is cut into M arcs.
 
     Attributes:
         experts: Number M of experts.
-        seed: Draws axis and angles; the same for everybody.
+        seed: Draws axis and angles; the same for all parties.
     """
 
     experts: int
     seed: int
 
     @property
-    def needs(self) -> frozenset[Need]:
+    def needs(self) -> frozenset[m.Need]:
         """Image features and tokens."""
         return frozenset({"features", "tokens"})
 
-    def prepare(self, arrays: Arrays) -> Arrays:
+    def prepare(self, arrays: m.Arrays) -> m.Arrays:
         """Keep features, and shares in place of tokens."""
         tokens = arrays["tokens"]
         rng = np.random.default_rng([self.seed, 2])
@@ -486,26 +432,14 @@ class RandomRouter:
             shares[rows] = chosen.mean(axis=1)
         return {"features": arrays["features"], ROUTING: shares}
 
-    def spec(self) -> Mapping[str, TensorSpec]:
-        """Return no parameters."""
-        return {}
-
-    def init(self, rng: np.random.Generator) -> dict[str, NDArray[np.float32]]:
-        """Return no parameters."""
-        return {}
-
     def shares(self, parameters: Parameters, batch: Parameters, *, training: bool) -> Tensor:
         """Return what `prepare` found."""
         return batch[ROUTING]
 
-    def balance(self, parameters: Parameters, batch: Parameters) -> Tensor:
-        """Zero: experts are as likely as one another."""
-        return torch.zeros_like(batch["features"][:, 0])
-
     def _routes(
         self, tokens: NDArray[np.float64], axis: NDArray[np.float64], angles: NDArray[np.float64]
     ) -> NDArray[np.int64]:
-        """Return expert of each token, (n, T)."""
+        """Return the expert of each token, (n, T)."""
         # Sums along the last axis, not a matrix product: the same for any number of images.
         lengths = np.sqrt((tokens * tokens).sum(axis=-1))
         along = (tokens * axis).sum(axis=-1) / np.maximum(lengths, np.finfo(np.float32).tiny)
@@ -515,17 +449,14 @@ class RandomRouter:
         return np.asarray(routes, np.int64)
 
 
+Router = StaticRouter | LearnedRouter | RandomRouter
+
+
 def draw_keys(kind: KEY_INITS, shape: tuple[int, int], seed: int) -> NDArray[np.float32]:
-    """Return static keys of the experts (section V-G).
+    """Return static keys of the experts (section V-G), of the shape (M, token width).
 
-    Args:
-        kind: `orthogonal` has orthonormal rows; the others draw each coordinate from U(0, 1),
-            N(0, 1), or evenly from 0 and 1.
-        shape: (M, token width).
-        seed: Draws them: all parties draw the same.
-
-    Returns:
-        The keys, of that shape.
+    All parties draw the same keys from the seed. `orthogonal` has orthonormal rows; the others draw
+    each coordinate from U(0, 1), N(0, 1), or evenly from 0 and 1.
 
     Raises:
         MethodError: If there are more experts than orthogonal directions.
@@ -549,16 +480,7 @@ def draw_keys(kind: KEY_INITS, shape: tuple[int, int], seed: int) -> NDArray[np.
 def assigned_shares(
     clusters: Clusters, tokens: NDArray[np.float32], keys: NDArray[np.float32]
 ) -> NDArray[np.float32]:
-    """Return shares of the experts after clusters are matched with keys.
-
-    Args:
-        clusters: Of n images.
-        tokens: (n, T, w).
-        keys: (M, w).
-
-    Returns:
-        Share of kept tokens that each expert's cluster has, (n, M).
-    """
+    """Return each expert's share (n, M) of the kept tokens (n, T, w), matched with keys (M, w)."""
     costs = 1 - _cosines(clusters.weights @ tokens, keys)
     shares = np.empty(clusters.sizes.shape, np.float32)
     for image, cost in enumerate(costs):

@@ -2,15 +2,15 @@
 
 Khattak et al. 2023, "MaPLe: Multi-modal Prompt Learning" (CVPR), section 3.2. In the text tower the
 prompts stand behind the start token, in the image tower behind the patch tokens. Before layer i of
-the first J the places that they hold are filled with layer i's own prompts, whatever the layer
-before made of them; from layer J on they are ordinary positions.
+the first J, layer i's own prompts fill these places and replace the output of the layer before.
+From layer J on the places are ordinary positions.
 
     [start, _, W_i] = L_i([start, P_i, W_{i-1}])   for i = 1..J,  afterwards  [.] = L_i([.])
     [c_i, E_i, _]   = V_i([c_{i-1}, E_{i-1}, Q_i]) for i = 1..J,  afterwards  [.] = V_i([.])
 
-What is thrown away is not computed: a place that is filled anew is a key and a value in its layer
-and never a query. Under the text tower's causal mask what stands before the class names is the same
-for all of them, so it is computed once, as in `methods.clip.text_tower`.
+Outputs that the next prompts replace are not computed: such a place is a key and a value in its
+layer and never a query. Under the text tower's causal mask, positions before the class names are
+the same for all classes, so they are computed once, as in `methods.clip.text_tower`.
 """
 
 from __future__ import annotations
@@ -50,13 +50,13 @@ class DeepTextEncoder:
     """Text features behind prompts that are renewed in the first layers."""
 
     def __init__(self, backbone: Backbone, context_tokens: int, opening: str | None) -> None:
-        """Take what stands before a class name.
+        """Take the frozen model and the words before a class name.
 
         Args:
             backbone: The frozen model.
             context_tokens: Number l of prompts in a layer.
-            opening: Words before the class name, of which the prompts replace the first l tokens
-                and the others stay; None for prompts alone.
+            opening: Words before the class name. The prompts replace their first l tokens; the
+                others stay. None for prompts alone.
 
         Raises:
             BackboneError: If the words have fewer than l tokens.
@@ -67,7 +67,12 @@ class DeepTextEncoder:
         self._opening = "X " * context_tokens if opening is None else f"{opening} "
         self._tokens = lru_cache(maxsize=8)(self._embed)
         if opening is not None:
-            self._require_tokens(opening)
+            length = int(backbone.embed_tokens([opening]).end_of_text[0]) - 1
+            if length < context_tokens:
+                raise BackboneError(
+                    f"method.context_init: {opening!r} has {length} tokens, fewer than "
+                    f"method.context_tokens = {context_tokens}; valid is at least as many"
+                )
 
     @property
     def depth(self) -> int:
@@ -75,18 +80,14 @@ class DeepTextEncoder:
         return len(self.backbone.text_tower.blocks)
 
     def require_room(self, classes: Sequence[str]) -> None:
-        """Check that all that stands before and behind class names fits into the backbone.
-
-        Raises:
-            BackboneError: If it does not.
-        """
+        """Refuse prompts and class names that do not fit into the backbone."""
         self._tokens(tuple(classes))
 
     def init_contexts(self, rng: np.random.Generator, depth: int) -> NDArray[np.float32]:
         """Return prompts of the first `depth` layers, (depth, l, token width).
 
-        The first layer's are the embeddings of the opening's first l tokens where there is one;
-        all others are drawn from N(0, 0.02^2).
+        The first layer's start at the embeddings of the opening's first l tokens, if there is an
+        opening; all others are drawn from N(0, 0.02^2).
         """
         shape = (depth, self.context_tokens, self.backbone.token_dim)
         contexts = rng.normal(0.0, CONTEXT_STANDARD_DEVIATION, shape).astype(np.float32)
@@ -107,22 +108,12 @@ class DeepTextEncoder:
     def _embed(self, classes: tuple[str, ...]) -> TokenisedText:
         return self.backbone.embed_tokens([f"{self._opening}{name}." for name in classes])
 
-    def _require_tokens(self, opening: str) -> None:
-        length = int(self.backbone.embed_tokens([opening]).end_of_text[0]) - 1
-        if length < self.context_tokens:
-            raise BackboneError(
-                f"method.context_init: {opening!r} has {length} tokens, fewer than "
-                f"method.context_tokens = {self.context_tokens}; valid is at least as many"
-            )
-
 
 @dataclass(frozen=True, eq=False)
 class DeepImageEncoder:
-    """A vision transformer whose first layers see prompts behind the patch tokens.
+    """A frozen vision transformer whose first layers see prompts behind the patch tokens.
 
-    Attributes:
-        visual: The frozen transformer.
-        tower: The same, taken apart.
+    `tower` holds the parts of `visual`.
     """
 
     visual: VisionTransformer
@@ -130,11 +121,7 @@ class DeepImageEncoder:
 
     @classmethod
     def of(cls, backbone: Backbone) -> DeepImageEncoder:
-        """Take the backbone's image tower.
-
-        Raises:
-            BackboneError: If it is no vision transformer that pools a token or all patches.
-        """
+        """Take the backbone's image tower; refuse a tower that takes no prompts."""
         visual = backbone._model.visual
         if not isinstance(visual, VisionTransformer) or visual.attn_pool is not None:
             raise BackboneError(
@@ -154,10 +141,9 @@ class DeepImageEncoder:
         return len(self.visual.transformer.resblocks)
 
     def embed(self, pixels: Tensor) -> Tensor:
-        """Return what enters the first layer: class token and patches, (n, 1 + P, width).
+        """Return the input of the first layer, (n, 1 + P, width): class token and patches.
 
-        Args:
-            pixels: (n, 3, H, W), from `Backbone.to_pixels`.
+        Pixels are (n, 3, H, W), from `Backbone.to_pixels`.
         """
         embedded: Tensor = self.visual._embeds(pixels)
         return embedded
@@ -167,15 +153,12 @@ class DeepImageEncoder:
         return functional.normalize(self.pooled_features(patches, prompts), dim=-1)
 
     def pooled_features(self, patches: Tensor, prompts: Tensor) -> Tensor:
-        """Return image features (n, d) of any length.
+        """Return image features (n, d) of any length, of patches from `embed`.
 
-        The prompts have no positions, but the first layer's pass the norm before it like all that
-        enters there (the published code). They take no part in the pooling, which in CLIP is the
-        class token's row and here, where a tower averages, the mean over its patches.
-
-        Args:
-            patches: (n, 1 + P, width), from `embed`.
-            prompts: (J, l, width) of the first J layers; l may be 0.
+        The prompts (J, l, width) of the first J layers have no positions; l may be 0. The first
+        layer's prompts pass the norm before it with all other rows (the published code). Pooling
+        leaves prompts out: CLIP takes the class token's row, and a tower that averages takes the
+        mean over its patches.
         """
         blocks, size = self.visual.transformer.resblocks, patches.shape[1]
         state = _beside(patches, self.visual.ln_pre(prompts[0]))
@@ -202,14 +185,14 @@ def _encode_prefixed(tower: TextTower, contexts: Tensor, tokens: TokenisedText) 
     for index, block in enumerate(tower.blocks[:-1]):
         x = step(block, x, packed(block, x), following.places)
         if index + 1 < len(contexts):
-            # The start token sees nothing but itself, whatever stands behind it.
+            # The start token sees only itself.
             x = torch.cat((x[:, :1], contexts[index + 1 : index + 2], x[:, before:]), dim=1)
     last = tower.blocks[-1]
     return tower._finish(last_step(last, x, packed(last, x), following.places))[0]
 
 
 def _encode_whole(tower: TextTower, contexts: Tensor, tokens: TokenisedText) -> Tensor:
-    """Return the same where a tower has blocks of open_clip's other kinds, called as they are."""
+    """Return the same for a tower with blocks of open_clip's other kinds, called as they are."""
     before, (count, length) = 1 + contexts.shape[1], tokens.embeddings.shape[:2]
     mask = torch.zeros((length, length), device=contexts.device)
     mask = mask.masked_fill(causal_mask(length, contexts.device), float("-inf"))

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from operator import itemgetter
 from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
@@ -22,30 +23,20 @@ from torch import Tensor
 from torch.nn import functional
 
 from methods.errors import BackboneError, MethodError
+from methods.interface import method as m
 from methods.interface.averaging import AveragedMethod
-from methods.interface.method import (
-    Arrays,
-    ClientView,
-    Examples,
-    Objective,
-    ParameterGroup,
-    Task,
-    TensorSpec,
-    Trainer,
-)
 from methods.networks.layers import Parameters
 
 if TYPE_CHECKING:
     from methods.clip.adapter import Backbone
     from methods.clip.text_tower import Following
-    from methods.interface.method import Penalty
 
 CONTEXT = "context"
 COMMON_KEPT = 16
 """Broadcast prompts whose text features are kept for all clients: more than the private experts
-that a round has. With a thousand names and 512 numbers, two megabytes each."""
+of a round. With a thousand names and 512 numbers, two megabytes each."""
 CONTEXT_STANDARD_DEVIATION = 0.02
-"""Standard deviation of randomly initialised context vectors (CoOp, section 4.1)."""
+"""Standard deviation of randomly started context vectors (CoOp, section 4.1)."""
 
 
 @dataclass(frozen=True)
@@ -69,27 +60,21 @@ class PromptEncoder:
         """Take the backbone and the number l of context vectors."""
         self.backbone = backbone
         self.context_tokens = context_tokens
-        # Class names are few and alike in every step, so what no context changes is kept of them.
+        # Class names are few and alike in every step, so their constant parts are kept.
         self._placeholders = lru_cache(maxsize=8)(self._embed_placeholders)
         self._common = lru_cache(maxsize=COMMON_KEPT)(self._encode_common)
 
     @property
-    def spec(self) -> TensorSpec:
+    def spec(self) -> m.TensorSpec:
         """Shape (l, token width) of the context."""
-        return TensorSpec((self.context_tokens, self.backbone.token_dim))
+        return m.TensorSpec((self.context_tokens, self.backbone.token_dim))
 
     def require_room(self, classes: Sequence[str]) -> None:
-        """Check that context and class names fit into the backbone.
-
-        Raises:
-            BackboneError: If one does not.
-        """
+        """Refuse a context and class names that do not fit into the backbone."""
         self._placeholders(tuple(classes))
 
-    def init_context(self, rng: np.random.Generator, text: str | None) -> NDArray[np.float32]:
-        """Return starting context, shape (l, token width).
-
-        N(0, 0.02^2), or the embeddings of `text`.
+    def init_context(self, rng: m.Rng, text: str | None) -> NDArray[np.float32]:
+        """Return a starting context (l, token width): N(0, 0.02^2), or the embeddings of `text`.
 
         Raises:
             BackboneError: If `text` does not have exactly l tokens.
@@ -115,7 +100,7 @@ class PromptEncoder:
 
         One pass for all; differentiable in the contexts.
         """
-        # The start token and the context are alike in all classes, which the backbone exploits.
+        # Start token and context are alike in all classes, which makes the backbone faster.
         start, following = self._placeholders(tuple(classes))
         prefixes = torch.cat((start.expand(len(contexts), -1, -1), contexts), dim=1)
         return self.backbone.encode_behind(prefixes, following)
@@ -126,17 +111,10 @@ class PromptEncoder:
             return self.text_features(as_tensor(context, self.backbone), classes)
 
     def common_features(self, context: NDArray[Any], classes: Sequence[str]) -> Tensor:
-        """Return `fixed_features` of a context that all clients were sent, made once for all.
+        """Return `fixed_features` of a context that all clients got, made once for all.
 
-        A context that a client trained has no place here: what is kept in memory beside the
-        clients tells nothing of any of them.
-
-        Args:
-            context: Shape (l, token width).
-            classes: C class names.
-
-        Returns:
-            The same tensor each time, which is not to be written to.
+        Never pass a context that a client trained: this memory lies beside all clients and must
+        tell nothing of any of them. The result is the same tensor each time; do not write to it.
         """
         raw = np.ascontiguousarray(context)
         return self._common(raw.tobytes(), raw.dtype.str, raw.shape, tuple(classes))
@@ -144,41 +122,26 @@ class PromptEncoder:
     def text_jacobian(
         self, context: NDArray[np.float32], classes: Sequence[str]
     ) -> NDArray[np.float64]:
-        """Return how class-centred text features move with the context: d (f_c - mean f) / d p.
+        """Return how class-centred text features move with the context p: d (f_c - mean f) / d p.
 
-        What moves all classes alike moves all logits alike and changes no prediction; so the mean
-        over classes is taken away. One backward pass a class: the context is copied once for each
-        number of the feature, and the i-th copy is differentiated by the i-th number, so no class
-        is encoded for another's rows.
-
-        Args:
-            context: p, of shape (l, token width).
-            classes: C class names.
-
-        Returns:
-            (C embed_dim, l token width), rows class by class.
+        A move of all classes alike moves all logits alike and changes no prediction; so the mean
+        over classes is subtracted. There is one backward pass a class: of copies of the context,
+        one for each number of the feature, the i-th is differentiated by the i-th number. The
+        result is (C embed_dim, l token width), rows class by class.
         """
         rows = np.stack([self._moves_of(context, name) for name in classes])
         centred: NDArray[np.float64] = rows - rows.mean(axis=0)
         return centred.reshape(-1, context.size)
 
     def text_gradients(
-        self, context: NDArray[np.float32], classes: Sequence[str], examples: Arrays
+        self, context: NDArray[np.float32], classes: Sequence[str], examples: m.Arrays
     ) -> NDArray[np.float64]:
-        """Return the gradient of each example's cross-entropy by the context.
+        """Return the gradient (n, l token width) of each example's cross-entropy by the context p.
 
         A loss sees the context through the text features alone. By the feature of class c the
         cross-entropy of image feature x with label y has the gradient s (p_c - [c = y]) x, where p
-        is the prediction and s the inverse temperature; that, times how the feature moves, summed
-        over classes. So there is one backward pass a class, whatever the number of images.
-
-        Args:
-            context: p, of shape (l, token width).
-            classes: C class names.
-            examples: `features` (n, d) and `labels` (n,).
-
-        Returns:
-            (n, l token width).
+        is the prediction and s the inverse temperature; times how the feature moves, summed over
+        classes. So there is one backward pass a class, for any number of images.
         """
         images = np.asarray(examples["features"], np.float64)
         with torch.no_grad():
@@ -192,7 +155,7 @@ class PromptEncoder:
         return found
 
     def _moves_of(self, context: NDArray[np.float32], name: str) -> NDArray[np.float64]:
-        """Return one class's rows (embed_dim, l token width), the mean not taken away."""
+        """Return one class's rows (embed_dim, l token width), before the mean is subtracted."""
         size = self.backbone.embed_dim
         copies = as_tensor(context, self.backbone).repeat(size, 1, 1).requires_grad_(True)
         features = self.text_features_each(copies, (name,))[:, 0]
@@ -216,41 +179,59 @@ class PromptEncoder:
 
 @dataclass(frozen=True)
 class PromptObjective:
-    """Cross-entropy of CLIP's prediction with one learned prompt (CoOp, Eq. 3)."""
+    """Cross-entropy of CLIP's prediction with one prompt (CoOp, Eq. 3).
+
+    Attributes:
+        encoder: Prompt encoder over the frozen backbone.
+        classes: Class names in label order.
+        encoder_parameters: What the prompt is made of.
+        prompt: Makes the prompt (l, token width) of the parameters.
+    """
 
     encoder: PromptEncoder
     classes: tuple[str, ...]
     encoder_parameters: frozenset[str] = frozenset({CONTEXT})
+    prompt: Callable[[Parameters], Tensor] = itemgetter(CONTEXT)
 
     def encode(self, parameters: Parameters) -> Parameters:
         """Return text features (C, d) of all classes."""
-        return {"text": self.encoder.text_features(parameters[CONTEXT], self.classes)}
+        return {"text": self.encoder.text_features(self.prompt(parameters), self.classes)}
 
     def losses(self, parameters: Parameters, encoded: Parameters, batch: Parameters) -> Tensor:
         """Return cross-entropy of each example, shape (B,)."""
-        logits = self.encoder.backbone.logit_scale * batch["features"] @ encoded["text"].T
-        return functional.cross_entropy(logits, batch["labels"], reduction="none")
+        return text_losses(self.encoder.backbone, encoded["text"], batch)
+
+
+@dataclass(frozen=True)
+class EncodedObjective:
+    """An objective of two functions: `encoder` sees no data, `head` gets its result and a batch."""
+
+    encoder_parameters: frozenset[str]
+    encoder: Callable[[Parameters], Parameters]
+    head: Callable[[Parameters, Parameters, Parameters], Tensor]
+
+    def encode(self, parameters: Parameters) -> Parameters:
+        """Return the data-free part."""
+        return self.encoder(parameters)
+
+    def losses(self, parameters: Parameters, encoded: Parameters, batch: Parameters) -> Tensor:
+        """Return loss of each example, (B,)."""
+        return self.head(parameters, encoded, batch)
 
 
 @dataclass(frozen=True)
 class PromptMethod(AveragedMethod):
-    """What methods with one learned prompt have in common; each overrides what it changes.
-
-    Attributes:
-        encoder: Prompt encoder over the frozen backbone.
-        config: The method's options.
-        classes: Class names in label order.
-    """
+    """A method with one learned prompt over the frozen backbone, averaged over clients."""
 
     encoder: PromptEncoder
     config: PromptConfig
     classes: tuple[str, ...]
 
-    def shared_spec(self) -> Mapping[str, TensorSpec]:
+    def shared_spec(self) -> Mapping[str, m.TensorSpec]:
         """Return the context, averaged over clients."""
         return {CONTEXT: self.encoder.spec}
 
-    def init_server(self, rng: np.random.Generator) -> Arrays:
+    def init_server(self, rng: m.Rng) -> m.Arrays:
         """Return a fresh context."""
         return {CONTEXT: self.encoder.init_context(rng, self.config.context_init)}
 
@@ -259,36 +240,36 @@ class PromptMethod(AveragedMethod):
         """One prompt is all that is shared."""
         return self.shared_spec() == {CONTEXT: self.encoder.spec}
 
-    def public_jacobian(self, broadcast: Arrays) -> NDArray[np.float64] | None:
-        """Return that of the class-centred text features, (C d, l token width)."""
+    def public_jacobian(self, broadcast: m.Arrays) -> NDArray[np.float64] | None:
+        """Return the Jacobian of the class-centred text features, (C d, l token width)."""
         if not self.has_public_jacobian:
             return None
         return self.encoder.text_jacobian(broadcast[CONTEXT], self.classes)
 
-    def public_gradients(self, broadcast: Arrays, public: Examples) -> NDArray[np.float64] | None:
-        """Return those of the cross-entropy of the prompt's prediction."""
+    def public_gradients(
+        self, broadcast: m.Arrays, public: m.Examples
+    ) -> NDArray[np.float64] | None:
+        """Return the gradients of the cross-entropy of the prompt's prediction."""
         if not self.has_public_jacobian:
             return None
         return self.encoder.text_gradients(broadcast[CONTEXT], self.classes, public.arrays)
 
-    def training_objective(self) -> Objective:
+    def training_objective(self) -> m.Objective:
         """Return cross-entropy of the prompt's prediction over the task's classes."""
         return PromptObjective(self.encoder, self.classes)
 
-    def predict(
-        self, view: ClientView, batch: Arrays, classes: Sequence[str]
-    ) -> NDArray[np.float32]:
+    def predict(self, view: m.ClientView, batch: m.Arrays, classes: Sequence[str]) -> m.Logits:
         """Return CLIP's logits (n, C) under the broadcast prompt."""
         return self.broadcast_logits(view, batch, classes)
 
     def train_prompt(
         self,
         context: NDArray[Any],
-        data: Examples,
-        trainer: Trainer,
-        rng: np.random.Generator,
+        data: m.Examples,
+        trainer: m.Trainer,
+        rng: m.Rng,
         *,
-        penalty: Penalty | None = None,
+        penalty: m.Penalty | None = None,
         after_step: Callable[[Parameters], None] | None = None,
     ) -> NDArray[Any]:
         """Train a context (l, token width) alone by cross-entropy on the client's data."""
@@ -296,28 +277,28 @@ class PromptMethod(AveragedMethod):
             PromptObjective(self.encoder, self.classes),
             {CONTEXT: context},
             data.arrays,
-            groups=(ParameterGroup((CONTEXT,)),),
+            groups=(m.ParameterGroup((CONTEXT,)),),
             rng=rng,
             penalty=penalty,
             after_step=after_step,
         )[CONTEXT]
 
     def prompt_logits(
-        self, context: NDArray[Any], batch: Arrays, classes: Sequence[str]
+        self, context: NDArray[Any], batch: m.Arrays, classes: Sequence[str]
     ) -> NDArray[np.float32]:
         """Return logits (n, C): cosine of image and text features over the temperature."""
         text = self.encoder.fixed_features(context, classes)
         return cosine_logits(text, batch, self.encoder.backbone)
 
     def broadcast_logits(
-        self, view: ClientView, batch: Arrays, classes: Sequence[str]
+        self, view: m.ClientView, batch: m.Arrays, classes: Sequence[str]
     ) -> NDArray[np.float32]:
-        """Return `prompt_logits` of the broadcast prompt, encoded once for all who were sent it."""
+        """Return `prompt_logits` of the broadcast prompt, encoded once for all who got it."""
         text = self.broadcast_text(view, classes)
         return cosine_logits(text, batch, self.encoder.backbone)
 
-    def broadcast_text(self, view: ClientView, classes: Sequence[str]) -> Tensor:
-        """Return text features (C, d) of the broadcast prompt, without gradients, to be read."""
+    def broadcast_text(self, view: m.ClientView, classes: Sequence[str]) -> Tensor:
+        """Return text features (C, d) of the broadcast prompt, without gradients; do not write."""
         if view.is_common:
             return self.encoder.common_features(view.broadcast[CONTEXT], classes)
         return self.encoder.fixed_features(view.broadcast[CONTEXT], classes)
@@ -328,19 +309,19 @@ def as_tensor(array: NDArray[Any], backbone: Backbone) -> Tensor:
     return torch.tensor(array, device=backbone.device)
 
 
-def as_tensors(arrays: Arrays, backbone: Backbone) -> dict[str, Tensor]:
+def as_tensors(arrays: m.Arrays, backbone: Backbone) -> dict[str, Tensor]:
     """Return all arrays as `as_tensor` does."""
     return {name: as_tensor(array, backbone) for name, array in arrays.items()}
 
 
-def cosine_logits(text: Tensor, batch: Arrays, backbone: Backbone) -> NDArray[np.float32]:
+def cosine_logits(text: Tensor, batch: m.Arrays, backbone: Backbone) -> NDArray[np.float32]:
     """Return logits (n, C): cosine of image and text features (C, d) over the temperature."""
     with torch.no_grad():
         logits = backbone.logit_scale * as_tensor(batch["features"], backbone) @ text.T
     return logits.cpu().numpy().astype(np.float32)
 
 
-def require_backbone(task: Task) -> Backbone:
+def require_backbone(task: m.Task) -> Backbone:
     """Return the task's backbone.
 
     Raises:
@@ -351,13 +332,8 @@ def require_backbone(task: Task) -> Backbone:
     return task.backbone
 
 
-def build_encoder(config: PromptConfig, task: Task) -> PromptEncoder:
-    """Return the prompt encoder for a task.
-
-    Raises:
-        BackboneError: If the task has no backbone, or context and class names do not fit into its
-            context length.
-    """
+def build_encoder(config: PromptConfig, task: m.Task) -> PromptEncoder:
+    """Return the prompt encoder for a task; refuse a context that does not fit."""
     backbone = require_backbone(task)
     # Start and end token, the full stop and at least one token of a class name.
     room = backbone.context_length - 4
@@ -371,7 +347,10 @@ def build_encoder(config: PromptConfig, task: Task) -> PromptEncoder:
     return encoder
 
 
-Distance = Callable[[Tensor], Tensor]
+def text_losses(backbone: Backbone, text: Tensor, batch: Parameters) -> Tensor:
+    """Return cross-entropy (B,) of image features under text features (C, d) of all classes."""
+    logits = backbone.logit_scale * batch["features"] @ text.T
+    return functional.cross_entropy(logits, batch["labels"], reduction="none")
 
 
 def half_square(difference: Tensor) -> Tensor:
@@ -380,39 +359,26 @@ def half_square(difference: Tensor) -> Tensor:
 
 
 def half_norm(difference: Tensor) -> Tensor:
-    """Return half the Euclidean norm, shape (): its gradient has length 1/2.
-
-    And is 0 at the origin.
-    """
+    """Return half the Euclidean norm, shape (): its gradient has length 1/2, and is 0 at 0."""
     norm: Tensor = torch.linalg.vector_norm(difference)
     return 0.5 * norm
 
 
 def train_prompt_near(
     method: PromptMethod,
-    data: Examples,
-    trainer: Trainer,
-    rng: np.random.Generator,
+    data: m.Examples,
+    trainer: m.Trainer,
+    rng: m.Rng,
     *,
     start: NDArray[Any],
     anchor: Tensor,
     weight: float,
-    distance: Distance = half_square,
+    distance: Callable[[Tensor], Tensor] = half_square,
 ) -> NDArray[Any]:
-    """Train a context by cross-entropy plus `weight * distance(context - anchor)`.
+    """Return a context trained by cross-entropy plus `weight * distance(context - anchor)`.
 
-    Args:
-        method: Whose prompt it is.
-        data: The client's examples.
-        trainer: Trains.
-        rng: Draws the batches.
-        start: Context (l, token width) to start from.
-        anchor: Context (l, token width) to stay near.
-        weight: Factor of the term; with 0 there is none, hence PromptFL's training bit for bit.
-        distance: Half a distance of the difference, a scalar.
-
-    Returns:
-        The trained context.
+    Contexts are (l, token width). With weight 0 the term is left out, hence PromptFL's training bit
+    for bit. `distance` is half a distance of the difference, a scalar.
     """
 
     def pull(parameters: Parameters, encoded: Parameters) -> Tensor:
@@ -426,7 +392,7 @@ class Captions:
     """One caption for each class name, whose features are never learned."""
 
     def __init__(self, backbone: Backbone, template: str) -> None:
-        """Take the backbone and a template with `{}` where the class name goes.
+        """Take the backbone and a template with `{}` in place of the class name.
 
         Raises:
             MethodError: If the template does not contain `{}` exactly once.
@@ -437,23 +403,15 @@ class Captions:
             )
         self.backbone = backbone
         self._template = template
-        # A list of names is encoded once: all clients and rounds ask for the same few.
+        # Kept, as all clients and rounds ask for the same few lists of names.
         self._kept = lru_cache(maxsize=8)(self._encode)
 
     def require_room(self, classes: Sequence[str]) -> None:
-        """Check that all captions fit into the backbone.
-
-        Raises:
-            BackboneError: If one does not.
-        """
+        """Refuse captions that do not fit into the backbone."""
         self.backbone.embed_tokens(self._texts(classes))
 
     def features(self, classes: Sequence[str]) -> Tensor:
-        """Return text features of length one, (C, d), constants.
-
-        Raises:
-            BackboneError: If a caption does not fit into the backbone.
-        """
+        """Return constant text features of length one, (C, d); refuse captions that do not fit."""
         return self._kept(tuple(classes))
 
     def _texts(self, classes: Sequence[str]) -> list[str]:

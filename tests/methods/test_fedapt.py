@@ -26,7 +26,6 @@ from methods.fedapt import (
     KEYS,
     QUERY,
     Config,
-    KeyedObjective,
     mixture,
     unlock,
 )
@@ -103,9 +102,9 @@ def test_the_size_of_answers_does_not_matter():
 
 def test_each_example_is_trained_under_its_own_domains_key(three, mixed):
     """Example by example: the prompt of its domain alone, and the domain's name."""
-    method = build(three)
+    method = build(three, domain_weight=0.7)
     state = {name: torch.tensor(value) for name, value in draw_state(method).items()}
-    objective = KeyedObjective(method.encoder, three.classes, 0.7)
+    objective = method._objective(three.classes)
     batch = {name: torch.tensor(value) for name, value in mixed.arrays.items()}
     with torch.no_grad():
         losses = objective.losses(state, objective.encode(state), batch)
@@ -123,8 +122,8 @@ def test_each_example_is_trained_under_its_own_domains_key(three, mixed):
 @pytest.mark.parametrize("weight", [0.0, 1.0])
 def test_gradients_by_finite_differences(three, mixed, weight):
     precise = dataclasses.replace(three, backbone=double_backbone(three.backbone))
-    method = build(precise)
-    objective = KeyedObjective(method.encoder, three.classes, weight)
+    method = build(precise, domain_weight=weight)
+    objective = method._objective(three.classes)
     parameters = {n: v.astype(np.float64) for n, v in draw_state(method, spread=0.5).items()}
     leaves = {n: torch.tensor(value, requires_grad=True) for n, value in parameters.items()}
     mean_loss(objective, leaves, mixed).backward()

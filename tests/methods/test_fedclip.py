@@ -20,7 +20,8 @@ from methods import (
     fedclip,
     zero_shot,
 )
-from methods.fedclip import LAYERS, AdapterObjective, Config, adapt, symmetric_losses
+from methods.fedclip import LAYERS, Config, adapt, adapted_objective, symmetric_losses
+from methods.networks.method import BatchObjective
 from methods.prompts.prompt import as_tensor
 from platform.config import MethodConfig
 from platform.errors import ConfigError
@@ -117,9 +118,11 @@ def test_the_symmetric_loss_by_hand():
     np.testing.assert_allclose(losses, [0.490415, 1.039721], atol=1e-6)
 
 
-def make_objective(loss: str, classes: int = 4, size: int = 16) -> AdapterObjective:
-    text = torch.tensor(rng(2).normal(size=(classes, size)))
-    return AdapterObjective(functional.normalize(text, dim=1), 7.0, loss)
+TEXT = functional.normalize(torch.tensor(np.random.default_rng(2).normal(size=(4, 16))), dim=1)
+
+
+def make_objective(loss: str) -> BatchObjective:
+    return adapted_objective(TEXT, 7.0, loss)
 
 
 def draw_batch(count: int = 6, size: int = 16) -> dict[str, torch.Tensor]:
@@ -131,7 +134,7 @@ def test_the_symmetric_loss_is_clips():
     """Oracle: `open_clip.loss.ClipLoss` on adapted images and the captions of their labels."""
     objective, batch = make_objective("symmetric"), draw_batch()
     adapter = {name: torch.tensor(value) for name, value in draw_adapter(16).items()}
-    captions = objective.text[batch["labels"]]
+    captions = TEXT[batch["labels"]]
     expected = ClipLoss()(adapt(adapter, batch["features"]), captions, 7.0)
     losses = objective.losses(adapter, {}, batch)
     assert losses.shape == (6,)
@@ -141,7 +144,7 @@ def test_the_symmetric_loss_is_clips():
 def test_the_other_loss_is_the_cross_entropy_over_all_classes():
     objective, batch = make_objective("cross_entropy"), draw_batch()
     adapter = {name: torch.tensor(value) for name, value in draw_adapter(16).items()}
-    logits = 7.0 * adapt(adapter, batch["features"]).numpy() @ objective.text.numpy().T
+    logits = 7.0 * adapt(adapter, batch["features"]).numpy() @ TEXT.numpy().T
     shares = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
     expected = -np.log(shares[np.arange(6), batch["labels"]])
     np.testing.assert_allclose(objective.losses(adapter, {}, batch), expected, rtol=1e-10)
@@ -157,7 +160,7 @@ def test_an_example_alone_has_nothing_to_contrast_with():
 @pytest.mark.parametrize("loss", ["symmetric", "cross_entropy"])
 def test_gradients_by_finite_differences(task, examples, loss):
     text = build(task).captions.features(task.classes).double()
-    objective = AdapterObjective(text, task.backbone.logit_scale, loss)
+    objective = adapted_objective(text, task.backbone.logit_scale, loss)
     parameters = draw_adapter(128, spread=0.3)
     leaves = {n: torch.tensor(value, requires_grad=True) for n, value in parameters.items()}
     mean_loss(objective, leaves, examples).backward()
@@ -188,7 +191,7 @@ def test_one_client_is_its_own_centralised_training(task, examples, loss):
         result = method.client_update(ClientView(state), examples, learner, batches)
         aggregate = Aggregate(result.update, 10.0, 1, 4)
         state = method.server_update(state, aggregate, (), rng())
-    objective = AdapterObjective(
+    objective = adapted_objective(
         method.captions.features(task.classes), task.backbone.logit_scale, loss
     )
     recorder = RecordingTrainer()

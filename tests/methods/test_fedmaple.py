@@ -132,7 +132,7 @@ def test_without_vision_prompts_and_below_the_first_layer_it_is_promptfl(deep_ta
         encoded = objective.encode({n: torch.tensor(v) for n, v in state.items()})
         none = {**encoded, "prompts": encoded["prompts"][:, :0]}
         patches = torch.tensor(method.prepare({"pixels": pixels})[PATCHES])
-        np.testing.assert_allclose(objective.logits(none, patches), expected, atol=1e-4)
+        np.testing.assert_allclose(method.logits(none, patches), expected, atol=1e-4)
 
 
 def test_one_client_is_its_own_centralised_training(deep_task):

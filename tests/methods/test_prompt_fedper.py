@@ -16,7 +16,7 @@ from methods import (
     promptfl,
     zero_shot,
 )
-from methods.prompt_fedper import PERSONAL, SplitPromptObjective
+from methods.prompt_fedper import PERSONAL
 from methods.prompts.prompt import CONTEXT
 from tests.methods._double import double_backbone, mean_loss, numeric_gradient
 from tests.methods._training import RecordingTrainer, trainer
@@ -132,8 +132,10 @@ def test_words_are_split_as_the_prompt_is(task, examples):
 
 def test_gradients_by_finite_differences(task, examples):
     precise = Task(task.classes, task.domains, 4, double_backbone(task.backbone))
-    objective = SplitPromptObjective(build(precise).encoder, task.classes)
     state, personal = parts(build(task))
+    recorder = RecordingTrainer()
+    build(precise).client_update(ClientView(state, personal=personal), examples, recorder, rng())
+    objective = recorder.objective
     parameters = {**state, **personal}
 
     def loss(values):
