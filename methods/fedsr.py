@@ -93,7 +93,7 @@ class FedSR(SplitMethod):
     config: Config
 
     @property
-    def has_personal_state(self) -> bool:  # type: ignore[override]
+    def has_personal_state(self) -> bool:
         """Whether there are references, and they stay with the client."""
         return bool(self.personal_layers)
 

@@ -73,6 +73,7 @@ class Config:
     names: Literal["own", "all"] = "own"
 
 
+@dataclass(frozen=True)
 class FedTPG(AveragedMethod):
     """A shared generator of prompts, from captions that are bare class names."""
 

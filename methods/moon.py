@@ -66,7 +66,7 @@ class Moon(FedAvg):
     config: Config
 
     @property
-    def has_personal_state(self) -> bool:  # type: ignore[override]
+    def has_personal_state(self) -> bool:
         """With mu = 0 a client keeps nothing."""
         return self.config.mu > 0.0
 

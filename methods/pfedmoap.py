@@ -51,6 +51,7 @@ PROJECTIONS = ("query", "key", "value", "output")
 PUBLISHED_GATE_SCALE = 10.0
 
 
+@dataclass(frozen=True)
 class Gate:
     """Mixes experts' text features and compares the mixture with the image.
 

@@ -1,8 +1,9 @@
 """Where Sotto's state lives: the coordinator's database and each client's own store.
 
-Knows tables, transactions, the anonymous expert pool, the privacy ledger and the hash-chained
-audit log; does not know what an update or a mask means. Start at ``open_database``,
-``open_client_store`` and ``open_client_stores``; ``storage.errors`` draws the tree of errors.
+This package knows tables, transactions, the anonymous expert pool, the privacy ledger and the
+hash-chained audit log. It does not know what an update or a mask means. Start at `open_database`,
+`open_client_store` and `open_client_stores`; `storage.errors` draws the tree of errors. A member
+that takes a run raises `NotFound` where no run has that key.
 """
 
 from __future__ import annotations

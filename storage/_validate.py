@@ -1,4 +1,4 @@
-"""Checks at the door, one line each, so that messages are uniform and never show contents."""
+"""Checks of arguments, one line each, so that messages are uniform and never show contents."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def require_positive(**values: object) -> None:
 
 
 def require_all_or_none(**values: object) -> bool:
-    """Return the values are all None (gives False), or none of them is (gives True)."""
+    """Return False if all values are None, True if no value is."""
     missing = [name for name, value in values.items() if value is None]
     if missing and len(missing) < len(values):
         raise InvalidRecordError(
@@ -89,7 +89,7 @@ def canonical_json(name: str, document: Mapping[str, object]) -> str:
             allow_nan=False,
         )
     except (TypeError, ValueError) as error:
-        # The library's message may quote a value, so it is not passed on.
+        # The library's message may quote a value, so it stays out of ours.
         raise InvalidRecordError(
             f"{name} must be a JSON object with text keys and finite numbers"
         ) from error
@@ -112,10 +112,10 @@ def _require_utf8(name: str, value: str) -> None:
 
 
 def stored_object(text: str, what: str) -> dict[str, Any]:
-    """Return the JSON object in a column, whose row's digest may have been computed anew.
+    """Return the JSON object in a column; an attacker may have computed the row's digest anew.
 
     Raises:
-        DatabaseDamaged: If it is none.
+        DatabaseDamaged: If the text is not a JSON object.
     """
     try:
         found = json.loads(text)

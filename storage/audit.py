@@ -1,16 +1,18 @@
 """The audit log: one hash chain per run, to which rows are only ever added.
 
-Each row's hash covers the previous row's hash and all of its own fields, so a row that is
-changed, removed or moved breaks the chain at a row that ``verify`` names. A tail that is cut off
-leaves a shorter chain that is valid in itself: only a head kept elsewhere (``AuditHead``) shows it.
-Whoever can rewrite the whole file can also rewrite the whole chain, up to such a head.
+Each row's hash covers the previous row's hash and all of its own fields. So a changed, removed or
+moved row breaks the chain at a row that `verify` names. Without its tail a chain is shorter and
+still valid: only a head kept elsewhere (`AuditHead`) shows the cut. A party that can rewrite the
+whole file can also rewrite the whole chain, up to such a head.
 """
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import fields
 from datetime import datetime
+from operator import attrgetter
 from typing import Final, Literal
 
 from sqlalchemy import ColumnElement, func, select
@@ -33,6 +35,7 @@ _INSERTION: Final = (
     "INSERT INTO audit (sequence, run_id, actor, action, round_number, channel, time, detail, hash)"
     " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"
 )
+_FACTS: Final = attrgetter(*[field.name for field in fields(AuditEntry)][:-1])
 
 
 class AuditRepository:
@@ -41,7 +44,7 @@ class AuditRepository:
     def __init__(
         self, session: Session, rows: Rows, now: Callable[[], datetime], leaves: NewLeaves
     ) -> None:
-        """Work within the session's transaction, as ``rows`` does; ``now`` dates the entries."""
+        """Work within the session's transaction, as `rows` does; `now` dates the entries."""
         self._session = session
         self._rows = rows
         self._leaves = leaves
@@ -59,19 +62,10 @@ class AuditRepository:
     ) -> AuditEntry:
         """Add an entry to the end of the run's chain.
 
-        ``detail`` is kept for ever and read by many: it must never hold a handle, an entry of the
-        pool, a digest of one, or which experts a client was served.
-
-        Args:
-            run: The run.
-            actor: Who acts.
-            action: What is done.
-            round: The round, if any.
-            channel: The channel, if any.
-            detail: A JSON object; default empty.
+        `detail`, a JSON object, stays for ever and many read it: it must never hold a handle, an
+        entry of the pool, a digest of one, or the experts that a client got.
 
         Raises:
-            NotFound: Unknown run.
             InvalidRecordError: A text is empty, or the detail is not JSON.
         """
         require_text(actor=actor, action=action)
@@ -102,11 +96,11 @@ class AuditRepository:
         detail_contains: str | None = None,
         limit: int | None = None,
     ) -> tuple[AuditEntry, ...]:
-        """Return the entries that meet every condition given, by run and sequence.
+        """Return the entries that meet every given condition, by run and sequence.
 
-        Without a limit all chains that were asked for are verified first, because an entry that was
-        changed may meet other conditions than the one that was written. With one that is left to
-        ``verify``: reading a million entries takes longer than people wait for the first hundred.
+        Without a limit all chains in question are verified first, because a changed entry may meet
+        other conditions than the written one. With a limit that is left to `verify`: reading a
+        million entries takes longer than people wait for the first hundred.
 
         Args:
             run: Of this run; it must exist.
@@ -120,8 +114,7 @@ class AuditRepository:
             limit: At most so many, None for all.
 
         Raises:
-            AuditChainBroken: The chain of a run that was asked for does not hold.
-            NotFound: Unknown run.
+            AuditChainBroken: The chain of a run in question does not hold.
             InvalidRecordError: A moment has no time zone.
         """
         if run is not None:
@@ -148,7 +141,7 @@ class AuditRepository:
         return tuple(self._entries(*where, limit=limit))
 
     def known(self, field: Literal["run", "actor", "action", "channel"]) -> tuple[str, ...]:
-        """Return all values that a field has, in order; what is not said in it is left out."""
+        """Return all values of a field, in order; missing values are left out."""
         column = {
             "run": Audit.run_id,
             "actor": Audit.actor,
@@ -159,38 +152,28 @@ class AuditRepository:
         return tuple(value for value in found if value is not None)
 
     def beginnings(self) -> tuple[AuditEntry, ...]:
-        """Return first entry of each run, by run; whether the chains after it hold is not asked."""
+        """Return the first entry of each run, by run, without a check of the chains after it."""
         return tuple(self._entries(Audit.sequence == 1))
 
     def head(self, run: str) -> AuditHead:
-        """Return how long the run's chain is and what it ends in.
-
-        Raises:
-            NotFound: Unknown run.
-        """
+        """Return the length of the run's chain and its last hash."""
         require_run(self._rows, run)
         last = self._rows.statements.run(_HEAD, (run,))
         return AuditHead(*last[0]) if last else AuditHead(0, GENESIS_HASH)
 
     def heads(self) -> dict[str, AuditHead]:
-        """Return how long every run's chain is and what it ends in; only ends are read."""
+        """Return the length and last hash of every run's chain; reads only ends."""
         found = self._rows.statements.run(_HEADS)
         return {run: AuditHead(count, digest) for run, count, digest in found}
 
     def verify(self, run: str, head: AuditHead | None = None) -> AuditHead:
-        """Recompute the run's whole chain.
+        """Recompute the run's whole chain, and return its verified end.
 
-        Args:
-            run: The run.
-            head: The end of the chain at some earlier time, kept outside the database. Entries
-                after it are fine; without it a cut tail is not noticed.
-
-        Returns:
-            The verified end of the chain.
+        `head` is the end of the chain at some earlier time, kept outside the database. Later
+        entries are fine; without `head` a cut tail is not noticed.
 
         Raises:
-            AuditChainBroken: Naming the first entry that is wrong or missing.
-            NotFound: Unknown run.
+            AuditChainBroken: Names the first entry that is wrong or missing.
         """
         require_run(self._rows, run)
         reached = AuditHead(0, GENESIS_HASH)
@@ -225,30 +208,17 @@ class AuditRepository:
             Audit.hash,
         )
         query = select(*columns).where(*where).order_by(Audit.run_id, Audit.sequence).limit(limit)
-        # Closed also where nobody reads to the end.
+        # Closed also where the caller does not read to the end.
         with self._session.execute(query.execution_options(yield_per=1000)) as found:
             for row in found:
                 yield AuditEntry(*row)
 
 
 def _hash_after(head: AuditHead, entry: AuditEntry) -> str:
-    """Return the hash that an entry must have after ``head``.
-
-    Raises:
-        AuditChainBroken: A value is of a type that none of ours is.
-    """
-    facts = (
-        entry.sequence,
-        entry.run,
-        entry.actor,
-        entry.action,
-        entry.round,
-        entry.channel,
-        entry.time,
-        entry.detail,
-    )
+    """Return the hash that an entry must have after `head`."""
+    facts = _FACTS(entry)
     try:
         return hashlib.sha256(event_data(head.hash, facts)).hexdigest()
-    # Bytes where a text was written: SQLite keeps any type in any column.
+    # Bytes in place of text: SQLite keeps any type in any column.
     except TypeError as error:
         raise AuditChainBroken(entry.run, entry.sequence, "it holds bytes") from error

@@ -1,13 +1,13 @@
 """The file of one or several clients' stores: made whole, opened, migrated, written in stages.
 
-`STEPS` says what each version of the schema changed; a step is never edited once it was kept. A
-store says its version as ``PRAGMA user_version``. The statements stand here as they were, not as
+`STEPS` says what each version of the schema changed; a released step is never edited. A store
+states its version as `PRAGMA user_version`. The statements are as they were at their time, not as
 the tables of today would make them.
 
 In a federation a client's file holds its own store and nothing else. In a simulation all clients
-lie in one file, so that one commit makes durable what a whole stage of a round wrote: nobody's
-answer is handed on before it. There may be many files, so a connection lives only as long as one
-call, or as one block; closing it also empties the write-ahead log.
+share one file, so that one commit makes durable what a whole stage of a round wrote: no client's
+answer goes on before it. There may be many files, so a connection lives as long as one call or one
+block; closing it also empties the write-ahead log.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ STEPS: Final[Mapping[str, Sequence[str]]] = {
         " caught_up TEXT NOT NULL, digest BLOB NOT NULL,"
         " CONSTRAINT pk_restored PRIMARY KEY (client) )",
     ),
-    # A client keeps receipts of what it was charged, and the last head that it saw of each log.
+    # A client keeps receipts of its charges, and the last head that it saw of each log.
     "0.3.0": (
         "CREATE TABLE receipts ( client TEXT NOT NULL, run_id TEXT NOT NULL,"
         " size INTEGER NOT NULL, receipt BLOB NOT NULL,"
@@ -55,13 +55,13 @@ STEPS: Final[Mapping[str, Sequence[str]]] = {
         " attempt INTEGER NOT NULL, ahead TEXT NOT NULL, cosignature TEXT NOT NULL,"
         " digest BLOB NOT NULL, CONSTRAINT pk_receipted PRIMARY KEY (client, run_id) )",
     ),
-    # Noise that is correlated over rounds goes on from what the last attempt left.
+    # Noise that is correlated over rounds goes on from the last attempt.
     "0.4.0": (
         "CREATE TABLE noise ( client TEXT NOT NULL, run_id TEXT NOT NULL, state BLOB NOT NULL,"
         " digest BLOB NOT NULL, CONSTRAINT pk_noise PRIMARY KEY (client, run_id) )",
     ),
 }
-"""By version, in their order, what made it of the one before."""
+"""The statements that make each version from the one before, in order."""
 NEWEST: Final = (FIRST, *STEPS)[-1]
 
 
@@ -69,7 +69,7 @@ def version_of(statements: Statements) -> str:
     """Return the version of an open store's schema.
 
     Raises:
-        SchemaMismatch: The file is something else, or of a version that is not known.
+        SchemaMismatch: The file is not a store, or of an unknown version.
     """
     ((number,),) = statements.run("PRAGMA user_version")
     if not number:
@@ -89,7 +89,7 @@ def migrate(statements: Statements, version: str) -> None:
 
 
 def state_version(statements: Statements) -> None:
-    """Write into an open store that it has the newest schema."""
+    """Write the newest schema's version into an open store."""
     found = SchemaVersion.parse(NEWEST)
     if found is not None:
         statements.run(f"PRAGMA user_version={found.number}")
@@ -101,15 +101,15 @@ _STAGE_PATIENCE: Final = 600.0
 
 
 class ClientFile:
-    """An open file; no connection outlives a call or a block, so there is nothing to close."""
+    """An open file; no connection outlives a call or a block, so it needs no `close`."""
 
     def __init__(self, path: Path, *, read_only: bool) -> None:
-        """Look at the file and check it.
+        """Find the file and check it.
 
         Raises:
-            NotFound: There is none.
-            SchemaMismatch: It is something else, or of a version that is not known.
-            DatabaseDamaged: Naming what is wrong first.
+            NotFound: There is no file.
+            SchemaMismatch: The file is not a store, or of an unknown version.
+            DatabaseDamaged: Names the first thing that is wrong.
         """
         self._file = OpenFile.at(path)
         self._read_only = read_only
@@ -125,15 +125,15 @@ class ClientFile:
 
     @property
     def path(self) -> Path:
-        """Where it lies."""
+        """The file's path."""
         return self._file.path
 
     @contextmanager
     def kept_open(self) -> Iterator[None]:
-        """Keep one connection for all calls of the block, which spares each its own.
+        """Keep one connection for all calls of the block, so that they open none.
 
-        Within a stage all of the block is one client's part of it: where it raises, what it wrote
-        is undone, and nothing of what others wrote.
+        Within a stage all of the block is one client's part: where it raises, its own writes are
+        undone, and no other client's.
         """
         with self._lock:
             if self._rows is not None and not self._is_apart:
@@ -147,10 +147,9 @@ class ClientFile:
 
     @contextmanager
     def stage(self, clients: Sequence[str] = ()) -> Iterator[None]:
-        """Make all calls of the block durable together, when it ends; none of them if it raises.
+        """Make all calls of the block durable together when it ends; none of them if it raises.
 
-        Args:
-            clients: Who will ask alike in it, so that it is read for all at once.
+        `clients` will ask alike in it, so reads are for all of them at once.
 
         Raises:
             DatabaseBusy: Another process wrote to the file all the time.
@@ -165,7 +164,7 @@ class ClientFile:
                 self._is_apart = True
 
     def joined(self, *, read_only: bool) -> Rows | None:
-        """Return the rows of this thread's own open transaction, if a call may just join it."""
+        """Return the rows of this thread's own open transaction, if a call may join it."""
         if self._owner != get_ident() or not (self._is_apart or read_only):
             return None
         return self._rows
@@ -176,18 +175,16 @@ class ClientFile:
     ) -> Iterator[Rows]:
         """Return rows whose changes are durable when the block ends, and undone if it raises.
 
-        Args:
-            read_only: Take no lock.
-            patience: Seconds to wait for another process, beyond the usual ones.
-            clients: See `stage`.
+        `read_only` takes no lock. `patience` is how many seconds to wait for another process,
+        beyond the usual ones. For `clients` see `stage`.
         """
         with self._lock:
             if self._rows is not None:
-                # Of a stage each client's part is undone as a whole.
+                # A stage undoes each client's part as a whole.
                 with nullcontext() if self._is_apart or read_only else self.kept_open():
                     yield self._rows
                 return
-            # Before it is opened, as that would make an empty file in place of a lost one.
+            # Before opening, which would make an empty file in place of a lost one.
             self._file.require_same()
             with self.kept_open():
                 statements = self._statements()
@@ -202,24 +199,22 @@ class ClientFile:
                 finally:
                     self._rows, self._is_apart, self._owner = None, False, None
                     _undo(statements)
-                # Replaced in between, what was committed is gone, so nobody may count on it.
+                # If the file was replaced in between, the commit is lost; nobody may count on it.
                 self._file.require_same()
 
     def compact(self) -> None:
-        """Write the file anew without the pages that are not in use.
+        """Write the file anew without unused pages.
 
         Raises:
-            DatabaseBusy: Another process is at work in it.
+            DatabaseBusy: Another process uses it.
         """
         with self.kept_open():
             self._statements().run("VACUUM")
 
     def verify_structure(self) -> None:
-        """Check all pages, all indices, and the schema.
+        """Check all pages, all indices, and the schema; see `__init__` for the errors.
 
         Raises:
-            SchemaMismatch: It is something else, or of a version that is not known.
-            DatabaseDamaged: Naming what is wrong first.
             DatabaseReplaced: The file was deleted or replaced since it was opened.
         """
         self._file.require_same()
@@ -234,16 +229,16 @@ class ClientFile:
             is_newest = version_of(rows.statements) == NEWEST
         if not is_newest:
             with self.transaction(patience=_STAGE_PATIENCE) as rows:
-                # Asked again under the lock: another process may have been faster.
+                # Read again under the lock: another process may have been faster.
                 migrate(rows.statements, version_of(rows.statements))
 
     def verify_integrity(self) -> None:
         """Check all pages, all indices, the schema, and every row's digest.
 
-        Opening does the same but for the digests, which are checked as rows are read.
+        Opening does the same without the digests, which are checked as rows are read.
 
         Raises:
-            DatabaseDamaged: Naming what is wrong first.
+            DatabaseDamaged: Names the first thing that is wrong.
             DatabaseReplaced: The file was deleted or replaced since it was opened.
         """
         with self.kept_open():
@@ -284,17 +279,17 @@ def create_file(path: Path, drawn: Mapping[str, ClientIdentity]) -> None:
     """Make a new file of stores that hold an identity each, unless there is a file already.
 
     Raises:
-        StorageFull: The disk is full or may not be written to.
+        StorageFull: The disk is full or read-only.
     """
     create_whole(path, partial(_build, drawn=drawn))
 
 
 def stored_version(path: Path) -> str:
-    """Return the version of a file's schema, whether it is the newest or not.
+    """Return the version of a file's schema, newest or not.
 
     Raises:
         NotFound: There is no such file.
-        SchemaMismatch: The file is something else, or of a version that is not known.
+        SchemaMismatch: The file is not a store, or of an unknown version.
     """
     OpenFile.at(path)
     with read_while_quiet(path), closing(_connect(path, read_only=True)) as connection:
@@ -308,7 +303,7 @@ def insert_identities(rows: Rows, drawn: Mapping[str, ClientIdentity]) -> None:
 
 
 def clients_of(rows: Rows) -> Iterable[str]:
-    """Return whose stores are in a file."""
+    """Return the clients whose stores are in a file."""
     return rows.column(Identity, "client", {})
 
 
@@ -331,7 +326,7 @@ def _begin(statements: Statements, how: str, patience: float) -> None:
 
 
 def _undo(statements: Statements) -> None:
-    """Undo what is left of a transaction that did not come to its commit."""
+    """Undo the rest of a transaction that did not reach its commit."""
     if statements.connect().in_transaction:
         statements.run("ROLLBACK")
 

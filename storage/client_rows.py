@@ -1,16 +1,14 @@
 """Rows of one client's own store: its sessions, its receipts, and its return from a backup.
 
-`ClientSessions` says how far the client has come in its newest attempt. An attempt is executed
-once. What a client answered is kept with the request it answered, so the same request gets the same
-bytes, whatever was restarted in between; and the number of the newest attempt never goes back, so
-no older attempt is ever answered.
+`ClientSessions` knows the client's newest attempt. An attempt is executed once. The store keeps an
+answer with its request, so the same request gets the same bytes, also after restarts. The number of
+the newest attempt never goes back, so the client never answers an older attempt.
 
 `ClientReceipts` keeps the receipts of a coordinator's log, and the newest head of each log.
 
-`ClientRestoring` knows whether the store came back from a backup. A backup is older than what its
-client released last. So a store that was restored says so, goes on with no attempt that was open in
-it, and is caught up with by adding what the client was charged since: charges are only ever added,
-and attempts are only ever over.
+`ClientRestoring` knows whether the store came back from a backup. A backup is older than the
+client's last release. So a restored store says so, continues no open attempt, and catches up by
+adding the client's later charges: charges are only ever added, and attempts only ever end.
 """
 
 from __future__ import annotations
@@ -49,7 +47,7 @@ from storage.tables import Sealed
 
 
 class OwnRows:
-    """One client's rows of a file that may hold those of others: no call here reaches these."""
+    """One client's rows of a file that may hold other clients' rows, which no call here reaches."""
 
     def __init__(self, rows: Rows, client: str) -> None:
         """Look at this client's rows only."""
@@ -66,11 +64,11 @@ class OwnRows:
         self._rows.insert(table, *({"client": self.client, **row} for row in rows))
 
     def put(self, table: type[Sealed], row: Mapping[str, Any]) -> None:
-        """Add a row of this client, in the place of one with the same key."""
+        """Add a row of this client, in place of a row with the same key."""
         self._rows.put(table, {"client": self.client, **row})
 
     def swap(self, table: type[Sealed], before: Mapping[str, Any], row: Mapping[str, Any]) -> bool:
-        """Put a row of this client in the place of another, if that is still as it was."""
+        """Replace a row of this client, if it is still as it was."""
         own = {"client": self.client}
         return self._rows.swap(table, {**own, **before}, {**own, **row})
 
@@ -96,10 +94,10 @@ Transaction = Callable[..., AbstractContextManager[OwnRows]]
 
 
 def identity_row(rows: OwnRows) -> Any:
-    """Return the one row that says whose the store is.
+    """Return the one row that identifies the store's client.
 
     Raises:
-        DatabaseDamaged: There is none.
+        DatabaseDamaged: There is no such row.
     """
     found = rows.read(Identity, {})
     if not found:
@@ -115,7 +113,7 @@ def slot_of(rows: OwnRows, run_id: str, slot: str) -> PersonalState | None:
 
 
 def slots_of(rows: OwnRows, run_id: str) -> dict[str, PersonalState]:
-    """Return a run's personal parts, those of committed and pending that there are."""
+    """Return a run's personal parts by slot, `committed` or `pending`."""
     return {
         row.slot: PersonalState(row.round_number, row.attempt, row.personal, row.experts)
         for row in rows.read(Personal, {"run_id": run_id})
@@ -123,7 +121,7 @@ def slots_of(rows: OwnRows, run_id: str) -> dict[str, PersonalState]:
 
 
 def fill_slot(rows: OwnRows, run_id: str, slot: str, state: PersonalState) -> None:
-    """Put a personal part in the place of another."""
+    """Store a personal part, in place of an earlier one."""
     rows.put(Personal, {"run_id": run_id, "slot": slot, **state._asdict()})
 
 
@@ -144,18 +142,18 @@ class ClientSessions:
         self._transaction = transaction
 
     def newest(self, run_id: str) -> SessionRecord | None:
-        """Return how far the client has come in the run, None before its first attempt."""
+        """Return the client's progress in the run, None before its first attempt."""
         with self._transaction(read_only=True) as rows:
             return _read(rows, run_id)
 
     def of_other_runs(self, run_id: str) -> tuple[SessionRecord, ...]:
-        """Return how far the client has come in each run but this, by run."""
+        """Return the client's progress in each other run, by run."""
         with self._transaction(read_only=True) as rows:
             found = rows.read(Sessions, {}, order=("run_id",))
         return tuple(SessionRecord(*_FACTS(row)) for row in found if row.run_id != run_id)
 
     def reply(self, run_id: str, request_digest: bytes) -> bytes | None:
-        """Return what was answered to a request of the newest attempt, None if nothing was."""
+        """Return the answer to a request of the newest attempt, None without an answer."""
         where = {"run_id": run_id, "request_digest": request_digest}
         with self._transaction(read_only=True) as rows:
             found = rows.read(Replies, where)
@@ -169,18 +167,18 @@ class ClientSessions:
         request_digest: bytes,
         reply: bytes,
     ) -> None:
-        """Take the place of the run's session; send the reply only after this is durable.
+        """Replace the run's session; send the reply only after this is durable.
 
         Args:
-            record: How far the client has come now.
-            after: What the answer was made from. Another process of the client may have answered
+            record: The client's progress now.
+            after: The session behind the answer. Another process of the client may have answered
                 something else meanwhile, and then this answer must never leave.
             request_digest: SHA-256 of the request.
             reply: The answer to it.
 
         Raises:
             SessionMovedError: If the session is not `after` any more.
-            InvalidRecordError: If the record goes back behind it, or a value is no such.
+            InvalidRecordError: If the record goes back behind it, or a value is invalid.
         """
         _require(record)
         require_bytes(request_digest=request_digest, reply=reply)
@@ -228,7 +226,7 @@ def _place(record: SessionRecord) -> tuple[int, int]:
 
 
 def _require_forward(known: SessionRecord, record: SessionRecord) -> None:
-    # A round whose vector has left without noise stays so, whatever attempt follows.
+    # A round whose vector has left without noise stays so in any later attempt.
     if _place(record) < _place(known) or record.noiseless_round < known.noiseless_round:
         raise InvalidRecordError(
             f"round {record.round_number}, attempt {record.attempt} is older than round"
@@ -244,7 +242,7 @@ def _require(record: SessionRecord) -> None:
 
 
 class ClientReceipts:
-    """The receipts of one client; none is ever deleted, as charges are not."""
+    """The receipts of one client; no receipt is ever deleted, as charges are not."""
 
     def __init__(self, transaction: Transaction) -> None:
         """Made by `ClientStore` only."""
@@ -264,20 +262,20 @@ class ClientReceipts:
         return found[0].receipt if found else None
 
     def reached(self, run_id: str) -> Receipted | None:
-        """Return how far the receipts of a run have come, None before the first."""
+        """Return the progress of a run's receipts, None before the first."""
         with self._transaction(read_only=True) as rows:
             found = rows.read(ReceiptedRow, {"run_id": run_id})
         names = Receipted._fields
         return Receipted(*(getattr(found[0], name) for name in names)) if found else None
 
     def seen(self, origin: str) -> SeenLog | None:
-        """Return the newest head that was seen of a log, None before the first."""
+        """Return the newest head that the client saw of a log, None before the first."""
         with self._transaction(read_only=True) as rows:
             found = rows.read(Logs, {"origin": origin})
         return SeenLog(origin, found[0].signer, found[0].size, found[0].root) if found else None
 
     def keep(self, kept: KeptReceipt, reached: Receipted, seen: SeenLog) -> None:
-        """Keep a receipt that was checked, how far it goes, and the head that it is of.
+        """Keep a checked receipt, the progress that it shows, and its log's head.
 
         Raises:
             InvalidRecordError: The client has seen a longer log under that origin.
@@ -298,7 +296,7 @@ class ClientReceipts:
 
 _NEVER: Final = ""
 _UNKNOWN_PAYLOAD: Final = b""
-"""In place of a digest: what was released is not known here any more, so nothing is that again."""
+"""In place of a digest: the store no longer knows the payload, so no payload equals it."""
 
 
 class ClientRestoring:
@@ -315,36 +313,33 @@ class ClientRestoring:
         return found[0].restored if found and found[0].caught_up == _NEVER else None
 
     def mark(self, moment: datetime) -> None:
-        """Note that the store was restored just now, and let go of every attempt in it.
+        """Note that the store was restored at `moment`, and drop every attempt in it.
 
-        An attempt that was open in the backup may have been gone on with since: answered anew, it
-        would be a second release under the same keys.
-
-        Args:
-            moment: Now, with a time zone.
+        An open attempt of the backup may have continued since: a new answer would be a second
+        release under the same keys.
         """
         row = {"restored": utc_text("moment", moment), "caught_up": _NEVER}
         with self._transaction() as rows:
             rows.put(Restored, row)
             rows.update(Sessions, {}, state=b"")
             rows.delete(Replies, {})
-            # What followed in the noise has left already; starting anew uses none of it twice.
+            # The noise that followed has left already; a new start uses none of it twice.
             rows.delete(Noise, {})
 
     def take_over(self, charged: Sequence[LedgerRow], newest: Mapping[str, tuple[int, int]]) -> int:
-        """Add charges that are not in the client's own ledger, and end all attempts up to some.
+        """Add charges that are not in the client's own ledger; end all attempts up to some.
 
         Args:
-            charged: The client's, of status ``reserved``; what is known already stays as it is.
-            newest: By run the newest (round, attempt) that the client may have answered: neither it
-                nor an older one will be answered again.
+            charged: The client's charges, of status `reserved`; known charges stay as they are.
+            newest: By run the newest (round, attempt) that the client may have answered: the client
+                answers neither this attempt nor an older one again.
 
         Returns:
-            How many charges were added.
+            The number of added charges.
 
         Raises:
-            InvalidRecordError: A row is another client's, no valid row, or states other facts than
-                the client's own ledger; nothing changes.
+            InvalidRecordError: A row is another client's, invalid, or states other facts than the
+                client's own ledger; nothing changes.
         """
         with self._transaction() as rows:
             pseudonym = identity_row(rows).pseudonym
@@ -361,16 +356,12 @@ class ClientRestoring:
         return len(fresh)
 
     def settle(self, moment: datetime) -> None:
-        """Note that everything was taken over; does nothing where there was nothing to.
-
-        Args:
-            moment: Now, with a time zone.
-        """
+        """Note at `moment` that everything was taken over; does nothing if nothing was open."""
         with self._transaction() as rows:
             rows.update(Restored, {"caught_up": _NEVER}, caught_up=utc_text("moment", moment))
 
     def has_taken_over(self, run_id: str, attempt: tuple[int, int]) -> bool:
-        """Return whether a charge of this attempt was taken over and not made here."""
+        """Return whether a charge of this attempt was taken over, not made here."""
         where = {"run_id": run_id, "round_number": attempt[0], "attempt": attempt[1]}
         with self._transaction(read_only=True) as rows:
             found = rows.read(Tombstones, where)
@@ -398,7 +389,7 @@ def _key(row: LedgerRow) -> dict[str, object]:
 
 
 def _end(rows: OwnRows, run_id: str, round_number: int, attempt: int) -> None:
-    """Let neither this attempt nor an older one be answered, as if it had been here."""
+    """End this attempt and all older ones, as if they had been here."""
     require_text(run_id=run_id)
     require_count(round_number=round_number, attempt=attempt)
     known = rows.read(Sessions, {"run_id": run_id})

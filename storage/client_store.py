@@ -1,10 +1,8 @@
 """One client's own store: who it is, its personal part, session, own ledger, tombstones.
 
-It belongs to the client alone: in a federation it lies on the client's machine, in a simulation in
-a file of all clients, never in the coordinator's database. Each call is a transaction of its own,
-but for those within `atomically` and within a stage (`storage.client_files`).
-
-A store is opened from one client's own file, or from the file of all clients of a simulation.
+The store belongs to the client alone: in a federation it lies on the client's machine, in a
+simulation in a file of all clients, never in the coordinator's database. Each call is a transaction
+of its own, except within `atomically` and within a stage (`storage.client_files`).
 """
 
 from __future__ import annotations
@@ -63,9 +61,9 @@ class ClientStore:
 
     Attributes:
         identity: Pseudonym and handle secret.
-        sessions: How far the client has come in each run.
+        sessions: The client's progress in each run.
         restoring: Whether the store came back from a backup.
-        receipts: What the coordinator's log said of the client.
+        receipts: The coordinator's log about the client.
     """
 
     def __init__(self, file: ClientFile, client: str) -> None:
@@ -90,12 +88,7 @@ class ClientStore:
             yield
 
     def verify_integrity(self) -> None:
-        """Check all of the file that the store lies in, and every row's digest.
-
-        Raises:
-            DatabaseDamaged: Naming what is wrong first.
-            DatabaseReplaced: The file was deleted or replaced since it was opened.
-        """
+        """Check all of the store's file, and every row's digest; see `ClientFile`."""
         self._file.verify_integrity()
 
     def put_pending(
@@ -103,14 +96,8 @@ class ClientStore:
     ) -> None:
         """Keep the personal part of an attempt that the coordinator has not committed yet.
 
-        It takes the place of an earlier pending one.
-
-        Args:
-            run_id: The run.
-            round_number: The round.
-            attempt: The attempt.
-            personal: The personal part, opaque.
-            experts: The experts that it was trained with, opaque.
+        It replaces an earlier pending part. `personal` and `experts` are opaque; the personal part
+        was trained with these experts.
 
         Raises:
             InvalidRecordError: The attempt is not newer than the committed one.
@@ -129,16 +116,16 @@ class ClientStore:
             fill_slot(rows, run_id, "pending", state)
 
     def roll(self, run_id: str, last_committed: tuple[int, int] | None) -> None:
-        """Bring the personal part to where the coordinator is; the pending slot is empty after it.
+        """Bring the personal part to the coordinator's state; the pending slot is empty after it.
 
         The coordinator and a client cannot commit in one transaction. So the client keeps two
-        states and learns from the next message which of them counts: the pending one if it is
-        of ``last_committed`` (forward), else the committed one (back).
+        states and learns from the next message which of them counts: the pending state if it is
+        of `last_committed` (forward), else the committed one (back).
 
         Args:
             run_id: The run.
-            last_committed: The newest (round, attempt) that the coordinator committed *and that
-                this client's update is part of*; None if there is none.
+            last_committed: The newest (round, attempt) that the coordinator committed *with this
+                client's update*; None if there is none.
 
         Raises:
             ClientAheadError: The client committed something newer, so the coordinator's database
@@ -165,7 +152,7 @@ class ClientStore:
             return slot_of(rows, run_id, "committed")
 
     def slots(self, run_id: str) -> tuple[PersonalState | None, PersonalState | None]:
-        """Return the committed and the pending personal part, None for one that is not there."""
+        """Return the committed and the pending personal part, None for a missing part."""
         with self._transaction(read_only=True) as rows:
             found = slots_of(rows, run_id)
         return found.get("committed"), found.get("pending")
@@ -176,9 +163,9 @@ class ClientStore:
             return slot_of(rows, run_id, "pending")
 
     def put_noise(self, run_id: str, state: bytes) -> None:
-        """Keep what the noise of the run's next attempt goes on from.
+        """Keep the state from which the noise of the run's next attempt goes on.
 
-        Unlike the personal part it follows no commit: noise that was drawn is never drawn again.
+        Unlike the personal part it follows no commit: noise is never drawn twice.
         """
         require_text(run_id=run_id)
         require_bytes(state=state)
@@ -186,7 +173,7 @@ class ClientStore:
             rows.put(Noise, {"run_id": run_id, "state": state})
 
     def noise(self, run_id: str) -> bytes:
-        """Return what the noise of the run's next attempt goes on from, empty before the first."""
+        """Return the state from which the run's noise goes on, empty before the first attempt."""
         with self._transaction(read_only=True) as rows:
             found = rows.read(Noise, {"run_id": run_id})
         return found[0].state if found else b""
@@ -194,15 +181,15 @@ class ClientStore:
     def reserve_release(self, row: LedgerRow, *, payload: bytes) -> Release:
         """Write a release to the client's own ledger, durably; send only after this returns.
 
-        A (run, round, attempt, channel) is good for one payload, ever: sending another would be a
-        second release, whatever the coordinator says. The same payload again is a resend and free.
+        A (run, round, attempt, channel) allows one payload, ever: another payload would be a second
+        release, also if the coordinator asks for it. The same payload again is a resend and free.
 
         Args:
-            row: What is released, of status ``reserved``.
-            payload: The bytes to be sent; only their SHA-256 is kept.
+            row: The release, of status `reserved`.
+            payload: The bytes to be sent; the store keeps their SHA-256 only.
 
         Returns:
-            ``reserved`` for a new release, ``resend`` for the same bytes as before.
+            `reserved` for a new release, `resend` for the same bytes as before.
 
         Raises:
             ReleaseRefusedError: Other bytes, or other facts about them, were reserved before.
@@ -220,7 +207,7 @@ class ClientStore:
         }
         with self._transaction() as rows:
             if _is_inserted(rows, {**key, "payload_digest": digest}):
-                # A row without its tombstone is refused by the table's key.
+                # The table's key refuses a row without its tombstone.
                 add_rows(rows, ClientLedger, [row])
                 return "reserved"
             (before,) = rows.read(Tombstones, key)
@@ -248,7 +235,7 @@ class ClientStore:
             settle(rows, ClientLedger, where, status=status)
 
     def release(self, run_id: str, round_number: int, attempt: int) -> None:
-        """Settle as ``released`` what is still reserved under an attempt, if anything is."""
+        """Settle as `released` all rows of an attempt that are still reserved, if any."""
         where = {"run_id": run_id, "round_number": round_number, "attempt": attempt}
         with self._transaction() as rows:
             settle_open(rows, ClientLedger, where, status="released")
@@ -262,10 +249,7 @@ class ClientStore:
     ) -> tuple[LedgerRow, ...]:
         """Return the client's own ledger in the order of the key.
 
-        Args:
-            run_id: Of this run only; default is the client's whole life.
-            attempt: Of this round and attempt only.
-            round_number: Of this round only.
+        All of the client's life by default, or a run's, a round's, or a (round, attempt)'s rows.
         """
         where: dict[str, object] = {} if run_id is None else {"run_id": run_id}
         if attempt is not None:
@@ -276,14 +260,7 @@ class ClientStore:
             return read_rows(rows, ClientLedger, where)
 
     def add_failure(self, run_id: str, round_number: int, attempt: int, *, reason: str) -> None:
-        """Remember what went wrong inside the client; of an attempt the last is kept.
-
-        Args:
-            run_id: The run.
-            round_number: The round.
-            attempt: The attempt.
-            reason: What kind of failure and where, without data.
-        """
+        """Remember a failure inside the client, without data; keeps an attempt's last failure."""
         require_text(run_id=run_id, reason=reason)
         require_count(round_number=round_number, attempt=attempt)
         key = {"run_id": run_id, "round_number": round_number, "attempt": attempt}
@@ -292,30 +269,27 @@ class ClientStore:
             rows.insert(Failures, {**key, "reason": reason})
 
     def failures(self, run_id: str) -> tuple[Failure, ...]:
-        """Return what went wrong inside the client in a run, by round and attempt."""
+        """Return the failures inside the client in a run, by round and attempt."""
         order = ("round_number", "attempt")
         with self._transaction(read_only=True) as rows:
             found = rows.read(Failures, {"run_id": run_id}, order=order)
         return tuple(Failure(run_id, r.round_number, r.attempt, r.reason) for r in found)
 
     def erase_run(self, run_id: str) -> None:
-        """Erase all of a run but what was spent in it, and how far the client had come.
+        """Erase all of a run except its charges and the client's last attempt.
 
-        The charges are the client's for life, and by the number of its last attempt it answers
-        none a second time. Old pages are given back as well: when SQLite splits one, the copies
-        that it leaves behind are not among what ``secure_delete`` fills with zeros.
-
-        Args:
-            run_id: The run; nothing is erased of one that is not known.
+        The charges are the client's for life, and by the number of its last attempt it answers no
+        attempt a second time. Old pages are given back as well: when SQLite splits a page, it
+        leaves copies that `secure_delete` does not fill with zeros. An unknown run erases nothing.
 
         Raises:
-            DatabaseBusy: Another process is at work in the store; what was erased stays so.
+            DatabaseBusy: Another process uses the store; the erased rows stay erased.
         """
         self.forget_run(run_id)
         self._file.compact()
 
     def forget_run(self, run_id: str) -> None:
-        """Erase the same, but leave it to the caller to give back old pages."""
+        """Erase the same, and leave it to the caller to give back old pages."""
         require_text(run_id=run_id)
         with self._transaction() as rows:
             for table in (Personal, Noise, Replies, Failures, Tombstones):
@@ -323,13 +297,10 @@ class ClientStore:
             rows.update(Sessions, {"run_id": run_id}, state=b"")
 
     def remember_serial(self, serial: int) -> None:
-        """Remember the newest enrolment file that the client has used.
-
-        Args:
-            serial: Of the file that it is about to use.
+        """Remember the serial of the newest enrolment file that the client has used.
 
         Raises:
-            InvalidRecordError: If a newer file was used before.
+            InvalidRecordError: If the client used a newer file before.
         """
         require_count(serial=serial)
         with self._transaction() as rows:
@@ -356,7 +327,7 @@ class ClientStore:
 
 
 def _is_inserted(rows: OwnRows, tombstone: Mapping[str, object]) -> bool:
-    # The key refuses a second one, and hardly ever has to: so nobody asks for it before.
+    # The key refuses a second tombstone, which is rare; so nothing reads before.
     try:
         rows.insert(Tombstones, tombstone)
     except AlreadyExistsError:
@@ -366,25 +337,25 @@ def _is_inserted(rows: OwnRows, tombstone: Mapping[str, object]) -> bool:
 
 HANDLE_SECRET_BYTES = 32
 OWN: Final = "own"
-"""The name of the store in a file that holds no other."""
+"""Name of the store in a file that holds no other."""
 _PSEUDONYM_BYTES = 16
 
 
 def open_client_store(
     path: Path | str, *, pseudonym: str | None = None, read_only: bool = False
 ) -> ClientStore:
-    """Open a client's store and check it, creating it with a fresh identity where there is none.
+    """Open a client's store and check it; without a file, make it with a fresh identity.
 
     Args:
         path: The file, which holds no other store; its folder is created.
-        pseudonym: The name that the client must have; default is whatever it has, and 16 random
-            bytes in hex for a new one.
-        read_only: Open one that exists, and write nothing whatever, not even beside the file.
+        pseudonym: The name that the client must have; by default any name, and 16 random bytes in
+            hex for a new store.
+        read_only: Open an existing store, and write nothing, not even beside the file.
 
     Raises:
         InvalidRecordError: The store belongs to another pseudonym.
-        NotFound: It is to be read only, and there is none.
-        SchemaMismatch: The file is something else, or of an unknown version.
+        NotFound: It is read-only, and there is no file.
+        SchemaMismatch: The file is not a store, or of an unknown version.
         DatabaseDamaged: The file is empty, cut or broken, or its schema was changed.
         StorageFull: The disk is full or read-only.
     """
@@ -402,11 +373,7 @@ def open_client_store(
 
 
 class ClientStores:
-    """The stores of all clients of a simulation, in one file.
-
-    Attributes:
-        stores: By client, in the order of the names.
-    """
+    """The stores of all clients of a simulation, in one file, by client in order of names."""
 
     def __init__(self, file: ClientFile) -> None:
         """Made by ``open_client_stores`` only."""
@@ -415,17 +382,9 @@ class ClientStores:
             self.stores = {client: ClientStore(file, client) for client in clients_of(rows)}
 
     def stage(self, clients: Sequence[str] = ()) -> AbstractContextManager[None]:
-        """Make all that clients write in the block durable together, when it ends.
+        """Make all writes of clients in the block durable together; see `ClientFile.stage`.
 
-        Within it each `ClientStore.kept_open` is undone as a whole where it raises.
-
-        Args:
-            clients: Who will ask alike in it, so that it is read for all at once.
-
-        Raises:
-            DatabaseBusy: Another process wrote to the file all the time.
-            DatabaseReplaced: The file was deleted or replaced; nothing that was written counts.
-            StorageFull: Nothing was written.
+        Within it a `ClientStore.kept_open` that raises is undone as a whole.
         """
         return self._file.stage(clients)
 
@@ -434,23 +393,14 @@ class ClientStores:
         return self._file.kept_open()
 
     def erase_run(self, run_id: str) -> None:
-        """Erase all of a run in every store but what was spent in it; see `ClientStore.erase_run`.
-
-        Raises:
-            DatabaseBusy: Another process is at work in the file; what was erased stays so.
-        """
+        """Erase all of a run in every store except its charges; see `ClientStore.erase_run`."""
         with self.stage(tuple(self.stores)):
             for store in self.stores.values():
                 store.forget_run(run_id)
         self._file.compact()
 
     def verify_integrity(self) -> None:
-        """Check all pages, all indices, the schema, and every row's digest.
-
-        Raises:
-            DatabaseDamaged: Naming what is wrong first.
-            DatabaseReplaced: The file was deleted or replaced since it was opened.
-        """
+        """Check all pages, all indices, the schema, and every row's digest; see `ClientFile`."""
         self._file.verify_integrity()
 
 
@@ -459,17 +409,8 @@ def open_client_stores(
 ) -> ClientStores:
     """Open a file with the stores of several clients and check it.
 
-    Args:
-        path: The file; its folder is created.
-        clients: Whose stores there must be: those that are missing are made, each with a fresh
-            identity.
-        read_only: Open one that exists, and write nothing whatever, not even beside the file.
-
-    Raises:
-        NotFound: It is to be read only, and there is none.
-        SchemaMismatch: The file is something else, or of an unknown version.
-        DatabaseDamaged: The file is empty, cut or broken, or its schema was changed.
-        StorageFull: The disk is full or read-only.
+    The stores of `clients` that are missing are made, each with a fresh identity. For `read_only`
+    and the errors see `open_client_store`.
     """
     if not read_only:
         create_file(Path(path), {client: _drawn(None) for client in clients})

@@ -1,7 +1,7 @@
 """The tables of clients' own stores; they never lie in the coordinator's database.
 
 A file holds one client's store in a federation, and those of all clients in a simulation, where one
-commit makes a whole stage durable. So whose a row is stands first in every key.
+commit makes a whole stage durable. So a row's client stands first in every key.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Owned(Sealed):
 
 
 class Identity(Owned, ClientBase):
-    """One row a store: who its client is."""
+    """One row a store: the client's identity."""
 
     __tablename__ = "identity"
 
@@ -53,7 +53,7 @@ class Personal(Owned, ClientBase):
 
 
 class Noise(Owned, ClientBase):
-    """What the noise of a run's next attempt goes on from; it never goes back."""
+    """The state from which the noise of a run's next attempt goes on; it never goes back."""
 
     __tablename__ = "noise"
 
@@ -71,7 +71,7 @@ class ClientLedger(LedgerColumns, Owned, ClientBase):
 
 
 class Tombstones(Owned, ClientBase):
-    """What was released under a (run, round, attempt, channel): at most one payload, ever."""
+    """The payload of a (run, round, attempt, channel): at most one, ever."""
 
     __tablename__ = "tombstones"
 
@@ -83,9 +83,9 @@ class Tombstones(Owned, ClientBase):
 
 
 class Sessions(Owned, ClientBase):
-    """The newest attempt of a run that the client answered, and how far it has come in it.
+    """The newest attempt of a run that the client answered, and its progress in it.
 
-    Round and attempt stay for good, so that no older attempt is ever answered; the state is
+    Round and attempt stay for good, so that the client never answers an older attempt; the state is
     emptied once the attempt is committed.
     """
 
@@ -99,7 +99,7 @@ class Sessions(Owned, ClientBase):
 
 
 class Replies(Owned, ClientBase):
-    """What the client answered in that attempt, by request; erased with the attempt's state."""
+    """The client's answers in that attempt, by request; erased with the attempt's state."""
 
     __tablename__ = "replies"
 
@@ -109,7 +109,7 @@ class Replies(Owned, ClientBase):
 
 
 class Failures(Owned, ClientBase):
-    """What went wrong inside the client in an attempt, for its owner alone."""
+    """A failure inside the client in an attempt, for its owner alone."""
 
     __tablename__ = "failures"
 
@@ -120,9 +120,9 @@ class Failures(Owned, ClientBase):
 
 
 class Restored(Owned, ClientBase):
-    """That the store came back from a backup, and whether it knows again what it released since.
+    """When the store last came back from a backup, and whether it has caught up since.
 
-    At most one row a store: of the last time. It is caught up with at no time while it is not.
+    At most one row a store. `caught_up` is empty until the store knows its later releases again.
     """
 
     __tablename__ = "restored"
@@ -153,7 +153,7 @@ class Logs(Owned, ClientBase):
 
 
 class Receipted(Owned, ClientBase):
-    """How far a run's receipts have come, and which charges were named before their round was."""
+    """The progress of a run's receipts, and the charges that they named before their round."""
 
     __tablename__ = "receipted"
 

@@ -1,9 +1,9 @@
-"""Copies of databases that others may be writing to, all of one moment.
+"""Copies of databases that other processes may be writing to, all of one moment.
 
-SQLite's own online backup reads one snapshot, whatever is committed meanwhile, and what lies in the
-write-ahead log with it; a copied file would be neither.
+SQLite's own online backup reads one snapshot, also during commits, with the write-ahead log. A
+copied file would be neither.
 
-Source: SQLite's documentation of the online backup API, ``PRAGMA data_version`` and WAL snapshots.
+Source: SQLite's documentation of the online backup API, `PRAGMA data_version` and WAL snapshots.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ Place = Callable[[str], Path]
 def copy_databases(main: Path, target: Path, others: Others, place: Place) -> None:
     """Copy a database, and others that are written together with it.
 
-    Nothing was committed to the first between its snapshot and the last of the others'. So together
-    they are what a process that was killed at that moment would have left behind.
+    No commit to the first database came between its snapshot and the last of the others'. So
+    together they are what a process that was killed at that moment would have left behind.
 
     Args:
-        main: The first, which is there.
-        target: Where its copy goes; nothing may be there.
-        others: Called for each try: the other files by name, those that are there at that moment.
-        place: Where the copy of each of them goes.
+        main: The first database, which exists.
+        target: Path of its copy; nothing may be there.
+        others: Called for each try: the other files by name that exist at that moment.
+        place: Gives the path of the copy of each of them.
 
     Raises:
         NotFound: There is no database.
@@ -56,7 +56,7 @@ def copy_databases(main: Path, target: Path, others: Others, place: Place) -> No
 def _of_one_moment(
     main: Path, others: Others
 ) -> Iterator[dict[str, tuple[Path, sqlite3.Connection]]]:
-    """Return open snapshots by name, the first under no name."""
+    """Yield open snapshots by name; the first has no name."""
     with ExitStack() as kept:
         watch = kept.enter_context(closing(_connect(main)))
         for _ in range(_TRIES):
@@ -88,7 +88,7 @@ def _copy(path: Path, source: sqlite3.Connection, target: Path) -> None:
     os.close(os.open(target, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
     try:
         with closing(sqlite3.connect(target, isolation_level=None)) as copy:
-            # It counts once it was synced as a whole, so nothing is to be undone on the way.
+            # The copy counts once it is synced as a whole, so there is nothing to undo on the way.
             copy.execute("PRAGMA journal_mode=OFF")
             copy.execute("PRAGMA synchronous=OFF")
             source.backup(copy)
@@ -107,7 +107,7 @@ def _version(watch: sqlite3.Connection, path: Path) -> int:
 
 
 def _connect(path: Path) -> sqlite3.Connection:
-    # Else it would be made.
+    # Otherwise SQLite would make the file.
     OpenFile.at(path)
     try:
         return open_connection(path, busy_timeout=_BUSY_TIMEOUT, read_only=False)

@@ -1,7 +1,7 @@
 """The coordinator's database and its unit of work.
 
-Everything that a round commits goes through one ``UnitOfWork``: either all of it is in the file
-afterwards, or nothing.
+One `UnitOfWork` commits everything of a round: afterwards either all of it is in the file, or
+nothing.
 """
 
 from __future__ import annotations
@@ -69,13 +69,12 @@ class UnitOfWork:
     def commit(self) -> TreeHead | None:
         """Make everything so far durable, then erase old pages; may be called again later.
 
-        Returns:
-            Size and root of the log if it has grown, to be kept elsewhere.
+        Returns size and root of the log if it has grown, to be kept elsewhere.
 
         Raises:
             StorageFull: Nothing was committed.
             DatabaseBusy: Nothing was committed.
-            DatabaseReplaced: The file was deleted or replaced; what was committed is lost with it.
+            DatabaseReplaced: The file was deleted or replaced; the commit is lost with it.
             CheckpointError: *Committed*, but old pages could not be erased yet; it has the head.
         """
         grown = self._leaves.place()
@@ -89,11 +88,7 @@ class UnitOfWork:
 
 
 class Database:
-    """An open database of the coordinator; close it when done (it is a context manager).
-
-    Attributes:
-        is_read_only: Whether nothing may be written to it.
-    """
+    """An open database of the coordinator; close it when done (it is a context manager)."""
 
     def __init__(self, home: Home, *, now: Callable[[], datetime], is_read_only: bool) -> None:
         """Made by ``open_database`` only."""
@@ -109,17 +104,15 @@ class Database:
 
     @contextmanager
     def unit_of_work(self, *, read_only: bool = False) -> Iterator[UnitOfWork]:
-        """Return a transaction, begun at the first use; leaving without ``commit`` undoes it.
+        """Yield a transaction, begun at the first use; leaving without `commit` undoes it.
 
-        A writer takes the database's write lock for its whole length, so keep it short.
-
-        Args:
-            read_only: Read a consistent snapshot without the lock; ``commit`` is an error. So are
-                all units of a database that was opened read-only.
+        A writer holds the database's write lock for the whole block, so keep it short. A read-only
+        unit reads a consistent snapshot without the lock, and its `commit` is an error. All units
+        of a read-only database are read-only.
 
         Raises:
-            DatabaseBusy: Another writer held the lock for too long, or, in a database that was
-                opened read-only, it was written to meanwhile.
+            DatabaseBusy: Another writer held the lock for too long, or wrote meanwhile to a
+                database that was opened read-only.
             DatabaseReplaced: The file was deleted or replaced since it was opened.
         """
         read_only = read_only or self.is_read_only
@@ -138,28 +131,23 @@ class Database:
     def verify_integrity(self) -> None:
         """Check all pages, all indices, the schema with its triggers, and every row's digest.
 
-        Opening does the same but for the digests, which are checked as rows are read. That no row
-        is missing, and none too many, is not known here.
+        Opening does the same without the digests, which are checked as rows are read. Missing or
+        additional rows do not show here.
 
         Raises:
-            DatabaseDamaged: Naming what is wrong first.
+            DatabaseDamaged: Names the first thing that is wrong.
             DatabaseReplaced: The file was deleted or replaced since it was opened.
         """
         self.verify_structure()
         for table in SEALED_TABLES:
             last: tuple[Any, ...] | None = ()
             while last is not None:
-                # Each in a transaction of its own, since no writer can erase while one lasts.
+                # Each in a transaction of its own, since no writer can erase during it.
                 with self._reading() as rows:
                     last = rows.verify_page(table, last)
 
     def verify_structure(self) -> None:
-        """Check all pages, all indices, and the schema with its triggers.
-
-        Raises:
-            DatabaseDamaged: Naming what is wrong first.
-            DatabaseReplaced: The file was deleted or replaced since it was opened.
-        """
+        """Check all pages, all indices, and the schema with its triggers; errors as above."""
         with self._reading() as rows:
             self._home.verify_structure(rows.statements)
 
@@ -170,17 +158,7 @@ class Database:
     ) -> TreeHead:
         """Recompute the log from its rows: all leaves, every run's chain, all tiles, all roots.
 
-        Args:
-            heads: Sizes and roots that the tree had at some time, kept outside the database;
-                without them a log that was cut off, or rewritten as a whole, is not noticed.
-            progress: Told how many leaves were checked, now and then, between two transactions.
-
-        Returns:
-            Size and root of the whole tree, as it was when its last page was read.
-
-        Raises:
-            LogBroken: Naming the first leaf that is wrong or missing.
-            DatabaseDamaged: A row of the ledger does not fit its digest.
+        See `storage.log.verify_log` for arguments and errors.
         """
         return verify_log(self._reading, heads, progress)
 
@@ -199,7 +177,7 @@ class Database:
             yield session
 
     def _rows(self, session: Session) -> Rows:
-        # Asked anew each time: a session begins its next transaction when it is used again.
+        # Asked each time: a session begins its next transaction when it is used again.
         def connect() -> sqlite3.Connection:
             return cast("sqlite3.Connection", session.connection().connection.driver_connection)
 
@@ -238,18 +216,18 @@ def open_database(
     busy_timeout: float = DEFAULT_BUSY_TIMEOUT,
     read_only: bool = False,
 ) -> Database:
-    """Open the coordinator's database, creating or upgrading it where needed, and check it.
+    """Open the coordinator's database and check it; create or upgrade it where needed.
 
     Args:
-        url: Such as ``sqlite:///runs/sotto.db``, whose folder is created.
+        url: Such as `sqlite:///runs/sotto.db`, whose folder is created.
         now: Tells the time, with a time zone; default is the system's clock.
         busy_timeout: Seconds to wait for other processes.
-        read_only: Open one that exists and has the newest schema, and write nothing whatever, not
-            even beside the file, so that it may lie on a medium that cannot be written to.
+        read_only: Open an existing database of the newest schema, and write nothing, not even
+            beside the file, so that it may lie on a read-only medium.
 
     Raises:
         InvalidRecordError: The URL names no SQLite file.
-        NotFound: It is to be read only, and there is none.
+        NotFound: It is read-only, and there is no file.
         SchemaMismatch: The file is something else, or of an unknown version.
         DatabaseDamaged: The file is empty, cut or broken, or its schema was changed.
         StorageFull: The disk is full or read-only.
@@ -266,13 +244,7 @@ def open_database(
 
 
 def schema_version(url: str) -> str:
-    """Return the version of a database's schema, whether it is the newest or not.
-
-    Raises:
-        InvalidRecordError: The URL does not name a database.
-        NotFound: There is no such file.
-        SchemaMismatch: It is something else, or of an unknown version.
-    """
+    """Return the version of a database's schema, newest or not; see `open_database` for errors."""
     return version_at(file_of(url))
 
 

@@ -1,11 +1,10 @@
-"""Engines over SQLite whose every connection is set up alike, and plain errors out of them.
+"""Engines over SQLite with the same set-up for every connection, and plain errors.
 
-Sources: SQLite's documentation of ``PRAGMA secure_delete``, ``wal_checkpoint`` and transactions;
+Sources: SQLite's documentation of `PRAGMA secure_delete`, `wal_checkpoint` and transactions;
 SQLAlchemy's notes on pysqlite (the driver must not begin transactions by itself).
 
-`Statements` runs SQL on one open connection. What it runs has been written in this package, column
-by column, so there is nothing for a query builder to do, which would take longer than SQLite
-itself.
+`Statements` runs SQL on one open connection. This package has written that SQL, column by column,
+so a query builder has nothing to do, and would take longer than SQLite itself.
 """
 
 from __future__ import annotations
@@ -34,16 +33,16 @@ from storage.errors import (
 )
 from storage.files import INDEX, beside, is_quiet
 
-# How a connection opens its transactions, as an execution option of ours.
+# An execution option of ours: how a connection opens its transactions.
 BEGIN_OPTION = "sotto_begin"
 BEGIN_READ = "BEGIN"
 BEGIN_WRITE = "BEGIN IMMEDIATE"
 BEGIN_NOTHING = ""
 
-# Where a connection's own file stands, among what SQLAlchemy keeps with it.
+# Where SQLAlchemy keeps a connection's own file.
 FILE = "sotto_file"
 
-# What must hold on every connection that writes, and on every one that only reads.
+# Settings of every connection that writes, and of every connection that only reads.
 WRITING: Final = (
     "journal_mode=WAL",
     "secure_delete=ON",
@@ -56,7 +55,7 @@ READING: Final = ("query_only=ON", "temp_store=MEMORY")
 
 _CHECKPOINT_PAUSE = 0.02
 
-# A full disk is also met as one of these, depending on which file could not grow.
+# A full disk also shows as one of these, depending on which file could not grow.
 _WRITE_FAILURES = (
     sqlite3.SQLITE_IOERR_WRITE,
     sqlite3.SQLITE_IOERR_FSYNC,
@@ -68,38 +67,26 @@ _WRITE_FAILURES = (
 
 
 def make_engine(path: Path, *, busy_timeout: float, read_only: bool = False) -> Engine:
-    """Return an engine over one file whose connections are all set up by ``configure_connection``.
+    """Return an engine over one file; `configure_connection` sets up its connections.
 
-    Args:
-        path: The file.
-        busy_timeout: Seconds to wait for a lock.
-        read_only: Whether nothing may be written, not even beside the file.
+    `busy_timeout` is in seconds; a read-only engine writes nothing, not even beside the file.
     """
     if read_only:
-        return _reading_engine(path, busy_timeout=busy_timeout)
+        engine = create_engine(
+            "sqlite+pysqlite://",
+            creator=lambda: _open_read_only(path),
+            hide_parameters=True,
+            poolclass=NullPool,
+        )
+        return _set_up(engine, lambda: str(path), busy_timeout=busy_timeout, pragmas=READING)
     # Parameters hold experts and personal state: they must not reach a log or a message.
     url = URL.create("sqlite+pysqlite", database=str(path))
     engine = create_engine(url, hide_parameters=True)
     return _set_up(engine, lambda: str(path), busy_timeout=busy_timeout)
 
 
-def _reading_engine(path: Path, *, busy_timeout: float) -> Engine:
-    engine = create_engine(
-        "sqlite+pysqlite://",
-        creator=lambda: _open_read_only(path),
-        hide_parameters=True,
-        poolclass=NullPool,
-    )
-    return _set_up(engine, lambda: str(path), busy_timeout=busy_timeout, pragmas=READING)
-
-
 def open_connection(path: Path, *, busy_timeout: float, read_only: bool) -> sqlite3.Connection:
-    """Return a connection of its own to a file, set up by ``configure_connection``.
-
-    Args:
-        path: The file.
-        busy_timeout: Seconds to wait for a lock.
-        read_only: Whether nothing may be written, not even beside the file.
+    """Return a connection of its own to a file, set up as those of `make_engine`.
 
     Raises:
         sqlite3.Error: If it cannot be opened.
@@ -117,15 +104,15 @@ def open_connection(path: Path, *, busy_timeout: float, read_only: bool) -> sqli
 
 
 def _open_read_only(path: Path) -> sqlite3.Connection:
-    """Return connection that writes neither to the file nor beside it, in whatever folder it lies.
+    """Return a connection that writes neither to the file nor beside it, in any folder.
 
-    Without its log SQLite would make one, unless it is told that nobody writes to the file. With
-    a log it must read the log's index, or it would make that.
+    Without its log SQLite would make one, unless the caller says that nobody writes to the file.
+    With a log it must read the log's index, or it would make the index.
 
     Source: SQLite's documentation of URI file names and of read-only WAL databases.
 
     Raises:
-        DatabaseBusy: Its last writer closed it meanwhile, with which log and index went.
+        DatabaseBusy: Its last writer closed it meanwhile, and removed log and index.
         StorageError: It cannot be read without being written to.
     """
     if is_quiet(path):
@@ -179,7 +166,7 @@ def _set_up(
 
     def fail(context: ExceptionContext) -> None:
         if isinstance(context.original_exception, (sqlite3.Error, UnicodeDecodeError)):
-            # By the time of an error, a shared engine's current file may be another.
+            # At the time of an error, a shared engine's current file may be another.
             failed = context.connection
             known = where() if failed is None else failed.info.get(FILE) or where()
             raise translate(context.original_exception, known)
@@ -193,7 +180,7 @@ def _set_up(
 def configure_connection(
     connection: sqlite3.Connection, *, busy_timeout: float, pragmas: Sequence[str] = WRITING
 ) -> None:
-    """Set what must hold on every connection, since SQLite remembers only WAL in the file."""
+    """Set up a connection, since SQLite remembers only WAL in the file."""
     # The driver must never begin a transaction by itself: its deferred ones fail at once, not
     # after the timeout, when they turn from reading to writing.
     connection.isolation_level = None
@@ -202,7 +189,7 @@ def configure_connection(
 
 
 def translate(error: sqlite3.Error | UnicodeDecodeError, where: str) -> StorageError:
-    """Return our error for one of the driver's; SQLite's own messages never contain values."""
+    """Return our error for a driver's error; SQLite's own messages never contain values."""
     code = getattr(error, "sqlite_errorcode", None) or 0
     name = getattr(error, "sqlite_errorname", None) or type(error).__name__
     primary = code & 0xFF
@@ -239,18 +226,18 @@ def checkpoint(
 ) -> None:
     """Move the write-ahead log into the database file and truncate it to nothing.
 
-    ``PRAGMA wal_checkpoint`` does not fail when a reader is in its way: it answers with a busy
-    flag. So the flag is read, and the checkpoint is repeated until it is clear.
+    `PRAGMA wal_checkpoint` does not fail when a reader is in its way: it answers with a busy flag.
+    So this reads the flag, and repeats the checkpoint until the flag is clear.
 
     Args:
-        engine: From ``make_engine``.
+        engine: From `make_engine`.
         patience: Seconds to go on trying.
         clock: Monotonic seconds.
         sleep: Waits for some seconds.
 
     Raises:
-        CheckpointError: A reader is still in the way after ``patience``, or the disk is full; what
-            was committed stays so.
+        CheckpointError: A reader is still in the way after `patience`, or the disk is full; the
+            commit stands.
     """
     deadline = clock() + patience
     while _is_checkpoint_busy(engine):
@@ -279,10 +266,10 @@ def _not_erased(engine: Engine, reason: str) -> CheckpointError:
 
 @dataclass(frozen=True)
 class Statements:
-    """Runs statements.
+    """Runs statements on an open connection; a driver's error becomes a `StorageError`.
 
     Attributes:
-        connect: The connection, its transaction begun.
+        connect: Gives the connection, its transaction begun.
         where: The file, for messages.
     """
 
@@ -291,49 +278,33 @@ class Statements:
 
     @property
     def page_size(self) -> int:
-        """Bytes of a page of the file, in whose old pages nothing may be left."""
+        """Bytes of a page of the file; nothing may be left in old pages."""
         ((size,),) = self.run("PRAGMA page_size")
         return int(size)
 
     def run(self, text: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
-        """Run a statement, and return its rows.
-
-        Raises:
-            StorageError: What the driver says, in our words.
-        """
+        """Run a statement, and return its rows."""
         try:
             return self.connect().execute(text, values).fetchall()
         except (sqlite3.Error, UnicodeDecodeError) as error:
             raise translate(error, self.where) from error
 
     def count(self, text: str, values: Sequence[Any] = ()) -> int:
-        """Run a statement, and return how many rows it changed.
-
-        Raises:
-            StorageError: What the driver says, in our words.
-        """
+        """Run a statement, and return the number of changed rows."""
         try:
             return self.connect().execute(text, values).rowcount
         except (sqlite3.Error, UnicodeDecodeError) as error:
             raise translate(error, self.where) from error
 
     def run_many(self, text: str, values: Sequence[Sequence[Any]]) -> None:
-        """Run a statement once for each list of values.
-
-        Raises:
-            StorageError: What the driver says, in our words.
-        """
+        """Run a statement once for each list of values."""
         try:
             self.connect().executemany(text, values)
         except (sqlite3.Error, UnicodeDecodeError) as error:
             raise translate(error, self.where) from error
 
     def stream(self, text: str, values: Sequence[Any] = ()) -> Generator[tuple[Any, ...]]:
-        """Run a statement, and yield its rows one at a time.
-
-        Raises:
-            StorageError: What the driver says, in our words.
-        """
+        """Run a statement, and yield its rows one at a time."""
         try:
             yield from self.connect().execute(text, values)
         except (sqlite3.Error, UnicodeDecodeError) as error:

@@ -1,21 +1,21 @@
 """Everything that storage raises, as one tree.
 
     StorageError
-    ├── NotFound                 a run, round or row that was asked for does not exist
+    ├── NotFound                 a run, round or row does not exist
     ├── AlreadyExistsError       a row with this key was written before
     ├── InvalidRecordError       a value that may not be stored (also a ``ValueError``)
     ├── InvalidTransitionError   a ledger row may not move to this status
     ├── ReleaseRefusedError      a client was asked for a second release of one attempt
     ├── SessionMovedError        a client answered something else meanwhile
-    ├── ClientAheadError         a client's state is newer than what it is told to roll to
+    ├── ClientAheadError         a client's state is newer than the coordinator's
     ├── AuditChainBroken         a row of the audit log was changed, removed, moved or cut off
     ├── LogBroken                a leaf of the log does not fit its row, its tree or a kept head
     ├── DatabaseDamaged          the file or a row of it is not what was written
     ├── DatabaseReplaced         the file was deleted or replaced while it was open
-    ├── SchemaMismatch           the file is of a version that we do not know
+    ├── SchemaMismatch           the file is of an unknown version
     │   └── ForeignFile          the file is not ours
     ├── StorageFull              the disk is full or the file cannot be written to
-    ├── DatabaseBusy             somebody else holds the database
+    ├── DatabaseBusy             another process holds the database
     └── CheckpointError          committed, but old pages could not be erased yet
 
 Messages name fields, runs and files; never the contents of a row.
@@ -34,7 +34,7 @@ class StorageError(Exception):
 
 
 class NotFound(StorageError):
-    """What was asked for is not in the database."""
+    """The database does not have what the caller asked for."""
 
 
 class AlreadyExistsError(StorageError):
@@ -70,21 +70,21 @@ class AuditChainBroken(StorageError):
     """
 
     def __init__(self, run: str, sequence: int, reason: str) -> None:
-        """Name the first bad row and what is wrong with it."""
+        """Name the first bad row and the reason."""
         super().__init__(f"the audit log of run {run!r} is broken at entry {sequence}: {reason}")
         self.run = run
         self.sequence = sequence
 
 
 class LogBroken(StorageError):
-    """The log is not the tree that its leaves make, or not one that a kept head is of.
+    """The log is not the tree of its leaves, or not the tree of a kept head.
 
     Attributes:
         position: The first leaf that is wrong or missing, counted from 0.
     """
 
     def __init__(self, position: int, reason: str) -> None:
-        """Name the leaf and what is wrong with it."""
+        """Name the leaf and the reason."""
         super().__init__(f"the log is broken at leaf {position}: {reason}")
         self.position = position
 
@@ -94,11 +94,11 @@ class DatabaseDamaged(StorageError):
 
 
 class DatabaseReplaced(StorageError):
-    """A database was deleted or replaced while it was open; nothing more may be done with it."""
+    """A database was deleted or replaced while it was open; do nothing more with it."""
 
 
 class SchemaMismatch(StorageError):
-    """The file is no database of ours, or was written by a version that we do not know."""
+    """The file is not a database of ours, or of a version that we do not know."""
 
 
 class ForeignFile(SchemaMismatch):
@@ -114,20 +114,20 @@ class DatabaseBusy(StorageError):
 
 
 class CheckpointError(StorageError):
-    """Whatever was committed *stays committed*, but old pages could not be erased.
+    """The commit *stands*, but old pages could not be erased.
 
     A reader was in the way, or the disk is full. Until a later checkpoint succeeds (the next
     commit and the next opening try again), deleted rows may still lie in the write-ahead log.
 
     Attributes:
-        head: Size and root of the log if it has grown by what was committed, to be kept elsewhere.
+        head: Size and root of the log if the commit made it grow, to be kept elsewhere.
     """
 
     head: TreeHead | None = None
 
 
 def run_not_found(run_id: str) -> NotFound:
-    """Return the error for an unknown run, with the way to see which runs there are."""
+    """Return the error for an unknown run, with the command that lists runs."""
     return NotFound(
         f"run {run_id!r} does not exist; list the runs with `python -m platform.coordinator runs`"
     )

@@ -1,4 +1,4 @@
-"""Database files: made whole or not at all, for their owner only, and still where they were."""
+"""Database files: made whole or not at all, for their owner only, and still in place."""
 
 from __future__ import annotations
 
@@ -35,22 +35,22 @@ def beside(path: Path, ending: str) -> Path:
 
 
 def make_folder(folder: Path) -> None:
-    """Make a folder and those above it that are missing, each for its owner only.
+    """Make a folder and missing folders above it, each for its owner only.
 
-    A folder that exists is left as it is: it may be anybody's.
+    An existing folder stays as it is: it may belong to others.
 
     Raises:
         OSError: If that is not possible.
     """
     missing = [path for path in (folder, *folder.parents) if not path.exists()]
     for path in reversed(missing):
-        # Another process may be at it.
+        # Another process may make it at the same time.
         with suppress(FileExistsError):
             path.mkdir(mode=0o700)
 
 
 def sync_folder(folder: Path) -> None:
-    """Make what was renamed in a folder be so after a power cut, too.
+    """Make renames in a folder survive a power cut.
 
     Raises:
         OSError: If that is not possible.
@@ -65,15 +65,11 @@ def sync_folder(folder: Path) -> None:
 def create_whole(path: Path, build: Callable[[Path], None]) -> None:
     """Build a new database under another name, then give it its own; an existing file stays.
 
-    So an empty or half-made file is never one of ours that somebody is about to fill. Processes
-    that want to create the same one wait for each other.
-
-    Args:
-        path: Where the database belongs; its folder is made.
-        build: Fills the empty file whose path it is given, and closes it.
+    So an empty or half-made file is never one of ours. Processes that want to create the same file
+    wait for each other. The folder is made; `build` fills and closes the empty file at its path.
 
     Raises:
-        StorageFull: The disk is full or may not be written to.
+        StorageFull: The disk is full or read-only.
         StorageError: It cannot be created for another reason.
     """
     if path.exists():
@@ -84,14 +80,14 @@ def create_whole(path: Path, build: Callable[[Path], None]) -> None:
         with alone_in(path.parent):
             if path.exists():
                 return
-            # A process that was killed in here may have left one.
+            # A process that was killed in here may have left a file.
             _remove(part)
             try:
                 os.close(os.open(part, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
                 build(part)
                 if not is_quiet(part):
-                    # Closing it moves its log into it and says nothing where that fails. Renamed
-                    # without its log it would be damaged for good.
+                    # Closing moves its log into the file and is silent where that fails. Renamed
+                    # without its log the file would be damaged for good.
                     raise StorageFull(f"database {path} cannot be created: the disk is full")
                 _sync(part)
                 part.rename(path)
@@ -104,10 +100,10 @@ def create_whole(path: Path, build: Callable[[Path], None]) -> None:
 
 
 def require_contents(path: Path) -> None:
-    """There is a file, and something in it.
+    """Require a file with contents.
 
     Raises:
-        NotFound: There is none.
+        NotFound: There is no file.
         DatabaseDamaged: It is empty; SQLite would take it for a new database.
     """
     if not path.is_file():
@@ -118,15 +114,10 @@ def require_contents(path: Path) -> None:
 
 @dataclass(frozen=True)
 class OpenFile:
-    """The file that a path named when it was opened.
+    """The file that a path named when it was opened, by device and inode.
 
-    SQLite goes on with a file that was deleted or replaced, and nobody would ever find what it
-    writes there.
-
-    Attributes:
-        path: The path.
-        device: Number of the file's device.
-        inode: Number of the file on it.
+    SQLite continues with a deleted or replaced file, and nobody would ever find what it writes
+    there.
     """
 
     path: Path
@@ -135,20 +126,16 @@ class OpenFile:
 
     @classmethod
     def at(cls, path: Path) -> OpenFile:
-        """Return the file that the path names now.
-
-        Raises:
-            NotFound: There is none.
-        """
+        """Return the file that the path names now; see `require_contents` for the errors."""
         require_contents(path)
         found = path.stat()
         return cls(path, found.st_dev, found.st_ino)
 
     def require_same(self) -> None:
-        """Require that the path names this file still.
+        """Require that the path still names this file.
 
         Raises:
-            DatabaseReplaced: It names another one, or none.
+            DatabaseReplaced: It names another file, or none.
         """
         try:
             found = self.path.stat()
@@ -173,7 +160,7 @@ def is_quiet(path: Path) -> bool:
     then tells the reader.
     """
     try:
-        # Looked at once: the last writer removes it when it closes the database.
+        # One look: the last writer removes the log when it closes the database.
         size = beside(path, LOG).stat().st_size
     except FileNotFoundError:
         return True
@@ -182,14 +169,12 @@ def is_quiet(path: Path) -> bool:
 
 @contextmanager
 def read_while_quiet(path: Path) -> Iterator[None]:
-    """Return block that reads a database as if nobody could write to it.
+    """Read a database in the block as if nobody could write to it, and check that afterwards.
 
-    And is told if somebody did.
-
-    Without its log there is nothing by which SQLite could tell a reader of a writer.
+    Without its log SQLite cannot tell a reader of a writer.
 
     Raises:
-        DatabaseBusy: It was written to meanwhile, so what was read means nothing.
+        DatabaseBusy: It was written to meanwhile, so the reads mean nothing.
     """
     before = _stamp(path) if is_quiet(path) else None
     changed = DatabaseBusy(f"database {path} was written to while it was read; try again")
@@ -212,7 +197,7 @@ def _stamp(path: Path) -> tuple[object, ...]:
 
 
 def stamp_of(path: Path) -> str:
-    """Return a text that is another one whenever a database was written to."""
+    """Return a text that changes whenever a database is written to."""
     told = []
     for file in (path, beside(path, LOG)):
         with suppress(OSError):
@@ -223,7 +208,7 @@ def stamp_of(path: Path) -> str:
 
 @contextmanager
 def alone_in(folder: Path) -> Iterator[None]:
-    """Return block in which no other process that asks makes or replaces anything in a folder.
+    """Keep other processes that ask from making or replacing files in a folder during the block.
 
     Raises:
         OSError: If there is no such folder.

@@ -1,7 +1,7 @@
-"""The SQLite file that the coordinator's database rests on: found by its URL, made and checked.
+"""The coordinator's SQLite file: found by its URL, made and checked.
 
-A URL is kept with every run and is seen in lists of processes, so a message never repeats a
-password that somebody wrote into one.
+A URL is kept with every run and shows in lists of processes, so a message never repeats a password
+in a URL.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ PREFIX: Final = "sqlite:///"
 
 
 def shown(url: str) -> str:
-    """Return a URL as it may be said, also one that cannot be parsed: without a password."""
+    """Return a URL for a message, also an invalid one: without a password."""
     if url.startswith(PREFIX):
         return url
     hidden = re.sub(r"//[^/]*:.*@", "//***@", url)
@@ -32,10 +32,10 @@ def shown(url: str) -> str:
 
 
 def file_of(url: str) -> Path:
-    """Return the file that a URL names, there or not.
+    """Return the file that a URL names, existing or not.
 
     Raises:
-        InvalidRecordError: It names no SQLite file.
+        InvalidRecordError: The URL names no SQLite file.
     """
     name = url.removeprefix(PREFIX)
     if name in (url, "", ":memory:") or "?" in name:
@@ -50,20 +50,10 @@ _PATIENCE = 5.0
 
 
 class Home:
-    """An open file.
-
-    Attributes:
-        path: Where.
-        engine: Its connections.
-    """
+    """An open file and the engine of its connections."""
 
     def __init__(self, path: Path, engine: Engine, *, busy_timeout: float, read_only: bool) -> None:
-        """Look for the file.
-
-        Raises:
-            NotFound: There is none.
-            DatabaseDamaged: It is empty.
-        """
+        """Find the file; see `require_contents` for the errors."""
         self.path = path
         self.engine = engine
         self._file = OpenFile.at(path)
@@ -72,46 +62,34 @@ class Home:
 
     @contextmanager
     def reading(self) -> Iterator[None]:
-        """Return block in which a transaction may be held.
+        """Yield while a transaction may be held.
 
         Raises:
             DatabaseReplaced: The file was deleted or replaced since it was opened.
-            DatabaseBusy: It was opened read-only, and was written to meanwhile.
+            DatabaseBusy: It was opened read-only, and another process wrote to it meanwhile.
         """
         self.require_same()
         with read_while_quiet(self.path) if self._read_only else nullcontext():
             yield
 
     def require_same(self) -> None:
-        """Require that the file is where it was: else what is committed is gone with it.
-
-        Raises:
-            DatabaseReplaced: It was deleted or replaced.
-        """
+        """Require that the file is in its place: otherwise a commit is lost with it."""
         self._file.require_same()
 
     def checkpoint(self) -> None:
-        """Empty the write-ahead log, in which deleted rows would live on.
-
-        Raises:
-            CheckpointError: A reader was in the way for longer than the busy timeout.
-        """
+        """Empty the write-ahead log, which keeps deleted rows; see `engine.checkpoint`."""
         checkpoint(self.engine, patience=self._patience)
 
     def verify_structure(self, statements: Statements) -> None:
-        """Check all pages, all indices, and the schema with its triggers.
-
-        Raises:
-            DatabaseDamaged: Naming what is wrong first.
-        """
+        """Check all pages, all indices, and the schema with its triggers; see `require_sound`."""
         require_sound(statements, schema.newest_schema())
 
 
 def open_home(path: Path, *, busy_timeout: float, read_only: bool) -> Home:
-    """Open a file, making or upgrading what is there.
+    """Open a file; make or upgrade it where needed.
 
     Raises:
-        NotFound: It is to be read only, and there is none.
+        NotFound: It is read-only, and there is no file.
         SchemaMismatch: It is something else, or of an unknown version.
         StorageError: It cannot be opened.
     """
@@ -135,12 +113,7 @@ def open_home(path: Path, *, busy_timeout: float, read_only: bool) -> Home:
 
 
 def version_at(path: Path) -> str:
-    """Return the version of the schema that is there.
-
-    Raises:
-        NotFound: There is no such file.
-        SchemaMismatch: It is something else, or of an unknown version.
-    """
+    """Return the version of a file's schema; see `open_home` for the errors."""
     require_contents(path)
     engine = make_engine(path, busy_timeout=_PATIENCE, read_only=True)
     try:

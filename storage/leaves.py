@@ -1,12 +1,12 @@
 """Leaves of the log: what each of them says, byte by byte, and its place in the one tree.
 
-A leaf is an event, a charge, or how a charge was settled. Each kind begins with a marker of its
-own, so no leaf of one kind can be read as one of another. Changing what is said, or how, needs a
+A leaf is an event, a charge, or the settlement of a charge. Each kind begins with a marker of its
+own, so no leaf of one kind can be read as one of another. A change of contents or encoding needs a
 new marker.
 
-Rows are only ever added (triggers see to it). A leaf says which row it is of; what is hashed is
-made of that row, so a row that is changed later no longer fits its leaf. How a charge was settled
-is a leaf of its own, because that is the one thing of a ledger row that changes.
+Rows are only ever added (triggers enforce it). A leaf names its row, and the hash is of that row,
+so a row that is changed later no longer fits its leaf. The settlement of a charge is a leaf of its
+own, because the status is the one column of a ledger row that changes.
 """
 
 from __future__ import annotations
@@ -46,20 +46,17 @@ _encode_object: Final = json.JSONEncoder(
 
 
 def event_data(previous: str, values: Sequence[Any]) -> bytes:
-    """Return what an event's leaf and its place in the run's chain are hashed of.
+    """Return the bytes that an event's leaf and its place in the run's chain are hashed of.
 
-    A JSON array in ASCII with a fixed order and number of items is read back in one way only, so
-    no two different rows have the same encoding.
-
-    Args:
-        previous: The hash of the event before it in the run.
-        values: Sequence, run, actor, action, round, channel, time and detail.
+    A JSON array in ASCII with a fixed order and number of items can be read in one way only, so no
+    two different rows have the same encoding. `previous` is the hash of the event before it in the
+    run; values are sequence, run, actor, action, round, channel, time and detail.
     """
     sequence, run, actor, action, round_number, channel, moment, detail = values
     plain = (run, actor, action, moment, detail, previous)
     numbers = (sequence, 0 if round_number is None else round_number)
     if set(map(type, plain)) != {str} or set(map(type, numbers)) != {int}:
-        # What none of ours holds; bytes are refused here.
+        # None of ours holds such values; bytes are refused here.
         return EVENT_PREFIX + _encode_array([previous, *values]).encode("ascii")
     # The same text as the encoder's, which takes several times as long.
     written = "null" if round_number is None else str(round_number)
@@ -71,32 +68,24 @@ def event_data(previous: str, values: Sequence[Any]) -> bytes:
 
 
 def charge_data(row: LedgerRow) -> bytes:
-    """Return what a charge's leaf says: all facts of a ledger row but its status.
+    """Return the contents of a charge's leaf: all facts of a ledger row except its status.
 
-    A clipping norm that nothing bounds is the text ``infinity``, which JSON has no number for.
+    A clipping norm without a bound is the text `infinity`, for which JSON has no number.
 
     Raises:
         ValueError: A number is not finite.
-        TypeError: A fact is of a type that JSON has not.
+        TypeError: A fact is of a type that JSON lacks.
     """
     facts = _CHARGED_OF(row)
     if row.clipping_norm == math.inf:
         facts = tuple(
-            [
-                "infinity" if n == "clipping_norm" else v
-                for n, v in zip(_CHARGED, facts, strict=True)
-            ]
+            "infinity" if n == "clipping_norm" else v for n, v in zip(_CHARGED, facts, strict=True)
         )
     return CHARGE_PREFIX + _object(_CHARGED, facts)
 
 
 def settled_data(row: LedgerRow, status: str | None = None) -> bytes:
-    """Return what a settlement's leaf says: which ledger row, and what its status became.
-
-    Args:
-        row: The row.
-        status: What it became; None for the row's own.
-    """
+    """Return the contents of a settlement's leaf: the ledger row and its new status, or its own."""
     key = (row.attempt, row.channel, row.pseudonym, row.round_number, row.run_id)
     return SETTLED_PREFIX + _object(_SETTLED, (*key, row.status if status is None else status))
 
@@ -104,7 +93,7 @@ def settled_data(row: LedgerRow, status: str | None = None) -> bytes:
 def _object(names: Sequence[str], values: Sequence[Any]) -> bytes:
     """Return a JSON object, its names sorted, without blanks: as the encoder would write it.
 
-    It takes several times as long, and leaves are most of what a log and its receipts are made of.
+    The encoder takes several times as long, and leaves are most of a log and its receipts.
     """
     parts = []
     for name, value in zip(names, values, strict=True):
@@ -122,14 +111,14 @@ def _object(names: Sequence[str], values: Sequence[Any]) -> bytes:
 def sealed_data(run_id: str, data: bytes, salt: bytes) -> bytes:
     """Return what the log shows of a leaf that would tell who was drawn in secret.
 
-    Only who is given the salt can tell what it commits to.
+    Only a party that gets the salt can tell what it commits to.
     """
     commitment = hashlib.sha256(salt + data).hexdigest()
     return SEALED_PREFIX + _encode_object({"run_id": run_id, "commitment": commitment}).encode()
 
 
 def is_secret(row: LedgerRow) -> bool:
-    """Return whether a row tells who was drawn where that is what the price rests on."""
+    """Return whether a row tells who was drawn, where the price rests on that secret."""
     return row.cohort_kind is not None
 
 
@@ -149,7 +138,7 @@ _SIZE: Final = "SELECT coalesce(max(position) + 1, 0) FROM leaves"
 
 
 class NewLeaves:
-    """Leaves of one transaction; they get their places when it is committed."""
+    """Leaves of one transaction; they get their places at its commit."""
 
     def __init__(self, statements: Statements) -> None:
         """Work within one transaction."""
@@ -157,7 +146,7 @@ class NewLeaves:
         self._new: list[tuple[Any, ...]] = []
 
     def add_event(self, run_id: str, sequence: int, data: bytes) -> None:
-        """Add the leaf of an event, given what its place in the run's chain is hashed of."""
+        """Add the leaf of an event, given the bytes that its place in the run's chain hashes."""
         key = (run_id, sequence, None, None, None, None, None, None)
         self._new.append(("event", *key, leaf_hash(data)))
 
@@ -166,14 +155,11 @@ class NewLeaves:
         self._new += [_of_row("charge", row, None, charge_data(row)) for row in rows]
 
     def add_settled(self, rows: Iterable[LedgerRow]) -> None:
-        """Add the leaves that tell what the status of ledger rows became."""
+        """Add the leaves that tell the new status of ledger rows."""
         self._new += [_of_row("settled", row, row.status, settled_data(row)) for row in rows]
 
     def place(self) -> int | None:
-        """Give all that was added its place at the end of the tree, and return the tree's size.
-
-        None where nothing was added.
-        """
+        """Give all new leaves their places at the tree's end; return its size, None without any."""
         if not self._new:
             return None
         size, new = tree_size(self._statements), self._new
@@ -189,17 +175,13 @@ class NewLeaves:
 
 
 def tree_size(statements: Statements) -> int:
-    """Return how many leaves there are."""
+    """Return the number of leaves."""
     ((size,),) = statements.run(_SIZE)
     return int(size)
 
 
 def read_hashes(statements: Statements, level: int, start: int, count: int) -> list[bytes]:
-    """Return stored hashes: of leaves at level 0, of tiles above.
-
-    Raises:
-        LogBroken: Some are missing.
-    """
+    """Return stored hashes: of leaves at level 0, of tiles above; `LogBroken` if any is missing."""
     end = start + count
     if level == 0:
         rows = statements.run(_LEAF_HASHES, (start, end))

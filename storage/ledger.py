@@ -59,10 +59,9 @@ class LedgerRepository:
         self._leaves = leaves
 
     def reserve(self, rows: Sequence[LedgerRow]) -> None:
-        """Add rows, all of status ``reserved``; commit before anything leaves a client.
+        """Add rows, all of status `reserved`; commit before anything leaves a client.
 
         Raises:
-            NotFound: Unknown run.
             AlreadyExistsError: A (run, round, attempt, pseudonym, channel) was reserved before.
             InvalidRecordError: A row has a value out of range or another status.
         """
@@ -81,18 +80,12 @@ class LedgerRepository:
         pseudonyms: Collection[str] | None = None,
         channel: str | None = None,
     ) -> None:
-        """Settle the rows of an attempt as ``released`` or ``aborted``.
+        """Settle the rows of an attempt as `released` or `aborted`.
 
-        Args:
-            run_id: The run.
-            round_number: The round.
-            attempt: The attempt.
-            status: The new status.
-            pseudonyms: Only these clients' rows; default all.
-            channel: Only this channel's rows; default all.
+        `pseudonyms` and `channel` limit the rows; by default all rows of the attempt are settled.
 
         Raises:
-            NotFound: Unknown run, or no row of a client that was named.
+            NotFound: Unknown run, or no row of a named client.
             InvalidTransitionError: A row is settled already; then none is changed.
         """
         require_run(self._rows, run_id)
@@ -103,11 +96,7 @@ class LedgerRepository:
         self._leaves.add_settled(settled)
 
     def rows(self, run_id: str, *, pseudonym: str | None = None) -> tuple[LedgerRow, ...]:
-        """Return the rows of a run (of one client), by round, attempt, pseudonym and channel.
-
-        Raises:
-            NotFound: Unknown run.
-        """
+        """Return the rows of a run (of one client), by round, attempt, pseudonym and channel."""
         require_run(self._rows, run_id)
         where = {"run_id": run_id}
         if pseudonym is not None:
@@ -115,24 +104,24 @@ class LedgerRepository:
         return read_rows(self._rows, Ledger, where)
 
     def rows_of_rounds(self, run_id: str, rounds: Sequence[int]) -> tuple[LedgerRow, ...]:
-        """Return the rows of some rounds of a run, in the order of ``rows``."""
+        """Return the rows of some rounds of a run, in the order of `rows`."""
         where = {"run_id": run_id, "round_number": list(rounds)}
         return read_rows(self._rows, Ledger, where) if rounds else ()
 
     def rows_of(self, pseudonyms: Collection[str]) -> tuple[LedgerRow, ...]:
-        """Return the rows of these clients over all runs, by run and then as ``rows`` has them.
+        """Return the rows of these clients over all runs, by run and then in the order of `rows`.
 
-        Epsilon adds up over a client's life, not over a run; a client without rows has spent
+        Epsilon adds up over a client's life, not over a run. A client without rows has spent
         nothing, so an unknown pseudonym is no error.
         """
         return read_rows(self._rows, Ledger, {"pseudonym": sorted(set(pseudonyms))})
 
 
 def insert_rows(rows: LedgerRows, table: LedgerTable, new: Sequence[LedgerRow]) -> None:
-    """Check rows and add them; see ``LedgerRepository.reserve``."""
+    """Check rows and add them; see `LedgerRepository.reserve`."""
     for row in new:
         require_ledger_row(row)
-        # Only rows from before laws were named are without one; see ``LedgerRow``.
+        # Only rows from before laws were named are without one; see `LedgerRow`.
         require_text(noise_kind=row.noise_kind)
     keys = [ledger_key(row) for row in new]
     if len(set(keys)) != len(keys):
@@ -148,10 +137,10 @@ def insert_rows(rows: LedgerRows, table: LedgerTable, new: Sequence[LedgerRow]) 
 
 
 def add_rows(rows: LedgerRows, table: LedgerTable, new: Sequence[LedgerRow]) -> None:
-    """Add rows that were checked.
+    """Add checked rows.
 
     Raises:
-        AlreadyExistsError: One is there already; some may have been added before it.
+        AlreadyExistsError: A row is there already; rows before it may have been added.
     """
     rows.insert(table, *(dict(zip(_NAMES, _FACTS(row), strict=True)) for row in new))
 
@@ -159,7 +148,7 @@ def add_rows(rows: LedgerRows, table: LedgerTable, new: Sequence[LedgerRow]) -> 
 def settle_open(
     rows: LedgerRows, table: LedgerTable, where: Where, *, status: LedgerStatus
 ) -> None:
-    """Move what is reserved among some rows to another status."""
+    """Move the reserved ones of some rows to another status."""
     found = _sealed_rows(rows, table, where)
     rows.reseal(table, [row for row in found if row.status == "reserved"], status=status)
 
@@ -172,11 +161,7 @@ def settle(
     status: LedgerStatus,
     pseudonyms: Collection[str] | None = None,
 ) -> tuple[LedgerRow, ...]:
-    """Move rows from ``reserved`` to another status; see ``LedgerRepository.set_status``.
-
-    Returns:
-        The rows as they are now.
-    """
+    """Move rows from `reserved` to another status, and return them; see `set_status`."""
     require_member("status", status, LEDGER_STATUSES)
     found = _sealed_rows(rows, table, where)
     if pseudonyms is not None:
@@ -204,7 +189,7 @@ def read_rows(rows: LedgerRows, table: LedgerTable, where: Where) -> tuple[Ledge
 
 
 def read_logged(rows: Rows, start: int, end: int) -> tuple[LedgerRow, ...]:
-    """Return the rows that leaves of the log are of, from one place to before another."""
+    """Return the rows behind leaves of the log, from one place to before another."""
     found = rows.selected(Ledger, _LOGGED, (start, end))
     return tuple(LedgerRow(*_FACTS(row)) for row in found)
 
@@ -214,10 +199,10 @@ def _sealed_rows(rows: LedgerRows, table: LedgerTable, where: Where) -> list[Any
 
 
 def require_ledger_row(row: LedgerRow) -> None:
-    """Require a row that says all that an accountant needs, and is not settled yet.
+    """Require a row that states all facts that an accountant needs, and is not settled yet.
 
     Raises:
-        InvalidRecordError: Naming the field.
+        InvalidRecordError: Names the field.
     """
     require_text(run_id=row.run_id, pseudonym=row.pseudonym, channel=row.channel)
     require_text(mechanism=row.mechanism, relation=row.relation, sampling=row.sampling)
@@ -246,7 +231,7 @@ def _require_real_numbers(row: LedgerRow) -> None:
 
 
 def _require_shares(row: LedgerRow) -> None:
-    # Half a group would be priced as if the other half were not there.
+    # An accountant would price half a group as if the other half were missing.
     if not require_all_or_none(
         share_deviation=row.share_deviation,
         shares=row.shares,
@@ -282,5 +267,5 @@ def _require_cohort(row: LedgerRow) -> None:
 
 
 def ledger_key(row: Any) -> tuple[str, int, int, str, str]:
-    """Return what tells a row from all others: run, round, attempt, pseudonym and channel."""
+    """Return the key of a row: run, round, attempt, pseudonym and channel."""
     return row.run_id, row.round_number, row.attempt, row.pseudonym, row.channel

@@ -1,12 +1,12 @@
-"""The log as it is read and checked: its leaves, what they say, and the proofs of its tree.
+"""The log, read and checked: its leaves, what they say, and the proofs of its tree.
 
-`verify_log` holds the whole log against its rows, its tiles, and heads that were kept elsewhere.
-One pass in the order of the leaves, which is that of the events of each run, so every run's chain
-is checked on the way. What was added once never changes, so each page of leaves is read in a
-transaction of its own, and writers need not wait for all of it: only the last page is read together
-with what must not have outgrown it.
+`verify_log` compares the whole log with its rows, its tiles, and heads that were kept elsewhere. It
+goes once through the leaves in order, which is the order of each run's events, so it checks every
+run's chain on the way. Added leaves never change, so each page of leaves has a transaction of its
+own, and writers need not wait for all of them; only the last page is read together with the tables
+that must not have outgrown it.
 
-`fill_log` makes leaves for what was written before there was a log.
+`fill_log` makes leaves for rows from before there was a log.
 """
 
 from __future__ import annotations
@@ -65,12 +65,12 @@ _EVENT: Final = (
 )
 _HASH: Final = "SELECT hash FROM audit WHERE run_id = ? AND sequence = ?"
 
-# Bytes where a text was written, or no number: SQLite keeps any type in any column.
+# Bytes in place of text, or not a number: SQLite keeps any type in any column.
 ODD: Final = "its row holds a value of a type that none of ours has"
 
 
 class LogRepository:
-    """Reads the log within one transaction; what that adds is not in it before its commit."""
+    """Reads the log within one transaction, without the leaves that this transaction adds."""
 
     def __init__(self, rows: Rows) -> None:
         """Work within one transaction."""
@@ -78,14 +78,14 @@ class LogRepository:
         self._statements = rows.statements
 
     def size(self) -> int:
-        """Return how many leaves there are."""
+        """Return the number of leaves."""
         return tree_size(self._statements)
 
     def tree(self, size: int | None = None) -> MerkleTree:
-        """Return the tree of the first so many leaves, of all by default.
+        """Return the tree of the first `size` leaves, of all by default.
 
         Raises:
-            NotFound: There are not so many.
+            NotFound: There are fewer leaves.
         """
         known = self.size()
         if size is not None and not 0 <= size <= known:
@@ -97,33 +97,19 @@ class LogRepository:
         return tuple(Leaf(*row) for row in self._statements.run(_BETWEEN, (start, end)))
 
     def leaf(self, position: int) -> Leaf:
-        """Return a leaf by its place, from 0.
-
-        Raises:
-            NotFound: There is no such leaf.
-        """
+        """Return a leaf by its place, from 0; `NotFound` if there is no such leaf."""
         for leaf in self.leaves(position, position + 1):
             return leaf
         raise NotFound(f"the log has no leaf {position}; it has {self.size()}, counted from 0")
 
     def of_event(self, run_id: str, sequence: int) -> Leaf:
-        """Return the leaf of an event.
-
-        Raises:
-            NotFound: There is no such event.
-        """
+        """Return the leaf of an event; `NotFound` if there is no such event."""
         for row in self._statements.run(_OF_EVENT, (run_id, sequence)):
             return Leaf(*row)
         raise NotFound(f"run {run_id!r} has no event {sequence} in the log")
 
     def of_client(self, run_id: str, pseudonym: str, since: int = 0) -> tuple[Leaf, ...]:
-        """Return the leaves of a client's charges in a run, and of what became of them.
-
-        Args:
-            run_id: The run.
-            pseudonym: The client's.
-            since: From this place on.
-        """
+        """Return the leaves of a client's charges and settlements in a run, from a place on."""
         rows = self._statements.run(_OF_CLIENT, (run_id, pseudonym, since))
         return tuple(Leaf(*row) for row in rows)
 
@@ -137,9 +123,9 @@ class LogRepository:
         status: str | None = None,
         limit: int | None = None,
     ) -> tuple[Leaf, ...]:
-        """Return the leaves of charges, and of what became of them, that meet every condition.
+        """Return the leaves of charges and settlements that meet every condition that is not None.
 
-        A charge that was reserved has no other status than that; None is no condition.
+        A charge's own leaf has the status `reserved`.
         """
         equal = (
             ("run_id", run_id),
@@ -165,7 +151,7 @@ class LogRepository:
         return tuple(name for (name,) in self._statements.run(_CHANNELS))
 
     def data(self, leaf: Leaf) -> bytes:
-        """Return what a leaf's row says, in clear also where the log shows a commitment alone.
+        """Return the contents of a leaf's row, in clear also where the log shows a commitment.
 
         Raises:
             LogBroken: The row is gone, or no longer fits the leaf.
@@ -196,15 +182,15 @@ class LogRepository:
 
 
 def ledger_data(leaf: Leaf, row: LedgerRow) -> bytes:
-    """Return what a leaf of a ledger row says."""
+    """Return the contents of a leaf of a ledger row."""
     if leaf.kind == "charge":
         return charge_data(row)
-    # Of another status than the row's it is that leaf which tells.
+    # The leaf states the status that it settled, which may differ from the row's.
     return settled_data(row, leaf.status)
 
 
 def shown(leaf: Leaf, data: bytes) -> bytes:
-    """Return what is hashed of a leaf: what it says, or a commitment to it."""
+    """Return the bytes that a leaf hashes: its contents, or a commitment to them."""
     return data if leaf.salt is None else sealed_data(leaf.run_id, data, leaf.salt)
 
 
@@ -232,7 +218,7 @@ _LEAF_WIDTH: Final = LEAF_COLUMNS.count(",") + 1
 
 @dataclass
 class _Pass:
-    """What one pass over the leaves has seen so far."""
+    """The state of one pass over the leaves."""
 
     tree: _Growing = field(default_factory=lambda: _Growing())
     ends: dict[str, tuple[int, str]] = field(default_factory=dict)
@@ -242,7 +228,7 @@ class _Pass:
         """Check the next leaves, and return whether they were the last."""
         start = self.tree.size
         found = rows.statements.run(_PAGE_OF_LEAVES, (start,))
-        # Positions that are missing push others onto the page, which say so before any row is used.
+        # Missing positions push others onto the page, and raise before any row is used.
         ledger = {ledger_key(row): row for row in read_logged(rows, start, start + _PAGE)}
         for row in found:
             self._add(Leaf(*row[:_LEAF_WIDTH]), row[_LEAF_WIDTH:], ledger)
@@ -260,14 +246,14 @@ class _Pass:
     def _hash_of(self, leaf: Leaf, event: Sequence[Any], ledger: Mapping[Key, LedgerRow]) -> bytes:
         """Return the hash that a leaf must have."""
         is_event, is_settled = leaf.kind == "event", leaf.kind == "settled"
-        # Of what its kind does not have, nothing is hashed.
+        # The hash covers nothing of columns that the leaf's kind lacks.
         if (leaf.sequence is None) == is_event or (leaf.status is None) == is_settled:
             raise LogBroken(leaf.position, f"it is no leaf of kind {leaf.kind!r}")
         if is_event and any(value is not None for value in leaf[4:-1]):
             raise LogBroken(leaf.position, "it is an event with parts of a charge")
         try:
             return self._event_hash(leaf, event) if is_event else self._row_hash(leaf, ledger)
-        # Bytes where a text was written: SQLite keeps any type in any column.
+        # Bytes in place of text: SQLite keeps any type in any column.
         except (TypeError, ValueError) as error:
             raise LogBroken(leaf.position, ODD) from error
 
@@ -303,18 +289,16 @@ def verify_log(
     heads: Sequence[TreeHead] = (),
     progress: Callable[[int], None] = lambda _: None,
 ) -> TreeHead:
-    """Recompute all leaves, tiles and roots.
+    """Recompute all leaves, tiles and roots; return size and root as of the last page.
 
     Args:
         reading: Begins a transaction that sees the database as it is then.
-        heads: Sizes and roots that the tree had at some time, kept outside the database.
-        progress: Told how many leaves were checked, after each page of them and at the end.
-
-    Returns:
-        Size and root of the whole tree, as it was when its last page was read.
+        heads: Earlier sizes and roots of the tree, kept outside the database; without them a log
+            that was cut off, or rewritten as a whole, is not noticed.
+        progress: Gets the number of checked leaves after each page and at the end.
 
     Raises:
-        LogBroken: Naming the first leaf that is wrong or missing.
+        LogBroken: Names the first leaf that is wrong or missing.
         DatabaseDamaged: A row of the ledger does not fit its digest.
     """
     wanted = deque(sorted(set(heads)))
@@ -344,7 +328,7 @@ def _require_ends(tree: _Growing, wanted: deque[TreeHead]) -> None:
 
 
 def _require_all(statements: Statements, seen: _Pass) -> None:
-    """Require a leaf for everything that is there, and tiles that are these leaves'."""
+    """Require a leaf for every event and ledger row, and the tiles of these leaves."""
     size = seen.tree.size
     ((leaves,),) = statements.run(_LEAVES_IN_ALL)
     if leaves != size:
@@ -369,14 +353,14 @@ def _require_tiles(statements: Statements, tree: _Growing) -> None:
 
 
 def _first_leaf(level: Any, position: Any) -> int:
-    """Return where a tile begins; one that no tree has begins at 0."""
+    """Return the first leaf of a tile; 0 for a tile that no tree has."""
     if type(level) is not int or type(position) is not int or not 0 < level < TILE_HEIGHT:
         return 0
     return position << (TILE_HEIGHT * level)
 
 
 class _Growing:
-    """A tree that is computed leaf by leaf, with the tiles that fill up."""
+    """A tree that grows leaf by leaf, with the tiles that become full."""
 
     def __init__(self) -> None:
         self.size = 0
@@ -423,13 +407,9 @@ _EVENTS: Final = (
 
 
 def fill_log(connection: Connection) -> None:
-    """Give all events and charges of a database without leaves theirs.
+    """Give all events and charges of a database without leaves their leaves.
 
-    Args:
-        connection: A transaction in which the empty tables of the log were made.
-
-    Raises:
-        DatabaseDamaged: A row of the ledger does not fit its digest.
+    The connection's transaction made the empty tables of the log.
     """
     raw = cast("sqlite3.Connection", connection.connection.driver_connection)
     statements = Statements(lambda: raw, "to be migrated")

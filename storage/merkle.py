@@ -1,8 +1,8 @@
 """Merkle trees as RFC 9162 (Certificate Transparency 2.0), section 2.1, defines them.
 
-A tree is read through a function that gives hashes of complete subtrees; those that lie between
-two stored levels are computed from the lower one. The stored levels are a tile apart: 256 hashes
-of one level make one hash of the next, as in the tiles that logs publish.
+A function gives hashes of complete subtrees; hashes between two stored levels are computed from the
+lower one. The stored levels are a tile apart: 256 hashes of one level make one hash of the next, as
+in the tiles that logs publish.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ HASH_BYTES: Final = 32
 EMPTY_ROOT: Final = hashlib.sha256().digest()
 
 ReadHashes = Callable[[int, int, int], Sequence[bytes]]
-"""Of a stored level, from a position on, so many hashes; level 0 are the leaves' own."""
+"""Reads hashes of a stored level, from a position on; level 0 are the leaves' own."""
 
 
 def leaf_hash(data: bytes) -> bytes:
@@ -42,13 +42,9 @@ def fold(hashes: Sequence[bytes]) -> bytes:
 
 @dataclass(frozen=True)
 class MerkleTree:
-    """A tree of some size, over the hashes that are stored of it or of a larger one.
+    """A tree of `size` leaves, over the stored hashes of it or of a larger tree.
 
-    What was computed once is remembered, as proofs of neighbouring leaves share most steps.
-
-    Attributes:
-        read: Gives stored hashes.
-        size: The number of leaves.
+    It remembers computed hashes, as proofs of neighbouring leaves share most steps.
     """
 
     read: ReadHashes
@@ -63,7 +59,7 @@ class MerkleTree:
         return self._root(0, self.size) if self.size else EMPTY_ROOT
 
     def inclusion_proof(self, position: int) -> tuple[bytes, ...]:
-        """Return what shows that a leaf is in the tree (PATH of RFC 9162, 2.1.3.1).
+        """Return the proof that a leaf is in the tree (PATH of RFC 9162, 2.1.3.1).
 
         Raises:
             IndexError: The tree has no such leaf.
@@ -83,7 +79,7 @@ class MerkleTree:
         return tuple(reversed(path))
 
     def consistency_proof(self, earlier: int) -> tuple[bytes, ...]:
-        """Return what shows that an earlier tree is a beginning of it (RFC 9162, 2.1.4.1).
+        """Return the proof that an earlier tree is a beginning of this one (RFC 9162, 2.1.4.1).
 
         It is empty where the earlier tree is empty, or the same.
 
@@ -145,22 +141,16 @@ class MerkleTree:
 def completed(
     read: ReadHashes, size: int, added: Sequence[bytes]
 ) -> Iterator[tuple[int, int, bytes]]:
-    """Yield what has to be stored above the leaves when some are added.
+    """Yield level, position and hash of every tile that becomes full when leaves are added.
 
-    Args:
-        read: Gives hashes of the tree as it was.
-        size: How many leaves it had.
-        added: Hashes of the new leaves.
-
-    Yields:
-        Level, position and hash of every tile that has become full.
+    `read` gives hashes of the tree before, which had `size` leaves; `added` are the new leaves'.
     """
     level, begin, new = 0, size, list(added)
     while True:
         first, last = begin // TILE_WIDTH, (begin + len(new)) // TILE_WIDTH
         if first == last:
             return
-        # Of the first tile a part was there already.
+        # A part of the first tile was there already.
         known = list(read(level, first * TILE_WIDTH, begin - first * TILE_WIDTH))
         hashes = known + new
         new = [
@@ -174,8 +164,8 @@ def completed(
 def inclusion_proofs(hashes: Sequence[bytes]) -> tuple[bytes, list[tuple[bytes, ...]]]:
     """Return the root over some hashes of leaves, and each leaf's proof of inclusion.
 
-    They are those of `MerkleTree`, made for all leaves at once: of each level neighbours become
-    one, and one that has none goes up as it is.
+    The proofs equal `MerkleTree`'s, made for all leaves at once: on each level two neighbours
+    become one, and a hash without a neighbour goes up as it is.
     """
     level, proofs = list(hashes), [list[bytes]() for _ in hashes]
     here = list(range(len(hashes)))
@@ -191,7 +181,7 @@ def inclusion_proofs(hashes: Sequence[bytes]) -> tuple[bytes, list[tuple[bytes, 
 
 
 def path_length(position: int, size: int) -> int:
-    """Return how many hashes a proof of inclusion has."""
+    """Return the number of hashes in a proof of inclusion."""
     here, last, length = position, size - 1, 0
     while last > 0:
         length += here & 1 or here < last
@@ -202,16 +192,9 @@ def path_length(position: int, size: int) -> int:
 def root_from_inclusion(
     data_hash: bytes, position: int, size: int, proof: Sequence[bytes]
 ) -> bytes | None:
-    """Return the root that a proof of inclusion leads to (RFC 9162, 2.1.3.2).
+    """Return the root that a proof of inclusion leads to (RFC 9162, 2.1.3.2), to be compared.
 
-    Args:
-        data_hash: The leaf's hash.
-        position: The leaf's.
-        size: Of the tree.
-        proof: What is said to show it.
-
-    Returns:
-        The root, to be compared; None where the proof has not the form that it must have.
+    It is None for a proof of invalid form.
     """
     if not 0 <= position < size:
         return None
@@ -232,12 +215,9 @@ def root_from_inclusion(
 def is_consistent(
     earlier: tuple[int, bytes], later: tuple[int, bytes], proof: Sequence[bytes]
 ) -> bool:
-    """Return whether one tree is shown to be a beginning of another (RFC 9162, 2.1.4.2).
+    """Return whether a proof shows that one tree is a beginning of another (RFC 9162, 2.1.4.2).
 
-    Args:
-        earlier: Its size and root.
-        later: The other's size and root.
-        proof: What is said to show it.
+    Trees are given as size and root.
     """
     (size, root), (later_size, later_root) = earlier, later
     if size == later_size:

@@ -1,22 +1,22 @@
-"""The expert pool, stored so that its rows cannot be tied to clients (``disk`` adversary).
+"""The expert pool, stored so that its rows cannot be tied to clients (`disk` adversary).
 
-What would tell who wrote a row, and what is done about it:
+These could tell who wrote a row, and this is done about them:
 
-- *Order of insertion*, which a hidden rowid keeps: the table has none, its key is random, and a
+- *Order of insertion*, which a hidden rowid keeps: the table has no rowid, its key is random, and a
   generation is shuffled before it is written. Both draw on the operating system's entropy.
 - *Time*: there is none; generations are deleted whole.
 - *Being alone*: a generation has at least two entries.
-- *Old pages*: deleted cells are zeroed (``secure_delete``) and the write-ahead log is truncated
-  after each commit. That is not enough by itself: when SQLite splits a page it copies rows to
-  another one and leaves stale copies in the old page's free space, which a later deletion does not
-  zero. Only the first bytes of a long row lie in such pages, the rest in overflow pages, which
-  are never copied. So each row starts with a ``cover`` of zeros as long as the longest
-  such part (SQLite file format, section 1.6), and handle and entry come after it.
+- *Old pages*: deleted cells are zeroed (`secure_delete`) and the write-ahead log is truncated after
+  each commit. That is not enough by itself: when SQLite splits a page it copies rows to another
+  page and leaves stale copies in the old page's free space, which a later deletion does not zero.
+  Only the first bytes of a long row lie in such pages, the rest in overflow pages, which are never
+  copied. So each row starts with a `cover` of zeros as long as the longest such part (SQLite file
+  format, section 1.6), and handle and entry come after it.
 
-Each row ends in a digest of all its fields, by which a damaged entry is noticed. It comes after the
-entry, so what is said of old pages holds for it as well, it is in no index, and it covers the row's
-own random key: the same handle and entry have another digest in every other row and every other
-file, so it ties a row to nothing but itself, and can be searched for nowhere.
+Each row ends in a digest of all its fields, which shows a damaged entry. The digest comes after the
+entry, so old pages do not hold it either, and it is in no index. It covers the row's own random
+key: the same handle and entry have another digest in every other row and file. So a digest ties a
+row to nothing but itself, and a search for it finds nothing.
 """
 
 from __future__ import annotations
@@ -45,15 +45,11 @@ class PoolRepository:
         self._rows = rows
 
     def add_generation(self, run_id: str, generation: int, entries: Entries) -> None:
-        """Add one round's entries, all at once and shuffled.
+        """Add one round's entries, all at once and shuffled; `generation` is the round's number.
 
-        Args:
-            run_id: The run.
-            generation: The round's number; each round adds at most one generation.
-            entries: At least two pairs (handle, entry); handles differ.
+        Entries are at least two pairs (handle, entry); handles differ.
 
         Raises:
-            NotFound: Unknown run.
             AlreadyExistsError: The generation exists; entries are never overwritten.
             InvalidRecordError: Fewer than two entries, or a handle twice.
         """
@@ -78,10 +74,7 @@ class PoolRepository:
     def entries(self, run_id: str) -> tuple[PoolEntry, ...]:
         """Return all live entries, ordered by generation and then by their own bytes.
 
-        So the order is the same for the same contents, whoever wrote them and whenever.
-
-        Raises:
-            NotFound: Unknown run.
+        So equal contents have the same order, whichever client wrote them at whichever time.
         """
         require_run(self._rows, run_id)
         order = ("generation", "entry", "handle")
@@ -89,21 +82,12 @@ class PoolRepository:
         return tuple(PoolEntry(row.generation, row.handle, row.entry) for row in rows)
 
     def generations(self, run_id: str) -> tuple[int, ...]:
-        """Return the run's live generations, oldest first; no entry is read.
-
-        Raises:
-            NotFound: Unknown run.
-        """
+        """Return the run's live generations, oldest first; reads no entry."""
         require_run(self._rows, run_id)
         return self._generations(run_id)[::-1]
 
     def keep_generations(self, run_id: str, n: int) -> None:
-        """Delete all but the run's newest ``n`` generations, whole.
-
-        Raises:
-            NotFound: Unknown run.
-            InvalidRecordError: ``n`` is negative.
-        """
+        """Delete all but the run's newest `n` generations, whole."""
         require_count(n=n)
         require_run(self._rows, run_id)
         expired = self._generations(run_id)[n:]
@@ -111,12 +95,9 @@ class PoolRepository:
             self._rows.delete(Pool, {"run_id": run_id, "generation": expired})
 
     def drop_generations(self, run_id: str, generations: Collection[int]) -> tuple[int, ...]:
-        """Delete some of the run's generations, whole; returns those that there were.
+        """Delete some of the run's generations, whole; return those that existed.
 
-        One entry of a generation is never deleted alone: what is missing would name its owner.
-
-        Raises:
-            NotFound: Unknown run.
+        One entry of a generation is never deleted alone: the gap would name its owner.
         """
         require_run(self._rows, run_id)
         found = tuple(sorted(set(self._generations(run_id)) & set(generations)))
@@ -135,12 +116,9 @@ def arrange(
     shuffle: Callable[[list[tuple[bytes, bytes]]], None],
     key: Callable[[], bytes],
 ) -> list[tuple[bytes, bytes, bytes]]:
-    """Return the rows (key, handle, entry) in the order in which they are to be written.
+    """Return the rows (key, handle, entry) of pairs (handle, entry) in the order of writing.
 
-    Args:
-        entries: Pairs (handle, entry).
-        shuffle: Permutes a list in place.
-        key: Draws a row's key.
+    `shuffle` permutes a list in place; `key` draws a row's key.
     """
     shuffled = list(entries)
     shuffle(shuffled)
@@ -148,7 +126,7 @@ def arrange(
 
 
 def local_payload_limit(page_size: int) -> int:
-    """Return most bytes of a row that a table without rowid keeps outside overflow pages.
+    """Return the most bytes of a row that a table without rowid keeps outside overflow pages.
 
     Source: SQLite file format, section 1.6, "index b-tree pages", no reserved bytes.
     """

@@ -17,7 +17,7 @@ LeafKind = Literal["event", "charge", "settled"]
 LEAF_KINDS: Final = ("event", "charge", "settled")
 
 GENESIS_HASH: Final = "0" * 64
-"""What stands before the first entry of a run's audit chain."""
+"""The hash before the first entry of a run's audit chain."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +30,7 @@ class RunRecord:
         config_json: The effective configuration as JSON text.
         config_digest: Digest of its canonical form, as text.
         versions_json: Versions of the software as JSON text.
-        status: Where the run stands.
+        status: The run's state.
         created: ISO 8601, UTC, microseconds.
     """
 
@@ -67,33 +67,33 @@ class RoundRecord:
 
 @dataclass(frozen=True, slots=True)
 class LedgerRow:
-    """One release of one client, priced by nobody here: facts only, never a bare multiplier.
+    """One release of one client: facts only, never a bare multiplier or a price.
 
     Attributes:
         run_id: The run.
         round_number: The round.
         attempt: The attempt within the round.
-        pseudonym: Whose data.
+        pseudonym: The client whose data it is.
         channel: What carries the release: ``sum``, ``pool``, ``metrics``, ...
         mechanism: Name of the mechanism.
-        standard_deviation: Of the noise, in the units of ``clipping_norm``; at least 0, finite.
-        clipping_norm: L2 bound on what was released; above 0, infinity where nothing bounds it.
-        relation: Neighbouring relation, such as ``replace_one``.
+        standard_deviation: Of the noise, in the units of `clipping_norm`; at least 0, finite.
+        clipping_norm: L2 bound on the release; above 0, infinity without a bound.
+        relation: Neighbouring relation, such as `replace_one`.
         sampling: The sampling assumption, as the caller's own text.
-        status: ``reserved`` before anything leaves, then ``released`` or ``aborted``.
+        status: `reserved` before anything leaves, then `released` or `aborted`.
         sampling_probability: Of the sampling's coin; above 0, at most 1.
         count: How many equal compositions the row stands for; at least 1.
-        noise_kind: Law of the noise, as the caller's own text. Every new row states one. Rows that
-            were written before laws were named are never changed, as they are sealed, logged and
-            receipted: they say None where the noise was not made of integers.
+        noise_kind: Law of the noise, as the caller's own text. Every new row states one. Rows from
+            before laws were named never change, as they are sealed, logged and receipted: they say
+            None where the noise was not made of integers.
         share_deviation: Of one share of integer noise, in steps of the grid; above 0, finite; this
             and the next three are all None where the noise is not made of integers.
         shares: Honest shares in the sum; at least 1.
         dimension: Coordinates that carry noise; at least 1.
-        corrupt: Clients that may show their share without touching ``shares``; at least 0.
+        corrupt: Clients that may show their share without touching `shares`; at least 0.
         cohort_kind: How the round's clients were drawn in secret; this and the next three are all
             None where they were not.
-        cohort_size: Clients of a round; from 1 to ``cohort_population``.
+        cohort_size: Clients of a round; from 1 to `cohort_population`.
         cohort_population: Clients that were drawn from.
         cohort_drawn: Whether this client is charged as if it was drawn. Only rows of early
             versions say no; they tell who was drawn.
@@ -123,7 +123,7 @@ class LedgerRow:
     cohort_drawn: bool | None = None
 
     def as_own(self) -> LedgerRow:
-        """Return the row as its client has it: reserved, and how a cohort was drawn is unknown."""
+        """Return the row as its client has it: reserved, without the draw of the cohort."""
         return replace(
             self,
             status="reserved",
@@ -134,7 +134,7 @@ class LedgerRow:
         )
 
     def is_release_of(self, other: LedgerRow) -> bool:
-        """Return whether both would be the same row as their client has it."""
+        """Return whether both rows are the same to their client."""
         return bool(_OWN_FACTS(self) == _OWN_FACTS(other))
 
 
@@ -144,7 +144,7 @@ _OWN_FACTS: Final = attrgetter(*[f.name for f in fields(LedgerRow) if f.name not
 
 @dataclass(frozen=True, slots=True)
 class PoolEntry:
-    """One expert of the pool; says nothing about whose it is.
+    """One expert of the pool; it does not tell its owner.
 
     Attributes:
         generation: The round that wrote it.
@@ -186,7 +186,7 @@ class AuditEntry:
 
 @dataclass(frozen=True, slots=True)
 class AuditHead:
-    """The end of a run's audit chain; kept elsewhere, it shows that a tail was cut off.
+    """The end of a run's audit chain; kept elsewhere, it shows a cut tail.
 
     Attributes:
         count: Number of entries.
@@ -198,19 +198,19 @@ class AuditHead:
 
 
 class Leaf(NamedTuple):
-    """One leaf of the log: which row it is of, and the hash of what that row says.
+    """One leaf of the log: its row, and the hash of that row's contents.
 
     Attributes:
         position: From 0, over all runs of the database.
-        kind: ``event`` of the audit log, ``charge`` of the ledger, or how one was ``settled``.
+        kind: `event` of the audit log, `charge` of the ledger, or a `settled` charge.
         run_id: The run.
         sequence: The event's, None for the other kinds.
         round_number: The charge's round, None for an event, like all that follows here.
         attempt: The charge's attempt.
-        pseudonym: Whose data.
+        pseudonym: The client whose data it is.
         channel: What carries the release.
-        status: What a settled charge became, None for the other kinds.
-        salt: With it the leaf is hashed as a commitment; None where it is hashed in clear.
+        status: New status of a settled charge, None for the other kinds.
+        salt: Of the commitment that is hashed; None where the leaf is hashed in clear.
         hash: RFC 9162's hash of the leaf.
     """
 
@@ -228,7 +228,7 @@ class Leaf(NamedTuple):
 
 
 class TreeHead(NamedTuple):
-    """The log at some time: how many leaves, and the root of their tree."""
+    """The log at some time: the number of leaves, and the root of their tree."""
 
     size: int
     root: bytes
@@ -236,7 +236,7 @@ class TreeHead(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ClientIdentity:
-    """Who a client is towards the coordinator.
+    """A client's identity towards the coordinator.
 
     Attributes:
         pseudonym: Its public name.
@@ -264,7 +264,7 @@ class AttemptRecord:
         round_number: The round.
         attempt: The attempt.
         plan: What was fixed before anything was sent, a JSON object.
-        is_open: Whether it has neither been committed nor given up.
+        is_open: Whether it is neither committed nor given up.
     """
 
     round_number: int
@@ -275,7 +275,7 @@ class AttemptRecord:
 
 @dataclass(frozen=True, slots=True)
 class SessionRecord:
-    """How far a client has come in the newest attempt of a run that it answered.
+    """A client's progress in the newest attempt of a run that it answered.
 
     Attributes:
         run_id: The run.
@@ -283,7 +283,7 @@ class SessionRecord:
         attempt: The attempt; with the round it never goes back.
         noiseless_round: The last round in which a masked vector without noise of its own left the
             client, 0 for none.
-        state: What the client needs for the next request; it may hold secrets.
+        state: The client's state for the next request; it may hold secrets.
     """
 
     run_id: str
@@ -295,7 +295,7 @@ class SessionRecord:
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """What went wrong inside a client in an attempt; it never leaves the client."""
+    """A failure inside a client in an attempt; it never leaves the client."""
 
     run_id: str
     round_number: int
@@ -307,7 +307,7 @@ class SeenLog(NamedTuple):
     """The newest head that a client has seen of a log.
 
     Attributes:
-        origin: Which log.
+        origin: The log.
         signer: The public key that signed the head, as text.
         size: Its number of leaves.
         root: Of their tree.
@@ -320,15 +320,15 @@ class SeenLog(NamedTuple):
 
 
 class Receipted(NamedTuple):
-    """How far the receipts of a run have come at a client.
+    """The progress of a run's receipts at a client.
 
     Attributes:
-        origin: The log that they are of.
-        size: Its size at the newest one.
-        round_number: The last round that it tells of.
+        origin: The receipts' log.
+        size: Its size at the newest receipt.
+        round_number: The last round that the receipt tells of.
         attempt: The attempt that gave that round's result.
-        ahead: Charges of later rounds that were named already, a text a line.
-        cosignature: By which the client witnessed that log.
+        ahead: Charges of later rounds that receipts named already, a text a line.
+        cosignature: The client's signature as a witness of that log.
     """
 
     origin: str

@@ -1,17 +1,17 @@
 """Repositories of runs, of server states, of committed rounds and of attempts at rounds.
 
-An attempt keeps what was fixed before anything was sent, and what came back so far. An attempt is
-executed once: whoever goes on with a run continues the open attempt from the stages kept here. They
-may hold masked sums, so they are erased when the attempt ends (the database runs with
-``secure_delete``); the attempt's number stays, so that it is never given out again.
+An attempt keeps its fixed plan and the results so far. An attempt is executed once: a process that
+continues a run continues the open attempt from the stages kept here. Stages may hold masked sums,
+so they are erased when the attempt ends (the database runs with `secure_delete`); the attempt's
+number stays, so that it is never given out again.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from datetime import datetime
-from typing import Any, cast
+from typing import Any
 
 from storage._validate import (
     canonical_json,
@@ -42,11 +42,7 @@ _NEWEST_ROUND = (
 
 
 def require_run(rows: Rows, run_id: str) -> None:
-    """Require that the run exists.
-
-    Raises:
-        NotFound: It does not.
-    """
+    """Raise `NotFound` unless the run exists."""
     require_text(run_id=run_id)
     if not rows.column(Runs, "run_id", {"run_id": run_id}):
         raise run_not_found(run_id)
@@ -70,15 +66,7 @@ class RunRepository:
         versions_json: str,
         created: datetime | None = None,
     ) -> RunRecord:
-        """Add a run, with status ``running``.
-
-        Args:
-            run_id: Its key, new.
-            name: For people.
-            config_json: Effective configuration, JSON text.
-            config_digest: Digest of the configuration's canonical form.
-            versions_json: Versions of the software, JSON text.
-            created: With a time zone; default is now.
+        """Add a run, with status `running`, created at a moment with a time zone or now.
 
         Raises:
             AlreadyExistsError: There is a run with this key.
@@ -102,11 +90,7 @@ class RunRepository:
         return record
 
     def get(self, run_id: str) -> RunRecord:
-        """Return the run.
-
-        Raises:
-            NotFound: There is none with this key.
-        """
+        """Return the run."""
         found = self._find(run_id)
         if found is None:
             raise run_not_found(run_id)
@@ -118,12 +102,7 @@ class RunRepository:
         return tuple(_run_record(row) for row in rows)
 
     def set_status(self, run_id: str, status: RunStatus) -> None:
-        """Say where the run stands.
-
-        Raises:
-            NotFound: Unknown run.
-            InvalidRecordError: Unknown status.
-        """
+        """Set the run's status, one of `RUN_STATUSES`."""
         require_member("status", status, RUN_STATUSES)
         require_run(self._rows, run_id)
         self._rows.update(Runs, {"run_id": run_id}, status=status)
@@ -145,7 +124,6 @@ class StateRepository:
         """Add the state after a round and delete all but the newest two.
 
         Raises:
-            NotFound: Unknown run.
             InvalidRecordError: The round is not newer than the newest state.
         """
         require_count(round_number=round_number)
@@ -163,29 +141,17 @@ class StateRepository:
         self._rows.delete(States, {"run_id": run_id, "round_number": old})
 
     def rounds(self, run_id: str) -> tuple[int, ...]:
-        """Return the rounds after which the states that are kept were made; none is read.
-
-        Raises:
-            NotFound: Unknown run.
-        """
+        """Return the rounds of the kept states, without reading a state."""
         require_run(self._rows, run_id)
         return tuple(sorted(self._rows.column(States, "round_number", {"run_id": run_id})))
 
     def erase(self, run_id: str) -> None:
-        """Delete all states of a run, with which nothing goes on from it.
-
-        Raises:
-            NotFound: Unknown run.
-        """
+        """Delete all states of a run, so that nothing continues it."""
         require_run(self._rows, run_id)
         self._rows.delete(States, {"run_id": run_id})
 
     def latest(self, run_id: str) -> StateRecord | None:
-        """Return the newest state, as (round_number, blob), or None before the first.
-
-        Raises:
-            NotFound: Unknown run.
-        """
+        """Return the newest state, as (round_number, blob), or None before the first."""
         require_run(self._rows, run_id)
         rows = self._rows.read(
             States, {"run_id": run_id}, order=("round_number",), newest_first=True, limit=1
@@ -203,16 +169,9 @@ class RoundRepository:
     def add(
         self, run_id: str, round_number: int, attempt: int, document: Mapping[str, object]
     ) -> None:
-        """Record that an attempt of a round is committed.
-
-        Args:
-            run_id: The run.
-            round_number: The round; each is committed once.
-            attempt: The attempt that succeeded.
-            document: Its metrics: a JSON object, numbers finite.
+        """Record that an attempt of a round is committed, with its metrics, a JSON object.
 
         Raises:
-            NotFound: Unknown run.
             AlreadyExistsError: The round was committed before.
             InvalidRecordError: The document is not JSON.
         """
@@ -230,12 +189,7 @@ class RoundRepository:
         return (int(found[0][0]), int(found[0][1])) if found else None
 
     def all(self, run_id: str) -> tuple[RoundRecord, ...]:
-        """Return the committed rounds in order.
-
-        Raises:
-            NotFound: Unknown run.
-            DatabaseDamaged: If the document of one is no JSON object.
-        """
+        """Return the committed rounds in order; `DatabaseDamaged` if a document is not JSON."""
         require_run(self._rows, run_id)
         rows = self._rows.read(Rounds, {"run_id": run_id}, order=("round_number",))
         return tuple(map(_round_record, rows))
@@ -247,15 +201,8 @@ def _round_record(row: Any) -> RoundRecord:
 
 
 def _run_record(row: Any) -> RunRecord:
-    return RunRecord(
-        run_id=row.run_id,
-        name=row.name,
-        config_json=row.config_json,
-        config_digest=row.config_digest,
-        versions_json=row.versions_json,
-        status=cast(RunStatus, row.status),
-        created=row.created,
-    )
+    names = [field.name for field in fields(RunRecord)]
+    return RunRecord(**{name: getattr(row, name) for name in names})
 
 
 class AttemptRepository:
@@ -268,16 +215,9 @@ class AttemptRepository:
     def open(
         self, run_id: str, round_number: int, attempt: int, plan: Mapping[str, object]
     ) -> None:
-        """Add an attempt; commit before anything is sent.
-
-        Args:
-            run_id: The run.
-            round_number: The round, from 1.
-            attempt: The attempt, from 1.
-            plan: What is fixed about it, a JSON object.
+        """Add an attempt (both numbers from 1) with its fixed plan; commit before sending.
 
         Raises:
-            NotFound: Unknown run.
             AlreadyExistsError: Another attempt is open.
             InvalidRecordError: The attempt is not newer than all others, or the plan is not JSON.
         """
@@ -300,8 +240,7 @@ class AttemptRepository:
         """Return the run's newest attempt, None before the first.
 
         Raises:
-            NotFound: Unknown run.
-            DatabaseDamaged: If its plan is no JSON object.
+            DatabaseDamaged: If its plan is not a JSON object.
         """
         require_run(self._rows, run_id)
         order = ("round_number", "attempt")
@@ -317,7 +256,7 @@ class AttemptRepository:
     def add_stage(
         self, run_id: str, round_number: int, attempt: int, *, stage: str, blob: bytes
     ) -> None:
-        """Keep what a stage of the open attempt yielded; commit before the next is asked for.
+        """Keep the result of a stage of the open attempt; commit before asking for the next.
 
         Raises:
             NotFound: The attempt is not open.
@@ -330,16 +269,16 @@ class AttemptRepository:
         self._rows.insert(Stages, {**key, "stage": stage, "blob": blob})
 
     def stages(self, run_id: str, round_number: int, attempt: int) -> dict[str, bytes]:
-        """Return what the stages of an attempt yielded, by stage; nothing once it has ended."""
+        """Return the results of an attempt's stages, by stage; none once it has ended."""
         key = {"run_id": run_id, "round_number": round_number, "attempt": attempt}
         return {row.stage: row.blob for row in self._rows.read(Stages, key)}
 
     def erase_stages(self, run_id: str) -> None:
-        """Erase what the stages of a run's open attempt yielded; it stays open, and charged."""
+        """Erase the results of the open attempt's stages; it stays open, and charged."""
         self._rows.delete(Stages, {"run_id": run_id})
 
     def close(self, run_id: str, round_number: int, attempt: int) -> None:
-        """End an attempt, committed or given up, and erase what its stages yielded.
+        """End an attempt, committed or given up, and erase the results of its stages.
 
         Raises:
             NotFound: The attempt is not open.

@@ -1,15 +1,15 @@
-"""The schema of a file: which version it has, whether it is whole, and how it becomes the newest.
+"""The schema of a file: its version, its soundness, and its migration to the newest.
 
-The two schemas count their versions on their own; 0.1.0 is the first that was kept. A file says
-which version it has, and opening it compares: a newer one is refused by name, an older one is
-migrated by whoever opens it for writing, and whatever else it says was never kept anywhere.
+The two schemas count their versions separately; 0.1.0 is the first of each. A file states its
+version. Opening compares: it refuses a newer version by name, a process that opens for writing
+migrates an older one, and any other version never existed.
 
 `require_sound` checks a file's pages, indices, and schema with every trigger. SQLite answers from
-an index where it can, and does not notice by itself that an index says something else than its
-table, or that a trigger is gone.
+an index where it can, and does not notice an index that differs from its table, or a missing
+trigger.
 
 `upgrade` brings a coordinator's database to the newest schema, or refuses it. Alembic is driven by
-its API: no ``alembic.ini`` and no ``env.py`` are needed at run time.
+its API: no `alembic.ini` and no `env.py` are needed at run time.
 """
 
 from __future__ import annotations
@@ -45,19 +45,19 @@ class SchemaVersion(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> Self | None:
-        """Return the version that a text names, None if it names none."""
+        """Return the version that a text names, None for another text."""
         found = _TEXT.fullmatch(text)
         return None if found is None else cls(*map(int, found.groups()))
 
     @classmethod
     def of_number(cls, number: int) -> Self:
-        """Return the version that a database states as ``PRAGMA user_version``."""
+        """Return the version of a database's `PRAGMA user_version`."""
         left, patch = divmod(number, _STEP)
         return cls(*divmod(left, _STEP), patch)
 
     @property
     def number(self) -> int:
-        """What a database states as ``PRAGMA user_version``."""
+        """A database's `PRAGMA user_version`."""
         return (self.major * _STEP + self.minor) * _STEP + self.patch
 
     def __str__(self) -> str:
@@ -66,15 +66,10 @@ class SchemaVersion(NamedTuple):
 
 
 def require_version(where: object, said: str, known: Collection[str]) -> None:
-    """Require a schema that this program knows, newest or not.
-
-    Args:
-        where: The file, for the message.
-        said: What it says its schema is.
-        known: All that there have been.
+    """Require a schema version of `known`, newest or not; `where` is the file, for the message.
 
     Raises:
-        SchemaMismatch: It is newer than all of them, or none of them.
+        SchemaMismatch: `said` is newer than all of them, or none of them.
     """
     if said in known:
         return
@@ -92,7 +87,7 @@ def require_version(where: object, said: str, known: Collection[str]) -> None:
 
 
 def older(where: object, said: str, newest: str) -> SchemaMismatch:
-    """Return the error for a schema that has to be migrated where nothing may be written."""
+    """Return the error for an old schema where nothing may be written."""
     return SchemaMismatch(
         f"database {where} has schema {said}, which is older than {newest}; migrate it with"
         " `python -m platform.coordinator upgrade --storage URL`, a client's own by starting the"
@@ -101,7 +96,7 @@ def older(where: object, said: str, newest: str) -> SchemaMismatch:
 
 
 class Item(NamedTuple):
-    """A table, index or trigger: what it is, its name, its table, and the SQL that makes it."""
+    """A table, index or trigger: its kind, its name, its table, and the SQL that makes it."""
 
     kind: str
     name: str
@@ -113,7 +108,7 @@ Schema = frozenset[Item]
 
 
 def read_schema(statements: Statements) -> Schema:
-    """Return all tables, indices, triggers and views of a database, but SQLite's statistics."""
+    """Return all tables, indices, triggers and views of a database, without SQLite's statistics."""
     rows = statements.run(
         "SELECT type, name, tbl_name, sql FROM sqlite_master WHERE name NOT LIKE 'sqlite_stat%'"
     )
@@ -121,12 +116,10 @@ def read_schema(statements: Statements) -> Schema:
 
 
 def require_sound(statements: Statements, expected: Schema) -> None:
-    """Require pages and indices that fit together, and the expected schema.
-
-    All pages are read, so it takes as long as reading the file.
+    """Require pages and indices that fit together, and the expected schema; reads all pages.
 
     Raises:
-        DatabaseDamaged: Naming the file and what is wrong first.
+        DatabaseDamaged: Names the file and the first thing that is wrong.
     """
     require_schema(statements.where, read_schema(statements), expected)
     for reason in _reasons(statements):
@@ -134,11 +127,7 @@ def require_sound(statements: Statements, expected: Schema) -> None:
 
 
 def require_schema(where: str, found: Schema, expected: Schema) -> None:
-    """Require the expected schema.
-
-    Raises:
-        DatabaseDamaged: Naming the database and what is wrong first.
-    """
+    """Require the expected schema; `DatabaseDamaged` names the first difference."""
     for reason in _differences(found, expected):
         raise DatabaseDamaged(f"database {where} is damaged: {reason}")
 
@@ -160,7 +149,7 @@ def _reasons(statements: Statements) -> Iterable[str]:
 
 
 def _plain(sql: str | None) -> str | None:
-    # A flipped bit may have made bytes of the text, which are then no statement of ours.
+    # A flipped bit may have made bytes of the text, which then is no statement of ours.
     return None if sql is None else " ".join(str(sql).split())
 
 
@@ -171,7 +160,7 @@ def create(engine: Engine) -> None:
 
 
 def upgrade(engine: Engine) -> None:
-    """Bring a file to the newest schema; does nothing if it is there already.
+    """Bring a file to the newest schema; does nothing if the file has it.
 
     Raises:
         SchemaMismatch: The file is not a coordinator's database, or its schema is unknown.
@@ -180,8 +169,8 @@ def upgrade(engine: Engine) -> None:
     if is_newest(engine):
         return
     with engine.connect() as connection:
-        # Cannot be switched inside a transaction; with it on, rebuilding a table that others
-        # refer to would fail or cascade.
+        # SQLite cannot switch this inside a transaction. While it is on, rebuilding a table that
+        # others refer to would fail or cascade.
         connection.execution_options(**{BEGIN_OPTION: BEGIN_NOTHING})
         connection.exec_driver_sql("PRAGMA foreign_keys=OFF")
         connection.commit()
@@ -195,20 +184,12 @@ def upgrade(engine: Engine) -> None:
 
 
 def is_newest(engine: Engine) -> bool:
-    """Return whether the database has the newest schema.
-
-    Raises:
-        SchemaMismatch: The file is not a coordinator's database, or its schema is unknown.
-    """
+    """Return whether the database has the newest schema; see `upgrade` for the error."""
     return version_of(engine) == newest_version()
 
 
 def require_newest(engine: Engine) -> None:
-    """Require the newest schema; nothing is changed.
-
-    Raises:
-        SchemaMismatch: It has another one.
-    """
+    """Require the newest schema, without a change; `SchemaMismatch` for another one."""
     version = version_of(engine)
     if version != newest_version():
         with engine.connect() as connection:
@@ -221,18 +202,14 @@ def newest_version() -> str:
 
 
 def version_of(engine: Engine) -> str:
-    """Return the version of a database's schema.
-
-    Raises:
-        SchemaMismatch: The file is not a coordinator's database, or its schema is unknown.
-    """
+    """Return the version of a database's schema; see `upgrade` for the error."""
     with engine.connect().execution_options(**{BEGIN_OPTION: BEGIN_READ}) as connection:
         return _revision(connection, _script())
 
 
 @lru_cache(maxsize=1)
 def newest_schema() -> Schema:
-    """Return what the migrations make, read from a database in memory."""
+    """Return the schema that the migrations make, read from a database in memory."""
     engine = create_engine("sqlite://", poolclass=StaticPool)
     try:
         create(engine)
@@ -259,9 +236,9 @@ def current_revision(connection: Connection, script: ScriptDirectory) -> str | N
         if set(inspect(connection).get_table_names()) - {"alembic_version"}:
             raise _not_ours(connection)
         return None
-    # Looked up by its name, Alembic would also take the beginning of one.
+    # Alembic's own look-up would also take the beginning of a name.
     known = {str(step.revision) for step in script.walk_revisions()}
-    # Of a damaged file anything may be read here.
+    # A damaged file may give any text here.
     require_version(connection.info[FILE], ", ".join(map(str, heads)), known)
     return str(heads[0])
 
@@ -281,7 +258,7 @@ def _not_ours(connection: Connection) -> ForeignFile:
 
 
 def _migrate(connection: Connection, script: ScriptDirectory) -> None:
-    """Run what is missing in one transaction, under the write lock."""
+    """Run the missing steps in one transaction, under the write lock."""
     connection.execution_options(**{BEGIN_OPTION: BEGIN_WRITE})
     connection.begin()
     _run_steps(connection, script)
@@ -291,7 +268,7 @@ def _migrate(connection: Connection, script: ScriptDirectory) -> None:
 
 
 def _run_steps(connection: Connection, script: ScriptDirectory) -> None:
-    # Asked again under the lock: another process may have been faster.
+    # Read again under the lock: another process may have been faster.
     current_revision(connection, script)
     environment = EnvironmentContext(
         Config(), script, fn=lambda revision, _: script._upgrade_revs("head", revision)

@@ -1,13 +1,12 @@
 """Rows of tables that carry a digest, which is checked whenever a row is read.
 
-A `Shape` is what is known of a table beforehand: its statements, and how its rows are hashed.
+A `Shape` holds a table's statements and how its rows are hashed. Statements are written from the
+tables' own names; other values are bound to them.
 
-Statements are written from the tables' own names; what comes from elsewhere is bound to them.
-
-The digest covers all other columns of the row, its key and its status included, so a bit that flips
-on a disk or in a cable is noticed before anybody computes with it. It defends against accidents and
-careless edits, not against somebody who edits a row and computes its digest anew: that no row was
-added, removed or rewritten is shown by what must agree with it elsewhere.
+The digest covers all other columns of the row, its key and its status included, so a flipped bit is
+noticed before anybody computes with it. It defends against accidents and careless edits, not
+against an attacker who edits a row and computes its digest anew. Records elsewhere must agree with
+the rows, and show that no row was added, removed or rewritten.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ from storage.engine import Statements
 from storage.errors import DatabaseDamaged
 from storage.tables import Sealed
 
-# Changing what is hashed, or how, needs a new marker.
+# A change of contents or encoding of the hash needs a new marker.
 ROW_PREFIX: Final = "sotto-row-v2"
 
 _PAGE: Final = 1000
@@ -36,16 +35,10 @@ _PAGE: Final = 1000
 def row_digest(table: str, values: Mapping[str, object]) -> bytes:
     """Return SHA-256 of a marker, the table's name, and all names and values by name.
 
-    Names and values are hashed as a tuple of Python is written in ASCII, on a line each. In place
-    of bytes stands a list of their number, and they follow after the lines in their order. So what
-    was hashed can be read back in one way only: no two different rows have the same encoding.
-
-    Args:
-        table: The table's name.
-        values: By column; text, bytes, integers, floats, truth values or None.
-
-    Raises:
-        TypeError: A value is of no such type.
+    Names and values are hashed as a tuple of Python is written in ASCII, on a line each. A list of
+    their number stands for bytes, and the bytes follow after the lines in their order. So the
+    hashed text can be read in one way only: no two different rows have the same encoding. Values
+    are text, bytes, integers, floats, truth values or None; another type is a `TypeError`.
     """
     names = tuple(sorted(values))
     return _hash(_heading(table, names), tuple([values[name] for name in names]))
@@ -53,15 +46,15 @@ def row_digest(table: str, values: Mapping[str, object]) -> bytes:
 
 @dataclass(frozen=True)
 class Shape:
-    """What is known of a table beforehand.
+    """A table's columns, statements, and how its rows are made and hashed.
 
     Attributes:
         name: The table's.
         columns: All columns, the digest last.
-        keys: Those that tell one row from another, in the order of its index.
+        keys: Columns that tell one row from another, in the order of its index.
         truths: Places of columns that hold truth values, which SQLite keeps as 0 and 1.
         ordered: Picks the values that are hashed, by name of column.
-        heading: What is hashed of the names.
+        heading: The hashed line of names.
         made: Makes a row of a list of values.
         insertion: The end of the statement that adds a row.
         replacement: The start of the statement that changes all columns of a row.
@@ -91,7 +84,7 @@ class Shape:
         return len(self.keys)
 
     def condition(self, length: int) -> str:
-        """Return the condition on so many of the first columns of the key."""
+        """Return the condition on the first columns of the key."""
         return equalities(self.keys[:length])
 
     def key(self, row: Sequence[Any]) -> tuple[Any, ...]:
@@ -103,7 +96,7 @@ class Shape:
         if self.truths:
             known = list(values)
             for place in self.truths:
-                # Anything else than 0 or 1 stays what it is, which is then no row of ours.
+                # Anything else than 0 or 1 stays as it is, and is then no row of ours.
                 if type(known[place]) is int and known[place] in (0, 1):
                     known[place] = bool(known[place])
             return self.made(*known)
@@ -119,12 +112,12 @@ class Shape:
         return (*values, self.digest(values))
 
     def resealed(self, row: Any) -> Any:
-        """Return a row with the digest that it must have."""
+        """Return a row with a fresh digest."""
         return row._replace(digest=self.digest(row[:-1]))
 
 
 def shape_of(table: type[Sealed]) -> Shape:
-    """Return what is known of a table beforehand."""
+    """Return the shape of a table."""
     return _shape_of(cast("Hashable", table))
 
 
@@ -180,13 +173,13 @@ def _hash(heading: bytes, values: tuple[object, ...]) -> bytes:
     if bytes in kinds:
         blobs = [value for value in values if type(value) is bytes]
         values = tuple([[len(v)] if type(v) is bytes else v for v in values])
-    # Not `repr`, as which letters it escapes changes with Python's tables of them.
+    # Not `repr`, as Python's tables decide which letters `repr` escapes, and they change.
     lines = heading + ascii(values).encode("ascii") + b"\n"
     return hashlib.sha256(b"".join((lines, *blobs))).digest()
 
 
 def _plain(value: object) -> object:
-    """Return a value of a type that is derived from a column's, as it is stored."""
+    """Return a value of a type derived from a column's type, as it is stored."""
     if type(value) in _KINDS:
         return value
     for kind in _KINDS - {bool, type(None)}:
@@ -205,9 +198,9 @@ def equalities(names: tuple[str, ...]) -> str:
 
 
 Where = Mapping[str, object]
-"""By column its value, or a tuple or list of values of which it has one."""
+"""A column's value by its name, or a tuple or list of possible values."""
 
-# What people call a column of a key; keys of bytes are secret, or mean nothing to anybody.
+# People's words for columns of a key; keys of bytes are secret, or mean nothing to people.
 _WORDS: Final = {
     "run_id": "run",
     "round_number": "round",
@@ -235,16 +228,12 @@ class Rows:
             self.statements.run_many(f"INSERT{shape.insertion}", [shape.sealed(r) for r in rows])
 
     def put(self, table: type[Sealed], row: Mapping[str, Any]) -> None:
-        """Add a row, in the place of one with the same key if there is one."""
+        """Add a row, in place of a row with the same key if there is one."""
         shape = shape_of(table)
         self.statements.run_many(f"INSERT OR REPLACE{shape.insertion}", [shape.sealed(row)])
 
     def swap(self, table: type[Sealed], before: Mapping[str, Any], row: Mapping[str, Any]) -> bool:
-        """Put a row in the place of another of the same key, if that is still as it was.
-
-        Returns:
-            Whether it was: by its digest, which covers all of it.
-        """
+        """Replace a row of the same key if it is still as it was, by its digest; return whether."""
         shape = shape_of(table)
         condition, values = _condition({name: row[name] for name in shape.keys})
         known = shape.sealed(before)[-1]
@@ -262,15 +251,10 @@ class Rows:
     ) -> list[Any]:
         """Return the rows that meet all conditions, each checked against its digest.
 
-        Args:
-            table: Of these rows.
-            where: The conditions.
-            order: Columns to sort by.
-            newest_first: Whether they are sorted from the largest down.
-            limit: Return no more than these.
+        `order` are columns to sort by, from the largest down with `newest_first`.
 
         Raises:
-            DatabaseDamaged: Naming the file, the table and the row.
+            DatabaseDamaged: Names the file, the table and the row.
         """
         shape = shape_of(table)
         condition, values = _condition(where)
@@ -282,13 +266,7 @@ class Rows:
     def selected(self, table: type[Sealed], text: str, values: Sequence[Any]) -> list[Any]:
         """Return the rows of a table that a statement chooses, each checked against its digest.
 
-        Args:
-            table: Of these rows.
-            text: The statement from its ``FROM`` on; no other table's columns are returned.
-            values: What is bound to it.
-
-        Raises:
-            DatabaseDamaged: Naming the file, the table and the row.
+        `text` is the statement from its `FROM` on, with bound `values`.
         """
         shape = shape_of(table)
         columns = ", ".join(f"{shape.name}.{name}" for name in shape.columns)
@@ -298,17 +276,14 @@ class Rows:
     def column(
         self, table: type[Sealed], name: str, where: Where, *, newest_first: bool = False
     ) -> tuple[Any, ...]:
-        """Return the different values of one column, sorted; no digest is looked at."""
+        """Return the different values of one column, sorted, without a check of digests."""
         condition, values = _condition(where)
         text = f"SELECT DISTINCT {name} FROM {shape_of(table).name}{condition}"  # noqa: S608
         text += _ordered([name], newest_first=newest_first)
         return tuple(value for (value,) in self.statements.run(text, values))
 
     def update(self, table: type[Sealed], where: Where, **changes: object) -> int:
-        """Change columns that are no key, in all rows that meet all conditions; seal them anew.
-
-        Returns:
-            How many rows were changed.
+        """Change columns that are no key, in all rows that meet all conditions; return how many.
 
         Raises:
             DatabaseDamaged: A row did not fit its digest before; then none is changed.
@@ -337,11 +312,7 @@ class Rows:
         self.statements.run(f"DELETE FROM {shape_of(table).name}{condition}", values)  # noqa: S608
 
     def verify(self, tables: Sequence[type[Sealed]]) -> None:
-        """Read every row of some tables, one at a time, and check it against its digest.
-
-        Raises:
-            DatabaseDamaged: Naming the first row that does not fit.
-        """
+        """Read every row of some tables, and check it against its digest."""
         for table in tables:
             last: tuple[Any, ...] | None = ()
             while last is not None:
@@ -352,15 +323,8 @@ class Rows:
     ) -> tuple[Any, ...] | None:
         """Read the next rows of a table in the order of its key, and check their digests.
 
-        Args:
-            table: The table.
-            after: The key of the last row that was read, empty to begin.
-
-        Returns:
-            The key of the last row of these, None where there were no more.
-
-        Raises:
-            DatabaseDamaged: Naming the first row that does not fit.
+        `after` is the key of the last row that was read, empty to begin. The result is the key of
+        the last row of this page, None where there were no more.
         """
         shape, row = shape_of(table), None
         text = shape.page if after else shape.first_page
@@ -384,7 +348,7 @@ def _condition(where: Where) -> tuple[str, list[Any]]:
     flat: list[Any] = []
     for name, value in where.items():
         several = list(cast("Collection[Any]", value)) if _is_several(value) else [value]
-        # Nothing is equal to NULL; an empty list is not SQL everywhere.
+        # Nothing equals NULL; an empty list is not valid SQL everywhere.
         texts.append(f"{name} IN ({', '.join('?' * len(several)) or 'NULL'})")
         flat += several
     return f" WHERE {' AND '.join(texts)}", flat

@@ -1,7 +1,7 @@
-"""The coordinator's tables, typed; what each column means is said in ``storage.records``.
+"""The coordinator's tables, typed; `storage.records` says what each column means.
 
-The schema that a database really has is written by ``storage.migrations``; a test holds the two
-together. ``run_id`` is in every table, because one file serves all runs.
+`storage.migrations` writes a database's real schema; a test compares the two. `run_id` is in every
+table, because one file serves all runs.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ TYPES: dict[Any, Any] = {
 
 
 class Sealed:
-    """A table whose rows carry a digest of all their other columns (``storage.sealing``)."""
+    """A table whose rows carry a digest of all their other columns (`storage.sealing`)."""
 
     __tablename__: str
     __table__: ClassVar[FromClause]
@@ -100,7 +100,7 @@ class Rounds(Sealed, Base):
 
 
 class Attempts(Sealed, Base):
-    """One row per attempt at a round; what was fixed about it before anything was sent."""
+    """One row per attempt at a round: its plan, fixed before anything was sent."""
 
     __tablename__ = "attempts"
 
@@ -112,7 +112,7 @@ class Attempts(Sealed, Base):
 
 
 class Stages(Sealed, Base):
-    """What the open attempt of a run has yielded so far; erased when it ends."""
+    """The results of the open attempt's stages so far; erased when it ends."""
 
     __tablename__ = "stages"
 
@@ -150,7 +150,7 @@ class LedgerColumns:
 
 
 class Ledger(LedgerColumns, Sealed, Base):
-    """The coordinator's ledger: rows are added and settled, never deleted (triggers see to it)."""
+    """The coordinator's ledger: rows are added and settled, never deleted (triggers enforce it)."""
 
     __tablename__ = "ledger"
     __table_args__ = (one_of("status", LEDGER_STATUSES),)
@@ -159,7 +159,7 @@ class Ledger(LedgerColumns, Sealed, Base):
 
 
 class Audit(Base):
-    """The audit log: rows are only ever added (triggers see to it)."""
+    """The audit log: rows are only ever added (triggers enforce it)."""
 
     __tablename__ = "audit"
     __table_args__ = (
@@ -179,7 +179,7 @@ class Audit(Base):
 
 
 class Leaves(Base):
-    """The leaves of the log: rows are only ever added (triggers see to it)."""
+    """The leaves of the log: rows are only ever added (triggers enforce it)."""
 
     __tablename__ = "leaves"
     __table_args__ = (
@@ -202,7 +202,7 @@ class Leaves(Base):
 
 
 class Tiles(Base):
-    """Hashes of full tiles of the log: rows are only ever added (triggers see to it)."""
+    """Hashes of full tiles of the log: rows are only ever added (triggers enforce it)."""
 
     __tablename__ = "tiles"
     __table_args__ = ({"sqlite_with_rowid": False},)
@@ -213,10 +213,10 @@ class Tiles(Base):
 
 
 class Pool(Sealed, Base):
-    """The expert pool: see ``storage.pool`` for why it looks as it does.
+    """The expert pool; `storage.pool` explains its form.
 
-    The order of the columns matters: ``cover`` fills the part of a row that SQLite may copy when
-    it splits a page, so that ``handle``, ``entry`` and ``digest`` never lie there.
+    The order of the columns matters: `cover` fills the part of a row that SQLite may copy when it
+    splits a page, so that `handle`, `entry` and `digest` never lie there.
     """
 
     __tablename__ = "pool"

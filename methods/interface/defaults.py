@@ -35,17 +35,37 @@ class MethodDefaults:
     needs: frozenset[Need] = field(default=frozenset({"features"}), init=False)
     pixel_size: int | None = field(default=None, init=False)
     visibility: Visibility = field(default=Visibility.AGGREGATE_ONLY, init=False)
-    units: frozenset[Unit] = field(default=ALL_UNITS, init=False)
-    couples_examples: bool = field(default=False, init=False)
     has_personal_state: bool = field(default=True, init=False)
     decouples: bool = field(default=False, init=False)
     plain_sgd: bool = field(default=False, init=False)
     learns: bool = field(default=True, init=False)
-    learns_one_class: bool = field(default=True, init=False)
     centralised: bool = field(default=False, init=False)
-    anchored: bool = field(default=False, init=False)
     closed_classes: bool = field(default=False, init=False)
-    has_public_jacobian: bool = field(default=False, init=False)
+
+    @property
+    def units(self) -> frozenset[Unit]:
+        """Client and record."""
+        return ALL_UNITS
+
+    @property
+    def couples_examples(self) -> bool:
+        """An example's loss depends on it alone."""
+        return False
+
+    @property
+    def learns_one_class(self) -> bool:
+        """The loss is over all the task's classes."""
+        return True
+
+    @property
+    def anchored(self) -> bool:
+        """Training uses the broadcast as its start only."""
+        return False
+
+    @property
+    def has_public_jacobian(self) -> bool:
+        """The method knows no Jacobian."""
+        return False
 
     @property
     def averaged(self) -> frozenset[str]:
