@@ -57,6 +57,11 @@ MethodsOption = Annotated[Path | None, METHODS]
 EnrolmentFile = Annotated[Path, typer.Argument(metavar="FILE", help="The enrolment, JSON.")]
 Member = Annotated[str, typer.Argument(metavar="NAME", help="A client's name.")]
 PublicKey = Annotated[str, typer.Argument(metavar="PUBLIC", help="Its public key, 64 hex digits.")]
+SetOption = Annotated[
+    list[str] | None,
+    typer.Option("--set", help="Override a key: section.key=value. Repeatable."),
+]
+DeviceOption = Annotated[str | None, typer.Option(help="auto, cpu or cuda.")]
 ClientOption = Annotated[
     int | None,
     typer.Option(
@@ -86,10 +91,7 @@ def run(
             help="A YAML file, or a packaged name such as quickstart.", autocompletion=config_names
         ),
     ] = None,
-    set_: Annotated[
-        list[str] | None,
-        typer.Option("--set", help="Override a key: section.key=value. Repeatable."),
-    ] = None,
+    set_: SetOption = None,
     resume: Annotated[
         str | None, typer.Option("--resume", help="Go on with this run; takes no CONFIG.")
     ] = None,
@@ -101,7 +103,7 @@ def run(
             help="Personalise anew with this finished run's pool; takes no CONFIG.",
         ),
     ] = None,
-    device: Annotated[str | None, typer.Option(help="auto, cpu or cuda.")] = None,
+    device: DeviceOption = None,
     seed: Annotated[int | None, typer.Option(help="The run's seed.")] = None,
     reference: Reference = False,
     methods_: MethodsOption = None,
@@ -177,7 +179,7 @@ def sweep(
     output: Annotated[
         Path | None, typer.Option(help="Folder of the results; default sweeps/NAME-DIGEST.")
     ] = None,
-    device: Annotated[str | None, typer.Option(help="auto, cpu or cuda.")] = None,
+    device: DeviceOption = None,
     on: Annotated[
         str | None,
         typer.Option(
@@ -298,10 +300,7 @@ def datasets(
 @app.command("audit-privacy")
 def audit_privacy(
     config: Config,
-    set_: Annotated[
-        list[str] | None,
-        typer.Option("--set", help="Override a key: section.key=value. Repeatable."),
-    ] = None,
+    set_: SetOption = None,
     canaries: Annotated[
         int,
         typer.Option(help="Guesses a channel; more refute smaller lies.", min=100, max=1_000_000),
@@ -316,21 +315,14 @@ def audit_privacy(
     from platform.bootstrap import Surroundings
     from platform.cli.trying import audit_privacy_command
 
-    audit_privacy_command(
-        *(config, list(set_ or []), Surroundings.with_methods(methods_)),
-        canaries=canaries,
-        plot=plot,
-        as_json=as_json,
-    )
+    around = Surroundings.with_methods(methods_)
+    audit_privacy_command(config, set_ or (), around, canaries=canaries, plot=plot, as_json=as_json)
 
 
 @app.command()
 def clipping(
     config: Config,
-    set_: Annotated[
-        list[str] | None,
-        typer.Option("--set", help="Override a key: section.key=value. Repeatable."),
-    ] = None,
+    set_: SetOption = None,
     dataset: Annotated[
         str | None,
         typer.Option(
@@ -495,15 +487,16 @@ def serve(
     """Serve a page of runs, budgets and the audit log, which follows runs that go on; read-only."""
     from platform.cli.page_records import page_command
 
-    place = {
-        "host": host,
-        "port": port,
-        "names": tuple(name or ()),
-        "token_file": token_file,
-        "certificate": certificate,
-        "key": key,
-    }
-    page_command(place, storage, socket)
+    page_command(
+        storage,
+        socket,
+        host=host,
+        port=port,
+        names=tuple(name or ()),
+        token_file=token_file,
+        certificate=certificate,
+        key=key,
+    )
 
 
 @report_app.command()

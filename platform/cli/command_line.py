@@ -3,8 +3,7 @@
 Typer 0.20 and click 8.5 together lose what an argument's help said, and typer writes a backslash
 before each bracket for rich, which does not lay this help out. The classes here put both right.
 
-A completion that cannot be answered has no answers: the person who presses the key has not asked
-for an error.
+A completion that fails gives no answers: the person who presses the key has not asked for an error.
 """
 
 from __future__ import annotations
@@ -12,6 +11,7 @@ from __future__ import annotations
 import inspect
 import tomllib
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any, Final, TypeVar
 
@@ -23,7 +23,7 @@ from platform.errors import PlatformError
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 SUMMARY = 200
-"""Cells of a command's line in the list of commands, which are wrapped; none is cut short."""
+"""The list of commands shows so many characters of a command's help, wrapped to lines."""
 
 
 # The types in here are of a package that only typer depends on.
@@ -31,7 +31,7 @@ class PlainCommand(TyperCommand):
     """A command whose arguments are explained as its function declares them."""
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
-        """Write what the command takes."""
+        """Write the command's arguments and options."""
         _write_parameters(self, ctx, formatter)
 
 
@@ -39,7 +39,7 @@ class PlainGroup(TyperGroup):
     """A group of commands whose list names each in a whole sentence."""
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
-        """Write what the group itself takes, then its commands."""
+        """Write the group's own options, then its commands."""
         _write_parameters(self, ctx, formatter)
         self.format_commands(ctx, formatter)
 
@@ -55,7 +55,7 @@ class PlainGroup(TyperGroup):
 
 
 class CommandLine(typer.Typer):
-    """A typer application with this help, and none of what depends on a terminal's colours."""
+    """A typer application with this help, which is the same on every terminal."""
 
     def __init__(self, **options: Any) -> None:
         """Take typer's options."""
@@ -68,12 +68,21 @@ class CommandLine(typer.Typer):
         super().__init__(**{**plain, **options})
 
     def command(self, name: str | None = None, **options: Any) -> Callable[[Function], Function]:
-        """Return what makes a function a command."""
+        """Return a decorator that makes a function a command."""
         return super().command(name, **{"cls": PlainCommand, **options})
 
 
 def _write_parameters(command: Any, ctx: Any, formatter: Any) -> None:
-    explained = _arguments(command.callback)
+    explained: dict[str, str] = {}
+    if command.callback is not None:
+        # Arguments keep the help of their function's annotations.
+        declared = inspect.signature(inspect.unwrap(command.callback), eval_str=True).parameters
+        explained = {
+            name: info.help
+            for name, one in declared.items()
+            for info in getattr(one.annotation, "__metadata__", ())
+            if isinstance(info, ArgumentInfo) and info.help
+        }
     arguments, options = [], []
     for one in command.get_params(ctx):
         record = one.get_help_record(ctx)
@@ -95,19 +104,6 @@ def _write_section(formatter: Any, title: str, rows: list[tuple[str, str]]) -> N
             formatter.write_dl(rows)
 
 
-def _arguments(callback: Any) -> dict[str, str]:
-    """Return what a command's function says of its arguments, by their names."""
-    if callback is None:
-        return {}
-    declared = inspect.signature(inspect.unwrap(callback), eval_str=True).parameters
-    return {
-        name: info.help
-        for name, one in declared.items()
-        for info in getattr(one.annotation, "__metadata__", ())
-        if isinstance(info, ArgumentInfo) and info.help
-    }
-
-
 ABOUT: Final = (
     "Sotto: private federated prompt learning. Without a command it runs the quickstart: "
     "fifty clients learn one prompt under noise and secure aggregation, in under a minute."
@@ -115,7 +111,7 @@ ABOUT: Final = (
 DEFAULT_STORAGE: Final = "sqlite:///runs/sotto.db"
 
 ROOT: Final = Path(__file__).resolve().parents[2]
-"""What holds the packages: a checkout, or a folder of installed packages."""
+"""The folder of the packages: a checkout, or installed packages."""
 
 
 def _print_version(wanted: bool) -> None:
@@ -136,12 +132,12 @@ Version = Annotated[
 
 
 def run_names(context: typer.Context, incomplete: str) -> list[str]:
-    """Return the runs of the database that was named before, newest first."""
+    """Return the runs of the database on the command line, newest first."""
     from platform.disk.opening import open_existing
     from platform.results.reading import LATEST
     from storage import StorageError
 
-    # While words are completed, options that were not given have no value.
+    # While the shell completes words, an option that was not given has no value.
     usual = {one.name: one.default for one in context.command.params}
     url = str(context.params.get("storage") or usual["storage"])
     try:
@@ -153,7 +149,7 @@ def run_names(context: typer.Context, incomplete: str) -> list[str]:
 
 
 def config_names(incomplete: str) -> list[str]:
-    """Return the packaged configurations; the shell itself knows the files."""
+    """Return the packaged configurations; the shell itself completes files."""
     from platform.config import Sources
     from platform.config.files import packaged_names
 
@@ -193,22 +189,14 @@ def version_text(root: Path = ROOT) -> str:
     Args:
         root: The folder that holds the packages.
     """
-    from platform.experiment.environment import checkout_commit, sotto_version
+    from platform.experiment.environment import OWN, checkout_commit, sotto_version
 
-    declared = _declared(root)
-    if declared is None:
+    # A checkout states its own version; the installed version may be another.
+    project: dict[str, Any] = {}
+    with suppress(OSError, ValueError, KeyError):
+        project = tomllib.loads((root / "pyproject.toml").read_text("utf-8"))["project"]
+    if project.get("name") != OWN:
         return f"sotto {sotto_version() or 'of unknown version'}, installed in {root}"
     commit = checkout_commit(root)
     known = "" if commit is None else f" at commit {commit[:12]}"
-    return f"sotto {declared}, a checkout in {root}{known}"
-
-
-def _declared(root: Path) -> str | None:
-    """Return a checkout's own version, as what is installed may be another; None of no checkout."""
-    from platform.experiment.environment import OWN
-
-    try:
-        project = tomllib.loads((root / "pyproject.toml").read_text("utf-8"))["project"]
-    except (OSError, ValueError, KeyError):
-        return None
-    return str(project["version"]) if project.get("name") == OWN else None
+    return f"sotto {project['version']}, a checkout in {root}{known}"

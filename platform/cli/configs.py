@@ -7,17 +7,17 @@ import keyword
 import re
 import shlex
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from importlib import resources
 from pathlib import Path
 from string import Template
-from typing import Final
+from typing import Any, Final
 
 from methods import Registry
 from platform.cli.output import console, print_json, table
-from platform.config import RunConfig, Sources, dump_config, load_config
+from platform.config import Sources, dump_config, load_config
 from platform.config.files import packaged_titles
 from platform.config.run import known_keys
 from platform.disk.files import named
@@ -36,59 +36,48 @@ def configs_command(
     """List configurations or keys, or show one configuration with all that it extends.
 
     Args:
-        config: The one to show, if any.
-        overrides: Of its keys.
-        folder: Where the user's own methods lie, if anywhere.
+        config: The configuration to show, None for a list.
+        overrides: Overrides of its keys.
+        folder: The folder of the user's own methods, None without one.
         keys: Whether to list the keys.
         as_published: Whether to show it with the settings of a published run.
-        as_json: Whether a program reads it.
+        as_json: Print JSON.
 
     Raises:
-        ConfigError: If options do not go together, or the configuration is none.
+        ConfigError: If options do not go together, or the configuration is not valid.
     """
     if config is not None and not keys:
         sources = Sources(registry=Registry(folder=folder), as_published=as_published)
-        _show(load_config(config, overrides, sources), as_json=as_json)
+        found = load_config(config, overrides, sources)
+        if as_json:
+            print_json(found.model_dump(mode="json"))
+        else:
+            console().out(dump_config(found), end="")
         return
     if as_published:
         raise ConfigError("--reference: needs a CONFIG, that of a paper's table")
     if config is not None or overrides:
         raise ConfigError("configs: --set needs a CONFIG, and --keys takes neither")
+    documents: list[dict[str, Any]]
+    columns: tuple[str, ...]
     if keys:
-        _print_keys(as_json=as_json)
+        documents = [asdict(key) for key in known_keys()]
+        columns = ("key", "values", "default", "meaning")
     else:
-        _print_titles(as_json=as_json)
-
-
-def _show(config: RunConfig, *, as_json: bool) -> None:
+        titles = packaged_titles(Sources())
+        documents = [{"name": name, "title": title} for name, title in titles.items()]
+        columns = ("configuration", "what it is")
     if as_json:
-        print_json(config.model_dump(mode="json"))
+        print_json(documents)
     else:
-        console().out(dump_config(config), end="")
-
-
-def _print_keys(*, as_json: bool) -> None:
-    keys = known_keys()
-    if as_json:
-        print_json([asdict(key) for key in keys])
-        return
-    rows = [(key.name, key.values, key.default, key.meaning) for key in keys]
-    console().print(table(None, ("key", "values", "default", "meaning"), rows))
-
-
-def _print_titles(*, as_json: bool) -> None:
-    titles = packaged_titles(Sources())
-    if as_json:
-        print_json([{"name": name, "title": title} for name, title in titles.items()])
-        return
-    console().print(table(None, ("configuration", "what it is"), list(titles.items())))
+        console().print(table(None, columns, [tuple(one.values()) for one in documents]))
 
 
 def print_methods(folder: Path | None, *, as_json: bool) -> None:
-    """List all methods with their options, those of a folder included.
+    """List all methods with their options; the user's own methods come from a folder.
 
     Raises:
-        BrokenMethod: If one from outside cannot be used.
+        BrokenMethod: If a method of the folder cannot be used.
     """
     registry = Registry(folder=folder)
     infos = [registry.info(name) for name in registry.available()]
@@ -104,75 +93,61 @@ CHECKOUT: Final = ("methods/interface", "configs/methods", "tests/methods")
 """Folders by which a checkout of Sotto is known."""
 
 
-@dataclass(frozen=True)
-class Start:
-    """Where the files of a method go.
-
-    Attributes:
-        name: The method's.
-        folder: The user's own, or a checkout of Sotto.
-        in_checkout: Which of the two.
-    """
-
-    name: str
-    folder: Path
-    in_checkout: bool
-
-    def files(self) -> dict[str, Path]:
-        """Return the path of each file; the method is last, as it is what others look for."""
-        folders = ("tests/methods", "configs/methods", "methods")
-        test, preset, method = folders if self.in_checkout else (".", ".", ".")
-        return {
-            "test.txt": self.folder / test / f"test_{self.name}.py",
-            "preset.txt": self.folder / preset / f"{self.name}.yaml",
-            "method.txt": self.folder / method / f"{self.name}.py",
-        }
-
-    def texts(self) -> dict[Path, str]:
-        """Return the text of each file."""
-        words = {
-            "name": self.name,
-            "title": self.name.replace("_", " ").strip().capitalize(),
-            "module": f"methods.{self.name}" if self.in_checkout else self.name,
-        }
-        return {path: _filled(start, words) for start, path in self.files().items()}
-
-    def next_command(self) -> str:
-        """Return what to type now."""
-        return shlex.join((_interpreter(), "-m", "pytest", str(self.files()["test.txt"])))
-
-
 def new_method_command(name: str, into: Path | None, *, as_json: bool) -> None:
-    """Write the three files and say what to type next.
+    """Write the three files of a new method, and print the next command to type.
 
     Args:
-        name: The method's.
-        into: The user's folder; None for this one.
-        as_json: Whether a program reads it.
+        name: The method's name.
+        into: The user's folder or a checkout of Sotto; None for the current folder.
+        as_json: Print JSON.
 
     Raises:
-        ConfigError: If the name cannot be a new method's, or a file is there already.
+        ConfigError: If the name cannot be a new method's, or a file exists.
         Unwritable: If a file cannot be written; none is left then.
     """
     folder = Path() if into is None else into
     in_checkout = all((folder / part).is_dir() for part in CHECKOUT)
-    start = Start(name, folder, in_checkout)
-    _require_new_name(start)
-    _require_new_files(start)
-    _write_all(folder, start.texts())
-    paths = [str(path) for path in reversed(start.files().values())]
+    test, preset, method = (
+        ("tests/methods", "configs/methods", "methods") if in_checkout else (".", ".", ".")
+    )
+    # The method comes last, as users look for this file.
+    files = {
+        "test.txt": folder / test / f"test_{name}.py",
+        "preset.txt": folder / preset / f"{name}.yaml",
+        "method.txt": folder / method / f"{name}.py",
+    }
+    _require_new_name(name, folder, in_checkout=in_checkout)
+    _require_new_files(name, folder, files.values())
+    words = {
+        "name": name,
+        "title": name.replace("_", " ").strip().capitalize(),
+        "module": f"methods.{name}" if in_checkout else name,
+    }
+    starts = resources.files("platform.cli").joinpath("start")
+    _write_all(
+        folder,
+        {
+            path: Template(starts.joinpath(start).read_text("utf-8")).substitute(words)
+            for start, path in files.items()
+        },
+    )
+    # This interpreter as a user types it: by its path below this folder, otherwise by its name.
+    python = "python"
+    with suppress(ValueError):
+        python = str(Path(sys.executable).relative_to(Path.cwd()))
+    command = shlex.join((python, "-m", "pytest", str(files["test.txt"])))
+    paths = [str(path) for path in reversed(files.values())]
     if as_json:
-        print_json({"written": paths, "next": start.next_command()})
+        print_json({"written": paths, "next": command})
         return
     out = console()
     out.print("wrote " + "\n      ".join(paths))
     out.print("It trains as it is. Its test fails until you replace a number; next:")
-    # As it is to be typed: whole, whatever the width.
-    out.out(f"    {printable(start.next_command())}")
+    # A command stays on one line at every width, so that it can be copied.
+    out.out(f"    {printable(command)}")
 
 
-def _require_new_name(start: Start) -> None:
-    name = start.name
+def _require_new_name(name: str, folder: Path, *, in_checkout: bool) -> None:
     if NAME.fullmatch(name) is None or keyword.iskeyword(name):
         raise ConfigError(
             f"NAME: {name[:60]!r} is not valid; it must be small letters, digits and _, begin with "
@@ -181,37 +156,31 @@ def _require_new_name(start: Start) -> None:
     if name.startswith("test_") or name == "conftest":
         raise ConfigError(f"NAME: {name!r} is the name of a test; valid: one without test_")
     known = Registry().available()
-    if name in known or (start.in_checkout and (start.folder / "methods" / name).exists()):
+    if name in known or (in_checkout and (folder / "methods" / name).exists()):
         raise ConfigError(
             f"NAME: {name!r} is taken; valid: a name that `methods` does not list, and no folder "
             "of methods/"
         )
 
 
-def _require_new_files(start: Start) -> None:
-    if start.folder.exists() and not start.folder.is_dir():
-        where = str(start.folder)
-        raise ConfigError(f"--into: {where!r} is no folder; valid: a folder, or a new one")
-    for path in start.files().values():
+def _require_new_files(name: str, folder: Path, paths: Iterable[Path]) -> None:
+    if folder.exists() and not folder.is_dir():
+        raise ConfigError(f"--into: {str(folder)!r} is no folder; valid: a folder, or a new one")
+    for path in paths:
         if path.exists() or path.is_symlink():
             raise ConfigError(
                 f"NAME: {str(path)!r} is there already and nothing was written; valid: a name "
                 "whose files are not there"
             )
-    # Beside its test it would be imported in place of the other, or the other in place of it.
-    if _is_module(start.name):
-        raise ConfigError(
-            f"NAME: {start.name!r} is a module that Python finds already; valid: a name that is "
-            "none"
-        )
-
-
-def _is_module(name: str) -> bool:
-    # A folder of this name, in which the method may be about to be written, is none.
+    # The test would import the wrong one of two modules with one name. A folder of this name, which
+    # the command may be about to write into, is not a module.
+    spec = None
     with suppress(ImportError, ValueError):
         spec = importlib.util.find_spec(name)
-        return spec is not None and spec.origin is not None
-    return False
+    if spec is not None and spec.origin is not None:
+        raise ConfigError(
+            f"NAME: {name!r} is a module that Python finds already; valid: a name that is none"
+        )
 
 
 def _write_all(folder: Path, texts: Mapping[Path, str]) -> None:
@@ -228,15 +197,3 @@ def _write_all(folder: Path, texts: Mapping[Path, str]) -> None:
         for path in made:
             path.unlink(missing_ok=True)
         raise
-
-
-def _filled(start: str, words: Mapping[str, str]) -> str:
-    text = resources.files("platform.cli").joinpath("start", start).read_text("utf-8")
-    return Template(text).substitute(words)
-
-
-def _interpreter() -> str:
-    """Return this interpreter as one types it: below this folder by its path, else by its name."""
-    with suppress(ValueError):
-        return str(Path(sys.executable).relative_to(Path.cwd()))
-    return "python"

@@ -1,11 +1,11 @@
 """How every command line ends: a signal or an error becomes one sentence and an exit code.
 
-A signal never leaves anything half-done and never shows a trace.
+A signal never leaves work half-done and never shows a trace.
 
 Under `--json` the sentence is a JSON object on one line, the last line of stderr. stdout holds
-answers only, so that a program never takes an error for an answer. A command that ends with
-another code than 0 and has printed to stdout has answered, and the answer is a bad one: records
-that disagree, a failed check, a refuted claim.
+answers only, so that a program never takes an error for an answer. A command that prints to stdout
+and ends with another code than 0 has given a bad answer: records that disagree, a failed check, a
+refuted claim.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import shlex
 import signal
 import sys
 import traceback
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from types import FrameType
 from typing import TYPE_CHECKING, Any, Final, NoReturn
@@ -37,9 +37,9 @@ BAD_INPUT = 2
 AUDIT_BROKEN = 3
 ABOVE_CLAIM = 4
 """A run finished, and its own canaries show more than it claims, as one right run in twenty does.
-Where they refute the claim the code is 1."""
+If they refute the claim, the code is 1."""
 SIGNALLED = 128
-"""Plus the number of the signal that ended it: 129 SIGHUP, 130 Ctrl-C, 143 SIGTERM."""
+"""The number of the signal is added: 129 SIGHUP, 130 Ctrl-C, 143 SIGTERM."""
 
 
 SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -48,10 +48,10 @@ CLIENT: Final = ("python", "-m", "platform.client")
 
 
 class Interrupted(KeyboardInterrupt):
-    """Somebody ended the command by a signal."""
+    """A signal ended the command."""
 
     def __init__(self, number: int) -> None:
-        """Take the signal."""
+        """Take the signal's number."""
         super().__init__()
         self.number = number
 
@@ -61,8 +61,8 @@ class Ended(Exception):
 
     Attributes:
         number: The signal.
-        run_id: The run that was going on, None where there was none.
-        command: What goes on with it, as it is typed; None where nothing does.
+        run_id: The run that was going on, None without one.
+        command: The command line that goes on with the run; None if the run cannot go on.
     """
 
     def __init__(
@@ -83,8 +83,8 @@ def ended_run(number: int, run_id: str | None, options: Sequence[str]) -> Ended:
 
     Args:
         number: The signal.
-        run_id: The run; None where there is none yet.
-        options: Of the command line that finds the run again.
+        run_id: The run; None before it exists.
+        options: Options by which a command line finds the run again.
     """
     if run_id is None:
         return Ended(number, "interrupted")
@@ -96,8 +96,8 @@ def finding(storage: str, surroundings: Surroundings) -> tuple[str, ...]:
     """Return the options under which a later command finds a run and its method again.
 
     Args:
-        storage: Where the run is; no password is ever in it.
-        surroundings: What the run takes from outside.
+        storage: The database's URL; it never holds a password.
+        surroundings: The parts that a run takes from outside.
     """
     found = () if storage == DEFAULT_STORAGE else ("--storage", storage)
     folder = surroundings.registry.folder
@@ -110,9 +110,9 @@ def same_again() -> str:
 
 
 def ending_at_once(telling: Callable[[int], Ended]) -> Callable[[int, FrameType | None], NoReturn]:
-    """Return what is done of a second signal: the process ends where it is, as if killed.
+    """Return the handler of a second signal: the process ends where it is, as if killed.
 
-    Without the interpreter's own end, which would wait for threads and print traces.
+    The interpreter's usual end would wait for threads and print traces.
     """
 
     def at_once(number: int, frame: FrameType | None) -> NoReturn:
@@ -130,10 +130,10 @@ def interruptible(ended: Callable[[int], Ended] | None = None) -> Iterator[None]
     A signal that is ignored, as SIGHUP under `nohup`, stays ignored.
 
     Args:
-        ended: Gives what is said of a signal; None for no more than that there was one.
+        ended: Gives the words about a signal; None for the word `interrupted`.
 
     Raises:
-        Ended: Where a signal came.
+        Ended: If a signal came.
     """
     telling = ended or (lambda number: Ended(number, "interrupted"))
     before = {number: signal.getsignal(number) for number in SIGNALS}
@@ -153,7 +153,7 @@ def interruptible(ended: Callable[[int], Ended] | None = None) -> Iterator[None]
     except KeyboardInterrupt as error:
         raise telling(getattr(error, "number", signal.SIGINT)) from None
     finally:
-        # After a signal the process ends, and what ends it is not to be disturbed by a trace.
+        # After a signal the process ends, and no handler may disturb that by a trace.
         for number in () if came else taken:
             signal.signal(number, before[number] or signal.SIG_DFL)
 
@@ -161,7 +161,7 @@ def interruptible(ended: Callable[[int], Ended] | None = None) -> Iterator[None]
 JSON: Final = "--json"
 
 LONGEST: Final = 80
-"""Characters of a value that a sentence repeats."""
+"""A sentence repeats so many characters of a value."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -173,10 +173,9 @@ class Failure:
         kind: Which error it is: `usage`, `interrupted`, `internal` (a mistake of this program), or
             the error's own name, such as `config_error` or `unknown_run`.
         exit_code: Of the process.
-        field: The key, option, argument or file that the sentence begins with; null where it is
-            about none.
+        field: The key, option, argument or file that the sentence begins with; null without one.
         run_id: The run that a signal interrupted; null otherwise.
-        command: What goes on with it, as it is typed; null where nothing does.
+        command: The command line that goes on with the run; null if the run cannot go on.
     """
 
     error: str
@@ -188,16 +187,20 @@ class Failure:
 
 
 def end_with(command: Any, name: str | None = None) -> None:
-    """Run a command line, and exit with what its errors say; heavy imports wait for one.
+    """Run a command line, and exit with its code; only an error needs heavy imports.
 
     Args:
-        command: What typer makes of an application.
-        name: By which usage calls it; None for its own.
+        command: The application as typer builds it.
+        name: The name in usage messages; None for its own.
     """
     arguments = sys.argv[1:]
     try:
-        with interruptible():
-            code = _run(command, name or command.name, arguments)
+        # Typer's own loop would print errors its way, and treat all signals alike.
+        with interruptible(), command.make_context(name or command.name, list(arguments)) as line:
+            command.invoke(line)
+        code = 0
+    except click.exceptions.Exit as ended:
+        code = ended.exit_code
     except click.exceptions.NoArgsIsHelpError as error:
         error.show()
         code = error.exit_code
@@ -216,13 +219,13 @@ def end_with(command: Any, name: str | None = None) -> None:
 
 
 def asks_for_json(arguments: Sequence[str]) -> bool:
-    """Whether a command line has `--json` among its options, also one that does not parse."""
+    """Whether a command line has the option `--json`, even if it does not parse."""
     options = arguments[: arguments.index("--")] if "--" in arguments else arguments
     return JSON in options
 
 
 def failure_of(error: Exception) -> Failure:
-    """Return what is told of an error; kind `internal` is a programming mistake."""
+    """Return the failure that an error means; kind `internal` is a programming mistake."""
     if isinstance(error, Ended):
         return Failure(
             error=str(error),
@@ -241,27 +244,15 @@ def failure_of(error: Exception) -> Failure:
 
     sentence = readable(str(error))
     field = field_of(sentence) if code == BAD_INPUT else None
-    return Failure(error=sentence, kind=_kind(error), exit_code=code, field=field)
-
-
-def _run(command: Any, name: str, arguments: Sequence[str]) -> int:
-    """Run a command line and return the exit code that it asks for.
-
-    Not by typer's own loop, which would print errors its way and make any signal the same.
-    """
-    try:
-        with command.make_context(name, list(arguments)) as context:
-            command.invoke(context)
-    except click.exceptions.Exit as ended:
-        return ended.exit_code
-    return 0
+    kind = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", type(error).__name__).lower()
+    return Failure(error=sentence, kind=kind, exit_code=code, field=field)
 
 
 def _tell(failure: Failure, *, as_json: bool) -> None:
     from platform.errors import printable
 
     if as_json:
-        text = json.dumps(document_of(failure))
+        text = json.dumps(asdict(failure))
     else:
         begin = "" if failure.kind == "interrupted" else "error: "
         text = begin + printable(failure.error)
@@ -272,13 +263,8 @@ def _tell(failure: Failure, *, as_json: bool) -> None:
         _hung_up()
 
 
-def document_of(failure: Failure) -> dict[str, Any]:
-    """Return the JSON object of a failure."""
-    return asdict(failure)
-
-
 def _hung_up() -> int:
-    """Keep what nobody reads any more from being an error once more at the end."""
+    """Throw away the rest of stdout and stderr, so that it is no second error at the end."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     for stream in (sys.stdout, sys.stderr):
         try:
@@ -288,12 +274,8 @@ def _hung_up() -> int:
     return FAILED
 
 
-def _kind(error: Exception) -> str:
-    return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", type(error).__name__).lower()
-
-
 def _exit_code(error: Exception) -> int | None:
-    """Return exit code of an error that is meant for the user; None for a programming mistake."""
+    """Return the exit code of an error that is meant for the user, None for our own mistake."""
     from methods import BrokenMethod, MethodError, UnknownMethod
     from platform.errors import ConfigError, PlatformError, UnknownRun
     from privacy import PrivacyError
@@ -308,19 +290,18 @@ def _exit_code(error: Exception) -> int | None:
 
 
 def usage_problem(error: click.ClickException) -> tuple[str | None, str]:
-    """Return what a command line's error is about, and one sentence about it.
+    """Return the option or argument of a usage error as users type it, and a sentence.
 
-    Args:
-        error: As the parser raises it.
-
-    Returns:
-        The option or argument as it is typed, None where it is none; the sentence.
+    The first is None if the error is not about an option or argument.
     """
     context = getattr(error, "ctx", None)
     field: str | None
     match error:
         case click.NoSuchOption():
-            valid = ", ".join(_options(context))
+            parameters = [] if context is None else context.command.get_params(context)
+            valid = ", ".join(
+                max(one.opts, key=len) for one in parameters if isinstance(one, click.Option)
+            )
             field, problem = error.option_name, f"is no option here; valid: {valid or '--help'}"
         case click.MissingParameter():
             field = _name(error.param, error.param_hint)
@@ -333,7 +314,9 @@ def usage_problem(error: click.ClickException) -> tuple[str | None, str]:
         case click.BadOptionUsage():
             field, problem = error.option_name, "is no switch or has no value; see --help"
             if "requires an argument" in error.message:
-                problem = f"has no value; {_valid(_parameter(context, error.option_name))}"
+                known = () if context is None else context.command.params
+                named = (each for each in known if error.option_name in each.opts)
+                problem = f"has no value; {_valid(next(named, None))}"
             elif "does not take a value" in error.message:
                 problem = "takes no value; valid: the option alone"
         case _:
@@ -342,7 +325,7 @@ def usage_problem(error: click.ClickException) -> tuple[str | None, str]:
 
 
 def _other(error: click.ClickException, context: click.Context | None) -> tuple[str | None, str]:
-    """Return field and problem of what the parser has no kind of its own for."""
+    """Return field and problem of an error for which the parser has no own type."""
     message = _one_line(error.format_message())
     if message.startswith("No such command") and context is not None:
         group = context.command
@@ -351,27 +334,11 @@ def _other(error: click.ClickException, context: click.Context | None) -> tuple[
         return "COMMAND", f"{name} is unknown; valid: {', '.join(names)}"
     if message.startswith("Got unexpected extra argument"):
         extra = message.partition("(")[2].rstrip(")")
-        taken = ", ".join(_arguments(context)) or "none"
-        return "ARGUMENT", f"{_shortened(extra)!r} is too much; valid: {taken}"
+        shown = extra if len(extra) <= LONGEST else f"{extra[:LONGEST]}..."
+        parameters = () if context is None else context.command.params
+        names = (_name(one, None) for one in parameters if isinstance(one, click.Argument))
+        return "ARGUMENT", f"{shown!r} is too much; valid: {', '.join(names) or 'none'}"
     return None, _lower_first(message)
-
-
-def _options(context: click.Context | None) -> Iterable[str]:
-    """Yield the long names of a command's options."""
-    for parameter in () if context is None else context.command.get_params(context):
-        if isinstance(parameter, click.Option):
-            yield max(parameter.opts, key=len)
-
-
-def _arguments(context: click.Context | None) -> Iterable[str]:
-    for parameter in () if context is None else context.command.params:
-        if isinstance(parameter, click.Argument):
-            yield _name(parameter, None)
-
-
-def _parameter(context: click.Context | None, name: str) -> click.Parameter | None:
-    parameters = () if context is None else context.command.params
-    return next((each for each in parameters if name in each.opts), None)
 
 
 def _name(parameter: click.Parameter | None, hint: object) -> str:
@@ -384,17 +351,13 @@ def _name(parameter: click.Parameter | None, hint: object) -> str:
 
 
 def _valid(parameter: click.Parameter | None) -> str:
-    """Return what a parameter takes, in the words of its help."""
+    """Return the valid values of a parameter, in the words of its help."""
     text = _one_line(getattr(parameter, "help", None) or "")
     return f"valid: {text}" if text else "valid: what --help says"
 
 
 def _one_line(text: str) -> str:
     return " ".join(text.split()).rstrip(".")
-
-
-def _shortened(text: str) -> str:
-    return text if len(text) <= LONGEST else f"{text[:LONGEST]}..."
 
 
 def _lower_first(text: str) -> str:

@@ -39,11 +39,11 @@ NOTE = (
 
 
 def status_command(socket: Path, storage: str | None, run_id: str, *, as_json: bool) -> None:
-    """Print what a running coordinator knows of its clients, and what its records say of them.
+    """Print the clients of a running coordinator: its hub's view, and its records of them.
 
     Args:
-        socket: Of its hub.
-        storage: Its database; None for the hub's knowledge only.
+        socket: The hub's socket.
+        storage: The coordinator's database; None for the hub's view only.
         run_id: The run in it.
         as_json: Whether stdout gets JSON.
 
@@ -58,7 +58,17 @@ def status_command(socket: Path, storage: str | None, run_id: str, *, as_json: b
             f"SOCKET: nobody answers at {str(socket)!r} ({error.strerror or error}); valid is the "
             "federation.socket of a run that goes on"
         ) from error
-    known = {} if storage is None else _standings(storage, run_id)
+    known: Mapping[str, Standing] = {}
+    if storage is not None:
+        with closing(open_existing(storage)) as database:
+            name = resolved(database, run_id, storage)
+            with database.unit_of_work(read_only=True) as uow:
+                section = stored_tree(uow.runs.get(name)).get("federation")
+                if section is None:
+                    raise ConfigError(
+                        f"--run: {name} is a simulation; valid: a run with a federation"
+                    )
+                known = standings(uow, name, section["clients"])
     standing = {name: one.words for name, one in known.items()}
     if as_json:
         clients = [asdict(client) for client in found.clients]
@@ -75,23 +85,13 @@ def status_command(socket: Path, storage: str | None, run_id: str, *, as_json: b
     out.print(NOTE)
 
 
-def _standings(storage: str, run_id: str) -> dict[str, Standing]:
-    with closing(open_existing(storage)) as database:
-        name = resolved(database, run_id, storage)
-        with database.unit_of_work(read_only=True) as uow:
-            section = stored_tree(uow.runs.get(name)).get("federation")
-            if section is None:
-                raise ConfigError(f"--run: {name} is a simulation; valid: a run with a federation")
-            return standings(uow, name, section["clients"])
-
-
 def remove_command(
     run_id: str, client: str, statement: Path | None, storage: str, *, as_json: bool
 ) -> None:
-    """Take a client off a run, and say what went with it.
+    """Take a client off a run, and say how much was erased.
 
     Raises:
-        ConfigError: If the run has no such client any more, or the statement is not its own.
+        ConfigError: If the client does not take part any more, or the statement is not its own.
         UnknownRun: If there is no such run.
         RunStopped: If another process runs it, or its records do not agree.
     """
@@ -113,7 +113,7 @@ def create_command(folder: Path, clients: int, *, as_json: bool) -> None:
     """Make keys and an enrolment for the clients of a simulation, all in one folder.
 
     Raises:
-        ConfigError: If the folder holds one already.
+        ConfigError: If the folder holds an enrolment already.
     """
     _show_enrolment(create_enrolment(folder, client_names(clients)), as_json=as_json)
 
@@ -122,13 +122,13 @@ def show_command(path: Path, *, as_json: bool) -> None:
     """Show who is enrolled.
 
     Raises:
-        ConfigError: If the file is no enrolment.
+        ConfigError: If the file is not an enrolment.
     """
     _show_enrolment(read_enrolment(path), as_json=as_json)
 
 
 def change_command(path: Path, change: Callable[[Enrolment], Enrolment], *, as_json: bool) -> None:
-    """Apply one change to an enrolment file, which is made where there is none.
+    """Apply one change to an enrolment file, which is made if it does not exist.
 
     Raises:
         ConfigError: If the change is not possible; the file stays as it was.
@@ -146,7 +146,7 @@ def parse_public(text: str) -> bytes:
     """Return a public key from hex.
 
     Raises:
-        ConfigError: If it is none.
+        ConfigError: If the text is not hex.
     """
     try:
         return bytes.fromhex(text)
@@ -155,7 +155,7 @@ def parse_public(text: str) -> bytes:
 
 
 def parse_node(text: str) -> str:
-    """Return a node key from what programs print, which may have a comment at its end."""
+    """Return a node key from a line that programs print, which may end in a comment."""
     return " ".join(text.split()[:2])
 
 
@@ -163,7 +163,7 @@ def show_node_command(path: Path, name: str) -> None:
     """Print a client's node key, as OpenSSH writes it.
 
     Raises:
-        ConfigError: If the file is no enrolment, or it binds no such key to this name.
+        ConfigError: If the file is not an enrolment, or binds no such key to this name.
     """
     sys.stdout.write(f"{node_of(read_enrolment(path), name)}\n")
 
@@ -272,25 +272,17 @@ def _show_plans(clients: int, documents: Sequence[Mapping[str, Any]]) -> None:
     names = ("adversary", "graph", "rule", "neighbours", "threshold", "corrupt", "smallest_sum")
     short = ("adversary", "graph", "rule", "k", "t", "c", "least sum")
     columns = (*short, "leaks", "aborts", "bytes up", "auto")
-    rows = [
-        (
-            *("-" if d[name] is None else str(d[name]) for name in names),
-            _said(d, "security_bits"),
-            _said(d, "correctness_bits"),
-            f"{d['bytes_up']:,}" if "bytes_up" in d else "-",
-            "yes" if d["chosen"] else "",
-        )
-        for d in documents
-    ]
+    rows = []
+    for d in documents:
+        bits, sent = ["-", "-"], "-"
+        if d["refused"] is None:
+            both = (d["security_bits"], d["correctness_bits"])
+            bits = ["never" if one is None else f"2^-{one:.1f}" for one in both]
+            sent = f"{d['bytes_up']:,}"
+        numbers = ("-" if d[name] is None else str(d[name]) for name in names)
+        rows.append((*numbers, *bits, sent, "yes" if d["chosen"] else ""))
     out = console()
     out.print(table(f"secure aggregation of {clients} clients", columns, rows))
     for document in documents:
         if document["refused"] is not None:
             out.print(f"{document['adversary']}, {document['graph']}: {document['refused']}")
-
-
-def _said(document: Mapping[str, Any], name: str) -> str:
-    if document["refused"] is not None:
-        return "-"
-    bits = document[name]
-    return "never" if bits is None else f"2^-{bits:.1f}"

@@ -470,13 +470,13 @@ def verified_tables(found: Mapping[str, Any], faults: Sequence[str]) -> Iterator
     )
 
 
-def page_command(place: Mapping[str, Any], storage: str, socket: Path | None) -> None:
+def page_command(storage: str, socket: Path | None, **place: Any) -> None:
     """Serve the page until Ctrl-C or SIGTERM.
 
     Args:
-        place: The fields of `platform.page.server.Place`.
         storage: The coordinator's database, which need not exist yet.
         socket: A hub's socket; None for no table of connected clients.
+        place: The fields of `platform.page.server.Place`.
 
     Raises:
         ConfigError: If the page cannot be served at this place, or the server is not installed.

@@ -29,7 +29,7 @@ from platform.wire.transport import Transport
 
 Setting = Callable[[ScreenObserver, Reaching], AbstractContextManager[Conducted]]
 SHOWN = 5
-"""Clients that are named at most where a stage waits for more."""
+"""If a stage waits for more clients, so many are named."""
 
 
 def run_command(
@@ -38,7 +38,7 @@ def run_command(
     """Run a configuration from its first round.
 
     Raises:
-        ConfigError: If it cannot be run; nothing is written then.
+        ConfigError: If the configuration cannot be run; nothing is written then.
     """
     loaded = load_config(config, overrides, surroundings.sources)
     if loaded.federation is not None:
@@ -59,11 +59,11 @@ def second_phase_command(
     *,
     as_json: bool,
 ) -> None:
-    """Run a second phase on what a finished run left behind.
+    """Run a second phase on the pool, clients and ledger of a finished run.
 
     Raises:
-        UnknownRun: If there is none of this name.
-        ConfigError: If it cannot be run; nothing is written then.
+        UnknownRun: If no run has this name.
+        ConfigError: If the second phase cannot be run; nothing is written then.
     """
     found = resolve_run(run_id, storage)
     with open_storage(storage) as database:
@@ -81,8 +81,8 @@ def resume_command(run_id: str, storage: str, surroundings: Surroundings, *, as_
     """Go on with a run.
 
     Raises:
-        UnknownRun: If there is none of this name.
-        ConfigError: If it has finished.
+        UnknownRun: If no run has this name.
+        ConfigError: If the run has finished.
     """
     found = resolve_run(run_id, storage)
     with open_storage(storage) as database:
@@ -123,7 +123,7 @@ def _execute(
 
 
 def exit_code_of(canaries: Mapping[str, Any] | None) -> int:
-    """Return the exit code of a run that finished, by what its own canaries showed."""
+    """Return the exit code of a run that finished, by the verdict of its own canaries."""
     if canaries is None:
         return 0
     if canaries["is_refuted"] or canaries["is_blind"]:
@@ -135,7 +135,7 @@ def federate(config: RunConfig, surroundings: Surroundings, *, as_json: bool) ->
     """Run a configuration with its clients, from its first round.
 
     Raises:
-        ConfigError: If it cannot be run; nothing is written then.
+        ConfigError: If the configuration cannot be run; nothing is written then.
     """
     _federate(
         *(config, finding(config.storage.url, surroundings)),
@@ -151,12 +151,12 @@ def federate_again(
 
     Args:
         run_id: The run.
-        config: As it was started with, its storage where it is now.
-        surroundings: What is taken from outside.
+        config: The run's first configuration, with the present place of its storage.
+        surroundings: The parts that a run takes from outside.
         as_json: Whether stdout gets JSON lines: events, and the summary last.
 
     Raises:
-        ConfigError: If it cannot be run here.
+        ConfigError: If the run cannot go on here.
     """
     _federate(
         *(config, finding(config.storage.url, surroundings)),
@@ -168,16 +168,16 @@ def federate_again(
 
 
 class FederationScreen(ScreenObserver):
-    """Shows beside the rounds who is there, and whom a stage waits for."""
+    """Shows rounds, the clients that can be reached, and those that a stage waits for."""
 
     def connected(self, client: str, there: bool) -> None:
         """Tell that a client can be reached, or no longer."""
-        # In the hub's thread, which would hang up on the relay.
+        # An error in the hub's thread would cut the relay off.
         with suppress(OSError):
             sys.stderr.write(f"{client} can {'be reached' if there else 'no longer be reached'}\n")
 
     def waiting(self, stage: Stage, clients: frozenset[str]) -> None:
-        """Name on the bar who is missing."""
+        """Name the missing clients on the bar."""
         named = sorted(clients)
         more = f" and {len(named) - SHOWN} more" if len(named) > SHOWN else ""
         text = f"{stage}: waits for {', '.join(named[:SHOWN])}{more}" if named else stage
@@ -194,7 +194,7 @@ class FederationLines(FederationScreen):
             _line("connected" if there else "disconnected", client=client)
 
     def waiting(self, stage: Stage, clients: frozenset[str]) -> None:
-        """Tell who is missing."""
+        """Tell the missing clients."""
         with suppress(OSError):
             _line("waiting", stage=stage, clients=sorted(clients))
 
