@@ -527,7 +527,7 @@ def plot(
     as_json: Json = False,
 ) -> None:
     """Draw a run or a sweep, as SVG and PNG: accuracy, epsilon, clients, experts, holdings."""
-    from platform.cli.plotting import plot_command
+    from platform.cli.datasets import plot_command
 
     plot_command(name, storage, kinds=kind or (), output=output, force=force, as_json=as_json)
 
