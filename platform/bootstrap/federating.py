@@ -1,4 +1,4 @@
-"""Runs whose clients are processes of their own: set up, or set up again, and offered to them."""
+"""Sets up runs whose clients are processes of their own, and offers the runs to them."""
 
 from __future__ import annotations
 
@@ -68,8 +68,6 @@ from platform.wire.codec import Envelope
 from platform.wire.messages import Stage
 from platform.wire.outside_rounds import Facts, Left, Offer, decode_left
 from platform.wire.transport import ClientId, Transport
-from privacy.secure_aggregation import Enrolment
-from storage import Database
 
 if TYPE_CHECKING:
     from methods.clip.adapter import Backbone
@@ -77,9 +75,9 @@ if TYPE_CHECKING:
 SLOW: Final[tuple[Stage, ...]] = ("train", "personalise")
 """Stages in which clients train."""
 LOCAL_FOLDER: Final = "local-dir:"
-"""What the name of a model begins with whose folder is named behind it."""
+"""The name of a model in a local folder begins with this; the folder follows."""
 Reaching = Callable[[FederationConfig], AbstractContextManager[Transport]]
-"""Makes what carries messages to a federation's clients."""
+"""Makes the transport to a federation's clients."""
 
 
 @contextmanager
@@ -89,14 +87,14 @@ def new_federation(
     """Set up a new run and offer it; clients can be reached as long as the context lasts.
 
     Args:
-        config: The run's.
-        observer: Told of the run.
-        surroundings: What the run takes from outside.
-        reaching: How clients are reached.
+        config: The run's configuration.
+        observer: Sees the run.
+        surroundings: The parts that a run takes from outside.
+        reaching: Makes the transport to the clients.
 
     Raises:
         ConfigError: If the configuration cannot be run; nothing is written then.
-        RunStopped: If a client is not there, or takes no part.
+        RunStopped: If a client cannot be reached, or declines.
     """
     config = with_absolute_paths(config)
     section = section_of(config)
@@ -145,15 +143,15 @@ def reopened_federation(
 
     Args:
         run_id: The run.
-        config: As it was started with, its storage where it is now.
-        observer: Told of the run.
-        surroundings: What the run takes from outside.
-        reaching: How clients are reached.
+        config: The run's first configuration, with the present place of its storage.
+        observer: Sees the run.
+        surroundings: The parts that a run takes from outside.
+        reaching: Makes the transport to the clients.
 
     Raises:
         ConfigError: If its configuration cannot be run here.
         RunStopped: If its records do not agree, or it would go on with other parameters than it was
-            charged for, or a client is not there.
+            charged for, or a client cannot be reached.
     """
     url = config.storage.url
     with closed_on_error(open_storage(url)) as database, database:
@@ -184,7 +182,7 @@ def reopened_federation(
 
 
 def plan_federation(config: RunConfig, surroundings: Surroundings) -> tuple[RunTerms, Facts, str]:
-    """Return what a federation's rounds follow, in what all must agree, and torch's device.
+    """Return a federation's terms, the facts that all sides must share, and torch's device.
 
     Raises:
         ConfigError: If the configuration cannot be run.
@@ -199,9 +197,9 @@ def build_terms(
     """Return terms, facts, torch's device and the frozen model, alike on both sides.
 
     Args:
-        config: The run's.
+        config: The run's configuration.
         data: The task as this side knows it.
-        surroundings: What is taken from outside.
+        surroundings: The parts that a run takes from outside.
 
     Raises:
         ConfigError: If the configuration cannot be run.
@@ -228,7 +226,7 @@ def build_terms(
 
 
 def offered(config: RunConfig) -> bytes:
-    """Return a configuration as it is offered: no path of the coordinator's leaves it."""
+    """Return a configuration as it is offered to clients, without paths of the coordinator."""
     tree = config.model_dump(mode="json")
     tree["storage"] = StorageConfig().model_dump(mode="json")
     tree["device"], tree["threads"] = "auto", 1
@@ -237,7 +235,7 @@ def offered(config: RunConfig) -> bytes:
     tree["secure_aggregation"]["enrolment"] = None
     model = config.task.model
     if model is not None and not is_public(model):
-        # Each holder has a copy of its own; that all have the same, their digests say.
+        # Each holder has its own copy; digests prove that all copies are the same.
         tree["task"]["model"]["pretrained"] = None
         if model.name.startswith(LOCAL_FOLDER):
             tree["task"]["model"]["name"] = LOCAL_FOLDER
@@ -255,7 +253,22 @@ def _assembled(
 ) -> tuple[Run, Callable[[], None]]:
     section = section_of(terms.config)
     enrolled = enrolment_of(terms.config, terms.protection.terms)
-    roll = _known_roll(records, run_id, section, enrolled)
+    named, members = section.clients, {} if enrolled is None else enrolled.members
+    with records.read() as uow:
+        pseudonyms = joined(uow, run_id, named)
+        left = {gone.client for gone in left_clients(uow, run_id, named)}
+    keys = {name: members[name].current for name in named if name in members}
+    roll = Roll(
+        pseudonyms=pseudonyms,
+        identities={name: key for name, key in keys.items() if key is not None},
+        enrolment_serial=0 if enrolled is None else enrolled.serial,
+        named=named,
+        left=left,
+    )
+    reachable: Callable[[], Container[ClientId]] | None = None
+    if isinstance(transport, HubTransport):
+        hub = transport.hub
+        reachable = lambda: hub.connected  # noqa: E731
     through = LeavingTransport(
         transport=transport, run_id=run_id, roll=roll, known=enrolled, records=records
     )
@@ -264,7 +277,7 @@ def _assembled(
         through=through,
         offer=offer,
         enough=section.start_with,
-        reachable=_reachable(transport),
+        reachable=reachable,
         seconds=section.phase_seconds,
     )
     run = Run(
@@ -282,33 +295,6 @@ def _assembled(
     return run, door.admit
 
 
-def _reachable(transport: Transport) -> Callable[[], Container[ClientId]] | None:
-    """Return who tells for which clients a relay is there, None where all are."""
-    if not isinstance(transport, HubTransport):
-        return None
-    hub = transport.hub
-    return lambda: hub.connected
-
-
-def _known_roll(
-    records: Records, run_id: str, section: FederationConfig, enrolled: Enrolment | None
-) -> Roll:
-    """Return what the records and the enrolment say of a run's clients, before any is asked."""
-    named = section.clients
-    with records.read() as uow:
-        pseudonyms = joined(uow, run_id, named)
-        left = {gone.client for gone in left_clients(uow, run_id, named)}
-    members = {} if enrolled is None else enrolled.members
-    keys = {name: members[name].current for name in named if name in members}
-    return Roll(
-        pseudonyms=pseudonyms,
-        identities={name: key for name, key in keys.items() if key is not None},
-        enrolment_serial=0 if enrolled is None else enrolled.serial,
-        named=named,
-        left=left,
-    )
-
-
 @contextmanager
 def through_hub(section: FederationConfig, told: Told) -> Iterator[Transport]:
     """Reach clients through relays that connect to a socket of this process."""
@@ -318,10 +304,10 @@ def through_hub(section: FederationConfig, told: Told) -> Iterator[Transport]:
 
 
 def section_of(config: RunConfig) -> FederationConfig:
-    """Return who takes part, of a run that is no simulation.
+    """Return the federation section of a run.
 
     Raises:
-        ConfigError: If it is one.
+        ConfigError: If the run is a simulation.
     """
     if config.federation is None:
         raise ConfigError("federation: null simulates all clients; valid here: a section")
@@ -335,14 +321,14 @@ def _no_public_images(method: Method) -> Examples:
 def remove_client(
     run_id: str, url: str, client: str, *, statement: Path | None, surroundings: Surroundings
 ) -> LeftClient:
-    """Note that a client takes part in a run no more, and erase what may have its entries in it.
+    """Record that a client takes part in a run no more, and erase data that may have its entries.
 
     Args:
         run_id: The run, which no process runs just now.
-        url: Of the coordinator's database.
+        url: The URL of the coordinator's database.
         client: The client's name.
-        statement: A file in which the client itself says so; None where nobody does.
-        surroundings: What is taken from outside.
+        statement: The client's own statement of leaving, a file; None without one.
+        surroundings: The parts that a run takes from outside.
 
     Raises:
         ConfigError: If the run has no such client, or it has left, or the statement is not its own;
@@ -360,42 +346,25 @@ def remove_client(
             )
         agreed = require_agreement(database, run_id, surroundings.sources.mechanisms)
         created = agreed.records.entries("run.created")[0]
-        known = _enrolment(config, run_id, created.detail.get("enrolment"))
+        path, known = config.secure_aggregation.enrolment, None
+        if config.secure_aggregation.adversary == "active" and path is not None:
+            known = read_enrolment(Path(path))
+            require_same_enrolment(run_id, created.detail.get("enrolment"), fingerprint_of(known))
         said = None if statement is None else _read(statement)
-        return _remove(database, run_id, clients, client, said=said, known=known)
-
-
-def _remove(
-    database: Database,
-    run_id: str,
-    clients: tuple[str, ...],
-    client: str,
-    *,
-    said: Left | None,
-    known: Enrolment | None,
-) -> LeftClient:
-    with transaction(database) as uow:
-        if any(gone.client == client for gone in left_clients(uow, run_id, clients)):
-            raise ConfigError(f"CLIENT: {client!r} takes part in run {run_id} no more already")
-        pseudonym = joined(uow, run_id, clients).get(client)
-        if said is not None:
-            try:
-                verify_statement(said, run_id, client, pseudonym=pseudonym, known=known)
-            except ProtocolError as error:
-                raise ConfigError(
-                    f"--statement: {error}; valid is what {client} wrote when it left run {run_id}"
-                ) from error
-        record_leaving(uow, run_id, clients, client, pseudonym=pseudonym, statement=said)
-        return left_clients(uow, run_id, clients)[-1]
-
-
-def _enrolment(config: RunConfig, run_id: str, started: str | None) -> Enrolment | None:
-    path = config.secure_aggregation.enrolment
-    if config.secure_aggregation.adversary != "active" or path is None:
-        return None
-    known = read_enrolment(Path(path))
-    require_same_enrolment(run_id, started, fingerprint_of(known))
-    return known
+        with transaction(database) as uow:
+            if any(gone.client == client for gone in left_clients(uow, run_id, clients)):
+                raise ConfigError(f"CLIENT: {client!r} takes part in run {run_id} no more already")
+            pseudonym = joined(uow, run_id, clients).get(client)
+            if said is not None:
+                try:
+                    verify_statement(said, run_id, client, pseudonym=pseudonym, known=known)
+                except ProtocolError as error:
+                    raise ConfigError(
+                        f"--statement: {error}; valid is what {client} wrote when it left run "
+                        f"{run_id}"
+                    ) from error
+            record_leaving(uow, run_id, clients, client, pseudonym=pseudonym, statement=said)
+            return left_clients(uow, run_id, clients)[-1]
 
 
 def _read(file: Path) -> Left:

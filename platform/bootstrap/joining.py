@@ -1,7 +1,7 @@
 """A data holder's process: from an offer to a client of that run, with its own data and store.
 
-What the coordinator sent is a configuration, read by the closed schema. Wherever it names a place
-on a machine, this machine's own stands.
+The coordinator sends a configuration, which the closed schema checks. This machine's own places
+replace every place that the configuration names.
 """
 
 from __future__ import annotations
@@ -48,11 +48,9 @@ from platform.parties.client import Client
 from platform.parties.expectations import expectations_of
 from platform.parties.profile import ClientProfile, Randomness, RunNames, Safeguards, view_of
 from platform.parties.scoring import LOCAL, VALIDATION, EvaluationSet, MeasuredSets, accuracy
-from platform.protection.uploads import Protection
 from platform.rounds.observing import SilentObserver
 from platform.rounds.run import RunTerms
 from platform.wire.outside_rounds import Facts, Offer, decode_parting
-from privacy.secure_aggregation import Credentials
 from privacy.transparency import NoteKey
 from storage import ClientStore, open_client_store
 
@@ -60,19 +58,19 @@ if TYPE_CHECKING:
     from methods.clip.adapter import Backbone
 
 _SPLIT: Final = b"which records test and validate"
-"""What the store's secret is hashed with; no handle or receipt is made of these bytes."""
+"""The message that is hashed with the store's secret; handles and receipts hash others."""
 
 
 def host_of(
     settings: HolderSettings, surroundings: Surroundings, tell: Callable[[str], None]
 ) -> Host[Client]:
-    """Return who answers for a data holder; its store is opened, and made at the first time.
+    """Return the host that answers for a data holder; its store is opened, or made at first.
 
     Raises:
         ConfigError: If the holder's key cannot be used.
         StorageError: If the store cannot be used.
     """
-    # Before anybody counts on this client: what is wrong with its key is its owner's to know.
+    # The owner learns of a faulty key before a coordinator counts on this client.
     own_identity(settings)
     store = open_client_store(settings.store_file)
     consider = partial(admit, settings, surroundings=surroundings)
@@ -80,7 +78,7 @@ def host_of(
     keeping = Keeping(settings.storage)
     erase = partial(erase_run, keeping, store)
     for run_id in keeping.runs("left"):
-        # Who left may have been killed before all was erased.
+        # A process that left may have been killed before it erased everything.
         erase(run_id)
     return Host(folder=settings.storage, consider=consider, join=join, tell=tell, erase=erase)
 
@@ -94,19 +92,19 @@ def serve_holder(
     """Answer at a data holder's socket until told to end.
 
     Args:
-        settings: The data holder's.
-        surroundings: What is taken from outside.
-        tell: Told what happens, for the process's own log.
-        ended: Says when to end.
+        settings: The data holder's settings.
+        surroundings: The parts that a run takes from outside.
+        tell: Takes lines for the process's own log.
+        ended: Is set when the process shall end.
 
     Raises:
-        ConfigError: If the socket cannot be had, another process has the store, or the client is
-            in no run yet and a check finds something wrong with its images.
+        ConfigError: If the socket is taken, another process has the store, or the client is in no
+            run yet and a check finds faults in its images.
         StorageError: If the store cannot be used.
     """
     with only_process_with(settings):
         if not Keeping(settings.storage).going_on():
-            # In a run that goes on, ending here would tell its coordinator of the folder.
+            # If a run goes on, an end here would tell the coordinator about the folder.
             look_at_images(settings)
         host, path = host_of(settings, surroundings, tell), settings.socket_path
         serving = Serving(name=settings.name, path=path, handler=host.handle, tell=tell)
@@ -115,11 +113,11 @@ def serve_holder(
 
 @dataclass(frozen=True)
 class OwnModel:
-    """What a data holder has of a run that is over.
+    """A data holder's own model of a run that is over.
 
     Attributes:
-        model: The shared prompts and its own part.
-        test: Its own test images.
+        model: The shared prompts and the holder's own part.
+        test: The holder's own test images.
     """
 
     model: TrainedModel
@@ -137,14 +135,14 @@ class OwnModel:
 
 
 def own_model(settings: HolderSettings, run_id: str, surroundings: Surroundings) -> OwnModel:
-    """Return what a data holder can predict with after a run.
+    """Return the model that a data holder has after a run.
 
     Raises:
         UnknownRun: If no run of this name has ended here.
-        ConfigError: If it cannot be run here any more.
+        ConfigError: If the run's configuration is not valid here any more.
     """
     if not settings.store_file.exists():
-        # Who only asks makes no store.
+        # A mere question makes no store.
         raise UnknownRun(
             f"RUN: no run {run_id!r} has ended here; valid: one that has, see `budget`"
         )
@@ -170,11 +168,11 @@ class Admitted:
     """An offered run as this machine would run it: all but the images.
 
     Attributes:
-        config: The run's, with this machine's own places.
-        terms: What follows from it.
-        device: Where torch computes.
-        backbone: The frozen model, None without.
-        safeguards: What the client lets be done to it.
+        config: The run's configuration, with this machine's own places.
+        terms: The terms that follow from it.
+        device: Torch's device.
+        backbone: The frozen model, None without one.
+        safeguards: The holder's own limits, credentials and expectations.
     """
 
     config: RunConfig
@@ -187,30 +185,41 @@ class Admitted:
 def admit(settings: HolderSettings, offer: Offer, *, surroundings: Surroundings) -> Admitted:
     """Decide whether a data holder takes part in an offered run.
 
-    What decides is the offer, the settings and what is public of this program and its model: the
-    folder of images is not looked at, so that no offer finds out anything of it.
+    The offer, the settings, and public facts of this program and its model decide. The folder of
+    images is not read here, so no offer learns anything about it.
 
     Args:
-        settings: The data holder's.
-        offer: What the coordinator asks for.
-        surroundings: What is taken from outside.
+        settings: The data holder's settings.
+        offer: The coordinator's offer.
+        surroundings: The parts that a run takes from outside.
 
     Raises:
         Declined: If the run would pass the holder's own limits, or the two sides differ.
-        ConfigError: If it cannot be run here; what it says may be about this machine's own files.
-        ProtocolError: If the offer is no configuration.
+        ConfigError: If it cannot be run here; the message may name this machine's own files.
+        ProtocolError: If the offer is not a configuration.
     """
     config = own_config(settings, offer.config, surroundings)
     require_within(settings, config)
     known = task_without_images(section_of(config).classes)
     terms, facts, device, backbone = build_terms(config, known, surroundings)
     _require_same(facts, offer.facts)
+    masks, credentials = terms.protection.terms, None
+    if masks is not None and masks.active:
+        credentials = own_credentials(settings, corrupt_rate=masks.corrupt / masks.clients)
+    expected = expectations_of(
+        terms.method,
+        rounds=terms.last_round,
+        clients=config.task.clients,
+        generations=config.pool.generations,
+    )
+    safeguards = Safeguards(
+        limits=own_limits(settings, config),
+        credentials=credentials,
+        expected=expected,
+        log_key=None if settings.log_key is None else NoteKey.decode(settings.log_key),
+    )
     return Admitted(
-        config=config,
-        terms=terms,
-        device=device,
-        backbone=backbone,
-        safeguards=_safeguards(settings, config, terms),
+        config=config, terms=terms, device=device, backbone=backbone, safeguards=safeguards
     )
 
 
@@ -225,16 +234,16 @@ def client_of(
     """Return the client of an offered run.
 
     Args:
-        settings: The data holder's.
-        store: Its own, of all runs.
-        offer: What the coordinator asks for.
-        surroundings: What is taken from outside.
-        tell: Told what of the holder's folder is left out, for the process's own log.
+        settings: The data holder's settings.
+        store: The holder's store of all runs.
+        offer: The coordinator's offer.
+        surroundings: The parts that a run takes from outside.
+        tell: Takes the names of images that are left out, for the process's own log.
 
     Raises:
-        Declined: As for `admit`; never for what is in the folder.
-        ConfigError: As for `admit`; never for what is in the folder.
-        ProtocolError: If the offer is no configuration.
+        Declined: As for `admit`; never because of the folder's content.
+        ConfigError: As for `admit`; never because of the folder's content.
+        ProtocolError: If the offer is not a configuration.
     """
     run, run_id = admit(settings, offer, surroundings=surroundings), offer.envelope.run_id
     config, method = run.config, run.terms.method
@@ -268,21 +277,20 @@ def client_of(
 def _own_task(
     settings: HolderSettings, store: ClientStore, config: RunConfig
 ) -> tuple[TaskData, tuple[str, ...]]:
-    """Return the task with the holder's own images, without any where its folder is unusable.
+    """Return the task with the holder's own images, and a sentence on each that is left out.
 
-    By now the run was accepted, and whether a client answers may not depend on its images. What is
-    left out is said in one sentence each.
+    The run was accepted before, and a client must answer whatever its images are. So an unusable
+    folder counts as an empty one.
     """
     classes, share = section_of(config).classes, config.task.validation_share
-    # Where no folder says which images test or validate: for good, whatever run asks, and nobody
-    # else can tell.
+    # If no folder says which images test or validate, this secret key decides alike for all runs.
     key = hmac.digest(store.identity.handle_secret, _SPLIT, "sha256")
     try:
         images, left_out = load_holding(
             settings.data.root, classes, test_share=TEST_SHARE, key=key, hints=own_hints(settings)
         )
         rows = only_client(images, validation_share=share, key=key)
-    # Of any kind: which one could be chosen by who has put something into the folder.
+    # Errors of any kind: a person who writes into the folder could choose the kind.
     except Exception as error:
         nothing, none = task_without_images(classes).dataset, np.zeros(0, np.int64)
         return task_of_one(nothing, ClientIndices(none, none)), (f"all images: {error}",)
@@ -293,8 +301,8 @@ def own_config(settings: HolderSettings, offered: bytes, surroundings: Surroundi
     """Return an offered configuration with this machine's own places in it.
 
     Raises:
-        ProtocolError: If it is no configuration at all.
-        Declined: If one of its values is not valid here, or it is for other clients.
+        ProtocolError: If the offer is not a configuration.
+        Declined: If one of its values is not valid here, or the run is for other clients.
     """
     try:
         tree = json.loads(offered)
@@ -324,9 +332,9 @@ def own_config(settings: HolderSettings, offered: bytes, surroundings: Surroundi
 
 
 def own_weights(settings: HolderSettings, offered: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return which model is loaded here: one that everybody has, or the holder's own copy.
+    """Return the model that is loaded here: a public one, or the holder's own copy.
 
-    Nothing that arrives names a file or an address that would be read from.
+    No message can name a file or an address that would be read.
 
     Raises:
         Declined: If the weights are not public, and the holder has named no copy.
@@ -349,38 +357,15 @@ def own_weights(settings: HolderSettings, offered: Mapping[str, Any]) -> Mapping
 
 
 def own_randomness(config: RunConfig) -> Randomness:
-    """Return where a client's randomness comes from when there is somebody to protect.
+    """Return a client's randomness in a federation, which protects real data.
 
-    What all start from is public. Batches are a secret of the client's wherever anything is
-    claimed: a claim may rest on nobody knowing them.
+    The initialisation is public. If the mechanism claims a guarantee, batches are the client's
+    secret, because the guarantee may rest on that.
     """
     public = randomness(config)
     if not config.mechanism.facts.claims:
         return public
     return dataclasses.replace(public, batches=secrets.randbits(63), noise=0)
-
-
-def _safeguards(settings: HolderSettings, config: RunConfig, terms: RunTerms) -> Safeguards:
-    rounds = terms.last_round
-    expected = expectations_of(
-        terms.method,
-        rounds=rounds,
-        clients=config.task.clients,
-        generations=config.pool.generations,
-    )
-    return Safeguards(
-        limits=own_limits(settings, config),
-        credentials=_credentials(settings, terms.protection),
-        expected=expected,
-        log_key=None if settings.log_key is None else NoteKey.decode(settings.log_key),
-    )
-
-
-def _credentials(settings: HolderSettings, protection: Protection) -> Credentials | None:
-    terms = protection.terms
-    if terms is None or not terms.active:
-        return None
-    return own_credentials(settings, corrupt_rate=terms.corrupt / terms.clients)
 
 
 def _require_same(own: Facts, theirs: Facts) -> None:

@@ -1,4 +1,4 @@
-"""From a configuration to a run that has passed every check, before anything is written."""
+"""From a configuration to a run that has passed every check; nothing is written before."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Self
+from typing import Self
 
 import yaml
 
@@ -23,7 +23,7 @@ from platform.config import (
 )
 from platform.config.rules import void_settings
 from platform.data.cache import cache_folder
-from platform.data.loading import TaskData, load_task_data
+from platform.data.loading import load_task_data
 from platform.data.preparing import (
     Encoders,
     cached_encoders,
@@ -68,15 +68,15 @@ from storage import Database
 
 @dataclass(frozen=True, kw_only=True)
 class Surroundings:
-    """What a run takes from outside its configuration; tests give their own.
+    """The parts that a run takes from outside its configuration; tests give their own.
 
     Attributes:
         registry: The methods.
         sources: Packaged configurations and method presets.
         now: The time, for records.
         clock: Seconds, for durations.
-        carry: How messages travel, made from how they travel within this process.
-        images: Who rendered images are for; a dry run's are not the federation's.
+        carry: Makes the run's transport from the transport within this process.
+        images: The stream of rendered images; a dry run has another than a federation.
     """
 
     registry: Registry = field(default_factory=Registry)
@@ -88,10 +88,10 @@ class Surroundings:
 
     @classmethod
     def with_methods(cls, folder: Path | None, *, as_published: bool = False) -> Self:
-        """Return what there is, with the methods of a folder that the user named.
+        """Return the usual surroundings with the user's own methods.
 
         Args:
-            folder: None for nowhere.
+            folder: The folder of these methods, None without one.
             as_published: Whether configurations are read with the settings of published runs.
         """
         registry = Registry(folder=folder)
@@ -99,17 +99,13 @@ class Surroundings:
         return cls(registry=registry, sources=sources)
 
 
-if TYPE_CHECKING:
-    from methods.clip.adapter import Backbone
-
-
 @dataclass(frozen=True)
 class RunPlan:
     """A run that has passed every check, before anything is written.
 
     Attributes:
-        terms: What its rounds follow.
-        learning: What its clients learn with and from.
+        terms: The terms of its rounds.
+        learning: Its clients' method, examples and device.
     """
 
     terms: RunTerms
@@ -122,13 +118,13 @@ def plan_run(
     surroundings: Surroundings,
     first: FirstRun | None = None,
 ) -> RunPlan:
-    """Build and check everything that a run needs; only what images are encoded to is cached.
+    """Build and check everything that a run needs; only encoded images are written, to the cache.
 
     Args:
-        config: The run's.
-        observer: Told how far preparing has come.
-        surroundings: What the run takes from outside.
-        first: The run whose second phase it is, None where it begins anew.
+        config: The run's configuration.
+        observer: Sees the progress of preparing.
+        surroundings: The parts that a run takes from outside.
+        first: The run whose second phase this is, None if it begins anew.
 
     Raises:
         ConfigError: If the configuration cannot be run.
@@ -141,7 +137,7 @@ def plan_run(
     backbone = frozen_model(config.task.model, device)
 
     def encoders_of(method: Method) -> Encoders:
-        # Only now, as it makes the folder: what is refused leaves none.
+        # This makes the folder, which a refused configuration must not leave behind.
         folder = cache_folder(config)
         return cached_encoders(backbone, folder, observer.preparing, method.pixel_size)
 
@@ -150,12 +146,28 @@ def plan_run(
     method = method_on(data, surroundings.registry, config, task, public=public)
     options = void_options(config, validate_options(surroundings.registry, config.method))
     observer.warned((*options, *void_pool(config, method)))
-    # Before images are encoded, which can take hours: what is refused is refused at once.
+    # Encoding images can take hours, so refusals come before it.
     if first is not None:
         require_fitting_pool(first.database, config, method)
     terms = plan_terms(config, method, releasing=None if first is None else first.config)
-    learning = _learning(config, data, method, (backbone, device, encoders_of(method)))
-    most = max(examples.num_examples for examples in learning.train.values())
+    encoders, plain = encoders_of(method), plain_encoders(backbone, method.pixel_size)
+    try:
+        train, evaluation = deal_examples(
+            data, method, encoders, config.evaluation.protocol, measuring=measuring_of(config)
+        )
+    except MethodError as error:
+        # A model without tokens, or examples that the method cannot prepare.
+        raise ConfigError(str(error)) from error
+    require_classes(method, evaluation)
+    learning = Learning(
+        method=method,
+        classes=data.classes,
+        train=train,
+        evaluation=evaluation,
+        device=device,
+        batch_of=lambda examples: prepared_batch(method, examples, plain),
+    )
+    most = max(examples.num_examples for examples in train.values())
     protection = weighing(terms.protection, config, most)
     return RunPlan(replace(terms, protection=protection), learning)
 
@@ -163,17 +175,17 @@ def plan_run(
 def plan_terms(
     config: RunConfig, method: Method, *, releasing: RunConfig | None = None
 ) -> RunTerms:
-    """Return what follows from a configuration and its method, alike for all who compute it.
+    """Return the terms of a configuration and its method; every party computes the same.
 
     Args:
-        config: The run's.
+        config: The run's configuration.
         method: Its method.
-        releasing: The configuration of the run whose releases these are, where it is another.
+        releasing: The configuration of another run whose releases these are; None for this run.
 
     Raises:
         ConfigError: If the run cannot be protected as asked.
     """
-    # What was released follows from the configuration of the run that released it.
+    # Noise was calibrated for the configuration of the run that released.
     calibrated, section = protect_run(releasing or config, method), config.privacy
     budget = Limits(
         delta=section.target_delta,
@@ -193,32 +205,6 @@ def plan_terms(
     )
 
 
-def _learning(
-    config: RunConfig,
-    data: TaskData,
-    method: Method,
-    model: tuple[Backbone | None, str, Encoders],
-) -> Learning:
-    backbone, device, encoders = model
-    plain = plain_encoders(backbone, method.pixel_size)
-    try:
-        train, evaluation = deal_examples(
-            data, method, encoders, config.evaluation.protocol, measuring=measuring_of(config)
-        )
-    except MethodError as error:
-        # A model without tokens, or examples that the method cannot prepare.
-        raise ConfigError(str(error)) from error
-    require_classes(method, evaluation)
-    return Learning(
-        method=method,
-        classes=data.classes,
-        train=train,
-        evaluation=evaluation,
-        device=device,
-        batch_of=lambda examples: prepared_batch(method, examples, plain),
-    )
-
-
 def new_run_id(config: RunConfig, now: datetime) -> str:
     """Return name, time and two random bytes, so that two runs of one second differ."""
     return f"{config.name}-{now:%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
@@ -234,16 +220,16 @@ def record_run(
     device: str,
     canaries: str | None = None,
 ) -> Path:
-    """Write down that a run exists, with all that is fixed in advance.
+    """Record that a run exists, with everything that is fixed in advance.
 
     Args:
         database: The coordinator's.
         run_id: The run.
-        terms: What it follows.
-        registry: Where its method is from.
-        classes: The classes that are told apart.
-        device: Where torch computes here.
-        canaries: What commits to the key of an audit's canaries, None without.
+        terms: The terms of its rounds.
+        registry: The methods, one of which is the run's.
+        classes: The names of the classes.
+        device: Torch's device.
+        canaries: A commitment to the key of an audit's canaries, None without an audit.
 
     Returns:
         The run's folder.
@@ -251,7 +237,7 @@ def record_run(
     config = terms.config
     text, facts = dump_config(config), environment(device)
     digest = config_digest(text)
-    # First, so that a run that the database knows has its configuration beside it.
+    # Written first, so that every run in the database has its configuration beside it.
     folder = run_folder(config.storage.url, run_id)
     code = origin_document(registry, config.method.name)
     effective = {

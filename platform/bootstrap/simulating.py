@@ -1,4 +1,4 @@
-"""Runs whose clients are all in this process: set up, or set up again."""
+"""Sets up runs whose clients are all in this process."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def create_run(config: RunConfig, observer: Observer, surroundings: Surroundings
 
 
 def _plan(config: RunConfig, observer: Observer, surroundings: Surroundings) -> RunPlan:
-    """Return a run's plan, which for a second phase rests on what another run left behind."""
+    """Return a run's plan; the plan of a second phase rests on the records of its first run."""
     source, url = config.phase_two_of, config.storage.url
     if source is None:
         return plan_run(config, observer, surroundings)
@@ -107,12 +107,12 @@ def reopen_run(
     *,
     read_only: bool = False,
 ) -> Simulation:
-    """Set up a run that exists; with `read_only` to write to none of its databases.
+    """Set up a run that exists; with `read_only` no database is written to.
 
-    Whoever goes on with a run builds on all rows of its database, so all are checked then.
+    A run that goes on builds on all rows of its database, so all rows are checked then.
 
     Raises:
-        UnknownRun: If there is none of this name.
+        UnknownRun: If no run has this name.
         ConfigError: If its configuration cannot be run here.
         RunStopped: If its records do not agree, a client that was charged is not here any more, or
             the run would go on with other parameters than it was charged for.
@@ -121,42 +121,36 @@ def reopen_run(
     with closed_on_error(database):
         if not read_only:
             database.verify_integrity()
-        return _reopen(run_id, url, database, observer=observer, surroundings=surroundings)
-
-
-def _reopen(
-    run_id: str, url: str, database: Database, *, observer: Observer, surroundings: Surroundings
-) -> Simulation:
-    config = stored_config(database, run_id, surroundings)
-    agreed = require_agreement(database, run_id, surroundings.sources.mechanisms)
-    require_kept(agreed)
-    created = agreed.records.entries("run.created")[0]
-    code, registry = created.detail.get("method"), surroundings.registry
-    require_same_method(run_id, config.method.name, code, registry)
-    # The clients' stores lie beside the database, which may have moved since the run started.
-    config = config.model_copy(update={"storage": StorageConfig(url=url)})
-    plan = _plan(config, observer, surroundings)
-    if not database.is_read_only:
-        require_free(run_folder(url, run_id))
-        known = enrolment_of(config, plan.terms.protection.terms)
-        require_same_enrolment(run_id, created.detail.get("enrolment"), fingerprint_of(known))
-    observer.run_created(run_id)
-    committed = created.detail.get("canaries")
-    canaries = read_canaries(plan.terms, run_folder(url, run_id), run_id, committed)
-    simulation = _simulate(
-        plan, run_id, database, canaries, observer=observer, surroundings=surroundings
-    )
-    require_same_run(simulation.run, database, simulation.folder)
-    return simulation
+        config = stored_config(database, run_id, surroundings)
+        agreed = require_agreement(database, run_id, surroundings.sources.mechanisms)
+        require_kept(agreed)
+        created = agreed.records.entries("run.created")[0]
+        code, registry = created.detail.get("method"), surroundings.registry
+        require_same_method(run_id, config.method.name, code, registry)
+        # The clients' stores lie beside the database, which may have moved since the run started.
+        config = config.model_copy(update={"storage": StorageConfig(url=url)})
+        plan = _plan(config, observer, surroundings)
+        if not database.is_read_only:
+            require_free(run_folder(url, run_id))
+            known = enrolment_of(config, plan.terms.protection.terms)
+            require_same_enrolment(run_id, created.detail.get("enrolment"), fingerprint_of(known))
+        observer.run_created(run_id)
+        committed = created.detail.get("canaries")
+        canaries = read_canaries(plan.terms, run_folder(url, run_id), run_id, committed)
+        simulation = _simulate(
+            plan, run_id, database, canaries, observer=observer, surroundings=surroundings
+        )
+        require_same_run(simulation.run, database, simulation.folder)
+        return simulation
 
 
 def stored_config(database: Database, run_id: str, surroundings: Surroundings) -> RunConfig:
-    """Return the configuration that a run was started with.
+    """Return the configuration with which a run started.
 
     Raises:
         UnknownRun: If there is no such run.
-        RecordsDisagree: If its row has none.
-        ConfigError: If it is not valid here.
+        RecordsDisagree: If its row has no configuration.
+        ConfigError: If the configuration is not valid here.
     """
     try:
         with database.unit_of_work(read_only=True) as uow:
@@ -175,10 +169,10 @@ def _simulate(
     observer: Observer,
     surroundings: Surroundings,
 ) -> Simulation:
-    """Return a run that can be held, its clients in this process, each behind its messages.
+    """Return a run that is ready, with clients in this process that answer messages only.
 
     Raises:
-        RunStopped: If one does not introduce itself, or not as one of this run.
+        RunStopped: If a client does not introduce itself as a client of this run.
     """
     config, evaluation = plan.terms.config, plan.learning.evaluation
     folder = run_folder(config.storage.url, run_id)
