@@ -1,8 +1,8 @@
-"""Where configurations lie, and reading one of them as plain YAML.
+"""Finds configurations, and reads them as plain YAML.
 
 PyYAML takes the last of two equal keys in silence, turns dates into objects, follows aliases to any
-size, and lets Python's own errors through. This reader refuses all of that with `yaml.YAMLError`,
-and also files that are nested too deeply.
+size, and lets Python's own errors through. This reader refuses all of that, and files that are
+nested too deeply, with `yaml.YAMLError`.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from platform.errors import ConfigError
 from platform.mechanisms import BUILT_IN, Mechanisms
 
 DEEPEST: Final = 32
-"""Levels of a configuration; the deepest section has four."""
+"""A configuration may have so many levels; the deepest section has four."""
 _BEYOND: Final = 2**63
-"""Configurations have smaller numbers only; Python sets no limit on hexadecimal digits."""
+"""Configurations have smaller numbers only; Python itself reads any number of digits."""
 _PLAIN: Final = ("null", "bool", "int", "float", "str", "seq", "map")
 _TAGS: Final = frozenset(f"tag:yaml.org,2002:{kind}" for kind in _PLAIN)
 _FLOAT: Final = re.compile(r"^[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+$")
@@ -33,13 +33,13 @@ _OF_PYTHON: Final = (ValueError, ArithmeticError, LookupError, AttributeError)
 
 
 class _Loader(yaml.SafeLoader):
-    """Plain data only, and 1e-5 is a number as in YAML 1.2; PyYAML would make it a text."""
+    """Reads plain data only; 1e-5 is a number as in YAML 1.2, where PyYAML would read a text."""
 
     _depth = 0
 
     def compose_node(self, parent: Node | None, index: Any) -> Node | None:
         """Count levels, and refuse aliases."""
-        # Of no type in PyYAML's stubs.
+        # PyYAML's stubs do not declare it.
         event = cast(Any, self).peek_event()
         if self.check_event(yaml.AliasEvent):
             raise ConstructorError(None, None, "an alias is not allowed", event.start_mark)
@@ -53,7 +53,7 @@ class _Loader(yaml.SafeLoader):
             self._depth -= 1
 
     def construct_object(self, node: Node, deep: bool = False) -> Any:
-        """Refuse a node that is no plain data, or whose text does not fit its tag."""
+        """Refuse a node that is not plain data, or whose text does not fit its tag."""
         _require_plain(node)
         try:
             found = super().construct_object(node, deep)
@@ -67,15 +67,15 @@ class _Loader(yaml.SafeLoader):
             raise ConstructorError(None, None, problem, node.start_mark) from error
 
     def construct_mapping(self, node: MappingNode, deep: bool = False) -> dict[Any, Any]:
-        """Refuse a key that is given twice, of which PyYAML takes the last."""
-        # A tag may claim another kind than the node has.
+        """Refuse a key that is given twice; PyYAML would take the last one."""
+        # A tag may name another kind than the node has.
         if not isinstance(node, MappingNode):
             raise ConstructorError(None, None, "what is tagged a map is none", node.start_mark)
         seen = set()
         for key, _ in node.value:
             # PyYAML would merge by a key's tag before it constructs the key.
             _require_plain(key)
-            # Only texts can be equal here: a section's keys are nothing else.
+            # A section's keys are texts, so only texts are compared.
             if isinstance(key, ScalarNode) and key.value in seen:
                 problem = f"the key {key.value!r} is given twice"
                 raise ConstructorError(None, None, problem, key.start_mark)
@@ -91,10 +91,10 @@ def _require_plain(node: Node) -> None:
 
 
 class _Dumper(yaml.SafeDumper):
-    """Quotes a text that `_Loader` would take for a number; writes everything out."""
+    """Quotes a text that `_Loader` would read as a number, and writes no aliases."""
 
     def ignore_aliases(self, data: Any) -> bool:
-        """Write every value out."""
+        """Write a value in full each time."""
         return True
 
 
@@ -111,7 +111,7 @@ def read_yaml(text: str) -> Any:
     """Return a YAML document as plain data.
 
     Raises:
-        yaml.YAMLError: If it does not parse, asks for anything but plain data, gives a key twice,
+        yaml.YAMLError: If the text does not parse, has other than plain data, gives a key twice,
             or is nested too deeply.
     """
     return yaml.load(text, Loader=_Loader)  # noqa: S506 - a SafeLoader
@@ -124,7 +124,7 @@ def dump_yaml(tree: Mapping[str, Any]) -> str:
 
 
 def yaml_problem(error: Exception) -> str:
-    """Return what is wrong, on one line, with the line where it is."""
+    """Return the problem on one line, with the number of its line."""
     mark = getattr(error, "problem_mark", None)
     problem = getattr(error, "problem", None)
     if mark is None or not problem:
@@ -139,14 +139,14 @@ _SENTENCE_END: Final = re.compile(r"\.\s+(?=[A-Z`])")
 
 @dataclass(frozen=True, kw_only=True)
 class Sources:
-    """What a configuration is read with.
+    """The folders, methods and mechanisms with which a configuration is read.
 
     Attributes:
-        configs: Packaged configurations.
-        presets: Those of this package's methods.
-        registry: Knows where the presets of methods from outside lie.
-        mechanisms: The privacy mechanisms that there are.
-        references: Settings of published runs, of the tables among the packaged configurations.
+        configs: Folder of the packaged configurations.
+        presets: Folder of the presets of this package's methods.
+        registry: Finds the presets of the user's own methods.
+        mechanisms: The privacy mechanisms.
+        references: Folder of the settings of published runs, for tables of papers.
         as_published: Whether files are read with these settings.
     """
 
@@ -171,19 +171,18 @@ def packaged_names(sources: Sources) -> Iterator[str]:
 
 def packaged_titles(sources: Sources) -> dict[str, str]:
     """Return the first sentence of every packaged configuration, by name."""
-    return {name: _title(sources.configs / f"{name}.yaml") for name in packaged_names(sources)}
-
-
-def _title(path: Path) -> str:
-    lines = path.read_text(encoding="utf-8").splitlines()
-    comment = takewhile(lambda line: line.startswith("#"), lines)
-    text = " ".join(line.removeprefix("#").strip() for line in comment)
-    return _SENTENCE_END.split(text, maxsplit=1)[0].removesuffix(".")
+    titles = {}
+    for name in packaged_names(sources):
+        lines = (sources.configs / f"{name}.yaml").read_text(encoding="utf-8").splitlines()
+        comment = takewhile(lambda line: line.startswith("#"), lines)
+        text = " ".join(line.removeprefix("#").strip() for line in comment)
+        titles[name] = _SENTENCE_END.split(text, maxsplit=1)[0].removesuffix(".")
+    return titles
 
 
 def packaged_file(name: str | Path, sources: Sources) -> Path | None:
     """Return the file of a packaged configuration, or None if the name is unknown."""
-    # A name stays below `configs/`: an absolute one would replace that folder, `..` leave it.
+    # A name must stay below `configs/`: an absolute path or `..` would leave it.
     if not is_below(Path(name)):
         return None
     path = sources.configs / f"{name}.yaml"
@@ -191,12 +190,12 @@ def packaged_file(name: str | Path, sources: Sources) -> Path | None:
 
 
 def is_below(path: Path) -> bool:
-    """Whether a path names something below the folder that it is relative to."""
+    """Whether a path stays below the folder that it is relative to."""
     return not path.is_absolute() and ".." not in path.parts
 
 
 def is_file(path: Path) -> bool:
-    """Whether there is such a file; a path that is too long is none."""
+    """Whether there is such a file; a path that is too long is not a file."""
     try:
         return path.is_file()
     except OSError:
@@ -213,7 +212,7 @@ def find_config(path: Path, sources: Sources) -> Path:
     """Return the file that a user means by a path or a packaged name.
 
     Raises:
-        ConfigError: If it is neither.
+        ConfigError: If the path is neither.
     """
     if is_file(path):
         return path
@@ -246,25 +245,23 @@ def read_mapping(path: Path) -> dict[str, Any]:
 
 
 def read_preset(name: Any, sources: Sources) -> dict[str, Any]:
-    """Return the method section that a method's name alone stands for.
+    """Return the preset of a method: the section that its name alone stands for.
 
     Raises:
         ConfigError: If there is no such method, or it has no preset.
-        BrokenMethod: If methods from outside cannot be listed.
+        BrokenMethod: If the user's own methods cannot be listed.
     """
-    path = None
+    path: Path | None = None
     if isinstance(name, str) and "/" not in name:
-        own = sources.presets / f"{name}.yaml"
-        path = own if is_file(own) else _outside(name, sources.registry)
+        path = sources.presets / f"{name}.yaml"
+        if not is_file(path):
+            path = sources.registry.preset(name)
+            if path is not None and not is_file(path):
+                raise ConfigError(
+                    f"method.name: {name!r} has no preset; valid is one in {str(path)!r}"
+                )
     if path is None:
         known = {each.stem for each in sources.presets.glob("*.yaml")}
         valid = ", ".join(sorted(known | set(sources.registry.available())))
         raise ConfigError(f"method.name: {name!r} is unknown; valid: {valid}")
     return read_mapping(path)
-
-
-def _outside(name: str, registry: Registry) -> Path | None:
-    path = registry.preset(name)
-    if path is not None and not is_file(path):
-        raise ConfigError(f"method.name: {name!r} has no preset; valid is one in {str(path)!r}")
-    return path

@@ -5,20 +5,21 @@ configuration, or, ending in `.yaml` or `.yml`, a file below the folder of the f
 Sections are merged key by key; any other value, a list or null as well, replaces that of the base.
 
 Dotted overrides come after all files. Two keys change more than themselves, before all other
-changes: another `method.name` brings its whole preset, and the options that it drops are said
-before the run; `privacy.mechanism: none` drops the keys that mean nothing without noise.
+changes: another `method.name` brings its whole preset, and the program names the options that this
+drops before the run; `privacy.mechanism: none` drops the keys that mean nothing without noise.
 
-`configs/references` holds the settings of published runs whose code does otherwise than the paper
-says. In a paper's folder, `table-N.yaml` belongs to the configurations `table-N-DATA` of that
-table, and `table-N-DATA.yaml` to one of them alone. `all` changes keys for every method, `methods`
-for each of the table's methods, also if nothing changes; `same_as` names a table of the same paper
-whose changes come first. A configuration so changed has another name, so that no table mixes both.
+`configs/references` holds the settings of published runs whose code differs from the paper. In a
+paper's folder, `table-N.yaml` belongs to the configurations `table-N-DATA` of that table, and
+`table-N-DATA.yaml` to a single one. `all` changes keys for every method; `methods` lists each of
+the table's methods with its own changes, which may be none; `same_as` names a table of the same
+paper whose changes come first. A changed configuration has another name, so that no table mixes
+both.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, TypeVar, get_args
 
@@ -47,9 +48,9 @@ from platform.errors import ConfigError
 
 Tree = TypeVar("Tree", bound=BaseModel)
 LONGEST: Final = 200
-"""How many characters of a value an error message repeats."""
+"""An error message repeats so many characters of a value."""
 LONGEST_CHAIN: Final = 8
-"""Files that one configuration may be made of."""
+"""A configuration may consist of so many files."""
 _FILES: Final = (".yaml", ".yml")
 _WITHOUT_NOISE: Final = {
     "privacy": (*NOISE_KEYS, "relation", "spare_attempts", "personal"),
@@ -66,7 +67,7 @@ def read_whole(path: Path, sources: Sources) -> tuple[dict[str, Any], tuple[str,
     """Return a file merged with all that it extends, and remarks on the options that this drops.
 
     Raises:
-        ConfigError: If a file cannot be read, or `extends` does not lead to an end.
+        ConfigError: If a file cannot be read, or a chain of `extends` is too long or a circle.
     """
     changes = [read_mapping(path)]
     chain = [path]
@@ -77,34 +78,42 @@ def read_whole(path: Path, sources: Sources) -> tuple[dict[str, Any], tuple[str,
     tree = changes.pop()
     remarks: list[str] = []
     while changes:
-        last = changes.pop()
-        preset = _another_preset(tree, last, sources)
-        if preset is not None:
-            remarks += dropped_options(tree["method"], preset, last["method"])
-        tree = change(tree, last, sources)
+        tree, dropped = _changed(tree, changes.pop(), sources)
+        remarks += dropped
     return tree, tuple(remarks)
 
 
-def dropped_options(
-    before: Mapping[str, Any], preset: Mapping[str, Any], given: Container[str] = ()
-) -> Iterator[str]:
-    """Yield a remark on the options that a method's preset replaces, if there are any.
+def _method_section(
+    before: Any, name: Any, given: Container[str], sources: Sources
+) -> tuple[dict[str, Any], list[str]]:
+    """Return the section of a method: the present one, or another method's whole preset.
 
     Args:
-        before: The method's section so far.
-        preset: The other method's.
-        given: Options that are set again beside the name, which are not lost.
+        before: The section so far.
+        name: The method's name.
+        given: Options that are set again beside the name, and so are not lost.
+        sources: Where presets lie.
+
+    Returns:
+        The section, and a remark on the options that the preset drops, if there are any.
     """
+    if not isinstance(before, dict):
+        return read_preset(name, sources), []
+    if before.get("name") == name:
+        return before, []
+    preset = read_preset(name, sources)
     gone = [
         f"{key}: {value}"
         for key, value in before.items()
         if key != "name" and key not in given and preset.get(key) != value
     ]
-    if gone:
-        yield (
-            f"method.name: {preset['name']} takes the place of {before.get('name')} with the "
-            f"options of its preset, so these of the configuration are dropped: {', '.join(gone)}"
-        )
+    if not gone:
+        return preset, []
+    remark = (
+        f"method.name: {preset['name']} takes the place of {before.get('name')} with the "
+        f"options of its preset, so these of the configuration are dropped: {', '.join(gone)}"
+    )
+    return preset, [remark]
 
 
 def change(tree: Mapping[str, Any], changes: Mapping[str, Any], sources: Sources) -> dict[str, Any]:
@@ -113,24 +122,21 @@ def change(tree: Mapping[str, Any], changes: Mapping[str, Any], sources: Sources
     Raises:
         ConfigError: If the changes name an unknown method.
     """
-    changed, privacy = dict(tree), changes.get("privacy")
-    preset = _another_preset(tree, changes, sources)
-    if preset is not None:
-        changed["method"] = preset
+    return _changed(tree, changes, sources)[0]
+
+
+def _changed(
+    tree: Mapping[str, Any], changes: Mapping[str, Any], sources: Sources
+) -> tuple[dict[str, Any], list[str]]:
+    """Return a tree with changes to it, and a remark on the options that a preset drops."""
+    changed, remarks = dict(tree), list[str]()
+    before, method, privacy = tree.get("method"), changes.get("method"), changes.get("privacy")
+    if isinstance(before, dict) and isinstance(method, dict):
+        name = method.get("name", before.get("name"))
+        changed["method"], remarks = _method_section(before, name, method, sources)
     if isinstance(privacy, dict) and sources.mechanisms.claims_nothing(privacy.get("mechanism")):
         changed = without_noise_keys(changed)
-    return merged(changed, changes)
-
-
-def _another_preset(
-    tree: Mapping[str, Any], changes: Mapping[str, Any], sources: Sources
-) -> dict[str, Any] | None:
-    """Return the preset of the method that the changes name, None if the tree has it already."""
-    before, method = tree.get("method"), changes.get("method")
-    if not isinstance(before, dict) or not isinstance(method, dict):
-        return None
-    name = method.get("name", before.get("name"))
-    return None if name == before.get("name") else read_preset(name, sources)
+    return merged(changed, changes), remarks
 
 
 def without_noise_keys(tree: Mapping[str, Any]) -> dict[str, Any]:
@@ -159,8 +165,8 @@ def _base(name: Any, chain: list[Path], sources: Sources) -> Path:
     if isinstance(name, str) and not name.endswith(_FILES):
         base = packaged_file(name, sources)
     elif isinstance(name, str) and is_below(Path(name)) and is_file(folder / name):
-        # A configuration that came from elsewhere reads no file outside its own folder: no absolute
-        # path, no `..`, and no link that leads out.
+        # A configuration from another machine must not read files outside its own folder, by an
+        # absolute path, by `..` or by a link.
         if (folder / name).resolve().is_relative_to(folder.resolve()):
             base = folder / name
     if base is None:
@@ -179,14 +185,24 @@ def with_published(tree: Mapping[str, Any], config: Path, sources: Sources) -> d
     """Return a table's configuration with the settings of its published run.
 
     Args:
-        tree: The configuration, with the section of the method that is to run.
-        config: The file that it is from.
+        tree: The configuration, with the section of the method that shall run.
+        config: The configuration's file.
         sources: Where packaged files lie.
 
     Raises:
         ConfigError: If there are no published settings of this file or of this method.
     """
-    path = _reference(config, sources)
+    papers, file = (sources.configs / "papers").resolve(), config.resolve()
+    table, paths = _TABLE.fullmatch(file.stem), list[Path]()
+    if table is not None and file.parent.parent == papers:
+        folder = sources.references / file.parent.name
+        paths = [folder / f"{stem}.yaml" for stem in (file.stem, table[1])]
+    path = next(filter(is_file, paths), None)
+    if path is None:
+        raise ConfigError(
+            f"--reference: CONFIG {str(config)!r} has no published settings; valid: a packaged "
+            "configuration of a paper's table, such as papers/trip/table-1-pacs"
+        )
     shared, methods = _read(path)
     name = tree.get("method", {}).get("name")
     if name not in methods:
@@ -197,21 +213,6 @@ def with_published(tree: Mapping[str, Any], config: Path, sources: Sources) -> d
         )
     changed = change(change(tree, shared, sources), methods[name], sources)
     return {**changed, "name": f"{tree['name']}{SUFFIX}"}
-
-
-def _reference(config: Path, sources: Sources) -> Path:
-    """Return the file of published settings that belongs to a configuration."""
-    papers, file = (sources.configs / "papers").resolve(), config.resolve()
-    table = _TABLE.fullmatch(file.stem)
-    if table is not None and file.parent.parent == papers:
-        for name in (file.stem, table[1]):
-            path = sources.references / file.parent.name / f"{name}.yaml"
-            if is_file(path):
-                return path
-    raise ConfigError(
-        f"--reference: CONFIG {str(config)!r} has no published settings; valid: a packaged "
-        "configuration of a paper's table, such as papers/trip/table-1-pacs"
-    )
 
 
 def _read(path: Path) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
@@ -242,7 +243,7 @@ def load_config(
         sources: Where packaged files lie.
 
     Raises:
-        ConfigError: Naming the field, its value and what is valid.
+        ConfigError: With the field, its value and what is valid.
     """
     where = sources or Sources()
     file = find_config(path, where)
@@ -263,7 +264,7 @@ def parse_config(
     """Validate a configuration tree after applying overrides.
 
     Raises:
-        ConfigError: Naming the field, its value and what is valid.
+        ConfigError: With the field, its value and what is valid.
     """
     where = sources or Sources()
     changed, remarks = _apply(dict(tree), [_parse_override(text) for text in overrides], where)
@@ -275,11 +276,11 @@ def validated(kind: type[Tree], tree: Mapping[str, Any], context: Mapping[str, A
 
     Args:
         kind: The type of the tree.
-        tree: As YAML gives it.
-        context: Passed to the tree's own checks.
+        tree: The plain data of a YAML file.
+        context: Values for the tree's own checks.
 
     Raises:
-        ConfigError: Naming the first field that is wrong, its value and what is valid.
+        ConfigError: With the first wrong field, its value and what is valid.
     """
     try:
         return kind.model_validate(_tuples(tree), context=dict(context))
@@ -293,7 +294,7 @@ def dump_config(config: RunConfig) -> str:
 
 
 def dump_tree(tree: Mapping[str, Any]) -> str:
-    """Return a configuration that was stored as plain data as YAML."""
+    """Return a configuration, given as plain data, as YAML."""
     return dump_yaml(tree)
 
 
@@ -319,30 +320,23 @@ def _apply(
     given = [path[1] for path, _ in overrides if path[0] == "method" and len(path) == 2]
     for path, value in overrides:
         if path == ("method", "name"):
-            before = tree.get("method")
-            if isinstance(before, dict) and before.get("name") == value:
-                continue
-            tree["method"] = read_preset(value, sources)
-            if isinstance(before, dict):
-                remarks += dropped_options(before, tree["method"], given)
+            tree["method"], dropped = _method_section(tree.get("method"), value, given, sources)
+            remarks += dropped
         else:
             if path == ("privacy", "mechanism") and sources.mechanisms.claims_nothing(value):
                 tree = without_noise_keys(tree)
             rest.append((path, value))
     for path, value in rest:
-        _set(tree, path, value)
+        inner = tree
+        for depth, key in enumerate(path[:-1]):
+            section = inner.get(key)
+            if section is not None and not isinstance(section, dict):
+                raise ConfigError(f"--set: {'.'.join(path[: depth + 1])} is a value, not a section")
+            # A copy, so that the caller's tree is never changed through a shared section.
+            inner[key] = dict(section or {})
+            inner = inner[key]
+        inner[path[-1]] = value
     return tree, tuple(remarks)
-
-
-def _set(tree: dict[str, Any], path: tuple[str, ...], value: Any) -> None:
-    for depth, key in enumerate(path[:-1]):
-        section = tree.get(key)
-        if section is not None and not isinstance(section, dict):
-            raise ConfigError(f"--set: {'.'.join(path[: depth + 1])} is a value, not a section")
-        # A copy, so that the caller's tree is never changed through a shared section.
-        tree[key] = dict(section or {})
-        tree = tree[key]
-    tree[path[-1]] = value
 
 
 def _tuples(value: Any) -> Any:
@@ -353,12 +347,12 @@ def _tuples(value: Any) -> Any:
 
 
 def sentence(error: ErrorDetails, section: str = "", *, kind: type[BaseModel] = RunConfig) -> str:
-    """Return a validation error as one sentence naming the field, the value and what is valid.
+    """Return a validation error as one sentence with the field, the value and what is valid.
 
     Args:
         error: The first error of a validation.
-        section: Name of the section that was validated, if it was not the whole tree.
-        kind: The type of the whole tree, for the keys that it knows.
+        section: Name of the section that was validated; empty for the whole tree.
+        kind: The type of the whole tree, which knows the valid keys.
     """
     field = ".".join(str(part) for part in (section, *error["loc"]) if part != "")
     field = field or "configuration"

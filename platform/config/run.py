@@ -21,11 +21,11 @@ class RunConfig(RunSections):
 
     @property
     def remarks(self) -> tuple[str, ...]:
-        """What is to be said of how it was read, a sentence each; not a part of it."""
+        """Sentences on how the configuration was read; they are not a part of it."""
         return self._remarks
 
     def with_remarks(self, remarks: tuple[str, ...]) -> Self:
-        """Return the same configuration, of whose reading more is to be said."""
+        """Return the same configuration with more remarks."""
         told = self.model_copy()
         told._remarks = (*remarks, *self._remarks)
         return told
@@ -50,9 +50,9 @@ class Key:
     """A key of a configuration.
 
     Attributes:
-        name: With its sections, between dots.
-        values: Which it takes, in words.
-        default: As YAML, or `required`.
+        name: The key with its sections, with dots between them.
+        values: The valid values in words.
+        default: The default as YAML, or `required`.
         meaning: One or more sentences.
     """
 
@@ -63,7 +63,7 @@ class Key:
 
 
 def known_keys() -> tuple[Key, ...]:
-    """Return every key, in the order of the sections; a method's own options are not among them."""
+    """Return every key in the order of the sections, without methods' own options."""
     document = RunConfig.model_json_schema()
     return tuple(_keys(document, document["$defs"], ""))
 
@@ -74,11 +74,15 @@ def _keys(section: Mapping[str, Any], sections: Mapping[str, Any], prefix: str) 
         inner = next((kind for kind in kinds if "properties" in kind), None)
         # A section that may be null is a key itself.
         if inner is None or len(kinds) > 1:
-            required = name in section.get("required", ())
+            default = field.get("default")
+            if name in section.get("required", ()):
+                default = "required"
+            elif isinstance(default, dict):
+                default = "section"
             yield Key(
                 prefix + name,
                 values=" or ".join(map(_values, kinds)),
-                default="required" if required else _default(field["default"]),
+                default=default if isinstance(default, str) else json.dumps(default),
                 meaning=" ".join(field["description"].split()),
             )
         if inner is not None:
@@ -95,18 +99,12 @@ def _values(kind: Mapping[str, Any]) -> str:
         return "section"
     if "enum" in kind or "const" in kind:
         return ", ".join(kind.get("enum", [kind.get("const")]))
-    bounds = [f"{word} {_number(kind[name])}" for name, word in _BOUNDS.items() if name in kind]
+    bounds = []
+    for name, word in _BOUNDS.items():
+        if name in kind:
+            bound = kind[name]
+            bounds.append(f"{word} {bound if isinstance(bound, int) else format(bound, 'g')}")
     return " ".join([_TYPES.get(kind["type"], kind["type"]), " and ".join(bounds)]).strip()
-
-
-def _number(value: float) -> str:
-    return str(value) if isinstance(value, int) else f"{value:g}"
-
-
-def _default(value: Any) -> str:
-    if isinstance(value, dict):
-        return "section"
-    return value if isinstance(value, str) else json.dumps(value)
 
 
 LATER: Final = (
@@ -117,18 +115,18 @@ LATER: Final = (
     "task.partition.minimum_test",
     "task.partition.slices",
 )
-"""Keys that are newer than identities: while one is null, it is not part of the identity."""
+"""Keys that are newer than identities: a key that is null is not part of the identity."""
 
 
 def identity(tree: Mapping[str, Any], code: str | None = None) -> str:
-    """Return SHA-256 of a configuration without where it is stored, in hexadecimal.
+    """Return SHA-256 of a configuration without its storage, in hexadecimal.
 
-    Storage is left out, so that a database that was moved keeps its runs. A key of `LATER` changes
-    no identity while it is null, so that older runs and folders named by identities are found.
+    Storage is left out, so that a database that was moved keeps its runs. A key of `LATER` that is
+    null is left out too, so that older runs, and folders named by identities, are found.
 
     Args:
         tree: The configuration.
-        code: SHA-256 of the method's file where it comes from outside, else None.
+        code: SHA-256 of the method's file if the method is the user's own, else None.
     """
     kept: Mapping[str, Any] = {name: part for name, part in tree.items() if name != "storage"}
     for key in LATER:
@@ -138,7 +136,7 @@ def identity(tree: Mapping[str, Any], code: str | None = None) -> str:
 
 
 def _without_null(tree: Mapping[str, Any], path: Sequence[str]) -> Mapping[str, Any]:
-    """Return a tree without the value at a path, where that is null."""
+    """Return a tree without the value at a path, if the value is null."""
     first, *rest = path
     inner = tree.get(first)
     if rest and isinstance(inner, Mapping):
@@ -147,5 +145,5 @@ def _without_null(tree: Mapping[str, Any], path: Sequence[str]) -> Mapping[str, 
 
 
 def code_of(document: object) -> str | None:
-    """Return the digest of a method's file by what was recorded; None for a packaged method."""
+    """Return the recorded digest of a method's file; None for a packaged method."""
     return str(document.get("sha256")) if isinstance(document, Mapping) else None
