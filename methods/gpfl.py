@@ -3,7 +3,6 @@
 Zhang et al. 2023, "GPFL: Simultaneously Learning Global and Personalized Feature Information for
 Personalized Federated Learning" (ICCV, arXiv 2308.10279). Extractor f, one embedding e_c (D,) of
 each class and a *conditional valve* are shared, the head is personal. The valve makes of features
-each class and a *conditional valve* are shared, the head is personal. The valve makes of features
 h = f(x) and a condition q (D,)
 
     valve(h, q) = ReLU(h * (gamma(q) + 1) + beta(q)),

@@ -4,7 +4,6 @@ Luo et al. 2025, "Mixture of Experts Made Personalized: Federated Prompt Learnin
 Vision-Language Models" (ICLR), Algorithm 1 and Eqs. 6-11. Prompts are averaged (Eq. 6) and also
 kept apart in a pool of the previous round (Eq. 7), from which a client gets its K nearest (l2) as
 non-local experts, fixed during local training (Eq. 8). A gate by multi-head attention, which never
-non-local experts, fixed during local training (Eq. 8). A gate by multi-head attention, which never
 leaves the client, mixes local and non-local text features per image (Eqs. 9, 11), and
 
     logit(c) = sim(pool(I), T_MoE(c)) + lambda sim(I, T_L(c))                             (Eq. 10)

@@ -2,9 +2,8 @@
 
 Huang et al. 2021, "Personalized Cross-Silo Federated Learning on Non-IID Data" (AAAI), Algorithm 1
 over the context vectors of PromptFL (Guo et al. 2023). The server mixes the clients' prompts w_j
-(Guo et al. 2023). The server mixes the clients' prompts w_j into one message for each client, with
-more weight on similar prompts (one step of size alpha_k on the attention term, with
-A(x) = 1 - exp(-x / sigma)):
+into one message for each client, with more weight on similar prompts (one step of size alpha_k on
+the attention term, with A(x) = 1 - exp(-x / sigma)):
 
     u_i = (1 - alpha_k sum_{j != i} A'(||w_i - w_j||^2)) w_i
           + alpha_k sum_{j != i} A'(||w_i - w_j||^2) w_j

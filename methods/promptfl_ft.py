@@ -2,7 +2,6 @@
 
 PromptFL (Guo et al. 2023, IEEE TMC, Algorithm 1), then local fine-tuning as in Wang et al. 2019,
 "Federated Evaluation of On-device Personalization" (section 3) and Cheng et al. 2021, "Fine-tuning
-"Federated Evaluation of On-device Personalization" (section 3) and Cheng et al. 2021, "Fine-tuning
 is Fine in Federated Learning". The rounds are PromptFL's, bit for bit. Afterwards a client trains
 the last prompt on its own data and predicts with the result, which never leaves it. No release
 depends on it, so it needs no noise under any mechanism.
