@@ -1,14 +1,14 @@
-"""The clients of an audit within a simulation: real ones, but for what they have learnt.
+"""The canaries of an audit within a simulation: real clients that do not train.
 
 A canary goes the whole way of a client: it is invited, makes keys and shares, is charged in its own
-ledger and the coordinator's, and what it "trained" is clipped, put on the grid, masked and sent by
-the code that protects everybody. Only the training is another: a vector of ten times the clipping
-norm, which clipping makes one of that norm, in a direction and on a side that follow from the
-run's secret key. It leaves its share of joint noise out, as a client that colludes may.
+ledger and the coordinator's, and the code that protects all clients clips its vector, puts it on
+the grid, masks it and sends it. Only the training differs: the vector has ten times the clipping
+norm, which clipping reduces to that norm, and its direction and side follow from the run's secret
+key. A canary leaves out its share of joint noise, as a colluding client may.
 
-The key is drawn from the operating system's entropy before the run has a row, and lies in the run's
-folder, for its owner only. The audit log has its SHA-256 from the first entry on, so that nobody
-can choose another one later, and the key itself with the verdict.
+The key comes from the operating system's entropy before the run has a row, and lies in the run's
+folder, for its owner only. The audit log has its SHA-256 from the first entry on, so that the key
+is fixed from then on, and the key itself with the verdict.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ from privacy.auditing import Canaries, commitment_to, new_key
 
 KEY_FILE: Final = "canaries.key"
 OVERSIZE: Final = 10.0
-"""Times C, before it is clipped: where clipping is missing, canaries show that too."""
+"""Times C, before clipping: so canaries also show a missing clip."""
 
 
 @dataclass(frozen=True)
 class CanaryMethod(OverMethod):
-    """A method that learns nothing, and uploads the same in every round.
+    """A method that learns nothing, and uploads the same update in every round.
 
     Attributes:
-        update: What it uploads.
+        update: The update.
     """
 
     update: Arrays = dataclasses.field(default_factory=dict)
@@ -54,7 +54,7 @@ class CanaryMethod(OverMethod):
     def personalise(
         self, view: ClientView, data: Examples, trainer: Trainer, rng: np.random.Generator
     ) -> Arrays:
-        """Return personal state as it is."""
+        """Return the personal state unchanged."""
         return view.personal
 
 
@@ -63,10 +63,10 @@ def draw_key(config: RunConfig, folder: Path) -> str | None:
 
     Args:
         config: The run's.
-        folder: Of the run, which need not be there yet.
+        folder: Of the run; made if missing.
 
     Returns:
-        What commits to the key; None where there are no canaries, and nothing was done.
+        The commitment to the key; None for a run without canaries, which gets no key.
     """
     if config.audit is None:
         return None
@@ -81,13 +81,13 @@ def read_canaries(
     """Return a run's canaries, None where it has none.
 
     Args:
-        terms: What the run follows.
+        terms: The terms of the run.
         folder: The run's.
         run_id: The run.
         commitment: To the key, as the audit log has it.
 
     Raises:
-        RunStopped: If the key is missing, or is not the one that was committed to.
+        RunStopped: If the key is missing, or does not fit the commitment.
     """
     section, spec = terms.config.audit, terms.protection.layout.spec
     if section is None:
@@ -116,7 +116,7 @@ def read_canaries(
 def methods_of(
     canaries: Canaries | None, config: RunConfig, method: Method, spec: Spec
 ) -> Mapping[str, Method]:
-    """Return what each canary does in place of training, by name."""
+    """Return each canary's method in place of training, by name."""
     norm = config.privacy.clipping_norm
     if canaries is None or norm is None:
         return {}
@@ -124,7 +124,7 @@ def methods_of(
         CanaryMethod(method, unflatten(OVERSIZE * norm * canaries.upload(which), spec))
         for which in range(canaries.directions)
     ]
-    # Those of one direction send the same.
+    # Canaries of one direction send the same update.
     return {name: each[i % len(each)] for i, name in enumerate(config.canary_names)}
 
 

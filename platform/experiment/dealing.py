@@ -1,7 +1,7 @@
-"""What a simulation deals out: training examples of every client, and what is measured on.
+"""The examples of a simulation: training examples of every client, and the sets for measuring.
 
-Epsilon is about what a client sends, and is only as good as the path from the folder to there. So
-an audit begins by comparing the records of two neighbouring folders: one client's folder must
+Epsilon is a claim about the messages of a client, and relies on the path from the folder to them.
+So an audit begins by comparing the records of two neighbouring folders: one client's folder must
 change no other client's records, and one record must change the side of no other record.
 """
 
@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,15 +33,15 @@ BatchMaking = Callable[[NDArray[np.uint8] | Sequence[str]], Arrays]
 
 @dataclass(frozen=True, kw_only=True)
 class Learning:
-    """What clients learn with and from: the part of a run that no privacy setting changes.
+    """The part of a run that no privacy setting changes.
 
     Attributes:
         method: The method.
         classes: The classes that are dealt out, in label order.
         train: Each client's training examples.
-        evaluation: What clients' models are measured on.
-        device: Where torch computes.
-        batch_of: Images (n, H, W, 3) or texts to what the method predicts from.
+        evaluation: The sets for measuring clients' models.
+        device: The device of torch.
+        batch_of: Makes the method's arrays of images (n, H, W, 3) or texts.
     """
 
     method: Method
@@ -51,9 +52,8 @@ class Learning:
     batch_of: BatchMaking
 
 
-@dataclass(frozen=True)
-class Measuring:
-    """How many clients are measured, and what draws them."""
+class Measuring(NamedTuple):
+    """The number of clients that are measured, and the generator that draws them."""
 
     clients: int
     rng: np.random.Generator
@@ -67,21 +67,21 @@ def deal_examples(
     *,
     measuring: Measuring | None = None,
 ) -> tuple[dict[ClientId, Examples], EvaluationPlan]:
-    """Return training examples of every client, and what their models are measured on.
+    """Return training examples of every client, and the sets for measuring their models.
 
     Args:
-        data: The data set and who holds what.
-        method: Says what it needs, and what it keeps of that.
+        data: The data set and the rows of each client.
+        method: Names its needs, and prepares the arrays that it keeps.
         encoders: From images to arrays.
         protocol: Name of the evaluation protocol.
-        measuring: How many clients are measured, and what draws them; None for all.
+        measuring: The clients to measure; None for all.
 
     Raises:
-        DataError: If an image cannot be read, or two examples that are the same have two labels.
+        DataError: If an image cannot be read, or two equal examples have two labels.
     """
     dataset, names = data.dataset, client_names(len(data.clients))
     everybody = [*data.clients, *data.new_clients]
-    # Only images that somebody holds are read: a few-shot run needs few of a large data set's.
+    # Only images of clients are read: a few-shot run needs few images of a large data set.
     learnt = _rows_of([*(c.train for c in everybody), *(c.validation for c in data.clients)])
     measured = _rows_of(
         [
@@ -93,13 +93,14 @@ def deal_examples(
     remarks = require_one_label(dataset, learnt, measured)
     held = _Held.of(method, dataset.train, learnt, encoders)
     if "domains" in method.needs:
-        # Counted among the domains that are dealt out; a held-out one has no number.
+        # Counted among the domains that are dealt out; a held-out domain has no number.
         numbers = np.searchsorted(data.domains, dataset.train.domains[held.rows])
         held.arrays["domains"] = numbers.astype(np.int64)
     train = {n: held.select(c.train) for n, c in zip(names, data.clients, strict=True)}
     shown = _Held.of(method, dataset.test, measured, encoders)
     own = {n: shown.select(c.test) for n, c in zip(names, data.clients, strict=True)}
     chosen, said = _measured(data, measuring)
+    new = client_names(len(data.new_clients), "new")
     plan = EvaluationPlan(
         protocol=protocol,
         classes=data.classes,
@@ -108,20 +109,22 @@ def deal_examples(
         everything=_everything(data, shown),
         common={name: _common_set(shown, rows) for name, rows in data.common.items()},
         validation=_validation(data, held),
-        new_clients=_new_clients(data, held, shown),
+        new_clients={
+            name: NewClient(held.select(client.train), shown.select(client.test))
+            for name, client in zip(new, data.new_clients, strict=True)
+        },
     )
     return train, plan
 
 
-@dataclass(frozen=True)
-class OwnExamples:
-    """What a client in a process of its own learns with and is measured on.
+class OwnExamples(NamedTuple):
+    """The examples of a client in a process of its own.
 
     Attributes:
         train: Its training examples.
         test: Its test examples.
         validation: Its validation examples.
-        left_out: One sentence for each of its examples that nothing could be made of.
+        left_out: One sentence for each example that could not be read or encoded.
     """
 
     train: Examples
@@ -131,23 +134,23 @@ class OwnExamples:
 
 
 def own_examples(data: TaskData, method: Method, cached: Encoders, plain: Encoders) -> OwnExamples:
-    """Return a client's own examples, whatever some of its images are: each stands for itself.
+    """Return a client's own examples; a damaged image changes nothing for the others.
 
-    An image that cannot be read or encoded is left out alone, so that it changes nothing of what
-    is made of all others; and a cache that cannot be written only takes time.
+    An image that cannot be read or encoded is left out alone. A cache that cannot be written only
+    costs time.
 
     Args:
         data: The task as the one client knows it; it may have no image.
-        method: Says what it needs, and what it keeps of that.
+        method: Names its needs, and prepares the arrays that it keeps.
         cached: From images to arrays.
         plain: The same without a cache.
 
     Raises:
-        ConfigError: If the method does not work with any image.
+        ConfigError: If the method fails even with a black image.
     """
     (rows,), dataset, left_out = data.clients, data.dataset, list[str]()
     zero, one = np.zeros(1, np.int64), np.arange(1)
-    # A black image shows the names, types and shapes of what comes of any.
+    # A black image shows the names, types and shapes of the arrays.
     black = Split(np.zeros((1, 8, 8, 3), np.uint8), zero, zero)
     nothing = _Held.of(method, black, one, plain).select(one[:0])
 
@@ -156,11 +159,11 @@ def own_examples(data: TaskData, method: Method, cached: Encoders, plain: Encode
         return Examples({n: np.concatenate([part.arrays[n] for part in parts]) for n in names})
 
     def read(split: Split, rows: Indices) -> Examples:
-        """Return what can be read; what fails together is tried by halves."""
+        """Return the readable examples; rows that fail together are tried by halves."""
         for encoders in (cached, plain):
             try:
                 return joined([nothing, _Held.of(method, split, rows, encoders).select(rows)])
-            # Decoders and encoders raise what they like at an image that is made for it.
+            # A malicious image may make decoders and encoders raise any error.
             except Exception as error:
                 failed = f"{type(error).__name__}: {error}"
         if len(rows) == 1:
@@ -180,13 +183,13 @@ def own_examples(data: TaskData, method: Method, cached: Encoders, plain: Encode
 
 
 def measuring_of(config: RunConfig) -> Measuring | None:
-    """Return how many clients a run measures, None for all."""
+    """Return the number and generator of the clients that a run measures; None for all."""
     number = config.evaluation.measured_clients
     return None if number is None else Measuring(number, stream(config.seed, "measured clients"))
 
 
 def _measured(data: TaskData, measuring: Measuring | None) -> tuple[list[int], list[str]]:
-    """Return which clients are measured, by position, and what a report must say of that."""
+    """Return the positions of the clients that are measured, and remarks for the report."""
     number, said, what = len(data.clients), [], "clients"
     able = [position for position, c in enumerate(data.clients) if len(c.test)]
     if len(able) < number and not data.all_tests:
@@ -210,7 +213,7 @@ def _measured(data: TaskData, measuring: Measuring | None) -> tuple[list[int], l
 
 
 def _everything(data: TaskData, shown: _Held) -> dict[ClientId, EvaluationSet]:
-    """Return all test examples as each client sees them, nothing where nobody asks for them."""
+    """Return all test examples as each client sees them; empty unless under `all_classes`."""
     sets = {
         sense: EvaluationSet(shown.select(rows), data.classes)
         for sense, rows in data.all_tests.items()
@@ -234,7 +237,7 @@ def public_examples(
         method: The method.
 
     Raises:
-        ConfigError: If they cannot be read, have other classes, or are the federation's own.
+        ConfigError: If the images cannot be read, have other classes, or are the federation's own.
     """
     public = public_rows(config, data)
     return _Held.of(method, public.split, public.rows, encoders(method)).select(public.rows)
@@ -248,23 +251,15 @@ def _rows_of(parts: Sequence[Indices]) -> Indices:
 def _validation(data: TaskData, held: _Held) -> dict[ClientId, Examples]:
     if not any(len(client.validation) for client in data.clients):
         return {}
-    # A method is told domains in training only.
+    # A method learns domains in training only.
     shown = _Held(held.rows, {n: a for n, a in held.arrays.items() if n != "domains"})
     names = client_names(len(data.clients))
     return {n: shown.select(c.validation) for n, c in zip(names, data.clients, strict=True)}
 
 
-def _new_clients(data: TaskData, held: _Held, shown: _Held) -> dict[ClientId, NewClient]:
-    names = client_names(len(data.new_clients), "new")
-    return {
-        name: NewClient(held.select(client.train), shown.select(client.test))
-        for name, client in zip(names, data.new_clients, strict=True)
-    }
-
-
 @dataclass(frozen=True)
 class _Held:
-    """What a method keeps of the examples of one split that somebody holds.
+    """The arrays that a method keeps of one split's examples.
 
     Attributes:
         rows: Row numbers in the split, ascending.
@@ -299,19 +294,18 @@ Records = Counter[tuple[str, bytes, str]]
 
 
 def changed_records(config: RunConfig, neighbour: Path) -> Mapping[str, Records]:
-    """Return what changes for each client if another folder lies where `task.root` is.
+    """Return the records of each client that change if `task.root` is another folder.
 
     Args:
         config: The run's, of a simulation.
-        neighbour: The other folder, alike but for what is to be changed.
+        neighbour: The other folder.
 
     Returns:
-        By client's name (its domain's where each has one, else its position), those whose records
-        differ only: records that one of the two folders gives the client and the other does not,
-        each as often as it is so.
+        For each client whose records differ, by name (its domain's where each client has a domain,
+        else its position): the records that only one of the two folders gives the client.
 
     Raises:
-        ConfigError: If one of the two cannot be run.
+        ConfigError: If the run cannot use one of the two folders.
     """
     task = config.task.model_copy(update={"root": str(neighbour)})
     other = config.model_copy(update={"task": task})
@@ -319,7 +313,7 @@ def changed_records(config: RunConfig, neighbour: Path) -> Mapping[str, Records]
 
 
 def differing(before: Mapping[str, Records], after: Mapping[str, Records]) -> Mapping[str, Records]:
-    """Return what records of each client are in one of two and not in the other, if any are."""
+    """Return the records of each client that are on one side only, for clients with any."""
     none: Records = Counter()
     found = {}
     for client in dict.fromkeys((*before, *after)):
@@ -330,7 +324,7 @@ def differing(before: Mapping[str, Records], after: Mapping[str, Records]) -> Ma
 
 
 def records_of(config: RunConfig, data: TaskData) -> Mapping[str, Records]:
-    """Return what each client holds, by its name as `changed_records` has it.
+    """Return the records of each client, by its name as in `changed_records`.
 
     Raises:
         DataError: If an image cannot be read.

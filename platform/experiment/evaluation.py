@@ -1,14 +1,14 @@
-"""Accuracy, as a simulation sees it: what clients found on their images, taken over all clients.
+"""Accuracy in a simulation: the results of clients on their images, taken over all clients.
 
-Beside its own test images, a protocol may measure every client on sets that all have in common.
-*All classes*: all test images of all clients, which then are what accuracy is on. *Base to novel*
-(FedPGP, section 4.1): all test images of the classes that were dealt out, and of those that nobody
-trained on, with the harmonic mean of the three. *Leave one domain out* (FedPGP, section 4.1): all
-test images of a domain that nobody holds.
+Beside its own test images, a protocol may measure every client on common sets. *All classes*: all
+test images of all clients; accuracy is then on these. *Base to novel* (FedPGP, section 4.1): all
+test images of the classes that were dealt out, and of the classes that no client trained on, with
+the harmonic mean of the three. *Leave one domain out* (FedPGP, section 4.1): all test images of a
+domain that no client holds.
 
-Validation images, which a client neither trains on nor is tested on, choose among rounds; clients
-that never took part are measured at the end. Each client counts on its own images and answers with
-the counts; in a federation none would (`platform.parties.client`).
+Validation images are for choosing among rounds, and never for training or testing. New clients,
+who never took part, are measured at the end. Each client counts on its own images and answers with
+the counts; a client of a federation would not answer (`platform.parties.client`).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -64,7 +64,7 @@ class Accuracy:
     per_client: tuple[float | None, ...]
 
     def document(self) -> dict[str, Any]:
-        """Return it as `summary.json` states it."""
+        """Return the numbers as `summary.json` states them."""
         return {
             "mean": self.mean,
             "weighted": self.weighted,
@@ -74,22 +74,15 @@ class Accuracy:
         }
 
 
-@dataclass(frozen=True)
-class NewClient:
-    """A client that never takes part: what it personalises on, and what it is measured on."""
+class NewClient(NamedTuple):
+    """The examples of a new client: for personalising, and for testing."""
 
     train: Examples
     test: Examples
 
 
-@dataclass(frozen=True)
-class Panel:
-    """Whom a run measures.
-
-    Attributes:
-        clients: The clients that are measured, in the clients' order.
-        remarks: What a report must say of them and of the images.
-    """
+class Panel(NamedTuple):
+    """The clients that a run measures, in the clients' order, with remarks for the report."""
 
     clients: tuple[ClientId, ...]
     remarks: tuple[str, ...] = ()
@@ -97,18 +90,18 @@ class Panel:
 
 @dataclass(frozen=True, kw_only=True)
 class EvaluationPlan:
-    """What a protocol measures on.
+    """The sets and clients that a protocol measures.
 
     Attributes:
         protocol: `client_mean`, `all_classes`, `base_to_novel` or `leave_one_domain_out`.
-        classes: The classes that are told apart on clients' own test images.
+        classes: The classes among which models choose on clients' own test images.
         own: Each client's own test images.
         panel: The clients that are measured.
         everything: Under `all_classes` the test images of all clients, as each client sees them,
-            new ones included; clients who see the same have the very same set.
-        common: What every client is measured on beside them: `base` and `novel`, or `target`.
-        validation: Each client's validation images, empty without.
-        new_clients: Clients that never take part.
+            new clients included; clients that see the same share one set object.
+        common: Common sets of all clients: `base` and `novel`, or `target`.
+        validation: Each client's validation images; empty without any.
+        new_clients: The examples of new clients.
     """
 
     protocol: str
@@ -127,16 +120,11 @@ class EvaluationPlan:
 
     @property
     def tests(self) -> tuple[str, ...]:
-        """Names of all that final models are measured on."""
+        """Names of the sets for final models."""
         return (LOCAL, *self.common, *((OWN,) if self.everything else ()))
 
     def sets_of(self, client: ClientId, shared: CommonScores) -> MeasuredSets:
-        """Return what a client measures its model on.
-
-        Args:
-            client: One that takes part, or a new one.
-            shared: Where clients share counts.
-        """
+        """Return the sets of a client, old or new; clients share counts in `shared`."""
         new = self.new_clients.get(client)
         test = EvaluationSet(self.own[client] if new is None else new.test, self.classes)
         sets, common = {OWN if self.everything else LOCAL: test}, dict(self.common)
@@ -154,7 +142,7 @@ class Measured:
     Attributes:
         protocol: The protocol's name.
         sets: Accuracy on each set: `local`, the clients' own test images or under `all_classes`
-            those of all, and what else was measured on.
+            those of all clients, and the common sets.
     """
 
     protocol: str
@@ -187,13 +175,13 @@ class Measured:
 
 @dataclass(frozen=True)
 class Examined:
-    """What all clients measured once certain attempts were committed.
+    """The measurements of all clients after certain commits.
 
     Attributes:
         test: On test images.
         validation: On validation images, None without any.
-        weights: Mean weight of each expert over clients, None where no client has experts, or
-            nobody asked.
+        weights: Mean weight of each expert over clients; None without experts, or if the
+            coordinator did not ask.
     """
 
     test: Measured
@@ -204,9 +192,9 @@ class Examined:
 def measure_round(
     plan: EvaluationPlan, run: Run, round_number: int, after: Progress
 ) -> Mapping[str, Any]:
-    """Return what a round's document says of accuracy: null where nothing is measured.
+    """Return the accuracies of a round's document; null in rounds that are not measured.
 
-    On the clients' own images only, unless this round may be chosen and then needs all numbers.
+    They are on the clients' own images only, unless validation may choose this round.
     """
     every, last = run.terms.config.evaluation.every, run.terms.training_rounds[-1]
     if (round_number - run.terms.protection.first_round + 1) % every and round_number < last:
@@ -240,14 +228,14 @@ def examine_round(plan: EvaluationPlan, run: Run, after: Progress) -> Examined:
 
 
 def examine_last(plan: EvaluationPlan, run: Run, state: Arrays) -> Examined:
-    """Return what all clients measure on all sets once they have personalised."""
+    """Return the measurements of all clients on all sets after personalising."""
     names = (*plan.tests, *((VALIDATION,) if plan.validation else ()))
     last = dict.fromkeys(plan.measured, run.terms.final_attempt)
     return _examined(plan.protocol, plan.tests, examine(run, state, last, names, weighs=True))
 
 
 def examine_before(plan: EvaluationPlan, run: Run, after: Progress) -> Accuracy | None:
-    """Return accuracy before clients personalise, None where some have done so."""
+    """Return accuracy before clients personalise; None if a client has personalised already."""
     scores = examine(run, after.state, _of_measured(plan, after.committed), [LOCAL])
     if any(each.after != after.committed.get(client) for client, each in scores.items()):
         return None
@@ -262,17 +250,17 @@ def examine(
     *,
     weighs: bool = False,
 ) -> dict[ClientId, Scores]:
-    """Ask clients what they find on certain sets.
+    """Ask clients for their counts on certain sets.
 
     Args:
         run: The run.
-        state: The server state that clients are sent a broadcast of.
-        committed: Whom to ask, and the commits whose personal parts are measured.
-        names: What is measured on.
-        weighs: Whether experts' weights are asked for.
+        state: The server state; clients get a broadcast of it.
+        committed: The clients to ask, with the commits of their personal parts.
+        names: The sets.
+        weighs: Whether to ask for experts' weights.
 
     Raises:
-        ClientsSilent: If a client cannot be heard; nothing has changed anywhere.
+        ClientsSilent: If a client cannot be heard; then nothing has changed.
     """
 
     def questions() -> Iterator[Question]:
@@ -299,7 +287,7 @@ def _examined(protocol: str, tests: Sequence[str], scores: Mapping[ClientId, Sco
     tallies = [each.tallies for each in scores.values()]
     validation = None
     held_back = [each[VALIDATION] for each in tallies if VALIDATION in each]
-    # Only some may hold images back, and only some be measured.
+    # Some clients may hold no images back.
     if any(count for _, count in held_back):
         validation = over_clients(held_back)
     weights = mean_over_clients([s.weights for s in scores.values() if s.weights is not None])
@@ -309,7 +297,7 @@ def _examined(protocol: str, tests: Sequence[str], scores: Mapping[ClientId, Sco
 def measured(
     protocol: str, tests: Sequence[str], tallies: Sequence[Mapping[str, Tally]]
 ) -> Measured:
-    """Return accuracy on each set from what each client counted, where anybody has some of it."""
+    """Return accuracy from clients' counts, on each set with an image of any client."""
     counted = {name: [each[name] for each in tallies] for name in tests}
     sets = {
         name: over_clients(of_it) for name, of_it in counted.items() if any(n for _, n in of_it)
@@ -320,12 +308,12 @@ def measured(
 def over_clients(tallies: Sequence[Tally]) -> Accuracy:
     """Return mean, standard deviation and worst of clients' accuracies, in the clients' order.
 
-    Clients without such images count in none of them; at least one has some.
+    Clients without such images do not count; at least one client must have some.
     """
     shares = [right / count if count else None for right, count in tallies]
     values = np.asarray([share for share in shares if share is not None], np.float64)
     return Accuracy(
-        # Summed exactly, so that where all are alike their mean is what each of them is.
+        # Summed exactly, so that the mean of equal numbers is that number.
         mean=math.fsum(values) / len(values),
         weighted=sum(right for right, _ in tallies) / sum(count for _, count in tallies),
         std=float(values.std()),
@@ -335,9 +323,9 @@ def over_clients(tallies: Sequence[Tally]) -> Accuracy:
 
 
 def mean_over_clients(means: Sequence[NDArray[np.float64]]) -> list[float] | None:
-    """Return unweighted mean of clients' mean weights of experts, None where nobody has any.
+    """Return unweighted mean of clients' mean weights of experts; None without any experts.
 
-    An expert that a client does not have counts zero. Luo et al. 2025 (pFedMoAP), appendix A.4,
+    A missing expert counts zero. Luo et al. 2025 (pFedMoAP), appendix A.4,
     Figure 6: for each image of a client's test set the weights of the local and the non-local
     experts, the non-local ones in descending order, averaged over the test set and over clients.
     """
@@ -357,5 +345,5 @@ def harmonic_mean(values: Sequence[float]) -> float:
 
 
 def accuracy_document(accuracy: Accuracy | None) -> Mapping[str, Any]:
-    """Return it as `summary.json` states it; all null where nothing was measured."""
+    """Return the numbers as `summary.json` states them; all null without a measurement."""
     return NO_ACCURACY if accuracy is None else accuracy.document()

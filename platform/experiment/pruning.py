@@ -1,8 +1,8 @@
-"""Erasing what only going on with a run needs: its models, its pool, and its clients' own parts.
+"""Erasing the models, the pool and the clients' own parts of a run, which only its resuming needs.
 
-What was spent is never erased, nor what proves it: ledgers, the audit log, the log over all runs,
-rounds and attempts, the configuration, and the report with its metrics. So a pruned run is still
-stated, priced and verified; nothing can be resumed, exported or predicted from it.
+Pruning keeps the records of what was spent and their proofs: ledgers, the audit log, the log over
+all runs, rounds and attempts, the configuration, and the report with its metrics. So a pruned run
+can still be stated, priced and verified; it cannot be resumed or exported, and cannot predict.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from storage import ClientStore, Database, RunRecord, UnitOfWork, open_client_st
 
 @dataclass(frozen=True, kw_only=True)
 class Leftovers:
-    """What of a run would be erased.
+    """The parts of a run that pruning would erase.
 
     Attributes:
         run_id: The run.
         status: As its row has it.
-        states: Rounds whose server state is kept.
-        generations: Rounds whose pool entries are kept.
-        clients: Clients whose own part of it lies beside the database.
-        is_pruned: Whether it says that it was pruned.
+        states: Rounds whose server state is stored.
+        generations: Rounds whose pool entries are stored.
+        clients: Number of clients whose own part of the run lies beside the database.
+        is_pruned: Whether its records say that it was pruned.
     """
 
     run_id: str
@@ -42,15 +42,15 @@ class Leftovers:
 
     @property
     def is_over(self) -> bool:
-        """Whether there is nothing to do any more."""
+        """Whether pruning is complete."""
         return self.is_pruned and not self.clients
 
 
 def leftovers(database: Database, run_id: str) -> Leftovers:
-    """Return what of a run would be erased.
+    """Return the parts of a run that pruning would erase.
 
     Raises:
-        RecordsDisagree: If its records do not agree: then all of it is evidence.
+        RecordsDisagree: If its records do not agree: then every part is evidence.
         AuditChainBroken: If its audit log was changed; likewise.
     """
     agreed = require_agreement(database, run_id)
@@ -68,14 +68,15 @@ def leftovers(database: Database, run_id: str) -> Leftovers:
 def prune(database: Database, run_id: str) -> int:
     """Erase a run's models, and say so in its audit log first.
 
-    Killed half-way, the run says that it was pruned, and whoever prunes it again erases the rest.
+    If the process is killed half-way, the run says that it was pruned, and a second call erases the
+    rest.
 
     Args:
         database: The coordinator's; the run's folder lies beside it.
         run_id: The run.
 
     Returns:
-        Bytes that its clients' stores are smaller by.
+        The bytes by which its clients' stores shrink.
 
     Raises:
         RunBusy: If a process runs it; nothing is erased.
@@ -95,15 +96,12 @@ def prune(database: Database, run_id: str) -> int:
 
 
 def require_nothing_follows(uow: UnitOfWork, run_id: str, pruned: Set[str]) -> None:
-    """Check that no run goes on from this one's pool and clients.
+    """Refuse to prune a run whose pool and clients a second phase uses.
 
     Args:
         uow: A transaction.
         run_id: The run.
-        pruned: Runs from which nothing goes on.
-
-    Raises:
-        ConfigError: If one does.
+        pruned: Runs that are pruned and need nothing any more.
     """
     for run in uow.runs.list():
         if run.run_id not in pruned and stored_tree(run).get("phase_two_of") == run_id:
@@ -114,22 +112,19 @@ def require_nothing_follows(uow: UnitOfWork, run_id: str, pruned: Set[str]) -> N
 
 
 def pruned_runs(uow: UnitOfWork) -> frozenset[str]:
-    """Return the runs that say that they were pruned; their chains are left to `audit verify`."""
+    """Return the runs whose audit log says "pruned"; `audit verify` checks the log itself."""
     known = max(len(uow.runs.list()), 1)
     return frozenset(entry.run for entry in uow.audit.query(action=PRUNED, limit=known))
 
 
 def second_phases_first(runs: Sequence[RunRecord]) -> list[str]:
-    """Return runs in an order in which nothing that is left rests on what was erased."""
-    return [run.run_id for run in sorted(runs, key=lambda run: not _is_second_phase(run))]
-
-
-def _is_second_phase(run: RunRecord) -> bool:
-    return stored_tree(run).get("phase_two_of") is not None
+    """Return runs in an order of pruning: second phases before the runs that they rest on."""
+    ordered = sorted(runs, key=lambda run: stored_tree(run).get("phase_two_of") is None)
+    return [run.run_id for run in ordered]
 
 
 def _stores(agreed: Agreed, database: Database) -> Path | None:
-    """Return the file of the clients' stores, None where clients keep theirs elsewhere."""
+    """Return the file of the clients' stores; None where clients keep their stores elsewhere."""
     config, run_id = agreed.config, agreed.records.run_id
     if config.federation is not None:
         return None

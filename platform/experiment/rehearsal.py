@@ -1,20 +1,21 @@
-"""A dry run of a configuration on public images: what clients would upload, and how long it is.
+"""A dry run of a configuration on public images, which measures the norms of clients' uploads.
 
 The clipping norm C must be fixed before a round, and trying norms out on the clients' own data is a
-use of these that no ledger sees. So the configuration is run on images that are nobody's: the same
-clients, shots, partition, method, steps and subspace, without noise, masks and losses. Its uploads
-are read on their way, and nothing of it is kept.
+use of the data that no ledger sees. So the dry run uses public images: with the same clients,
+shots, partition, method, steps and subspace, without noise, masks and losses. It reads the uploads
+on their way and keeps none of them.
 
-Recommended is the median norm of the first round's uploads, or less:
+The recommended norm is the median norm of the first round's uploads, or less:
 
-- Noise on the mean of n uploads has deviation proportional to C, while what a norm above C adds is
-  lost. Above all norms signal to noise falls as 1 / C; below all of them it stays as it is, as both
-  are proportional to C, and C is the length of a step. A median is where that turns, and what
-  adaptive clipping follows as well (Andrew et al. 2021, section 2). So it is the largest C that is
-  worth its noise, and not the best one: where noise is large, shorter steps may reach further.
-- The first round's, as there the broadcast is what the federation's will be. Later ones are those
-  of a run without noise, which is nearer to its end, where gradients are short: of noised rounds
-  the first is the better likeness.
+- Noise on the mean of n uploads has deviation proportional to C, and clipping loses the part of a
+  norm above C. For C above all norms signal to noise falls as 1 / C; for C below all norms it stays
+  constant, as signal and noise are both proportional to C, and C is the length of a step. The
+  median is where that turns, and adaptive clipping follows it as well (Andrew et al. 2021, section
+  2). So the median is the largest C that is worth its noise, and not the best C: where noise is
+  large, shorter steps may reach further.
+- The first round is taken, because its broadcast is the federation's. Later rounds of a run without
+  noise are nearer to its end, where gradients are short: the first round is the better likeness of
+  noised rounds.
 """
 
 from __future__ import annotations
@@ -35,15 +36,15 @@ from platform.wire.transport import ClientId, Dropout, Transport
 
 QUANTILES: Final = (0.1, 0.5, 0.9)
 MOST_UPLOADS: Final = 100
-"""Of a round: quantiles are no better with more, and a dry run need not take as long as the run."""
+"""Of a round: more uploads improve no quantile, and a dry run should be shorter than the run."""
 
 
 @dataclass(frozen=True)
 class Listening:
-    """A transport that writes down how long the vectors are that it carries.
+    """A transport that notes the norms of the vectors that it carries.
 
     Attributes:
-        within: How messages travel.
+        within: The transport that carries the messages.
         norms: Of the uploads of each round, by its number.
     """
 
@@ -53,7 +54,7 @@ class Listening:
     def exchange(
         self, stage: Stage, messages: Mapping[ClientId, bytes], deadline: float | None
     ) -> Mapping[ClientId, bytes | Dropout]:
-        """Carry a stage's messages, and listen to uploads."""
+        """Carry a stage's messages, and note the norms of uploads."""
         replies = self.within.exchange(stage, messages, deadline)
         for reply in replies.values() if stage == "train" else ():
             if isinstance(reply, Dropout):
@@ -67,11 +68,11 @@ class Listening:
 
 @dataclass(frozen=True)
 class RoundOfNorms:
-    """What one round's uploads would be like.
+    """The norms of one round's uploads.
 
     Attributes:
         number: The round.
-        norms: Their norms before any clip, in no order that tells clients.
+        norms: Norms before any clip, sorted, so that the order tells nothing of clients.
     """
 
     number: int
@@ -87,15 +88,15 @@ class RoundOfNorms:
 
 
 def rounds_of(norms: Mapping[int, Sequence[float]]) -> tuple[RoundOfNorms, ...]:
-    """Return what was heard, round by round."""
+    """Return the noted norms, round by round."""
     return tuple(RoundOfNorms(n, np.sort(norms[n])) for n in sorted(norms) if norms[n])
 
 
 def recommended(rounds: Sequence[RoundOfNorms]) -> float:
-    """Return the clipping norm to take: the median of the first round's norms.
+    """Return the recommended clipping norm: the median of the first round's norms.
 
     Raises:
-        ConfigError: If nothing was uploaded, or nothing but zeros.
+        ConfigError: If clients uploaded nothing, or zeros alone.
     """
     found = float(np.median(rounds[0].norms)) if rounds else 0.0
     if not found > 0.0:
@@ -109,8 +110,8 @@ def recommended(rounds: Sequence[RoundOfNorms]) -> float:
 def on_public_images(config: RunConfig, dataset: str | None, root: str | None) -> RunConfig:
     """Return a configuration whose clients hold public images.
 
-    Those of `shapes` and `homonyms` are rendered, in a stream that no federation sees; others are
-    what `public_data` names, or the arguments.
+    Images of `shapes` and `homonyms` are rendered, in a stream that no federation uses; for other
+    data sets the arguments or `public_data` name the images.
 
     Args:
         config: The run's.
@@ -140,14 +141,6 @@ def on_public_images(config: RunConfig, dataset: str | None, root: str | None) -
     return config.model_copy(update={"task": task.model_copy(update=changed)})
 
 
-def _of_whole_run(config: RunConfig) -> dict[str, Any] | None:
-    """Return the schedule by which fewer rounds train like the first ones of the run."""
-    schedule = config.training.schedule
-    if schedule is None or schedule.kind != "cosine":
-        return None if schedule is None else schedule.model_dump(mode="json")
-    return {**schedule.model_dump(mode="json"), "rounds": schedule.rounds or config.rounds}
-
-
 def rehearsal_config(
     config: RunConfig, rounds: int | None, url: str, sources: Sources
 ) -> RunConfig:
@@ -155,12 +148,12 @@ def rehearsal_config(
 
     Args:
         config: The run's, on images that are public.
-        rounds: How many of its rounds; None for all.
-        url: Where the dry run is kept while it lasts.
-        sources: What the configuration is checked against.
+        rounds: The number of its rounds; None for all.
+        url: The database of the dry run while it lasts.
+        sources: Packaged configurations and presets.
 
     Raises:
-        ConfigError: If no upload of the run would be clipped, or it has no rounds of its own.
+        ConfigError: If no upload of the run would be clipped, or the run is a second phase.
     """
     if config.phase_two_of is not None:
         raise ConfigError(
@@ -174,17 +167,20 @@ def rehearsal_config(
         )
     tree: dict[str, Any] = config.model_dump(mode="json")
     tree["rounds"] = config.rounds if rounds is None else min(rounds, config.rounds)
-    tree["training"]["schedule"] = _of_whole_run(config)
+    schedule = config.training.schedule
+    if schedule is not None and schedule.kind == "cosine":
+        # Fewer rounds then train like the first rounds of the run.
+        tree["training"]["schedule"]["rounds"] = schedule.rounds or config.rounds
     tree["cohort"] = {"size": min(config.cohort_size, MOST_UPLOADS), "minimum": 1, "retries": 0}
     tree["secure_aggregation"] = {}
-    # Of private experts a client moves one; what that takes is as long as any one prompt's update.
+    # A client moves one private expert, and that update is as long as one prompt's update.
     tree["pool"] = {} if config.pool.kind == "groups" else {**tree["pool"], "noise": None}
     tree["evaluation"] = {
         "every": tree["rounds"],
         "local_twins": False,
         "worth_of_sharing": False,
     }
-    # Nobody is audited who uploads nothing that is kept.
+    # The dry run keeps no upload, so an audit has no object.
     tree["audit"] = None
     tree["storage"] = {"url": url}
     return parse_config(tree, ("privacy.mechanism=none",), sources)

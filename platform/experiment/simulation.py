@@ -36,14 +36,14 @@ from storage import Database, open_client_stores
 class Population:
     """All clients of a simulation.
 
-    The run itself knows them by their messages. What is trained beside it, in nobody's round, is
-    trained from here: local twins and newcomers.
+    The run itself knows clients by their messages alone. Local twins and new clients, which train
+    beside the rounds, need the clients themselves.
 
     Attributes:
         clients: By name; the names' order is the clients' order.
         canaries: Those of an audit, by name: they take part in rounds and in nothing else.
-        make_trainer: A fresh trainer, with noise or plain.
-        stage: Makes durable together, at its end, what all clients write in it.
+        make_trainer: Makes a fresh trainer, with noise or plain.
+        stage: Makes the writes of all clients in its block durable together, at its end.
     """
 
     clients: Mapping[ClientId, Client]
@@ -53,21 +53,21 @@ class Population:
 
     @property
     def everybody(self) -> Mapping[ClientId, Client]:
-        """All who are on the roll."""
+        """All clients on the roll."""
         return {**self.clients, **self.canaries}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Simulation:
-    """A run with all that a simulation has beside it.
+    """A run with the other parts of a simulation.
 
     Attributes:
         run: The run, as its coordinator conducts it.
-        folder: Where its files go.
+        folder: The folder of its files.
         database: The coordinator's.
-        learning: What clients learn with and from.
+        learning: Method and examples.
         population: The clients.
-        canaries: What those of an audit send; None without.
+        canaries: The uploads of an audit's canaries; None without.
     """
 
     run: Run
@@ -92,15 +92,15 @@ def build_population(
     canaries: Canaries | None = None,
     read_only: bool = False,
 ) -> Population:
-    """Return all clients, their stores opened (and made, at the first time).
+    """Return all clients with open stores; the first call makes the stores.
 
     Args:
-        terms: What the run follows.
-        learning: What they learn with and from.
-        run: The run, and the one that they took part in.
+        terms: The terms of the run.
+        learning: Method and examples.
+        run: The run, and the run that the clients took part in.
         folder: Of the run whose clients these are.
-        canaries: What those of an audit send, None without.
-        read_only: Whether their stores are there already and nothing is written to them.
+        canaries: The uploads of an audit's canaries, None without.
+        read_only: Whether the stores exist already and are only read.
     """
     config, protection = terms.config, terms.protection
     make_trainer = trainer_factory(config, learning.device, protection)
@@ -149,14 +149,25 @@ def build_population(
             canaries, config, learning.method, protection.layout.spec
         ).items()
     }
-    # To read there is nothing to make durable, and no file to open for it.
+    # A reader makes nothing durable.
     stage = nullcontext if read_only else opened.stage
     return Population(clients, make_trainer, stage, audited)
 
 
 def trainer_factory(config: RunConfig, device: str, protection: Protection) -> TrainerFactory:
-    """Make trainers: with noise under `dp_sgd` where noise is given, else plain."""
-    whole, training = _training_plan(config), protection.training
+    """Return a maker of trainers: with noise under `dp_sgd` where noise is given, else plain."""
+    section, training = config.training, protection.training
+    whole = TrainingPlan(
+        local_steps=section.local_steps,
+        local_epochs=section.local_epochs,
+        batch_size=section.batch_size,
+        learning_rate=section.learning_rate,
+        momentum=section.momentum,
+        weight_decay=section.weight_decay,
+        optimizer=section.optimizer,
+        betas=section.effective_betas,
+        eps=section.effective_eps,
+    )
 
     def make_trainer(noise: NoiseSource | None, *, round_number: int | None = None) -> LocalTrainer:
         factor = config.training.factor(round_number, config.rounds)
@@ -177,25 +188,10 @@ def _credentials(config: RunConfig, protection: Protection, name: ClientId) -> C
 
 
 def randomness(config: RunConfig) -> Randomness:
-    """Return where a simulated client's randomness comes from."""
+    """Return the sources of a simulated client's randomness."""
     return Randomness(
         config.privacy.noise_source,
         initialisation=config.seed_of("initialisation"),
         batches=config.seed_of("batches"),
         noise=config.seed,
-    )
-
-
-def _training_plan(config: RunConfig) -> TrainingPlan:
-    section = config.training
-    return TrainingPlan(
-        local_steps=section.local_steps,
-        local_epochs=section.local_epochs,
-        batch_size=section.batch_size,
-        learning_rate=section.learning_rate,
-        momentum=section.momentum,
-        weight_decay=section.weight_decay,
-        optimizer=section.optimizer,
-        betas=section.effective_betas,
-        eps=section.effective_eps,
     )
