@@ -1,4 +1,4 @@
-"""Where a run takes place: device, versions and commit, for its records."""
+"""The environment of a run, for its records: device, versions and commit."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def resolve_device(name: str) -> str:
     """Return the torch device of `auto`, `cpu` or `cuda`.
 
     Raises:
-        ConfigError: If `cuda` is asked for and there is none.
+        ConfigError: If `cuda` is asked for and not available.
     """
     import torch
 
@@ -34,8 +34,8 @@ def resolve_device(name: str) -> str:
 def use_threads(count: int) -> None:
     """Give torch this many CPU threads.
 
-    Prompts of small models are too little work to share out: more threads mostly wait for each
-    other. The order of a sum, and with it a result's last bits, depends on their number.
+    Prompts of small models are too little work for many threads, which mostly wait for each other.
+    The order of a sum, and with it a result's last bits, depends on their number.
     """
     import torch
 
@@ -63,7 +63,7 @@ def _version(name: str) -> str | None:
 
 
 def checkout_commit(root: Path) -> str | None:
-    """Return the commit of a checkout, None where the folder is none."""
+    """Return the commit of a checkout; None for another folder."""
     if not (root / ".git").exists():
         return None
     command = ("git", "-C", str(root), "rev-parse", "HEAD")
@@ -75,7 +75,7 @@ def checkout_commit(root: Path) -> str | None:
 
 
 def with_absolute_paths(config: RunConfig) -> RunConfig:
-    """Return a run may be resumed from another folder than it was started in."""
+    """Return a configuration with absolute paths, which holds in any working folder."""
     if dataset_info(config.task.dataset).layout:
         root = str(user_path(config.task.root).resolve())
         names = config.task.class_names

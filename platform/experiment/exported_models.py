@@ -1,7 +1,7 @@
-"""A model that a run trained: at work, measured anew for an export, and described by a card.
+"""A trained model: it predicts, is measured anew for an export, and is described by a card.
 
 A run's report states the accuracy of clients' final models, each with its own part. An export holds
-something else: the shared part alone, or one client's model. So it is measured anew.
+the shared part alone, or one client's model. So it is measured anew.
 """
 
 from __future__ import annotations
@@ -52,13 +52,13 @@ CARD = """# {what} of run {run_id}
 
 @dataclass(frozen=True, kw_only=True)
 class Exported:
-    """What is written beside the card.
+    """The tensors of an export.
 
     Attributes:
-        part: What it is, in words.
-        client: The client whose own part is in it; None without.
-        arrays: All of it, by name.
-        accuracy: Of exactly these arrays; None where they predict nothing by themselves.
+        part: A description in words.
+        client: The client whose own part is in the export; None without.
+        arrays: All tensors, by name.
+        accuracy: Of exactly these tensors; None where they predict nothing by themselves.
     """
 
     part: str
@@ -72,7 +72,7 @@ def model_card(
     summary: Mapping[str, Any],
     exported: Exported,
 ) -> str:
-    """Return markdown that says what the tensors are and what they cost in privacy."""
+    """Return markdown that describes the tensors and their cost in privacy."""
     config, part = simulation.run.terms.config, exported.part
     return CARD.format(
         what="Parameters" if config.task.model is None else "Prompts",
@@ -102,7 +102,7 @@ def _backbone(model: ModelConfig | None) -> str:
 
 
 def _accuracy(exported: Exported, *, is_personal: bool) -> str:
-    """Return how good these tensors are, in whole percents, or why nobody can say."""
+    """Return the tensors' accuracy in whole percents, or the reason for its lack."""
     found = exported.accuracy
     others = ""
     if exported.client is None and is_personal:
@@ -141,19 +141,22 @@ def exported_accuracy(
     """Return accuracy of one model on clients' test examples.
 
     Args:
-        method: Predicts.
-        view: All that is exported.
-        plan: Who is measured, and on what.
-        client: Whose model it is, measured on this client's examples alone; None for what all
-            share.
+        method: The method.
+        view: All exported tensors.
+        plan: The clients that are measured, and their test examples.
+        client: The owner of the model, whose examples alone count; None for the shared part.
 
     Returns:
-        The accuracy; None where a method predicts nothing without a client's own part, or nobody
+        The accuracy; None where a method predicts nothing without a client's own part, or no client
         has test examples.
     """
     measured = plan.measured if client is None else (client,)
-    # All of them live as long as the scores, which know a set by its identity.
-    tests, scores = [_test_of(plan, each) for each in measured], CommonScores()
+    # The sets live as long as the scores, which know a set by its identity.
+    tests = [
+        plan.everything.get(each) or EvaluationSet(plan.own[each], plan.classes)
+        for each in measured
+    ]
+    scores = CommonScores()
     try:
         tallies = [(scores.count(method, view, test), test.examples.num_examples) for test in tests]
     except MethodError:
@@ -161,23 +164,15 @@ def exported_accuracy(
     return over_clients(tallies) if any(count for _, count in tallies) else None
 
 
-def _test_of(plan: EvaluationPlan, client: ClientId) -> EvaluationSet:
-    """Return what a client's accuracy is on in the report."""
-    if client in plan.everything:
-        return plan.everything[client]
-    return EvaluationSet(plan.own[client], plan.classes)
-
-
 @dataclass(frozen=True, kw_only=True)
 class TrainedModel:
-    """What a finished run can predict with.
+    """The model of a finished run.
 
     Attributes:
         method: Its method.
-        view: The shared parameters after the last round, and a client's own part where one is
-            chosen.
-        classes: The classes that are told apart.
-        batch_of: Images (n, H, W, 3) or texts to what the method predicts from.
+        view: The shared parameters after the last round, with the own part of a chosen client.
+        classes: The classes among which it chooses.
+        batch_of: Makes the method's arrays of images (n, H, W, 3) or texts.
     """
 
     method: Method
@@ -194,7 +189,7 @@ class TrainedModel:
         return {"class": self.classes[best], "probability": float(odds[best] / odds.sum())}
 
     def arrays(self) -> dict[str, NDArray[Any]]:
-        """Return all that predicts, by name; empty where nothing was trained."""
+        """Return all tensors that predict, by name; empty without training."""
         view = self.view
         found = {f"shared.{name}": np.ascontiguousarray(a) for name, a in view.broadcast.items()}
         for name, array in view.personal.items():

@@ -1,8 +1,8 @@
 """From a configuration's method section to a method: options validated against its own `Config`.
 
-Options that do nothing in a run, by what each method declares, are told before the run and never
-refused: a sweep, an override or a preset leaves them behind legitimately. The code of a method from
-outside is recorded, and the run is held to it afterwards.
+Each method declares when its options do nothing. The run reports such options and never refuses
+them, because a sweep, an override or a preset may leave them behind. The run records the code of a
+method from outside, and must keep to that code when it is resumed.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ PROVIDED_NEEDS = frozenset({"features", "tokens", "pixels", "text", "domains"})
 
 
 def validate_options(registry: Registry, config: MethodConfig) -> object:
-    """Return the method's options as its own frozen dataclass; its server optimiser's are checked.
+    """Return the method's options as its own frozen dataclass, and check its server optimiser's.
 
     Raises:
         ConfigError: If the method or an option is unknown or not valid.
@@ -61,10 +61,10 @@ def validate_options(registry: Registry, config: MethodConfig) -> object:
 
 
 def server_optimizer_of(config: MethodConfig) -> ServerOptimizer | None:
-    """Return the server optimiser that is asked for, None for the method's own step.
+    """Return the configured server optimiser; None for the method's own step.
 
     Raises:
-        ConfigError: If there is none of its name, or an option of it is unknown or not valid.
+        ConfigError: If its name is unknown, or an option of it is unknown or not valid.
     """
     given = config.server_optimizer
     if given is None:
@@ -127,12 +127,10 @@ def _marks(options: object) -> Iterator[tuple[str, OptionsOf]]:
 
 
 def options_of_others(registry: Registry, config: MethodConfig) -> dict[str, Any]:
-    """Return those of the method's options that the rounds are run by.
-
-    They name another method, with its own; and the server's optimiser.
+    """Return the options that decide the rounds: another method, its options, server optimiser.
 
     Returns:
-        Each as a plain value; what a section does not state is at its default.
+        Each as a plain value, with the defaults of keys that a section leaves out.
 
     Raises:
         ConfigError: If the method or an option is unknown or not valid.
@@ -155,14 +153,14 @@ def _require_plain(field: str, value: object) -> None:
 
 
 def task_of(config: RunConfig, data: TaskData, backbone: Backbone | None, device: str) -> Task:
-    """Return what the run's method is built for."""
+    """Return the task of the run's method."""
     decoupled = config.privacy.personal == "decoupled"
     clients = config.task.clients
     return Task(data.classes, data.domain_names, clients, backbone, decoupled, device)
 
 
 PublicImages = Callable[[Method], Examples]
-"""Reads what is declared public, as a method keeps it."""
+"""Reads the images that are declared public, as a method keeps them."""
 
 
 def method_on(
@@ -176,7 +174,7 @@ def method_on(
     """Build the configured method for a run's data; see `build_method`.
 
     Raises:
-        ConfigError: As there, or if it looks at other examples than these.
+        ConfigError: As there, or if the method needs examples of another kind.
     """
     method, name = build_method(registry, config, task, public), config.method.name
     require_modality(data.dataset, name, method.needs, registry.info(name).options)
@@ -191,8 +189,8 @@ def build_method(
     Args:
         registry: The methods.
         config: The run's.
-        task: What the method is built for.
-        public: Needed where directions are found from public images.
+        task: The method's task.
+        public: Reads public images, where these give the directions of a subspace.
 
     Raises:
         ConfigError: If the method, an option, or the combination with the rest is not valid.
@@ -210,7 +208,7 @@ def build_method(
 
 
 def _optimised(method: Method, config: RunConfig) -> Method:
-    """Return the method under the server optimiser that is asked for."""
+    """Return the method under the configured server optimiser."""
     optimizer = server_optimizer_of(config.method)
     if optimizer is None:
         return method
@@ -225,7 +223,7 @@ def _optimised(method: Method, config: RunConfig) -> Method:
 def _projected(
     method: Method, config: RunConfig, task: Task, public: PublicImages | None
 ) -> Method:
-    """Return the method with uploads in the subspace that is asked for."""
+    """Return the method with uploads in the configured subspace."""
     kind, rank = config.privacy.subspace, config.privacy.rank
     if kind == "none" or rank is None:
         return method
@@ -239,7 +237,7 @@ def _projected(
 
 
 def _grouped(method: Method, config: RunConfig, task: Task) -> Method:
-    """Return the method with the private experts that are asked for, each with all that is its."""
+    """Return the method with the configured private experts."""
     experts = config.pool.experts
     if config.pool.kind != "groups" or experts is None:
         return method
@@ -277,12 +275,15 @@ def _require_fitting(method: Method, config: RunConfig, name: str) -> None:
             f"method.name: {name} has a broadcast of its own for each client and a pool, whose "
             "entries are differences to one broadcast; valid: one of the two"
         )
-    if method.visibility is Visibility.PER_CLIENT:
-        _require_visible(name, config)
+    if method.visibility is Visibility.PER_CLIENT and config.secure_aggregation.enabled:
+        raise ConfigError(
+            f"secure_aggregation.enabled: true hides each client's update, which {name} needs; "
+            "valid: false"
+        )
 
 
 def is_admitted(method: Method, mechanism: Mechanism) -> bool:
-    """Return whether a method's releases can be protected so, by what both declare."""
+    """Return whether a mechanism can protect a method's releases, by their declarations."""
     unit, shown = mechanism.facts.unit, mechanism.shows_uploads
     if method.visibility is Visibility.PER_CLIENT and not shown:
         return False
@@ -290,7 +291,7 @@ def is_admitted(method: Method, mechanism: Mechanism) -> bool:
 
 
 def _require_model(method: Method, config: RunConfig) -> None:
-    """Require what images are encoded with before they are."""
+    """Refuse a run without the model that must encode its images."""
     encoded = method.needs & {"features", "tokens"}
     if method.pixel_size is None:
         encoded |= method.needs & {"pixels"}
@@ -302,10 +303,7 @@ def _require_model(method: Method, config: RunConfig) -> None:
 
 
 def _sends_differences(method: Method) -> bool:
-    """Return whether a pool entry is told relative to the broadcast.
-
-    Where the two share a tensor.
-    """
+    """Return whether pool entries are differences to the broadcast: the two share a tensor."""
     policy = method.pool_policy()
     if policy is None:
         return False
@@ -314,10 +312,10 @@ def _sends_differences(method: Method) -> bool:
 
 
 def require_classes(method: Method, evaluation: EvaluationPlan) -> None:
-    """Try out, before anything is trained, whether the method can tell all classes apart.
+    """Try one prediction of all classes before training.
 
     Raises:
-        ConfigError: If the protocol asks for classes that the method refuses.
+        ConfigError: If the protocol needs classes that the method refuses.
     """
     if not evaluation.common:
         return
@@ -337,36 +335,38 @@ def require_classes(method: Method, evaluation: EvaluationPlan) -> None:
             ) from error
 
 
-def _require_visible(name: str, config: RunConfig) -> None:
-    if config.secure_aggregation.enabled:
-        raise ConfigError(
-            f"secure_aggregation.enabled: true hides each client's update, which {name} needs; "
-            "valid: false"
-        )
-
-
 def marks_of(kind: type[Any]) -> Iterator[tuple[str, object]]:
-    """Yield the name of every option of a `Config` with each mark that it has."""
+    """Yield the name of every option of a `Config` with each of its marks."""
     for key, hint in get_type_hints(kind, include_extras=True).items():
         for mark in getattr(hint, "__metadata__", ()):
             yield key, mark
 
 
 def void_options(config: RunConfig, options: Any, section: str = "method") -> Iterator[str]:
-    """Yield one sentence for each option that does nothing, or is more than the run has use for.
+    """Yield one sentence for each option that does nothing, or exceeds the run's use.
 
     Args:
         config: The run's.
         options: The method's own `Config`.
-        section: Where the configuration has them.
+        section: The section of these options.
     """
     said: set[str] = set()
+    defaults = {field.name: field.default for field in dataclasses.fields(options)}
     for key, mark in marks_of(type(options)):
         where, value = f"{section}.{key}", getattr(options, key)
         if isinstance(mark, CountsUpTo):
-            yield from _beyond(config, value, mark, where)
-        if isinstance(mark, CountsWith) and key not in said and _is_set(options, key):
-            named, other = _other(config, options, mark, section)
+            most = _of_run(config, mark.key)
+            if value is not None and value > most:
+                yield (
+                    f"{where}: {value} is more than {mark.key} = {most}, so {mark.so}; it takes "
+                    f"{most} or less"
+                )
+        if isinstance(mark, CountsWith) and key not in said and value != defaults[key]:
+            # The option that this one counts with, as the configuration names it, and its value.
+            if "." in mark.option:
+                named, other = mark.option, _of_run(config, mark.option)
+            else:
+                named, other = f"{section}.{mark.option}", getattr(options, mark.option)
             if not mark.holds(other):
                 said.add(key)
                 needs = f"{named} = {other}; it takes {mark.wanted}"
@@ -374,28 +374,6 @@ def void_options(config: RunConfig, options: Any, section: str = "method") -> It
     for field in dataclasses.fields(options):
         if dataclasses.is_dataclass(nested := getattr(options, field.name)):
             yield from void_options(config, nested, f"{section}.{field.name}")
-
-
-def _beyond(config: RunConfig, value: Any, mark: CountsUpTo, where: str) -> Iterator[str]:
-    most = _of_run(config, mark.key)
-    if value is not None and value > most:
-        yield (
-            f"{where}: {value} is more than {mark.key} = {most}, so {mark.so}; it takes {most} or "
-            "less"
-        )
-
-
-def _other(config: RunConfig, options: Any, mark: CountsWith, section: str) -> tuple[str, Any]:
-    """Return what an option counts with, as the configuration calls it, and its value."""
-    if "." in mark.option:
-        return mark.option, _of_run(config, mark.option)
-    return f"{section}.{mark.option}", getattr(options, mark.option)
-
-
-def _is_set(options: Any, key: str) -> bool:
-    """Return whether an option is not at its default."""
-    (field,) = (field for field in dataclasses.fields(options) if field.name == key)
-    return bool(getattr(options, key) != field.default)
 
 
 def _of_run(config: RunConfig, key: str) -> Any:
@@ -409,7 +387,7 @@ def origin_document(registry: Registry, name: str) -> dict[str, str] | None:
     """Return kind, place and digest of a method's file for records; None for a packaged method.
 
     Raises:
-        UnknownMethod: If there is none of this name.
+        UnknownMethod: If the name is unknown.
         BrokenMethod: If its file cannot be read.
     """
     origin = registry.origin(name)
@@ -417,17 +395,17 @@ def origin_document(registry: Registry, name: str) -> dict[str, str] | None:
 
 
 def require_same_method(run_id: str, name: str, started: Any, registry: Registry) -> None:
-    """Check, before any of its code runs, that a method is the one a run was started with.
+    """Check, before any of its code runs, that a method has the code of the run's start.
 
     Args:
         run_id: The run.
         name: Its method.
-        started: What the run's audit log says of the method's code, None for a packaged method.
-        registry: The methods there are now.
+        started: The method's code by the run's audit log; None for a packaged method.
+        registry: The available methods.
 
     Raises:
-        ConfigError: If the method is not here.
-        RunStopped: If its code is another.
+        ConfigError: If the method is missing.
+        RunStopped: If its code has changed.
     """
     then = dict(started) if isinstance(started, Mapping) else None
     if name not in registry.available():

@@ -1,18 +1,17 @@
-"""A run that goes on must be the run that was charged, also as the second phase of another run.
+"""A resumed run must be the run that was charged, also as the second phase of another run.
 
 Configuration, clients and releases must be the same. A second phase takes the first run's pool,
-clients and ledger, and has other options. Nothing leaves a client in the second phase, so it can be
-repeated for what the first run cost. All that fixes what the first run released must stay as it
-was, and that run itself is only read. The parts that clients personalise are kept in their stores
-under the new run's name.
+clients and ledger, and has other options. No message leaves a client in the second phase, so its
+repetition costs nothing more. The settings behind the first run's releases must stay as they were,
+and the second phase only reads that run. Clients keep their newly personalised parts in their
+stores under the new run's name.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import yaml
 
@@ -34,25 +33,21 @@ from storage import Database, LedgerRow, open_client_stores
 
 SIZES = ("standard_deviation", "clipping_norm")
 FACTS = ("mechanism", "relation", "sampling", "sampling_probability", "count", *SIZES)
-"""What all ledger rows of one channel of a run have in common, its sizes last."""
+"""The facts that all ledger rows of one channel of a run share, sizes last."""
 
 
 def require_same_run(run: Run, database: Database, folder: Path) -> None:
     """Check that clients and releases are those that the run's ledger charges.
 
     Raises:
-        RunStopped: If a client is missing, or what follows would be another release.
+        RunStopped: If a client is missing, or the run would make another release.
     """
     require_known_clients(run, f"in {folder / 'clients'} ")
     require_same_releases(database, run.source, run.terms.protection)
 
 
 def require_kept(agreed: Agreed) -> None:
-    """Check that a run still has what goes on from it.
-
-    Raises:
-        RunStopped: If its models were erased.
-    """
+    """Refuse to go on with a run whose models were erased."""
     if agreed.records.is_pruned:
         raise RunStopped(
             f"run {agreed.records.run_id}: its models were erased by `runs --prune`, so nothing "
@@ -61,17 +56,12 @@ def require_kept(agreed: Agreed) -> None:
 
 
 def require_same_enrolment(run_id: str, started: str | None, now: str | None) -> None:
-    """Check that the cohort's keys are those of the enrolment that the run was started with.
-
-    An attempt that is open was made from it, and so was what the report claims.
+    """Refuse another enrolment than at the start: open attempts and the report rely on it.
 
     Args:
         run_id: The run.
-        started: Fingerprint of the file then, None without one.
+        started: Fingerprint of the file at the start, None without a file.
         now: Fingerprint of the file as it is.
-
-    Raises:
-        RunStopped: If it is another file.
     """
     if now != started:
         raise RunStopped(
@@ -83,10 +73,10 @@ def require_same_enrolment(run_id: str, started: str | None, now: str | None) ->
 def require_same_releases(database: Database, run_id: str, protection: Protection) -> None:
     """Check that a run's releases are those that its ledger charges.
 
-    A budget that was met for other noise than what follows is met for neither.
+    The budget was computed for these releases and holds for no others.
 
     Raises:
-        RunStopped: If one is another.
+        RunStopped: If a release differs.
     """
     with database.unit_of_work(read_only=True) as uow:
         charged = uow.ledger.rows(run_id)
@@ -99,8 +89,8 @@ def require_spent_elsewhere(run: Run, database: Database) -> None:
     """Check the records of all runs whose spending counts against a lifetime budget.
 
     Raises:
-        RunStopped: If those of one do not agree.
-        AuditChainBroken: If the audit log of one was changed.
+        RunStopped: If the records of a run do not agree.
+        AuditChainBroken: If the audit log of a run was changed.
     """
     if run.terms.budget.lifetime_budget is None:
         return
@@ -116,7 +106,7 @@ def _require_same_rows(run_id: str, protection: Protection, charged: Sequence[Le
         ReleaseKey(run_id=run_id, round_number=1, attempt=1, pseudonym="any")
     )
     planned = {row.channel: row for row in map(as_row, releases)}
-    # Norm and noise of a round follow from what came before it where the norm adapts.
+    # An adaptive norm, and its noise, follow from earlier rounds.
     facts = FACTS if protection.extras.adaptive is None else FACTS[: -len(SIZES)]
     for row in charged:
         now = planned.get(row.channel)
@@ -139,10 +129,10 @@ def require_known_clients(run: Run, where: str = "") -> None:
 
     Args:
         run: The run.
-        where: In which stores' place people look, for errors.
+        where: The place of the stores, for errors.
 
     Raises:
-        RunStopped: If one that was charged has not introduced itself.
+        RunStopped: If a charged client has not introduced itself.
     """
     with run.records.read() as uow:
         charged = {row.pseudonym for row in uow.ledger.rows(run.source)}
@@ -154,20 +144,14 @@ def require_known_clients(run: Run, where: str = "") -> None:
 
 
 FREE: Final = ("name", "device", "threads", "phase_two_of", "storage", "method", "training")
-"""Keys that change nothing of what was released, but for the method that `method` builds on."""
+"""Keys that change no release, except for the method that `method` builds on."""
 VALID: Final = (
     "name, device, threads, training.*, and method.* but the name, and a base with its options"
 )
 
 
-@dataclass(frozen=True)
-class FirstRun:
-    """The run that a second phase goes on from.
-
-    Attributes:
-        config: Its configuration, from which its releases follow.
-        database: Where it is.
-    """
+class FirstRun(NamedTuple):
+    """The first run of a second phase: its configuration, and its database."""
 
     config: RunConfig
     database: Database
@@ -176,13 +160,13 @@ class FirstRun:
 def require_second_phase(
     config: RunConfig, first: RunConfig, database: Database, registry: Registry
 ) -> None:
-    """Check that a run may be the second phase of the one it names.
+    """Check that a run may be the second phase of the run that it names.
 
     Args:
         config: The new run's.
         first: The named run's.
-        database: Where that run is.
-        registry: Says which options are those of the method that the rounds were run by.
+        database: The named run's.
+        registry: Knows the options of the method that ran the rounds.
 
     Raises:
         ConfigError: If the named run has not finished, is a second phase itself, or differs in
@@ -201,18 +185,32 @@ def require_second_phase(
             f"phase_two_of: run {source} is a second phase itself; valid: {first.phase_two_of}, "
             "whose pool it uses"
         )
-    for key, mine, theirs in _changes(config, first, registry):
+    fixed = [
+        {
+            **one.model_dump(mode="json", exclude=set(FREE)),
+            "method": {"name": one.method.name},
+        }
+        for one in (config, first)
+    ]
+    changes = _differences(*fixed)
+    # Where the names are equal, the options of the rounds must be equal too.
+    change = next(changes, None)
+    if change is None:
+        mine, theirs = (options_of_others(registry, one.method) for one in (config, first))
+        change = next(_differences(mine, theirs, "method."), None)
+    if change is not None:
+        key, new, old = change
         raise ConfigError(
-            f"{key}: {mine!r} is not run {source}'s {theirs!r}, which its releases follow from; "
+            f"{key}: {new!r} is not run {source}'s {old!r}, which its releases follow from; "
             f"valid to change in a second phase: {VALID}"
         )
 
 
 def require_fitting_pool(database: Database, config: RunConfig, method: Method) -> None:
-    """Check that the method can work with what the first run left behind.
+    """Check that the method can work with the first run's pool and state.
 
     Raises:
-        ConfigError: If there is no pool that was made once, or a tensor has another shape.
+        ConfigError: If that run has no pool that was made once, or a tensor has another shape.
     """
     source, policy = str(config.phase_two_of), method.pool_policy()
     with database.unit_of_work(read_only=True) as uow:
@@ -232,15 +230,7 @@ def require_fitting_pool(database: Database, config: RunConfig, method: Method) 
 
 
 def require_files(folder: Path, source: str) -> None:
-    """Check that the first run's folder has what a second phase reads there.
-
-    Args:
-        folder: Of the first run.
-        source: Its name.
-
-    Raises:
-        ConfigError: If a file is missing.
-    """
+    """Refuse a first run `source` whose folder lacks a file that a second phase reads."""
     for name in ("effective.yaml", "summary.json"):
         if not (folder / name).is_file():
             raise ConfigError(
@@ -250,15 +240,15 @@ def require_files(folder: Path, source: str) -> None:
 
 
 def require_clients(database: Database, config: RunConfig, folder: Path) -> None:
-    """Check that the first run's clients are here, without making a store for one that is not.
+    """Check that the first run's clients are here, without making a missing store.
 
     Args:
-        database: Where that run is.
+        database: The first run's.
         config: The new run's, which deals out the data as that run's did.
-        folder: Of that run.
+        folder: Of the first run.
 
     Raises:
-        ConfigError: If a store is missing, or one that took part has become another's.
+        ConfigError: If a store is missing, or a charged client has another store now.
     """
     source, path = str(config.phase_two_of), stores_file(config, folder)
     is_there = path.is_file() and path.stat().st_size
@@ -279,7 +269,7 @@ def require_clients(database: Database, config: RunConfig, folder: Path) -> None
 
 
 def require_same_classes(folder: Path, source: str, classes: Sequence[str]) -> None:
-    """Check that data on the disk still have the classes that the first run learnt.
+    """Check that the data still have the classes of the first run.
 
     Args:
         folder: Of the first run.
@@ -306,16 +296,7 @@ def require_same_classes(folder: Path, source: str, classes: Sequence[str]) -> N
 
 
 def require_first_releases(database: Database, source: str, protection: Protection) -> None:
-    """Check that the protection is that of the first run's releases.
-
-    Args:
-        database: Where that run is.
-        source: Its name.
-        protection: The new run's.
-
-    Raises:
-        ConfigError: If the first run's ledger has another release.
-    """
+    """Refuse a second phase with another protection than the first run `source`."""
     try:
         require_same_releases(database, source, protection)
     except RunStopped as error:
@@ -323,14 +304,14 @@ def require_first_releases(database: Database, source: str, protection: Protecti
 
 
 def take_up(run: Run, source: str) -> Progress:
-    """Return where the first run ended, and that this one has begun."""
+    """Begin a second phase, and return the progress of the first run at its end."""
     with run.records.write() as uow:
         rounds, latest = uow.rounds.all(source), uow.states.latest(source)
         AuditTrail(uow.audit, run.run_id).run_begins(0)
         uow.runs.set_status(run.run_id, "running")
     last = rounds[-1]
     state = {} if latest is None else decode_state(latest.blob)[0]
-    # The first run's clients have personalised, so that is what counts last for each of them.
+    # The first run's clients have personalised, so that is their last commit.
     committed = dict.fromkeys(run.roll.clients, run.terms.final_attempt)
     return Progress(
         completed=last.round_number,
@@ -341,9 +322,9 @@ def take_up(run: Run, source: str) -> Progress:
 
 
 def take_over(summary: dict[str, Any], first: Mapping[str, Any]) -> None:
-    """State what the first run measured before its second phase, and the gain over its twins.
+    """Copy the first run's measurements before its second phase, and its local twins.
 
-    Local twins never saw a pool, so they are the same.
+    Local twins never use a pool, so both phases have the same twins.
     """
     summary["phases"]["before"] = first["phases"]["before"]
     local = first["local"]
@@ -358,24 +339,6 @@ def _headline(part: Mapping[str, Any]) -> float:
     if "target" in protocol:
         return float(protocol["target"]["mean"])
     return float(protocol.get("harmonic_mean", part["accuracy"]["mean"]))
-
-
-def _changes(
-    config: RunConfig, first: RunConfig, registry: Registry
-) -> Iterator[tuple[str, Any, Any]]:
-    """Yield what is not as it was though releases follow from it.
-
-    Key, value, the first run's value.
-    """
-    yield from _differences(_fixed_part(config), _fixed_part(first))
-    # The names are equal from here on.
-    mine, theirs = (options_of_others(registry, one.method) for one in (config, first))
-    yield from _differences(mine, theirs, "method.")
-
-
-def _fixed_part(config: RunConfig) -> dict[str, Any]:
-    tree = config.model_dump(mode="json", exclude=set(FREE))
-    return {**tree, "method": {"name": config.method.name}}
 
 
 def _differences(
