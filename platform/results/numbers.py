@@ -1,6 +1,6 @@
-"""What a run gave, as numbers, and their mean and deviation over seeds.
+"""The numbers of a run, and their mean and deviation over seeds.
 
-The numbers of a run come from its summary, or from what it has committed so far.
+The numbers come from the run's summary, or from its committed rounds.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ Axes = tuple[tuple[str, str], ...]
 """A run's values on the axes of a sweep: key and text, in the order of the command line."""
 
 HELD_OUT = "task.held_out_domain"
-"""The axis whose values are columns: what is left out differs, not what is compared."""
+"""The axis whose values are columns: runs of one row differ in the domain that is held out."""
 
 
 class Placed(Protocol):
-    """Something that has its place in a sweep: a run, or a cell that is to be one."""
+    """A run or a cell with its place in a sweep."""
 
     @property
     def config(self) -> str:
-        """As tables call its configuration."""
+        """The name of its configuration in tables."""
         ...
 
     @property
@@ -45,7 +45,7 @@ class Placed(Protocol):
 
 
 class PlacedOnData(Placed, Protocol):
-    """A run of which the data set is known too."""
+    """A placed run with its data set."""
 
     @property
     def dataset(self) -> str:
@@ -94,10 +94,7 @@ def short(key: str) -> str:
 
 
 def label_of(run: Placed, without: Sequence[str] = (HELD_OUT,)) -> Label:
-    """Return line that a run belongs to.
-
-    Axes that make columns or a plot's abscissa are left out.
-    """
+    """Return a run's line, without the axes that make columns or a plot's abscissa."""
     return Label(run.method, tuple(pair for pair in run.axes if pair[0] not in without))
 
 
@@ -107,13 +104,13 @@ def spread_of(
     *,
     parts: Sequence[str] = (),
 ) -> Spread | None:
-    """Return a number over seeds; what a seed has several of is averaged first.
+    """Return a number over seeds; several numbers of one seed are averaged first.
 
     Args:
-        records: Runs that differ in their seeds, and perhaps in what is held out.
-        number: Of a run, None where it was not measured.
-        parts: Values of the held-out axis that a seed must have, or it does not count: the mean
-            over fewer domains would be another quantity.
+        records: Runs that differ in their seeds, and perhaps in the held-out domain.
+        number: Of a run, None if it was not measured.
+        parts: Held-out domains without which a seed does not count: the mean over fewer domains
+            would be another quantity.
     """
     by_seed: dict[int, dict[str, float]] = {}
     for record in records:
@@ -149,13 +146,13 @@ class RunNumbers:
 
     Attributes:
         run_id: The run.
-        config: What its configuration is called.
+        config: The name of its configuration.
         dataset: By name.
         method: By name.
         seed: Of the run.
-        axes: Its values on the axes of a sweep, none for a run by itself.
+        axes: Its values on the axes of a sweep; empty for a single run.
         protocol: By name.
-        document: Its summary, or what can be said of it before there is one.
+        document: Its summary, or the known part of the summary before the end.
     """
 
     run_id: str
@@ -174,7 +171,7 @@ class RunNumbers:
 
     @property
     def final(self) -> Mapping[str, Any]:
-        """What was measured after the last round; before the end that round, or nothing."""
+        """The measurements after the last round; before the end the latest round, or empty."""
         if self.finished:
             found: Mapping[str, Any] = self.document["final"]
             return found
@@ -193,22 +190,22 @@ class RunNumbers:
 
     @property
     def epsilons(self) -> Mapping[str, Any]:
-        """What it has spent by adversary, as documents have it; infinity is a word there."""
+        """Epsilons by adversary, as documents state them: infinity is a word."""
         stated = self.document["final"] if self.finished else self.document
         found: Mapping[str, Any] = stated["epsilon"]
         return found
 
     @property
     def accuracy(self) -> Mapping[str, Any]:
-        """What `final` says of accuracy; all null where nothing was measured."""
+        """The accuracy of `final`; all null without a measurement."""
         return self.final.get("accuracy") or NO_ACCURACY
 
     def epsilon(self, adversary: str = "server") -> float | None:
-        """Return what it has spent against an adversary, None where nothing was charged yet."""
+        """Return the epsilon against an adversary; None before the first charge."""
         return number(self.epsilons[adversary])
 
     def headline(self) -> float | None:
-        """Return the protocol's one number, a share; None where it was not measured."""
+        """Return the protocol's one number, a share; None without a measurement."""
         measure = HEADLINES[self.protocol]
         if measure == "local":
             return number((self.final.get("accuracy") or {}).get("mean"))
@@ -232,7 +229,7 @@ class RunNumbers:
                 yield int(document["round"]), value
 
     def clients(self) -> dict[str, tuple[float | None, ...]]:
-        """Return each measured client's accuracy by what it is on; empty where nobody may know."""
+        """Return each measured client's accuracy, by set; empty where these stay with clients."""
         twins = (self.document.get("local") or {}) if self.finished else {}
         found = {
             "accuracy": self.final.get("accuracy"),
@@ -246,7 +243,7 @@ class RunNumbers:
         }
 
     def expert_weights(self) -> tuple[float, ...]:
-        """Return the mean weight of each expert, nothing without experts or before the end."""
+        """Return the mean weight of each expert; empty without experts or before the end."""
         return tuple(float(weight) for weight in self.final.get("expert_weights") or ())
 
 
@@ -256,7 +253,7 @@ def number(value: Any) -> float | None:
 
 
 def adversaries_alike(runs: Sequence[RunNumbers]) -> dict[str, str]:
-    """Return adversaries in words, with one of them to ask for: those of equal numbers together."""
+    """Return adversaries with equal numbers in words, each group with its first adversary."""
     found: dict[tuple[Any, ...], list[str]] = {}
     for name in ADVERSARIES:
         numbers = tuple((*run.spent(name), run.epsilon(name)) for run in runs)

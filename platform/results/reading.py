@@ -1,6 +1,6 @@
-"""Runs out of a database or a sweep, each only if its records agree; nothing is written here.
+"""Reading runs of a database or a sweep, each only if its records agree.
 
-`sweep.json` lists the cells of a sweep, so that its runs are found while the sweep still goes on.
+`sweep.json` lists the cells of a sweep, so that readers find its runs while the sweep still runs.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from platform.agreement import Agreed, require_agreement, stored_tree
 from platform.agreement.statements import stated_document
@@ -32,11 +32,11 @@ class SweepCell:
     """One run of a sweep, whether or not it has begun.
 
     Attributes:
-        config: As tables call its configuration.
+        config: The name of its configuration in tables.
         method: By name.
         seed: Of the run.
         axes: Its values on the axes.
-        identity: What its run is found again by.
+        identity: The key that finds its run.
         database: Its own, as a path from the sweep's folder; None for the database of the sweep.
     """
 
@@ -49,13 +49,13 @@ class SweepCell:
 
 
 def sweep_file(cells: Sequence[SweepCell]) -> str:
-    """Return what `sweep.json` holds."""
+    """Return the text of `sweep.json`."""
     document = {"schema_version": VERSION, "cells": [asdict(cell) for cell in cells]}
     return json.dumps(document, indent=2) + "\n"
 
 
 def is_sweep(folder: Path) -> bool:
-    """Return whether a folder is one of a sweep's results."""
+    """Return whether a folder holds the results of a sweep."""
     return (folder / SWEEP_FILE).is_file()
 
 
@@ -63,13 +63,15 @@ def read_sweep(folder: Path) -> tuple[SweepCell, ...]:
     """Return the cells of a sweep.
 
     Raises:
-        ConfigError: If the folder has no such file, or it is not what a sweep writes.
+        ConfigError: If the folder has no such file, or the file is damaged.
     """
     path = folder / SWEEP_FILE
     try:
         with path.open("rb") as file:
             document = json.loads(file.read(_LARGEST))
-        return tuple(_cell(one) for one in _cells(document))
+        if document["schema_version"] != VERSION or not isinstance(document["cells"], list):
+            raise ValueError("another version")
+        return tuple(map(_cell, document["cells"]))
     except FileNotFoundError as error:
         raise ConfigError(
             f"SWEEP: {str(folder)!r} has no {SWEEP_FILE}; valid is a folder that `sweep` has "
@@ -84,12 +86,6 @@ def read_sweep(folder: Path) -> tuple[SweepCell, ...]:
             f"SWEEP: {str(path)!r} is not what a sweep writes; the same `sweep` command writes it "
             "anew"
         ) from error
-
-
-def _cells(document: Any) -> list[Any]:
-    if document["schema_version"] != VERSION or not isinstance(document["cells"], list):
-        raise ValueError("another version")
-    return list(document["cells"])
 
 
 def _cell(value: Any) -> SweepCell:
@@ -138,7 +134,7 @@ def read_runs(url: str, names: Iterable[str] | None = None) -> list[Agreed]:
         names: Ids, or `latest`; None for all.
 
     Raises:
-        UnknownRun: If there is no such run, or no database.
+        UnknownRun: If a run is unknown, or the database is missing.
         RecordsDisagree: If the records of a run do not agree.
         AuditChainBroken: If an audit log was changed.
     """
@@ -155,16 +151,7 @@ def known_ids(database: Database) -> list[str]:
 
 
 def _known_as(known: Sequence[str], name: str, url: str) -> str:
-    """Return a run's full id; `latest` is the newest run.
-
-    Args:
-        known: Ids of all runs, oldest first.
-        name: An id, or `latest`.
-        url: Of the database, for the message.
-
-    Raises:
-        UnknownRun: If there is no such run.
-    """
+    """Return a run's full id out of all ids, oldest first; `latest` is the newest run."""
     if name in known:
         return name
     if name != LATEST:
@@ -224,14 +211,14 @@ def require_summary(run_id: str, storage: str) -> dict[str, Any]:
 
 
 def read_sweep_runs(folder: Path, url: str) -> tuple[list[tuple[RunNumbers, Agreed]], int]:
-    """Return the runs of a sweep that have begun, in the order of its cells, and how many have not.
+    """Return the begun runs of a sweep, in the order of its cells, and the number of the others.
 
     Args:
-        folder: Where the sweep writes its results.
-        url: The database of its runs, but of those that have one of their own.
+        folder: The folder of the sweep's results.
+        url: The database of runs without a database of their own.
 
     Raises:
-        ConfigError: If the folder is none of a sweep.
+        ConfigError: If the folder holds no sweep.
         UnknownRun: If none of its runs has begun in this database.
         RecordsDisagree: If the records of a run do not agree.
         AuditChainBroken: If an audit log was changed.
@@ -268,14 +255,8 @@ def _placed(agreed: Agreed, cell: SweepCell) -> tuple[RunNumbers, Agreed]:
     return numbers, agreed
 
 
-@dataclass(frozen=True)
-class KnownRun:
-    """A run of a cell.
-
-    Attributes:
-        run_id: The run.
-        finished: Whether it has a summary.
-    """
+class KnownRun(NamedTuple):
+    """A run of a cell, and whether it has a summary."""
 
     run_id: str
     finished: bool
@@ -300,7 +281,7 @@ def runs_by_cell(database: Database, url: str) -> dict[str, KnownRun]:
         key = identity(stored_tree(row), code_of(begun.get(row.run_id, {}).get("method")))
         is_finished = row.status == "finished"
         if is_finished and not (run_folder(url, row.run_id) / "summary.json").is_file():
-            # Nothing can make it again as it was, so the cell is run anew.
+            # The summary cannot be made again, so the cell runs anew.
             continue
         # Oldest first: a later run replaces an earlier one that did not finish.
         if is_finished or key not in found or not found[key].finished:

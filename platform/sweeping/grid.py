@@ -1,7 +1,7 @@
 """The grid of a sweep: configurations x methods x seeds x the lists of values of `--set`.
 
-Every cell is a whole configuration, checked before the first run starts. Nothing is kept about a
-cell: its run is found again by what the run was configured with (`identity`).
+Every cell is a whole configuration, checked before the first run starts. The sweep stores nothing
+about a cell: it finds the run again by the run's configuration (`identity`).
 """
 
 from __future__ import annotations
@@ -34,16 +34,16 @@ OPENING, CLOSING, QUOTES = "[{(", "]})", "\"'"
 
 @dataclass(frozen=True, kw_only=True)
 class SweepRequest:
-    """What a sweep was asked for.
+    """The request for a sweep.
 
     Attributes:
         configs: Files, or names of packaged configurations.
-        methods: By name; none for each configuration's own.
-        seeds: None for each configuration's own.
+        methods: By name; empty for each configuration's own.
+        seeds: Empty for each configuration's own.
         settings: `key=value` or `key=value,value,...`; more than one value makes an axis.
         method_settings: `method:key=value`, for cells of that method only.
         device: Of all cells, None for the configurations' own.
-        folder: Where the user has methods of their own, None for nowhere.
+        folder: The user's folder of own methods, None without.
         storage: The coordinator's database.
     """
 
@@ -62,12 +62,12 @@ class Cell:
     """One run of the grid.
 
     Attributes:
-        config: What the configuration is called in tables.
+        config: The name of the configuration in tables.
         method: By name.
         axes: Its values on the axes.
         run: The whole configuration, paths absolute.
-        code: SHA-256 of the method's file where it comes from outside, else None.
-        reading: Why the method is its implementer's reading of a paper; None where it is not.
+        code: SHA-256 of the file of a method from outside, else None.
+        reading: Why the method is its implementer's reading of a paper; None for other methods.
     """
 
     config: str
@@ -93,10 +93,10 @@ class Cell:
 
 @dataclass(frozen=True, kw_only=True)
 class Grid:
-    """All cells, and what they differ in.
+    """All cells, and their differences.
 
     Attributes:
-        configs: As tables call them.
+        configs: By their names in tables.
         methods: All that occur.
         seeds: All that occur.
         axes: Keys with all their values.
@@ -122,7 +122,7 @@ def describe(config: str, method: str, seed: int, axes: Axes) -> str:
 
 
 def for_one_alone(problem: str) -> str:
-    """Return how a sweep sets the method's option that a sentence is about; nothing for others."""
+    """Return a hint at `--for` for a sentence about a method's option; empty for others."""
     key = problem.partition(":")[0]
     if not key.startswith("method.") or key == "method.name":
         return ""
@@ -133,11 +133,11 @@ def build_grid(request: SweepRequest, sources: Sources | None = None) -> Grid:
     """Return all cells of a sweep, each of them checked.
 
     Args:
-        request: What was asked for.
-        sources: Where packaged configurations and presets lie.
+        request: The request.
+        sources: Packaged configurations and presets.
 
     Raises:
-        ConfigError: If an option or a cell is not valid; it names the cell.
+        ConfigError: If an option or a cell is not valid; the message names the cell.
     """
     for name, given in (("CONFIG", request.configs), ("--method", request.methods)):
         _require_distinct(name, given)
@@ -175,7 +175,7 @@ def build_grid(request: SweepRequest, sources: Sources | None = None) -> Grid:
 
 
 def split_values(text: str) -> tuple[str, ...]:
-    """Return values between commas, where those in brackets and quotes belong to a value."""
+    """Return the values between commas, except commas in brackets and quotes."""
     parts, depth, quote = [""], 0, ""
     for character in text:
         if quote:
@@ -195,7 +195,7 @@ def parse_seeds(text: str) -> tuple[int, ...]:
     """Return seeds between commas.
 
     Raises:
-        ConfigError: If one is no number from 0.
+        ConfigError: If a seed is not a whole number from 0.
     """
     for part in (parts := split_values(text)):
         if not (part.isascii() and part.isdigit()):
@@ -207,7 +207,7 @@ def parse_names(text: str) -> tuple[str, ...]:
     """Return names of methods between commas.
 
     Raises:
-        ConfigError: If one is empty.
+        ConfigError: If a name is empty.
     """
     if not all(parts := split_values(text)):
         raise ConfigError(f"--method: {text!r} is not valid; it must be names such as coop,fedpgp")
@@ -296,7 +296,7 @@ def _own_settings(texts: Sequence[str], axes: Sequence[str]) -> dict[str, list[s
 
 
 def absolute_storage(url: str) -> str:
-    """Return the URL with an absolute path, so that it holds in any working folder."""
+    """Return the URL with an absolute path, which holds in any working folder."""
     prefix, name = "sqlite:///", url.removeprefix("sqlite:///")
     return url if name in (url, "", ":memory:") else f"{prefix}{Path(name).absolute()}"
 

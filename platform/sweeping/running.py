@@ -1,9 +1,9 @@
-"""Running the cells of a grid in worker processes; a sweep takes over what has finished before.
+"""Running the cells of a grid in worker processes; a sweep takes over runs that have finished.
 
-A cell is found again by its configuration alone. A sweep keeps no state of its own: the database
-and the folders of the runs hold all there is. What crosses the pipe to a worker is JSON. A worker
-ends with its parent, however the parent ends. The parent alone reacts to Ctrl-C at the terminal: it
-ends its workers in the midst of their runs, which a later sweep resumes as after any kill.
+A sweep finds the run of a cell by its configuration alone. It keeps no state of its own: the
+database and the folders of the runs hold all state. Messages to a worker are JSON. A worker ends
+with its parent, however the parent ends. The parent alone reacts to Ctrl-C at the terminal: it ends
+its workers in the midst of their runs, which a later sweep resumes as after any kill.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from multiprocessing.connection import Connection, wait
@@ -51,25 +51,20 @@ from storage.files import make_folder
 
 LOCK_NAME: Final = "sweep.lock"
 OUTPUT_LOCK_NAME: Final = ".lock"
-# Bits of a cell's identity that say which byte of the lock file is its own.
+# These digits of a cell's identity give the number of its byte in the lock file.
 _LOCK_HEX_DIGITS: Final = 15
 
 
 def known_runs(url: str) -> dict[str, KnownRun]:
-    """Return runs of a database by their cell's identity: a finished one first, else the newest.
+    """Return runs of a database by their cell's identity, as `runs_by_cell` does.
 
     Raises:
         ConfigError: If the URL names no database.
-        StorageError: If the database cannot be read.
-        RecordsDisagree: If the row of a run has no configuration.
     """
     if not is_there(url):
         return {}
-    database = open_existing(url, read_only=False)
-    try:
+    with closing(open_existing(url, read_only=False)) as database:
         return runs_by_cell(database, url)
-    finally:
-        database.close()
 
 
 def mark_cells_interrupted(url: str, cells: Sequence[str]) -> None:
@@ -89,7 +84,7 @@ def read_summary(url: str, run_id: str) -> Mapping[str, Any]:
     Raises:
         RecordsDisagree: If they do not, or the run has not finished.
         AuditChainBroken: If its audit log was changed.
-        NotFound: If there is no such run.
+        NotFound: If the run is unknown.
     """
     with closing(open_existing(url, read_only=False)) as database:
         summary = require_agreement(database, run_id).summary
@@ -100,10 +95,10 @@ def read_summary(url: str, run_id: str) -> Mapping[str, Any]:
 
 @contextmanager
 def only_worker_of(url: str, cell: str) -> Iterator[None]:
-    """Wait until no other process works on the cell; the lock ends with the process.
+    """Wait until no other process works on the cell, and lock it; the lock ends with the process.
 
     Two sweeps may share cells. Both would go on with the same unfinished run, so the second waits
-    and then finds it finished. One file serves all cells: each locks a byte of its own.
+    and then finds the run finished. One file serves all cells: each locks its own byte.
     """
     with open_lock(database_file(url).parent / LOCK_NAME) as file:
         byte = int(cell[:_LOCK_HEX_DIGITS], 16)
@@ -116,10 +111,10 @@ def only_worker_of(url: str, cell: str) -> Iterator[None]:
 
 @contextmanager
 def only_sweep_in(output: Path) -> Iterator[None]:
-    """Keep the folder of results to one sweep; made if missing.
+    """Lock the folder of results for one sweep; a missing folder is made.
 
     Raises:
-        ConfigError: If another process has it, or it cannot be made.
+        ConfigError: If another process has the lock, or the folder cannot be made.
     """
     try:
         make_folder(output)
@@ -152,7 +147,7 @@ def serve(connection: Connection, folder: str | None) -> None:
 
     Args:
         connection: To the parent.
-        folder: Where the user has methods of their own, None for nowhere.
+        folder: The user's folder of own methods, None without.
     """
     surroundings = Surroundings.with_methods(None if folder is None else Path(folder))
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -162,7 +157,7 @@ def serve(connection: Connection, folder: str | None) -> None:
             message = json.loads(connection.recv_bytes())
             answer = answer_cell(message["config"], message["code"], surroundings)
             connection.send_bytes(json.dumps(answer).encode())
-            # Objects of a run refer to each other in cycles, so only the collector frees them.
+            # Objects of a run form cycles, so only the collector frees them.
             gc.collect()
     except (EOFError, BrokenPipeError):
         return
@@ -175,8 +170,8 @@ def answer_cell(
 
     Args:
         tree: The whole configuration.
-        code: SHA-256 of the method's file where it comes from outside, else None.
-        surroundings: What the run takes from outside its configuration.
+        code: SHA-256 of the file of a method from outside, else None.
+        surroundings: The run's inputs beside its configuration.
     """
     started = time.perf_counter()
     run_id: str | None = None
@@ -195,18 +190,15 @@ def answer_cell(
 def run_cell(
     config: RunConfig, code: str | None = None, surroundings: Surroundings | None = None
 ) -> str:
-    """Run a cell, go on with its unfinished run, or find that it has finished.
+    """Run a cell, go on with its unfinished run, or find its finished run; return the run's id.
 
     Args:
         config: The whole configuration.
-        code: SHA-256 of the method's file where it comes from outside, else None.
-        surroundings: What the run takes from outside its configuration.
-
-    Returns:
-        The run's id.
+        code: SHA-256 of the file of a method from outside, else None.
+        surroundings: The run's inputs beside its configuration.
 
     Raises:
-        ConfigError: If the method's file is another than when the sweep was set up.
+        ConfigError: If the method's file has changed since the sweep began.
         PlatformError: If the run cannot start or go on; also the errors of the other packages.
     """
     surroundings = surroundings or Surroundings()
@@ -219,7 +211,7 @@ def run_cell(
     with only_worker_of(url, cell):
         known = known_runs(url).get(cell)
         if known is not None and not known.finished:
-            # `run` and `run --resume` know nothing of cells; what they finish is not run again.
+            # `run` and `run --resume` do not lock cells; a run that they finish is not repeated.
             wait_until_free(run_folder(url, known.run_id))
             known = known_runs(url).get(cell)
         if known is not None and known.finished:
@@ -237,7 +229,7 @@ def run_cell(
 
 
 def _end_with_parent() -> None:
-    """End with the parent: killed, it cannot say so, and its run would go on beside another."""
+    """End this process with its parent, so that no second process continues the same run."""
     parent = multiprocessing.parent_process()
     if parent is None:
         return
@@ -252,21 +244,21 @@ def _end_with_parent() -> None:
 THREAD_VARIABLES: Final = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 CELLS_A_WORKER: Final = 40
 """A run leaves some ten megabytes that no collection frees, so workers are replaced in time."""
-# How long a worker that has nothing to do may take to end.
+# Seconds that an idle worker may take to end.
 _PATIENCE: Final = 10.0
 
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """What became of a cell.
+    """The end of a cell.
 
     Attributes:
         cell: The cell.
-        run_id: Its run, None if it failed.
-        summary: Of the run, None if it failed.
-        error: Why it failed, one sentence, else None.
-        seconds: What it took here; 0 where an earlier sweep had finished it.
-        continues: Whether its run had been begun before.
+        run_id: Its run, None after a failure.
+        summary: Of the run, None after a failure.
+        error: The reason of a failure in one sentence, else None.
+        seconds: Its time in this sweep; 0 if an earlier sweep had finished it.
+        continues: Whether its run had begun before this sweep.
     """
 
     cell: Cell
@@ -278,7 +270,7 @@ class Outcome:
 
 
 class SweepObserver(Protocol):
-    """Watches a sweep. Every method may do nothing, as it does where it is inherited."""
+    """Watches a sweep. The inherited methods do nothing."""
 
     def sweep_started(self, total: int, finished: int) -> None:
         """Hear how many cells there are, and how many of them had finished before."""
@@ -301,15 +293,15 @@ def run_cells(
     jobs: int,
     url: str,
 ) -> tuple[Outcome, ...]:
-    """Run what has not finished yet.
+    """Run the cells that have not finished yet.
 
     Cells under a lifetime budget spend from the same clients' ledgers: they run one after another
-    in their order, so that which of them ends early does not depend on who was faster.
+    in their order, so that speed does not decide which of them ends early.
 
     Args:
         cells: All in one database.
-        observer: Told of every cell that ends.
-        folder: Where the user has methods of their own, None for nowhere.
+        observer: Hears of every cell that ends.
+        folder: The user's folder of own methods, None without.
         jobs: Number of worker processes.
         url: The database, its path absolute.
 
@@ -320,7 +312,7 @@ def run_cells(
         ConfigError: If the database's folder cannot be made.
         KeyboardInterrupt: After the workers have ended; the same call goes on later.
     """
-    # Made here, so that the workers do not all make it at once.
+    # Made here, so that the workers do not make the database at the same time.
     open_storage(url).close()
     known, outcomes = known_runs(url), dict[int, Outcome]()
     begun = {run.run_id for run in known.values() if not run.finished}
@@ -339,13 +331,21 @@ def run_cells(
                 pool.give(start, cells[start])
                 observer.cell_started(cells[start])
             for index, answer in pool.answers():
-                outcomes[index] = _outcome(cells[index], answer, url, begun)
+                run_id, cell = answer["run_id"], cells[index]
+                outcomes[index] = Outcome(
+                    cell=cell,
+                    run_id=run_id,
+                    summary=None if run_id is None else read_summary(url, run_id),
+                    error=answer["error"] if run_id is None else None,
+                    seconds=answer["seconds"],
+                    continues=run_id in begun,
+                )
                 observer.cell_finished(outcomes[index])
     return tuple(outcomes[index] for index in range(len(cells)))
 
 
 def _next(cells: Sequence[Cell], missing: Iterable[int], busy: Iterable[int]) -> int | None:
-    """Return the first cell that may start beside those that run; None if all must wait."""
+    """Return the first cell that may start now; None if all must wait."""
     one_runs = any(_spends_for_life(cells[index]) for index in busy)
     free = (index for index in missing if not (one_runs and _spends_for_life(cells[index])))
     return next(free, None)
@@ -355,16 +355,6 @@ def _spends_for_life(cell: Cell) -> bool:
     return cell.run.privacy.lifetime_budget is not None
 
 
-def _outcome(cell: Cell, answer: Mapping[str, Any], url: str, begun: Collection[str]) -> Outcome:
-    run_id, seconds = answer["run_id"], answer["seconds"]
-    if run_id is None:
-        return Outcome(cell=cell, error=answer["error"], seconds=seconds)
-    summary = read_summary(url, run_id)
-    return Outcome(
-        cell=cell, run_id=run_id, summary=summary, seconds=seconds, continues=run_id in begun
-    )
-
-
 @dataclass(frozen=True)
 class _Worker:
     process: SpawnProcess
@@ -372,7 +362,7 @@ class _Worker:
     served: int = 0
 
     def end(self) -> None:
-        """Let it end by itself where it waits for a cell."""
+        """Close the pipe, at which an idle worker ends; kill a worker that does not end."""
         self.connection.close()
         self.process.join(_PATIENCE)
         if self.process.is_alive():
@@ -381,23 +371,23 @@ class _Worker:
         self.process.close()
 
 
-@dataclass(frozen=True)
 class _Pool:
-    """Workers that wait, and workers with a cell."""
+    """Idle workers, and busy workers by their cell."""
 
-    folder: Path | None
-    idle: list[_Worker] = field(default_factory=list)
-    busy: dict[int, _Worker] = field(default_factory=dict)
+    def __init__(self, folder: Path | None) -> None:
+        self.folder = folder
+        self.idle: list[_Worker] = []
+        self.busy: dict[int, _Worker] = {}
 
     def give(self, index: int, cell: Cell) -> None:
-        """Hand a cell to a worker that waits, or to a new one."""
+        """Hand a cell to an idle worker, or to a new worker."""
         worker = self.idle.pop() if self.idle else _start(self.folder)
         self.busy[index] = worker
         message = {"config": cell.run.model_dump(mode="json"), "code": cell.code}
         worker.connection.send_bytes(json.dumps(message).encode())
 
     def answers(self) -> Iterator[tuple[int, Mapping[str, Any]]]:
-        """Wait until a worker has answered or died; then all that there are."""
+        """Wait until a worker has answered or died, and yield all answers."""
         by_connection = {worker.connection: index for index, worker in self.busy.items()}
         for ready in wait(list(by_connection)):
             index = by_connection[ready]  # type: ignore[index]
@@ -414,7 +404,7 @@ class _Pool:
             yield index, answer
 
     def end(self) -> None:
-        """End all workers, those with a cell in the midst of it."""
+        """End all workers; busy workers end in the midst of their cells."""
         for worker in self.busy.values():
             worker.process.kill()
         for worker in (*self.busy.values(), *self.idle):

@@ -1,12 +1,12 @@
 """Running the cells of a grid as jobs of a Dask cluster, each of them one command line.
 
-A job is `python -m platform.coordinator run ...` and nothing else: its configuration is a file, and
-its results are a database of its own, which no other machine writes to. All that this process and a
-job share is a folder. A sweep that is started again finds there what has finished.
+A job is the command `python -m platform.coordinator run ...`: its configuration is a file, and its
+results are a database of its own, to which no other machine writes. This process and a job share a
+folder and nothing else. A restarted sweep finds the finished runs there.
 
 A task is a call of the standard library's `subprocess.call` with a list of texts. Dask starts a
-task again where a worker was lost, while the command that this worker had started may still run. So
-each task begins by making a folder of its own, which succeeds once.
+task again after the loss of a worker, while the first worker's command may still run. So each task
+begins by making a folder of its own, which succeeds once.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -61,10 +61,10 @@ SETTINGS: Final[Mapping[str, Callable[[str], Any]]] = {
 
 
 def cluster_of(engine: str, settings: Sequence[str]) -> Mapping[str, Any]:
-    """Return where jobs go and how long one may take, by the command line's texts.
+    """Return the scheduler and the time limit of jobs from the command line's texts.
 
     Raises:
-        ConfigError: If one of them is not valid.
+        ConfigError: If a text is not valid, or a setting is missing.
     """
     if engine != "dask":
         raise ConfigError(
@@ -72,7 +72,7 @@ def cluster_of(engine: str, settings: Sequence[str]) -> Mapping[str, Any]:
         )
     found = dict(map(_setting, settings))
     if "timeout_min" not in found:
-        # Any default would end jobs in their midst, or never start them.
+        # Any default would be too short for some jobs and too long for some queues.
         raise ConfigError(
             "--cluster: timeout_min is missing; valid is --cluster timeout_min=MINUTES, the most "
             "that one cell may take"
@@ -100,7 +100,7 @@ def _setting(text: str) -> tuple[str, Any]:
 
 @dataclass(frozen=True)
 class DaskJob:
-    """A task, and the folder of what it says."""
+    """A task, and the folder of its output."""
 
     future: Any
     folder: Path
@@ -112,11 +112,11 @@ class DaskJob:
 
     @property
     def errors(self) -> Path:
-        """The file of what it says on its standard error."""
+        """The file of its standard error."""
         return self.folder / "stderr"
 
     def done(self) -> bool:
-        """Return whether the task has ended. Nobody reads its return value."""
+        """Return whether the task has ended."""
         return bool(self.future.done())
 
     def cancel(self) -> None:
@@ -126,14 +126,14 @@ class DaskJob:
 
 @dataclass(frozen=True)
 class DaskJobs:
-    """A scheduler that has workers."""
+    """A connection to the scheduler."""
 
     client: Any
     folder: Path
     seconds: float
 
     def submit(self, command: Sequence[str]) -> DaskJob:
-        """Hand a command line over."""
+        """Submit a command line."""
         place = self.folder / secrets.token_hex(8)
         line = ["/bin/sh", "-c", _ONCE, str(place), *command]
         future = self.client.submit(
@@ -149,7 +149,7 @@ class DaskJobs:
 
 @contextmanager
 def dask_jobs(settings: Mapping[str, Any], folder: Path) -> Iterator[DaskJobs]:
-    """Return block in which tasks can be handed over; their output goes to a folder.
+    """Connect to the scheduler; the output of tasks goes to a folder.
 
     Raises:
         ConfigError: If the scheduler cannot be reached, or Dask is not installed.
@@ -190,21 +190,21 @@ def submit_cells(
     jobs: int,
     place: Path,
 ) -> tuple[Outcome, ...]:
-    """Run what has not finished yet, a job a cell.
+    """Run the cells that have not finished yet, a job a cell.
 
     Args:
-        cells: All of them.
-        observer: Told of every cell that ends.
-        cluster: Where they run, as `cluster_of` has it.
-        folder: Where the user has methods of their own, None for nowhere.
+        cells: All cells.
+        observer: Hears of every cell that ends.
+        cluster: From `cluster_of`.
+        folder: The user's folder of own methods, None without.
         jobs: Most jobs at a time.
-        place: The folder of databases and of jobs' own output; all machines see it.
+        place: The folder of databases and of jobs' output; all machines see it.
 
     Returns:
         One outcome a cell, in the cells' order.
 
     Raises:
-        ConfigError: If nothing can be submitted here, or cells share clients.
+        ConfigError: If the scheduler cannot be reached, or cells share clients.
         KeyboardInterrupt: After the jobs were cancelled; the same call goes on later.
     """
     for cell in cells:
@@ -271,57 +271,47 @@ def _finished(cell: Cell, place: Path, *, seconds: float = 0.0) -> Outcome | Non
     return Outcome(cell=cell, run_id=run.run_id, summary=summary, seconds=seconds)
 
 
-@dataclass(kw_only=True)
 class _Queue:
-    """Jobs that were handed over.
+    """The submitted jobs, by cell, with the time of their submission."""
 
-    Attributes:
-        jobs: Takes command lines.
-        running: By cell the job, and when it was handed over.
-    """
-
-    jobs: DaskJobs
-    place: Path
-    folder: Path | None
-    running: dict[int, tuple[DaskJob, float]] = field(default_factory=dict)
+    def __init__(self, jobs: DaskJobs, place: Path, folder: Path | None) -> None:
+        self.jobs, self.place, self.folder = jobs, place, folder
+        self.running: dict[int, tuple[DaskJob, float]] = {}
 
     def submit(self, index: int, cell: Cell) -> None:
-        """Hand over a cell's command line."""
+        """Submit a cell's command line."""
         job = self.jobs.submit(command_of(cell, self.place, self.folder))
         self.running[index] = (job, time.perf_counter())
 
     def ended(self) -> list[int]:
-        """Return the cells whose jobs have ended, however."""
+        """Return the cells whose jobs have ended."""
         return [index for index, (job, _) in self.running.items() if job.done()]
 
     def outcome(self, index: int, cell: Cell) -> Outcome:
-        """Return what a job that has ended left in its database, and take it off the list."""
+        """Return the outcome of an ended job from its database, and forget the job."""
         job, begun = self.running.pop(index)
         seconds = time.perf_counter() - begun
-        found = _finished(cell, self.place, seconds=seconds)
-        return found or Outcome(cell=cell, error=_error_of(job), seconds=seconds)
+        if found := _finished(cell, self.place, seconds=seconds):
+            return found
+        said: list[str] = []
+        with suppress(OSError), job.errors.open("rb") as file:
+            said = file.read(_LONGEST_ERROR).decode("utf-8", "replace").splitlines()
+        errors = [line.removeprefix("error: ") for line in said if line.startswith("error: ")]
+        why = errors[-1] if errors else "it ended without finishing its run"
+        error = f"{why} (job {job.name}, {job.errors})"
+        return Outcome(cell=cell, error=error, seconds=seconds)
 
     def cancel(self) -> None:
-        """Ask for all jobs to be ended."""
+        """Cancel all jobs."""
         for job, _ in self.running.values():
             with suppress(Exception):
                 job.cancel()
 
 
-def _error_of(job: DaskJob) -> str:
-    said: list[str] = []
-    with suppress(OSError):
-        with job.errors.open("rb") as file:
-            said = file.read(_LONGEST_ERROR).decode("utf-8", "replace").splitlines()
-    errors = [line.removeprefix("error: ") for line in said if line.startswith("error: ")]
-    why = errors[-1] if errors else "it ended without finishing its run"
-    return f"{why} (job {job.name}, {job.errors})"
-
-
 @contextmanager
 def _queue(cluster: Mapping[str, Any], place: Path, folder: Path | None) -> Iterator[_Queue]:
     with dask_jobs(cluster, place / "jobs") as jobs:
-        queue = _Queue(jobs=jobs, place=place, folder=folder)
+        queue = _Queue(jobs, place, folder)
         try:
             yield queue
         finally:

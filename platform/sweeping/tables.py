@@ -1,4 +1,4 @@
-"""What a sweep leaves behind: tables in the form of papers, numbers, pictures, and one document.
+"""The results of a sweep: tables in the form of papers, numbers, pictures, and one document.
 
 Rows of a table are methods with their values on the axes; columns are configurations (data sets),
 or the domains that were held out with their mean. Every number is a mean over seeds, in percent.
@@ -11,7 +11,7 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from platform.disk.files import write_text
 from platform.experiment.caveats import PROTOCOLS, escaped, optimizer_words
@@ -55,7 +55,7 @@ MEASURES: Final = {
     ),
     "leave_one_domain_out": (("target", "target"),),
 }
-"""What is shown of each protocol, and what its columns are called."""
+"""The measures of each protocol in tables, and the names of their columns."""
 
 NEWCOMER_MEASURES: Final = (("before", "before"), ("after", "after"))
 AVERAGE: Final = "Avg."
@@ -69,7 +69,7 @@ SELECTED: Final = {
 }
 EARLY: Final = "†"
 OURS: Final = "‡"
-"""Of a row whose method is a reading of ours, where its paper leaves it open."""
+"""Marks a method that is a reading of ours, because its paper leaves something open."""
 EPSILONS: Final = (
     "epsilon of the worst run of a row, rounded up; epsilon of one run: whoever sees several rows "
     "on the same clients sees their composition"
@@ -82,9 +82,9 @@ class Number:
     """A cell of a table.
 
     Attributes:
-        spread: Over seeds, None where no run has finished.
-        missing: Seeds that are not in it.
-        is_best: Whether no other of its column is better as it is shown.
+        spread: Over seeds, None without a finished run.
+        missing: Number of seeds without a finished run.
+        is_best: Whether the printed number is the best of its column.
     """
 
     spread: Spread | None
@@ -98,7 +98,7 @@ class Column:
 
     Attributes:
         group: The configuration or data set.
-        name: What is measured there.
+        name: The measure.
     """
 
     group: str
@@ -110,10 +110,10 @@ class Row:
     """A method.
 
     Attributes:
-        label: With its values on the axes.
+        label: The method with its values on the axes.
         numbers: One a column.
         epsilon: The largest by adversary, infinity without a guarantee; None without a run.
-        delta: Of the epsilons, None where no mechanism is on.
+        delta: Of the epsilons, None without a mechanism.
         ended_early: Whether a budget ended one of its runs before the last round.
         is_reading: Whether the method is its implementer's reading of a paper.
     """
@@ -127,7 +127,7 @@ class Row:
 
     @property
     def marks(self) -> str:
-        """What stands behind the method's name."""
+        """The marks behind the method's name."""
         found = ((self.ended_early, EARLY), (self.is_reading, OURS))
         return "".join(f" {mark}" for is_marked, mark in found if is_marked)
 
@@ -137,13 +137,13 @@ class Table:
     """One table.
 
     Attributes:
-        caption: What the numbers are, in words.
+        caption: The meaning of the numbers, in words.
         axes: Keys of the columns beside the method's.
-        columns: Of numbers.
+        columns: The columns of numbers.
         rows: In the order of the command line.
-        is_private: Whether a mechanism is on anywhere, so that epsilons are shown.
-        warnings: What the runs' reports say so that their numbers are not misread, all together.
-        training: The optimisers of the runs in words, and whose each is where there are several.
+        is_private: Whether any run has a mechanism, so that the table shows epsilons.
+        warnings: The warnings of all runs' reports.
+        training: The optimisers of the runs in words, with their runs where they differ.
     """
 
     caption: str
@@ -159,8 +159,8 @@ def build_tables(grid: Grid, records: Sequence[Record]) -> list[Table]:
     """Return one table for each protocol and selection that was measured.
 
     Args:
-        grid: What was asked for; what has no record is shown as missing.
-        records: The runs that have finished.
+        grid: The grid; cells without a record are shown as missing.
+        records: The finished runs.
     """
     found = []
     for protocol in dict.fromkeys(record.protocol for record in records):
@@ -171,9 +171,8 @@ def build_tables(grid: Grid, records: Sequence[Record]) -> list[Table]:
     return found
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Slot:
-    """Where a column's numbers come from."""
+class _Slot(NamedTuple):
+    """The source of a column's numbers."""
 
     column: Column
     config: str
@@ -269,7 +268,7 @@ def _row(
 
 
 def _seeds(grid: Grid, slot: _Slot, label: Label) -> set[int]:
-    """Return seeds that were asked for here: without `--seed` each configuration has its own."""
+    # Without `--seed` each configuration has its own seed.
     return {
         cell.seed
         for cell in grid.cells
@@ -278,7 +277,7 @@ def _seeds(grid: Grid, slot: _Slot, label: Label) -> set[int]:
 
 
 def _with_best(rows: Sequence[Row]) -> Iterator[Row]:
-    """Mark the best of each column; none where there is nothing to compare."""
+    """Mark the best number of each column with several numbers."""
     best: list[float | None] = []
     for index in range(len(rows[0].numbers)):
         means = [mean for row in rows if (mean := _shown(row.numbers[index])) is not None]
@@ -292,7 +291,7 @@ def _with_best(rows: Sequence[Row]) -> Iterator[Row]:
 
 
 def _shown(number: Number) -> float | None:
-    """Return the mean in percent as printed, so that means that look equal count as equal."""
+    """Return the mean in percent as printed: means that look equal count as equal."""
     return None if number.spread is None else round(100 * number.spread.mean, 2)
 
 
@@ -319,7 +318,7 @@ def _caption(
 
 
 def _selected(records: Sequence[Record], selection: str) -> str:
-    """Return whose accuracy, in the words of the runs' own reports where a round was chosen."""
+    """Return the selection in words; for a chosen round in the words of the runs' reports."""
     if selection != BEST:
         return SELECTED[selection]
     found = dict.fromkeys(record.chosen_how for record in records if selection in record.scores)
@@ -352,15 +351,15 @@ def _listed(values: Sequence[int]) -> str:
 
 
 def shown_epsilon(value: float) -> str:
-    """Return epsilon, rounded up so that no less is stated than was spent; infinity as its sign."""
+    """Return epsilon, rounded up so that tables never state less than was spent; infinity as ∞."""
     if math.isinf(value):
         return "∞"
-    # The small term keeps a run that was calibrated to 8 from reading 8.01.
+    # Without the small term, a run that was calibrated to 8 would read 8.01.
     return f"{math.ceil(100 * value - 1e-4) / 100:.2f}"
 
 
 def shown_number(number: Number) -> str:
-    """Return mean and deviation in percent; how many seeds, where one is missing."""
+    """Return mean and deviation in percent; the number of seeds too, where a seed is missing."""
     if number.spread is None:
         return "-"
     text, deviation = f"{100 * number.spread.mean:.2f}", number.spread.deviation
@@ -370,7 +369,7 @@ def shown_number(number: Number) -> str:
 
 
 def training_notes(records: Sequence[Record]) -> tuple[str, ...]:
-    """Return a line for each optimiser, beginning with whose it is where there are several."""
+    """Return a line for each optimiser; several optimisers begin with the names of their runs."""
     runs: dict[str, list[Record]] = {}
     for record in records:
         runs.setdefault(optimizer_words(record.training), []).append(record)
@@ -380,7 +379,7 @@ def training_notes(records: Sequence[Record]) -> tuple[str, ...]:
 
 
 def _names(of: Sequence[Record], records: Sequence[Record]) -> list[str]:
-    """Return whose runs these are: a method's name alone where all its runs are among them."""
+    """Return names for these runs: a method's name alone if all its runs are among them."""
     others = {record.method for record in records if record not in of}
     return list(
         dict.fromkeys(
@@ -431,7 +430,7 @@ def _markdown_lines(table: Table) -> Iterator[str]:
 
 
 def plain_rows(table: Table) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
-    """Return the names of a table's columns and its rows, the best number of each marked by *."""
+    """Return the names of a table's columns and its rows; * marks the best number of a column."""
     private = PRIVACY_COLUMNS if table.is_private else ()
     rows = [
         (
@@ -451,7 +450,7 @@ def _markdown_row(cells: Sequence[str]) -> str:
 
 
 def _flat_names(columns: Sequence[Column]) -> list[str]:
-    """Return one heading a column: its group and its name, each only where columns differ in it."""
+    """Return one heading a column: its group and its name, each only if it differs by column."""
     groups = {column.group for column in columns}
     names = {column.name for column in columns}
     if len(groups) == 1:
@@ -535,12 +534,12 @@ def publish(grid: Grid, outcomes: Sequence[Outcome], output: Path) -> list[Table
     """Write `results.csv`, `rounds.csv`, `table.md`, `table.tex` and the pictures.
 
     Args:
-        grid: What was asked for.
+        grid: The grid.
         outcomes: One a cell.
-        output: Folder; it is there.
+        output: An existing folder.
 
     Returns:
-        The tables; none where no run has finished, and then nothing is written.
+        The tables; without a finished run none, and then nothing is written.
     """
     done = [outcome for outcome in outcomes if outcome.summary is not None]
     records, axes = [record_of(outcome) for outcome in done], [key for key, _ in grid.axes]
@@ -558,12 +557,12 @@ def publish(grid: Grid, outcomes: Sequence[Outcome], output: Path) -> list[Table
 
 
 def announce(grid: Grid, output: Path, databases: Sequence[str | None]) -> None:
-    """Write which cells a sweep has, before the first of them is run.
+    """Write the list of a sweep's cells, before the first cell runs.
 
     Args:
-        grid: All of them.
-        output: Folder; it is there.
-        databases: Of each cell its own, as a path from `output`; None for that of the sweep.
+        grid: All cells.
+        output: An existing folder.
+        databases: The own database of each cell, as a path from `output`; None for the sweep's.
     """
     cells = [
         SweepCell(
@@ -580,11 +579,7 @@ def announce(grid: Grid, output: Path, databases: Sequence[str | None]) -> None:
 
 
 def numbers_of(outcome: Outcome) -> RunNumbers:
-    """Return the numbers of a cell that has finished, for pictures.
-
-    Raises:
-        ValueError: If it has not.
-    """
+    """Return the numbers of a finished cell, for pictures; ValueError for another cell."""
     cell, record = outcome.cell, record_of(outcome)
     return RunNumbers(
         run_id=record.run_id,
@@ -599,7 +594,7 @@ def numbers_of(outcome: Outcome) -> RunNumbers:
 
 
 def document(grid: Grid, outcomes: Sequence[Outcome], output: Path) -> dict[str, Any]:
-    """Return the sweep as one JSON document: means and deviations over seeds, and what failed."""
+    """Return the sweep as one JSON document: means and deviations over seeds, and failures."""
     records = [record_of(outcome) for outcome in outcomes if outcome.summary is not None]
     groups: dict[tuple[Any, ...], list[Record]] = {}
     for record in records:

@@ -1,4 +1,4 @@
-"""What a run gave, as plain numbers, and as tidy tables with one row a number."""
+"""The numbers of runs, as values, and as tidy tables with one row a number."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ LAST: Final = "last"
 BEST: Final = "best_on_validation"
 NEW_CLIENTS: Final = "new_clients"
 SELECTIONS: Final = (LAST, BEST, NEW_CLIENTS)
-"""Whose accuracy: after the last round, at the round that validation chose, new clients'."""
+"""Accuracies: after the last round, at the round that validation chose, and of new clients."""
 
 PRIVACY: Final = (
     *("unit", "mechanism", "relation", "delta"),
     *("sampling", "accountant", "noise_distribution", "noise_source"),
 )
-"""What an epsilon means nothing without, as `summary.json` names it."""
+"""The facts that belong to an epsilon, as `summary.json` names them."""
 _SPREAD: Final = ("weighted", "std", "worst")
 
 
@@ -32,19 +32,19 @@ class Record:
     """One finished run.
 
     Attributes:
-        config: As tables call its configuration.
+        config: The name of its configuration in tables.
         dataset: By name.
         method: By name.
         seed: Of the run.
         axes: Its values on the axes of the sweep.
         protocol: By name.
-        rounds: How many were committed.
-        scores: By selection, then by measure; shares in [0, 1], as are differences of them.
-        privacy: What `PRIVACY` names, as `summary.json` states it.
+        rounds: Number of committed rounds.
+        scores: By selection, then by measure; shares in [0, 1], and differences of shares.
+        privacy: The facts of `PRIVACY`, as `summary.json` states them.
         epsilon: By adversary.
         run_id: The run.
-        chosen_round: By validation, None where none was chosen.
-        chosen_how: In words, empty where none was chosen.
+        chosen_round: The round that validation chose, if any.
+        chosen_how: The rule of that choice in words, else empty.
         warnings: Of the run's report.
         training: The optimiser that it trained with, as `optimizer_document` states it.
     """
@@ -76,10 +76,10 @@ class Record:
 
 
 def record_of(outcome: Outcome) -> Record:
-    """Return the numbers of a cell that has finished.
+    """Return the numbers of a cell.
 
     Raises:
-        ValueError: If it has not.
+        ValueError: If the cell has not finished.
     """
     cell, summary = outcome.cell, outcome.summary
     if summary is None or outcome.run_id is None:
@@ -118,7 +118,7 @@ def _scores(summary: Mapping[str, Any]) -> dict[str, dict[str, float]]:
 
 
 def _measured(document: Mapping[str, Any]) -> dict[str, float]:
-    """Return accuracy and the protocol's numbers of a document that holds both."""
+    """Return accuracy and the protocol's numbers from a document with both."""
     accuracy, protocol = document["accuracy"], document["protocol"]
     found = {"local": accuracy["mean"], **{name: accuracy[name] for name in _SPREAD}}
     found |= {name: protocol.get(name) for name in ("base", "novel", "harmonic_mean")}
