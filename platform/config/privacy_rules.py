@@ -1,4 +1,4 @@
-"""What mechanisms and private experts need, and what they cannot be combined with.
+"""The needs of mechanisms and private experts, and their contradictions with other settings.
 
 Each rule gives one sentence that names the field, its value and what is valid.
 """
@@ -20,11 +20,11 @@ NOISE_KEYS = (
     "adaptive_clipping",
     "lifetime_budget",
 )
-"""Keys of `privacy` that mean nothing without noise."""
+"""Keys of `privacy` that have no meaning without noise."""
 
 
 def unknown_mechanism(config: RunSections) -> Iterator[str]:
-    """Yield that there is no such mechanism; then no other rule can be checked."""
+    """Yield a sentence if there is no such mechanism; other rules need one."""
     name, valid = config.privacy.mechanism, config.mechanisms.names
     if name not in valid:
         yield f"privacy.mechanism: {name!r} is not valid; valid: {', '.join(valid)}"
@@ -234,7 +234,7 @@ def _clipped_uploads(config: RunSections) -> Iterator[str]:
 
 
 def _noised_in_steps(config: RunSections) -> str:
-    """Return the mechanisms whose noise is in the steps, for a sentence."""
+    """Return the names of mechanisms that noise training steps, for a sentence."""
     return " or ".join(m.name for m in config.mechanisms if m.facts.is_in_steps)
 
 
@@ -295,11 +295,11 @@ KEYS_OF = {
     "entries": ("noise", "clipping_norm", "minimum", "generations"),
     "groups": ("experts", "count_ratio", "floor", "empty"),
 }
-"""Keys of `pool` that mean something under one kind only."""
+"""Keys of `pool` that have a meaning under one kind only."""
 
 
 def group_problems(config: RunSections) -> Iterator[str]:
-    """Yield contradictions between `pool.kind` and all else."""
+    """Yield contradictions between `pool.kind` and other settings."""
     kind = config.pool.kind
     for other, names in KEYS_OF.items():
         if other == kind:
@@ -331,7 +331,7 @@ def _groups(config: RunSections) -> Iterator[str]:
             f"pool.empty: split needs pool.experts of at least 3, and it is {experts}, of which "
             "none can have more than twice an even share of the clients; valid: keep"
         )
-    # A client's choice must not be seen, and noise must cover it.
+    # The coordinator must not see a client's choice, and noise must cover the choice.
     mechanism = config.mechanism
     valid = [m.name for m in config.mechanisms if not (m.facts.claims and m.facts.noises_alone)]
     named = ", ".join(sorted(valid))

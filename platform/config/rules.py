@@ -1,4 +1,4 @@
-"""Checks that join sections of a configuration, and settings that do nothing.
+"""Checks that join sections of a configuration, and finds settings that do nothing.
 
 Each rule yields one sentence that names the field, its value and what is valid.
 """
@@ -26,13 +26,13 @@ KINDS_WITH = {
     "images_per_client": ("iid",),
     "classes_per_client": ("pathological",),
 }
-"""Under which kinds of partition a key means something."""
+"""The kinds of partition under which a key has a meaning."""
 MADE = ("headlines", "homonyms", "shapes")
 """Data sets of any size, made from the seed."""
 OWN = ("images", "client_folders")
 """Data sets that are folders of the user's own images."""
 OWNED = "client_folders"
-"""The data set that is dealt out already: a folder a client."""
+"""The data set in which each client has a folder already."""
 
 
 def require_consistent(config: RunSections) -> None:
@@ -164,7 +164,7 @@ def _protocol(config: RunSections) -> Iterator[str]:
             f"to task.clients = {clients}"
         )
     kind = config.task.partition.kind
-    # Its pool has no test images that nobody trains on.
+    # All images of its pool are training images of some client.
     if kind == "shared_ratio" and protocol == "base_to_novel":
         yield (
             "task.partition.kind: shared_ratio does not fit evaluation.protocol = base_to_novel, "
@@ -207,7 +207,7 @@ def _cohort(config: RunSections) -> Iterator[str]:
 
 
 def _cohort_key(config: RunSections) -> str:
-    """Return the key that was given for the number of clients in a round."""
+    """Return the key that states the number of clients in a round."""
     return "task.clients" if config.cohort.size is None else "cohort.size"
 
 
@@ -246,7 +246,7 @@ def _secure_aggregation(config: RunSections) -> Iterator[str]:
 
 
 SCHEDULES_WITH = {"gamma": "exponential", "final": "cosine", "rounds": "cosine"}
-"""Under which kind of schedule a key means something."""
+"""The kind of schedule under which a key has a meaning."""
 LEAST_FACTOR = 1e-30
 """The least product with a rate that single precision still holds."""
 
@@ -311,7 +311,7 @@ HELD: Final = "held_by_clients"
 def federation_problems(config: RunSections) -> Iterator[str]:
     """Yield contradictions with a federation section, or with its absence.
 
-    The coordinator of a federation cannot measure what a simulation measures, nor deal out data.
+    The coordinator of a federation has no images, so it can neither deal them out nor measure.
     """
     section, dataset = config.federation, config.task.dataset
     if section is None:
@@ -401,8 +401,8 @@ _OF_MASKS: Final = ("threshold", "graph", "corrupt", "enrolment", "largest_weigh
 def void_settings(config: RunSections) -> Iterator[str]:
     """Yield the settings that do nothing in this run, for any method.
 
-    They are told before the first round and never refused: a sweep or an override leaves them
-    behind legitimately, as masks that are switched off leave their threshold.
+    The program tells them before the first round and never refuses them, because a sweep or an
+    override may leave them behind: masks that are switched off leave their threshold.
     """
     task, fields = config.task, TaskConfig.model_fields
     if task.root != fields["root"].default and task.dataset in _WITHOUT_FILES:
@@ -473,7 +473,7 @@ def audit_problems(config: RunSections) -> Iterator[str]:
             f"{', '.join(able)}"
         )
     secure, cohort = config.secure_aggregation, config.cohort
-    # Unless a thinner graph is asked for, canaries get the complete one.
+    # Canaries get the complete graph, unless the configuration names another.
     graph = "k_regular" if secure.graph == "k_regular" else "complete"
     for field, value, valid, why in (
         ("cohort.size", config.cohort_size, config.task.clients, _ALWAYS),

@@ -1,8 +1,7 @@
 """The configuration tree: what protects uploads, and a run's sections together.
 
-Checks that need one section only are here and in `sections`, as types and bounds; those that join
-sections are in `RunConfig`. The method's own options are validated against the method's `Config` by
-`platform.bootstrap`, since only the method's module knows them.
+Checks of one section are types and bounds, here and in `sections`. `RunConfig` checks sections
+together. `platform.bootstrap` checks the method's own options, which only its module knows.
 """
 
 from __future__ import annotations
@@ -37,7 +36,8 @@ from platform.mechanisms import BUILT_IN, EntryNoise, Mechanism, Mechanisms, Noi
 from privacy import Relation
 
 MECHANISMS = "mechanisms"
-"""Under which name a validation is given the mechanisms, where not the built-in ones."""
+"""The key of a validation's context that holds the mechanisms, if they are not the built-in ones.
+"""
 
 
 class AdaptiveClippingConfig(Section):
@@ -225,7 +225,7 @@ def default_threshold(clients: int) -> int:
 
 
 class RunSections(Section):
-    """A whole run, section by section, and what follows from several of them."""
+    """A whole run, section by section, with values that follow from several sections."""
 
     name: Annotated[str, Field(min_length=1, max_length=64, pattern=r"^[A-Za-z0-9._-]+$")]
     """Begins the run's id."""
@@ -263,21 +263,21 @@ class RunSections(Section):
     _mechanisms: Mechanisms = PrivateAttr(default=BUILT_IN)
 
     def model_post_init(self, context: Any, /) -> None:
-        """Take the mechanisms that this configuration is checked against, where others are."""
+        """Take the mechanisms of the validation's context, if it has any."""
         if context is not None:
             self._mechanisms = context[MECHANISMS]
 
     @property
     def mechanisms(self) -> Mechanisms:
-        """All mechanisms that there are: rows of a ledger may name any of them."""
+        """All mechanisms; rows of a ledger may name any of them."""
         return self._mechanisms
 
     @property
     def mechanism(self) -> Mechanism:
-        """The run's.
+        """The run's mechanism.
 
         Raises:
-            UnknownMechanism: There is none of the configured name, which is refused first.
+            UnknownMechanism: If no mechanism has the configured name; a rule refuses that first.
         """
         return self._mechanisms.named(self.privacy.mechanism)
 
@@ -293,7 +293,7 @@ class RunSections(Section):
 
     @property
     def canaries(self) -> int:
-        """Clients of an audit, beside all others."""
+        """Number of an audit's canary clients."""
         return 0 if self.audit is None else self.audit.canaries
 
     @property
@@ -313,10 +313,10 @@ class RunSections(Section):
 
     @property
     def has_secret_cohorts(self) -> bool:
-        """Whether who is drawn is the coordinator's secret, for amplification.
+        """Whether the coordinator keeps the cohort secret, for amplification.
 
-        Only where a round's sum is released whoever came: a rule that opens it, or draws again,
-        depending on how many were there hangs the whole sum on one client's coin.
+        Only if every round's sum is released: a rule that releases it, or draws again, depending
+        on the number of clients would let one client's coin decide about the whole sum.
         """
         drawn = self.cohort.sampling == "poisson" or self.cohort_size < self.task.clients
         amplifies = self.mechanism.facts.may_amplify
@@ -325,7 +325,7 @@ class RunSections(Section):
 
     @property
     def noise_distribution(self) -> str | None:
-        """The law of the noise, by default the mechanism's usual one; None without noise."""
+        """The law of the noise, by default the mechanism's usual law; None without noise."""
         if self.privacy.noise_distribution is not None:
             return self.privacy.noise_distribution
         return next(iter(self.mechanism.distributions), None)
@@ -337,7 +337,7 @@ class RunSections(Section):
 
     @property
     def threshold(self) -> int:
-        """Smallest number of clients whose sum may be opened."""
+        """Smallest number of clients whose sum the coordinator may open."""
         configured = self.secure_aggregation.threshold
         return configured if configured is not None else default_threshold(self.cohort_size)
 

@@ -1,11 +1,11 @@
-"""What is learned, from what, by whom, and what is measured: sections without privacy in them.
+"""The sections on data, clients, training and evaluation, which have nothing on privacy.
 
 Every section is frozen and refuses unknown keys. Users read the text below a key in
 `configs --keys` and on the page of keys.
 
-Every number has an upper bound, far above what anybody has asked for and low enough that such a run
-can begin: a slip of a zero or of a unit is one sentence at once, and neither costs an hour nor the
-machine's whole memory.
+Every number has an upper bound, far above every known use and low enough that such a run can begin.
+A slip of a zero or of a unit gives an error at once, and costs neither an hour nor the machine's
+whole memory.
 """
 
 from __future__ import annotations
@@ -405,11 +405,11 @@ class ScheduleConfig(Section):
     """
 
     def factor(self, round_number: int, rounds: int) -> float:
-        """Return what all learning rates of a round are multiplied by, in (0, 1].
+        """Return the factor of all learning rates in a round, in (0, 1].
 
         Args:
             round_number: From 1 to `rounds`.
-            rounds: Of the run.
+            rounds: Number of the run's rounds.
         """
         if round_number <= self.warm_up_rounds:
             growing = round_number / (self.warm_up_rounds + 1)
@@ -466,16 +466,16 @@ class TrainingConfig(Section):
 
     @property
     def effective_betas(self) -> tuple[float, float]:
-        """Adam's, also where they are not given."""
+        """Adam's betas, by default the usual ones."""
         return ADAM_BETAS if self.betas is None else self.betas
 
     @property
     def effective_eps(self) -> float:
-        """Adam's, also where it is not given."""
+        """Adam's epsilon, by default the usual one."""
         return ADAM_EPS if self.eps is None else self.eps
 
     def factor(self, round_number: int | None, rounds: int) -> float:
-        """Return what all learning rates are multiplied by: in a round, or None after the last."""
+        """Return the factor of all learning rates in a round; None is after the last round."""
         if self.schedule is None or round_number is None:
             return 1.0
         return self.schedule.factor(round_number, rounds)
