@@ -190,13 +190,13 @@ def verify_receipts(
         runs = [
             {
                 "run": run.run_id,
-                "log": run.log.origin,
+                "log": run.origin,
                 "receipts": run.count,
                 "rounds": run.rounds,
                 "epsilon": _finite_each(run.epsilons),
                 "stated": _finite_each(run.stated),
-                "charged": run.received.charged,
-                "uploads": [_upload(upload) for upload in run.received.uploads],
+                "charged": run.charged,
+                "uploads": [_upload(upload) for upload in run.uploads],
                 "problems": list(run.problems),
             }
             for run in found
@@ -253,7 +253,7 @@ def _bound(path: Path, found: Sequence[RunReceipts]) -> dict[str, Any]:
             "valid: an upload as it was sent"
         ) from error
     for run in found:
-        for upload in run.received.uploads:
+        for upload in run.uploads:
             if upload.digest == digest:
                 return {"file": str(path), "run": run.run_id, **_upload(upload)}
     return {"file": str(path), "run": None, "sha256": digest.hex()}
@@ -273,7 +273,7 @@ def _print(
     rows = []
     for run in found:
         spent = [epsilon(run.epsilons[name]) if run.epsilons else "-" for name in ADVERSARIES]
-        known = f"{len(run.received.uploads)} of {run.received.charged}"
+        known = f"{len(run.uploads)} of {run.charged}"
         rows.append((run.run_id, run.count, run.rounds, known, *spent, len(run.problems)))
     console().print(table(None, _NAMES, rows))
     for other in compared:

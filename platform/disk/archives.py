@@ -1,12 +1,12 @@
 """Backups as single files: a zip whose last bytes are the digest of all before them.
 
-Members are stored uncompressed, so that nothing that is read is larger than the file, and any tool
-for zips takes a member out where Sotto is not at hand. The caller that opens an archive says which
-names its members may have, and no name is ever a path that is followed.
+Members are stored uncompressed. So reading needs no more space than the file, and any zip tool can
+extract a member without Sotto. The caller that opens an archive says which names its members may
+have, and never uses a name as a path.
 
-Backing up and restoring a folder happens whole or not at all, and never over anything. Unfinished
-work lies in a folder of its own beside the target, under a name that is not taken for the target,
-and the next backup or restoration there removes it.
+A backup or a restoration is complete or absent, and never overwrites anything. Unfinished work lies
+in a folder of its own beside the target, under another name than the target, and the next backup or
+restoration there removes it.
 
 Source: APPNOTE.TXT of PKWARE, 4.3.16: an archive ends with a comment, of any bytes.
 """
@@ -45,13 +45,13 @@ _DAMAGED: Final = (
 
 @dataclass(frozen=True, kw_only=True)
 class Manifest:
-    """What an archive says of itself.
+    """The manifest in an archive.
 
     Attributes:
-        kind: Whose it is: ``coordinator`` or ``client``.
+        kind: ``coordinator`` or ``client``.
         schema: Version of the schema of its first database.
         made: When it was made, ISO 8601 in UTC.
-        facts: What else was true of what is in it, as plain JSON.
+        facts: Further facts about its contents, as plain JSON.
         digests: SHA-256 of each member by its name.
     """
 
@@ -98,7 +98,7 @@ class Archive:
 
     Attributes:
         path: Of the file.
-        manifest: What it says of itself.
+        manifest: Its manifest.
     """
 
     path: Path
@@ -109,7 +109,7 @@ class Archive:
         """Write a member into a new file.
 
         Raises:
-            ConfigError: If it is not what the manifest says.
+            ConfigError: If its digest differs from the manifest's.
             OSError: If it cannot be written.
         """
         found = hashlib.sha256()
@@ -126,16 +126,16 @@ class Archive:
 
 @contextmanager
 def opened_archive(path: Path, kind: str, may_hold: Callable[[str], bool]) -> Iterator[Archive]:
-    """Return an archive that is whole, from its first byte to its last.
+    """Return an archive after checking it from its first byte to its last.
 
     Args:
         path: Of the file.
-        kind: What it must be of.
+        kind: The kind that its manifest must name.
         may_hold: Whether a member may have this name.
 
     Raises:
-        ConfigError: If there is none, if it is of another kind or version, if it is damaged, or
-            holds a member that does not belong there.
+        ConfigError: If the file is missing, has another kind or version, is damaged, or holds a
+            member that does not belong there.
     """
     try:
         file = path.open("rb")
@@ -186,19 +186,19 @@ def _read_manifest(path: Path, archive: zipfile.ZipFile, kind: str) -> Manifest:
     manifest = Manifest(**document)
     texts = (manifest.schema, manifest.made, *manifest.digests.values())
     if not all(isinstance(text, str) for text in texts) or not isinstance(manifest.facts, dict):
-        raise _damaged(path, "its manifest is none")
+        raise _damaged(path, "its manifest has a field of another type")
     return manifest
 
 
 def _info(name: str) -> zipfile.ZipInfo:
-    # Without the time, so that equal contents give equal files.
+    # The time is fixed, so that equal contents give equal files.
     info = zipfile.ZipInfo(name, _MOMENT)
     info.external_attr = 0o600 << 16
     return info
 
 
 def _file_digest(path: Path, leave: int = 0) -> str:
-    """Return SHA-256 in hex of a file but its last bytes."""
+    """Return SHA-256 in hex of a file without its last `leave` bytes."""
     found = hashlib.sha256()
     with path.open("rb") as file:
         left = os.fstat(file.fileno()).st_size - leave
@@ -219,7 +219,7 @@ MayHold = Callable[[str], bool]
 
 
 def make_backup(file: Path, build: Build, may_hold: MayHold) -> Manifest:
-    """Write a backup and look at it once more before it gets its name.
+    """Write a backup and check it before it gets its name.
 
     Args:
         file: The backup; nothing may be there.
@@ -229,7 +229,7 @@ def make_backup(file: Path, build: Build, may_hold: MayHold) -> Manifest:
 
     Raises:
         ConfigError: If the file is there.
-        StorageFull: If it cannot be written; nothing is left of it.
+        StorageFull: If it cannot be written; then no part of it remains.
     """
     with _written_to(file), _alone_beside(file):
         if file.exists() or file.is_symlink():
@@ -252,18 +252,18 @@ def restore_backup(
     lay_out: Callable[[Archive, Path], None],
     may_hold: MayHold,
 ) -> Manifest:
-    """Bring back what a backup holds, in a folder that appears when all of it is there.
+    """Restore a backup into a folder, which appears when all of it is complete.
 
     Args:
         file: The backup.
-        folder: What becomes of it; it may be there if it is empty.
-        kind: What the backup must be of.
-        lay_out: Fills an empty folder from an archive, and examines what it wrote.
+        folder: The target; it must be missing or empty.
+        kind: The kind that the backup must have.
+        lay_out: Fills an empty folder from an archive, and checks the files that it wrote.
         may_hold: Whether a member may have this name.
 
     Raises:
         ConfigError: If the folder holds anything, or the backup is not whole.
-        StorageFull: If it cannot be written; nothing is left of it.
+        StorageFull: If it cannot be written; then no part of it remains.
     """
     folder = folder.absolute()
     with opened_archive(file, kind, may_hold) as archive:
@@ -296,9 +296,9 @@ def _alone_beside(target: Path) -> Iterator[None]:
 
 @contextmanager
 def _unfinished(target: Path) -> Iterator[Path]:
-    """Return an empty folder for what may become the target; it is gone after the block."""
+    """Return an empty folder for unfinished work; it is removed after the block."""
     folder = target.with_name(f".{target.name}.part")
-    # A process that was killed in here left it.
+    # A process that was killed in this block left it.
     _remove(folder)
     make_folder(folder)
     try:
@@ -317,5 +317,5 @@ def _written_to(target: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        # The message has the target's name, and nothing of the contents.
+        # The message names the target, and shows none of the contents.
         raise StorageFull(f"{str(target)!r} cannot be written: {error.strerror}") from error

@@ -1,9 +1,9 @@
-"""Files of a run: for their owner only, whole or not at all, on the disk once done; and its lock.
+"""Files of a run: for their owner only, written whole or not at all, and durable; and a run's lock.
 
-A lock on a file says which process runs a run, or serves a store, and ends with that process. Two
-processes that continued one run would each charge the clients for the same attempts. So every way
-to run or resume holds this lock, while reading commands take none. A data holder's process holds a
-lock on its storage folder in the same way.
+A lock on a file belongs to the process that executes a run or serves a store, and ends with that
+process. Two processes that continued one run would each charge the clients for the same attempts.
+So every command that runs or resumes holds this lock, while reading commands take no lock. A data
+holder's process holds a lock on its storage folder in the same way.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ def write_text(path: Path, text: str) -> None:
 def write_bytes(path: Path, data: bytes) -> None:
     """Write a file under another name first, so that a reader never sees half of it.
 
-    After a power cut there is the old file or the new one. Folders that are missing are made for
-    their owner only, as the file is.
+    After a power cut there is the old file or the new one. Missing folders are made for their owner
+    only, as the file is.
 
     Raises:
-        Unwritable: If it cannot be written; what was there before is there still.
+        Unwritable: If it cannot be written; then the old file is still there.
     """
     part = path.with_name(f".{path.name}.{secrets.token_hex(8)}.part")
     with named(path):
@@ -60,7 +60,7 @@ def write_bytes(path: Path, data: bytes) -> None:
 
 @contextmanager
 def named(path: Path) -> Iterator[None]:
-    """Name a file in what the system says of it.
+    """Name a file in errors of the operating system.
 
     Raises:
         Unwritable: In place of any `OSError`.
@@ -73,22 +73,22 @@ def named(path: Path) -> Iterator[None]:
 
 @contextmanager
 def written(path: Path) -> Iterator[IO[bytes]]:
-    """Return a new file for this user only, on the disk once it is closed.
+    """Return a new file for this user only; it is durable after it is closed.
 
     Raises:
         OSError: If it cannot be written.
     """
     with open(path, "xb", opener=_private) as file:
         yield file
-        # A file renamed before it is on the disk could be empty after a power cut.
+        # A file that is renamed before it is durable could be empty after a power cut.
         file.flush()
         os.fsync(file.fileno())
 
 
 def erase(path: Path) -> None:
-    """Write zeros over a file and delete it; does nothing where there is none.
+    """Write zeros over a file and delete it; a missing file is no error.
 
-    A file system that writes elsewhere keeps the old contents, and so does a copy of the file.
+    The old contents remain in copies of the file, and on file systems that write elsewhere.
 
     Raises:
         OSError: If it cannot be written or deleted.
@@ -110,7 +110,7 @@ def open_lock(path: Path) -> IO[str]:
     Raises:
         OSError: If it cannot be opened.
     """
-    # Opened to append, so that no file is ever emptied. Closing it releases the lock.
+    # Opened to append, so that the call never empties a file. Closing it releases the lock.
     return open(path, "a", encoding="utf-8", opener=_private)
 
 
@@ -130,13 +130,13 @@ class Held(Exception):
 
 @contextmanager
 def only_process_of(folder: Path) -> Iterator[None]:
-    """Keep a run to this process.
+    """Reserve a run for this process.
 
     Args:
         folder: The run's; made if missing.
 
     Raises:
-        RunBusy: If another process runs it.
+        RunBusy: If another process executes it.
         Unwritable: If the lock cannot be made.
     """
     try:
@@ -149,12 +149,12 @@ def only_process_of(folder: Path) -> Iterator[None]:
 
 
 def require_free(folder: Path) -> None:
-    """Check, before a run asks its clients anything, that no process runs it just now.
+    """Check, before a run asks its clients anything, that no process executes it now.
 
-    A process that continues the run takes the lock later, and is refused if another was quicker.
+    A process that continues the run takes the lock later, and fails if another was quicker.
 
     Raises:
-        RunBusy: If another process runs it.
+        RunBusy: If another process executes it.
     """
     with only_process_of(folder):
         pass
@@ -162,7 +162,7 @@ def require_free(folder: Path) -> None:
 
 @contextmanager
 def held(lock: Path) -> Iterator[None]:
-    """Hold a lock as long as the block lasts.
+    """Hold a lock during the block.
 
     Args:
         lock: Its file; made if missing, with its folder.
@@ -177,7 +177,7 @@ def held(lock: Path) -> Iterator[None]:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 break
             except BlockingIOError:
-                # `is_held` may ask just now; its question takes less time than this pause.
+                # `is_held` may hold it for a moment, for less time than this pause.
                 time.sleep(PAUSE)
         else:
             raise Held(str(lock))
@@ -185,9 +185,9 @@ def held(lock: Path) -> Iterator[None]:
 
 
 def is_held(folder: Path) -> bool | None:
-    """Return whether a process runs the run just now; None where none ever has.
+    """Return whether a process executes the run now; None if no process ever has.
 
-    Nothing is made or kept; `held` waits for as long as the question takes.
+    The function makes no file and keeps no lock; `held` waits while it looks.
     """
     try:
         with (folder / LOCK_NAME).open("rb") as file:
@@ -200,7 +200,7 @@ def is_held(folder: Path) -> bool | None:
 
 
 def wait_until_free(folder: Path) -> None:
-    """Wait until no process runs the run; another may take it directly after."""
+    """Wait until no process executes the run; another process may take it directly after."""
     with _opened(folder / LOCK_NAME) as file:
         fcntl.flock(file, fcntl.LOCK_EX)
 

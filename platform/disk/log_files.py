@@ -1,11 +1,11 @@
-"""The files beside a database that vouch for its log: its key, and the heads that it has had.
+"""The files beside a database that vouch for its log: the log's key, and the log's former heads.
 
-Anyone who can rewrite the database can rewrite the log in it. A head that was written elsewhere,
-and seen by others, still names the old log. Heads are signed checkpoints, one a line, and only ever
-added; the changes of the key that signs them stand among them.
+A person who can rewrite the database can rewrite the log in it. A head that was written elsewhere,
+and seen by others, still names the old log. Heads are signed checkpoints, one a line. A coordinator
+only adds lines; a change of the key that signs heads is a line too.
 
-Digests bind what lies outside the log to it. All are SHA-256 in hexadecimal. Each thing has only
-one form to hash, so a digest taken before something is stored is that of what is read back.
+Digests bind records outside the log to it. All are SHA-256 in hexadecimal. Each record has only one
+form to hash, so the digest before storing equals the digest after reading.
 """
 
 from __future__ import annotations
@@ -49,13 +49,13 @@ _LONGEST_LINE: Final = 1 << 20
 
 @dataclass(frozen=True)
 class KeptHeads:
-    """What is kept of a log outside its database.
+    """The heads of a log outside its database.
 
     Attributes:
         heads: Sizes and roots that its tree had, oldest first.
-        key: By which the newest ones are signed; None where nobody knows it, so that no signature
-            could be checked.
-        lost: The lines at which a key took over that the one before it did not sign.
+        key: The key that signed the newest heads; None if it is unknown, so that no signature was
+            checked.
+        lost: The lines of key changes that the old key did not sign.
     """
 
     heads: tuple[TreeHead, ...]
@@ -64,23 +64,23 @@ class KeptHeads:
 
 
 def heads_file(database: Path) -> Path:
-    """Return where the heads of a database's log are kept."""
+    """Return the file of the heads of a database's log."""
     return database.with_name(f"{database.stem}.{HEADS}")
 
 
 def key_file(database: Path) -> Path:
-    """Return where the private key of a database's log is kept."""
+    """Return the file of the private key of a database's log."""
     return database.with_name(f"{database.stem}.{KEY}")
 
 
 def log_signer(database: Path) -> NoteSigner:
-    """Return what signs the heads of a database's log; its key is made if there is none.
+    """Return the signer of the heads of a database's log; a missing key is made.
 
-    Where heads were signed before, a new key begins by saying that the old one is lost.
+    If an older key signed heads before, the new key first states that the old key is lost.
 
     Raises:
-        ConfigError: The file of the key is not one.
-        Unwritable: It cannot be made.
+        ConfigError: The file of the key is not valid.
+        Unwritable: The key cannot be made.
     """
     path = key_file(database)
     _finish_change(database)
@@ -94,7 +94,7 @@ def log_signer(database: Path) -> NoteSigner:
 
 
 def existing_signer(database: Path) -> NoteSigner:
-    """Return what signs the heads of a database's log, which has signed some.
+    """Return the signer of the heads of a database's log, whose key must exist.
 
     Raises:
         ConfigError: There is no key beside the database, or its file holds no key.
@@ -110,10 +110,10 @@ def existing_signer(database: Path) -> NoteSigner:
 
 
 def known_key(database: Path) -> NoteKey | None:
-    """Return the public key of a database's log, None where it is not beside it.
+    """Return the public key of a database's log, None if its file is missing.
 
     Raises:
-        ConfigError: The file of the key is not one.
+        ConfigError: The file of the key is not valid.
     """
     try:
         return _read_key(key_file(database)).key
@@ -122,10 +122,10 @@ def known_key(database: Path) -> NoteKey | None:
 
 
 def change_key(database: Path) -> NoteKey:
-    """Make a new key, to which the old one hands over, and return its public half.
+    """Make a new key, to which the old key hands over, and return its public half.
 
-    A process may be killed at any point. Until the hand-over is kept the old key stays; afterwards
-    the next process that signs puts the new key in its place.
+    A process may be killed at any point. Until the hand-over is written the old key stays; after
+    that the next process that signs puts the new key in its place.
 
     Raises:
         ConfigError: There is no key yet, or its file holds no key.
@@ -140,7 +140,7 @@ def change_key(database: Path) -> NoteKey:
 
 
 def _finish_change(database: Path) -> None:
-    """Put a waiting key in its place if the key before handed over to it; else delete it."""
+    """Put a waiting key in its place if the old key handed over to it; else delete it."""
     waiting = _next_key(database)
     if not waiting.exists():
         return
@@ -159,11 +159,11 @@ def _next_key(database: Path) -> Path:
 
 
 def keep_head(database: Path, head: TreeHead) -> str:
-    """Add a head to those that are kept, signed, and return it.
+    """Sign a head, add it to the kept heads, and return it.
 
     Raises:
-        ConfigError: The file of the log's key is not one.
-        Unwritable: It cannot be written.
+        ConfigError: The file of the log's key is not valid.
+        Unwritable: The head cannot be written.
     """
     signer = log_signer(database)
     note = sign_checkpoint(Checkpoint(signer.name, head.size, head.root), signer)
@@ -172,9 +172,9 @@ def keep_head(database: Path, head: TreeHead) -> str:
 
 
 def add_note(database: Path, note: str) -> None:
-    """Add a note to the heads that are kept.
+    """Add a note to the kept heads.
 
-    A line is written at once, so lines of several processes do not mix.
+    The function writes a line in one call, so lines of several processes do not mix.
 
     Raises:
         Unwritable: It cannot be written.
@@ -186,12 +186,12 @@ def add_note(database: Path, note: str) -> None:
 
 
 def kept_notes(database: Path) -> Iterator[tuple[int, SignedNote]]:
-    """Yield the kept notes, oldest first, with their line numbers; no signature is checked.
+    """Yield the kept notes, oldest first, with their line numbers; signatures are not checked.
 
-    The last line may lack its end, where a process was killed or a disk was full; that is no head.
+    The last line may lack its end, if a process was killed or a disk was full; it does not count.
 
     Raises:
-        Authentication: A line is not one that we write.
+        Authentication: A line has another form.
     """
     path = heads_file(database)
     for number, line in enumerate(_lines(path), 1):
@@ -200,7 +200,7 @@ def kept_notes(database: Path) -> Iterator[tuple[int, SignedNote]]:
 
 @dataclass
 class KeptChanges:
-    """How a log's key changed, as its heads tell; each time only what was added is read.
+    """The changes of a log's key, from its heads; each call reads only the new lines.
 
     Attributes:
         database: The log's.
@@ -212,10 +212,10 @@ class KeptChanges:
     _bytes: int = field(default=0, init=False)
 
     def all(self) -> tuple[str, ...]:
-        """Return all changes that there are by now, oldest first.
+        """Return all changes until now, oldest first.
 
         Raises:
-            Authentication: A line is not one that we write.
+            Authentication: A line has another form.
         """
         path = heads_file(self.database)
         for line in _lines(path, self._bytes):
@@ -227,7 +227,7 @@ class KeptChanges:
 
 
 def _lines(path: Path, begin: int = 0) -> Iterator[bytes]:
-    """Yield the whole lines of a file of heads, from so many bytes on."""
+    """Yield the complete lines of a file of heads, after its first `begin` bytes."""
     if not path.exists():
         return
     with path.open("rb") as file:
@@ -241,15 +241,15 @@ def _lines(path: Path, begin: int = 0) -> Iterator[bytes]:
 
 
 def kept_heads(database: Path, trusted: NoteKey | None) -> KeptHeads:
-    """Return the heads that were kept, each signed by the key that was the log's at its time.
+    """Return the kept heads, each signed by the key that the log had at that time.
 
     Args:
         database: The database.
         trusted: The key that the log has now; None to check no signature.
 
     Raises:
-        Authentication: A line is no head, its signature does not hold, or the log's key changed to
-            another one than is trusted.
+        Authentication: A line is not a head, its signature does not hold, or the log's key changed
+            to another key than the trusted one.
     """
     path = heads_file(database)
     parts = _parts(path, list(kept_notes(database)))
@@ -268,7 +268,7 @@ _Part = tuple[_Note | None, list[_Note]]
 
 
 def _parts(path: Path, notes: Sequence[_Note]) -> list[_Part]:
-    """Return what was kept under each key: the change that brought it, and the heads after that."""
+    """Return the heads under each key, with the change that introduced the key."""
     parts: list[_Part] = [(None, [])]
     for number, note in notes:
         if not is_change(note):
@@ -283,7 +283,7 @@ def _parts(path: Path, notes: Sequence[_Note]) -> list[_Part]:
 
 
 def _keys_of(path: Path, parts: Sequence[_Part], trusted: NoteKey | None) -> list[NoteKey | None]:
-    """Return the key of each part, from the last one backwards; None where it was lost."""
+    """Return the key of each part, found from the last part backwards; None if it was lost."""
     if trusted is None:
         return [None for _ in parts]
     keys: list[NoteKey | None] = [trusted]
@@ -292,7 +292,7 @@ def _keys_of(path: Path, parts: Sequence[_Part], trusted: NoteKey | None) -> lis
             continue
         number, note = change
         stated = open_change(note.encode())
-        # A lost key vouches for nothing but that its lines went before.
+        # A lost key proves only that its lines came before.
         if keys[0] is not None and stated.new != keys[0]:
             raise Authentication(
                 f"{path.name}: line {number} hands the log over to {stated.new.encode()}, not to"
@@ -311,10 +311,10 @@ def _opened(path: Path, number: int, note: SignedNote, key: NoteKey | None) -> T
 
 
 def copy_heads(database: Path, size: int, target: Path) -> int:
-    """Copy what was kept when a log had at most so many leaves, and return the number of lines.
+    """Copy the notes up to the time when a log had `size` leaves; return the number of lines.
 
     Raises:
-        Authentication: A line is not one that we write.
+        Authentication: A line has another form.
         Unwritable: The copy cannot be written.
     """
     lines = []
@@ -352,7 +352,7 @@ def _read_key(path: Path) -> NoteSigner:
     except OSError as error:
         raise ConfigError(f"{str(path)!r} cannot be read ({error.strerror})") from error
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
-        # Its contents may be secret, so the message has none of them.
+        # The contents may be secret, so the message does not show them.
         raise ConfigError(f"{str(path)!r} is no key of a log") from None
     return signer
 
@@ -363,7 +363,7 @@ def _encoded(signer: NoteSigner) -> bytes:
 
 
 def _write_key(path: Path, signer: NoteSigner) -> bool:
-    """Write a new key unless another process was faster; return whether it was written."""
+    """Write a new key unless another process was faster; return whether this call wrote it."""
     part = path.with_name(f".{path.name}.{secrets.token_hex(8)}.part")
     with named(path):
         try:
@@ -384,13 +384,13 @@ def _private(path: str, flags: int) -> int:
 
 
 SALT: Final = "salt"
-"""A random text in a document that tells of a secret draw, so that its digest is a commitment."""
+"""The field of a random text in documents on secret draws; it makes a digest a commitment."""
 _WRITER: Final = json.JSONEncoder(sort_keys=True, separators=(",", ":"))
 _NAMES: Final = tuple(field.name for field in fields(LedgerRow))
 
 
 def bytes_digest(data: bytes) -> str:
-    """Digest a file or a blob as it is."""
+    """Digest the bytes of a file or a blob."""
     return hashlib.sha256(data).hexdigest()
 
 
@@ -401,12 +401,12 @@ def document_digest(document: Mapping[str, Any]) -> str:
 
 
 def salted(document: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a document whose digest nobody can guess who has not read it."""
+    """Return a document with a random text, so that its digest cannot be guessed."""
     return {**document, SALT: secrets.token_hex(32)}
 
 
 def rows_digest(rows: Iterable[LedgerRow], *, with_status: bool) -> str:
-    """Digest ledger rows, in whatever order they come.
+    """Digest ledger rows; their order does not matter.
 
     Args:
         rows: The rows.
@@ -423,9 +423,9 @@ def rows_digest(rows: Iterable[LedgerRow], *, with_status: bool) -> str:
 
 
 def _plain(value: object) -> object:
-    """Return a number as the storage gives it back, whatever type it was given in.
+    """Return a number as text, the same text for equal numbers of different types.
 
-    Numbers of one value are one text here: a row that says 4 comes back as 4.0.
+    The storage returns 4 as 4.0.
     """
     if isinstance(value, (bool, str)) or value is None:
         return value

@@ -53,12 +53,12 @@ def is_there(url: str) -> bool:
 
 
 def open_existing(url: str, *, read_only: bool = True) -> Database:
-    """Return the coordinator's database where there is one already.
+    """Return the coordinator's database, which must exist.
 
     Args:
         url: Of a SQLite file.
-        read_only: Whether nothing may be written, not even beside the file; who works beside
-            others that write reads better as one of them.
+        read_only: Whether nothing may be written, not even beside the file. A process that reads
+            beside writers should open the database as a writer.
 
     Raises:
         ConfigError: If the URL names no database.
@@ -73,7 +73,7 @@ def open_existing(url: str, *, read_only: bool = True) -> Database:
 
 @contextmanager
 def closed_on_error(database: Database) -> Iterator[Database]:
-    """Close the database if the block raises; otherwise it goes on in what the block has built.
+    """Close the database if the block raises; else the objects that the block built keep it.
 
     The garbage collector would close it at any time, also while another process opens the file to
     read it and has just seen that it is open elsewhere.
@@ -89,7 +89,7 @@ def database_file(url: str) -> Path:
     """Return the file of a SQLite URL.
 
     Raises:
-        ConfigError: If the URL names none.
+        ConfigError: If the URL names no file.
     """
     try:
         file = file_of(url)
@@ -103,7 +103,7 @@ def database_file(url: str) -> Path:
 
 
 def run_folder(url: str, run_id: str) -> Path:
-    """Return where a run's files lie: beside the database."""
+    """Return the folder of a run's files, beside the database."""
     return database_file(url).parent / run_id
 
 
@@ -114,9 +114,9 @@ LOGGER = logging.getLogger(__name__)
 def transaction(database: Database) -> Iterator[UnitOfWork]:
     """Return a unit of work that is committed unless the block raises.
 
-    If the log has grown, its head is kept outside the database after the commit.
+    If the log has grown, the function keeps its head outside the database after the commit.
 
-    A reader may be in the way of erasing old pages. That does not undo the commit, so the round has
+    A reader may prevent that old pages are erased. This does not undo the commit, so the round has
     not failed; the next commit or opening erases the pages.
 
     Raises:
@@ -137,12 +137,12 @@ def transaction(database: Database) -> Iterator[UnitOfWork]:
 
 @dataclass(frozen=True)
 class Records:
-    """Where a coordinator writes, and reads what it wrote.
+    """A coordinator's records.
 
     Attributes:
-        read: One view of all that is kept.
-        write: One transaction, committed when its block ends.
-        file: The database's; the heads of its log lie beside it.
+        read: Opens a consistent view.
+        write: Opens a transaction, which is committed when its block ends.
+        file: Of the database; the heads of its log lie beside it.
     """
 
     read: Callable[[], AbstractContextManager[UnitOfWork]]
@@ -157,9 +157,9 @@ def records_in(database: Database) -> Records:
 
 
 def mark_interrupted(database: Database, run_id: str) -> None:
-    """Label a run that has stopped; nothing that the run may do later depends on this label.
+    """Label a run that has stopped. The run's later behaviour does not depend on this label.
 
-    A signal can come just after the run's last commit, so one that has finished stays finished.
+    A signal can come just after the run's last commit, so a finished run stays finished.
 
     Raises:
         StorageError: If the label cannot be written.

@@ -6,9 +6,9 @@ bytes, and the client answers neither an older attempt nor a second request unde
 A release is in the client's ledger before it leaves, and the client refuses a round that would
 pass its own limits.
 
-Before the first round and after the last nothing is a release: no answer has noise or a charge. So
-no answer may say anything of the client's data, even if the coordinator asks in bad faith, at any
-time and in any order:
+Before the first round and after the last round an answer is no release: it has neither noise nor a
+charge. So no answer may tell anything of the client's data, even if the coordinator asks in bad
+faith, at any time and in any order:
 
 - *Roll call*: the client says its name, its public key, and the newest attempt that it answered.
   None of these depends on the data. The attempt shows a coordinator that its database is an old
@@ -16,9 +16,9 @@ time and in any order:
 - *Notice*: the client names its own entry in a pool that is made once. The name is a keyed hash
   that the coordinator received with the entry. A client that gave no entry says a name that no
   entry has.
-- *Parting*: the client says whether there was anything to do. The personalised part and failures
-  stay with the client. Afterwards it takes part in no round: its personal part then follows from
-  data and experts without noise, and must never be trained on for a release.
+- *Parting*: the client says whether it had anything to do. The personalised part and failures stay
+  with the client. Afterwards it takes part in no round, because its personal part then follows from
+  data and experts without noise, and no release may start from it.
 - *Examination*: the client gives exact counts. It refuses unless all clients are in the
   coordinator's own process.
 
@@ -115,22 +115,22 @@ from storage import ClientStore, ReleaseRefusedError, SessionMovedError, Session
 
 @dataclass(frozen=True)
 class _Asked:
-    """A request that was not answered before, and how far the client had come when it came."""
+    """A new request's digest, and the client's newest session when it came."""
 
     digest: bytes
     known: SessionRecord | None
 
 
 class Client:
-    """One client of a federation; `handle` is its whole outside."""
+    """One client of a federation. All messages go through `handle`."""
 
     def __init__(
         self, profile: ClientProfile, store: ClientStore, make_trainer: TrainerFactory
     ) -> None:
-        """Take what does not change, the client's own store and its trainers.
+        """Take the client's profile, its own store and its trainers.
 
         Raises:
-            ConfigError: If noise would come from a seed where there is somebody to protect.
+            ConfigError: If noise would come from a seed outside a simulation.
             StorageError: If the client has used a newer enrolment file before.
         """
         safeguards = profile.safeguards
@@ -163,8 +163,8 @@ class Client:
         """Answer one message of the coordinator.
 
         Raises:
-            ProtocolError: If the message is neither the next one of the current attempt, nor the
-                last one again, nor an invitation to a newer attempt; nothing has changed.
+            ProtocolError: If the message is neither the next message of the current attempt, nor
+                a repeated one, nor an invitation to a newer attempt; nothing has changed.
             BudgetExhausted: If the round would pass the client's own limits; nothing has changed.
         """
         with self._store.kept_open():
@@ -182,7 +182,13 @@ class Client:
         if envelope.run_id != self.profile.run.run_id:
             raise ProtocolError("message: it belongs to another run")
         if kind in KINDS:
-            return self._answer_outside_rounds(kind, message)
+            if kind == "roll_call":
+                return self._introduce(decode_roll_call(message))
+            if kind == "pool_notice":
+                return self._claim(decode_pool_notice(message))
+            if kind == "parting":
+                return self._part(decode_parting(message))
+            return self._examine(decode_examination(message))
         known = self._store.sessions.newest(envelope.run_id)
         asked = _Asked(hashlib.sha256(message).digest(), known)
         attempt = (envelope.round_number, envelope.attempt)
@@ -209,7 +215,7 @@ class Client:
         is_noiseless: bool = False,
         added: Sequence[Release] = (),
     ) -> None:
-        """Make an answer and the session after it durable; nothing leads back behind them.
+        """Make an answer and the session after it durable. The client never goes back behind them.
 
         Raises:
             SessionMovedError: If another process of this client has answered something meanwhile.
@@ -228,7 +234,7 @@ class Client:
             self._spending.follow(known, record, added)
 
     def state(self, committed: Attempt | None) -> PersonalState:
-        """Return the personal state once `committed` is this client's last attempt that counts."""
+        """Return the personal state after `committed`, this client's last attempt that counts."""
         with self._store.kept_open():
             return self._states.after(committed)[0]
 
@@ -239,12 +245,12 @@ class Client:
         if self.profile.run.source_id is not None:
             raise ProtocolError("message: nothing leaves a client in a second phase")
         self._states.require_caught_up()
-        # A round's purpose follows from its number, never from the coordinator's words.
+        # The round's number decides its purpose; the coordinator cannot.
         protection = self.profile.protection.in_round(envelope.round_number)
         require_new(envelope, asked.known, protection)
         self._states.require_known(envelope.committed)
         if (seat is not None) != protection.masked:
-            # Otherwise a coordinator could read an update by leaving the masks out.
+            # A coordinator that left the masks out could read an update.
             raise ProtocolError("message: masks must be used exactly where the run says so")
         protection = protection.at(invitation.clipping_norm)
         parameters = None if seat is None else protection.sums.parameters(envelope, seat)
@@ -294,18 +300,14 @@ class Client:
         self._keep(asked, replace(session, awaits="train", secure=secure), reply)
         return reply
 
-    def _protection(self, session: Session) -> Protection:
-        protection = self.profile.protection.in_round(session.envelope.round_number)
-        return protection.at(session.clipping_norm)
-
     def _train(self, asked: _Asked, session: Session, assignment: Assignment) -> bytes:
         require_assignment(self._expected, assignment)
         envelope, profile, secure = session.envelope, self.profile, session.secure
         if secure is not None:
             secure, _ = masking.step(secure, assignment.payload)
         attempt = (envelope.round_number, envelope.attempt)
-        protection = self._protection(session)
-        # An attempt that was lost has moved the state of the noise all the same.
+        protection = profile.protection.in_round(envelope.round_number).at(session.clipping_norm)
+        # A lost attempt has moved the state of the noise as well.
         kept = self._store.noise(profile.run.run_id) if protection.keeps_state else b""
         noise_state = decode_arrays(kept) if kept else NO_STATE
         local = LocalRound(
@@ -321,7 +323,7 @@ class Client:
         ready = work(local, partial(self._remember, attempt))
         prepared = ready.prepared
         session = replace(session, awaits="unmask", secure=secure, entry=prepared.entry)
-        upload, session = self._upload(session, prepared, assignment)
+        upload, session = self._upload(session, protection, prepared, assignment)
         reply = encode_upload(upload)
         session = session.having_sent(reply)
         releases = self._releases(envelope, protection)
@@ -340,21 +342,21 @@ class Client:
         return reply
 
     def _remember(self, attempt: Attempt, failure: str) -> None:
-        """Keep a failure in the client's own store, where it stays."""
+        """Keep a failure in the client's own store, which it never leaves."""
         self._store.add_failure(self.profile.run.run_id, *attempt, reason=failure)
 
     def _upload(
-        self, session: Session, prepared: Prepared, assignment: Assignment
+        self, session: Session, protection: Protection, prepared: Prepared, assignment: Assignment
     ) -> tuple[Upload, Session]:
         weight, envelope, secure = self.profile.data.num_examples, session.envelope, session.secure
-        layout = self._protection(session).layout
+        layout = protection.layout
         layout.require_weight(weight)
         if secure is None:
             sent = weight if layout.weighted else 1
             vector = prepared.vector if prepared.levels is None else prepared.levels
             return Upload(envelope, b"", vector, sent), session
         if not isinstance(secure, ReadyToMask) or prepared.levels is None:
-            # Otherwise the vector would leave without a mask.
+            # The vector would leave without a mask.
             raise ProtocolError("message: there is nothing to mask with")
         masked, payload = masking.mask(
             secure,
@@ -370,15 +372,15 @@ class Client:
             secure, payload = masking.step(secure, relay.payload, identity=self._identity)
         if isinstance(secure, Confirmed):
             _require_none_ahead(relay)
-            # The client signs what happened; its shares follow once enough others signed the same.
+            # The client signs the list first; its shares follow after enough others signed it.
             reply = encode_relay(Relay(envelope, payload))
             self._keep(asked, replace(session, secure=secure), reply)
             return reply
         name = self._states.pool_handle(envelope.round_number) if session.entry else b""
         ahead, told, seat = None, b"", relay.ahead
         if seat is not None:
-            # Keys for the first attempt at the next round. They tell nothing of any data, so they
-            # have no price: the invitation that uses them checks all that precedes a release.
+            # Keys for the first attempt at the next round. They do not depend on data, so they have
+            # no price: the invitation that uses them makes all checks before a release.
             following = Envelope(envelope.run_id, envelope.round_number + 1, 1)
             protection = require_ahead(self._expected, self.profile.protection, following, seat)
             parameters = protection.at(session.clipping_norm).sums.parameters(following, seat)
@@ -391,15 +393,6 @@ class Client:
         session = replace(session, awaits="nothing", secure=secure, entry={}, ahead=ahead)
         self._keep(asked, session, reply)
         return reply
-
-    def _answer_outside_rounds(self, kind: str, message: bytes) -> bytes:
-        if kind == "roll_call":
-            return self._introduce(decode_roll_call(message))
-        if kind == "pool_notice":
-            return self._claim(decode_pool_notice(message))
-        if kind == "parting":
-            return self._part(decode_parting(message))
-        return self._examine(decode_examination(message))
 
     def _introduce(self, envelope: Envelope) -> bytes:
         if (envelope.round_number, envelope.attempt, envelope.committed) != (0, 0, None):
@@ -441,7 +434,7 @@ class Client:
             states.roll(envelope.committed)
             store.put_pending(run_id, *kept_as, personal=kept, experts=experts)
             store.roll(run_id, kept_as)
-            # An attempt that is still open ends here: the client releases nothing any more.
+            # An open attempt ends here: the client releases nothing more.
             store.sessions.forget(run_id)
         return encode_personalised(Personalised(envelope, is_new=True))
 

@@ -26,7 +26,7 @@ _SENT: Final = "sent"
 
 Awaits = Literal["share", "train", "unmask", "nothing"]
 KINDS: Mapping[Awaits, str] = {"share": "relay", "train": "assignment", "unmask": "relay"}
-"""Kind of the message that each stage begins with."""
+"""By stage, the kind of its first message."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,7 +36,7 @@ class Session:
     Attributes:
         envelope: The attempt.
         awaits: The stage whose message may come next.
-        clipping_norm: Of the round, where it adapts.
+        clipping_norm: Of the round, if it adapts.
         secure: State of the secure aggregation, None without it.
         entry: The pool entry that goes with the unmasking, once trained; empty without one.
         ahead: Keys that the client made for the next round, None without any. Only the session of
@@ -54,7 +54,7 @@ class Session:
     sent: tuple[UploadDigest, ...] = ()
 
     def having_sent(self, upload: bytes) -> Session:
-        """Return the session once an upload is on its way."""
+        """Return the session after this upload."""
         attempt = (self.envelope.round_number, self.envelope.attempt)
         digest = UploadDigest(*attempt, hashlib.sha256(upload).digest())
         return replace(self, sent=(*self.sent, digest)[-MOST_SENT:])
@@ -78,10 +78,10 @@ def encode_session(session: Session) -> bytes:
 
 
 def decode_session(record: SessionRecord) -> Session | None:
-    """Return the session of a store's record; None once the attempt is committed.
+    """Return the session of a store's record; None after the attempt is committed.
 
     Raises:
-        ProtocolError: If the bytes are no session.
+        ProtocolError: If the bytes are not a session.
     """
     if not record.state:
         return None
@@ -127,7 +127,7 @@ def awaited(kind: str, envelope: Envelope, known: SessionRecord | None) -> Sessi
     """Return the session that a message continues.
 
     Raises:
-        ProtocolError: If the message is not what the client awaits.
+        ProtocolError: If the client awaits another message.
     """
     session = None if known is None else decode_session(known)
     if session is None or session.envelope != envelope or KINDS.get(session.awaits) != kind:
@@ -136,11 +136,11 @@ def awaited(kind: str, envelope: Envelope, known: SessionRecord | None) -> Sessi
 
 
 def require_new(envelope: Envelope, known: SessionRecord | None, protection: Protection) -> None:
-    """Refuse an attempt that is not newer than all that this client has answered.
+    """Refuse an attempt that is not newer than all attempts that this client has answered.
 
     Raises:
-        CoordinatorBehind: If the client has answered a newer one.
-        ProtocolError: If it has answered this one, or has sent an upload that may leave it only
+        CoordinatorBehind: If the client has answered a newer attempt.
+        ProtocolError: If it has answered this attempt, or has sent an upload that may leave it only
             once a round.
     """
     number, attempt = envelope.round_number, envelope.attempt
@@ -174,16 +174,16 @@ class PersonalStates:
     store: ClientStore
 
     def after(self, committed: Attempt | None) -> tuple[PersonalState, Attempt | None]:
-        """Return the state that counts once `committed` is committed, and the attempt it is of.
+        """Return the state that counts after `committed`, and the attempt that made it.
 
-        Both are the newest where the client has gone on from there.
+        If the client has gone on from there, both are the newest.
         """
         run = self.profile.run
         found = self._saved(run.run_id, committed) or self._saved(run.source, committed)
         return found or (PersonalState(first_state(self.profile), ()), None)
 
     def before_parting(self, committed: Attempt | None) -> PersonalState:
-        """Return the state from which the client personalises: of the run that had the rounds."""
+        """Return the state from which the client personalises, from the run that had the rounds."""
         found = self._saved(self.profile.run.source, committed)
         return PersonalState(first_state(self.profile), ()) if found is None else found[0]
 
@@ -193,7 +193,7 @@ class PersonalStates:
         return kept is not None and kept[:2] == kept_as
 
     def require_caught_up(self) -> None:
-        """Refuse to go on in a restored store before the client has caught up.
+        """Refuse to use a restored store before the client has caught up.
 
         Raises:
             ClientRestored: If the store came back from a backup and has not caught up.
@@ -209,8 +209,8 @@ class PersonalStates:
         """Refuse a commit in which this client took no part.
 
         Raises:
-            CoordinatorBehind: If the client knows of a newer one.
-            ProtocolError: If it took no part in this one.
+            CoordinatorBehind: If the client knows of a newer commit.
+            ProtocolError: If it took no part in this commit.
         """
         run_id = self.profile.run.source
         last, pending = (slot and slot[:2] for slot in self.store.slots(run_id))
@@ -222,7 +222,7 @@ class PersonalStates:
             )
         if committed in (last, pending):
             return
-        # A restored store that caught up with an attempt has only the charge of it.
+        # A restored store that caught up with an attempt holds only its charge.
         if committed is None or not self.store.restoring.has_taken_over(run_id, committed):
             raise ProtocolError("message: it names a commit that this client took no part in")
 

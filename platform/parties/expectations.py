@@ -1,9 +1,9 @@
-"""What a client knows of its run beforehand, so that it refuses to be told otherwise.
+"""What a client knows of its run beforehand, so that it can refuse wrong messages.
 
-Names, shapes and dtypes of a broadcast follow from the method, and so do those of experts, and the
-model of a subspace's directions. The numbers of rounds, clients and generations follow from the
-configuration. A client refuses a message that says something else before it changes anything, with
-one sentence that repeats nothing of the message.
+From the method follow names, shapes and dtypes of broadcasts and experts, and the model of a
+subspace's directions. From the configuration follow the numbers of rounds, clients and generations.
+A client refuses a message that differs before it changes anything, with one sentence that repeats
+nothing of the message.
 """
 
 from __future__ import annotations
@@ -27,23 +27,23 @@ Looks = Mapping[str, tuple[tuple[int, ...], np.dtype[np.generic]]]
 """Shape and dtype of each array."""
 _LARGEST = (1 << 31) - 1
 _ROUNDING = 1e-6
-"""Of a norm's logarithm, over all rounds."""
+"""Tolerance of a norm's logarithm, over all rounds."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Expectations:
-    """What may be told in one run.
+    """The messages that fit one run.
 
     Attributes:
         broadcast: The arrays of every broadcast.
         expert: The arrays of every expert.
-        experts: Most experts that are handed out in a round; 0 where none are.
+        experts: Most experts that a client receives in a round, maybe 0.
         fetched: The arrays of each entry of a pool that is made once, after the last round; None
             without such a pool.
-        rounds: The last round in which anything is asked for, the collection included.
-        clients: Clients of the federation.
-        generations: Most rounds whose pool entries are alive; 0 where clients are handed none.
-        origin: What the directions of a subspace must be of, None without a subspace.
+        rounds: The last round in which the coordinator asks anything, the collection included.
+        clients: Number of clients of the federation.
+        generations: Most rounds whose pool entries are alive; 0 if clients receive none.
+        origin: The model of a subspace's directions, None without a subspace.
     """
 
     broadcast: Looks
@@ -91,7 +91,7 @@ def expectations_of(
     if policy is None:
         return known
     if policy.closes:
-        # A pool that is made after the last round is handed out in no round.
+        # Clients receive a pool that is made after the last round only after all rounds.
         return replace(known, fetched=entry)
     generations = 1 if policy.opens else generations
     most = clients * generations if policy.select == "all" else policy.k
@@ -101,15 +101,15 @@ def expectations_of(
 def require_invitation(
     expected: Expectations, protection: Protection, invitation: Invitation
 ) -> None:
-    """Check an invitation before anything is made of it.
+    """Check an invitation before the client uses it.
 
     Args:
-        expected: What the client knows.
+        expected: The client's expectations.
         protection: Of the run, as it is configured.
-        invitation: What it was sent.
+        invitation: The invitation.
 
     Raises:
-        ProtocolError: If it cannot be of this run.
+        ProtocolError: If the invitation does not fit this run.
     """
     envelope, seat = invitation.envelope, invitation.secure
     _require_envelope(expected, envelope)
@@ -127,10 +127,10 @@ def require_invitation(
 def require_ahead(
     expected: Expectations, protection: Protection, envelope: Envelope, seat: SecureRound
 ) -> Protection:
-    """Check that keys may be made ahead for an attempt, and return how uploads are protected in it.
+    """Check that keys may be made ahead for an attempt, and return the attempt's protection.
 
     Args:
-        expected: What the client knows.
+        expected: The client's expectations.
         protection: Of the run, as it is configured.
         envelope: The first attempt at the next round.
         seat: The client's place in it.
@@ -148,10 +148,10 @@ def require_ahead(
 
 
 def require_assignment(expected: Expectations, assignment: Assignment) -> None:
-    """Check what there is to train from before anything is made of it.
+    """Check an assignment before the client uses it.
 
     Raises:
-        ProtocolError: If it cannot be of this run.
+        ProtocolError: If the assignment does not fit this run.
     """
     require_broadcast(expected, assignment.broadcast)
     if len(assignment.experts) > expected.experts:
@@ -176,10 +176,10 @@ def require_broadcast(expected: Expectations, broadcast: Arrays) -> None:
 
 
 def require_last_round_over(expected: Expectations, envelope: Envelope) -> None:
-    """Check that a message is of the one place after all rounds, at which clients personalise.
+    """Check that a message has the attempt after all rounds, at which clients personalise.
 
     Raises:
-        ProtocolError: If it is of any other.
+        ProtocolError: If it has another attempt.
     """
     if (envelope.round_number, envelope.attempt) != (expected.rounds + 1, 0):
         raise ProtocolError("message: clients personalise once, after the last round")
@@ -189,10 +189,10 @@ def require_last_round_over(expected: Expectations, envelope: Envelope) -> None:
 
 
 def require_parting(expected: Expectations, parting: Parting) -> None:
-    """Check what there is to personalise from before anything is made of it.
+    """Check a parting before the client uses it.
 
     Raises:
-        ProtocolError: If it cannot be of this run.
+        ProtocolError: If the parting does not fit this run.
     """
     require_last_round_over(expected, parting.envelope)
     require_broadcast(expected, parting.broadcast)
@@ -226,10 +226,10 @@ def _is_attempt(expected: Expectations, attempt: Attempt) -> bool:
 
 
 def _require_norm(protection: Protection, round_number: int, norm: float | None) -> None:
-    """Refuse a clipping norm that no fractions of clipped updates can lead to."""
+    """Refuse a clipping norm that no sequence of clipped fractions can reach."""
     adaptive, start = protection.extras.adaptive, protection.clipping_norm
     if norm is None or adaptive is None or start is None:
-        # `Protection.at` checks whether there must be one.
+        # `Protection.at` checks whether there must be a norm.
         return
     if not (math.isfinite(norm) and norm > 0.0):
         raise ProtocolError("message: the clipping norm is not a length")

@@ -1,7 +1,7 @@
-"""Who the clients are on disk: names, stores of a simulation, private keys, and the enrolment.
+"""Clients on disk: their names, stores of a simulation, private keys, and the enrolment.
 
-Keys and enrolment reach a machine by another way than the coordinator. A key file holds 64 hex
-digits and is readable by its owner only; the enrolment is canonical JSON, compared by its
+Keys and the enrolment do not reach a machine through the coordinator. A key file holds 64 hex
+digits and only its owner can read it. The enrolment is canonical JSON, which people compare by its
 fingerprint.
 """
 
@@ -31,7 +31,7 @@ from storage.files import make_folder, sync_folder
 
 STORES: Final = "stores.db"
 SHARED: Final = "clients"
-"""Beside the database: the folder of stores that several runs share."""
+"""The folder, beside the database, of stores that several runs share."""
 
 
 def client_names(count: int, kind: str = "client") -> tuple[ClientId, ...]:
@@ -47,13 +47,13 @@ def shared_stores(folder: Path) -> tuple[Path, ...]:
 def stores_file(config: RunConfig, run_folder: Path) -> Path:
     """Return the file with the stores of all clients of a run.
 
-    It lies in the run's folder; under a lifetime budget beside it, shared by all runs on the same
-    source of data, whatever else they are configured with. A run of an earlier version, where keys
-    of the task and seeds told clients apart, keeps the stores that remember it.
+    The file lies in the run's folder. Under a lifetime budget it lies beside that folder, and all
+    runs on the same source of data share it. A run of an earlier version, where keys of the task
+    and seeds told clients apart, keeps the stores that hold its charges.
 
     Args:
         config: The run's, or that of a run of the same clients.
-        run_folder: The folder of the run whose clients these are; its name is the run's.
+        run_folder: The folder of the clients' run; its name is the run's.
     """
     if config.privacy.lifetime_budget is None:
         return run_folder / "clients" / STORES
@@ -82,7 +82,7 @@ def _remembers(file: Path, run_id: str) -> bool:
 
 ENROLMENT_FILE = "enrolment.json"
 RUN_KEY: Final = "secure_aggregation.enrolment"
-"""The key of the file in a run's configuration, for messages; a data holder has another."""
+"""The key of the file in a run's configuration, for messages; a data holder uses another key."""
 
 
 def read_enrolment(path: Path, *, key: str = RUN_KEY) -> Enrolment:
@@ -119,12 +119,12 @@ def enrolment_of(config: RunConfig, terms: SecureTerms | None) -> Enrolment | No
 
 
 def fingerprint_of(enrolment: Enrolment | None) -> str | None:
-    """Return what people compare, None without a file."""
+    """Return the fingerprint that people compare, None without a file."""
     return None if enrolment is None else enrolment.fingerprint
 
 
 def node_of(enrolment: Enrolment, name: str, *, key: str = "FILE") -> str:
-    """Return the key by which a client's machine is known, as OpenSSH writes it.
+    """Return the key of a client's machine, as OpenSSH writes it.
 
     Raises:
         ConfigError: If no node is bound to this name.
@@ -150,7 +150,7 @@ def write_enrolment(path: Path, enrolment: Enrolment) -> None:
 
 
 def key_path(enrolment: Path, name: str) -> Path:
-    """Return where a simulated client's key lies: beside the enrolment."""
+    """Return the file of a simulated client's key, beside the enrolment."""
     return enrolment.parent / f"{name}.key"
 
 
@@ -158,8 +158,8 @@ def create_key(path: Path) -> Identity:
     """Draw a new private key and write it.
 
     Raises:
-        ConfigError: If there is such a file already, as a key is never overwritten, or if it
-            cannot be written.
+        ConfigError: If the file exists, because keys are never overwritten, or if it cannot be
+            written.
     """
     private = new_identity()
     try:
@@ -184,7 +184,7 @@ def read_key(path: Path, *, key: str = RUN_KEY) -> Identity:
         key: What the file is called where the user named it.
 
     Raises:
-        ConfigError: If the file is missing or holds no key; nothing of it is shown.
+        ConfigError: If the file is missing or holds no key; the message shows none of its text.
     """
     try:
         return Identity(bytes.fromhex(path.read_text(encoding="ascii").strip()))
@@ -196,7 +196,7 @@ def read_key(path: Path, *, key: str = RUN_KEY) -> Identity:
 
 
 def credentials_of(enrolment: Path, name: str, *, corrupt_rate: float) -> Credentials:
-    """Return what a simulated client knows about an active round without asking the server.
+    """Return a simulated client's own knowledge about an active round.
 
     Raises:
         ConfigError: If a file is missing, or the key is not the one that is enrolled.
@@ -221,10 +221,10 @@ def require_enrolled(
 def create_enrolment(folder: Path, names: Sequence[str]) -> Enrolment:
     """Return new keys and an enrolment for these clients, for development.
 
-    All private keys lie in one folder then: it proves the code, not the people.
+    All private keys lie in one folder then, which tests the code but proves no identity.
 
     Raises:
-        ConfigError: If the folder holds one already.
+        ConfigError: If the folder holds an enrolment already.
     """
     path = folder / ENROLMENT_FILE
     if path.exists():

@@ -1,15 +1,16 @@
-"""A client's own ledger: what it has spent in its run, and how it catches up after a backup.
+"""A client's own ledger: its spending in a run, and how it catches up after a backup.
 
 Reading the whole ledger for every invitation would take longer the longer a run is, so a client
-counts on from message to message. A release is written with a session, in one transaction. So the
+counts on from message to message. It writes a release with a session, in one transaction. So the
 count at one session is the whole ledger of the run as long as that session is the newest. At any
-other session the ledger is read anew; a client that is a new process at every message always does.
+other session the client reads the ledger again. A client that is a new process at every message
+always reads it again.
 
 A client whose store came back from a backup has lost its record of later releases, so it takes over
-the coordinator's. It only ever adds: a charge that it knows stays, an attempt that is over stays
-over, and a coordinator that charges too much makes the client take part in less. The client alone
-cannot find out that a coordinator states too little. So only its owner starts this, with charges
-that the owner was handed.
+the coordinator's. It only adds rows: known charges stay, finished attempts stay finished, and a
+coordinator that charges too much makes the client take part in less. The client alone cannot find
+out that a coordinator states too little. So only its owner starts this, with charges that the
+coordinators' operators handed over.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ class OwnSpending:
     Attributes:
         store: The client's.
         run_id: The run.
-        limits: What the client lets itself be charged.
+        limits: The most that the client may be charged.
     """
 
     store: ClientStore
@@ -48,12 +49,12 @@ class OwnSpending:
 
         Args:
             newest: The session now.
-            planned: What the attempt would add. A release that is in the ledger already is the
-                same release once more, and free.
+            planned: The attempt's releases. A release that is already in the ledger is the same
+                release again, and free.
 
         Raises:
             BudgetExhausted: Naming the limit.
-            UnsupportedEvent: If nothing can be promised.
+            UnsupportedEvent: If no accountant can price the rows together.
         """
         if not planned:
             return
@@ -68,10 +69,10 @@ class OwnSpending:
         self.limits.require(self._counted, self._life(self._counted), fresh)
 
     def _life(self, spent: RunningLedger) -> RunningLedger:
-        """Return what the client has spent in all runs, with what it has spent in this one."""
+        """Return the client's spending in all runs, with its spending in this run."""
         if self.limits.lifetime_budget is None:
             return spent
-        # A release is written with a session there too.
+        # Other runs write a release with a session too.
         others = self.store.sessions.of_other_runs(self.run_id)
         if self._elsewhere is None or others != self._others:
             rows = [row for row in self.store.rows() if row.run_id != self.run_id]
@@ -80,14 +81,14 @@ class OwnSpending:
         return RunningLedger.joined((self._elsewhere, spent))
 
     def require_still(self, newest: SessionRecord | None, planned: Sequence[Release]) -> None:
-        """Refuse a release if the limit of all runs has no room for it any more.
+        """Refuse a release if the limit of all runs has no more room for it.
 
         Several runs may have invited the client, and each could afford one attempt alone. Call this
         in the transaction that writes the release.
 
         Raises:
             BudgetExhausted: Naming the limit.
-            UnsupportedEvent: If nothing can be promised.
+            UnsupportedEvent: If no accountant can price the rows together.
         """
         if self.limits.lifetime_budget is not None:
             self.require(newest, planned)
@@ -97,8 +98,8 @@ class OwnSpending:
     ) -> None:
         """Count on from the session that replaced another, with the releases written with it.
 
-        If the transaction is not committed, the newest session is not `after`, and the ledger is
-        read anew.
+        If the transaction is not committed, the newest session is not `after`, and the client reads
+        the ledger again.
         """
         if self._counted is not None and self._after == before:
             self._counted.add(added)
@@ -106,19 +107,20 @@ class OwnSpending:
 
 
 def catch_up(store: ClientStore, handed: Sequence[Charges], now: datetime) -> int:
-    """Take over what coordinators charged, and let the client take part again.
+    """Take over the coordinators' charges, and let the client take part again.
 
     Args:
         store: The client's, restored from a backup.
-        handed: Of each coordinator in whose runs it has taken part since the backup.
+        handed: The charges of each coordinator in whose runs the client has taken part since the
+            backup.
         now: The time, for the record.
 
     Returns:
         How many charges were added to the client's own ledger.
 
     Raises:
-        ConfigError: If they are not this client's, lack what its own ledger has, or tell it
-            otherwise; nothing has changed then.
+        ConfigError: If the charges are another client's, or lack or contradict a row of the
+            client's own ledger; then nothing has changed.
     """
     since = store.restoring.pending_since()
     if since is None:

@@ -1,4 +1,4 @@
-"""What a client is in one run, and what follows from that: first state, batches, and noise."""
+"""A client's profile in one run, and what follows from it: first state, batches, and noise."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ class TrainerFactory(Protocol):
 
 @dataclass(frozen=True)
 class Randomness:
-    """Where a client's randomness comes from.
+    """The sources of a client's randomness.
 
     Attributes:
-        noise_source: Where noise comes from.
+        noise_source: The operating system or a seed.
         initialisation: Seed of a simulation's first states.
         batches: Seed of its batches.
         noise: Seed of its noise, where that is seeded.
@@ -52,18 +52,19 @@ class Randomness:
 
 @dataclass(frozen=True, kw_only=True)
 class Safeguards:
-    """What a client lets be done to it.
+    """How a client protects itself against the coordinator.
 
     Attributes:
-        limits: What it lets itself be charged, None without a limit.
-        credentials: Whom it trusts in an active round, None against a semi-honest server.
-        expected: What it may be told in this run; None takes what follows from the method alone.
-        log_key: The key of the coordinator's log, None to trust the first that is seen.
-        simulated: Whether all clients are in the coordinator's process, with nobody to protect.
+        limits: The most that the client may be charged, None without a limit.
+        credentials: The keys that it trusts in an active round, None against a semi-honest server.
+        expected: The messages that it accepts in this run; None derives them from the method alone.
+        log_key: The key of the coordinator's log, None to trust the first key that is seen.
+        simulated: Whether all clients are in the coordinator's process, so no data owner needs
+            protection.
         shows_failures: Whether failures raise in place of giving the zero vector; for tests, and
-            without effect where a client is not `simulated`.
-        shares_noise: Whether it adds its share of joint noise. An audit's canaries leave theirs
-            out, as clients that collude with the server may.
+            without effect if a client is not `simulated`.
+        shares_noise: Whether it adds its share of joint noise. An audit's canaries leave their
+            shares out, as clients that collude with the server may.
     """
 
     limits: Limits | None = None
@@ -77,11 +78,11 @@ class Safeguards:
 
 @dataclass(frozen=True)
 class RunNames:
-    """The run that a client is in.
+    """The run of a client.
 
     Attributes:
         run_id: The run.
-        source_id: The run whose rounds left state and entry behind, None for this run itself.
+        source_id: The run from whose rounds state and entry come, None for this run itself.
     """
 
     run_id: str
@@ -89,7 +90,7 @@ class RunNames:
 
     @property
     def source(self) -> str:
-        """The run that a client's state and pool entry come from."""
+        """The run from which a client's state and pool entry come."""
         return self.run_id if self.source_id is None else self.source_id
 
 
@@ -99,13 +100,13 @@ class ClientProfile:
 
     Attributes:
         name: The client's name on the transport.
-        run: The run that it is in.
-        method: The method, alike on all clients.
+        run: The client's run.
+        method: The method, the same on all clients.
         data: The client's training examples.
         protection: How uploads are protected.
         randomness: Where noise, batches and first states come from.
-        safeguards: What the client lets be done to it.
-        measured: What it measures its own model on.
+        safeguards: How the client protects itself.
+        measured: The sets on which it measures its own model.
     """
 
     name: ClientId
@@ -127,14 +128,15 @@ class PersonalState:
 
 
 def view_of(broadcast: Arrays, state: PersonalState) -> ClientView:
-    """Return what a client predicts with."""
+    """Return the arrays with which a client predicts."""
     return ClientView(broadcast, state.experts, state.personal)
 
 
 def as_sent(profile: ClientProfile, view: ClientView) -> ClientView:
     """Return the view of a broadcast that came in a message of the coordinator.
 
-    Unless the method has one for each client, which others' training is in, it is common to all.
+    The broadcast is common to all clients, unless the method has one for each client, which depends
+    on other clients' training.
     """
     return replace(view, is_common=profile.method.visibility == "aggregate_only")
 
@@ -144,7 +146,7 @@ def noise_of(
 ) -> NoiseSource:
     """Return a client's noise in one attempt: the operating system's, or a seed's own stream.
 
-    A further attempt is a further release, so its noise is another.
+    A further attempt is a further release, so it has other noise.
     """
     noise: NoiseSource = SystemNoise()
     if profile.randomness.noise_source != "os":

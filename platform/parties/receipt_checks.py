@@ -1,14 +1,14 @@
-"""Receipts: a client checks the coordinator's log against what it knows itself, and others can too.
+"""Receipts: a client checks the coordinator's log against its own records, and others can too.
 
 A client knows what it released, and which head of the log it saw last. It refuses a receipt that
-names other charges, leaves one out, calls an upload aborted that it sent, or comes from a log that
-does not continue what it saw. It refuses the message that came with the receipt as well, takes no
-further part, and tells its owner why. It keeps valid receipts for life, and witnesses each by a
-cosignature.
+names other charges, leaves a charge out, calls a sent upload aborted, or comes from a log that does
+not continue the log that the client saw. Then the client also refuses the message that came with
+the receipt, takes no further part, and tells its owner why. It keeps valid receipts for life, and
+witnesses each by a cosignature.
 
-A file of receipts is enough to check them without the client: what they prove was charged, whether
-it adds up, and whether two clients saw different logs. Epsilon is computed anew from the leaves
-that the receipts prove.
+A file of receipts can be checked without the client. The check shows which charges the receipts
+prove, whether the charges add up, and whether two clients saw different logs. It computes epsilon
+anew from the leaves that the receipts prove.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ _WITNESS: Final = b"sotto/witness\n"
 
 
 class ReceiptRefused(ProtocolError):
-    """A coordinator's log does not say what it must; the message says what is wrong."""
+    """A receipt does not fit the client's own records; the message says what is wrong."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,9 +79,9 @@ class Receipts:
         run_id: The run.
         witness: Signs that a log was seen.
         seconds: The time, since 1970.
-        trusted: The log's key, where the client's owner knows it, also after another was lost; None
-            takes the first one seen, and those to which that hands over.
-        remember: Told why a receipt was refused.
+        trusted: The log's key, if the client's owner knows it, also after an earlier key was lost;
+            None trusts the first key that is seen, and the keys to which it hands over.
+        remember: Hears why a receipt was refused.
     """
 
     store: ClientStore
@@ -103,10 +103,10 @@ class Receipts:
         return enclose_answer(answer(inner), witnessed)
 
     def take(self, data: bytes) -> Witnessed:
-        """Check a receipt, keep it, and say how far the log was seen.
+        """Check a receipt, keep it, and say how far the client has seen the log.
 
         Raises:
-            ReceiptRefused: It does not hold; nothing is kept of it but the reason.
+            ReceiptRefused: It does not hold; the client keeps only the reason.
         """
         receipt = decode_receipt(data)
         try:
@@ -124,7 +124,7 @@ class Receipts:
         reached, kept = self.store.receipts.reached(self.run_id), self.store.receipts
         is_kept = reached is not None and reached.size == head.size
         if reached is not None and is_kept and kept.of(self.run_id, head.size) == data:
-            # The coordinator repeats its request.
+            # The coordinator has repeated its request.
             return self._witnessed(reached.size, reached.cosignature)
         seen = self._seen(receipt, key, head, reached)
         if receipt.since != seen.size:
@@ -137,7 +137,13 @@ class Receipts:
         attempt = (receipt.envelope.round_number, receipt.envelope.attempt)
         kept.keep(
             KeptReceipt(self.run_id, head.size, data),
-            Receipted(head.origin, head.size, *attempt, _written(ahead), line),
+            Receipted(
+                head.origin,
+                head.size,
+                *attempt,
+                "\n".join(charge_data(row).decode("ascii") for _, row in sorted(ahead.items())),
+                line,
+            ),
             SeenLog(head.origin, receipt.key, head.size, head.root),
         )
         return self._witnessed(head.size, line)
@@ -148,10 +154,10 @@ class Receipts:
     def _seen(
         self, receipt: Receipt, key: NoteKey, head: Checkpoint, reached: Receipted | None
     ) -> SeenLog:
-        """Return the newest head seen of the receipt's log, whose key is the one that it must be.
+        """Return the newest head seen of the receipt's log, after a check of the log's key.
 
         Raises:
-            ReceiptRefused: It is another log than before, or of another key.
+            ReceiptRefused: The log is another log than before, or has another key.
         """
         is_known = self.trusted is not None
         if is_known and key != self.trusted:
@@ -163,7 +169,7 @@ class Receipts:
         if seen is None:
             return SeenLog(head.origin, receipt.key, EMPTY_LOG, b"")
         if not is_known:
-            # The key is the one that was seen, or one to which that handed over, step by step.
+            # The key is the one that was seen, or one to which it handed over, step by step.
             known = seen.signer
             for text in receipt.changes:
                 change = open_change(text)
@@ -180,14 +186,14 @@ class Receipts:
     def _require_charges(
         self, receipt: Receipt, head: Checkpoint, reached: Receipted | None
     ) -> dict[Key, LedgerRow]:
-        """Hold the leaves against the client's own ledger, from the last receipt's round on.
+        """Compare the leaves with the client's own ledger, from the last receipt's round on.
 
         Returns:
             Charges of rounds that are not over: the log has a round's cost before it begins.
 
         Raises:
-            ReceiptRefused: A leaf is not in the log or not the client's, or one is another than the
-                client's own row, or there is none for a row.
+            ReceiptRefused: A leaf is not in the log or not the client's, or differs from the
+                client's own row, or is missing for a row.
         """
         charged, aborted = read_leaves(receipt, head)
         pseudonym = self.store.identity.pseudonym
@@ -196,7 +202,10 @@ class Receipts:
         last = (0, 0)
         if reached is not None:
             last = (reached.round_number, reached.attempt)
-            charged = _read(reached.ahead) | charged
+            marker = CHARGE_PREFIX.decode("ascii")
+            parts = reached.ahead.split(marker)[1:]
+            rows = [_charge(f"{marker}{part}".rstrip("\n").encode()) for part in parts]
+            charged = {_key(row): row for row in rows} | charged
         now = (receipt.envelope.round_number, receipt.envelope.attempt)
         if now < last:
             raise ReceiptRefused(f"it is of round {now[0]}, and one of round {last[0]} came before")
@@ -213,16 +222,16 @@ class Receipts:
         return {key: row for key, row in charged.items() if key[:2] > now}
 
     def _require_uploads(self, stated: Iterable[UploadDigest]) -> None:
-        """Hold what the coordinator received against what was sent.
+        """Compare the uploads that the coordinator received with those that the client sent.
 
         Raises:
-            ReceiptRefused: Other bytes were sent in an attempt, or nothing at all.
+            ReceiptRefused: The client sent other bytes in an attempt, or nothing at all.
         """
         known = {u[:2]: u.digest for u in sent_before(self.store.sessions.newest(self.run_id))}
         for upload in stated:
             where = f"round {upload.round_number}, attempt {upload.attempt}"
             attempt = upload[:2]
-            # Of older ones a client knows no more than its charges.
+            # A client remembers only the charges of older uploads.
             if attempt not in known and not self.store.rows(self.run_id, attempt):
                 raise ReceiptRefused(f"it tells of an upload in {where}, but none was sent")
             if known.get(attempt, upload.digest) != upload.digest:
@@ -235,7 +244,7 @@ def receipts_of(
     safeguards: Safeguards,
     remember: Callable[[tuple[int, int], str], None],
 ) -> Receipts:
-    """Return what checks a client's receipts in a run."""
+    """Return the checker of a client's receipts in a run."""
     return Receipts(
         store=store,
         run_id=run_id,
@@ -247,9 +256,9 @@ def receipts_of(
 
 
 def witness_of(credentials: Credentials | None, identity: ClientIdentity) -> NoteSigner:
-    """Return what a client cosigns with: its enrolled key, or one that follows from its secret.
+    """Return the client's cosigning key: its enrolled key, or one derived from its secret.
 
-    The name is its pseudonym, as ledger and log know it.
+    The key's name is the client's pseudonym.
     """
     if credentials is not None:
         return credentials.identity.witness(identity.pseudonym)
@@ -289,18 +298,8 @@ def read_leaves(receipt: Receipt, head: Checkpoint) -> tuple[dict[Key, LedgerRow
     return charged, aborted
 
 
-def _written(charges: Mapping[Key, LedgerRow]) -> str:
-    return "\n".join(charge_data(row).decode("ascii") for _, row in sorted(charges.items()))
-
-
-def _read(text: str) -> dict[Key, LedgerRow]:
-    marker = CHARGE_PREFIX.decode("ascii")
-    rows = [_charge(f"{marker}{part}".rstrip("\n").encode()) for part in text.split(marker)[1:]]
-    return {_key(row): row for row in rows}
-
-
 def require_continued(receipt: Receipt, seen: SeenLog, head: Checkpoint) -> None:
-    """Require that a receipt's log begins with what was seen of it.
+    """Require that a receipt's log continues the log that was seen.
 
     Raises:
         ReceiptRefused: It does not.
@@ -314,7 +313,7 @@ def require_continued(receipt: Receipt, seen: SeenLog, head: Checkpoint) -> None
         )
 
 
-# All clients of one process are shown the same.
+# All clients of one process see the same heads.
 _is_consistent: Final = lru_cache(maxsize=64)(is_consistent)
 
 
@@ -336,7 +335,7 @@ def _opened_head(text: str, checkpoint: str) -> tuple[NoteKey, SignedNote, Check
 
 @lru_cache(maxsize=1024)
 def _charge(data: bytes) -> LedgerRow:
-    """Return the row of a charge; one that was named ahead is read again after its round."""
+    """Return the row of a charge."""
     document = dict(_document(data, CHARGE_PREFIX))
     if document.get("clipping_norm") == "infinity":
         document["clipping_norm"] = float("inf")
@@ -369,54 +368,32 @@ VERSION: Final = 1
 MOST_BYTES: Final = 1 << 30
 
 
-@dataclass(frozen=True)
-class ShownLog:
-    """What receipts show of a log.
-
-    Attributes:
-        origin: Its name; empty where none could be read.
-        heads: Roots by size, as the coordinator signed them.
-    """
-
-    origin: str
-    heads: Mapping[int, bytes]
-
-
-@dataclass(frozen=True)
-class Received:
-    """What a coordinator received of a client in a run, by its own word.
-
-    Attributes:
-        uploads: In the order of attempts.
-        charged: Attempts that were charged, also those whose upload was lost on its way.
-    """
-
-    uploads: tuple[UploadDigest, ...]
-    charged: int
-
-
 @dataclass(frozen=True, kw_only=True)
 class RunReceipts:
-    """What a client's receipts of one run come to.
+    """The result of checking a client's receipts of one run.
 
     Attributes:
         run_id: The run.
-        log: The log that they are of.
-        count: How many there are.
-        rounds: The last round that they tell of.
-        epsilons: By adversary, computed anew; None where that could not be done.
-        stated: By adversary what the newest receipt states.
-        received: What the coordinator received.
+        origin: The name of their log; empty if no receipt could be read.
+        heads: The log's roots by size, as the coordinator signed them.
+        count: Number of receipts.
+        rounds: The last round of which they tell.
+        epsilons: By adversary, computed anew; None if the rows have no price here.
+        stated: By adversary, from the newest receipt.
+        uploads: The uploads that the coordinator says it received, in the order of attempts.
+        charged: Number of charged attempts, with those whose upload was lost on its way.
         problems: What is wrong, in words.
     """
 
     run_id: str
-    log: ShownLog
+    origin: str
+    heads: Mapping[int, bytes]
     count: int
     rounds: int
     epsilons: Mapping[str, float] | None
     stated: Mapping[str, float] | None
-    received: Received
+    uploads: tuple[UploadDigest, ...]
+    charged: int
     problems: tuple[str, ...]
 
 
@@ -464,12 +441,12 @@ def verified(
     key: NoteKey | None = None,
     mechanisms: Mechanisms = BUILT_IN,
 ) -> list[RunReceipts]:
-    """Return what receipts come to, run by run.
+    """Check receipts, run by run.
 
     Args:
         kept: The receipts of one client.
-        own: The client's own ledger, to find releases that no receipt tells of; None without one.
-        key: The log's key where it is known; None takes the one that signed.
+        own: The client's own ledger, to find releases that no receipt names; None to skip this.
+        key: The log's key if it is known; None takes the key that signed.
         mechanisms: All that a charge may name.
     """
     runs: dict[str, list[KeptReceipt]] = {}
@@ -483,10 +460,10 @@ def verified(
 
 
 def forks(one: Sequence[RunReceipts], other: Sequence[RunReceipts]) -> tuple[list[str], int]:
-    """Return where two clients were shown different logs, and how many heads they have in common.
+    """Return where two clients saw different logs, and how many heads they have in common.
 
-    Heads of different sizes cannot be compared without the log itself; in one round all are shown
-    the same.
+    Heads of different sizes cannot be compared without the log itself. In one round all clients see
+    the same head.
     """
     common, found = 0, []
     mine = _by_origin(one)
@@ -501,7 +478,7 @@ def forks(one: Sequence[RunReceipts], other: Sequence[RunReceipts]) -> tuple[lis
 def _by_origin(runs: Sequence[RunReceipts]) -> dict[str, dict[int, bytes]]:
     found: dict[str, dict[int, bytes]] = {}
     for run in runs:
-        found.setdefault(run.log.origin, {}).update(run.log.heads)
+        found.setdefault(run.origin, {}).update(run.heads)
     return found
 
 
@@ -544,15 +521,14 @@ def _verified_run(
         computed = _priced(paid, newest, mechanisms, problems)
     return RunReceipts(
         run_id=run_id,
-        log=ShownLog(origin, heads),
+        origin=origin,
+        heads=heads,
         count=len(kept),
         rounds=last,
         epsilons=computed,
         stated=None if newest is None else newest.epsilons,
-        received=Received(
-            tuple([UploadDigest(*attempt, uploads[attempt]) for attempt in sorted(uploads)]),
-            len({(row.round_number, row.attempt) for row in paid}),
-        ),
+        uploads=tuple([UploadDigest(*attempt, uploads[attempt]) for attempt in sorted(uploads)]),
+        charged=len({(row.round_number, row.attempt) for row in paid}),
         problems=tuple(problems),
     )
 
@@ -582,7 +558,7 @@ def _continued(
     if head.origin != origin:
         yield f"receipt at size {head.size}: it is of log {head.origin}, not of {origin}"
     if receipt.since not in heads:
-        # It continues a head that the client saw in another run, whose receipt says so.
+        # The client saw that head in another run, whose receipts cover it.
         return
     seen = SeenLog(origin, receipt.key, receipt.since, heads[receipt.since])
     try:

@@ -1,7 +1,7 @@
-"""What a client measures of its own model, on its own examples and on sets that all have in common.
+"""How a client measures its own model, on its own examples and on sets common to all clients.
 
-It is the experimenter's view: in a federation no measurement leaves a client, except the accuracy
-on validation images, clipped and noised with the update (`platform.protection`).
+The measurements are the experimenter's view. In a federation no measurement leaves a client, except
+the accuracy on validation images, clipped and noised with the update (`platform.protection`).
 """
 
 from __future__ import annotations
@@ -17,33 +17,33 @@ from methods import Arrays, ClientView, Examples, Method
 from platform.wire.outside_rounds import Tally
 
 LOCAL: Final = "local"
-"""Name of the test images that a client's accuracy is on: its own, or those of all clients."""
+"""Name of the test images of a client's accuracy: its own, or those of all clients."""
 OWN: Final = "own"
-"""Name of its own test images, where its accuracy is on those of all clients."""
+"""Name of its own test images, if its accuracy is on those of all clients."""
 VALIDATION: Final = "validation"
-"""Name of the images that the client neither trains on nor is tested on."""
+"""Name of the images that serve neither training nor tests."""
 # A large test set at once would need the intermediate results of all its rows at once.
 _ROWS: Final = 512
 
 
 @dataclass(frozen=True)
 class EvaluationSet:
-    """Test images with the classes that are told apart on them, labels counting these."""
+    """Test images with their classes; labels are places in the list of classes."""
 
     examples: Examples
     classes: tuple[str, ...]
 
 
 class CommonScores:
-    """Counts on sets that all clients have in common, of the last model that was measured there.
+    """Counts on sets common to all clients, for the last model that was measured on them.
 
-    With methods that keep nothing on a client all clients have one model, and a common set may be
-    many thousand images. Clients of one process share these counts, so that one measurement serves
-    all clients that predict with equal arrays.
+    If a method keeps nothing on a client, all clients have one model, and a common set may be many
+    thousand images. Clients of one process share these counts, so that one measurement serves all
+    clients that predict with equal arrays.
     """
 
     def __init__(self) -> None:
-        """Know of no model."""
+        """Start without a model."""
         self._broadcast: Arrays | None = None
         self._right: dict[int, int] = {}
 
@@ -61,11 +61,11 @@ class CommonScores:
 
 @dataclass(frozen=True)
 class MeasuredSets:
-    """What a client measures its model on.
+    """The sets on which a client measures its model.
 
     Attributes:
-        own: Its own sets by name: `LOCAL` or `OWN`, and `VALIDATION` where it has one.
-        common: The sets that it has in common with other clients.
+        own: Its own sets by name: `LOCAL` or `OWN`, and `VALIDATION` if it has one.
+        common: The sets that it shares with other clients.
         shared: Their counts, which all clients of a process share.
     """
 
@@ -111,10 +111,10 @@ def accuracy(method: Method, view: ClientView, test: EvaluationSet) -> float:
 def mean_weights(
     method: Method, view: ClientView, test: EvaluationSet
 ) -> NDArray[np.float64] | None:
-    """Return mean weight (E,) of each expert on test images; None where a client has no experts.
+    """Return the mean weight (E,) of each expert on test images; None if a client has no experts.
 
-    Fetched round by round, entries come without owners and in no meaningful order: only their
-    ranks can be averaged.
+    Entries that are fetched round by round come without owners and in no meaningful order: only
+    their ranks can be averaged.
     """
     policy, found = method.pool_policy(), []
     for _, batch in _blocks(test.examples):
@@ -137,7 +137,7 @@ def ranked_means(weights: NDArray[np.float32], *, is_ranked: bool) -> NDArray[np
 
 
 def _blocks(test: Examples) -> Iterator[tuple[NDArray[np.generic], Arrays]]:
-    """Yield labels and all else of at most so many examples at once."""
+    """Yield labels and the other arrays, at most `_ROWS` examples at a time."""
     labels = test.arrays["labels"]
     for start in range(0, len(labels), _ROWS):
         rows = slice(start, start + _ROWS)

@@ -1,23 +1,24 @@
-"""A client's part of a round, from the broadcast to what may leave the client; no failure shows.
+"""A client's part of a round, from the broadcast to the protected upload; failures do not show.
 
-Whether training fails depends on the data: with one huge bias in the broadcast the loss is infinite
-for the clients that hold that class, and their errors would say so, without noise and without a
-charge. So where the unit is the client, any failure between data and clipped vector becomes the
-zero vector: the client learns nothing, keeps its personal part, and its upload has noise, masks and
-a charge like any other. Zero lies in the ball that the accountant was told of.
+Whether training fails depends on the data. With one huge bias in the broadcast the loss is infinite
+for the clients that hold that class, and their errors would tell so, without noise and without a
+charge. So if the unit is the client, any failure between data and clipped vector becomes the zero
+vector: the client learns nothing, keeps its personal part, and its upload has noise, masks and a
+charge like any other. Zero lies in the ball that the accountant assumes.
 
-Under `dp_sgd` the unit is a record. A client's failure is then no function of noised sums, and a
-record that is not finite counts as zero inside them (`privacy.training`). Only what noised steps
-returned may be replaced, by a rule that looks at nothing else. Under `none` failures raise.
+Under `dp_sgd` the unit is a record. Then a client's failure does not depend on noised sums alone,
+and a record that is not finite counts as zero in the sums (`privacy.training`). The client may
+replace only results of noised steps, by a rule that looks at nothing else. Under `none` failures
+raise.
 
-The bound on one record holds for the results of noised steps and for what is made of these. So the
-method gets sealed data, which only the trainer opens. Update, pool entry and personal state must be
-arrays that the trainer returned in this round, or that were known before it. Personal state is
-checked because later releases start from it.
+The bound on one record holds for the results of noised steps and for values computed from them. So
+the method gets sealed data, which only the trainer opens. Update, pool entry and personal state
+must be arrays that the trainer returned in this round, or that were known before. The client also
+checks personal state, because later releases start from it.
 
-Nothing here touches keys, stores and budgets, so their errors stay errors. A client that failed
-trains once more, on arrays that no coordinator chose, and throws the result away: it answers no
-sooner than usual. Nothing more is claimed about timing.
+This module uses no keys, stores and budgets, so their errors stay errors. A client that failed
+trains once more, on arrays that no coordinator chose, and discards the result. So its answer comes
+no sooner than usual. The module promises nothing more about timing.
 """
 
 from __future__ import annotations
@@ -66,17 +67,17 @@ def train_privately(
     """Return one client's training in one round.
 
     Args:
-        work: What the method does in this round.
-        view: What the coordinator sent, pool entries released under the same mechanism, and the
-            client's state, itself the outcome of this function or its initial value.
+        work: The method's work in this round.
+        view: The broadcast, pool entries released under the same mechanism, and the client's state,
+            which is a result of this function or the initial state.
         data: The client's examples.
         trainer: With noise.
-        steps: Noised steps that are charged for this round; 0 where nothing may be trained.
+        steps: Noised steps that are charged for this round; 0 if the client may not train.
         rng: For batches, in a simulation.
 
     Raises:
-        SensitivityViolation: If the method read its data by another way than the trainer, returned
-            what the trainer did not, or took more steps than are charged.
+        SensitivityViolation: If the method read its data without the trainer, returned arrays that
+            the trainer did not return, or took more steps than are charged.
     """
     trainer.released.clear()
     result = work(view, Examples(seal(data.arrays)), trainer, rng)
@@ -104,18 +105,18 @@ def train(
     round_number: int,
     noise: NoiseSource,
 ) -> LocalResult:
-    """Return one client's training in one round, privately where the run asks for that.
+    """Return one client's training in one round, with privacy if the run asks for it.
 
     Args:
         profile: The client.
         make_trainer: Its trainers.
-        view: What the coordinator sent, the experts that it was handed and its state before.
-        round_number: The round, which fixes the batches of a simulation, and whether the client
-            gives its update or, in the collection, its pool entry.
-        noise: For noised steps; not drawn from where there are none.
+        view: The broadcast, the experts and the client's state before.
+        round_number: The round. It fixes the batches of a simulation, and whether the client gives
+            its update or, in the collection, its pool entry.
+        noise: For noised steps; unused without them.
 
     Raises:
-        SensitivityViolation: Under `dp_sgd`, if the method left the way that is private.
+        SensitivityViolation: Under `dp_sgd`, as `train_privately` says.
     """
     protection, rng = profile.protection.in_round(round_number), batches_of(profile, round_number)
     collects = protection is profile.protection.collection
@@ -132,22 +133,22 @@ def train(
 
 Result = TypeVar("Result")
 Remember = Callable[[str], None]
-"""Told of each failure: the error's type and place. It must stay with the client."""
+"""Hears of each failure: the error's type and place, which must stay with the client."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class LocalRound:
-    """What one client works with in one round.
+    """One client's inputs in one round.
 
     Attributes:
         profile: The client.
         make_trainer: Its trainers.
         protection: Of this round, at its clipping norm.
         attempt: The round and the attempt at it.
-        broadcast: What the coordinator sent.
-        experts: The experts that it was handed.
+        broadcast: The round's broadcast.
+        experts: The experts that the client received.
         state: The client's state before.
-        noise_state: What its last attempt left for the noise of this one.
+        noise_state: The state that the last attempt left for the noise of this attempt.
     """
 
     profile: ClientProfile
@@ -168,12 +169,12 @@ class LocalRound:
 
 @dataclass(frozen=True)
 class Ready:
-    """What one round made: what may leave, and what the client keeps once it is committed.
+    """The results of one round: the upload, and the state that the client keeps after the commit.
 
     Attributes:
-        prepared: What may leave.
+        prepared: The upload.
         personal: Personal arrays, as they are stored.
-        experts: The experts that go with them, as they are stored.
+        experts: The experts that belong to them, as they are stored.
     """
 
     prepared: Prepared
@@ -182,14 +183,14 @@ class Ready:
 
 
 def work(local: LocalRound, remember: Remember) -> Ready:
-    """Train and protect; a failure gives the zero vector where it must not show.
+    """Train and protect; a failure that must not show gives the zero vector.
 
     Args:
-        local: What to work with; names, shapes and dtypes are checked already.
-        remember: Told of a failure that does not show.
+        local: The inputs; names, shapes and dtypes are checked already.
+        remember: Hears of a failure that does not show.
 
     Raises:
-        Exception: What failed, where failures may show.
+        Exception: The failure, if failures may show.
     """
     hides = partial(_hides_in_round, local.profile, local.protection)
     done = or_none(partial(_work, local), hides, remember)
@@ -213,16 +214,16 @@ def personalise(
     round_number: int,
     remember: Remember,
 ) -> Arrays:
-    """Return personal arrays after the last release, or those before if a failure must not show.
+    """Return personal arrays after the last release, or the old ones if a failure must not show.
 
     Raises:
-        Exception: What failed, under mechanism `none`.
+        Exception: The failure, under mechanism `none`.
     """
 
     def compute() -> Arrays:
         rng = batches_of(profile, round_number)
         personal = profile.method.personalise(view, profile.data, make_trainer(None), rng)
-        # Arrays that cannot be kept are a failure as well.
+        # Arrays that cannot be stored are a failure as well.
         encode_arrays(personal)
         return personal
 
@@ -244,10 +245,10 @@ def train_or_stay(
     round_number: int,
     noise: NoiseSource,
 ) -> LocalResult:
-    """Return training whose result goes nowhere, with an update of zero where `work` gives zero.
+    """Return training whose result is not sent, with an update of zero where `work` gives zero.
 
     Raises:
-        Exception: What failed, where failures may show.
+        Exception: The failure, if failures may show.
     """
     hides = partial(_hides_in_round, profile, profile.protection.in_round(round_number))
     compute = partial(train, profile, make_trainer, view, round_number=round_number, noise=noise)
@@ -263,14 +264,14 @@ def forget(failure: str) -> None:
 def or_none(
     compute: Callable[[], Result], hides: Callable[[Exception], bool], remember: Remember
 ) -> Result | None:
-    """Return what a computation gives, None after a failure that must not show.
+    """Return a computation's result, None after a failure that must not show.
 
     Raises:
-        Exception: What failed, where it may show.
+        Exception: The failure, if it may show.
     """
     try:
         return compute()
-    # Of every kind: the sender of a broadcast could choose the kind.
+    # Every type of error: the sender of a broadcast could choose the type.
     except Exception as error:
         if not hides(error):
             raise
@@ -293,9 +294,9 @@ def describe(error: Exception) -> str:
 def _work(local: LocalRound) -> Ready:
     profile, noise, validation = local.profile, local.noise, None
     if local.protection.extras.metric is not None:
-        # The model after the last round, on the client's own validation images. Its experts are
-        # those of the last round, as for every measurement between two rounds. A client without
-        # such images says a half, whose coordinate is 0 as in a failed round.
+        # The model after the last round, on the client's own validation images, with the experts of
+        # the last round, as in every measurement between two rounds. A client without such images
+        # says a half, whose coordinate is 0 as in a failed round.
         validation, images = 0.5, profile.measured.own.get(VALIDATION)
         if images is not None and images.examples.num_examples:
             view = as_sent(profile, view_of(local.broadcast, local.state))
@@ -327,7 +328,7 @@ def _hides_in_round(profile: ClientProfile, protection: Protection, error: Excep
     if _may_show(profile):
         return False
     if protection.training is not None:
-        # The trainer raises this error only for what noised steps returned.
+        # The trainer raises this error only for results of noised steps.
         return isinstance(error, NonFiniteUpdate)
     return protection.mechanism.facts.claims
 

@@ -1,7 +1,8 @@
-"""What a coordinator charged one client, as a document that its operator hands to the client's.
+"""One client's charges, as a document that the coordinator's operator hands to the client's owner.
 
-A client needs it if its store came back from a backup: the coordinator's ledger is the only record
-of its later releases. The document names charges and attempts, never the contents of uploads.
+A client needs the document if its store came back from a backup: the coordinator's ledger is the
+only record of its later releases. The document names charges and attempts, never the contents of
+uploads.
 """
 
 from __future__ import annotations
@@ -21,17 +22,17 @@ VERSION: Final = 1
 MOST_BYTES: Final = 1 << 28
 COHORT: Final = ("cohort_kind", "cohort_size", "cohort_population", "cohort_drawn")
 _LEFT_OUT: Final = frozenset(("run_id", "pseudonym", "status", *COHORT))
-"""Said once for all rows, or how the coordinator drew its cohorts, which is its own knowledge."""
+"""Columns said once for all rows, and the draw of cohorts, which only the coordinator knows."""
 _NAMES: Final = tuple(f.name for f in fields(LedgerRow) if f.name not in _LEFT_OUT)
 
 
 @dataclass(frozen=True)
 class RunCharges:
-    """One run of it.
+    """A client's charges in one run.
 
     Attributes:
         newest: The newest (round, attempt) that the coordinator has begun.
-        rows: What the client is charged, each of status ``reserved``.
+        rows: The client's charges, each of status ``reserved``.
     """
 
     newest: tuple[int, int]
@@ -40,12 +41,12 @@ class RunCharges:
 
 @dataclass(frozen=True)
 class Charges:
-    """What one client was charged.
+    """All charges of one client.
 
     Attributes:
         pseudonym: The client's.
         made: When the coordinator's ledger was read, with a time zone.
-        runs: By name, all runs that it was ever asked to take part in.
+        runs: By name, all runs to which it was ever invited.
     """
 
     pseudonym: str
@@ -55,20 +56,25 @@ class Charges:
 
 def encode_charges(charges: Charges) -> bytes:
     """Return charges as a JSON document in UTF-8."""
-    runs = {
-        run_id: {"newest": list(run.newest), "rows": [_written(row) for row in run.rows]}
-        for run_id, run in sorted(charges.runs.items())
-    }
+    runs: dict[str, Any] = {}
+    for run_id, run in sorted(charges.runs.items()):
+        rows = [{n: value for n, value in asdict(row).items() if n in _NAMES} for row in run.rows]
+        for row in rows:
+            # JSON has no infinity.
+            row["clipping_norm"] = (
+                None if math.isinf(row["clipping_norm"]) else row["clipping_norm"]
+            )
+        runs[run_id] = {"newest": list(run.newest), "rows": rows}
     head: dict[str, Any] = {"format": FORMAT, "version": VERSION, "pseudonym": charges.pseudonym}
     head |= {"made": charges.made.isoformat()}
     return (json.dumps({**head, "runs": runs}, indent=1, allow_nan=False) + "\n").encode()
 
 
 def decode_charges(data: bytes) -> Charges:
-    """Return the charges that a document holds; their rows are checked when they are taken over.
+    """Return the charges in a document; `catch_up` checks their rows.
 
     Raises:
-        ConfigError: If it holds none.
+        ConfigError: If the document is not valid.
     """
     try:
         if len(data) > MOST_BYTES:
@@ -89,12 +95,6 @@ def decode_charges(data: bytes) -> Charges:
     return Charges(pseudonym, made, runs)
 
 
-def _written(row: LedgerRow) -> dict[str, Any]:
-    facts = {name: value for name, value in asdict(row).items() if name in _NAMES}
-    # JSON has no infinity.
-    return {**facts, "clipping_norm": None if math.isinf(row.clipping_norm) else row.clipping_norm}
-
-
 def _read_run(run_id: str, pseudonym: str, found: Mapping[str, Any]) -> RunCharges:
     number, attempt = found["newest"]
     rows = tuple(_read_row(run_id, pseudonym, row) for row in found["rows"])
@@ -111,15 +111,15 @@ def _read_row(run_id: str, pseudonym: str, found: Mapping[str, Any]) -> LedgerRo
 
 def _text(value: object) -> str:
     if not isinstance(value, str) or not value:
-        raise ValueError("a name is none")
+        raise ValueError("a name is not a text, or is empty")
     return value
 
 
 def _count(value: object) -> int:
     if type(value) is not int or not 0 <= value < 1 << 63:
-        raise ValueError("a number is none")
+        raise ValueError("a number is not a whole number from 0")
     return value
 
 
 def _refuse(constant: str) -> NoReturn:
-    raise ValueError(f"{constant} is no number")
+    raise ValueError(f"{constant} is not a number")

@@ -5,11 +5,11 @@ Layout, little-endian: magic `SOTTO`, one version byte, the header's length (uin
 and length, so a reader knows the exact size of the frame before it touches a buffer, and refuses
 anything else, trailing bytes included. Floats must be finite.
 
-Every frame comes from a peer, so both sides bound every number before they compute anything with
-it. Integers fit into 64 bits (a longer one is refused by its digits, before it becomes a number);
-names, ranks, buffers and nesting have limits, and no key is repeated.
+Every frame comes from a peer, so both sides bound every number before they compute with it.
+Integers fit into 64 bits (the reader counts digits before it makes a number). Names, ranks, buffers
+and nesting have limits, and no key is repeated.
 
-Every message begins with its envelope: the attempt that it belongs to.
+Every message begins with its envelope, which names its attempt.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ _DIGITS = len(str(-LARGEST_INTEGER))
 _UNREADABLE = (KeyError, TypeError, ValueError, struct.error, RecursionError)
 _BRACKETS = 2 * MAX_BUFFERS + 64
 _HEADERS = 256
-"""Headers that are remembered, written and read, if they are short: of one stage most are alike."""
+"""Short headers that the codec remembers: most headers of one stage are equal."""
 SHORT = 1 << 12
-"""Bytes of a header that is remembered at most."""
+"""Most bytes of a remembered header."""
 _WRITTEN: dict[str, bytes] = {}
 DTYPES = {
     "float32": "<f4",
@@ -58,7 +58,7 @@ _OWN_NAMES = {np.dtype(code): name for name, code in DTYPES.items() if name != "
 _Entry = tuple[str, str, tuple[int, ...]]
 """Name, dtype and shape of a buffer."""
 _Place = tuple[str, str, tuple[int, ...], int, int]
-"""The same, with where it begins and ends."""
+"""The same, with its begin and end."""
 
 
 @dataclass(frozen=True)
@@ -148,7 +148,7 @@ def read_header(text: bytes) -> tuple[str, Mapping[str, Any]]:
     """Return kind and plain fields of a frame from its header, and nothing of its buffers.
 
     Raises:
-        ProtocolError: If it is no header.
+        ProtocolError: If the text is not a header.
     """
     try:
         kind, fields, _ = _known_header(text) if len(text) <= SHORT else _parsed_header(text)
@@ -168,7 +168,7 @@ def _parsed_header(text: bytes) -> tuple[str, dict[str, Any], list[dict[str, Any
 
 
 def _places(entries: Sequence[Mapping[str, Any]]) -> tuple[Sequence[_Place], int]:
-    """Return where each buffer lies, and how many bytes they are together."""
+    """Return the place of each buffer, and the bytes of all buffers together."""
     places: list[_Place] = []
     names: set[str] = set()
     offset = 0
@@ -185,7 +185,7 @@ def _places(entries: Sequence[Mapping[str, Any]]) -> tuple[Sequence[_Place], int
     return places, offset
 
 
-# No reader changes what it got from a header.
+# Readers do not change the values of a header.
 _known_header = lru_cache(maxsize=_HEADERS)(_parsed_header)
 
 
@@ -204,7 +204,7 @@ def encode_arrays(arrays: Mapping[str, NDArray[Any]]) -> bytes:
 
 
 def decode_arrays(data: bytes) -> dict[str, NDArray[Any]]:
-    """Read what `encode_arrays` wrote.
+    """Read the bytes of `encode_arrays`.
 
     Raises:
         ProtocolError: If the bytes are not exactly that.
@@ -216,7 +216,7 @@ def decode_arrays(data: bytes) -> dict[str, NDArray[Any]]:
 
 
 def _require_short(header: bytes) -> None:
-    # Counted in the raw text: an empty list is two bytes here and dozens once it is parsed.
+    # Counted in the raw text: an empty list has two bytes here and dozens after parsing.
     brackets = header.count(b"[") + header.count(b"{")
     if len(header) > MAX_HEADER or brackets > _BRACKETS:
         raise ProtocolError("message: its header is too long")
@@ -274,7 +274,7 @@ def _require_bounded(kind: Any, fields: Any, entries: Any) -> None:
 
 
 def _require_plain(fields: dict[str, Any], depth: int) -> None:
-    """Go down level by level: a level is one list of all that lies in those above."""
+    """Check level by level: a level is one list of all values in the level above."""
     level: list[Any] = list(fields.values())
     while level:
         depth -= 1
@@ -293,7 +293,7 @@ def _require_plain(fields: dict[str, Any], depth: int) -> None:
 def _buffers(
     places: tuple[Sequence[_Place], int], data: memoryview
 ) -> tuple[dict[str, NDArray[Any]], dict[str, bytes]]:
-    # Before anything is copied: the buffers are exactly what is there.
+    # Checked before anything is copied: the buffers fill the data exactly.
     if places[1] != len(data):
         raise ProtocolError("message: its buffers are cut off, or bytes are left over")
     arrays: dict[str, NDArray[Any]] = {}
@@ -328,10 +328,9 @@ Attempt = tuple[int, int]
 
 @dataclass(frozen=True)
 class Envelope:
-    """Which attempt a message belongs to, and which one was committed last.
+    """The attempt of a message, and the attempt that was committed last.
 
-    Outside rounds the attempt is 0: there nothing is repeated with fresh noise, so there are no
-    attempts to tell apart.
+    Outside rounds the attempt is 0, because nothing there is repeated with fresh noise.
     """
 
     run_id: str
@@ -341,10 +340,10 @@ class Envelope:
 
 
 def peek(data: bytes) -> tuple[str, Envelope]:
-    """Return kind and envelope of any message, of which only the header is read.
+    """Return kind and envelope of any message; this reads only the header.
 
     Raises:
-        ProtocolError: If that does not parse.
+        ProtocolError: If the header does not parse.
     """
     header = header_of(data)
     return _known(header) if len(header) <= SHORT else _peeked(header)
@@ -376,7 +375,7 @@ def integers(values: Sequence[Any] | None, count: int | None = None) -> tuple[in
     """Return numbers from a frame's field.
 
     Raises:
-        ProtocolError: If it is no list of `count` numbers from 0.
+        ProtocolError: If it is not a list of `count` numbers from 0.
     """
     if not isinstance(values, list) or (count is not None and len(values) != count):
         raise ProtocolError("message: a list of numbers is not valid")

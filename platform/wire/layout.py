@@ -1,4 +1,4 @@
-"""How updates and pool entries lie in messages, and what a sum of updates means.
+"""The layout of updates and pool entries in messages, and the meaning of a sum of updates.
 
 Tensors lie flat in the order of their names. If any is averaged by number of examples, a client
 multiplies the levels of those tensors by its weight after quantisation, and appends the weight as
@@ -8,7 +8,7 @@ Coordinates that are clipped and noised with the update, such as the flag of ada
 follow the update's own.
 
 A pool entry lies in a message as a difference, on a grid, in integers of a fitting type. A store
-has experts as bytes, and the pool knows a client by handles.
+holds experts as bytes, and the pool identifies entries by handles.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def unflatten(vector: NDArray[Any], spec: Spec) -> dict[str, NDArray[np.float32]
 
 
 def tensor_at(coordinate: int, spec: Spec) -> str:
-    """Return name of the tensor that a coordinate of the flat vector belongs to."""
+    """Return the name of the tensor to which a coordinate of the flat vector belongs."""
     for name in sorted(spec):
         coordinate -= math.prod(spec[name].shape)
         if coordinate < 0:
@@ -103,7 +103,7 @@ class Totals:
 
 @dataclass(frozen=True)
 class Summed:
-    """What a round's sum yields.
+    """The average that a round's sum yields.
 
     Attributes:
         vector: Per coordinate the mean or the sum that the tensor's weighting asks for.
@@ -142,12 +142,12 @@ class UploadLayout:
 
     @property
     def protected(self) -> int:
-        """Coordinates of what a mechanism protects: the update and what comes with it."""
+        """Coordinates of the vector that a mechanism protects: the update and the extras."""
         return self.coordinates + len(self.extras)
 
     @property
     def length(self) -> int:
-        """Coordinates of what is summed, the weight included."""
+        """Coordinates of the vector that is summed, the weight included."""
         return self.protected + int(self.weighted)
 
     def ring_bits(self, grid: Grid, clients: int) -> int:
@@ -155,7 +155,7 @@ class UploadLayout:
         return grid.ring_bits(clients * (self.largest_weight if self.weighted else 1))
 
     def require_weight(self, weight: int) -> None:
-        """Refuse a weight that this run's sums have no room for.
+        """Refuse a weight that is too large for this run's sums.
 
         Raises:
             ProtocolError: If weights apply and this one is not from 1 to the run's largest.
@@ -182,7 +182,7 @@ class UploadLayout:
         """Return the result of a secure sum over this many clients.
 
         Raises:
-            ProtocolViolation: If no clients of this run can have such weights together.
+            ProtocolViolation: If clients of this run cannot have such weights together.
         """
         levels = total[: self.protected]
         if not self.weighted:
@@ -198,8 +198,8 @@ class UploadLayout:
     def sum_plain(self, vectors: Sequence[NDArray[np.float64]], weights: Sequence[int]) -> Totals:
         """Return the sum of vectors that travel exactly, as numbers, in the order given.
 
-        A peer can influence how a floating-point sum is rounded. So this is only for vectors of
-        which nothing is claimed, or that each have their own noise.
+        A peer can influence how a floating-point sum is rounded. So this is only for vectors that
+        carry no claim, or that each have their own noise.
         """
         used = list(weights) if self.weighted else [1] * len(vectors)
         factors = self._by_examples() if self.weighted else np.zeros(self.protected, np.bool_)
@@ -223,7 +223,7 @@ class UploadLayout:
         return Summed(vector, float(weight), extras, clients)
 
     def divisors(self, clients: int, weight: int) -> NDArray[np.float64]:
-        """Return what each coordinate of a sum is divided by."""
+        """Return the divisor of each coordinate of a sum."""
         return self._per_coordinate(
             {Weighting.EXAMPLES: weight, Weighting.UNIFORM: clients, Weighting.SUM: 1}
         )
@@ -255,7 +255,7 @@ def build_layout(
         spec: The shared tensors.
         weighs_examples: Whether the mechanism lets clients weigh by their examples.
         extras: Names of the coordinates that follow the update's own.
-        largest_weight: Of the run, where it is known already.
+        largest_weight: Of the run, if it is known already.
     """
     by_examples = any(t.weighting is Weighting.EXAMPLES for t in spec.values())
     most = LARGEST_WEIGHT if largest_weight is None else largest_weight
@@ -267,7 +267,7 @@ LARGEST_COORDINATE = 1e30
 
 
 def entry_base(broadcast: Arrays, spec: Spec) -> Mapping[str, NDArray[Any]]:
-    """Return what an entry is a difference to: the broadcast where it has the tensor, else zero."""
+    """Return an entry's base: the broadcast if it has the tensor, else zero."""
     return {
         name: broadcast[name] if name in broadcast else np.zeros(tensor.shape, np.float32)
         for name, tensor in spec.items()
@@ -280,10 +280,10 @@ def level_type(grid: Grid) -> type[np.uint32] | type[np.uint64]:
 
 
 def require_storable(vector: NDArray[np.float64]) -> None:
-    """Check that coordinates stay finite as float32, in which states are kept, also summed up.
+    """Check that coordinates, and sums of them, stay finite as float32, the type of states.
 
     Raises:
-        ProtocolError: If one does not.
+        ProtocolError: If a coordinate does not.
     """
     if vector.size and float(np.abs(vector).max()) > LARGEST_COORDINATE:
         raise ProtocolError("message: a coordinate is too large for its type")
@@ -293,7 +293,7 @@ def require_same(update: Arrays, difference: Arrays) -> None:
     """Check that an entry is the shared update itself, so that one noise may serve both.
 
     Raises:
-        RunStopped: If it is not.
+        RunStopped: If it is another array.
     """
     alike = set(update) == set(difference) and all(
         np.array_equal(update[name], difference[name]) for name in update
@@ -313,11 +313,11 @@ def handle(secret: bytes, run_id: str, round_number: int) -> bytes:
 
 @dataclass(frozen=True)
 class Fetched:
-    """What one client is handed before it personalises.
+    """The experts that one client receives before it personalises.
 
     Attributes:
         experts: The experts in their order.
-        own: Which of them is its own entry, None where it has none there.
+        own: The place of its own entry among them, None without an entry.
     """
 
     experts: tuple[Arrays, ...]

@@ -1,19 +1,19 @@
-"""What coordinator and clients say to each other in a round, stage by stage.
+"""The messages of coordinator and clients in a round, stage by stage.
 
 | stage     | coordinator -> client                      | client -> coordinator               |
 |-----------|--------------------------------------------|-------------------------------------|
 | advertise | `Invitation`: round, roster size, pool     | `Answer`: keys, pool handles        |
-| share     | `Relay`: everybody's keys                  | `Relay`: encrypted shares           |
-| or share  | `Invitation` with everybody's keys         | `Answer`: shares, pool handles      |
+| share     | `Relay`: all clients' keys                 | `Relay`: encrypted shares           |
+| or share  | `Invitation` with all clients' keys        | `Answer`: shares, pool handles      |
 | train     | `Assignment`: broadcast, experts, shares   | `Upload`: masked vector             |
 | confirm   | `Relay`: the survivors (active only)       | `Relay`: a signature of that list   |
-| unmask    | `Relay`: the survivors, or who signed them | `Disclosure`: shares and pool entry |
+| unmask    | `Relay`: the survivors, or the signatures  | `Disclosure`: shares and pool entry |
 
 With the last message a coordinator may ask for the keys of the next round, and a disclosure carries
-them. If all clients gave theirs, the next round begins with the share stage, which is an invitation
-then. Without secure aggregation there is no share stage, and the vector travels in the clear. Every
-message has run, round and attempt, and the round that was committed last. The messages before the
-first round and after the last are in `platform.wire.outside_rounds`.
+them. If all clients gave their keys, the next round begins with the share stage, and its message is
+an invitation. Without secure aggregation there is no share stage, and the vector travels in the
+clear. Every message has run, round and attempt, and the round that was committed last. The messages
+before the first round and after the last are in `platform.wire.outside_rounds`.
 
 Each decoder raises `ProtocolError` if the bytes are not a valid message of its kind.
 """
@@ -44,7 +44,7 @@ KEY_BYTES = 32
 
 @dataclass(frozen=True)
 class SumTerms:
-    """Whose collusion a masked sum withstands.
+    """The collusion that a masked sum withstands.
 
     Attributes:
         threshold: Smallest number whose sum may be opened.
@@ -59,7 +59,7 @@ class SumTerms:
 
 @dataclass(frozen=True)
 class MaskGraph:
-    """Who masks with whom.
+    """Which clients mask with which.
 
     Attributes:
         degree: Neighbours of a client in the k-regular graph, 0 for the complete graph.
@@ -72,11 +72,11 @@ class MaskGraph:
 
 @dataclass(frozen=True)
 class EnrolledCohort:
-    """Whose keys a cohort has, against an active adversary.
+    """The keys of a cohort, against an active adversary.
 
     Attributes:
         identities: The cohort's public keys in the order of their indices.
-        serial: Of the enrolment file that says whose these keys are.
+        serial: Of the enrolment file that says which key is which client's.
     """
 
     identities: tuple[bytes, ...]
@@ -92,11 +92,11 @@ class SecureRound:
         clients: Number of clients invited.
         vector_length: Coordinates of the masked vector.
         ring_bits: Size of the ring.
-        terms: Whose collusion the sum withstands.
-        graph: Who masks with whom.
+        terms: The collusion that the sum withstands.
+        graph: Which clients mask with which.
         enrolled: The cohort's keys, None against a semi-honest server.
-        roster: Everybody's keys of this attempt, where all were made ahead; else empty, and keys
-            are asked for.
+        roster: All clients' keys of this attempt, if all were made ahead; else empty, and the
+            coordinator asks for keys.
     """
 
     index: int
@@ -162,7 +162,7 @@ Stage = Literal[
     "join", "advertise", "share", "train", "confirm", "unmask", "claim", "personalise", "evaluate"
 ]
 ROUND_STAGES: Final = ("advertise", "share", "train", "confirm", "unmask")
-"""The stages of a round; of the others tells `platform.wire.outside_rounds`."""
+"""The stages of a round; `platform.wire.outside_rounds` explains the others."""
 MAX_EXPERTS = 9_999
 """Most experts of one message, so that numbers of four digits keep their order."""
 
@@ -175,7 +175,7 @@ class Invitation:
         envelope: The attempt.
         generations: Rounds whose pool entries are alive.
         secure: The client's place in the protocol, None without secure aggregation.
-        clipping_norm: Of this round, where it adapts; None where it is the configuration's.
+        clipping_norm: Of this round, if it adapts; None if the configuration fixes it.
     """
 
     envelope: Envelope
@@ -186,13 +186,13 @@ class Invitation:
 
 @dataclass(frozen=True)
 class Answer:
-    """Takes part.
+    """Accepts an invitation.
 
     Attributes:
         envelope: The attempt.
         handles: Names of the client's own live pool entries, newest first.
-        payload: Its keys, or its shares where it was sent everybody's keys; empty without secure
-            aggregation.
+        payload: Its keys, or its shares if the invitation has all clients' keys; empty without
+            secure aggregation.
     """
 
     envelope: Envelope
@@ -207,8 +207,8 @@ class Relay:
     Attributes:
         envelope: The attempt.
         payload: The protocol's bytes.
-        ahead: The client's place in the first attempt at the next round, where its keys are asked
-            for with the last message of this one; else None.
+        ahead: The client's place in the first attempt at the next round, if the last message of
+            this attempt asks for its keys; else None.
     """
 
     envelope: Envelope
@@ -218,7 +218,7 @@ class Relay:
 
 @dataclass(frozen=True)
 class Assignment:
-    """What to train from."""
+    """Tells a client from which arrays to train."""
 
     envelope: Envelope
     payload: bytes
@@ -233,8 +233,8 @@ class Upload:
     Attributes:
         envelope: The attempt.
         payload: The masked vector, empty without secure aggregation.
-        vector: The vector in the clear where there is no secure aggregation, else None: levels of
-            the run's grid as uint64, or numbers where nothing is done to an update.
+        vector: The vector in the clear without secure aggregation, else None: levels of the run's
+            grid as uint64, or numbers if the mechanism does nothing to an update.
         weight: The client's weight, in the clear only beside `vector`; else 0.
     """
 
@@ -254,7 +254,7 @@ class Disclosure:
         handle: Name of the pool entry, empty without one.
         entry: The pool entry as protected: a difference to the broadcast, or absolute arrays under
             no mechanism.
-        ahead: Keys for the next round, empty where none were asked for.
+        ahead: Keys for the next round, empty if the coordinator did not ask for keys.
     """
 
     envelope: Envelope
@@ -384,11 +384,11 @@ def decode_disclosure(data: bytes) -> Disclosure:
 
 
 def broadcast_digest(broadcast: Arrays, clipping_norm: float | None) -> bytes:
-    """Return SHA-256 of what a round tells all clients alike, which they sign with its outcome.
+    """Return SHA-256 of the part of a round that is the same for all clients, which they sign.
 
     Args:
         broadcast: The global parameters.
-        clipping_norm: Of the round, where it adapts.
+        clipping_norm: Of the round, if it adapts.
     """
     frame = Frame("broadcast", {"clipping_norm": clipping_norm}, broadcast, {})
     return hashlib.sha256(encode_frame(frame)).digest()

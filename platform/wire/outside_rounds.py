@@ -1,25 +1,25 @@
-"""What coordinator and clients say to each other before the first round and after the last.
+"""The messages of coordinator and clients before the first round and after the last.
 
 | stage       | coordinator -> client                     | client -> coordinator              |
 |-------------|-------------------------------------------|------------------------------------|
 | offer       | `Offer`: configuration and facts          | `Acceptance`: or the reasons       |
 | join        | a roll call                               | `Introduction`: name, key, attempt |
-| claim       | a notice: the pool is made                | `Claim`: name of the own entry     |
+| claim       | a notice: the pool is made                | `Claim`: name of its own entry     |
 | personalise | `Parting`: last broadcast, all experts    | `Personalised`: that it is done    |
 | evaluate    | `Examination`: broadcast, names of sets   | `Scores`: counts, expert weights   |
 | any         | any message                               | `Left`: it has left, under its key |
 
 An offer is a configuration, which is data: the client reads it by the closed schema, checks it
-against its own limits, and builds all that follows from it by itself. Beside it are the facts in
-which both must agree for the sums to mean anything.
+against its own limits, and derives all the rest by itself. The offer also states the facts in which
+both sides must agree so that their sums have a meaning.
 
-Only `Scores` are computed from a client's data, and only a simulated client gives them: they are
-the experimenter's view of a federation, and no part of one.
+Only `Scores` depend on a client's data, and only a simulated client gives them: they are the
+experimenter's view of a federation, and no part of it.
 
-A client that has left a run for good answers every further message of that run with `Left`. It
-names the run and the client, so it says nothing in another run or for another client. It has no
-time and nothing of the message that it answers, so its bytes are always the same, and it may be
-handed over by another way.
+A client that has left a run for good answers every further message of that run with `Left`. The
+statement names the run and the client, so it is valid in no other run and for no other client. It
+has no time and nothing of the message that it answers, so its bytes are always the same, and its
+owner may hand it over as a file.
 
 Each decoder raises `ProtocolError` if the bytes are not a valid message of its kind.
 """
@@ -58,7 +58,7 @@ _LONGEST_FACT: Final = 256
 
 @dataclass(frozen=True)
 class Facts:
-    """What both sides must have alike; each is compared as it is.
+    """The facts that must be the same on both sides.
 
     Attributes:
         version: Sotto's.
@@ -88,7 +88,7 @@ class Offer:
 
 @dataclass(frozen=True)
 class Acceptance:
-    """What a client says to an offer.
+    """A client's answer to an offer.
 
     Attributes:
         envelope: The offer's.
@@ -124,20 +124,20 @@ def decode_offer(data: bytes) -> Offer:
 
 
 def encode_acceptance(message: Acceptance) -> bytes:
-    """Serialise what a client says to an offer."""
+    """Serialise an answer to an offer."""
     reasons = [reason[:_LONGEST_REASON] for reason in message.reasons[:_MOST_REASONS]]
     fields = {**envelope_fields(message.envelope), "reasons": reasons}
     return encode_frame(Frame("acceptance", fields, {}, {}))
 
 
 def decode_acceptance(data: bytes) -> Acceptance:
-    """Read what a client says to an offer."""
+    """Read an answer to an offer."""
     frame, envelope = opened(data, "acceptance")
     reasons = frame.fields.get("reasons")
     if not isinstance(reasons, list) or len(reasons) > _MOST_REASONS:
         raise ProtocolError("message: the reasons are not valid")
     for reason in reasons:
-        # They end up on terminals.
+        # The reasons are shown on terminals.
         if not isinstance(reason, str) or not reason.isprintable():
             raise ProtocolError("message: a reason is not a sentence")
         if len(reason) > _LONGEST_REASON:
@@ -163,7 +163,7 @@ class Introduction:
     Attributes:
         envelope: The roll call's.
         pseudonym: The name that ledger and audit log use.
-        public_key: Under which others know it in an active round; empty without.
+        public_key: Its enrolled key in an active round; else empty.
         newest: The newest attempt of the run that it has answered, None before its first.
     """
 
@@ -175,7 +175,7 @@ class Introduction:
 
 @dataclass(frozen=True)
 class Claim:
-    """Presents a client as the owner of an entry, which may not be in the pool."""
+    """Names a client's own entry, which may be missing from the pool."""
 
     envelope: Envelope
     handle: bytes
@@ -186,10 +186,11 @@ class Parting:
     """Asks a client to personalise, after the run's last release.
 
     Attributes:
-        envelope: Under which the result is kept, with the last commit the client is part of.
+        envelope: The attempt under which the client keeps the result, with the last commit that the
+            client is part of.
         broadcast: The last broadcast.
-        fetched: What it is handed of a pool that is made once; None to go on with the experts
-            that it was handed last.
+        fetched: The experts of a pool that is made once; None to go on with the client's last
+            experts.
     """
 
     envelope: Envelope
@@ -203,7 +204,7 @@ class Personalised:
 
     Attributes:
         envelope: The request's.
-        is_new: Whether there was anything to do: what an interrupted finish has done stays done.
+        is_new: Whether the client personalised now; False if it had done so before.
     """
 
     envelope: Envelope
@@ -216,9 +217,9 @@ class Examination:
 
     Attributes:
         envelope: With the commit whose personal part is measured.
-        broadcast: What the client is sent after it.
-        sets: Names of what is measured on.
-        weighs: Whether the mean weights of experts are asked for.
+        broadcast: The broadcast after that commit.
+        sets: Names of the sets to measure on.
+        weighs: Whether to return the mean weights of experts.
     """
 
     envelope: Envelope
@@ -229,15 +230,15 @@ class Examination:
 
 @dataclass(frozen=True)
 class Scores:
-    """What a simulated client measured.
+    """A simulated client's measurements.
 
     Attributes:
         envelope: The request's.
         tallies: Images found and images in all, on each set.
-        weights: Mean weight of each expert on the own test images; None where none were asked
-            for, or the client has no experts.
-        after: The commit whose personal part was measured, None before any: not the one asked for
-            where the client has gone on.
+        weights: Mean weight of each expert on the client's own test images; None if the examination
+            did not ask, or the client has no experts.
+        after: The commit whose personal part was measured, None before any. It is newer than the
+            examination's if the client has gone on.
     """
 
     envelope: Envelope
@@ -247,7 +248,7 @@ class Scores:
 
 
 def encode_roll_call(envelope: Envelope) -> bytes:
-    """Serialise a roll call, which asks a client who it is; its envelope is of round 0."""
+    """Serialise a roll call, which asks a client to introduce itself; its envelope has round 0."""
     return encode_frame(Frame("roll_call", envelope_fields(envelope), {}, {}))
 
 
@@ -268,7 +269,7 @@ def decode_introduction(data: bytes) -> Introduction:
     """Read an introduction."""
     frame, envelope = opened(data, "introduction")
     pseudonym = frame.fields.get("pseudonym")
-    # It ends up in ledgers, logs and on terminals.
+    # The pseudonym is shown in ledgers, logs and on terminals.
     if not isinstance(pseudonym, str) or not 0 < len(pseudonym) <= MAX_NAME:
         raise ProtocolError("message: the pseudonym is missing")
     if not pseudonym.isprintable():
@@ -284,7 +285,7 @@ def _attempt(frame: Frame, name: str) -> Attempt | None:
 
 
 def encode_pool_notice(envelope: Envelope) -> bytes:
-    """Serialise a notice that the pool that is made once is there; it asks for the own entry."""
+    """Serialise a notice that the pool is made; it asks a client to name its own entry."""
     return encode_frame(Frame("pool_notice", envelope_fields(envelope), {}, {}))
 
 
@@ -306,7 +307,7 @@ def decode_claim(data: bytes) -> Claim:
 
 
 def encode_parting(message: Parting) -> bytes:
-    """Serialise a parting; all experts have one look, so each tensor is one array of them all."""
+    """Serialise a parting; experts have equal shapes, so each tensor is one stacked array."""
     arrays = {f"broadcast/{name}": value for name, value in message.broadcast.items()}
     fields, fetched = envelope_fields(message.envelope), message.fetched
     pool = None
@@ -426,7 +427,7 @@ def _parts(arrays: Arrays) -> tuple[Arrays, Arrays]:
 KIND: Final = "left"
 _SIGNED: Final = b"sotto/leaving/v1\n"
 _SIGNATURES: Final = (0, 64)
-"""Bytes of a signature, or none where nobody has a key."""
+"""Bytes of a signature; 0 if clients have no keys."""
 
 
 @dataclass(frozen=True)
@@ -447,13 +448,13 @@ class Left:
 
     @property
     def digest(self) -> bytes:
-        """What is signed: SHA-256 of a marker, the run, the client and its pseudonym."""
+        """The signed digest: SHA-256 of a marker, the run, the client and its pseudonym."""
         text = json.dumps([self.run_id, self.client, self.pseudonym], separators=(",", ":"))
         return hashlib.sha256(_SIGNED + text.encode("ascii")).digest()
 
 
 def encode_left(message: Left) -> bytes:
-    """Serialise a statement of leaving; its envelope is of round 0."""
+    """Serialise a statement of leaving; its envelope has round 0."""
     fields = {
         **envelope_fields(Envelope(message.run_id, 0, 0)),
         "client": message.client,
@@ -470,11 +471,11 @@ def decode_left(data: bytes) -> Left:
     names: list[str] = []
     for field in ("client", "pseudonym"):
         name = frame.fields.get(field)
-        # They end up in logs and on terminals.
+        # The names are shown in logs and on terminals.
         if not isinstance(name, str) or not 0 < len(name) <= MAX_NAME or not name.isprintable():
             raise ProtocolError(f"message: the {field} is missing")
         names.append(name)
     signature = blob(frame, "signature")
     if len(signature) not in _SIGNATURES:
-        raise ProtocolError("message: the signature is none")
+        raise ProtocolError("message: the signature has not 0 or 64 bytes")
     return Left(envelope.run_id, names[0], names[1], signature)

@@ -1,4 +1,4 @@
-"""Receipts: what the coordinator's log says of a client, handed to it after each round.
+"""Receipts: the coordinator's statement of its log, which a client gets after each round.
 
 A receipt holds the client's leaves since the head that the client saw last, proofs that they are in
 the log, a proof that the log still begins with what the client has seen, the digests of the uploads
@@ -10,12 +10,12 @@ random bytes, so that hashes of others' receipts tell nothing about them. The la
 proof's hashes, place and number of the stage's receipts, and the signature. Receipts of the first
 version, each signed alone, can only be read.
 
-A receipt rides on a message that the coordinator sends anyway, so nobody waits for it:
+A receipt travels with a message that the coordinator sends anyway, so it causes no wait:
 
 | from -> to            | message    | content                                                     |
 |-----------------------|------------|-------------------------------------------------------------|
 | coordinator -> client | `Enclosed` | a receipt, and the next round's first message beside it     |
-| client -> coordinator | `Answered` | how far the client has seen the log, and the answer to that |
+| client -> coordinator | `Answered` | how far the client has seen the log, and its answer         |
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ SIGNED: Final = b"sotto-receipts-v2\n"
 SIGNATURE_BYTES: Final = 64
 ADVERSARIES: Final = ("server", "peers", "observer")
 MOST_SENT: Final = 16
-"""Uploads of one client of which either side remembers what they were."""
+"""Uploads of one client whose digests both sides remember, the newest."""
 
 _KIND: Final = "receipt-v2"
 _BLIND_BYTES: Final = 32
@@ -62,13 +62,14 @@ _UPLOAD: Final = struct.Struct("<QQ32s")
 
 @dataclass(frozen=True)
 class ReceiptLeaf:
-    """One leaf of the log that is of the client.
+    """One leaf of the log that concerns the client.
 
     Attributes:
         position: From 0.
-        data: What it says.
-        salt: With it the log shows a commitment in place of that; empty where it does not.
-        proof: That it is in the tree of the receipt's checkpoint.
+        data: Its content.
+        salt: The salt of the commitment that the log shows in place of the content; empty if the
+            log shows the content.
+        proof: Proves that the leaf is in the tree of the receipt's checkpoint.
     """
 
     position: int
@@ -87,22 +88,22 @@ class UploadDigest(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Receipt:
-    """What the coordinator states of a client after a round.
+    """The coordinator's statement about a client after a round.
 
     Attributes:
         envelope: The last round, and the attempt that gave its result.
-        since: The size of the log that the client has seen last.
+        since: The size at which the client saw the log last.
         key: The log's public key, as text.
         changes: How the log's key changed, oldest first.
         checkpoint: The log's head, signed.
-        consistency: That its first `since` leaves are still what they were.
-        leaves: All of the client in this run since then.
-        epsilons: What it has spent in this run, by adversary; infinity where nothing is proven.
-        delta: At which.
-        accountant: Which accountant was asked for.
+        consistency: Proves that the first `since` leaves have not changed.
+        leaves: All leaves of the client in this run since then.
+        epsilons: The client's spending in this run, by adversary; infinity without a bound.
+        delta: The delta of the epsilons.
+        accountant: The configured accountant.
         uploads: Uploads that came from the client since the receipt before, as far as the
-            coordinator knows: after a restart it knows no earlier ones.
-        signed: What the signature is over; empty before it is signed.
+            coordinator knows: a restart forgets earlier uploads.
+        signed: The bytes under the signature; empty before it is signed.
         signature: By the log's key.
     """
 
@@ -159,7 +160,7 @@ def decode_receipt(data: bytes) -> Receipt:
         since, *positions = struct.unpack(f"<{1 + count}Q", blob(frame, "positions"))
     except struct.error as error:
         raise ProtocolError("message: positions are not valid") from error
-    # A receipt may hold nothing that no reader looks at.
+    # A receipt must not hold bytes that readers ignore.
     if list(salted) != sorted({index for index in salted if index < count}):
         raise ProtocolError("message: a receipt has salts of leaves that it has not")
     names = _names(count, salted)
@@ -219,7 +220,7 @@ def _signed(count: int, root: bytes) -> bytes:
 
 
 def _told_apart(data: bytes) -> tuple[bytes, bytes]:
-    """Return a receipt's frame, and what the signature at its end must be over."""
+    """Return a receipt's frame, and the bytes that the signature at its end must cover."""
     end = len(data) - SIGNATURE_BYTES - _PLACE.size
     place, count = _PLACE.unpack_from(data, end) if end > 0 else (0, 0)
     if not place < count <= _MOST_TOGETHER:
@@ -297,7 +298,7 @@ def _read_common(data: bytes) -> _Common:
         delta,
         accountant,
     )
-    # It may hold nothing that no reader looks at.
+    # The part must not hold bytes that readers ignore.
     if _write_common(common) != data:
         raise ProtocolError("message: it carries what it has no room for")
     return common
@@ -346,7 +347,7 @@ def decode_uploads(data: bytes) -> tuple[UploadDigest, ...]:
     """Read digests of uploads.
 
     Raises:
-        ProtocolError: If they are none, or too many.
+        ProtocolError: If the bytes are not digests, or too many.
     """
     if len(data) % _UPLOAD.size or len(data) > MOST_LEAVES * _UPLOAD.size:
         raise ProtocolError("message: the uploads of a receipt are not valid")
@@ -358,9 +359,9 @@ class Witnessed:
     """How far a client has seen the log.
 
     Attributes:
-        size: Of the newest tree that it has found to continue all that it saw before.
-        key: The client's public key for that, as text.
-        cosignature: The line by which it signs that; empty where it needs a proof from `size`.
+        size: Of the newest tree that continues all trees that the client saw before.
+        key: The client's public key for cosignatures, as text.
+        cosignature: The line that signs the tree; empty if the client needs a proof from `size`.
     """
 
     size: int
@@ -369,14 +370,14 @@ class Witnessed:
 
 
 def enclose(message: bytes, receipt: bytes) -> bytes:
-    """Return a message that carries another and a receipt."""
-    # Under the message's own envelope, so that relays know what it belongs to.
+    """Return a message that carries another message and a receipt."""
+    # Under the message's own envelope, so that relays know its run and attempt.
     fields = envelope_fields(peek(message)[1])
     return encode_frame(Frame("enclosed", fields, {}, {"message": message, "beside": receipt}))
 
 
 def is_enclosed(message: bytes) -> bool:
-    """Return whether a message carries another and a receipt.
+    """Return whether a message carries another message and a receipt.
 
     Raises:
         ProtocolError: If it does not parse.
@@ -385,7 +386,7 @@ def is_enclosed(message: bytes) -> bool:
 
 
 def bare(message: bytes) -> bytes:
-    """Return the message that one carries beside a receipt, or one that carries none itself.
+    """Return the inner message of an enclosed message; another message is returned itself.
 
     Raises:
         ProtocolError: If it does not parse.
@@ -394,10 +395,10 @@ def bare(message: bytes) -> bytes:
 
 
 def unclose(data: bytes) -> tuple[bytes, bytes]:
-    """Return the message and the receipt that one carries.
+    """Return the message and the receipt in an enclosed message.
 
     Raises:
-        ProtocolError: If it carries none, or they are of different runs.
+        ProtocolError: If it is not an enclosed message, or the two are of different runs.
     """
     frame, message = _unclosed(data, "enclosed", _ENCLOSED)
     receipt = frame.blobs["beside"]
@@ -407,7 +408,7 @@ def unclose(data: bytes) -> tuple[bytes, bytes]:
 
 
 def enclose_answer(reply: bytes, witnessed: Witnessed) -> bytes:
-    """Return an answer that carries another, and how far its client has seen the log."""
+    """Return an answer together with how far its client has seen the log."""
     fields = {**envelope_fields(peek(reply)[1]), "size": witnessed.size}
     blobs = {
         "message": reply,
@@ -418,7 +419,7 @@ def enclose_answer(reply: bytes, witnessed: Witnessed) -> bytes:
 
 
 def unclose_answer(data: bytes) -> tuple[bytes, Witnessed | None]:
-    """Return an answer, and how far its client has seen the log; None where it does not say so.
+    """Return an answer, and how far its client has seen the log; None if it does not say.
 
     Raises:
         ProtocolError: If it does not parse.

@@ -1,7 +1,7 @@
 """How messages travel. One method is the whole interface.
 
-The transport in one process carries the same bytes that a socket would, and tests and simulations
-lose messages here, never inside a client.
+The transport in one process carries the same bytes as a socket. Tests and simulations lose messages
+here, never inside a client.
 """
 
 from __future__ import annotations
@@ -35,23 +35,23 @@ class Transport(Protocol):
         """Send each client its message and wait.
 
         Args:
-            stage: The stage all messages belong to.
+            stage: The stage of all messages.
             messages: One message a client.
             deadline: Seconds to wait at most, None for as long as it takes.
 
         Returns:
-            One answer or dropout for each client that was sent a message.
+            One answer or dropout for each client in `messages`.
         """
         ...
 
 
 Handler = Callable[[bytes], bytes]
 Losses = Callable[[int, int, Sequence[ClientId]], frozenset[ClientId]]
-"""Which clients of those still there are lost in a round and attempt."""
+"""Returns which of the remaining clients are lost in a round and attempt."""
 
 
 def answer(handler: Handler, message: bytes) -> bytes | Dropout:
-    """Return what a client answers, or that it does not; every transport delivers by this.
+    """Return a client's answer or its dropout; every transport delivers by this function.
 
     Raises:
         CoordinatorBehind: If the client knows of a newer commit than the message.
@@ -59,16 +59,16 @@ def answer(handler: Handler, message: bytes) -> bytes | Dropout:
     try:
         return handler(message)
     except CoordinatorBehind:
-        # Otherwise all clients would hang up, one after the other, without a reason.
+        # As dropouts, all clients would be lost, one after the other, without a reason.
         raise
     except ClientRestored as error:
-        # It names the client, because only the client's owner can help.
+        # The text names the client, because only the client's owner can help.
         return Dropout(str(error))
     except (ProtocolError, UnsupportedEvent):
-        # Also without a price: a client takes no part in a release that has no bound.
+        # A release without a price has no bound, so a client takes no part in it.
         return Dropout("the client refused the message")
     except BudgetExhausted:
-        # The coordinator is not told how much the client has spent.
+        # The coordinator must not learn how much the client has spent.
         return Dropout("the client takes no part (its own budget)")
 
 
@@ -76,15 +76,16 @@ def answer(handler: Handler, message: bytes) -> bytes | Dropout:
 class InProcessTransport:
     """All clients in this process, one after the other.
 
-    Their writes of a stage become durable together, before any of their answers is handed on. If
-    the process is killed in between, no client has answered.
+    Their writes of a stage become durable together, before the coordinator gets any answer. If the
+    process is killed in between, no client has answered.
 
     Attributes:
         handlers: Each client's message handler.
         losses: Which clients go silent in a round.
         lost_at: The stage at which they are lost; its message does not reach them.
-        stage: Makes what these clients write in it durable at its end, or none of it if it raises.
-        tell: Told the stage of each answer, for observers.
+        stage: A context that makes these clients' writes durable at its end, or discards all of
+            them if it raises.
+        tell: Hears the stage of each answer, for observers.
     """
 
     handlers: Mapping[ClientId, Handler]
@@ -100,23 +101,16 @@ class InProcessTransport:
         clients = sorted(messages)
         lost: frozenset[ClientId] = frozenset()
         if clients and stage == self.lost_at:
-            lost = self._lost(messages[clients[0]], clients)
+            _, envelope = peek(messages[clients[0]])
+            lost = self.losses(envelope.round_number, envelope.attempt, clients)
         with self.stage(clients):
-            replies = {
-                client: Dropout("no answer (simulated loss)")
-                if client in lost
-                else self._deliver(stage, client, messages[client])
-                for client in clients
-            }
-        # Only now, because an answer may leave when its charge is on the disk.
+            replies: dict[ClientId, bytes | Dropout] = {}
+            for client in clients:
+                if client in lost:
+                    replies[client] = Dropout("no answer (simulated loss)")
+                    continue
+                replies[client] = answer(self.handlers[client], messages[client])
+                if not isinstance(replies[client], Dropout):
+                    self.tell(stage)
+        # Only now: an answer may leave after its charge is on the disk.
         return replies
-
-    def _lost(self, message: bytes, clients: Sequence[ClientId]) -> frozenset[ClientId]:
-        _, envelope = peek(message)
-        return self.losses(envelope.round_number, envelope.attempt, clients)
-
-    def _deliver(self, stage: Stage, client: ClientId, message: bytes) -> bytes | Dropout:
-        reply = answer(self.handlers[client], message)
-        if not isinstance(reply, Dropout):
-            self.tell(stage)
-        return reply

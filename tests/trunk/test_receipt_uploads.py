@@ -62,7 +62,7 @@ def test_a_receipt_of_what_was_sent_is_taken(tmp_path: Path) -> None:
     remember(client, SENT)
     assert client.receipts.take(one_round(client, SENT)).cosignature
     (run,) = verified(client.kept())
-    assert (run.received.uploads, run.received.charged) == ((SENT,), 1)
+    assert (run.uploads, run.charged) == ((SENT,), 1)
 
 
 @pytest.mark.parametrize(
@@ -95,7 +95,7 @@ def test_a_coordinator_that_was_started_anew_says_nothing(tmp_path: Path) -> Non
     remember(client, SENT)
     assert client.receipts.take(one_round(client)).cosignature
     (run,) = verified(client.kept())
-    assert (run.received.uploads, run.received.charged) == ((), 1)
+    assert (run.uploads, run.charged) == ((), 1)
 
 
 def test_two_receipts_that_tell_of_different_uploads(tmp_path: Path) -> None:
@@ -196,11 +196,9 @@ def test_receipts_of_a_run_tell_of_the_bytes_on_the_wire(
     for store in stores(run).values():
         (found,) = verified(store.receipts.all(), store.rows())
         sent = uploads[store.identity.pseudonym]
-        assert [u.digest for u in found.received.uploads] == [
-            hashlib.sha256(x).digest() for x in sent
-        ]
+        assert [u.digest for u in found.uploads] == [hashlib.sha256(x).digest() for x in sent]
         rounds = [peek(x)[1].round_number for x in sent]
-        assert [u[:2] for u in found.received.uploads] == [(number, 1) for number in rounds]
+        assert [u[:2] for u in found.uploads] == [(number, 1) for number in rounds]
         # What is lost on its way is charged, and nobody can say what it was.
         assert rounds and found.received.charged >= attempts(store) and found.problems == ()
 
@@ -234,7 +232,7 @@ def test_after_a_restart_only_what_came_since_is_told(
     for store in stores(run).values():
         (found,) = verified(store.receipts.all(), store.rows())
         assert found.problems == ()
-        told = {upload.round_number: upload.digest for upload in found.received.uploads}
+        told = {upload.round_number: upload.digest for upload in found.uploads}
         sent = {
             number: hashlib.sha256(uploads[store.identity.pseudonym]).digest()
             for number, uploads in heard.items()
@@ -306,7 +304,7 @@ def test_first_receipts_are_still_verified() -> None:
     kept = read_receipts(VECTORS / "version-1.jsonl")
     assert len(kept) == 2
     (run,) = verified(kept, key=SIGNER.key)
-    assert (run.problems, run.rounds, run.received.uploads, run.received.charged) == ((), 2, (), 2)
+    assert (run.problems, run.rounds, run.uploads, run.charged) == ((), 2, (), 2)
     assert run.epsilons is not None
     for name in ADVERSARIES:
         assert run.epsilons[name] == pytest.approx(exact(2), rel=1e-9)
