@@ -1,6 +1,6 @@
-"""What a data holder can find out before it joins anything: each point good or not, all at once.
+"""The data holder's check before it joins a run: each point sound or not, all at once.
 
-Nothing is written, made or sent.
+The check writes, makes and sends nothing.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ _PATIENCE: Final = 2.0
 
 @dataclass(frozen=True)
 class Check:
-    """One point.
+    """The result of one point.
 
     Attributes:
-        point: What was looked at: a key of the settings.
+        point: The key of the settings that was checked.
         is_sound: Whether it is good.
-        text: What was found, or what is wrong and what is valid.
+        text: The finding; for a fault also what is valid.
     """
 
     point: str
@@ -44,20 +44,20 @@ class Check:
 
 
 def check_file(path: Path) -> Check:
-    """Look at the settings' file itself: anyone who may write it sets the limits.
+    """Check the settings' file itself: every user who may write it sets the limits.
 
     Args:
-        path: One that has been read.
+        path: A file that was read before.
     """
     mode = stat.S_IMODE(path.stat().st_mode)
     if mode & stat.S_IWOTH:
-        text = f"{str(path)!r} has the permissions {mode:o}, so anybody may write it; valid: 644"
+        text = f"{str(path)!r} has the permissions {mode:o}, so every user may write it; valid: 644"
         return Check(CONFIGURATION, False, text)
     return Check(CONFIGURATION, True, str(path))
 
 
 def check_holder(settings: HolderSettings) -> tuple[Check, ...]:
-    """Look at all that the settings name.
+    """Check all files and limits in the settings.
 
     Args:
         settings: The holder's.
@@ -79,24 +79,24 @@ def check_holder(settings: HolderSettings) -> tuple[Check, ...]:
 
 
 def look_at_images(settings: HolderSettings) -> str:
-    """Read all of the holder's images, and say what its folder looks like.
+    """Read all of the holder's images, and describe the layout of its folder.
 
-    Once a run is accepted, no answer to a coordinator depends on the folder: the client leaves out
-    what it cannot read, and only its own log says so. So all faults are found here, before that.
+    After a run is accepted, no answer to a coordinator depends on the folder: the client leaves out
+    files that it cannot read, and tells only its own log. So this check finds all faults before.
 
     Args:
         settings: The holder's.
 
     Raises:
-        ConfigError: If the folder is refused, a class folder is none of `data.classes`, an image
-            cannot be opened, or one file has two labels; with the first of all such things.
+        ConfigError: If the folder is refused, a class folder is not in `data.classes`, an image
+            cannot be opened, or one file has two labels; with the first such fault.
     """
     data, hints = settings.data, own_hints(settings)
     try:
         reading = recognise_own(data.root, hints, one_holder=True)
         (group,) = reading.groups.values()
         classes = data.classes or tuple(dict.fromkeys(reading.words.values()))
-        # Which of them are for testing makes no difference to what is wrong with one.
+        # The share of test images does not matter for the faults of an image.
         images, faults = load_holding(data.root, classes, test_share=0.0, key=b"", hints=hints)
         found = examine(images, lambda done, total: None)
         faults = (*faults, *found["damaged"], *found["contradictory"])
@@ -128,7 +128,7 @@ def _storage(settings: HolderSettings) -> str:
     folder = settings.storage
     if folder.exists() and not folder.is_dir():
         raise ConfigError(f"storage: {str(folder)!r} is no folder; valid: a folder of its own")
-    # A missing folder must be possible to make in the nearest folder that is there.
+    # The nearest existing folder must allow to make the missing folder.
     there = next(path for path in (folder, *folder.parents) if path.exists())
     if not os.access(there, os.W_OK | os.X_OK):
         raise ConfigError(
@@ -163,7 +163,7 @@ def _socket(settings: HolderSettings) -> str:
         connect(path, _PATIENCE).close()
         is_refused = False
     except OSError as error:
-        # Only a refusal says that no process listens: another error may come from a busy process.
+        # Only a refusal shows that no process listens: other errors may come from a busy process.
         is_refused = error.errno == errno.ECONNREFUSED
     if not is_refused:
         raise ConfigError(f"socket: {str(path)!r} is served by another process; end that first")
@@ -171,7 +171,7 @@ def _socket(settings: HolderSettings) -> str:
 
 
 def limits_in_words(settings: HolderSettings) -> str:
-    """Return what the holder lets a run ask for, as one sentence."""
+    """Return the holder's limits as one sentence."""
     limits = settings.limits
     total, run = (
         "without bound" if limit is None else f"at most {limit:g}"

@@ -1,12 +1,12 @@
-"""What a data holder lets a run ask for, and its own view of what was spent.
+"""A data holder's limits on runs, and its own account of its spending.
 
-An offer is a whole configuration, so the holder decides about all that it fixes in advance before
-anything of the run is built. What the configuration leaves open, such as the cost of a noise
-multiplier, the client prices round by round from its own ledger, by the same limits.
+An offer is a whole configuration. So the holder decides about all fixed settings before it builds
+anything of the run. The configuration leaves some costs open, such as the cost of a noise
+multiplier. The client prices these round by round from its own ledger, by the same limits.
 
-The spending is priced exactly as the client prices itself before it answers an invitation: at the
-holder's delta, against the strongest adversary against whom the mechanisms claim anything. If no
-accountant can compose the ledger there is no number, and the reason is in its place.
+The account prices the spending exactly as the client does before it answers an invitation: at the
+holder's delta, against the strongest adversary against which the mechanisms make a claim. If no
+accountant can compose the ledger, the account gives the reason in place of a number.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ ALONE: Final = 1
 
 
 def require_within(settings: HolderSettings, config: RunConfig) -> None:
-    """Refuse a run that would pass a limit of the holder's own.
+    """Refuse a run that would pass one of the holder's limits.
 
     Args:
         settings: The holder's.
@@ -45,10 +45,10 @@ def require_within(settings: HolderSettings, config: RunConfig) -> None:
 
 
 def own_limits(settings: HolderSettings, config: RunConfig) -> Limits:
-    """Return what the client lets itself be charged in a run: the lower limit of both sides.
+    """Return the most that a run may charge the client: the lower limit of both sides.
 
-    The coordinator does not choose the accountant. Delta is the run's, which is at most the
-    holder's, so that every epsilon counts as much as the run says or more.
+    The coordinator does not choose the accountant. Delta is the lower of both, so that every
+    epsilon counts at least as much as the run says.
     """
     own, section = settings.limits, config.privacy
     of_run, target_key = _less(
@@ -91,8 +91,8 @@ def _reasons(settings: HolderSettings, config: RunConfig) -> Iterator[str]:
         )
     if section.noise_source != "os":
         yield (
-            f"privacy.noise_source: {section.noise_source} protects nobody, as whoever knows the "
-            "seed takes the noise away; a data holder takes os only"
+            f"privacy.noise_source: {section.noise_source} protects no data: each party that knows "
+            "the seed can remove the noise; a data holder accepts os only"
         )
     relations = limits.relations or ("replace_one", config.mechanism.relations[0])
     if config.mechanism.facts.claims and config.relation not in relations:
@@ -117,7 +117,7 @@ def _reasons(settings: HolderSettings, config: RunConfig) -> Iterator[str]:
         yield f"{key}: {size} is below limits.smallest_cohort = {limits.smallest_cohort}"
     yield from _sums(settings, config)
     own, federation = settings.data.classes, config.federation
-    # Whether a list fits must not depend on the images.
+    # The decision must not depend on the images.
     if own is not None and federation is not None and federation.classes != own:
         yield "federation.classes: the list is not that of data.classes"
 
@@ -144,7 +144,7 @@ def _sums(settings: HolderSettings, config: RunConfig) -> Iterator[str]:
     try:
         smallest = terms_of_sums(config).smallest_sum
     except ConfigError as error:
-        # The coordinator should have refused it, but a client does not count on that.
+        # The coordinator should have refused it, but a client does not rely on that.
         yield str(error)
         return
     if smallest < limits.smallest_sum:
@@ -169,15 +169,15 @@ def allowed_methods(limits: OwnLimits) -> tuple[str, ...]:
 
 @dataclass(frozen=True, kw_only=True)
 class Spending:
-    """What one run cost the holder, or all of them together.
+    """The holder's spending in one run, or in all runs together.
 
     Attributes:
         run_id: The run; None for all.
-        mechanisms: Names of those that were charged for.
-        releases: How often something left the client, or may have.
-        epsilon: At the holder's delta; infinite without noise, None where nobody can price it.
-        problem: Why nobody can price it; None where there is a number.
-        limit: The holder's own; None without.
+        mechanisms: Names of the mechanisms of the charged rows.
+        releases: Number of charged rows.
+        epsilon: At the holder's delta; infinite without noise, None without a price.
+        problem: Why there is no price; None if there is one.
+        limit: The holder's own; None without a limit.
     """
 
     run_id: str | None
@@ -197,11 +197,11 @@ class Spending:
 
 @dataclass(frozen=True)
 class Account:
-    """All that a holder has spent.
+    """All spending of a holder.
 
     Attributes:
-        runs: By the run's name.
-        total: Of all runs together, which is less than the sum of the runs'.
+        runs: One entry a run, by the run's name.
+        total: Of all runs together; less than the sum of the runs' epsilons.
     """
 
     runs: tuple[Spending, ...]
@@ -226,7 +226,7 @@ def account_of(rows: Sequence[LedgerRow], limits: OwnLimits) -> Account:
 
 
 def own_account(store: ClientStore, limits: OwnLimits) -> Account:
-    """Price the ledger of a holder's own store, of which nothing else is read."""
+    """Price the ledger of a holder's own store."""
     return account_of(store.rows(), limits)
 
 

@@ -1,9 +1,9 @@
 """The process of a data holder: its socket, the offers that it considers, and its clients of runs.
 
-An accepted offer is kept beside the client's store. So a process that starts anew, at any moment,
-is the same client in the same runs. Under one name the holder only ever accepts one configuration.
+The process keeps an accepted offer beside the client's store. So a restarted process is the same
+client in the same runs. Under one run's name the holder accepts only one configuration.
 
-The socket answers one message at a time, however many relays are connected. Only the operator ends
+The socket answers one message at a time, for any number of connected relays. Only the operator ends
 the process: an error inside becomes "no answer", and its text stays in the process's own log.
 """
 
@@ -44,11 +44,11 @@ from platform.wire.transport import Dropout, Handler, answer
 MOST_RUNS: Final = 4
 """Runs whose clients are in memory at once, the newest."""
 UNFIT: Final = "the run cannot be set up on this client's machine; its own log says why"
-"""What a coordinator is told where the reason itself is nobody's but the data holder's."""
+"""The coordinator hears this sentence if the reason itself must stay with the data holder."""
 
 
 class Handles(Protocol):
-    """What answers a run's messages: a client of it."""
+    """A client of a run, which answers the run's messages."""
 
     def handle(self, message: bytes) -> bytes:
         """Answer one message."""
@@ -64,12 +64,12 @@ class Host(Generic[Own]):
 
     Attributes:
         folder: The client's storage folder.
-        consider: Raises `Declined` or `ConfigError` where an offered run is declined. It looks at
-            settings and at what is public, and at no image: an answer to it is charged to nobody.
-        join: Makes the client of a run that was accepted, when the run first asks something of it;
-            raises as `consider` does where limits were tightened since, and never for the images.
-        tell: Told of offers that were accepted or declined, for the log.
-        erase: Erases a run that was left from the client's store, except its charges.
+        consider: Raises `Declined` or `ConfigError` to decline an offered run. It reads settings
+            and public facts, and no images, because its answer has no charge.
+        join: Makes the client of an accepted run, when the run sends its first message. It raises
+            as `consider` does if limits were tightened since, and never because of the images.
+        tell: Hears of accepted and declined offers, for the log.
+        erase: Erases a run that the client left from the client's store, except its charges.
     """
 
     folder: Path
@@ -84,7 +84,7 @@ class Host(Generic[Own]):
         """Answer one message.
 
         Raises:
-            ProtocolError: If it belongs to no run that was accepted, or is refused there.
+            ProtocolError: If its run was not accepted, or the run's client refuses it.
             BudgetExhausted: If it would pass the client's own limits.
         """
         kind, envelope = peek(message)
@@ -95,7 +95,7 @@ class Host(Generic[Own]):
         try:
             reply = self._answer(kind, run_id, message)
         finally:
-            # The owner may have left meanwhile in another process: new writes are erased, too.
+            # The owner may have left meanwhile in another process: this erases new writes too.
             farewell = self._farewell(run_id)
         return reply if farewell is None else farewell
 
@@ -104,7 +104,7 @@ class Host(Generic[Own]):
             return self._reply(decode_offer(message))
         reply = self.client_of(run_id).handle(message)
         if kind in ("parting", "enclosed") and peek(bare(message))[0] == "parting":
-            # What all clients share after the last round; the first one counts, as for the client.
+            # All clients get the same model after the last round; the first parting counts.
             if self._keeping.read(run_id, "parting") is None:
                 self._keeping.keep(run_id, "parting", bare(message))
                 self.tell(f"run {run_id}: has ended, and its model is kept here")
@@ -113,8 +113,8 @@ class Host(Generic[Own]):
     def _farewell(self, run_id: str) -> bytes | None:
         """Return the statement of having left a run for good, None if the holder has not left.
 
-        Before its first use all of the run is erased: the leaving process may have been killed
-        before it was done.
+        Before the statement's first use the host erases all of the run: the process that left may
+        have been killed before it had erased the run.
         """
         statement = self._keeping.read(run_id, "left")
         if statement is not None and run_id not in self._erased:
@@ -132,7 +132,7 @@ class Host(Generic[Own]):
         """Return the parting of a run that is over.
 
         Raises:
-            UnknownRun: If there is no such run here, or it is not over.
+            UnknownRun: If the run is unknown here, or is not over.
         """
         try:
             kept = self._keeping.read(run_id, "parting")
@@ -145,10 +145,10 @@ class Host(Generic[Own]):
         return kept
 
     def offer(self, run_id: str) -> Offer:
-        """Return the offer of a run that was accepted.
+        """Return the offer of an accepted run.
 
         Raises:
-            ProtocolError: If there is none.
+            ProtocolError: If the run was not accepted.
         """
         kept = self._keeping.read(run_id, "offer")
         if kept is None:
@@ -174,7 +174,7 @@ class Host(Generic[Own]):
         except Declined as error:
             return error.reasons
         except ConfigError as error:
-            # It may name this machine's files.
+            # The error may name this machine's files.
             self.tell(f"run {run_id}: {error}")
             return (UNFIT,)
         # Only accepted offers are kept.
@@ -182,10 +182,10 @@ class Host(Generic[Own]):
         return ()
 
     def client_of(self, run_id: str) -> Own:
-        """Return the client of a run that was accepted.
+        """Return the client of an accepted run.
 
         Raises:
-            ProtocolError: If there is none, or it takes part no more.
+            ProtocolError: If the run was not accepted, or the client no longer takes part.
         """
         if run_id not in self._clients:
             try:
@@ -194,7 +194,7 @@ class Host(Generic[Own]):
                 # Limits were tightened since it was accepted, or keys or weights were moved.
                 self.tell(f"run {run_id}: takes part no more: {error}")
                 raise ProtocolError("message: this client takes part in the run no more") from error
-            # A client is all in its store: a dropped one is made anew when the run asks it again.
+            # A client's state is in its store: the next message makes a dropped client again.
             while len(self._clients) >= MOST_RUNS:
                 del self._clients[next(iter(self._clients))]
             self._clients[run_id] = client
@@ -212,10 +212,10 @@ class Serving:
     """Answers requests at a socket.
 
     Attributes:
-        name: The client's; requests for others are refused.
+        name: The client's; requests for other clients are refused.
         path: Of the socket.
         handler: Answers a message.
-        tell: Told of what failed, for the process's own log.
+        tell: Hears of failures, for the process's own log.
     """
 
     name: str
@@ -225,14 +225,14 @@ class Serving:
     _one: threading.Lock = field(default_factory=threading.Lock, init=False, repr=False)
 
     def until(self, ended: threading.Event, started: Callable[[], None] = lambda: None) -> None:
-        """Serve until told to end; a request that is being answered is answered first.
+        """Serve until `ended` is set; a request in progress is answered first.
 
         Args:
-            ended: Says when.
-            started: Called once the socket listens.
+            ended: Ends the service.
+            started: Called after the socket listens.
 
         Raises:
-            ConfigError: If the socket cannot be had, or another process serves there.
+            ConfigError: If the socket cannot be made, or another process serves there.
         """
         with listening(self.path, FIELD) as sock:
             started()
@@ -246,7 +246,7 @@ class Serving:
                 self._one.acquire()
 
     def _accept(self, sock: socket.socket, ended: threading.Event) -> None:
-        """Take one connection; where there are too many it waits until others are closed."""
+        """Take one connection; if there are too many, wait until others are closed."""
         try:
             connection, _ = sock.accept()
         except OSError as error:
@@ -271,7 +271,7 @@ class Serving:
         except CoordinatorBehind as error:
             self.tell(f"refused: {error}")
             return Outcome(request.number, "behind", str(error)[:LONGEST_REASON])
-        # Of any kind: the next message must find somebody here.
+        # Every type of error: the process must go on and answer the next message.
         except Exception as error:
             self.tell(f"failed: {type(error).__name__}: {error}")
             return Outcome(request.number, "lost", "the client failed")

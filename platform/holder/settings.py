@@ -1,12 +1,12 @@
-"""A data holder's settings: where its data, keys and store lie, and what it lets a run ask for.
+"""A data holder's settings: the places of its data, keys and store, and its limits on runs.
 
-One YAML file on the holder's own machine, read like a run's configuration: plain data, a frozen
-tree of sections, unknown keys refused. No coordinator ever sees it. Paths that are not absolute
-count from the file's own folder.
+The settings are one YAML file on the holder's own machine, read like a run's configuration: plain
+data, a frozen tree of sections, unknown keys refused. No coordinator ever sees the file. Relative
+paths count from the file's own folder.
 
 Against a coordinator that may lie, the holder has its own key, enrolled under its name. The key was
-made on this machine and stays on it. A file that others may read is no secret, so the holder
-refuses it before it signs anything with it.
+made on this machine and stays on it. A key that others may read is no secret, so the holder refuses
+it before it signs anything with it.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ from privacy.secure_aggregation import Credentials, Enrolment, Identity
 from privacy.transparency import NoteKey
 
 FOLDER: Final = "folder"
-"""Under which name a validation is given the folder of the settings' file."""
+"""The validation context's name for the folder of the settings' file."""
 STORE: Final = "client.db"
 SOCKET: Final = "client.sock"
 OTHERS: Final = stat.S_IRWXG | stat.S_IRWXO
 
 
 def _placed(value: Any, info: ValidationInfo) -> Path:
-    """Return a path as the file means it: "~" is the home folder, the rest counts from the file."""
+    """Return a path of the file: "~" is the home folder, other paths count from the file."""
     if not isinstance(value, str) or not value or "\0" in value:
         raise ValueError(f"{value!r} is not valid; it must be a path")
     try:
@@ -67,7 +67,7 @@ def _known_mechanisms(names: tuple[str, ...] | None) -> tuple[str, ...] | None:
 
 
 def _require_known(names: tuple[str, ...] | None, valid: tuple[str, ...]) -> tuple[str, ...] | None:
-    # A slip would decline the runs that the holder means to allow.
+    # A misspelt name would decline runs that the holder wants to allow.
     for name in names or ():
         if name not in valid:
             raise ValueError(f"{name!r} is unknown; valid: {', '.join(valid)}")
@@ -131,7 +131,7 @@ class OwnLimits(Section):
 
 
 class HolderSettings(Section):
-    """All that a data holder says about itself."""
+    """All settings of a data holder."""
 
     name: ClientName
     """The client's name in the federation, and in the enrolment."""
@@ -194,7 +194,7 @@ def load_holder(path: Path) -> HolderSettings:
 
 
 def own_hints(settings: HolderSettings) -> Hints:
-    """Return what a holder says of the folder of its images."""
+    """Return the holder's hints about the folder of its images."""
     return Hints(layout=settings.data.layout, class_names=settings.data.class_names)
 
 
@@ -218,7 +218,7 @@ def _problems(settings: HolderSettings) -> Iterator[str]:
                 f"limits.mechanisms: {bare[0]!r} spends an infinite epsilon, and limits.{key} is "
                 f"{limit:g}; valid: without {bare[0]}, or limits.{key}: null"
             )
-    # Links are followed, and a path that leads nowhere yet is as good as any.
+    # Links are followed; the path need not exist yet.
     root, storage = map(os.path.realpath, (settings.data.root, settings.storage))
     if Path(storage).is_relative_to(root):
         yield (
@@ -228,7 +228,7 @@ def _problems(settings: HolderSettings) -> Iterator[str]:
 
 
 def own_credentials(settings: HolderSettings, *, corrupt_rate: float) -> Credentials | None:
-    """Return what the holder knows about an active round without asking the server.
+    """Return the holder's own knowledge about an active round.
 
     Args:
         settings: The holder's.
@@ -245,11 +245,11 @@ def own_credentials(settings: HolderSettings, *, corrupt_rate: float) -> Credent
 
 
 def own_identity(settings: HolderSettings) -> tuple[Identity, Enrolment] | None:
-    """Return the holder's key and the enrolment that names it; None where it has none.
+    """Return the holder's key and the enrolment that names it; None without a key.
 
     Raises:
-        ConfigError: If a file is missing, others may use the key, or it is not the one that is
-            enrolled under the holder's name.
+        ConfigError: If a file is missing, others may use the key, or another key is enrolled under
+            the holder's name.
     """
     if settings.identity is None or settings.enrolment is None:
         return None
@@ -260,7 +260,7 @@ def own_identity(settings: HolderSettings) -> tuple[Identity, Enrolment] | None:
 
 
 def private_key(path: Path) -> Identity:
-    """Return a private key that nobody but its owner may read.
+    """Return a private key that only its owner may read.
 
     Raises:
         ConfigError: If the file is missing, holds no key, or may be used by others.

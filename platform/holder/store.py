@@ -1,19 +1,18 @@
-"""The data holder's own store: who may use it, what lies beside it, its backups, and leaving a run.
+"""The data holder's own store: its lock, the files beside it, its backups, and leaving a run.
 
 One process answers with the store, and others may read it meanwhile. Beside the store the process
-keeps a file for each run and kind: the offer that it accepted, the parting with which the run
-ended, and the statement of having left.
+keeps a file for each run and kind: the accepted offer, the parting with which the run ended, and
+the statement of having left.
 
 A backup is older than the client's last release. A restored store says so, and the client takes
-part in no round before it has caught up (`platform.parties.own_ledger`): otherwise it would believe
-that it has spent less, and answer a second time what it has answered. No backup has the private
-key, which stays where it was made.
+part in no round before it has caught up (`platform.parties.own_ledger`). Without this rule it would
+count too little spending, and would answer the same request twice. No backup contains the private
+key, which stays on its machine.
 
-A client leaves a run for good under the holder's own key. It keeps the statement first, which is
-then its answer to every message of that run. The coordinator hears of it when it asks for the next
-thing, or when it is handed the file. Then the client erases all of the run except its charges,
-which are the holder's for life. If the process is killed in between, the statement is there, and
-the next reader of it erases the rest.
+A client leaves a run for good under the holder's own key. First it keeps the statement, which is
+then its answer to every message of that run. The coordinator learns of it with its next message, or
+from the file. Then the client erases all of the run except its charges, which the holder keeps for
+life. If the process is killed in between, the next reader of the statement erases the rest.
 """
 
 from __future__ import annotations
@@ -38,12 +37,12 @@ from storage.copying import copy_databases
 
 Found = TypeVar("Found")
 LOCK: Final = "client.lock"
-"""File in the storage folder which the process that answers holds."""
+"""The file in the storage folder that the answering process locks."""
 
 
 @contextmanager
 def only_process_with(settings: HolderSettings) -> Iterator[None]:
-    """Keep a store to this process, whatever socket another one would answer at.
+    """Reserve a store for this process; another process must not serve it at any socket.
 
     Raises:
         ConfigError: If another process answers with it.
@@ -60,20 +59,20 @@ def only_process_with(settings: HolderSettings) -> Iterator[None]:
 
 
 def read_store(settings: HolderSettings, read: Callable[[ClientStore], Found]) -> Found | None:
-    """Return what is read of the holder's store, also beside its client, or after that was killed.
+    """Read from the holder's store, also while its client runs, or after the client was killed.
 
-    It is opened like a writer would open it: then the write-ahead log counts, also one that a
-    killed process left. Where nothing can be written, as in a backup, it is opened to be read only.
+    The function opens the store as a writer: then the write-ahead log counts, also the log of a
+    killed process. If the store cannot be written, as in a backup, it opens it read-only.
 
     Args:
         settings: The holder's.
-        read: Told the store; writes nothing.
+        read: Gets the store, and must not write to it.
 
     Returns:
-        None where there is no store yet.
+        The result of `read`, None if there is no store yet.
 
     Raises:
-        StorageError: The file is no store, or damaged.
+        StorageError: The file is not a store, or damaged.
     """
     if not settings.store_file.exists():
         return None
@@ -84,15 +83,15 @@ def read_store(settings: HolderSettings, read: Callable[[ClientStore], Found]) -
 
 
 KEPT: Final = "offers"
-"""Their folder, in the client's storage folder."""
+"""The folder of a run's files, in the client's storage folder."""
 Kind = Literal["offer", "parting", "left"]
 RUN_NAME: Final = r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,127}"
-"""What the name of a run looks like that becomes a file's name."""
+"""The form of a run's name that becomes a file's name."""
 
 
 @dataclass(frozen=True)
 class Keeping:
-    """What is kept of runs.
+    """The files that the holder keeps of its runs.
 
     Attributes:
         storage: The client's storage folder.
@@ -101,7 +100,7 @@ class Keeping:
     storage: Path
 
     def place(self, run_id: str, kind: Kind) -> Path:
-        """Return where a file lies, whether it is there or not.
+        """Return the path of a file, which may be missing.
 
         Raises:
             ProtocolError: If the run's name is not valid.
@@ -111,7 +110,7 @@ class Keeping:
         return self.storage / KEPT / f"{run_id}.{kind}"
 
     def read(self, run_id: str, kind: Kind) -> bytes | None:
-        """Return what is kept, None if nothing is.
+        """Return the data of a run, None if the file is missing.
 
         Raises:
             ProtocolError: If the run's name is not valid.
@@ -122,7 +121,7 @@ class Keeping:
             return None
 
     def keep(self, run_id: str, kind: Kind, data: bytes) -> None:
-        """Keep data of a run, whole or not at all.
+        """Write data of a run, completely or not at all.
 
         Raises:
             ProtocolError: If the run's name is not valid.
@@ -132,24 +131,24 @@ class Keeping:
         write_bytes(place, data)
 
     def erase(self, run_id: str, kind: Kind) -> None:
-        """Write zeros over what is kept, and delete it; does nothing where nothing is."""
+        """Write zeros over a file and delete it; a missing file is no error."""
         erase(self.place(run_id, kind))
 
     def runs(self, kind: Kind) -> list[str]:
-        """Return the runs of which this is kept, sorted."""
+        """Return the runs that have a file of this kind, sorted."""
         ending = f".{kind}"
         found = (self.storage / KEPT).glob(f"*{ending}")
         names = (path.name.removesuffix(ending) for path in found)
         return sorted(name for name in names if re.fullmatch(RUN_NAME, name))
 
     def going_on(self) -> list[str]:
-        """Return the runs that were accepted and are not over, sorted."""
+        """Return the accepted runs that are not over, sorted."""
         over = {*self.runs("parting"), *self.runs("left")}
         return [run_id for run_id in self.runs("offer") if run_id not in over]
 
 
 def may_be_kept(name: str) -> bool:
-    """Return whether a file may have this name, from the storage folder on."""
+    """Return whether a file in the storage folder may have this relative name."""
     kinds = "|".join(get_args(Kind))
     return re.fullmatch(rf"{re.escape(KEPT)}/{RUN_NAME}\.({kinds})", name) is not None
 
@@ -158,16 +157,17 @@ KIND: Final = "client"
 
 
 def back_up_store(settings: HolderSettings, file: Path, now: datetime) -> Manifest:
-    """Back up a holder's own store and what it keeps of its runs, also while the client runs.
+    """Back up a holder's own store and its files of runs, also while the client runs.
 
     Args:
         settings: The holder's.
-        file: The backup, which is not there yet.
-        now: When it is made, for its manifest.
+        file: The backup, a new file.
+        now: The time, for its manifest.
 
     Raises:
-        ConfigError: If there is no store, or the backup is there already.
-        StorageError: If the store is damaged, or the backup cannot be written; then there is none.
+        ConfigError: If there is no store, or the backup exists already.
+        StorageError: If the store is damaged, or the backup cannot be written; then no backup
+            remains.
     """
     store = require_store(settings)
 
@@ -176,11 +176,11 @@ def back_up_store(settings: HolderSettings, file: Path, now: datetime) -> Manife
         copy_databases(store, copy, dict, folder.joinpath)
         examined = folder / "examined"
         shutil.copyfile(copy, examined)
-        # The copy may have an older schema and must keep it, so its own copy is opened.
+        # Opening would migrate an older schema, which the copy must keep: so open a second copy.
         opened = open_client_store(examined)
         opened.verify_integrity()
         beside = (f"{KEPT}/{path.name}" for path in (settings.storage / KEPT).glob("*"))
-        # A file that is being written has another name, and does not count yet.
+        # An unfinished file has another name, and does not count.
         known = {name: settings.storage / name for name in beside if may_hold(name)}
         members = {STORE: copy} | known
         facts = {"pseudonym": opened.identity.pseudonym}
@@ -192,7 +192,7 @@ def back_up_store(settings: HolderSettings, file: Path, now: datetime) -> Manife
 
 
 def restore_store(file: Path, settings: HolderSettings, now: datetime) -> Manifest:
-    """Bring a data holder's store back where there is none; it must then catch up.
+    """Restore a data holder's store into an empty folder; the client must then catch up.
 
     Args:
         file: The backup.
@@ -200,9 +200,9 @@ def restore_store(file: Path, settings: HolderSettings, now: datetime) -> Manife
         now: The time, which the store remembers.
 
     Raises:
-        ConfigError: If the backup is not whole, or the folder is not empty.
+        ConfigError: If the backup is not complete, or the folder is not empty.
         StorageError: If the store in it is damaged or of a newer version, or cannot be written;
-            then nothing is there.
+            then the folder stays empty.
     """
 
     def lay_out(archive: Archive, folder: Path) -> None:
@@ -225,20 +225,20 @@ def may_hold(name: str) -> bool:
 
 
 def own_store(settings: HolderSettings) -> ClientStore:
-    """Return the holder's own store, to be written to.
+    """Return the holder's own store, open for writing.
 
     Raises:
-        ConfigError: If there is none.
+        ConfigError: If there is no store.
         StorageError: If it cannot be used.
     """
     return open_client_store(require_store(settings))
 
 
 def require_store(settings: HolderSettings) -> Path:
-    """Return where the holder's store lies.
+    """Return the file of the holder's store.
 
     Raises:
-        ConfigError: If there is none.
+        ConfigError: If there is no store.
     """
     path = settings.store_file
     if not path.is_file():
@@ -251,12 +251,12 @@ def require_store(settings: HolderSettings) -> Path:
 
 @dataclass(frozen=True, kw_only=True)
 class Leaving:
-    """What came of leaving one run.
+    """The result of leaving one run.
 
     Attributes:
         run_id: The run.
-        is_new: Whether it had not been left before.
-        is_signed: Whether the statement is signed, as a coordinator that knows keys wants it.
+        is_new: Whether the client had not left it before.
+        is_signed: Whether the statement is signed, which a coordinator with an enrolment requires.
         charges: Rows that stay in the holder's own ledger.
     """
 
@@ -267,16 +267,16 @@ class Leaving:
 
 
 def leave_runs(settings: HolderSettings, run_ids: Sequence[str] | None) -> list[Leaving]:
-    """Leave some runs for good; one that was left before is erased once more.
+    """Leave some runs for good; a run that was left before is erased again.
 
     Args:
         settings: The holder's.
         run_ids: The runs; None for all that were ever accepted here.
 
     Raises:
-        ConfigError: If there is no store, or the holder's key cannot be used; nothing is done.
-        UnknownRun: If a run was never accepted here; nothing is done.
-        DatabaseBusy: If the client was at work in its store all the time; try again.
+        ConfigError: If there is no store, or the holder's key cannot be used; then nothing changed.
+        UnknownRun: If a run was never accepted here; then nothing changed.
+        DatabaseBusy: If the client used its store all the time; try again.
     """
     store, keeping = own_store(settings), Keeping(settings.storage)
     known = sorted({*keeping.runs("offer"), *keeping.runs("left")})
@@ -299,17 +299,17 @@ def leave_runs(settings: HolderSettings, run_ids: Sequence[str] | None) -> list[
 
 
 def erase_run(keeping: Keeping, store: ClientStore, run_id: str) -> None:
-    """Erase all of a run that was left, except its charges; may be repeated."""
+    """Erase all of a run that the client left, except its charges; may be repeated."""
     store.erase_run(run_id)
     for kind in ("parting", "offer"):
         keeping.erase(run_id, kind)
 
 
 def write_statement(settings: HolderSettings, run_id: str, file: Path) -> None:
-    """Write the statement of having left a run into a new file, to be handed over.
+    """Write the statement of having left a run into a new file.
 
     Raises:
-        ConfigError: If the file is there already, or cannot be written.
+        ConfigError: If the run has not been left, or the file exists or cannot be written.
     """
     statement = Keeping(settings.storage).read(run_id, "left")
     if statement is None:

@@ -265,7 +265,7 @@ def test_what_was_compressed_or_is_there_twice_is_refused(
         ({"kind": "client"}, "is a backup of a 'client'; valid: 'coordinator'"),
         ({"format": "other"}, "it is no backup of Sotto"),
         ({"facts": {}}, "names other runs than its database"),
-        ({"facts": []}, "its manifest is none"),
+        ({"facts": []}, "a field of another type"),
         ({"digests": {}}, "its members are not those"),
         ({"more": 1}, "does not hold together"),
     ],
