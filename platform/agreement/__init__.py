@@ -1,9 +1,9 @@
-"""What a run's records must agree on before a number that rests on them is stated.
+"""The agreement of a run's records, which is checked before a statement uses a number from them.
 
 A run leaves its traces in several places: rounds, states, pool and ledger of the coordinator, its
-audit log, the clients' own ledgers, and the files of its folder. Each was written when the others
-were, so each is a witness of the others. Wherever epsilon is priced for a statement they are heard
-together, and one that says otherwise is named. Nothing here repairs anything.
+audit log, the clients' own ledgers, and the files of its folder. The run wrote all of them at the
+same time, so each is a witness of the others. Before a statement prices epsilon, this package
+compares all of them and names a record that differs. It repairs nothing.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
 """The attempts of a run that are charged: without a result, still to come, and all as planned.
 
-An epsilon that is composed of the releases so far holds if their number was fixed beforehand. If
-somebody stops because of what was released and then quotes that number, its delta is larger: five
-times the stated one after 10 rounds, ten times after 100 (Gaussian noise at 1e-5). The price of all
-planned attempts holds at every stop. What was released until then is a part of what the whole plan
-would have released, and taking a part is post-processing (Dwork and Roth 2014, Proposition 2.1),
-provided that the stop followed from what was released and from nothing else of the data.
+An epsilon that is composed of the releases so far holds if their number was fixed beforehand. If an
+operator stops because of the releases and then quotes that epsilon, its delta is larger: five times
+the stated delta after 10 rounds, ten times after 100 (Gaussian noise at 1e-5). The price of all
+planned attempts holds at every stop. The releases until the stop are a part of the releases of the
+whole plan, and taking a part is post-processing (Dwork and Roth 2014, Proposition 2.1), if the stop
+depended only on releases and on nothing else of the data.
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ ENDED: Final[Mapping[str, State]] = {"round.aborted": "aborted", "round.lost": "
 
 @dataclass(frozen=True, kw_only=True)
 class Fruitless:
-    """One attempt that gave no result, or none so far.
+    """One attempt that has no result, or no result yet.
 
     Attributes:
         round_number: The round.
         attempt: The attempt.
-        state: `open`: it goes on, or goes on when the run does; `aborted`: given up, another may
-            follow; `lost`: given up for good, the round stays without a result.
+        state: `open`: it goes on, maybe after a resumption; `aborted`: given up, another attempt
+            may follow; `lost`: given up for good, so the round stays without a result.
         why: The phase in which it ended, or the reason; None while it is open.
-        charged: Clients whose releases count, as something may have left them.
+        charged: Number of clients that are charged for it.
     """
 
     round_number: int
@@ -57,14 +57,14 @@ class Fruitless:
 
 
 def place_of(row: LedgerRow) -> Place:
-    """Return the attempt that a ledger row is of."""
+    """Return the attempt of a ledger row."""
     return row.round_number, row.attempt
 
 
 def is_charged(row: LedgerRow) -> bool:
-    """Return whether something may have left the row's client.
+    """Return whether a release may have left the row's client.
 
-    Ledgers of early versions have rows of clients that a secret draw left out; these pay nothing.
+    Ledgers of early versions have rows of clients that a secret draw left out; these are free.
     """
     return row.status != "aborted" and row.cohort_drawn is not False
 
@@ -115,7 +115,7 @@ def stopping_document(
         training: The numbers of the rounds that train.
 
     Returns:
-        None where nothing is claimed or nothing was charged so far.
+        None if the mechanism claims nothing or no attempt was charged so far.
 
     Raises:
         UnsupportedEvent: If the rows cannot be priced together.
@@ -168,8 +168,8 @@ def stopping_warnings(found: Mapping[str, Any] | None) -> list[str]:
 def releases_of_a_round(
     ledger: Sequence[LedgerRow], config: RunConfig, training: Collection[int]
 ) -> list[Release]:
-    """Return what one round adds to a client's ledger, empty where none was charged yet."""
-    # Other rows are of the collection of a pool that is made once.
+    """Return one round's releases in a client's ledger, empty before the first charge."""
+    # Other rows belong to the collection of a pool that is made once.
     rows = [row for row in ledger if row.round_number in training]
     if not rows:
         return []
@@ -192,9 +192,9 @@ class Coming:
     """The rounds of a run that are not charged yet.
 
     Attributes:
-        rounds: How many the configuration plans.
-        releases: What one of them adds to a client's ledger; empty before the first charge, as only
-            ledger rows say what a round releases.
+        rounds: Number of rounds.
+        releases: The releases that one round adds to a client's ledger; empty before the first
+            charge, because only ledger rows tell what a round releases.
     """
 
     rounds: int
@@ -206,10 +206,10 @@ class Coming:
         """Return how many further rounds fit under a limit, each charged to one client.
 
         Args:
-            spent: What the client has spent, in the run or in its life.
+            spent: The client's spending, in the run or in its life.
             pseudonym: The client.
-            limit: What it may spend; None without limit.
-            agreed: The run, which says who prices and at which delta.
+            limit: The most that it may spend; None without limit.
+            agreed: The run, which names accountant and delta.
 
         Returns:
             The number of rounds, at most `MOST_ROUNDS`; None without a limit or a price.
@@ -232,11 +232,11 @@ class Coming:
 
 
 def rounds_to_come(agreed: Agreed) -> Coming | None:
-    """Return what a run has still to release, None if that is nothing.
+    """Return the rounds that a run has still to hold, None if it releases nothing more.
 
-    A run that has ended releases nothing more. Nor does a second phase, which uses the releases of
-    its first run. The ledger says what a round costs: under a norm that adapts, only the ratio of
-    noise to norm is priced, and the ratio stays.
+    A run that has ended releases nothing more. A second phase releases nothing either: it uses the
+    releases of its first run. The ledger tells the cost of a round: under a norm that adapts, only
+    the ratio of noise to norm has a price, and the ratio does not change.
     """
     if agreed.summary is not None or agreed.config.phase_two_of is not None:
         return None
@@ -254,7 +254,7 @@ def rounds_to_come(agreed: Agreed) -> Coming | None:
 def training_rounds(records: RunRecords, rounds: int) -> range:
     """Return the numbers of the planned rounds that train.
 
-    They begin at 2 if the records show that a pool is made before them, else at 1.
+    They begin at 2 if the records show a collection before them, else at 1.
     """
     newest = records.attempt
     phases = {row.round_number: row.document.get("phase") for row in records.rounds}

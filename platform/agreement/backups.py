@@ -1,8 +1,8 @@
-"""Backups of the coordinator's database, with all records that are read beside it.
+"""Backups of the coordinator's database, with the records beside it.
 
 These records are the files of runs that the audit log binds, and the stores of a simulation's
-clients, which lie beside the database and must be of the same moment. A backup holds no keys,
-enrolment files, images or caches, and no data holder's own store, as that is on its own machine.
+clients, which must be from the same moment as the database. A backup contains no keys, enrolment
+files, images or caches. It contains no data holder's own store, which is on the holder's machine.
 """
 
 from __future__ import annotations
@@ -45,14 +45,14 @@ def back_up(url: str, file: Path, now: datetime) -> Manifest:
 
     Args:
         url: Of the database.
-        file: The backup, which is not there yet.
-        now: When it is made, for its manifest.
+        file: The backup, a new file.
+        now: The time, for its manifest.
 
     Raises:
-        ConfigError: If the URL names no SQLite file, or the backup is there already.
+        ConfigError: If the URL names no SQLite file, or the backup exists already.
         UnknownRun: If there is no database.
-        StorageError: If something is damaged, busy all the time, or cannot be written; then there
-            is no backup.
+        StorageError: If a part is damaged, busy all the time, or cannot be written; then no backup
+            remains.
         AuditChainBroken: If an audit log was changed.
     """
     database = require_database(url)
@@ -66,7 +66,7 @@ def back_up(url: str, file: Path, now: datetime) -> Manifest:
         stores = {name: path for name, path in members.items() if name.endswith(STORES)}
         for name, path in stores.items():
             if (run := _run_of(name)) is not None and run not in heads:
-                # Its run was still being set up.
+                # Another process is still setting up its run.
                 del members[name]
             else:
                 scratch = folder / "examined"
@@ -76,7 +76,7 @@ def back_up(url: str, file: Path, now: datetime) -> Manifest:
                 finally:
                     _remove(scratch)
         for run_id in heads:
-            # A run that goes on may have files that its records do not know; it writes them anew.
+            # A run that goes on may have files that its records do not know; it writes them again.
             found = ((name, database.parent / run_id / name) for name in RUN_FILES)
             members |= {f"{_OF_RUN}{run_id}/{n}": path for n, path in found if path.is_file()}
         try:
@@ -93,18 +93,18 @@ def back_up(url: str, file: Path, now: datetime) -> Manifest:
 
 
 def restore(file: Path, url: str, now: datetime) -> Manifest:
-    """Bring a backup back where there is nothing yet.
+    """Restore a backup into an empty folder.
 
-    Every run that has not finished notes in its audit log that it came back, as its records miss
-    all that it released after the backup was made.
+    The function notes the restoration in the audit log of each run that has not finished, because
+    the run's records miss all releases after the backup.
 
     Args:
         file: The backup.
-        url: What the database's URL will be; its folder must be missing or empty.
+        url: The database's future URL; its folder must be missing or empty.
         now: The time, for the audit log.
 
     Raises:
-        ConfigError: If the backup is not whole, or there is something in the folder.
+        ConfigError: If the backup is not complete, or the folder is not empty.
         StorageError: If the backup's content is damaged or of a newer version, or cannot be
             written; then the folder stays as it was.
         AuditChainBroken: If an audit log in it was changed.
@@ -136,11 +136,11 @@ def restore(file: Path, url: str, now: datetime) -> Manifest:
 
 
 def require_database(url: str) -> Path:
-    """Return where a database lies.
+    """Return the file of a database, which must exist.
 
     Raises:
         ConfigError: If the URL names no database.
-        UnknownRun: If there is none.
+        UnknownRun: If the file is missing.
     """
     if not is_there(url):
         raise UnknownRun(
@@ -187,7 +187,7 @@ def _examined(copy: Path, scratch: Path) -> tuple[dict[str, tuple[int, str]], in
     """Check all of a copy; return the ends of its audit chains, and how many leaves its log has."""
     shutil.copyfile(copy, scratch)
     try:
-        # Opened is a copy of the copy, so that the copy keeps its schema, which may be older.
+        # Opening would migrate an older schema, which the copy must keep: so open a second copy.
         with open_database(_url(scratch)) as opened:
             return _heads(opened), opened.verify_log().size
     finally:

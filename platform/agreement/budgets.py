@@ -1,8 +1,8 @@
-"""What each client of a run has spent, in the run and in its life, and how much is left.
+"""The spending of each client of a run, in the run and in its life, and the rest of its budget.
 
-All numbers follow from ledgers whose records agree, by the composition that the run's own report
-uses. Epsilons do not add up. So the cost of an attempt, or of reservations, is the difference
-between the epsilon of the whole and the epsilon without them.
+All numbers follow from ledgers that agree with the other records, by the composition of the run's
+own report. Epsilons do not add up. So the cost of an attempt, or of reservations, is the difference
+between the epsilon of all rows and the epsilon without them.
 """
 
 from __future__ import annotations
@@ -56,35 +56,21 @@ HOLDS: Final[Mapping[str | None, str]] = {
     None: "epsilon and any limit on it are for a sequence of runs that is fixed beforehand; no "
     "theorem here covers releases of several kinds that are chosen by what earlier ones released",
 }
-"""By the theorem that makes a limit a filter, who may choose the runs."""
+"""By the theorem that makes a limit a filter: how later runs may be chosen."""
 MISSED: Final = "missed"
-"""Why a row stays reserved where the attempt has a result: its client is not in that."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Reserved:
-    """What a client is charged for though it may never have left the client.
-
-    Attributes:
-        epsilon: By how much the client's epsilon would be smaller without it.
-        releases: How many ledger rows these are, by reason: `open`, `aborted` and `lost` as the
-            attempt is, `missed` where the attempt has a result that the client is not in.
-    """
-
-    epsilon: float
-    releases: Mapping[str, int]
+"""The reason of a reserved row whose attempt has a result without its client."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Lifetime:
-    """What a client has spent in all runs of the database.
+    """A client's spending in all runs of the database.
 
     Attributes:
-        epsilon: At the run's delta; None where the runs cannot be priced together.
+        epsilon: At the run's delta; None if the runs cannot be priced together.
         problem: Why they cannot.
         left: Up to the limit, at least 0; None without limit or number.
         runs: The runs that charged the client.
-        holds: For which choices of runs the number holds; None where it is not finite.
+        holds: For which choices of runs the number holds; None if it is not finite.
     """
 
     epsilon: float | None
@@ -95,39 +81,32 @@ class Lifetime:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Member:
-    """A client as the coordinator's records know it.
+class ClientBudget:
+    """One client's part of a run's budget.
 
     Attributes:
         pseudonym: Its name in ledger and audit log.
-        number: Which of the federation's clients it is, from 1; None in a simulation.
-        gone: Whether it takes part no more.
+        number: Its number in the federation, from 1; None in a simulation.
+        gone: Whether it has left for good.
+        epsilons: Against each adversary; the target limits `claimed`.
+        releases: Number of its charged ledger rows.
+        reserved_epsilon: By how much its epsilon would be smaller without rows that are only
+            reserved: such a release may never have left the client.
+        reserved_releases: Number of these rows, by reason: `open`, `aborted` and `lost` as the
+            attempt is, `missed` if the attempt has a result without the client.
+        left: Of the run's target, at least 0; None without target.
+        lifetime: Over all runs of the database.
+        rounds_left: Further rounds that fit under target and lifetime budget; None without a limit
+            or a price, or if the client releases nothing more.
     """
 
     pseudonym: str
     number: int | None
     gone: bool
-
-
-@dataclass(frozen=True, kw_only=True)
-class ClientBudget:
-    """One client's part of a run's budget.
-
-    Attributes:
-        member: The client.
-        epsilons: Against each adversary; the target limits `claimed`.
-        releases: How many of its ledger rows are charged.
-        reserved: Which part of them is only reserved.
-        left: Of the run's target, at least 0; None without target.
-        lifetime: Over all runs of the database.
-        rounds_left: Further rounds that fit under target and lifetime budget; None without a limit
-            or a price, or if the client releases nothing any more.
-    """
-
-    member: Member
     epsilons: Epsilons
     releases: int
-    reserved: Reserved
+    reserved_epsilon: float
+    reserved_releases: Mapping[str, int]
     left: float | None
     lifetime: Lifetime
     rounds_left: int | None
@@ -141,9 +120,9 @@ class RunBudget:
         agreed: The run.
         epsilons: The largest over all its clients, as its report states them.
         clients: By number, or by pseudonym where they have no numbers.
-        attempts: Those without a result, each with its cost: by how much the epsilon of the client
-            that pays most for it would be smaller without it.
-        coming: What the run has still to release, None if nothing.
+        attempts: The attempts without a result, each with its cost: by how much the epsilon of the
+            client that pays most for it would be smaller without it.
+        coming: The rounds to come, None if the run releases nothing more.
     """
 
     agreed: Agreed
@@ -154,7 +133,7 @@ class RunBudget:
 
     @property
     def rounds_left(self) -> int | None:
-        """How many further rounds fit if all remaining clients take part in each of them."""
+        """The number of further rounds that fit if all remaining clients take part in each."""
         known = (one.rounds_left for one in self.clients)
         return min((n for n in known if n is not None), default=None)
 
@@ -172,7 +151,7 @@ def read_budget(
     only: str | None = None,
     mechanisms: Mechanisms = BUILT_IN,
 ) -> RunBudget:
-    """Read the budget of a run, finished or not, if its records and all that count with it agree.
+    """Read the budget of a run, finished or not, if its records and those of counted runs agree.
 
     Args:
         database: Where the run is.
@@ -183,9 +162,9 @@ def read_budget(
     Raises:
         NotFound: If there is no such run.
         ConfigError: If the run knows no such client.
-        RecordsDisagree: If the records of the run, or of another that its clients were charged in,
-            do not agree.
-        AuditChainBroken: If the audit log of one was changed.
+        RecordsDisagree: If the records of the run, or of another run that charged its clients, do
+            not agree.
+        AuditChainBroken: If the audit log of such a run was changed.
     """
     agreed = require_agreement(database, run_id, mechanisms)
     names = pseudonyms_of(agreed)
@@ -216,8 +195,8 @@ def budget_of(agreed: Agreed, elsewhere: Sequence[LedgerRow], only: str | None =
 
     Args:
         agreed: The run.
-        elsewhere: What `rows_that_count` gave of other runs.
-        only: The only client to state; the largest epsilons are still of all clients.
+        elsewhere: The result of `rows_that_count` for other runs.
+        only: The only client to state; the largest epsilons still count all clients.
 
     Raises:
         UnsupportedEvent: If the run's releases cannot be priced together.
@@ -232,7 +211,7 @@ def budget_of(agreed: Agreed, elsewhere: Sequence[LedgerRow], only: str | None =
     return RunBudget(
         agreed=agreed,
         epsilons=pricing.whole.epsilons(section.target_delta, section.accountant),
-        clients=tuple(sorted(clients, key=lambda c: (c.member.number or 0, c.member.pseudonym))),
+        clients=tuple(sorted(clients, key=lambda c: (c.number or 0, c.pseudonym))),
         attempts=tuple(costs),
         coming=coming,
     )
@@ -240,7 +219,7 @@ def budget_of(agreed: Agreed, elsewhere: Sequence[LedgerRow], only: str | None =
 
 @dataclass(frozen=True, kw_only=True)
 class _Pricing:
-    """One run's ledger as the run prices it, and what other runs (`abroad`) add to lifetimes."""
+    """One run's ledger with its prices, and the rows of other runs (`abroad`) for lifetimes."""
 
     agreed: Agreed
     names: Collection[str]
@@ -267,7 +246,7 @@ class _Pricing:
 
     @cached_property
     def elsewhere(self) -> RunningLedger:
-        """What the clients are charged for other runs."""
+        """The clients' charges for other runs."""
         return charged_elsewhere(self.agreed.config, self.abroad, self.names)
 
     @cached_property
@@ -279,7 +258,7 @@ class _Pricing:
         return {n: frozenset(row.run_id for row in o) for n, o in _by_client(charged).items()}
 
     def claimed(self, rows: Iterable[LedgerRow]) -> float:
-        """Return what these rows of one client cost, by the epsilon that is claimed."""
+        """Return the cost of these rows of one client, by the claimed epsilon."""
         section = self.agreed.config.privacy
         releases = as_releases(rows, self.agreed.config.mechanisms)
         return claimed_epsilon(releases, section.target_delta, section.accountant).epsilon
@@ -291,12 +270,12 @@ class _Pricing:
             return 0.0
         whole, rest = self.claimed(rows), self.claimed(r for r in rows if r not in taken)
         if math.isinf(whole):
-            # Infinities have no difference: rows cost infinity if they alone do.
+            # Infinities have no difference: rows cost infinity if their own price is infinite.
             return math.inf if math.isinf(self.claimed(without)) else 0.0
         return whole - rest
 
     def cost_of(self, place: Place, names: Iterable[str]) -> float:
-        """Return what an attempt cost the client that paid most for it."""
+        """Return the cost of an attempt for the client that paid most for it."""
         ledgers = [self.rows.get(name, ()) for name in names]
         costs = (self.less(o, [row for row in o if place_of(row) == place]) for o in ledgers)
         return max(costs, default=0.0)
@@ -311,13 +290,12 @@ def _client(
 ) -> ClientBudget:
     agreed, rows = pricing.agreed, pricing.rows.get(name, ())
     section = agreed.config.privacy
-    # Joined from the whole run's ledger, as that keeps which draws were thrown away.
+    # Joined from the whole run's ledger, because it remembers which draws were thrown away.
     own = RunningLedger.joined((pricing.whole,), [name])
     spent = own.epsilons(section.target_delta, section.accountant)
     life, lifetime = _lifetime(pricing, own, name)
-    member = Member(pseudonym=name, number=pricing.numbers.get(name), gone=name in pricing.gone)
-    rounds_left = None
-    if coming is not None and not member.gone:
+    gone, rounds_left = name in pricing.gone, None
+    if coming is not None and not gone:
         limits = [(own, section.target_epsilon)]
         if life is not None:
             limits.append((life, section.lifetime_budget))
@@ -327,10 +305,13 @@ def _client(
     held = [row for row in rows if row.status == "reserved" and is_charged(row)]
     why = Counter(states.get(place_of(row), MISSED) for row in held)
     return ClientBudget(
-        member=member,
+        pseudonym=name,
+        number=pricing.numbers.get(name),
+        gone=gone,
         epsilons=spent,
         releases=sum(map(is_charged, rows)),
-        reserved=Reserved(epsilon=pricing.less(rows, held), releases=dict(sorted(why.items()))),
+        reserved_epsilon=pricing.less(rows, held),
+        reserved_releases=dict(sorted(why.items())),
         left=left_of(section.target_epsilon, spent.claimed),
         lifetime=lifetime,
         rounds_left=rounds_left,
@@ -340,7 +321,7 @@ def _client(
 def _lifetime(
     pricing: _Pricing, own: RunningLedger, name: str
 ) -> tuple[RunningLedger | None, Lifetime]:
-    """Return what a client has spent in all runs, also as a ledger if that has a price."""
+    """Return a client's spending in all runs, also as a ledger if it has a price."""
     section, nothing = pricing.agreed.config.privacy, ()
     here = {row.run_id for row in pricing.rows.get(name, ()) if is_charged(row)}
     runs = tuple(sorted(here | pricing.runs_abroad.get(name, frozenset())))
@@ -357,7 +338,7 @@ def _lifetime(
 
 
 def left_of(limit: float | None, spent: float) -> float | None:
-    """Return what is left of a limit, at least 0; None without one."""
+    """Return the rest of a limit, at least 0; None without a limit."""
     return None if limit is None else max(limit - spent, 0.0)
 
 
@@ -396,7 +377,7 @@ def budget_document(budget: RunBudget, warnings: Sequence[str]) -> dict[str, Any
 
 
 def terms_document(agreed: Agreed, spent: Epsilons) -> dict[str, Any]:
-    """Return what a run's epsilons mean, and those of the worst client."""
+    """Return the meaning of a run's epsilons, and the epsilons of the worst client."""
     config, facts = agreed.config, agreed.config.mechanism.facts
     claims, is_over = facts.claims, agreed.summary is not None
     return {
@@ -412,7 +393,7 @@ def terms_document(agreed: Agreed, spent: Epsilons) -> dict[str, Any]:
         "relation": config.relation if claims else None,
         "delta": config.privacy.target_delta,
         "accountant": spent.accountant,
-        # Whose epsilon `spent`, `left` and every limit are.
+        # The adversary of `spent`, `left` and every limit.
         "limited_against": ("peers" if facts.is_bare_to_server else "server") if claims else None,
         "target_epsilon": config.privacy.target_epsilon,
         "lifetime_budget": config.privacy.lifetime_budget,
@@ -423,7 +404,7 @@ def terms_document(agreed: Agreed, spent: Epsilons) -> dict[str, Any]:
 
 
 def _spent(spent: Epsilons, *, is_known: bool) -> dict[str, Any]:
-    """Return what was spent; None where the first release will cost infinity."""
+    """Return the spending; None if the first release will cost infinity."""
     epsilon, claimed = epsilon_document(spent), json_number(spent.claimed)
     if is_known:
         return {"epsilon": epsilon, "spent": claimed}
@@ -434,14 +415,14 @@ def _client_document(one: ClientBudget, *, claims: bool) -> dict[str, Any]:
     is_known = claims or one.releases > 0
     life = one.lifetime
     return {
-        "pseudonym": one.member.pseudonym,
-        "number": one.member.number,
-        "takes_part": not one.member.gone,
+        "pseudonym": one.pseudonym,
+        "number": one.number,
+        "takes_part": not one.gone,
         **_spent(one.epsilons, is_known=is_known),
         "releases": one.releases,
         "reserved": {
-            "epsilon": json_number(one.reserved.epsilon),
-            "releases": dict(one.reserved.releases),
+            "epsilon": json_number(one.reserved_epsilon),
+            "releases": dict(one.reserved_releases),
         },
         "left": one.left,
         "lifetime": {
@@ -460,12 +441,12 @@ def _client_document(one: ClientBudget, *, claims: bool) -> dict[str, Any]:
 def overview_document(
     agreed: Agreed, warnings: Sequence[str], only: str | None = None
 ) -> dict[str, Any]:
-    """Return what a run has spent, in one row of a table of runs.
+    """Return a run's spending as one row of a table of runs.
 
     Args:
         agreed: The run.
-        warnings: What must be said of its claim.
-        only: Of this client; None for the largest epsilon over all.
+        warnings: Warnings about its claim.
+        only: The only client to count; None for the largest epsilon over all.
 
     Raises:
         UnsupportedEvent: If the run's releases cannot be priced together.

@@ -1,4 +1,4 @@
-"""The whole of a run's records against each other."""
+"""Compares all records of a run with each other."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ Fault = RecordsDisagree | AuditChainBroken
 
 
 def require_agreement(database: Database, run_id: str, mechanisms: Mechanisms = BUILT_IN) -> Agreed:
-    """Check that all records of a run tell the same, and those of its first run.
+    """Check that all records of a run agree, and those of its first phase's run.
 
     Args:
         database: Where the run is; its folder lies beside the file.
@@ -61,9 +61,9 @@ def require_agreement(database: Database, run_id: str, mechanisms: Mechanisms = 
         The checked records, from which all statements about the run follow.
 
     Raises:
-        RecordsDisagree: If some do not, with the first disagreement.
+        RecordsDisagree: If some do not agree, with the first disagreement.
         AuditChainBroken: If its audit log was changed.
-        DatabaseBusy: If it is being written to all the time.
+        DatabaseBusy: If other processes write to it all the time.
         NotFound: If there is no such run.
     """
     agreed, faults = _patiently(database, run_id, None, mechanisms)
@@ -78,12 +78,12 @@ def faults_of(
     head: AuditHead | None = None,
     mechanisms: Mechanisms = BUILT_IN,
 ) -> tuple[AuditHead | None, list[Fault]]:
-    """Return all that is wrong with a run's records, most telling first.
+    """Return all faults of a run's records, the most telling first.
 
     Args:
         database: Where the run is; its folder lies beside the file.
         run_id: The run.
-        head: The end of its audit chain at some earlier time, None if nobody kept one.
+        head: The end of its audit chain at an earlier time, None without a kept end.
         mechanisms: All that configuration and ledger may name.
 
     Returns:
@@ -103,11 +103,11 @@ def disagreements(
     rounds_then: Sequence[RoundRecord],
     config: RunConfig,
 ) -> Iterator[str]:
-    """Yield where the records of one run do not tell the same, most telling first.
+    """Yield where the records of one run do not agree, the most telling first.
 
     Args:
         records: The coordinator's.
-        own: The clients' own ledgers, None where they are out of reach.
+        own: The clients' own ledgers, None if they are out of reach.
         rounds_then: The rounds that were over before `own` was read.
         config: The run's configuration.
     """
@@ -141,7 +141,7 @@ def _examine(
     *,
     second: str | None = None,
 ) -> tuple[Agreed | None, list[Fault]]:
-    """Return what could be read of a run, and all that is wrong with it.
+    """Return the records of a run as far as they could be read, and all their faults.
 
     `second` is the run that is the second phase of this one.
     """
@@ -174,7 +174,7 @@ def _read(
     database: Database, run_id: str, config: RunConfig, head: AuditHead | None
 ) -> tuple[Agreed, tuple[OwnLedger, ...] | None, Sequence[RoundRecord]]:
     folder, source = database.path.parent, config.phase_two_of or run_id
-    # The stores are read in between, so that what a running run adds is in one of both readings.
+    # Read the stores in between, so that rows of a running run are in one of both readings.
     with database.unit_of_work(read_only=True) as uow:
         rounds_then = read_records(uow, run_id, head).rounds
     # A federation's clients keep their ledgers to themselves.

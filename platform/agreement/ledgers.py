@@ -23,7 +23,7 @@ Reserved = tuple[int, int, str]
 
 
 def ledger_disagreements(records: RunRecords, mechanisms: Mechanisms) -> Iterator[str]:
-    """Yield where the ledger has other rows than were reserved, or settles them otherwise.
+    """Yield where the ledger differs from the reservations, or settles rows wrongly.
 
     Args:
         records: Of the run.
@@ -55,7 +55,7 @@ def grouped(ledger: Sequence[LedgerRow]) -> dict[Reserved, list[LedgerRow]]:
 
 
 def place(row: LedgerRow) -> str:
-    """Return how a message names a ledger row."""
+    """Return the name of a ledger row in messages."""
     return (
         f"row (round {row.round_number}, attempt {row.attempt}, channel {row.channel}, client "
         f"{row.pseudonym})"
@@ -92,7 +92,7 @@ def _facts(rows: Sequence[LedgerRow], entry: TrailEntry, mechanisms: Mechanisms)
 
 
 _OF_ALL = ("clients", "rows_sha256")
-"""Keys of an audit entry's detail that are about all its rows together."""
+"""Keys of an audit entry's detail that describe all its rows together."""
 
 
 def _settled(records: RunRecords, groups: Mapping[Reserved, Sequence[LedgerRow]]) -> Iterator[str]:
@@ -129,7 +129,7 @@ def _released(
         return
     (document,) = (row.document for row in records.rounds if row.round_number == number)
     survivors = len(document["survivors"])
-    # Where cohorts are secret, the rows of clients that were not drawn are settled as well.
+    # If cohorts are secret, the rows of clients that were not drawn are settled as well.
     secret = any(row.cohort_kind is not None for row in rows)
     if len(released) < survivors or (len(released) > survivors and not secret):
         yield (
@@ -139,14 +139,14 @@ def _released(
 
 
 COHORT = ("cohort_kind", "cohort_size", "cohort_population", "cohort_drawn")
-"""Columns that a client does not know of its row: how the coordinator drew it."""
+"""Columns that a client does not know of its row: how the coordinator drew the cohort."""
 
 RowKey = tuple[int, int, str, str]
 
 
 @dataclass(frozen=True)
 class OwnLedger:
-    """What one client keeps itself.
+    """A client's own ledger.
 
     Attributes:
         client: Its name, as rounds list survivors.
@@ -167,7 +167,7 @@ def client_disagreements(
     Args:
         records: The coordinator's.
         own: The clients'.
-        rounds_then: The rounds that were over before `own` was read. Of a run that goes on, later
+        rounds_then: The rounds that were over before `own` was read. If the run goes on, later
             rounds may be missing in `own`.
     """
     known = {ledger.pseudonym for ledger in own}
@@ -201,7 +201,7 @@ def _compared(ledger: OwnLedger, own: LedgerRow, row: LedgerRow | None) -> Itera
         yield f"{where} is released, but {row.status} in the coordinator's"
     if row.cohort_drawn is False:
         yield f"{where} is of a client that was not drawn, says the coordinator's"
-    # An attempt that was open when the software was replaced may name its law on one side only.
+    # An attempt that was open during a software update may name its law on one side only.
     facts, theirs = ({**asdict(one), "noise_kind": law_of(one)} for one in (own, row))
     for name in facts:
         unknown = name in COHORT and facts[name] is None
@@ -237,7 +237,7 @@ def config_of(run: RunRecord, mechanisms: Mechanisms) -> RunConfig:
     """Return the configuration in a run's row, checked against these mechanisms.
 
     Raises:
-        RecordsDisagree: If it is none.
+        RecordsDisagree: If it is not valid.
     """
     try:
         return parse_config(stored_tree(run), sources=Sources(mechanisms=mechanisms))
@@ -246,11 +246,11 @@ def config_of(run: RunRecord, mechanisms: Mechanisms) -> RunConfig:
 
 
 def read_own_ledgers(config: RunConfig, folder: Path) -> tuple[OwnLedger, ...]:
-    """Return what the clients of a simulation keep themselves; a store that is missing is left out.
+    """Return the own ledgers of a simulation's clients; missing stores are left out.
 
     Args:
         config: The run's.
-        folder: Of the run whose clients these are.
+        folder: Of the clients' run.
     """
     path = stores_file(config, folder)
     if not path.is_file() or not path.stat().st_size:

@@ -1,4 +1,4 @@
-"""What the coordinator's database holds of one run, read at one moment."""
+"""One run's records in the coordinator's database, read at one moment."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from storage import (
 )
 
 ENDINGS = ("round.committed", "round.lost")
-"""What the audit log says of a round that is over."""
+"""The actions of audit entries that end a round."""
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class TrailEntry:
 
     @property
     def name(self) -> str:
-        """How a message names it."""
+        """Its name in messages."""
         return f"audit entry {self.entry.sequence} ({self.entry.action})"
 
 
@@ -54,7 +54,7 @@ class RunRecords:
         ledger: The coordinator's ledger.
         trail: The audit log, whose chain holds.
         head: The end of that chain.
-        generations: How many pool entries each generation that is alive has.
+        generations: Number of pool entries of each living generation.
     """
 
     run: RunRecord
@@ -73,7 +73,7 @@ class RunRecords:
 
     @property
     def is_pruned(self) -> bool:
-        """Whether its models were erased, so that nothing goes on from it."""
+        """Whether its models were erased, so that no run can continue from it."""
         return bool(self.entries(PRUNED))
 
     def entries(self, *actions: str) -> tuple[TrailEntry, ...]:
@@ -85,14 +85,14 @@ def read_records(uow: UnitOfWork, run_id: str, head: AuditHead | None = None) ->
     """Read a run, after its audit chain was found to hold.
 
     Args:
-        uow: A transaction, so that all of it is of one moment.
+        uow: A transaction, so that all records are of one moment.
         run_id: The run.
-        head: The end of its audit chain at some earlier time, None if nobody kept one.
+        head: The end of its audit chain at an earlier time, None without a kept end.
 
     Raises:
         AuditChainBroken: If the chain does not hold, or does not go through `head`.
         NotFound: If there is no such run.
-        DatabaseDamaged: If a document in it is no JSON object.
+        DatabaseDamaged: If a document in it is not a JSON object.
         ValueError: If a round or the newest attempt has no list of its clients.
     """
     reached = uow.audit.verify(run_id, head)
@@ -117,13 +117,13 @@ def read_records(uow: UnitOfWork, run_id: str, head: AuditHead | None = None) ->
 
 @dataclass(frozen=True)
 class Agreed:
-    """A run whose records tell the same.
+    """A run whose records agree.
 
     Attributes:
         config: Its configuration.
-        records: What the coordinator's database holds of it.
+        records: Its records in the coordinator's database.
         spending: The records of the run whose ledger counts: the run itself, or its first phase.
-        summary: What `summary.json` says, None for a run that has not finished.
+        summary: The content of `summary.json`, None for a run that has not finished.
     """
 
     config: RunConfig
@@ -136,7 +136,7 @@ class Agreed:
         """Whether it has no noise and has not begun its first attempt.
 
         Its first release will have no finite epsilon, so the 0 of an empty ledger would mislead.
-        Once an attempt was opened the ledger tells whether the method releases anything at all.
+        After the first attempt was opened, the ledger tells whether the method releases anything.
         """
         bare = not self.config.mechanism.facts.claims
         return bare and self.summary is None and self.spending.attempt is None

@@ -1,4 +1,4 @@
-"""Whether the runs of a database are those that were set up in it, one after the other."""
+"""Checks that a database still has all runs that were set up in it, one after the other."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ from storage import (
 )
 
 TRACES: Final = ("summary.json", "metrics.csv", "metrics.jsonl", "clients", "run.lock")
-"""What is in a run's folder only once its database knows the run."""
+"""Files that a run's folder has only after its database knows the run."""
 
 
 def registry_disagreements(uow: UnitOfWork) -> Iterator[str]:
-    """Yield where the runs are not those that were set up one after the other.
+    """Yield where the runs do not form the sequence in which they were set up.
 
     Each run names the run before it and the end of that run's chain. So an erased run leaves a gap,
-    unless it was the newest.
+    unless it was the newest run.
     """
     known = {run.run_id for run in uow.runs.list()}
     entries = {entry.run: entry for entry in uow.audit.beginnings()}
@@ -69,7 +69,7 @@ def _before(uow: UnitOfWork, entry: AuditEntry, before: Mapping[str, Any]) -> It
 
 
 def erased_folders(database: Database, known: set[str]) -> Iterator[str]:
-    """Yield folders of runs beside the database that it does not know, in sentences.
+    """Yield, in sentences, folders of runs that the database beside them does not know.
 
     Another database in the same folder may know a run: the configuration in the run's own folder
     names its database's file.
@@ -91,10 +91,10 @@ def erased_folders(database: Database, known: set[str]) -> Iterator[str]:
 
 
 def unknown_charges(database: Database, known: set[str]) -> Iterator[str]:
-    """Yield runs that clients were charged in and that the database does not know, in sentences.
+    """Yield, in sentences, runs that charged clients and that the database does not know.
 
-    Clients that limit what they spend in their lifetimes have a store for all runs on their data.
-    The store still tells of a run whose rows, heads and folder are all gone.
+    Clients with a lifetime budget have a store for all runs on their data. The store still shows a
+    run whose rows, heads and folder are all gone.
 
     Args:
         database: The database.
@@ -106,7 +106,7 @@ def unknown_charges(database: Database, known: set[str]) -> Iterator[str]:
         try:
             opened = open_client_stores(path, read_only=True)
             with opened.kept_open():
-                # Of how many clients each run has charges in their own ledgers.
+                # By run, the number of clients with charges in their own ledgers.
                 charged = Counter(
                     run_id
                     for store in opened.stores.values()
@@ -117,7 +117,7 @@ def unknown_charges(database: Database, known: set[str]) -> Iterator[str]:
         except StorageError as error:
             yield f"clients' stores {where}: {error}"
             continue
-        # `erased_folders` tells of runs whose folder has a configuration.
+        # `erased_folders` names runs whose folder has a configuration.
         for run_id in sorted(charged.keys() - known):
             if not (folder / run_id / "config.yaml").is_file():
                 yield (
@@ -128,7 +128,7 @@ def unknown_charges(database: Database, known: set[str]) -> Iterator[str]:
 
 
 def _database_of(path: Path) -> str | None:
-    """Return the name of the database's file from a run's configuration, None if it has none."""
+    """Return the name of the database's file from a run's configuration, None if not named."""
     try:
         tree = read_yaml(path.read_text(encoding="utf-8"))
         return Path(str(tree["storage"]["url"])).name

@@ -1,4 +1,4 @@
-"""Whether the files of a run's folder say what its audit log, its ledger and its rounds say."""
+"""Compares the files of a run's folder with its audit log, its ledger and its rounds."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ FILES: Final = {
     "config.yaml": "config_sha256",
     "effective.yaml": "effective_sha256",
 }
-"""Files of a run's folder, and what `run.finished` calls their digests."""
+"""Files of a run's folder, and the keys of their digests in `run.finished`."""
 
 
 def finished_digests(
     folder: Path, summary: Mapping[str, Any], metrics: Mapping[str, str]
 ) -> dict[str, str | None]:
-    """Return what `run.finished` says of the files, before summary and metrics are written.
+    """Return the files' digests for `run.finished`, before summary and metrics are written.
 
     Args:
         folder: The run's.
-        summary: What `summary.json` will hold, without the head of the audit log, which includes
-            these digests.
-        metrics: What each file of metrics will hold.
+        summary: The future content of `summary.json`, without the head of the audit log, because
+            that head covers these digests.
+        metrics: The future content of each file of metrics.
     """
     known = {name: bytes_digest(text.encode("utf-8")) for name, text in metrics.items()}
     others = {name: _file_digest(folder / name) for name in FILES if name not in known}
@@ -46,7 +46,7 @@ def finished_digests(
 
 
 def file_disagreements(records: RunRecords, folder: Path) -> Iterator[str]:
-    """Yield where a file is not what the audit log saw; of an unfinished run, its configuration."""
+    """Yield files that differ from the audit log; of an unfinished run, its configuration."""
     ended = records.entries("run.finished")
     if not ended:
         config = _file_digest(folder / "config.yaml")
@@ -59,10 +59,10 @@ def file_disagreements(records: RunRecords, folder: Path) -> Iterator[str]:
 
 
 def read_summary(folder: Path) -> tuple[str, dict[str, Any]]:
-    """Return a finished run's `summary.json`, as text and as what it says.
+    """Return a finished run's `summary.json`, as text and as an object.
 
     Raises:
-        ValueError: If it is missing or no JSON object.
+        ValueError: If it is missing or not a JSON object.
     """
     try:
         text = (folder / SUMMARY).read_bytes().decode("utf-8")
@@ -79,7 +79,7 @@ def read_summary(folder: Path) -> tuple[str, dict[str, Any]]:
 def summary_disagreements(
     text: str, summary: Mapping[str, Any], ended: TrailEntry
 ) -> Iterator[str]:
-    """Yield where `summary.json` is not the one that the audit log saw, to the last byte."""
+    """Yield where `summary.json` differs from the file that the audit log saw, in any byte."""
     head = {"count": ended.entry.sequence, "hash": ended.entry.hash}
     if summary.get("audit_head") != head:
         yield f"{SUMMARY} states another audit_head than that of {ended.name}"
@@ -103,7 +103,7 @@ def _file_digest(path: Path) -> str | None:
 
 
 TOLERANCE: Final = 1e-6
-"""Relative: another version of a numerical library may price the last digits otherwise."""
+"""Relative: another version of a numerical library may compute other last digits."""
 
 
 def price(rows: Sequence[LedgerRow], config: RunConfig) -> Epsilons:
@@ -117,7 +117,7 @@ def price(rows: Sequence[LedgerRow], config: RunConfig) -> Epsilons:
 
 
 def stopping_of(records: RunRecords, config: RunConfig) -> dict[str, Any] | None:
-    """Return what holds of epsilon at every end of a run, from its records."""
+    """Return, from a run's records, the epsilon that holds at every end of the run."""
     training = training_rounds(records, config.rounds)
     return stopping_document(records.ledger, config, training)
 
@@ -125,11 +125,11 @@ def stopping_of(records: RunRecords, config: RunConfig) -> dict[str, Any] | None
 def statement_disagreements(
     summary: Mapping[str, Any], records: RunRecords, config: RunConfig
 ) -> Iterator[str]:
-    """Yield where a summary states another number than follows from the records.
+    """Yield where a summary's number differs from the number that follows from the records.
 
     Args:
-        summary: What `summary.json` holds.
-        records: Of the run whose rounds and ledger these are.
+        summary: The content of `summary.json`.
+        records: Of the run whose rounds and ledger count.
         config: The run's configuration.
     """
     spent = price(records.ledger, config)
@@ -153,22 +153,22 @@ def statement_disagreements(
         expected["stopping"] = stopping_of(records, config)
     stated = {name: summary.get(name) for name in expected}
     final = summary.get("final")
-    # The rest is about models, which only the run's own report keeps.
+    # The other keys describe models, and no record repeats them.
     stated["final"] = {"epsilon": final.get("epsilon")} if isinstance(final, dict) else final
     for path, found, right in differences(stated, expected):
         yield f"summary.json: {path} is {found!r} there, but {right!r} follows from the records"
 
 
 def stated_document(agreed: Agreed) -> Mapping[str, Any]:
-    """Return a run's summary, or what can be said of it before there is one."""
+    """Return a run's summary, or the document of an unfinished run."""
     return unfinished_document(agreed) if agreed.summary is None else agreed.summary
 
 
 def unfinished_document(agreed: Agreed) -> dict[str, Any]:
-    """Return the rounds of a run that has not finished, and what it has spent so far.
+    """Return the rounds of a run that has not finished, and its spending so far.
 
-    Epsilon counts reservations too, as they may have left a client. Without noise and before the
-    first attempt it is None, as 0 would mislead.
+    Epsilon counts reservations too, because these releases may have left a client. Without noise
+    and before the first attempt it is None, because 0 would mislead.
     """
     config, run, newest = agreed.config, agreed.records.run, agreed.spending.attempt
     facts, spent = config.mechanism.facts, price(agreed.spending.ledger, config)
@@ -227,7 +227,7 @@ def _short(value: Any) -> Any:
 
 
 def lifetime_of(config: RunConfig) -> str:
-    """Return what a client's lifetime is in a run, in words."""
+    """Return, in words, which runs a client's lifetime covers."""
     if config.federation is not None:
         return (
             "all runs of this database that the client took part in; what it spent with other "

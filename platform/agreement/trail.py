@@ -1,6 +1,7 @@
-"""Whether the run, its rounds, state, pool and newest attempt are what its audit log saw.
+"""Compares a run, its rounds, state, pool and newest attempt with its audit log.
 
-So also what clients that left took with them, and what an audit's canaries showed.
+Compares also the generations that were erased with clients that left, and the result of an audit's
+canaries.
 """
 
 from __future__ import annotations
@@ -19,11 +20,11 @@ from privacy.auditing import commitment_to
 from storage import RoundRecord
 
 AFTER_THE_END = ("model.exported", "client.left", "client.removed", PRUNED)
-"""What may follow once a run has finished."""
+"""The actions of entries that may follow the end of a run."""
 
 
 def run_disagreements(records: RunRecords) -> Iterator[str]:
-    """Yield where the run's own row is not what its audit log tells."""
+    """Yield where the run's own row differs from its audit log."""
     created = records.entries("run.created")
     if len(created) != 1 or created[0].entry.sequence != 1:
         yield f"its audit log has {len(created)} entries run.created and not one, at its beginning"
@@ -32,7 +33,7 @@ def run_disagreements(records: RunRecords) -> Iterator[str]:
     if created[0].detail.get("config_sha256") != recorded:
         yield f"the SHA-256 of its configuration is not in {created[0].name} what it is in its row"
     try:
-        # The stored text, as a later version may parse it to keys that it does not have.
+        # The stored text: a later version may parse it into further keys.
         is_config = config_digest(dump_tree(json.loads(records.run.config_json))) == recorded
     except (TypeError, ValueError):
         is_config = False
@@ -44,7 +45,7 @@ def run_disagreements(records: RunRecords) -> Iterator[str]:
 
 
 def ending_disagreements(records: RunRecords) -> Iterator[str]:
-    """Yield where the run is not left as its audit log says that it ended."""
+    """Yield where the run differs from its end in the audit log."""
     ended = records.entries("run.finished")
     if (records.run.status == "finished") != bool(ended):
         told = ended[0].name if ended else "no audit entry says so"
@@ -68,11 +69,11 @@ def ending_disagreements(records: RunRecords) -> Iterator[str]:
 
 
 def round_disagreements(records: RunRecords, kept: int) -> Iterator[str]:
-    """Yield where rounds, state or pool are not what the audit log saw.
+    """Yield where rounds, state or pool differ from the audit log.
 
     Args:
         records: The run.
-        kept: Generations of the pool that are kept.
+        kept: Number of generations that the pool keeps.
     """
     yield from _gaps(records)
     entries = records.entries(*ENDINGS)
@@ -93,7 +94,7 @@ def round_disagreements(records: RunRecords, kept: int) -> Iterator[str]:
 
 
 def _gaps(records: RunRecords) -> Iterator[str]:
-    """Yield where rounds are not 1, 2, ...; a collection is round 1, or comes after all others."""
+    """Yield where rounds are not 1, 2, ...; a collection is the first or the last round."""
     phases = [(row.round_number, row.document.get("phase", ROUNDS)) for row in records.rounds]
     trained = [number for number, phase in phases if phase != COLLECTION]
     collected = [number for number, phase in phases if phase == COLLECTION]
@@ -133,7 +134,7 @@ def _shown(value: Any) -> str:
 
 
 def _state(records: RunRecords, entries: tuple[TrailEntry, ...]) -> Iterator[str]:
-    """Yield where the state is not the newest kept; collections and lost rounds keep none."""
+    """Yield where the state is not the newest; collections and lost rounds keep no state."""
     kept = [item for item in entries if item.detail.get("state_sha256") is not None]
     newest, state = (kept[-1] if kept else None), records.state
     if records.is_pruned:
@@ -154,7 +155,7 @@ def _state(records: RunRecords, entries: tuple[TrailEntry, ...]) -> Iterator[str
 
 
 def _pool(records: RunRecords, kept: int) -> Iterator[str]:
-    """Yield where the pool has other numbers of entries; of entries the log tells nothing else."""
+    """Yield where the pool has another number of entries; the log holds only numbers."""
     told = {item.entry.round: item for item in records.entries("pool.committed")}
     alive: list[int | None] = []
     for item in records.entries("pool.committed", PRUNED, *GONE):
@@ -185,7 +186,7 @@ ENDED = ("round.aborted", "round.committed", "round.lost")
 
 
 def attempt_disagreements(records: RunRecords) -> Iterator[str]:
-    """Yield where the newest attempt is not what the audit log saw."""
+    """Yield where the newest attempt differs from the audit log."""
     opened, newest = records.entries("round.opened"), records.attempt
     if not opened or newest is None:
         if opened or newest is not None:
@@ -215,11 +216,11 @@ def attempt_disagreements(records: RunRecords) -> Iterator[str]:
 
 
 GONE: Final = ("client.left", "client.removed")
-"""What the audit log says of a client that takes part no more."""
+"""The actions of audit entries for a client that has left."""
 
 
 def leaving_disagreements(records: RunRecords, clients: Sequence[str]) -> Iterator[str]:
-    """Yield where a client took part after it had left, or a generation that it was in is alive.
+    """Yield where a client took part after it had left, or one of its generations is alive.
 
     Args:
         records: The run.
@@ -256,7 +257,7 @@ REVEALED: Final = "canaries.revealed"
 
 
 def canary_disagreements(records: RunRecords, config: RunConfig) -> Iterator[str]:
-    """Yield where an audit's key is not the one that was committed to, or is open too early."""
+    """Yield where an audit's key differs from its commitment, or was revealed too early."""
     begun = records.entries("run.created")
     committed = begun[0].detail.get("canaries") if begun else None
     if (committed is not None) is not (config.audit is not None):
@@ -277,7 +278,7 @@ def canary_disagreements(records: RunRecords, config: RunConfig) -> Iterator[str
 
 
 def shown_disagreements(records: RunRecords, summary: Mapping[str, Any]) -> Iterator[str]:
-    """Yield where a finished run states of its canaries what its audit log does not."""
+    """Yield where a finished run's statement on its canaries differs from its audit log."""
     revealed = records.entries(REVEALED)
     told = None
     if revealed:

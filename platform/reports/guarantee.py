@@ -281,7 +281,7 @@ def _colluders(subject: Subject) -> Iterator[Block]:
     if worst is None or terms is None or not subject.facts.is_shared_out or terms.degree:
         return
     config = subject.agreed.config
-    releases = as_releases(subject.rows_of(worst.member.pseudonym), config.mechanisms)
+    releases = as_releases(subject.rows_of(worst.pseudonym), config.mechanisms)
     if not releases or math.isinf(subject.budget.epsilons.server):
         return
     numbers = {terms.corrupt, *(terms.corrupt + more for more in _BEYOND), terms.threshold}

@@ -101,7 +101,7 @@ def _flavour(subject: Subject) -> Iterator[Block]:
     )
     worst = subject.worst("server")
     if worst is not None and subject.budget.epsilons.accountant == "exact":
-        rows = subject.rows_of(worst.member.pseudonym)
+        rows = subject.rows_of(worst.pseudonym)
         found = compose(as_releases(rows, subject.agreed.config.mechanisms), no_cohort)
         if found.is_noised and not found.is_empty:
             mu = total_mu(found)
@@ -280,10 +280,10 @@ def _lifetime(subject: Subject) -> Words:
         clients, key=lambda one: -1.0 if one.lifetime.epsilon is None else one.lifetime.epsilon
     )
     runs = ", ".join(most.lifetime.runs) or "no run"
-    who, count = subject.shown(most.member.pseudonym), len(most.lifetime.runs)
+    who, count = subject.shown(most.pseudonym), len(most.lifetime.runs)
     basis = subject.basis(
         f"all charges of client {who} in {runs}, composed as one",
-        subject.rows_of(most.member.pseudonym),
+        subject.rows_of(most.pseudonym),
         pseudonyms=(who,),
     )
     return words(
@@ -375,9 +375,9 @@ def _clients(subject: Subject) -> Iterator[Block]:
     alike: dict[tuple[Any, ...], list[ClientBudget]] = {}
     for one in subject.budget.clients:
         spent = tuple(json_number(getattr(one.epsilons, name)) for name in ADVERSARIES)
-        reserved = (one.reserved.epsilon, *sorted(one.reserved.releases.items()))
+        reserved = (one.reserved_epsilon, *sorted(one.reserved_releases.items()))
         life = (one.lifetime.epsilon, one.lifetime.left, one.lifetime.problem)
-        key = (*spent, reserved, one.left, *life, one.member.gone)
+        key = (*spent, reserved, one.left, *life, one.gone)
         alike.setdefault(key, []).append(one)
     if alike:
         yield Table(
@@ -389,7 +389,7 @@ def _clients(subject: Subject) -> Iterator[Block]:
 
 def _client(subject: Subject, group: list[ClientBudget]) -> tuple[Words, ...]:
     first = group[0]
-    names = tuple(one.member.pseudonym for one in group)
+    names = tuple(one.pseudonym for one in group)
     basis = subject.basis(
         "the charged ledger rows of each of these clients",
         subject.rows_of(*names),
@@ -397,7 +397,7 @@ def _client(subject: Subject, group: list[ClientBudget]) -> tuple[Words, ...]:
     )
     spent = {name: getattr(first.epsilons, name) for name in ADVERSARIES}
     known = subject.facts.claims or first.releases > 0
-    gone = "; take part no more" if first.member.gone else ""
+    gone = "; take part no more" if first.gone else ""
     named = ", ".join(names) if len(names) <= MOST_NAMED else f"{len(names)} clients"
 
     def left(value: float | None) -> Words:
@@ -407,7 +407,7 @@ def _client(subject: Subject, group: list[ClientBudget]) -> tuple[Words, ...]:
     return (
         words(f"{named}{gone}"),
         by_adversary(spent, basis) if known else words("not known yet"),
-        words(epsilon_figure(first.reserved.epsilon, basis) if first.reserved.releases else "none"),
+        words(epsilon_figure(first.reserved_epsilon, basis) if first.reserved_releases else "none"),
         left(first.left),
         words("not known" if life.epsilon is None else epsilon_figure(life.epsilon, basis)),
         left(life.left),

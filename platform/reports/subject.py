@@ -155,11 +155,11 @@ class Subject:
         if worst is None:
             basis = Basis(what="an empty ledger: nothing has been charged", run_id=self.run_id)
         else:
-            who = self.shown(worst.member.pseudonym)
+            who = self.shown(worst.pseudonym)
             basis = self.basis(
                 f"all charged ledger rows of client {who}, which has spent most, composed by "
                 f"accountant {self.budget.epsilons.accountant} at delta {self.delta:g}",
-                self.rows_of(worst.member.pseudonym),
+                self.rows_of(worst.pseudonym),
                 pseudonyms=(who,),
             )
         return epsilon_figure(self.epsilons[adversary], basis)
