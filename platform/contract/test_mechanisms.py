@@ -198,8 +198,8 @@ def test_a_pool_that_is_made_once_is_collected(
         {n: value - base.get(n, 0) for n, value in (result.pool_entry or {}).items()}
         for result in checked.results
     ]
-    for upload, entry in zip(outcome.entries, entries, strict=True):
-        opened = collection.open_entry(upload.entry, base)
+    for (_, upload), entry in zip(outcome.entries, entries, strict=True):
+        opened = collection.open_entry(upload, base)
         moved = flatten({n: opened[n] - base.get(n, 0) for n in policy.spec}, policy.spec)
         sent = flatten(entry, policy.spec)
         if asked.mechanism in ("none", "dp_sgd"):
@@ -224,8 +224,8 @@ def _require_entries(stage: Stage, outcome: RoundOutcome, checked: CheckedMethod
     assert outcome.entries_void is None
     assert len(outcome.entries) == len(NAMES)
     base = stage.method.broadcast(stage.state())
-    for upload, result in zip(outcome.entries, checked.results, strict=True):
-        opened = stage.protection.open_entry(upload.entry, base)
+    for (_, upload), result in zip(outcome.entries, checked.results, strict=True):
+        opened = stage.protection.open_entry(upload, base)
         assert result.pool_entry is not None
         assert set(opened) == set(result.pool_entry)
         if stage.config.privacy.mechanism in ("none", "dp_sgd"):

@@ -117,7 +117,7 @@ def test_pool_entries_are_the_survivors(method: Method, stores: Path, secure: bo
     assert outcome.entries_void is None
     protection = make_protection(method, setting)
     broadcast = method.broadcast(method.init_server(np.random.default_rng(7)), None)
-    opened = [protection.open_entry(entry.entry, broadcast) for entry in outcome.entries]
+    opened = [protection.open_entry(entry, broadcast) for _, entry in outcome.entries]
     kept = [result.pool_entry for result in checked.results]
     assert len(opened) == len(kept) == len(NAMES) - len(LOST)
     for mine, returned in zip(opened, kept, strict=True):

@@ -30,7 +30,7 @@ CENTRAL_NOISE = Mechanism(
     # No accountant amplifies integer noise by sampling, which is what this mechanism is for.
     distributions=("gaussian",),
     upload=_clipped,
-    # Nobody adds noise to an entry after its owner, so its owner does.
+    # The coordinator adds no noise to an entry, so the entry's owner does.
     entry=on_the_client,
     training=None,
     caveats=_caveats,

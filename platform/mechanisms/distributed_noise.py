@@ -12,7 +12,7 @@ from privacy import DistributedNoise
 
 def _share(settings: Settings) -> DistributedNoise:
     if settings.sums is None:
-        # The noise of a share follows from how many there are at least.
+        # The noise of a share depends on the least number of shares.
         raise ValueError("sums are missing; distributed_noise cannot be built without")
     return DistributedNoise(
         clipping_norm=settings.norm,

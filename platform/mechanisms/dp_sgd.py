@@ -1,4 +1,4 @@
-"""`dp_sgd`: noise in every local step, for single records; what is made of it is only carried."""
+"""`dp_sgd`: noise in every local step, for single records; uploads are only carried."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from privacy import DpSgd, NoProtection
 
 
 def _carried(settings: Settings) -> NoProtection:
-    # What was noised before may be cut: an error that depends on it tells nothing more than it.
+    # Noised values may be cut: an error that depends on them tells no more than the values do.
     return NoProtection(settings.value_bound, settings.relation, cuts=True)
 
 
@@ -28,7 +28,7 @@ def _training(settings: Settings) -> DpSgd:
 
 DP_SGD = Mechanism(
     facts=FACTS,
-    # A client's record may be there or not; how many it has is told by nothing that it sends.
+    # A client's record may be there or not; no message tells the number of its records.
     relations=("add_or_remove_one", "replace_one"),
     distributions=("gaussian",),
     upload=_carried,

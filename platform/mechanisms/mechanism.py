@@ -1,8 +1,8 @@
-"""What a mechanism is: facts that it declares, how it is built, and what a report must say of it.
+"""A mechanism: its declared facts, how it is built, and its own caveats for reports.
 
-Everything else that a run does differently under one mechanism or another follows from the facts,
-by a rule with a reason here, and never from a name. A mechanism is built from `Settings`: a run's
-numbers, without the configuration that they stand in.
+All other differences between runs under two mechanisms follow from the facts, by a rule with a
+reason in this file, and never from a name. A mechanism is built from `Settings`: a run's numbers,
+without the configuration that holds them.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from privacy import (
 
 @dataclass(frozen=True)
 class Sums:
-    """What is certain about every sum of a run, under masks.
+    """Certain facts about every masked sum of a run.
 
     Attributes:
-        smallest: Fewest clients of which a sum may be opened.
-        corrupt: How many of them may collude with the server.
+        smallest: Fewest clients of a sum that may be opened.
+        corrupt: Number of these clients that may collude with the server.
     """
 
     smallest: int
@@ -39,13 +39,13 @@ class Sums:
 
 @dataclass(frozen=True)
 class Steps:
-    """Local steps, the same for every client whatever it holds.
+    """Local steps, the same for all clients and all data.
 
     Attributes:
         clipping_norm: Largest L2 norm of one record's gradient.
-        sampling_probability: With which a record is in a batch.
+        sampling_probability: Probability that a record is in a batch.
         count: Steps of one fit.
-        batch_size: Of a batch, on average.
+        batch_size: Average number of records in a batch.
     """
 
     clipping_norm: float
@@ -61,12 +61,12 @@ class Settings:
     Attributes:
         relation: How neighbours differ.
         distribution: Law of the noise, one of the mechanism's; None without noise.
-        value_bound: Largest coordinate that is carried where nothing is clipped.
-        clipping_norm: C of all that is clipped together; None without clipping.
+        value_bound: Largest coordinate that is carried if nothing is clipped.
+        clipping_norm: C of the coordinates that are clipped together; None without clipping.
         noise_multiplier: Standard deviation of the noise over C; None without noise.
-        sums: What is certain about sums, where the noise relies on it.
-        steps: Local steps, where the noise is in them.
-        counts: The counts at the end of the vector where clients are in groups, else None.
+        sums: Certain facts about sums, if the noise relies on them.
+        steps: Local steps, if the noise is in them.
+        counts: The counts at the end of the vector if clients are in groups, else None.
     """
 
     relation: Relation
@@ -98,12 +98,12 @@ class Settings:
 
     @property
     def scale(self) -> float:
-        """Steps of the integer grid per unit, where noise or rounding is on one."""
+        """Steps of the integer grid per unit, if noise or rounding uses a grid."""
         return default_scale(self.norm)
 
 
 def _given(value: float | None, name: str) -> float:
-    # Without the value, the mechanism would do something else than its ledger row says.
+    # Without the value, the mechanism would not do what its ledger row says.
     if value is None:
         raise ValueError(f"{name} is missing; this mechanism cannot be built without")
     return value
@@ -116,7 +116,7 @@ EntryNoise = Literal["same", "independent"]
 
 @dataclass(frozen=True)
 class Circumstances:
-    """What a mechanism's own caveats may depend on.
+    """Facts of a run on which a mechanism's own caveats may depend.
 
     Attributes:
         corrupt: Clients that may collude with the server.
@@ -128,25 +128,25 @@ class Circumstances:
 
 
 def no_caveats(circumstances: Circumstances) -> Iterator[str]:
-    """Yield nothing: the facts say all that a report must."""
+    """Yield nothing: the facts are enough for a report."""
     return iter(())
 
 
 @dataclass(frozen=True, kw_only=True)
 class Mechanism:
-    """One privacy mechanism. Nothing has a default: all of it is declared.
+    """One privacy mechanism. No field has a default: a mechanism declares all of them.
 
     Attributes:
-        facts: What a row means in the ledger: name, unit, and who sees what without its noise.
-        relations: What a neighbour may be; the first unless the configuration says otherwise.
+        facts: The meaning of a ledger row: name, unit, and which party sees values without noise.
+        relations: The possible relations of neighbours; the first is the default.
         distributions: Names of the laws of noise that are built, as ledger rows state them; the
-            first unless the configuration says otherwise. A law that no accountant prices may be
-            declared, and a run with it is refused. None where there is no noise.
-        upload: Builds what is done to the vector that is summed.
-        entry: Builds what is done to a pool entry that has noise of its own, all of it on the
-            client; None where entries have none, or are made of noised steps.
-        training: Builds the noise of local steps; None where the noise is not in them.
-        caveats: What a report must say of this mechanism beside what follows from the facts.
+            first is the default. A law that no accountant prices may be declared, and a run with it
+            is refused. Empty without noise.
+        upload: Builds the protection of the vector that is summed.
+        entry: Builds the protection of a pool entry that has noise of its own, all of it on the
+            client; None if entries have no own noise, or consist of noised steps.
+        training: Builds the noise of local steps; None if the noise is not in them.
+        caveats: Yields the mechanism's own sentences for a report.
     """
 
     facts: MechanismFacts
@@ -158,7 +158,7 @@ class Mechanism:
     caveats: Callable[[Circumstances], Iterator[str]]
 
     def __post_init__(self) -> None:
-        """Refuse declarations that are missing or contradict each other."""
+        """Refuse missing or contradictory declarations."""
         facts, name = self.facts, self.facts.name
         known = set(self.relations)
         if not known or len(known) != len(self.relations) or not known <= set(RELATIONS):
@@ -179,7 +179,7 @@ class Mechanism:
 
     @property
     def clips_uploads(self) -> bool:
-        """Whether uploads are clipped; else nothing is, or gradients of single records are."""
+        """Whether uploads are clipped; else nothing is clipped, or gradients of single records."""
         return self.facts.unit == "client"
 
     @property
@@ -192,7 +192,7 @@ class Mechanism:
 
     @property
     def needs_masks(self) -> bool:
-        """Whether only sums may be seen: a share of the noise protects nobody alone."""
+        """Whether only sums may be seen: one share of the noise does not protect its client."""
         return self.facts.is_shared_out
 
     @property
@@ -211,11 +211,11 @@ class Mechanism:
         return ("same", "independent") if self.facts.noises_alone else ("independent",)
 
     def build_upload(self, settings: Settings) -> ClientMechanism:
-        """Build what is done to the vector that is summed.
+        """Build the protection of the vector that is summed.
 
         Raises:
             CalibrationError: If the numbers mean too little or too much noise for the grid.
-            UnknownMechanism: If the built value is no mechanism, or another one.
+            UnknownMechanism: If the built value is not this mechanism.
         """
         built = require_mechanism(self.upload(settings))
         # Under noised steps uploads are only carried, and training has the row.
@@ -227,7 +227,7 @@ class Mechanism:
         return built
 
     def build_entry(self, settings: Settings) -> ClientMechanism | None:
-        """Build what is done to a pool entry with noise of its own; None where there is none.
+        """Build the protection of a pool entry with noise of its own; None without own noise.
 
         Raises:
             CalibrationError: As for `build_upload`.
@@ -244,7 +244,7 @@ class Mechanism:
         return built
 
     def build_training(self, settings: Settings) -> DpSgd | None:
-        """Build the noise of local steps; None where it is not in them.
+        """Build the noise of local steps; None if the noise is not in them.
 
         Raises:
             UnknownMechanism: If its ledger rows would say another mechanism.

@@ -13,7 +13,7 @@ def _upload(settings: Settings) -> NoProtection:
 
 NONE = Mechanism(
     facts=FACTS,
-    # Rows name one though nothing is claimed, so that runs with and without noise look alike.
+    # Rows name a relation without a claim too, so that all ledgers have the same form.
     relations=("replace_one", "add_or_remove_one"),
     distributions=(),
     upload=_upload,

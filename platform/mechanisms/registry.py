@@ -42,7 +42,7 @@ class Mechanisms:
         """Return the mechanism of this name.
 
         Raises:
-            UnknownMechanism: If there is none.
+            UnknownMechanism: If no mechanism has this name.
         """
         for mechanism in self.all:
             if mechanism.name == name:
@@ -50,7 +50,7 @@ class Mechanisms:
         raise UnknownMechanism(f"mechanism is {name!r}; valid are {', '.join(self.names)}")
 
     def facts_of(self, name: str) -> MechanismFacts:
-        """Return what a ledger row of this name means.
+        """Return the meaning of a ledger row of this name.
 
         Raises:
             UnknownMechanism: If no mechanism has this name; such a row has no price.

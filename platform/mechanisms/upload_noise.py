@@ -11,7 +11,8 @@ def on_the_client(settings: Settings) -> UploadNoise | IntegerUploadNoise:
     """Build all of the noise on one client: Gaussian, or on the grid wherever the run's is."""
     if settings.distribution == "gaussian":
         return UploadNoise(settings.norm, settings.multiplier, settings.relation)
-    # Skellam too: a single share of it costs the same as the discrete Gaussian, with more tail.
+    # Also for Skellam: a single Skellam share costs as much as the discrete Gaussian, with more
+    # tail.
     return IntegerUploadNoise(
         clipping_norm=settings.norm,
         noise_multiplier=settings.multiplier,

@@ -1,1 +1,1 @@
-"""What a run's privacy is made of: what is done to uploads, what it costs, and what is refused."""
+"""The parts of a run's privacy: protection of uploads, its cost, and refused combinations."""

@@ -1,7 +1,7 @@
 """From a configuration to a run's `Protection`: mechanisms built, calibrated, or refused.
 
-First come the rules of the expert pool and what a configuration asks of a method beside its
-options: its steps, what is appended to updates, and the pool. Then the mechanisms are built.
+The first part holds the rules of the expert pool, and the rules that a configuration and a method
+must meet together: steps, extras of updates, and the pool. The second part builds the mechanisms.
 """
 
 from __future__ import annotations
@@ -45,9 +45,9 @@ class PoolRules:
     """How a run serves its pool.
 
     Attributes:
-        policy: What the method asks for.
-        minimum: Smallest pool that is served from.
-        generations: Rounds whose entries are kept.
+        policy: The method's policy.
+        minimum: Fewest entries of a pool that serves experts.
+        generations: Number of rounds whose entries are kept.
     """
 
     policy: PoolPolicy
@@ -56,9 +56,9 @@ class PoolRules:
 
 
 def default_minimum(policy: PoolPolicy) -> int:
-    """Return the smallest pool that is served from, unless the method says otherwise.
+    """Return the smallest pool that serves experts, unless the method says otherwise.
 
-    It is 2(K+1) where clients pick K experts, and two where all clients get all of them.
+    It is 2(K+1) entries if clients pick K experts, and two if all clients get all of them.
     """
     if policy.minimum is not None:
         return policy.minimum
@@ -66,10 +66,10 @@ def default_minimum(policy: PoolPolicy) -> int:
 
 
 FREE_RATIO, CHARGED_RATIO = 1.0, 0.25
-"""A group's count over C, where it costs nothing and where it costs 3% of what the update does."""
+"""A group's count over C: if it is free, and if it costs 3% of the update's cost."""
 
 LEAST_PLAIN_FACTOR = 1e-4
-"""Of a round's learning rates, where a method divides by them."""
+"""Least share of a learning rate, if a method divides by the rate."""
 
 
 def require_fitting(config: RunConfig, method: Method) -> None:
@@ -116,7 +116,7 @@ def require_fitting(config: RunConfig, method: Method) -> None:
 
 
 def _require_auditable(config: RunConfig, method: Method) -> None:
-    """Refuse canaries whose part of the sums cannot be told from the model."""
+    """Refuse canaries if the model does not show their part of the sums."""
     if config.audit is None:
         return
     name, spec, norm = config.method.name, method.shared_spec(), config.privacy.clipping_norm
@@ -152,8 +152,8 @@ def _require_steps(config: RunConfig, method: Method) -> None:
             f"training.momentum: {training.momentum} adds earlier steps to each, while {name} "
             "counts on the learning rate times a gradient; valid: 0"
         )
-    # Each step follows from the round's own rate, so a schedule changes no formula. But the method
-    # divides a round's change by that rate, and the change loses digits.
+    # Each step uses the round's own rate, so a schedule changes no formula. But the method divides
+    # a round's change by that rate, and the change loses digits.
     schedule = training.schedule
     if schedule is not None and schedule.least(config.rounds) < LEAST_PLAIN_FACTOR:
         raise ConfigError(
@@ -186,7 +186,7 @@ def _require_pool(config: RunConfig, method: Method, extras: Extras) -> None:
 
 
 def require_serving(config: RunConfig, policy: PoolPolicy) -> None:
-    """Refuse a pool that could never be served from, whatever its entries hold.
+    """Refuse a pool that could never serve an expert.
 
     Raises:
         ConfigError: With what is valid.
@@ -208,13 +208,13 @@ def require_serving(config: RunConfig, policy: PoolPolicy) -> None:
 
 
 def _most_entries(config: RunConfig) -> int:
-    """Return how many entries the pool has at most, the last round's included."""
+    """Return the most entries that the pool can have, with the last round's."""
     of_round = config.cohort_size - config.lost_per_round
     return of_round * min(config.pool.generations, config.rounds)
 
 
 def void_pool(config: RunConfig, method: Method) -> Iterator[str]:
-    """Yield settings of the pool that do nothing with the run's method."""
+    """Yield settings of the pool that have no effect with the run's method."""
     policy, section, name = method.pool_policy(), config.pool, config.method.name
     if policy is None:
         for key in ("minimum", "noise", "generations"):
@@ -271,7 +271,7 @@ def _require_entries_like_uploads(
             "evaluation.release: a pool entry that is the upload itself would carry its owner's "
             "noised validation accuracy; valid with pool.noise: independent"
         )
-    # A client would find other tensors out alone, and keep that to itself.
+    # A client would find other tensors by itself, and could not say so.
     shared = {name: tensor.shape for name, tensor in method.shared_spec().items()}
     entry = {name: tensor.shape for name, tensor in policy.spec.items()}
     if config.mechanism.clips_uploads and shared != entry:
@@ -282,14 +282,14 @@ def _require_entries_like_uploads(
 
 
 def pool_minimum(config: RunConfig, policy: PoolPolicy) -> int:
-    """Return the smallest pool that is served from: at least two entries if it is made once."""
+    """Return the smallest pool that serves experts: two entries or more if it is made once."""
     asked = config.pool.minimum
     least = default_minimum(policy) if asked is None else asked
     return max(2, least) if policy.fixed else least
 
 
 def extras_of(config: RunConfig) -> Extras:
-    """Return what a run appends to its updates."""
+    """Return the coordinates that a run appends to its updates."""
     section, evaluation = config.privacy.adaptive_clipping, config.evaluation
     adaptive = None if section is None else AdaptiveClipping(**section.model_dump())
     metric = grouping = None
@@ -313,7 +313,7 @@ def extras_of(config: RunConfig) -> Extras:
 
 
 def pool_rules_of(config: RunConfig, method: Method) -> PoolRules | None:
-    """Return how the run serves its pool, None without one."""
+    """Return how the run serves its pool, None without a pool."""
     policy = method.pool_policy()
     if policy is None:
         return None
@@ -322,7 +322,7 @@ def pool_rules_of(config: RunConfig, method: Method) -> PoolRules | None:
 
 DEFAULT_VALUE_BOUND = 8.0
 SMALLEST_MULTIPLIER = 1e-3
-"""Where the search for the least noise on the reals begins."""
+"""Start of the search for the least noise on the reals."""
 
 
 @dataclass(frozen=True)
@@ -384,9 +384,9 @@ def weighing(protection: Protection, config: RunConfig, most: int) -> Protection
 def amplifying_cohorts(config: RunConfig, method: Method) -> CohortKind | None:
     """Return how cohorts are drawn if that may amplify against the observer, else None.
 
-    With a pool it may not: an entry shows others that its owner was drawn. Cohorts of fixed size
+    A pool prevents it: an entry shows other clients that its owner was drawn. Cohorts of fixed size
     amplify by a theorem on replaced clients, round by round. The rounds compose only if the uploads
-    of others do not depend on earlier draws, hence for methods whose clients keep nothing.
+    of other clients do not depend on earlier draws. So the method's clients must keep no state.
     """
     if not config.has_secret_cohorts or method.pool_policy() is not None:
         return None
@@ -398,7 +398,7 @@ def amplifying_cohorts(config: RunConfig, method: Method) -> CohortKind | None:
 
 
 def _require_priceable(config: RunConfig, method: Method, protection: Protection) -> None:
-    """Price one client's first round, so that a run never finds out later that it has no price."""
+    """Price one client's first round, so that a run without a price is refused at its start."""
     cohort, kind = None, amplifying_cohorts(config, method)
     if kind is not None:
         size, population = config.cohort_size, config.task.clients
@@ -426,11 +426,11 @@ def _noise_multiplier(config: RunConfig, method: Method) -> float | None:
     section = config.privacy
     if not config.mechanism.facts.claims or section.target_epsilon is None:
         return section.noise_multiplier
-    # The more noise there is to begin with, the less of it the grid allows; any such noise will do.
+    # The trial needs any noise that the grid allows.
     least = _smallest(config, method)
     trial = _with_collection(config, method, max(1.0, 2.0 * least))
     if not trial.run_channels:
-        # The run releases nothing, so any noise will do.
+        # The run releases nothing, so the amount of noise does not matter.
         return 1.0
     training, rounds = trial.training, config.rounds + section.spare_attempts
 
@@ -473,9 +473,9 @@ def _planned_key(round_number: int) -> ReleaseKey:
 
 
 def _smallest(config: RunConfig, method: Method) -> float:
-    """Return where the search begins: the least noise that every grid of the run allows.
+    """Return the start of the search: the least noise that every grid of the run allows.
 
-    Norms are of 65,536 to 131,072 steps, and appended coordinates may move a norm to either end.
+    Norms have 65,536 to 131,072 steps, and appended coordinates may move a norm to either end.
     """
     norm = config.privacy.clipping_norm
     if norm is None or config.noise_distribution == "gaussian":
@@ -490,7 +490,7 @@ def _smallest(config: RunConfig, method: Method) -> float:
 
 
 def _sums(config: RunConfig) -> Sums | None:
-    """Return the certain facts about sums, None where the noise does not depend on them."""
+    """Return the certain facts about sums, None if the noise does not depend on them."""
     if not config.mechanism.needs_masks:
         return None
     return Sums(smallest_real_sum(config), config.secure_aggregation.corrupt)
@@ -501,8 +501,8 @@ def _with_collection(config: RunConfig, method: Method, multiplier: float | None
     policy, protection = method.pool_policy(), _protection(config, method, multiplier)
     if policy is None or not policy.fixed:
         return protection
-    # Each entry of such a pool is protected by its owner, and none is summed. With noise in the
-    # steps an entry is made of noised steps, and those of the rounds are charged already.
+    # Its owner protects each entry of such a pool, and the coordinator sums none. With noise in the
+    # steps an entry consists of noised steps, and the steps of the rounds are charged already.
     own = _pool_mechanism(config, multiplier)
     collection = Protection(
         sums=SumProtection(
@@ -548,7 +548,7 @@ def _protection(config: RunConfig, method: Method, multiplier: float | None) -> 
         terms=secure_terms(config) if masked else None,
         extras=extras,
         # Secret cohorts, and a relation with one client more or less, need a secret number of
-        # clients. With noise of clients in the sum their number is no secret.
+        # clients. If clients' own noise is in the sum, their number is public.
         hides_size=config.mechanism.facts.is_bare_to_server
         and (amplifying_cohorts(config, method) is not None or config.relation != "replace_one"),
     )
@@ -561,13 +561,13 @@ def _has_bare_entries(config: RunConfig, method: Method) -> bool:
     if policy is None or not config.mechanism.clips_uploads:
         return False
     apart = "same" not in config.mechanism.entry_noise
-    # An entry brings no validation accuracy, so noise for its own norm will do.
+    # An entry carries no validation accuracy, so noise for its own norm is enough.
     own_norm = config.pool.clipping_norm is not None or extras_of(config).metric is not None
     return policy.fixed or apart or own_norm
 
 
 def _training(config: RunConfig, multiplier: float | None) -> DpSgd | None:
-    # Without a multiplier the search for it has not begun, and clients train nothing.
+    # Without a multiplier the search has not begun, and clients do not train.
     if multiplier is None:
         return None
     return config.mechanism.build_training(_settings(config, multiplier, None))
@@ -581,7 +581,7 @@ def _mechanism(config: RunConfig, multiplier: float | None) -> ClientMechanism:
     settings = dataclasses.replace(_settings(config, multiplier, joint), counts=counts)
     built = config.mechanism.build_upload(settings)
     if counts is not None and getattr(built, "counts", None) != counts:
-        # It would clip counts together with updates.
+        # The mechanism would clip counts together with updates.
         raise ConfigError(
             f"privacy.mechanism: {config.privacy.mechanism} knows nothing of counts, which "
             "pool.kind = groups needs; valid: central_noise, distributed_noise"

@@ -1,12 +1,12 @@
-"""What clients are charged: ledger rows and releases, what a life has spent, and the limits.
+"""Charges of clients: ledger rows and releases, the spending of a lifetime, and the limits.
 
 Ledger rows of the storage and releases of the accounting are the same facts in two types.
 
-In a federation a client is its own store, which keeps one pseudonym for good. In a simulation the
-data say who is who: runs on the same source are runs of the same clients. Nearly every key of a
-task deals the images out anew, and so does a folder that comes or goes, so it is unknown which
-client of another run held the images that a client holds now. Each client is therefore charged for
-all other runs on its source, each at the highest charge of any client in that run.
+In a federation each client has its own store, which keeps one pseudonym for good. In a simulation
+the data identify the clients: runs on the same source are runs of the same clients. Nearly every
+key of a task deals the images out again, and a new folder does too. So it is unknown which client
+of another run held the images that a client holds now. Each client is therefore charged for all
+other runs on its source, each at the highest charge of any client in that run.
 
 The coordinator stops a run before it overspends, from its own ledger. A client does not rely on
 that: before it answers an invitation it prices its own ledger, of this run and of all runs on the
@@ -46,8 +46,8 @@ from storage import LedgerRow, RunRecord, UnitOfWork
 def as_row(release: Release) -> LedgerRow:
     """Return a release as the storage keeps it.
 
-    No column says whether an aborted release may have left the client: a row is settled as
-    `aborted` only where nothing left.
+    No column says whether an aborted release may have left the client: the coordinator settles a
+    row as `aborted` only if nothing left.
     """
     columns: dict[str, Any] = {"noise_kind": release.law.name}
     if isinstance(release.law, IntegerNoise):
@@ -72,7 +72,7 @@ def as_row(release: Release) -> LedgerRow:
         channel=release.channel,
         mechanism=release.mechanism.name,
         standard_deviation=release.standard_deviation,
-        # The storage writes "nothing bounds it" as infinity, the accounting as 0.
+        # The storage writes an unbounded norm as infinity, the accounting as 0.
         clipping_norm=release.clipping_norm or math.inf,
         relation=release.relation,
         sampling=release.sampling,
@@ -88,15 +88,15 @@ def as_releases(rows: Iterable[LedgerRow], mechanisms: Mechanisms) -> list[Relea
 
     A stored row holds a mechanism's name, and only this function looks up its meaning.
 
-    A row becomes `aborted` only if nothing left the client for certain, so such rows are free.
-    Anything that may have left stays `reserved` or becomes `released`, and is charged.
+    A row becomes `aborted` only if certainly nothing left the client, so such rows are free. A
+    release that may have left stays `reserved` or becomes `released`, and is charged.
 
     Args:
         rows: As stored.
-        mechanisms: All that there are.
+        mechanisms: All mechanisms.
 
     Raises:
-        UnknownMechanism: A row names a mechanism that is not among them, so it has no price.
+        UnknownMechanism: A row names another mechanism, so it has no price.
     """
     found: list[Release] = []
     for row in rows:
@@ -135,15 +135,14 @@ def as_releases(rows: Iterable[LedgerRow], mechanisms: Mechanisms) -> list[Relea
 def law_of(row: LedgerRow) -> str:
     """Return the name of the law of a stored row's noise.
 
-    Rows from before laws were named have a name only where noise was made of integers. All other
-    noise was Gaussian then.
+    Old rows name a law only if the noise was made of integers. All other noise was Gaussian then.
     """
     return row.noise_kind or ("gaussian" if row.standard_deviation else "none")
 
 
 def _law(row: LedgerRow) -> NoiseLaw:
     name = law_of(row)
-    # The storage takes all numbers of shares or none.
+    # A stored row has all numbers of shares or none.
     if row.shares is None or name not in NOISE_KINDS:
         return NoiseLaw(name)
     numbers: dict[str, Any] = {
@@ -158,16 +157,16 @@ def _law(row: LedgerRow) -> NoiseLaw:
 FILELESS: Final = (*MADE, "digits")
 """Data sets that read nothing below `task.root`."""
 _FOLDERS: Final = (*OWN, "folders")
-"""Data sets that the user puts into `task.root`."""
+"""Data sets whose files the user puts into `task.root`."""
 
 
 @dataclass(frozen=True)
 class Source:
-    """Where a simulation's data come from.
+    """The source of a simulation's data.
 
     Attributes:
-        name: Of a data set that is the same wherever it lies; None for folders of the user's own.
-        root: The folder that is read, without links; None where none is.
+        name: Of a data set that is the same in every folder; None for folders of the user's own.
+        root: The folder of the data, without links; None if the run reads no folder.
     """
 
     name: str | None
@@ -175,14 +174,14 @@ class Source:
 
     @classmethod
     def of(cls, dataset: str, root: str) -> Source:
-        """Return the source of `task.dataset` and `task.root`; no other key tells of one."""
+        """Return the source of `task.dataset` and `task.root`, the only keys that matter."""
         return cls(
             None if dataset in _FOLDERS else dataset,
             None if dataset in FILELESS else Path(os.path.realpath(root)),
         )
 
     def overlaps(self, other: Source) -> bool:
-        """Whether the two may hold the same data: by name, else where a folder is in the other."""
+        """Whether the two may hold the same data: by name, else if one folder is in the other."""
         if self.name is not None and other.name is not None:
             return self.name == other.name
         if self.root is None or other.root is None:
@@ -207,7 +206,7 @@ def rows_that_count(
         pseudonyms: Its clients.
 
     Raises:
-        RecordsDisagree: If a run's row says nothing of its data.
+        RecordsDisagree: If a run's row does not name its data.
     """
     if not is_by_source(config):
         return [row for row in uow.ledger.rows_of(pseudonyms) if row.run_id != run_id]
@@ -224,22 +223,22 @@ def rows_that_count(
 def charged_elsewhere(
     config: RunConfig, rows: Iterable[LedgerRow], pseudonyms: Collection[str]
 ) -> RunningLedger:
-    """Return what a run's clients are charged for other runs.
+    """Return the charges of a run's clients for other runs.
 
     Args:
         config: The run's.
-        rows: What `rows_that_count` gave.
+        rows: The result of `rows_that_count`.
         pseudonyms: The run's clients.
 
     Raises:
-        UnknownMechanism: A row names a mechanism that is not there, so it has no price.
+        UnknownMechanism: A row names an unknown mechanism, so it has no price.
     """
     charged = RunningLedger(as_releases(rows, config.mechanisms))
     return charged.charged_to_all(pseudonyms) if is_by_source(config) else charged
 
 
 def _source_of(run: RunRecord) -> Source:
-    """Return where a run's data came from; those of a federation are none that a simulation has."""
+    """Return the source of a run's data; a federation's data are never a simulation's."""
     tree = stored_tree(run)
     if tree.get("federation") is not None:
         return Source(f"federation of run {run.run_id}", None)
@@ -252,10 +251,10 @@ def _source_of(run: RunRecord) -> Source:
 
 
 def stored_tree(run: RunRecord) -> dict[str, Any]:
-    """Return the configuration in a run's row, as plain data that nobody has checked.
+    """Return the configuration in a run's row, as unchecked plain data.
 
     Raises:
-        RecordsDisagree: If it is no JSON object.
+        RecordsDisagree: If it is not a JSON object.
     """
     try:
         tree = json.loads(run.config_json)
@@ -297,18 +296,17 @@ class Limits:
         return self.target_epsilon is not None or self.lifetime_budget is not None
 
     def require(self, run: RunningLedger, life: RunningLedger, planned: Sequence[Release]) -> None:
-        """Refuse what would pass a limit.
+        """Refuse an attempt that would pass a limit.
 
         Args:
-            run: What one or several clients have spent in the run that asks.
-            life: What they have spent in their whole life, that run included.
-            planned: What the next attempt would add, without releases that are in the ledger: these
-                are the same once more, and free.
+            run: The spending of one or several clients in the run.
+            life: Their spending in their whole life, with that run.
+            planned: The releases of the next attempt, without releases that are already in the
+                ledger: these are the same again, and free.
 
         Raises:
             BudgetExhausted: Naming the limit.
-            UnsupportedEvent: If the rows of two runs cannot be composed, so that nothing can be
-                promised.
+            UnsupportedEvent: If the rows of two runs cannot be priced together.
         """
         for spent, name, limit in (
             (run, self.target_key, self.target_epsilon),

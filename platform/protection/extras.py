@@ -1,13 +1,13 @@
-"""Coordinates that are clipped, noised and charged with an update, beside the update's own.
+"""Extra coordinates that are clipped, noised and charged together with an update.
 
 Adaptive clipping appends a flag that says whether the update had to be clipped. Noised selection
 appends the client's validation accuracy. Each is bounded by a multiple of C, so that update and
-extra coordinates are one vector of known norm, with one charge. Private experts append counts,
-which the mechanism itself knows of, as they may be free. All that the noised sum tells of them is
+extra coordinates are one vector of known norm, with one charge. Private experts append counts. The
+mechanism itself handles counts, because they may be free. Numbers computed from the noised sum are
 post-processing.
 
 With private experts a client's update is in one of K blocks and zero in the others, which makes its
-count free of charge (`privacy.GroupCounts`). So the client checks that, whatever the method did.
+count free of charge (`privacy.GroupCounts`). So the client checks this for every method.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ from privacy import (
 
 COUNT = "group_count"
 FLOOR_DEVIATIONS = 1.0
-"""The default floor, in standard deviations of a count's noise. Three kept experts from moving in
-the first rounds, when clients are still spread over all of them."""
+"""The default floor, in standard deviations of a count's noise. With three, experts did not move in
+the first rounds, when clients are still spread over all experts."""
 
 _NO_GROUP = "message: the upload needs the one group that its client is in"
 
 
 def require_one_block(update: Arrays, group: int | None, groups: int) -> None:
-    """Check that an update is in the block of its group alone.
+    """Check that an update is zero outside the block of its group.
 
     Args:
         update: Arrays (K, ...), one block after the other.
@@ -49,7 +49,7 @@ def require_one_block(update: Arrays, group: int | None, groups: int) -> None:
         groups: K.
 
     Raises:
-        ProtocolError: If it is not; a neighbour could be farther away than the ledger says.
+        ProtocolError: If it is not: a neighbour could be farther away than the ledger says.
     """
     if group is None or not 0 <= group < groups:
         raise ProtocolError(_NO_GROUP)
@@ -60,12 +60,12 @@ def require_one_block(update: Arrays, group: int | None, groups: int) -> None:
 
 @dataclass(frozen=True)
 class Grouping:
-    """How clients are counted by the groups that they are in.
+    """How a run counts the clients of each group.
 
     Attributes:
         counts: K and b.
         floor: The least that a group's block is divided by, in clients; None for the default.
-        unclipped: b where nothing is clipped, and so nothing to measure it by.
+        unclipped: b if the mechanism clips nothing, so that there is no C.
         split: Whether an empty group's expert becomes a copy of a crowded one.
     """
 
@@ -85,14 +85,14 @@ class Grouping:
         return tuple(f"{COUNT}.{group}" for group in range(self.number))
 
     def bound(self, norm: float | None) -> float:
-        """Return b beside a vector that is clipped to `norm`; None where nothing is."""
+        """Return b beside a vector that is clipped to `norm`; None if nothing is clipped."""
         return self.unclipped if norm is None else self.counts.bound(norm)
 
     def coordinates(self, norm: float | None, group: int | None) -> NDArray[np.float64]:
         """Return the K coordinates of one client, b in its group's place.
 
         Raises:
-            ProtocolError: If it is in none.
+            ProtocolError: If the client has no group.
         """
         if group is None:
             raise ProtocolError(_NO_GROUP)
@@ -104,14 +104,14 @@ class Grouping:
         """Return how many clients a sum counts in each group.
 
         Args:
-            summed: What the sum yields.
-            norm: Of all that is clipped beside the counts; None where nothing is.
+            summed: The average of the sum.
+            norm: Of the vector that is clipped beside the counts; None if nothing is clipped.
             deviation: Of the noise on each coordinate of the sum; 0 without noise.
         """
         bound, found = self.bound(norm), np.array([summed.extras[name] for name in self.names])
         clients = found * summed.total_weight / bound
         if not deviation:
-            # Without noise whole clients are in the sum, and the grid's rounding is not of them.
+            # Without noise the counts are whole, and only the grid has rounded them.
             clients = np.rint(clients)
         spread = deviation / bound
         least = max(1.0, FLOOR_DEVIATIONS * spread) if self.floor is None else self.floor
@@ -120,13 +120,12 @@ class Grouping:
 
 @dataclass(frozen=True)
 class GroupReading:
-    """What a round's sum tells of its groups.
+    """The counts of groups in a round's sum.
 
     Attributes:
         counts: Clients in each group, (K,), with the sum's noise.
-        deviation: Standard deviation of that noise; 0 where there is none, and then no count may
-            be shown.
-        floor: The least that a block is divided by; public.
+        deviation: Standard deviation of that noise; at 0 no count may be shown.
+        floor: The smallest divisor of a block; public.
         split: Whether an empty group's expert becomes a copy of a crowded one.
     """
 
@@ -137,7 +136,7 @@ class GroupReading:
 
     @property
     def copied(self) -> tuple[tuple[int, int], ...]:
-        """Groups of too small a count, each with the crowded one whose copy its expert is now."""
+        """Groups of too small a count, each with the crowded group whose expert it copies."""
         return tuple(splits(Groups(self.counts, self.floor))) if self.split else ()
 
     @property
@@ -167,7 +166,7 @@ class NoisedMean:
 
 @dataclass(frozen=True)
 class Extras:
-    """What a run appends to its updates.
+    """The coordinates that a run appends to its updates.
 
     Attributes:
         adaptive: How the clipping norm follows the clients, None where it is fixed.
@@ -195,9 +194,9 @@ class Extras:
         return 0.0 if self.groups is None else self.groups.bound(self._norm)
 
     def joint_norm(self, clipping_norm: float) -> float:
-        """Return the norm of an update clipped to C with all that is appended: the ledger's C.
+        """Return the norm of an update clipped to C with its extras: the ledger's C.
 
-        But for counts, of which the mechanism says itself what they cost.
+        Counts are not part of it: the mechanism itself prices them.
         """
         norm = clipping_norm
         if self.adaptive is not None:
@@ -215,7 +214,7 @@ class Extras:
         validation: float | None,
         group: int | None = None,
     ) -> NDArray[np.float64]:
-        """Clip an update and append what is sent beside it; unchanged where nothing is.
+        """Clip an update and append the extras; without extras it is unchanged.
 
         Args:
             vector: The update, (n,).
@@ -253,13 +252,13 @@ class Extras:
 
     @property
     def _norm(self) -> float | None:
-        """Of all that is clipped beside counts."""
+        """Norm of the vector that is clipped beside counts."""
         return None if self.clipping_norm is None else self.joint_norm(self.clipping_norm)
 
     def clipped_fraction(self, summed: Summed) -> float | None:
-        """Return the noised fraction of clipped updates, None where the norm is fixed.
+        """Return the noised fraction of clipped updates, None if the norm is fixed.
 
-        Where the number of survivors is secret, each lost client counts as half a clipped one.
+        If the number of survivors is secret, each lost client counts as half a clipped client.
         """
         if self.adaptive is None or self.clipping_norm is None:
             return None
@@ -268,7 +267,7 @@ class Extras:
         return self.adaptive.clipped_fraction(mean, self.clipping_norm)
 
     def next_clipping_norm(self, clipped_fraction: float | None) -> float | None:
-        """Return the next round's, None where the norm is fixed."""
+        """Return the next round's clipping norm, None if the norm is fixed."""
         if self.adaptive is None or self.clipping_norm is None or clipped_fraction is None:
             return None
         return self.adaptive.next_norm(self.clipping_norm, clipped_fraction)
@@ -276,8 +275,8 @@ class Extras:
     def released_validation(self, summed: Summed) -> float | None:
         """Return the noised mean of the survivors' validation accuracies.
 
-        None where they stay with the clients, and where the number of survivors is secret or none:
-        a centred sum over a guessed number is no mean.
+        None if they stay with the clients, or if the number of survivors is secret or 0: a centred
+        sum over a guessed number is not a mean.
         """
         if self.metric is None or self.clipping_norm is None:
             return None
@@ -285,7 +284,7 @@ class Extras:
         return None if mean is None else self.metric.mean(mean, self.clipping_norm)
 
     def released_deviation(self, coordinate_deviation: float) -> float | None:
-        """Return standard deviation of that mean, from that of the mean of one coordinate."""
+        """Return the standard deviation of that mean, from that of one coordinate's mean."""
         if self.metric is None or self.clipping_norm is None:
             return None
         return self.metric.deviation(coordinate_deviation, self.clipping_norm)
@@ -300,7 +299,7 @@ class Extras:
 
 
 def _mean_of_survivors(summed: Summed, name: str) -> float | None:
-    """Return a coordinate's mean over those who are in the sum, whatever the sum was divided by."""
+    """Return a coordinate's mean over the clients in the sum, for every divisor of the sum."""
     if not summed.survivors:
         return None
     return summed.extras[name] * (summed.total_weight / summed.survivors)

@@ -1,8 +1,8 @@
-"""What a run's secure aggregation withstands: graph and thresholds, computed once, known to all.
+"""The terms of a run's secure aggregation: graph and thresholds, computed once, known to all.
 
-Coordinator and clients compute these terms from the configuration, so a client that is invited to
-a round under any others refuses it: a lowered threshold, a smaller sum, a thinner graph or a
-missing signature never reach the protocol.
+Coordinator and clients compute these terms from the configuration. A client refuses an invitation
+with other terms: a lower threshold, a smaller sum, a thinner graph or a missing signature never
+reaches the protocol.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ def secure_terms(config: RunConfig) -> SecureTerms:
 
 
 def terms_of_sums(config: RunConfig) -> SecureTerms:
-    """Return the terms of a run whose sums are masked, whoever's keys are used.
+    """Return the terms of a run whose sums are masked, without a check of the enrolment.
 
     An audit's canaries count as clients that collude: the terms hold for the others as if the
     canaries were not there, so each number is larger by their number.
@@ -113,7 +113,7 @@ def _complete(config: RunConfig) -> SecureTerms:
 
 
 def _regular(config: RunConfig) -> SecureTerms | None:
-    """Return the k-regular graph where it is asked for, or worth it; None for the complete one."""
+    """Return the k-regular graph if it is configured, or cheaper; None for the complete graph."""
     section, clients = config.secure_aggregation, config.cohort_size
     if section.adversary == "active" and section.graph == "k_regular":
         raise ConfigError(
@@ -157,7 +157,7 @@ def _regular(config: RunConfig) -> SecureTerms | None:
 
 
 def _require_enough(config: RunConfig, smallest: int) -> None:
-    """Refuse a federation that would go on with fewer clients than the graph's sum may be of."""
+    """Refuse a federation that would go on with fewer clients than the graph's sums need."""
     section = config.federation
     if section is None:
         return
@@ -171,7 +171,7 @@ def _require_enough(config: RunConfig, smallest: int) -> None:
 
 
 def meets(parameters: RoundParameters, terms: SecureTerms) -> bool:
-    """Return whether a round is run under a run's terms."""
+    """Return whether a round has the run's terms."""
     offered = SecureTerms(
         clients=len(parameters.clients),
         active=parameters.is_active,

@@ -1,11 +1,11 @@
-"""What a client does to the vector that is summed, and the coordinator to the sum.
+"""The client's protection of the vector that is summed, and the coordinator's of the sum.
 
-The order is that of the mechanism: clip the whole difference as one vector with all that is
-appended, add noise, put it on the grid that is summed, masked or not.
+The mechanism fixes the order: clip the whole difference with its extras as one vector, add noise,
+and put it on the grid that is summed, masked or not.
 
 The coordinator adds its own noise to the sum in the ring, before it decodes or checks anything. So
-the outcome of a round is a function of the noised ring element, whatever peers have added to it.
-`NoisedSum` is the only sum that can be opened.
+the outcome of a round is a function of the noised ring element, also if peers have sent wrong
+vectors. `NoisedSum` is the only sum that can be opened.
 """
 
 from __future__ import annotations
@@ -56,8 +56,8 @@ class NoisedSum:
 
     Attributes:
         levels: uint64 of shape (length,), the sum of all (weighted) levels modulo the ring.
-        clients: How many vectors were summed.
-        noise_state: What the coordinator's noise of the run's next sum goes on from.
+        clients: Number of vectors in the sum.
+        noise_state: The state from which the coordinator's noise of the run's next sum continues.
     """
 
     levels: NDArray[np.uint64]
@@ -70,14 +70,14 @@ class SumProtection:
     """How the sum of a round is protected.
 
     Attributes:
-        mechanism: What is done to the vector.
+        mechanism: The mechanism of the vector.
         layout: Layout of the vector.
         bits: Bits of a quantised coordinate.
         masked: Whether the sum is taken under secure aggregation.
         clients: Most clients of one sum.
-        terms: What the secure sum withstands, None without one.
-        extras: What is clipped and noised beside the update.
-        hides_size: Whether nothing may depend on how many clients are in a sum.
+        terms: Of the secure sum, None without masks.
+        extras: The coordinates that are clipped and noised beside the update.
+        hides_size: Whether the number of clients in a sum is secret.
     """
 
     mechanism: ClientMechanism
@@ -91,7 +91,7 @@ class SumProtection:
 
     @property
     def exact(self) -> bool:
-        """Whether updates travel as they are: nothing is done to them and no mask needs a grid."""
+        """Whether updates travel unchanged: without a mechanism, and without a mask's grid."""
         needs_grid = self.masked or self.mechanism.facts.is_bare_to_server
         return self.mechanism.clipping_norm is None and not needs_grid
 
@@ -115,12 +115,12 @@ class SumProtection:
         return grid_of(self.mechanism, dimension, bits=self.bits, clients=self.clients)
 
     def parameters(self, envelope: Envelope, seat: SecureRound) -> RoundParameters:
-        """Return the protocol's parameters from what a message says of a client's seat.
+        """Return the protocol's parameters from a client's seat in a message.
 
-        Both sides make them here, so that they agree where the message does.
+        Both sides use this function, so that equal messages give equal parameters.
 
         Raises:
-            ProtocolError: If they are impossible, or not those of this run's vector and terms.
+            ProtocolError: If they are impossible, or do not fit this run's vector and terms.
         """
         try:
             if not 1 <= seat.index <= seat.clients <= LARGEST_COHORT:
@@ -138,10 +138,10 @@ class SumProtection:
     def carry(
         self, vector: NDArray[np.float64], noise: NoiseSource, state: NoiseState = NO_STATE
     ) -> ProtectedUpload:
-        """Protect a vector, all that is appended included, as levels of the grid.
+        """Protect a vector with its extras, as levels of the grid.
 
         Raises:
-            RunStopped: If a coordinate does not fit where nothing is clipped; names the tensor.
+            RunStopped: If nothing is clipped and a coordinate does not fit; names the tensor.
         """
         spec = self.layout.spec
         return protect(vector, self.mechanism, self.grid(), noise=noise, state=state, spec=spec)
@@ -161,13 +161,13 @@ class SumProtection:
         noise: NoiseSource,
         state: NoiseState = NO_STATE,
     ) -> NoisedSum:
-        """Return a sum with the coordinator's noise, where that is the mechanism.
+        """Return a sum with the coordinator's noise, if the mechanism has such noise.
 
         Args:
-            total: Of the levels of that many clients, modulo the ring.
-            clients: How many were summed.
-            noise: Where the coordinator's noise comes from.
-            state: What that of the last committed sum left.
+            total: Sum of the clients' levels, modulo the ring.
+            clients: Number of clients in the sum.
+            noise: The source of the coordinator's noise.
+            state: The state that the noise of the last committed sum left.
         """
         added = self.mechanism.noise_for_sum(self.layout.protected, noise, state)
         if added is None:
@@ -178,11 +178,11 @@ class SumProtection:
         return NoisedSum(noised & self._modulus(clients), clients, added.state)
 
     def open(self, noised: NoisedSum) -> Totals:
-        """Return what a sum with all its noise stands for.
+        """Return the totals of a sum with all its noise.
 
         Raises:
             ProtocolViolation: If it was taken under masks and clipped updates cannot have made it.
-                Whether it is depends on the noised sum alone.
+                The decision depends on the noised sum alone.
         """
         totals = self.layout.open_sum(noised.levels, noised.clients, self.grid())
         if self.masked:
@@ -190,12 +190,12 @@ class SumProtection:
         return dataclasses.replace(totals, noise_state=noised.noise_state)
 
     def average(self, totals: Totals, planned: int) -> Summed:
-        """Return the average that a sum stands for.
+        """Return the average of a sum.
 
         Args:
             totals: The sum, with all its noise.
-            planned: Clients that the round was planned for. Where the mechanism says so, the sum
-                is divided by it, because the number that came out is not noised.
+            planned: Number of clients that the round was planned for. Some mechanisms divide the
+                sum by it, because the number of survivors has no noise.
         """
         if self.mechanism.divides_by == "survivors":
             return self.layout.average(totals)
@@ -214,7 +214,7 @@ class SumProtection:
         the ring wrapped around.
 
         Args:
-            totals: The sum with all its noise. A check of a bare sum would tell of the data.
+            totals: The sum with all its noise. A check of a bare sum would leak data.
 
         Raises:
             ProtocolViolation: If the sum is too long.
@@ -240,7 +240,7 @@ class SumProtection:
         return self.extras.group_reading(summed, noise_in_sum(self.mechanism, self.clients))
 
     def signal_to_noise(self, summed: Summed, survivors: int, planned: int) -> SignalToNoise | None:
-        """Return the aggregate's, None where no noise of known size is in it."""
+        """Return the aggregate's interval, None without noise of known size."""
         deviation = noise_in_sum(self.mechanism, survivors)
         if not deviation or not self.layout.coordinates:
             return None
@@ -261,7 +261,7 @@ def protect(
     """Apply a mechanism, and name the tensor of a coordinate that does not fit.
 
     Raises:
-        RunStopped: If there is one.
+        RunStopped: If a coordinate does not fit.
     """
     try:
         return protect_upload(vector, mechanism, grid, noise, state=state)

@@ -1,10 +1,10 @@
-"""What a client does to its update and its pool entry before either leaves it.
+"""A client's protection of its update and its pool entry.
 
-The order is that of the mechanism: clip the whole difference as one vector, add noise, put it on
-the grid that is masked and summed. A pool entry travels as the difference to the broadcast too.
-Under `same` it is the identical noised vector and no second release. Under `independent` it has its
-own noise, all of it on the client, and its own charge. Under `dp_sgd` update and entry are made of
-noised steps, which have the charge, and both only have to be carried.
+The mechanism fixes the order: clip the whole difference as one vector, add noise, and put it on the
+grid that is masked and summed. A pool entry travels as the difference to the broadcast too. Under
+`same` it is the identical noised vector and no second release. Under `independent` the client adds
+all of the entry's own noise, and the entry has its own charge. Under `dp_sgd` update and entry
+consist of noised steps, which carry the charge, and both are only carried.
 """
 
 from __future__ import annotations
@@ -54,13 +54,13 @@ from privacy import (
 
 @dataclass(frozen=True)
 class Prepared:
-    """What may leave the client in one attempt.
+    """The protected results of one attempt, which may leave the client.
 
     Attributes:
         levels: The protected update as integers, before weights; None where it travels exactly.
         vector: The protected update as numbers.
         entry: The pool entry as it is sent, empty without one.
-        channels: Which releases these are.
+        channels: The channels of these releases.
         state: The state from which the noise of the client's next attempt continues, empty if it
             is drawn afresh. It never leaves the client.
     """
@@ -77,13 +77,13 @@ LEVELS = "levels"
 
 @dataclass(frozen=True, kw_only=True)
 class EntryProtection:
-    """What is done to a pool entry.
+    """The protection of a pool entry.
 
     Attributes:
         spec: The arrays of an entry.
         noise: Whether it carries the sum's noise or its own.
-        mechanism: The mechanism of an entry if it differs from that of the sum: the noise of an
-            entry must be on the client. None if both have the same.
+        mechanism: The entry's own mechanism, whose noise must be on the client. None if the entry
+            has the mechanism of the sum.
     """
 
     spec: Spec
@@ -102,11 +102,11 @@ class Protection:
     """How one round protects what leaves a client, and how the collection of a pool does.
 
     Attributes:
-        sums: What is done to the vector that is summed, and to the sum.
-        entries: What is done to a pool entry, None without a pool.
-        training: Noise in local steps; uploads and entries are only carried then.
-        charged: Whether a round is; false if it only sends what was released before, as noised
-            steps.
+        sums: The protection of the vector that is summed, and of the sum.
+        entries: The protection of a pool entry, None without a pool.
+        training: Noise in local steps; then uploads and entries are only carried.
+        charged: Whether a round has a charge; false if it only sends values that were released
+            before, as noised steps.
         collection: The protection of the round in which a pool is made once, before all others or
             after them; None without such a pool.
         collects_at: Number of that round: 1 before all others.
@@ -121,7 +121,7 @@ class Protection:
 
     @property
     def mechanism(self) -> ClientMechanism:
-        """What is done to the vector that is summed."""
+        """The mechanism of the vector that is summed."""
         return self.sums.mechanism
 
     @property
@@ -136,17 +136,17 @@ class Protection:
 
     @property
     def terms(self) -> SecureTerms | None:
-        """What the secure sum withstands, None without one."""
+        """The terms of the secure sum, None without masks."""
         return self.sums.terms
 
     @property
     def extras(self) -> Extras:
-        """What is clipped and noised beside the update."""
+        """The coordinates that are clipped and noised beside the update."""
         return self.sums.extras
 
     @property
     def clipping_norm(self) -> float | None:
-        """C of the round as clients are told it, under adaptive clipping only."""
+        """C of the round in messages to clients, under adaptive clipping only."""
         return None if self.extras.adaptive is None else self.extras.clipping_norm
 
     @property
@@ -156,7 +156,7 @@ class Protection:
 
     @property
     def has_client_noise(self) -> bool:
-        """Whether what leaves a client for the sum carries noise of its own, anew each attempt."""
+        """Whether a client's vector for the sum carries fresh noise of its own in each attempt."""
         return self.training is not None or self.mechanism.client_deviation > 0.0
 
     @property
@@ -171,7 +171,7 @@ class Protection:
             return ()
         sums: tuple[Channel, ...] = ("sum",) if self.layout.spec else ()
         if self.training is not None:
-            # One row for the training covers all that is made of it, at once or in the collection.
+            # One row for the training covers all results of it, at once or in the collection.
             hands_on = self.pool_spec is not None or self.collection is not None
             return ("sum",) if sums or hands_on else ()
         # Without a sum there is no noise that an entry could share.
@@ -197,7 +197,7 @@ class Protection:
 
     @property
     def entry_mechanism(self) -> ClientMechanism:
-        """What is done to a pool entry."""
+        """The mechanism of a pool entry."""
         own = None if self.entries is None else self.entries.mechanism
         return self.mechanism if own is None else own
 
@@ -207,7 +207,7 @@ class Protection:
         return 2 if self.collects_at == 1 else 1
 
     def last_round(self, rounds: int) -> int:
-        """Return the last number under which anything is asked for, of so many training rounds."""
+        """Return the last round's number, with the collection, for so many training rounds."""
         return rounds if self.collects_at is None else rounds + 1
 
     def in_round(self, round_number: int) -> Protection:
@@ -228,7 +228,7 @@ class Protection:
         """Return the protection of a round with this clipping norm.
 
         Raises:
-            ProtocolError: If a norm is given where it is fixed, is missing, or is no length.
+            ProtocolError: If a norm is given though it is fixed, is missing, or is not a length.
         """
         if (clipping_norm is None) != (self.extras.adaptive is None):
             raise ProtocolError("message: a clipping norm must be given exactly where it adapts")
@@ -251,15 +251,15 @@ class Protection:
         """Protect one client's result.
 
         Args:
-            result: What its training gave.
-            broadcast: What it trained from.
+            result: The result of its training.
+            broadcast: The broadcast from which it trained.
             noise: The client's own.
-            validation: Its validation accuracy, where that comes with the update.
-            state: What its last attempt of the run left, in any round.
+            validation: Its validation accuracy, if it travels with the update.
+            state: The state that its last attempt of the run left, in any round.
 
         Raises:
-            ProtocolError: If the accuracy is needed and missing, or the update is not in the block
-                of one group where clients are in groups.
+            ProtocolError: If the accuracy is needed and missing, or if clients are in groups and
+                the update is not in the block of one group.
             RunStopped: If a coordinate does not fit under mechanism `none`; names the tensor.
             UpdateSpecMismatch: If the method returned other tensors than it announced.
         """
@@ -279,9 +279,9 @@ class Protection:
     def prepare_nothing(
         self, broadcast: Arrays, noise: NoiseSource, state: NoiseState = NO_STATE
     ) -> Prepared:
-        """Protect the zero vector with all that is appended: the upload of a failed round.
+        """Protect the zero vector with its extras: the upload of a failed round.
 
-        Zero lies in every ball, so noise and charge are as always. The entry is the broadcast.
+        Zero lies in every ball, so noise and charge are the usual ones. The entry is the broadcast.
         """
         zero, spec = np.zeros(self.layout.protected), self.pool_spec
         base = {} if spec is None else unflatten(flatten(entry_base(broadcast, spec), spec), spec)
@@ -297,10 +297,10 @@ class Protection:
         return Prepared(carried.levels, values, entry, self.channels, state=left)
 
     def verify_entry(self, entry: Arrays) -> None:
-        """Check a pool entry as it arrived, before anything of its round is kept.
+        """Check a pool entry as it arrived, before the coordinator keeps anything of its round.
 
         Raises:
-            ProtocolError: If levels are not what this run sends.
+            ProtocolError: If its levels do not fit this run.
             UpdateSpecMismatch: If arrays are not those announced.
         """
         spec = self.pool_spec or {}
@@ -318,7 +318,7 @@ class Protection:
             raise ProtocolError(f"message: a level of the pool entry is above {grid.largest_level}")
 
     def open_entry(self, entry: Arrays, broadcast: Arrays) -> dict[str, NDArray[np.float32]]:
-        """Return a pool entry in absolute terms, from what a client sent."""
+        """Return a client's pool entry in absolute terms."""
         spec = self.pool_spec or {}
         if LEVELS not in entry:
             return unflatten(flatten(entry, spec), spec)
@@ -331,17 +331,17 @@ class Protection:
         """Return one client's ledger rows for an attempt, reserved.
 
         Args:
-            key: Which client, run, round and attempt; every channel of it has a row.
-            cohort: How the round's clients were drawn, where that may amplify.
+            key: Client, run, round and attempt; each channel gets a row.
+            cohort: How the round's clients were drawn, if that may amplify.
         """
         found: list[Release] = []
         for channel in self.channels:
             own = dataclasses.replace(key, channel=channel)
             if self.training is not None:
-                # All that leaves is computed from the noised steps, so theirs is the only row.
+                # All sent values are computed from the noised steps, so these have the only row.
                 found.append(reserved(own, self.training.facts, self.training.protected()))
             elif channel == "pool":
-                # An entry has its noise from its owner, whom the draw does not hide.
+                # The entry's owner adds its noise, and the draw does not hide the owner.
                 dimension = vector_length(self.pool_spec or {})
                 found.append(release_of_upload(self.entry_mechanism, dimension, own))
             else:
@@ -400,7 +400,7 @@ class Protection:
 
 
 def _of(channel: Channel, state: NoiseState) -> NoiseState:
-    """Return the part of a client's state that one channel's noise goes on from."""
+    """Return the part of a client's state that belongs to one channel's noise."""
     start = f"{channel}/"
     return {n.removeprefix(start): a for n, a in state.items() if n.startswith(start)}
 

@@ -157,9 +157,9 @@ def test_a_round_by_hand(stores, setting):
     np.testing.assert_allclose(outcome.summed.vector, [11 / 3, -1.0], atol=STEP)
     assert (outcome.individual is None) == setting.masked
     assert outcome.entries_void is None
-    opened = sorted(float(entry.entry["x"][0]) for entry in outcome.entries)
+    opened = sorted(float(entry["x"][0]) for _, entry in outcome.entries)
     assert opened == [11, 12, 13, 14, 15]
-    assert len({entry.handle for entry in outcome.entries}) == 5
+    assert len({handle for handle, _ in outcome.entries}) == 5
     assert outcome.bytes_up > 0
     assert outcome.bytes_down > 0
 
@@ -171,7 +171,7 @@ def test_lost_clients_are_neither_in_the_sum_nor_in_the_pool(stores, setting, st
     outcome = play(Counting(), data(), stores, lost)
     assert outcome.survivors == ("client-0", "client-2", "client-4")
     np.testing.assert_allclose(outcome.summed.vector, mean_of(1, 3, 5), atol=STEP)
-    opened = sorted(float(entry.entry["x"][0]) for entry in outcome.entries)
+    opened = sorted(float(entry["x"][0]) for _, entry in outcome.entries)
     assert opened == [11, 13, 15]
 
 
