@@ -36,7 +36,7 @@ EXCHANGES = Table(
         "One exchange is a message to every client and all answers back: hub, relay or engine, and",
         "a socket and process a client, all on one machine of two cores. `local` is no engine: our",
         "relay alone. A masked round has four exchanges, or five against an active server; where",
-        "keys were made ahead (`docs/adr/0042-keys-ahead.md`) three, or four.",
+        "keys were made ahead (`docs/adr/0022-one-execution-per-attempt.md`) three, or four.",
     ),
     "benchmarks/relay_speed.py --engine ENGINE",
 )

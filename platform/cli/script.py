@@ -1,7 +1,7 @@
 """`sotto`: the coordinator's commands, and the data holder's under `sotto client`.
 
 The script that an install makes runs from any folder, as the start-up hook finds this package
-wherever the current folder is (`docs/adr/0059-one-command.md`).
+wherever the current folder is (`docs/adr/0060-how-commands-end.md`).
 """
 
 from __future__ import annotations

@@ -26,7 +26,12 @@ EXTERNAL = re.compile(r"^[a-z][a-z0-9+.-]*:", re.IGNORECASE)
 WIDEST = 120
 # Home folders, and the folders of containers and CI machines.
 MACHINE_PATH = re.compile(r"(?<![\w.~}/])/(?:home/\w|Users/\w|root/|work/|workspace/|mnt/\w)")
-ADR_NAME = re.compile(r"^(\d{4})-[a-z0-9-]+\.md$")
+ADRS = ROOT / "docs" / "adr"
+ADR_NAME = re.compile(r"^\d{4}-[a-z0-9-]+\.md$")
+ADR_NAMED = re.compile(r"\bADRs?[\s#]+(\d+(?:(?:,|\s+and)\s+\d+)*)\b|\bdocs/adr/(\d{4})-")
+# Those that hold today; a new one takes the place of others, or is merged with one.
+MOST_ADRS = 30
+HISTORY = "../../CHANGELOG.md#decisions-that-were-merged-or-replaced"
 # The targets that people and CI call by name.
 TARGETS = {"demo", "test", "test-slow", "check", "pretrain", "clean", "help"}
 
@@ -80,6 +85,15 @@ def unwrapped(text: str) -> list[str]:
     return [line for line in lines if len(line) > WIDEST and not line.startswith(("|", "    "))]
 
 
+def decisions_in(text: str) -> list[int]:
+    """The numbers of the decisions that a text names."""
+    return [
+        int(number)
+        for match in ADR_NAMED.finditer(text)
+        for number in re.findall(r"\d+", match[1] or match[2])
+    ]
+
+
 def name_of(path: Path) -> str:
     """The path of a file as a test's name."""
     return str(path.relative_to(ROOT))
@@ -129,14 +143,39 @@ def test_no_file_names_a_path_of_a_machine():
     assert found == []
 
 
-def test_decisions_are_numbered_without_gaps():
-    names = sorted(path.name for path in (ROOT / "docs" / "adr").glob("*.md"))
-    numbers = [int(match[1]) for name in names if (match := ADR_NAME.match(name))]
-    assert len(numbers) == len(names), f"an ADR is named like 0001-some-words.md: {names}"
-    assert numbers == list(range(1, len(names) + 1))
+def test_decisions_have_one_number_each_and_the_list_names_them():
+    names = sorted(path.name for path in ADRS.glob("*.md") if path.name != "README.md")
+    assert all(map(ADR_NAME.match, names)), f"an ADR is named like 0001-some-words.md: {names}"
+    assert len({int(name[:4]) for name in names}) == len(names) <= MOST_ADRS
+    assert sorted(LINK.findall((ADRS / "README.md").read_text("utf-8"))) == [HISTORY, *names]
 
 
-@pytest.mark.parametrize("path", sorted((ROOT / "docs" / "adr").glob("*.md")), ids=name_of)
+def test_every_decision_that_a_file_names_is_there():
+    numbers = {int(path.name[:4]) for path in ADRS.glob("0*.md")}
+    found = {
+        f"{name_of(path)}: ADR {number}"
+        for path in repository_files()
+        for number in decisions_in(text_of(path) or "")
+        if number not in numbers
+    }
+    assert found == set()
+
+
+@pytest.mark.parametrize(
+    ("text", "numbers"),
+    [
+        ("see {} 999.", [999]),
+        ("# as {}\n# 999 says", [999]),
+        ("{}s 7, 8 and 999", [7, 8, 999]),
+        ("docs/{}/0999-gone.md", [999]),
+        ("a new {}, and 3 of them", []),
+    ],
+)
+def test_a_decision_that_a_text_names_is_found(text, numbers):
+    assert decisions_in(text.format("adr" if "/" in text else "ADR")) == numbers
+
+
+@pytest.mark.parametrize("path", sorted(ADRS.glob("0*.md")), ids=name_of)
 def test_a_decision_has_its_sections(path):
     text = path.read_text("utf-8")
     assert text.startswith(f"# {int(path.name[:4])}. ")
