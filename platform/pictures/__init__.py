@@ -1,1 +1,1 @@
-"""One way to draw: what a picture shows is a value, and the same values give the same bytes."""
+"""Pictures as values: the same values always give the same bytes."""

@@ -1,8 +1,7 @@
-"""A figure that is large enough for all that is written on it, and the look of all pictures.
+"""The look of all pictures, and figures that grow until all their text has room.
 
-Series are told apart by colour, and without colour by marks, dashes and hatches. The colours are
-those of Okabe and Ito 2008, "Color Universal Design", without their yellow, which is too light for
-a line on white.
+Series differ by colour and also by marks, dashes and hatches. The colours are those of Okabe and
+Ito 2008, "Color Universal Design", without yellow, which is too light for a line on white.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ MARKS: Final = ("o", "s", "^", "D", "v", "P", "X", "<", ">")
 DASHES: Final = ("-", "--", "-.", ":")
 HATCHES: Final = ("", "///", "...", "xxx", "\\\\\\", "+++", "ooo", "---")
 SHADES: Final = "cividis_r"
-"""Of cells: from light to dark also in grey, and the same to those who see fewer colours."""
+"""The colours of cells: from light to dark, also in grey and for colour-blind readers."""
 INK: Final = "#222222"
 ALARM: Final = "#D55E00"
 FONT_SIZE: Final = 9.0
@@ -47,9 +46,9 @@ STYLE: Final[Any] = {
     "axes.spines.right": False,
     "axes.axisbelow": True,
     "hatch.linewidth": 0.6,
-    # Names are words: a "$" in one begins no formula.
+    # A "$" in a name does not begin a formula.
     "text.parse_math": False,
-    # An old setting of the user's would bring back what is set here.
+    # A setting of the user could turn formulas on again.
     "text.usetex": False,
 }
 _POINTS: Final = 72.0
@@ -57,14 +56,7 @@ _POINTS: Final = 72.0
 
 @dataclass(frozen=True)
 class Look:
-    """How one of several series is drawn.
-
-    Attributes:
-        colour: Of the line or the face of a bar.
-        mark: At the points of a line.
-        dashes: Of a line.
-        hatch: Of a bar.
-    """
+    """The look of a series: colour, mark and dashes of its line, hatch of its bars."""
 
     colour: str
     mark: str
@@ -73,7 +65,7 @@ class Look:
 
 
 def look(index: int) -> Look:
-    """Return how the series of an index is drawn.
+    """Return the look of the series with an index.
 
     Mark and dashes together repeat after 36 series, with the colour after 252.
     """
@@ -97,12 +89,12 @@ def drawable(text: str) -> str:
 
 
 def wrapped(text: str, inches: float, size: float = FONT_SIZE) -> str:
-    """Return a drawable text with line breaks, so that no line of it is wider than so many inches.
+    """Return a drawable text with line breaks, so that every line fits a width.
 
     Args:
-        text: Any; line breaks in it stay.
-        inches: At least the width of a few characters.
-        size: Of the font, in points.
+        text: Any text; its own line breaks stay.
+        inches: The width; at least that of a few characters.
+        size: Size of the font, in points.
     """
     return "\n".join(_wrapped(line, inches, size) for line in drawable(text).split("\n"))
 
@@ -139,7 +131,7 @@ def _glyphs() -> frozenset[int]:
 SUFFIXES: Final = (".svg", ".png")
 _TRIALS: Final = 8
 _KEY: Final = 0.7
-"""Inches beside a legend's text: the line before it and the space behind it."""
+"""Inches that a legend needs beside its text."""
 
 
 class Picture(Protocol):
@@ -147,28 +139,28 @@ class Picture(Protocol):
 
     @property
     def name(self) -> str:
-        """Of its file, without a suffix."""
+        """Name of the file, without a suffix."""
         ...
 
     @property
     def title(self) -> str:
-        """What it shows, in words."""
+        """The content in words."""
         ...
 
     def figure(self) -> Figure:
-        """Return the figure; called with our style set."""
+        """Return the figure; the caller has set our style."""
         ...
 
 
 def encoded(picture: Picture, suffix: str, source: str = "") -> bytes:
-    """Return a picture as the bytes of a file: equal ones for equal pictures.
+    """Return a picture as the bytes of a file; equal pictures give equal bytes.
 
     Args:
-        picture: What is drawn.
+        picture: The picture.
         suffix: `.svg` or `.png`.
-        source: Where its numbers are from, for the file's metadata.
+        source: The source of the numbers, for the file's metadata.
     """
-    # Half a second to import, which no other command shall wait for.
+    # The import takes half a second, so other commands do not pay for it.
     import matplotlib as mpl
 
     drawn = io.BytesIO()
@@ -187,15 +179,15 @@ def encoded(picture: Picture, suffix: str, source: str = "") -> bytes:
 
 
 def require_drawable(path: Path, option: str = "--plot") -> None:
-    """Check where a picture is to go, before the work begins.
+    """Check the path of a picture before the work begins.
 
     Raises:
-        ConfigError: If the suffix is none that is drawn, there is no such folder, nothing can be
-            written to it, or the path is a folder itself.
+        ConfigError: If the suffix is not `.svg` or `.png`, the folder does not exist or cannot be
+            written to, or the path is a folder.
     """
     if path.suffix not in SUFFIXES:
         raise ConfigError(f"{option}: {path.name!r} is not valid; it must end in .svg or .png")
-    # Unlike Path's own, these do not raise where this user may not look.
+    # Path's own checks raise if this user may not read the folder.
     if not os.path.isdir(path.parent):
         raise ConfigError(f"{option}: there is no folder {path.parent}; valid is one that exists")
     if os.path.isdir(path):
@@ -206,10 +198,10 @@ def require_drawable(path: Path, option: str = "--plot") -> None:
 
 
 def write_picture(picture: Picture, path: Path, option: str = "--plot") -> None:
-    """Draw a picture into a file of the user's.
+    """Draw a picture into a file.
 
     Raises:
-        ConfigError: If it cannot be written.
+        ConfigError: If the file cannot be written.
     """
     data = encoded(picture, path.suffix)
     try:
@@ -226,21 +218,20 @@ def _not_written(path: Path, option: str, reason: str) -> ConfigError:
 
 
 def new_figure(width: float, height: float) -> Figure:
-    """Return an empty figure of so many inches."""
+    """Return an empty figure; width and height in inches."""
     from matplotlib.figure import Figure
 
     return Figure(figsize=(width, height), layout="constrained")
 
 
 def fitted(figure: Figure, least: Mapping[Axes, tuple[float, float]]) -> Figure:
-    """Grow a figure until its axes have room beside all that is written around them.
+    """Grow a figure until its axes have room beside the text around them.
 
-    Layouts of the library take titles and names of axes for as narrow as their axes, so these must
-    be wrapped to what is asked for here.
+    The library lays titles and labels out as narrow as their axes, so the caller wraps them.
 
     Args:
-        figure: With all that is to be drawn.
-        least: Least width and height of axes, in inches.
+        figure: The complete figure.
+        least: Least width and height of each axes, in inches.
     """
     for _ in range(_TRIALS):
         with warnings.catch_warnings(record=True) as told:
@@ -255,7 +246,7 @@ def fitted(figure: Figure, least: Mapping[Axes, tuple[float, float]]) -> Figure:
             wide = max(wide, columns * (least_width - place.width * width))
             tall = max(tall, rows * (least_height - place.height * height))
         if any("collapsed" in str(warning.message) for warning in told):
-            # There was no room to lay anything out, so nothing can be measured: grow both ways.
+            # The layout failed, so no size can be measured: grow both ways.
             wide, tall = max(wide, 0.5 * width), max(tall, 0.5 * height)
         if wide <= 0.02 and tall <= 0.02:
             break
@@ -264,12 +255,12 @@ def fitted(figure: Figure, least: Mapping[Axes, tuple[float, float]]) -> Figure:
 
 
 def add_legend(figure: Figure, handles: Mapping[str, Any], *, most_columns: int = 6) -> None:
-    """Write a legend below all axes, in as many columns as the figure's width has room for.
+    """Write a legend below all axes, in as many columns as fit.
 
     Args:
-        figure: As wide as it is to be.
-        handles: What each label means.
-        most_columns: Beyond which it would be hard to read.
+        figure: The figure in its final width.
+        handles: The drawn series, by label.
+        most_columns: At most so many columns.
     """
     if not handles:
         return

@@ -1,8 +1,8 @@
 """Pictures of lines, bars, cells and dots.
 
-Lines are panels of curves with bands, also towards an infinite value. Bars lie, so that long names
-have room, and have their numbers beside them. Cells are rows by columns, dark where much is, with a
-number in each. Dots are many values a row, with their mean and the lowest as numbers.
+Lines are panels of curves with bands; a value may be infinite. Bars are horizontal, so that long
+names have room, with their numbers beside them. Cells are rows by columns with a number in each; a
+darker cell has a larger number. Dots are many values a row, with their mean and lowest as numbers.
 """
 
 from __future__ import annotations
@@ -32,27 +32,20 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 LOGARITHMIC_FROM: Final = 16.0
-"""From this ratio of the largest to the smallest value an even axis would crowd the small ones."""
+"""From this ratio of the largest to the smallest value on, an axis is logarithmic."""
 INFINITE: Final = "∞\nnot bounded"
 _WIDTH, _HEIGHT = 3.5, 2.6
 _LEAST: Final = (2.7, 2.0)
-"""Width and height of axes, inches; what is written along them is no longer."""
+"""Width and height of axes in inches; text along an axis is at most as long."""
 _LEAST_RANGE: Final = 2.0
-"""Of what is in percent: a smaller range would make a picture of rounding."""
+"""Least range of an axis in percent: a smaller range would show rounding only."""
 _CROWDED: Final = 0.05
 """Share of an axis below which two of its labels would overlap."""
 
 
 @dataclass(frozen=True)
 class Point:
-    """One point of a line, and how far the values reach that it stands for.
-
-    Attributes:
-        x: Infinite where nothing bounds it.
-        y: Likewise.
-        low: Lower end of its band.
-        high: Upper end.
-    """
+    """One point of a line with its band, from `low` to `high`; `x` and `y` may be infinite."""
 
     x: float
     y: float
@@ -67,19 +60,14 @@ def point(x: float, y: float, deviation: float | None = None) -> Point:
 
 
 def percent(x: float, share: float, deviation: float | None = None) -> Point:
-    """Return a point for a share in [0, 1], its band no wider than there are shares."""
+    """Return a point in percent for a share in [0, 1]; its band stays within 0 and 100."""
     found = point(x, 100.0 * share, 100.0 * (deviation or 0.0))
     return Point(x, found.y, max(found.low, 0.0), min(found.high, 100.0))
 
 
 @dataclass(frozen=True)
 class Line:
-    """A line of a panel.
-
-    Attributes:
-        label: What it is called; one label looks the same in all panels.
-        points: In the order in which they are joined.
-    """
+    """A line of a panel: its name, which has one look in all panels, and its points in order."""
 
     label: str
     points: tuple[Point, ...]
@@ -90,8 +78,8 @@ class Scale:
     """An axis.
 
     Attributes:
-        label: What it measures.
-        kind: Whole numbers, percent, the very values of the points, or any amount from 0.
+        label: The measured quantity.
+        kind: Ticks at whole numbers, at percent, at the points' own values, or an amount from 0.
     """
 
     label: str
@@ -100,14 +88,7 @@ class Scale:
 
 @dataclass(frozen=True)
 class Panel:
-    """Lines on common axes.
-
-    Attributes:
-        title: What stands above.
-        across: The horizontal axis.
-        up: The vertical one.
-        lines: At least one.
-    """
+    """At least one line on a horizontal axis `across` and a vertical axis `up`."""
 
     title: str
     across: Scale
@@ -120,10 +101,10 @@ class LinePicture:
     """Panels of lines with one legend for all.
 
     Attributes:
-        name: Of the file, without a suffix.
-        title: What it shows, in words.
-        panels: Row by row.
-        columns: Panels a row.
+        name: Name of the file, without a suffix.
+        title: The content in words.
+        panels: The panels, row by row.
+        columns: Number of panels in a row.
     """
 
     name: str
@@ -170,7 +151,7 @@ def _draw_line(axes: Axes, line: Line, index: int, reaches: tuple[_Reach, _Reach
     common: Any = {"color": style.colour, "marker": style.mark, "markersize": 5.0}
     finite = [p for p in line.points if math.isfinite(p.x) and math.isfinite(p.y)]
     others = [p for p in line.points if p not in finite]
-    # Hollow, so that of lines on top of each other more than the last is seen.
+    # Hollow marks leave the lines below visible.
     hollow = {"markerfacecolor": "none", "markeredgewidth": 1.2}
     every = max(1, len(finite) // 12)
     (handle,) = axes.plot(
@@ -180,7 +161,7 @@ def _draw_line(axes: Axes, line: Line, index: int, reaches: tuple[_Reach, _Reach
         linewidth=1.5,
     )
     for p in others:
-        # Not joined: there is nothing between the last number and what no number bounds.
+        # An infinite value is not joined to the finite ones.
         spots = ([across.place(p.x)], [up.place(p.y)], "none")
         axes.plot(*spots[:2], linestyle=spots[2], **(common | hollow))
         if math.isfinite(p.y) and p.high > p.low:
@@ -197,7 +178,7 @@ def _draw_line(axes: Axes, line: Line, index: int, reaches: tuple[_Reach, _Reach
 
 @dataclass(frozen=True, kw_only=True)
 class _Reach:
-    """What an axis reaches over, with a place beyond its end for what is infinite."""
+    """The range of an axis, with a place beyond its end for infinite values."""
 
     scale: Scale
     values: tuple[float, ...]
@@ -217,7 +198,7 @@ class _Reach:
         return cls(scale=scale, values=finite, has_infinite=infinite, is_logarithmic=crowds)
 
     def place(self, value: float) -> float:
-        """Return where a value lies."""
+        """Return the place of a value on the axis."""
         return value if math.isfinite(value) else self._beyond(0.16)
 
     def label(self, axes: Axes, axis: Any) -> None:
@@ -244,7 +225,7 @@ class _Reach:
         return (-0.03 * (end - low) if self.scale.kind == "amount" else begin), end
 
     def _ends(self) -> tuple[float, float]:
-        """Return lowest and highest value, apart from each other."""
+        """Return the lowest and the highest value; these always differ."""
         low, high = (self.values[0], self.values[-1]) if self.values else (0.0, 1.0)
         if self.scale.kind == "amount" and not self.is_logarithmic:
             low, high = 0.0, high or 1.0
@@ -305,8 +286,8 @@ class Bar:
     """One bar.
 
     Attributes:
-        value: Its length, None where there is none.
-        deviation: Of the numbers that it is the mean of, None of a single one.
+        value: Its length; None if it was not measured.
+        deviation: Standard deviation of the numbers behind it; None for a single number.
     """
 
     value: float | None
@@ -315,12 +296,7 @@ class Bar:
 
 @dataclass(frozen=True)
 class Series:
-    """Bars that look alike, one a row.
-
-    Attributes:
-        label: What they are called.
-        bars: In the order of the rows.
-    """
+    """A name, and one bar for each row."""
 
     label: str
     bars: tuple[Bar, ...]
@@ -331,13 +307,13 @@ class BarPicture:
     """Rows of bars.
 
     Attributes:
-        name: Of the file, without a suffix.
-        title: What it shows, in words.
-        across: What the bars measure, in percent.
-        up: What the rows are; empty where their names say it.
-        rows: Names.
-        series: One bar a row of each.
-        absent: What stands where a bar is missing.
+        name: Name of the file, without a suffix.
+        title: The content in words.
+        across: The quantity that the bars measure, in percent.
+        up: Title of the rows; empty if their names are enough.
+        rows: Names of the rows.
+        series: The series.
+        absent: The text in place of a missing bar.
     """
 
     name: str
@@ -392,28 +368,34 @@ def _draw_bars(axes: Axes, picture: BarPicture, names: Sequence[str]) -> dict[st
 
 
 def _number(axes: Axes, bar: Bar, place: float, absent: str) -> float:
-    """Write a bar's number behind it; return how far it reaches."""
+    """Write a bar's number behind it, and return the end of the bar with its deviation."""
     value, width = bar.value or 0.0, bar.deviation or 0.0
     text = drawable(absent) if bar.value is None else f"{value:.1f}"
     if bar.deviation is not None:
         text += f" ± {width:.1f}"
         axes.hlines(place, max(value - width, 0.0), value + width, color=INK, linewidth=1.2)
+    _beside(axes, text, (value + width, place), 3.0)
+    return value + width
+
+
+def _beside(axes: Axes, text: str, spot: tuple[float, float], gap: float, **more: Any) -> None:
+    """Write a text to the right of a spot, with a gap in points."""
     axes.annotate(
         text,
-        (value + width, place),
-        xytext=(3.0, 0.0),
+        spot,
+        xytext=(gap, 0.0),
         textcoords="offset points",
         va="center",
         fontsize=SMALL,
         color=INK,
         annotation_clip=False,
+        **more,
     )
-    return value + width
 
 
 _CELL: Final = (0.62, 0.34)
 _DARK: Final = 0.55
-"""Share of the largest value from which a number is written in white."""
+"""Above this share of the largest value, a number is white."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -421,11 +403,11 @@ class CellPicture:
     """A number for each row and column.
 
     Attributes:
-        name: Of the file, without a suffix.
-        title: What it shows, in words.
-        across: What the columns are.
-        columns: Their names.
-        rows: Names.
+        name: Name of the file, without a suffix.
+        title: The content in words.
+        across: Title of the columns.
+        columns: Names of the columns.
+        rows: Names of the rows.
         cells: By row, then by column.
     """
 
@@ -474,7 +456,7 @@ def _draw_cells(axes: Axes, picture: CellPicture) -> None:
 
 _ROW: Final = 0.36
 _LANES: Final = 7
-"""Heights within a row, so that equal values lie beside each other."""
+"""Number of heights within a row, so that equal values do not overlap."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -482,11 +464,11 @@ class DotPicture:
     """Rows of dots.
 
     Attributes:
-        name: Of the file, without a suffix.
-        title: What it shows, in words.
-        across: What the dots measure, in percent.
-        rows: Names.
-        values: Of each row, at least one.
+        name: Name of the file, without a suffix.
+        title: The content in words.
+        across: The quantity that the dots measure, in percent.
+        rows: Names of the rows.
+        values: At least one value for each row.
     """
 
     name: str
@@ -503,7 +485,20 @@ class DotPicture:
         figure = new_figure(7.0, tall + 1.2)
         axes = figure.subplots()
         for row, values in enumerate(self.values):
-            _draw_row(axes, row, values)
+            style, mean, ordered = look(row), statistics.fmean(values), sorted(values)
+            heights = [row + 0.09 * (lane % _LANES - _LANES // 2) for lane in range(len(ordered))]
+            axes.plot(
+                *(ordered, heights),
+                linestyle="none",
+                marker=style.mark,
+                color=style.colour,
+                markersize=3.5,
+                markerfacecolor="none",
+                alpha=0.75,
+            )
+            axes.vlines(mean, row - 0.38, row + 0.38, color=INK, linewidth=1.6)
+            said = f"mean {mean:.1f}, worst {ordered[0]:.1f}"
+            _beside(axes, said, (1.0, row), 6.0, xycoords=axes.get_yaxis_transform())
         axes.set_yticks(range(len(names)), names)
         axes.set_ylim(len(names) - 0.5, -0.5)
         axes.tick_params(axis="y", length=0)
@@ -514,30 +509,3 @@ class DotPicture:
         wide, middle = max(max(every) - min(every), 2.0), (min(every) + max(every)) / 2.0
         axes.set_xlim(middle - 0.54 * wide, middle + 0.54 * wide)
         return fitted(figure, {axes: (_AXES, tall)})
-
-
-def _draw_row(axes: Axes, row: int, values: tuple[float, ...]) -> None:
-    style, mean = look(row), statistics.fmean(values)
-    ordered = sorted(values)
-    heights = [row + 0.09 * (place % _LANES - _LANES // 2) for place in range(len(ordered))]
-    axes.plot(
-        *(ordered, heights),
-        linestyle="none",
-        marker=style.mark,
-        color=style.colour,
-        markersize=3.5,
-        markerfacecolor="none",
-        alpha=0.75,
-    )
-    axes.vlines(mean, row - 0.38, row + 0.38, color=INK, linewidth=1.6)
-    axes.annotate(
-        f"mean {mean:.1f}, worst {ordered[0]:.1f}",
-        (1.0, row),
-        xycoords=axes.get_yaxis_transform(),
-        xytext=(6.0, 0.0),
-        textcoords="offset points",
-        va="center",
-        fontsize=SMALL,
-        color=INK,
-        annotation_clip=False,
-    )
