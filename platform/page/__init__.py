@@ -1,8 +1,7 @@
-"""The live page: a web server that shows what records say, and changes nothing.
+"""The live page: a web server that shows records and changes nothing.
 
-It knows sheets of tables, plots and words, all of them plain text, and the `Records` that draw
-them up. It does not know what a run, a budget or an audit log is, so it shows what the command
-line shows.
+The server knows sheets of tables, plots and plain text, and the `Records` that make them. It does
+not know runs, budgets or audit logs, so it shows the same as the command line.
 """
 
 from __future__ import annotations
@@ -15,12 +14,12 @@ from urllib.parse import urlencode
 
 @dataclass(frozen=True)
 class Cell:
-    """A text, and where it leads.
+    """A text that may be a link.
 
     Attributes:
-        text: Shown as it is; whatever is in it is never markup.
-        path: A page of this server, None for none.
-        query: What that page is asked.
+        text: The text; it is escaped, so nothing in it becomes markup.
+        path: Path of the linked page of this server; None for no link.
+        query: Query of the linked page.
     """
 
     text: str
@@ -29,7 +28,7 @@ class Cell:
 
     @property
     def href(self) -> str | None:
-        """The address of what it leads to."""
+        """Address of the linked page."""
         if self.path is None:
             return None
         return f"{self.path}?{urlencode(self.query)}" if self.query else self.path
@@ -40,13 +39,13 @@ Row = Sequence[Cell | str | int | float | None]
 
 @dataclass(frozen=True, kw_only=True)
 class Table:
-    """A table; without rows, what is said in its place.
+    """A table, or a text if it has no rows.
 
     Attributes:
-        caption: What it holds.
+        caption: The title.
         columns: The headings.
-        rows: From the top.
-        empty: What an empty one means.
+        rows: The rows from the top.
+        empty: The text if there are no rows.
     """
 
     caption: str
@@ -57,13 +56,7 @@ class Table:
 
 @dataclass(frozen=True)
 class Point:
-    """One point of a plot.
-
-    Attributes:
-        x: Across.
-        y: Up, from 0 to 1.
-        label: What it is, in words.
-    """
+    """One point of a plot, with `y` from 0 to 1, and its description."""
 
     x: float
     y: float
@@ -75,11 +68,11 @@ class Plot:
     """Shares against a quantity, one point a round.
 
     Attributes:
-        title: What it shows.
-        across: What the horizontal axis is.
-        up: What the vertical axis is.
-        points: In order.
-        absent: What is said where there is no point.
+        title: The title.
+        across: Title of the horizontal axis.
+        up: Title of the vertical axis.
+        points: The points in order.
+        absent: The text if there are no points.
     """
 
     title: str
@@ -94,9 +87,9 @@ class Field:
     """One field of a search.
 
     Attributes:
-        name: How the address calls it.
-        label: How people do.
-        value: What stands in it.
+        name: Name in the address.
+        label: Name for people.
+        value: The present value.
         hint: An example.
     """
 
@@ -111,14 +104,14 @@ class Sheet:
     """One page.
 
     Attributes:
-        title: What it is of.
+        title: The title.
         lead: The most important sentence.
-        warnings: What must be known before any number is read.
+        warnings: Warnings to read before any number.
         blocks: Tables and plots, from the top.
-        notes: What to know beside them.
-        search: Fields of a form that asks the page anew; none without one.
-        links: To more of the same.
-        fails: Whether it tells of something wrong.
+        notes: Remarks.
+        search: Fields of the search form; empty without a form.
+        links: Links to more of the same.
+        fails: Whether the sheet reports a fault.
     """
 
     title: str
@@ -136,10 +129,10 @@ class Gauge:
     """A number for a monitoring system.
 
     Attributes:
-        name: In Prometheus's form.
-        help: What it is.
-        labels: Names of what tells its values apart.
-        values: By these labels.
+        name: Name as Prometheus writes it.
+        help: Description.
+        labels: Names of the labels.
+        values: Values of the labels, and the number.
     """
 
     name: str
@@ -149,25 +142,25 @@ class Gauge:
 
 
 class Records(Protocol):
-    """Who draws sheets up; every call reads anew, and holds nothing open afterwards."""
+    """Makes sheets. Every call reads the records again and keeps nothing open afterwards."""
 
     def runs(self, text: str, page: int) -> Sheet:
-        """Return the runs whose id or name contains a text, a page of them, newest first."""
+        """Return one page of the runs whose id or name contains a text, newest first."""
 
     def run(self, run_id: str) -> Sheet:
-        """Return all of one run."""
+        """Return one run."""
 
     def clients(self) -> Sheet:
-        """Return who is connected."""
+        """Return the connected clients."""
 
     def audit(self, asked: Mapping[str, str]) -> Sheet:
-        """Return the audit log's entries that meet conditions."""
+        """Return the entries of the audit log that fit a search."""
 
     def verified(self) -> Sheet:
-        """Check every record that there is."""
+        """Check all records."""
 
     def gauges(self) -> Sequence[Gauge]:
-        """Return the newest runs' numbers, without the name of any client."""
+        """Return numbers of the newest runs; they name no client."""
 
     def stamp(self) -> str:
-        """Return a text that is another one whenever something was written."""
+        """Return a text that changes with every write to the records."""

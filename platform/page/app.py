@@ -1,4 +1,4 @@
-"""The page's addresses: what each of them shows, who may read it, and what an error becomes."""
+"""The page's addresses, their readers, and the answer to an error."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from platform.errors import ConfigError, PlatformError, UnknownRun, printable
-from platform.page import Cell, Gauge, Plot, Point, Records, Sheet
+from platform.page import Cell, Gauge, Plot, Records, Sheet
 from privacy import PrivacyError
 from storage import DatabaseBusy, StorageError
 
@@ -52,20 +52,20 @@ _TOKEN: Final = re.compile(rf"[A-Za-z0-9._~+/=-]{{{SHORTEST},256}}")
 
 
 class Access:
-    """Knows the token by its digest only, and sessions likewise."""
+    """Stores the token and the sessions, as digests only."""
 
     def __init__(self, token: str, clock: Callable[[], float] = time.monotonic) -> None:
-        """Take the token; `clock` gives seconds."""
+        """Store the digest of the token; `clock` returns seconds."""
         self._token = _digest(token)
         self._clock = clock
         self._sessions: dict[bytes, float] = {}
 
     def is_token(self, text: str) -> bool:
-        """Compare in a time that does not depend on how much of it is right."""
+        """Compare a text with the token, in constant time."""
         return hmac.compare_digest(_digest(text), self._token)
 
     def new_session(self) -> str:
-        """Return the secret of a new session; of too many the oldest ends."""
+        """Return the secret of a new session; if there are too many, the oldest session ends."""
         self._forget()
         while len(self._sessions) >= MOST_SESSIONS:
             del self._sessions[next(iter(self._sessions))]
@@ -74,15 +74,15 @@ class Access:
         return secret
 
     def is_session(self, secret: str) -> bool:
-        """Return whether a session of this secret goes on.
+        """Return whether a secret belongs to a session that has not ended.
 
-        Sessions are found by a digest, so the time it takes tells nothing of any secret.
+        The search uses digests, so its time tells nothing about a secret.
         """
         self._forget()
         return _digest(secret) in self._sessions
 
     def end_session(self, secret: str) -> None:
-        """End it, if there is one."""
+        """End the session of a secret, if there is one."""
         self._sessions.pop(_digest(secret), None)
 
     def _forget(self) -> None:
@@ -91,13 +91,13 @@ class Access:
 
 
 def read_token(file: Path) -> str:
-    """Return the token in a file that nobody but its owner may read.
+    """Return the token in a file that only its owner may read.
 
     Raises:
-        ConfigError: If it cannot be read, others may read it, or what is in it is no token.
+        ConfigError: If the file cannot be read, others may read it, or it holds no token.
     """
     try:
-        # Without waiting: a pipe has no end of its own.
+        # O_NONBLOCK: opening a pipe would wait forever.
         descriptor = os.open(file, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     except OSError as error:
         raise ConfigError(
@@ -111,7 +111,7 @@ def read_token(file: Path) -> str:
                 f"--token-file: {str(file)!r} can be read by others, or is no file; valid is a file"
                 " of mode 600"
             )
-        # The token itself is in no message.
+        # No error message shows the token.
         text = os.read(descriptor, 1024).decode("ascii", "replace").strip()
     finally:
         os.close(descriptor)
@@ -128,10 +128,10 @@ def _digest(text: str) -> bytes:
 
 
 MOST_STREAMS: Final = 32
-"""Pages that may be kept up to date at once; the others must be loaded again."""
+"""At most so many open pages are updated; a reader must reload the others."""
 MOST_READERS: Final = 2
 PAUSE: Final = 0.5
-"""Seconds between two looks at whether something was written."""
+"""Seconds between two checks for new records."""
 HEARTBEAT: Final = 15.0
 _LONGEST_FORM: Final = 4096
 _LARGEST_PAGE: Final = 1_000_000
@@ -176,18 +176,18 @@ HEADERS: Final = {
     "cache-control": "no-store",
 }
 OPEN: Final = frozenset({"/login", "/page.css", "/page.js", "/icon.svg"})
-"""What is shown to those who have no token yet."""
+"""Paths that need no token."""
 _HOST: Final = re.compile(r"(?:\[(?P<six>[0-9a-f:.]+)\]|(?P<name>[^:\[\]]*))(?::[0-9]*)?")
 _SAFE: Final = frozenset({"GET", "HEAD"})
 
 
 class Page:
-    """Answers requests; every answer is drawn up anew."""
+    """Answers requests; every answer is read again from the records."""
 
     def __init__(
         self, records: Records, access: Access | None, is_ending: Callable[[], bool]
     ) -> None:
-        """Take who draws up sheets, who may read them, and whether the server is about to end."""
+        """Take the records, their readers, and a function that says if the server is ending."""
         self._is_ending = is_ending
         self._records = records
         self._access = access
@@ -197,7 +197,7 @@ class Page:
         self._streams = 0
 
     def routes(self) -> list[Route]:
-        """Return all addresses."""
+        """Return the routes of all addresses."""
         files = [
             Route(path, partial(_file, STATIC / path[1:], kind)) for path, kind in _FILES.items()
         ]
@@ -227,7 +227,7 @@ class Page:
         return await self._shown(partial(self._records.run, run_id), "/run")
 
     async def clients(self, request: Request) -> Response:
-        """Show who is connected."""
+        """Show the connected clients."""
         return await self._shown(self._records.clients, "/clients")
 
     async def audit(self, request: Request) -> Response:
@@ -236,7 +236,7 @@ class Page:
         return await self._shown(partial(self._records.audit, asked), "/audit")
 
     async def verify(self, request: Request) -> Response:
-        """Show the button, or what it found."""
+        """Show the button, or the result of the check."""
         if request.method != "POST":
             sheet = Sheet(
                 title="Verify",
@@ -259,12 +259,12 @@ class Page:
         try:
             gauges = await self._read(self._records.gauges)
         except Known:
-            # What is wrong is the page's to tell; no number is stated of such records.
+            # The page describes the fault; the monitoring system gets no number.
             return PlainTextResponse("the records cannot be read\n", status_code=503)
         return Response(exposition(gauges), media_type=CONTENT_TYPE)
 
     async def changes(self, request: Request) -> Response:
-        """Tell a page whenever something was written."""
+        """Send an event to a page after every write."""
         if self._streams >= MOST_STREAMS:
             return PlainTextResponse("too many pages are open\n", status_code=503)
         return StreamingResponse(self._stamps(), media_type="text/event-stream")
@@ -284,7 +284,7 @@ class Page:
             self._streams -= 1
 
     async def login(self, request: Request) -> Response:
-        """Take the token from a form, and give a session for it."""
+        """Take the token from a form and start a session."""
         if self._access is None:
             return RedirectResponse("/", status_code=303)
         if request.method != "POST":
@@ -298,7 +298,7 @@ class Page:
         if not self._access.is_token(given.strip()):
             return HTMLResponse(self._pages.login(was_wrong=True), status_code=403)
         answer = RedirectResponse("/", status_code=303)
-        # Browsers keep it although this machine's own address has no TLS, and send it nowhere else.
+        # Browsers accept a secure cookie from localhost without TLS.
         answer.set_cookie(
             COOKIE,
             self._access.new_session(),
@@ -320,7 +320,7 @@ class Page:
     async def _shown(
         self, draw: Callable[[], Sheet], here: str, *, verifies: bool = False
     ) -> Response:
-        # Before reading, so that nothing written meanwhile is missed.
+        # The stamp is read first: a write during the reading then changes it.
         stamp = await self._read(self._records.stamp)
         status = 200
         try:
@@ -369,23 +369,23 @@ def make_app(
     """Return the whole page, guarded.
 
     Args:
-        records: Who draws up sheets.
-        names: What the server may be called by.
-        access: Who may read; None for whoever reaches it.
-        is_ending: Whether the server is about to end, and waits for pages that are kept up to date.
+        records: The records.
+        names: The names of the server.
+        access: The token and the sessions; None if anyone may read.
+        is_ending: Returns whether the server is about to end, so that open pages stop waiting.
     """
     routes = Page(records, access, is_ending).routes()
     return Guard(Starlette(routes=routes), frozenset(names), access)
 
 
 class _Once(Collector):
-    """Hands out what was read for one answer."""
+    """Collects the numbers of one answer."""
 
     def __init__(self, gauges: Sequence[Gauge]) -> None:
         self._gauges = gauges
 
     def collect(self) -> Iterable[GaugeMetricFamily]:
-        """Yield every number."""
+        """Yield all numbers."""
         for gauge in self._gauges:
             family = GaugeMetricFamily(gauge.name, gauge.help, labels=gauge.labels)
             for labels, value in gauge.values:
@@ -401,14 +401,14 @@ def exposition(gauges: Sequence[Gauge]) -> bytes:
 
 
 class Pages:
-    """Writes sheets as HTML: no script or style in it, nothing fetched, all text escaped.
+    """Writes sheets as HTML without script or style; all text is escaped.
 
-    The templates know sheets, not runs. Undefined names in them are errors. What a reader could not
-    see, or what would turn the direction of writing, is shown as an escape.
+    Undefined names in a template are errors. Invisible characters, and those that change the
+    direction of writing, are shown as escapes.
     """
 
     def __init__(self, *, has_login: bool) -> None:
-        """Read the templates; `has_login` says whether one can log out again."""
+        """Read the templates; `has_login` says whether the page shows a button to log out."""
         self._environment = Environment(
             loader=FileSystemLoader(TEMPLATES),
             autoescape=True,
@@ -417,18 +417,18 @@ class Pages:
             trim_blocks=True,
             lstrip_blocks=True,
         )
-        self._environment.tests["cell"] = _is_cell
-        self._environment.tests["plot"] = _is_plot
+        self._environment.tests["cell"] = lambda value: isinstance(value, Cell)
+        self._environment.tests["plot"] = lambda value: isinstance(value, Plot)
         self._environment.globals.update(drawing=drawing, frame=FRAME, has_login=has_login)
 
     def sheet(self, sheet: Sheet, *, here: str, stamp: str = "", verifies: bool = False) -> str:
         """Return a sheet as a whole document.
 
         Args:
-            sheet: What it says.
-            here: The path of the page that it is.
-            stamp: What the records' was before they were read.
-            verifies: Whether it has the button that checks all records.
+            sheet: The sheet.
+            here: Path of the page.
+            stamp: The records' stamp before they were read.
+            verifies: Whether the page has the button that checks all records.
         """
         template = self._environment.get_template("sheet.html.jinja")
         return template.render(sheet=sheet, here=here, stamp=stamp, verifies=verifies)
@@ -439,41 +439,19 @@ class Pages:
 
 
 def _shown(value: Any) -> Any:
-    """Return a text that can only be read; markup of the templates' own as it is."""
+    """Return a text with escapes; the templates' own markup stays."""
     if isinstance(value, str) and not isinstance(value, Markup):
         return printable(value)
     return value
 
 
-def _is_cell(value: Any) -> bool:
-    return isinstance(value, Cell)
+def drawing(plot: Plot) -> dict[str, Any] | None:
+    """Return the places of all parts of a plot; None if it has no finite point.
 
-
-def _is_plot(value: Any) -> bool:
-    return isinstance(value, Plot)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Drawing:
-    """A plot with places for everything in it.
-
-    Attributes:
-        plot: What it shows.
-        across: Ticks of the horizontal axis: place and label.
-        up: Ticks of the vertical axis.
-        path: The line's corners, as SVG reads them.
-        marks: Places of the points that have a mark, and the points.
+    Returns:
+        `across` and `up`: place and label of each tick of an axis. `path`: the line's corners, as
+        SVG reads them. `marks`: places of the points that have a mark, and these points.
     """
-
-    plot: Plot
-    across: tuple[tuple[float, str], ...]
-    up: tuple[tuple[float, str], ...]
-    path: str
-    marks: tuple[tuple[float, float, Point], ...]
-
-
-def drawing(plot: Plot) -> Drawing | None:
-    """Return a plot with places for everything in it; None where nothing can be drawn."""
     points = [p for p in plot.points if math.isfinite(p.x) and math.isfinite(p.y)]
     if not points:
         return None
@@ -487,13 +465,13 @@ def drawing(plot: Plot) -> Drawing | None:
         return round(LEFT + x / top * wide, 1), round(TOP + (1.0 - shown) * tall, 1)
 
     spots = [(*place(point.x, point.y), point) for point in points]
-    return Drawing(
-        plot=plot,
-        across=tuple((place(step * i, 0.0)[0], f"{step * i:g}") for i in range(count + 1)),
-        up=tuple((place(0.0, y)[1], f"{100 * y:.0f}%") for y in (0.0, 0.25, 0.5, 0.75, 1.0)),
-        path=" ".join(f"{x},{y}" for x, y, _ in spots),
-        marks=tuple(_some(spots)),
-    )
+    marks = spots[:: -(-len(spots) // MOST_MARKS)]
+    return {
+        "across": [(place(step * i, 0.0)[0], f"{step * i:g}") for i in range(count + 1)],
+        "up": [(place(0.0, y)[1], f"{100 * y:.0f}%") for y in (0.0, 0.25, 0.5, 0.75, 1.0)],
+        "path": " ".join(f"{x},{y}" for x, y, _ in spots),
+        "marks": marks if marks[-1] is spots[-1] else [*marks, spots[-1]],
+    }
 
 
 def tick_step(highest: float) -> float:
@@ -503,27 +481,18 @@ def tick_step(highest: float) -> float:
     return next(n * power for n in (1.0, 2.0, 5.0, 10.0) if n * power >= rough * (1 - 1e-9))
 
 
-def _some(
-    spots: Sequence[tuple[float, float, Point]],
-) -> list[tuple[float, float, Point]]:
-    """Return every so many of the points, and the last one always."""
-    every = -(-len(spots) // MOST_MARKS)
-    chosen = list(spots[::every])
-    return chosen if chosen[-1] is spots[-1] else [*chosen, spots[-1]]
-
-
 @dataclass(frozen=True)
 class Guard:
-    """Refuses what is not asked by the right name, from this page, or with the token.
+    """Refuses requests under a wrong name, from another page, or without the token.
 
     Sources: the WHATWG's Fetch Standard (`Sec-Fetch-Site`, `Origin`), the W3C's Content Security
     Policy Level 3, RFC 6265bis (cookies), RFC 6750 (bearer tokens).
 
     Attributes:
-        app: What answers the rest.
-        names: The names and addresses that the page may be called by, without ports. Another one
-            means that somebody's domain leads a browser here.
-        access: Who may read; None for whoever reaches the machine's own address.
+        app: The application that answers the other requests.
+        names: Names and addresses of the page, without ports. Another name in a request means that
+            a foreign domain leads a browser here.
+        access: The token and the sessions; None if anyone may read.
     """
 
     app: ASGIApp
@@ -536,7 +505,7 @@ class Guard:
             await self.app(scope, receive, send)
             return
         if scope["type"] != "http":
-            # There are no web sockets here.
+            # The page has no web sockets.
             return
         request = HTTPConnection(scope)
         refusal = self._refusal(request, scope["method"])
@@ -572,13 +541,13 @@ class Guard:
 
 
 def host_name(host: str) -> str:
-    """Return what a Host header names, without its port and in lower case; "" where it is none."""
+    """Return the name in a Host header, without port, in lower case; "" if it is not valid."""
     found = _HOST.fullmatch(host.lower())
     return "" if found is None else found["six"] or found["name"] or ""
 
 
 def _is_own(request: HTTPConnection, host: str) -> bool:
-    """Return whether a form was sent from this page; browsers cannot be made to lie about it."""
+    """Return whether this page sent a form; a foreign page cannot make a browser lie about it."""
     site = request.headers.get("sec-fetch-site")
     if site is not None:
         return site == "same-origin"

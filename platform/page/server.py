@@ -1,4 +1,4 @@
-"""Where the page is served, and to whom: on this machine, or by TLS to those with a token."""
+"""The server of the page: on this machine, or by TLS to readers with a token."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ _EVERYWHERE: Final = frozenset({"0.0.0.0", "::"})  # noqa: S104
 
 @dataclass(frozen=True, kw_only=True)
 class Place:
-    """Where to serve, as it was asked for.
+    """The place of the server, as the user asked for it.
 
     Attributes:
         host: An address of this machine, or its name.
-        port: 0 for any that is free.
-        names: Further names that the page is called by, such as those of a proxy before it.
-        token_file: Holds the token; None for no token.
-        certificate: For TLS, with those that it rests on; None for no TLS.
-        key: The certificate's.
+        port: Port; 0 for any free port.
+        names: Further names of the page, such as those of a proxy in front of it.
+        token_file: File with the token; None for no token.
+        certificate: Certificate chain for TLS; None for no TLS.
+        key: Private key of the certificate.
     """
 
     host: str
@@ -43,18 +43,18 @@ class Place:
 
     @property
     def is_local(self) -> bool:
-        """Whether only this machine reaches the address."""
+        """Whether only this machine can reach the address."""
         return _is_loopback(self.host)
 
     @property
     def known_names(self) -> frozenset[str]:
-        """What a request may call the server."""
+        """The names of the server that requests may use."""
         own = LOCAL_NAMES if self.is_local else {self.host.lower()} - _EVERYWHERE
         return frozenset({*own, *(name.lower() for name in self.names)})
 
 
 def require_safe(place: Place) -> Access | None:
-    """Return who may read; whoever else could reach the page is kept out, or it is not served.
+    """Return the token and sessions that guard the page; None for a local page without a token.
 
     Raises:
         ConfigError: If the place needs a token, TLS or a name that was not given.
@@ -87,12 +87,12 @@ def serve(records: Records, place: Place, tell: Callable[[str], None]) -> None:
     """Serve until SIGINT or SIGTERM.
 
     Args:
-        records: Who draws up sheets.
-        place: Where.
-        tell: Told the page's address.
+        records: The records.
+        place: The place.
+        tell: Gets the page's address.
 
     Raises:
-        ConfigError: If nothing can be served there.
+        ConfigError: If the page cannot be served at this place.
     """
     access = require_safe(place)
     with closing(_listen(place)) as listening:
@@ -114,7 +114,7 @@ def _server(records: Records, place: Place, access: Access | None) -> uvicorn.Se
     )
     config = uvicorn.Config(
         app,
-        # Addresses hold what was searched for.
+        # An access log would store the searches, which are in the addresses.
         access_log=False,
         log_level="warning",
         server_header=False,
