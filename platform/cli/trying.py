@@ -337,15 +337,13 @@ def draw(audits: Sequence[ChannelAudit], path: Path, labels: Sequence[str] | Non
 
 
 def _draw_scores(axes: Axes, audit: ChannelAudit, name: str) -> None:
-    guesses, mu = audit.guesses, audit.result.claimed_mu
+    mu = audit.result.claimed_mu
     # Scores far outside, of a build without noise, are counted in the last bin.
-    reach = min(WIDEST, max(4.0 + mu / 2.0, float(np.abs(guesses.scores).max())))
+    reach = min(WIDEST, max(4.0 + mu / 2.0, float(np.abs(audit.scores).max())))
     edges = np.linspace(-reach, reach, BINS + 1)
     grid = np.linspace(-reach, reach, 241)
-    for (side, colour, where), mask in zip(
-        SIDES, (~guesses.included, guesses.included), strict=True
-    ):
-        scores = np.clip(guesses.scores[mask], -reach, reach)
+    for (side, colour, where), mask in zip(SIDES, (~audit.included, audit.included), strict=True):
+        scores = np.clip(audit.scores[mask], -reach, reach)
         weights = np.full(scores.size, 1.0 / (max(1, scores.size) * (edges[1] - edges[0])))
         axes.hist(
             scores,

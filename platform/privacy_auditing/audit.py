@@ -1,11 +1,10 @@
-"""The empirical audit of a run as it was planned: canaries through the code that protects clients.
+"""The empirical audit of a planned run: it sends canaries through the code that protects clients.
 
-Every channel on which something leaves a client is audited: the sum, the pool entry, and under
-`dp_sgd` the training from which both are made. So is what comes before: how data holders answer
-offers, what clients' folders on a disk change, what a client whose training fails shows of itself;
-and what hostile peers see of a round. The claim is the ledger's row for the release and its price;
-what is guessed from is what the real code hands on. The statistics are those of `privacy.auditing`;
-the decision is taken at a family-wise error over all channels and checks.
+The audit covers every channel on which a vector leaves a client: the sum, the pool entry, and under
+`dp_sgd` the training behind both. Further games look at data holders' answers to offers, at changed
+folders, at clients whose training fails, and at hostile peers. The claim is the ledger's row for a
+release and its price. The audit guesses from the output of the real code, by the statistics of
+`privacy.auditing`, and decides at a family-wise error over all channels and checks.
 """
 
 from __future__ import annotations
@@ -32,18 +31,18 @@ from privacy import Channel, Release, ReleaseKey
 
 FAMILY_WISE_ERROR = 1e-6
 SHARE_OF_FAILURES = 1e-3
-"""What of that is for clients that fail: they are told apart by certainties, hardly by noise."""
+"""Share of the error for clients that fail: certainties tell them apart, hardly ever noise."""
 AUDIT = "audit"
 
 
 @dataclass(frozen=True)
 class AuditPlan:
-    """What is audited.
+    """The plan of an audit.
 
     Attributes:
-        run: The run as it was planned; nothing of it is written anywhere.
-        canaries: Guesses a channel.
-        family_wise_error: Probability that a right build is refuted.
+        run: The planned run; the audit writes nothing of it anywhere.
+        canaries: Number of guesses on each channel.
+        family_wise_error: Probability that the audit refutes a correct build.
     """
 
     run: RunPlan
@@ -52,10 +51,10 @@ class AuditPlan:
 
 
 def require_claim(config: RunConfig) -> None:
-    """Require a mechanism that claims something, before anything is made for its audit.
+    """Require a mechanism that claims an epsilon.
 
     Raises:
-        ConfigError: If it claims nothing.
+        ConfigError: If it claims none.
     """
     if not config.mechanism.facts.claims:
         raise _nothing_claimed(config)
@@ -72,14 +71,14 @@ def audit_run(plan: AuditPlan, tell: Progress) -> list[ChannelAudit]:
     """Audit every channel of a run.
 
     Args:
-        plan: What to audit.
-        tell: Told how far each channel's canaries have come.
+        plan: The plan of the audit.
+        tell: Gets the progress of each channel.
 
     Returns:
-        One outcome a channel; two where clients are in groups.
+        One outcome for each channel; two if clients are in groups.
 
     Raises:
-        ConfigError: If the configuration claims nothing that could be audited.
+        ConfigError: If the configuration claims no epsilon.
     """
     config, protection = plan.run.terms.config, plan.run.terms.protection
     charges = {row.channel: row for row in _charges(plan)}
@@ -105,7 +104,7 @@ def audit_run(plan: AuditPlan, tell: Progress) -> list[ChannelAudit]:
                 run=plan.run if channel == "sum" else collecting,
                 profile=profile,
                 channel=channel,
-                # Under `same` a pool entry is the upload itself and has no row of its own.
+                # Under `same` a pool entry is the upload itself, so it has no own row.
                 charge=charges[channel if channel in charges else "sum"],
                 canaries=plan.canaries,
                 error=error,
@@ -118,21 +117,12 @@ def audit_run(plan: AuditPlan, tell: Progress) -> list[ChannelAudit]:
 
 
 def audit_failing(plan: AuditPlan) -> FailureAudit:
-    """Audit the visible behaviour of clients whose training fails, in a whole round.
-
-    Args:
-        plan: What to audit; its canaries play no part.
-    """
+    """Audit the visible behaviour of clients whose training fails, without canaries."""
     return audit_failures(game_of(plan))
 
 
 def audit_games(plan: AuditPlan, surroundings: Surroundings) -> list[Game]:
-    """Play the games without canaries: offers, folders, failures and hostile peers.
-
-    Args:
-        plan: What to audit; its canaries play no part.
-        surroundings: What data holders take from outside.
-    """
+    """Play the games without canaries: offers, folders, failures and hostile peers."""
     return [
         audit_holders(surroundings),
         audit_folders(game_of(plan)),
@@ -142,12 +132,12 @@ def audit_games(plan: AuditPlan, surroundings: Surroundings) -> list[Game]:
 
 
 def game_of(plan: AuditPlan) -> FailureGame:
-    """Return the run and its first client, of whom whole rounds are played."""
+    """Return the run and its first client, for the games that play whole rounds."""
     return FailureGame(plan.run, _profile(plan), plan.family_wise_error * SHARE_OF_FAILURES)
 
 
 def _charges(plan: AuditPlan) -> tuple[Release, ...]:
-    """Return the ledger's rows for one client in one round and the collection, not amplified."""
+    """Return one client's ledger rows of one round and the collection, without amplification."""
     protection = plan.run.terms.protection
     key = ReleaseKey(run_id=AUDIT, round_number=1, attempt=1, pseudonym=AUDIT)
     rows = protection.at(protection.clipping_norm).releases(key)
@@ -157,7 +147,7 @@ def _charges(plan: AuditPlan) -> tuple[Release, ...]:
 
 
 def _collecting(plan: AuditPlan) -> RunPlan:
-    """Return the run in the state in which pool entries leave: in its collection, if any."""
+    """Return the run at the time when pool entries leave a client."""
     collection = plan.run.terms.protection.collection
     if collection is None:
         return plan.run
@@ -165,7 +155,7 @@ def _collecting(plan: AuditPlan) -> RunPlan:
 
 
 def _games(plan: AuditPlan) -> Iterator[tuple[Channel, bool]]:
-    """Yield each channel on which a vector leaves the client; twice for neighbours in two groups.
+    """Yield each channel, and whether neighbours are in two groups on it.
 
     Under `pool.noise: same` the pool entry is a channel as well.
     """
@@ -179,7 +169,7 @@ def _games(plan: AuditPlan) -> Iterator[tuple[Channel, bool]]:
 
 
 def _profile(plan: AuditPlan) -> ClientProfile:
-    """Return the first client, with streams of the audit's own where noise comes from a seed."""
+    """Return the first client; if noise comes from a seed, the audit has its own streams."""
     config, learning = plan.run.terms.config, plan.run.learning
     name = min(learning.train)
     return ClientProfile(
@@ -187,7 +177,7 @@ def _profile(plan: AuditPlan) -> ClientProfile:
         run=RunNames(AUDIT),
         method=learning.method,
         data=learning.train[name],
-        # Canaries take more rounds than the run has, and no number may mean the collection.
+        # The audit plays more rounds than the run has, and none of them is the collection.
         protection=replace(plan.run.terms.protection, collection=None, collects_at=None),
         randomness=randomness(config),
         safeguards=Safeguards(simulated=True),

@@ -1,18 +1,16 @@
-"""The games that begin before there are examples: at offers, and at clients' folders on a disk.
+"""The games that begin before there are examples: with offers, and with clients' folders.
 
-**Offers.** An offer costs a coordinator nothing: no round is held and no row is charged. A hostile
-coordinator offers run after run to holders with the same settings and folders of their own. Each
-offer has another value of a key that a split, a draw or a list could depend on. Each answer,
-accepted or declined, must be the same bytes for all contents of the folder, and also without a
-folder.
+**Offers.** An offer costs a coordinator nothing: it needs no round and no charged row. A hostile
+coordinator makes many offers to holders with the same settings but different folders. Each offer
+changes one key that a split, a draw or a list could depend on. Each answer must be the same bytes
+for all contents of the folder, and also without a folder.
 
-**Folders.** The other games begin at a client's examples. Here the game draws and writes the
-folders of two clients, reads them by the run's own settings of a task, encodes them and trains on
-them. Each client answers the first broadcast as ever, its noise from a seed. Then other content
-takes the place of one client's folder. The other client must send the very same numbers, and all
-that is not noised must look the same for the changed client. Where records are the unit, the game
-also adds, takes away or replaces one image; the set of all other images that are trained on must
-stay the same.
+**Folders.** The game writes the folders of two clients, reads and encodes them by the run's own
+settings, and trains on them. Each client answers the first broadcast, with noise from a seed. Then
+the game replaces the content of one client's folder. The other client must send the same numbers,
+and all that is not noised must look the same for the changed client. If records are the unit, the
+game also adds, removes or replaces one image; the set of all other training images must stay the
+same.
 """
 
 from __future__ import annotations
@@ -46,20 +44,20 @@ from platform.wire.transport import Dropout, Handler, answer
 
 OFFERS: Final = "offers"
 SHARES: Final = (0.001, 0.02, 0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.4, 0.5, 0.6, 0.75, 0.9)
-"""Shares for validation, from less than one image of nearly any class to nearly all of it."""
+"""Shares for validation, from less than one image of most classes to nearly all images."""
 COUNTS: Final = (1, 2, 3, 4, 8, 16, 64, 256)
 MakeHost = Callable[[Path], Handler]
-"""Makes what answers for a data holder whose images lie in a folder, with a store of its own."""
+"""Makes the handler of a data holder for a folder of images, with a store of its own."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class OfferAudit(Game):
-    """What the game gave.
+    """The outcome of the game with offers.
 
     Attributes:
-        offers: How many offers each holder was made.
-        accepted: How many of them at least one holder accepted.
-        split: How many of them were not answered by all holders alike.
+        offers: Number of offers to each holder.
+        accepted: Number of offers that at least one holder accepted.
+        split: Number of offers that the holders answered differently.
     """
 
     channel = OFFERS
@@ -73,11 +71,10 @@ class OfferAudit(Game):
 
 
 def hostile_offers(offer: Offer) -> dict[str, Offer]:
-    """Return offers of a coordinator that wants to know a folder's content, by the changed key.
+    """Return offers that ask for a folder's content, by the changed key.
 
     Args:
-        offer: One that a holder could accept; each of the others differs from it in one key, and in
-            the name of the run.
+        offer: An acceptable offer; each other offer differs in one key, and in the run's name.
     """
     offers = {}
     for number, (path, value) in enumerate(_changes(json.loads(offer.config))):
@@ -107,12 +104,12 @@ def _changes(tree: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
 def audit_offers(
     make_host: MakeHost, folders: Mapping[str, Path], offers: Mapping[str, Offer]
 ) -> OfferAudit:
-    """Make every offer to a holder of each folder and compare what they say.
+    """Make every offer to a holder of each folder and compare the answers.
 
     Args:
-        make_host: Makes what answers for a holder; its settings are the same for all folders.
-        folders: Folders of images by what lies in them, at least two; one need not be there.
-        offers: By what each is about, as `hostile_offers` returns them.
+        make_host: Makes a holder's handler; its settings are the same for all folders.
+        folders: At least two folders of images, by their content; a folder may be missing.
+        offers: Offers as `hostile_offers` returns them.
     """
     said: dict[str, list[bytes | str]] = {}
     for name, folder in folders.items():
@@ -133,10 +130,10 @@ def audit_offers(
 
 
 def _answer(host: Handler, message: bytes) -> bytes | str:
-    """Return the answer that a coordinator sees, or the reason why it sees no answer."""
+    """Return the answer that a coordinator sees, or the reason for a missing answer."""
     try:
         said = answer(host, message)
-    # The coordinator sees for any error that there is no answer.
+    # After any error the coordinator sees that there is no answer.
     except Exception as error:
         return type(error).__name__
     return said.reason if isinstance(said, Dropout) else said
@@ -145,18 +142,18 @@ def _answer(host: Handler, message: bytes) -> bytes | str:
 FOLDERS: Final = "folders"
 CLIENTS: Final = ("changed", "other")
 EACH, SHOWN, SIDE = 6, 3, 8
-"""Images of each class, classes that have any, and pixels of an image's side."""
+"""Number of images in a class, of classes with images, and of pixels along an image's side."""
 Content = Mapping[int, range]
 """Numbers of a folder's images, by their label."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class FolderAudit(Game):
-    """What the game with folders gave.
+    """The outcome of the game with folders.
 
     Attributes:
-        mechanism: What protects the clients.
-        folders: How often other content took the place of one client's folder.
+        mechanism: The mechanism that protects the clients.
+        folders: Number of times that the game replaced one client's folder.
     """
 
     channel = FOLDERS
@@ -166,14 +163,14 @@ class FolderAudit(Game):
 
 
 _Played = tuple[Mapping[str, Records], tuple[Seen, ...]]
-"""The records that each of two clients holds, and on which side; the round seen of each."""
+"""The records of two clients with their sides, and the view of each client's round."""
 
 
 def audit_folders(game: FailureGame) -> FolderAudit:
-    """Write, read and train on every folder; a method of texts looks at none.
+    """Write, read and train on every folder; a method of texts has no folder.
 
     Args:
-        game: The run; its client's data play no part.
+        game: The run; the game does not use its client's data.
     """
     config, reasons, count = game.run.terms.config, [], 0
     contents = {} if "text" in game.profile.method.needs else _contents(game)
@@ -188,7 +185,7 @@ def audit_folders(game: FailureGame) -> FolderAudit:
 
 
 def _contents(game: FailureGame) -> dict[str, tuple[Content, int | None]]:
-    """Return the first folder and others in its place, with how many records that changes."""
+    """Return the first folder and its replacements, with the number of changed records."""
     first = {label: range(EACH) for label in range(min(SHOWN, len(game.run.learning.classes)))}
     found: dict[str, tuple[Content, int | None]] = {
         "the first folder": (first, 0),
@@ -207,7 +204,7 @@ def _contents(game: FailureGame) -> dict[str, tuple[Content, int | None]]:
 
 
 def _play(game: FailureGame, place: Path, content: Content) -> _Played:
-    """Play with this folder of the first client; the second client's folder is always the same."""
+    """Play with this folder for the first client; the second folder is always the same."""
     learning, whole = game.run.learning, {label: range(EACH) for label in range(SHOWN)}
     with tempfile.TemporaryDirectory(dir=place) as folder:
         root, names = Path(folder) / "images", Path(folder) / "names.txt"
@@ -223,7 +220,7 @@ def _play(game: FailureGame, place: Path, content: Content) -> _Played:
 
 
 def _sent(game: FailureGame, data: tuple[Examples, ...]) -> Iterator[Seen]:
-    """Yield the round of each client; its noise and batches depend on its position alone."""
+    """Yield the round of each client; noise and batches depend on its position alone."""
     randomness = replace(game.profile.randomness, noise_source="seeded")
     seeded = replace(game, profile=replace(game.profile, randomness=randomness))
     number, told = first_message(seeded)
@@ -250,7 +247,7 @@ def _reading(game: FailureGame, root: Path, names: Path) -> RunConfig:
         **{"layout": None, "senses": None, "held_out_domain": None},
         **{"clients": len(CLIENTS), "new_clients": 0, "domains": CLIENTS},
         "partition": PartitionConfig(kind="domain"),
-        # A fixed number of shots is refused where each record is a unit, as one displaces another.
+        # If records are the unit, a number of shots is refused: one record displaces another.
         "shots": None if is_by_record else config.task.shots,
     }
     task = config.task.model_copy(update=folders)
@@ -259,7 +256,7 @@ def _reading(game: FailureGame, root: Path, names: Path) -> RunConfig:
 
 
 def _problems(before: _Played, now: _Played, changes: int | None) -> Iterator[str]:
-    """Yield a sentence for each observation that depends on a folder and must not."""
+    """Yield a sentence for each observation that wrongly depends on a folder."""
     (records, (own, other)), (records_now, (own_now, other_now)) = before, now
     moved = differing(records, records_now)
     if moved.keys() - {CLIENTS[0]}:
@@ -294,11 +291,7 @@ _LIMITS: Final = {"epsilon_total": None, "epsilon_per_run": None, "smallest_sum"
 
 
 def audit_holders(surroundings: Surroundings) -> OfferAudit:
-    """Make every offer of a hostile coordinator to data holders with other folders.
-
-    Args:
-        surroundings: What holders take from outside.
-    """
+    """Make every offer of a hostile coordinator to data holders with different folders."""
     config = parse_config(_FEDERATION, sources=surroundings.sources)
     facts = plan_federation(config, surroundings)[1]
     offers = hostile_offers(Offer(Envelope("audit", 0, 0), offered(config), facts))

@@ -1,24 +1,22 @@
-"""Games in which a client or a coordinator plays whole rounds among hostile messages and peers.
+"""Games in which a client or a coordinator plays whole rounds with hostile messages and peers.
 
 The game on the channel "failures" asks: does anything but noised numbers tell clients apart? The
-other games send canaries at the clipped vector. Here a client plays a whole round, from the message
-with the broadcast to its last answer: the real `Client` with a store of its own, on several data
-sets. Any two of them are neighbours under `replace_one`; one is empty, and one has numbers at the
-end of their range. The coordinator is hostile: it chooses broadcasts and experts so large that a
-loss is infinite for one class and not for another. All that can be seen without noise must be the
-same for all data: whether there is an answer, its length, its names and types, and the client's
-ledger. What a failed client uploaded must be noise around zero. Masks are left out: they hide
-numbers from this audit and change none.
+real `Client`, with a store of its own, plays a whole round on several data sets. Any two of these
+are neighbours under `replace_one`; one is empty, and one has numbers at the end of their range. The
+coordinator is hostile: its broadcasts and experts are so large that a loss is infinite for one
+class and finite for another. All that is visible without noise must be the same for all data:
+whether there is an answer, its length, names and types, and the client's ledger. The upload of a
+failed client must be noise around zero. The game uses no masks: they change no number, but would
+hide the numbers from this audit.
 
 The game on the channel "peers" asks: does a hostile peer learn more than the noised sum tells? The
-real coordinator's side of a round is played among two honest clients and a peer that uploads what
-it likes: a vector that makes a sum just too long or just short enough, half of the ring in a
-coordinate, a vector far too long, numbers in place of levels. Each round is played twice, with
-other honest uploads whose sum with all its noise is the same in the ring. All that is seen must be
-the same: whether there is a result, why there is not, and the result itself. Epsilon covers that
-sum, because the other channels hold the claim against it; so epsilon covers whatever a peer makes
-of the round. Where uploads travel exactly, each is noised by itself, and the game compares only
-refusals.
+real coordinator's side of a round runs with two honest clients and a peer that uploads anything: a
+vector that makes a sum just too long or just short enough, half of the ring in a coordinate, a
+vector far too long, numbers in place of levels. Each round is played twice, with different honest
+uploads whose sum with all its noise is the same in the ring. Everything visible must be the same:
+whether there is a result, the reason if there is none, and the result itself. The other channels
+test the claim on that sum, so epsilon covers everything that a peer makes of the round. If uploads
+travel exactly, each has its own noise, and the game compares only refusals.
 """
 
 from __future__ import annotations
@@ -77,20 +75,20 @@ from storage import open_client_store
 
 FAILURES = "failures"
 HUGE = 3.0e38
-"""As large as float32 has it, so that a sum of two is infinite."""
+"""So large in float32 that a sum of two is infinite."""
 LARGE = 1.0e30
 CLASSES = 3
-"""Classes that the coordinator asks for one by one."""
+"""Number of classes that the coordinator asks for one by one."""
 
 
 @dataclass(frozen=True)
 class FailureGame:
-    """What is audited.
+    """A game of whole rounds.
 
     Attributes:
-        run: The run as it was planned.
-        profile: Of the client, whose data is one of the data sets.
-        error: Probability that a right build fails here.
+        run: The planned run.
+        profile: The client; its data is one of the data sets.
+        error: Probability that a correct build fails here.
     """
 
     run: RunPlan
@@ -100,13 +98,13 @@ class FailureGame:
 
 @dataclass(frozen=True, kw_only=True)
 class FailureAudit(Game):
-    """What the game gave.
+    """The outcome of the game with failures.
 
     Attributes:
-        mechanism: What protects the client.
-        rounds: How many hostile rounds were played.
-        failed: In how many of them something failed inside the client.
-        split: How many messages made some data sets fail and others not.
+        mechanism: The mechanism that protects the client.
+        rounds: Number of hostile rounds.
+        failed: Number of rounds in which something failed inside the client.
+        split: Number of messages that failed on some data sets only.
     """
 
     channel = FAILURES
@@ -122,13 +120,7 @@ class FailureAudit(Game):
 
 @dataclass(frozen=True)
 class Told:
-    """What the coordinator sends.
-
-    Attributes:
-        name: Of the message, for people.
-        broadcast: What is sent to all.
-        experts: What is served from the pool.
-    """
+    """A message of the coordinator: its name for people, the broadcast, and the experts."""
 
     name: str
     broadcast: Arrays
@@ -137,13 +129,13 @@ class Told:
 
 @dataclass(frozen=True)
 class Seen:
-    """One round of one client.
+    """The view of one client's round.
 
     Attributes:
-        facts: All that is visible and not noised.
-        vector: The upload, None where there is none.
-        failed: Whether something failed inside.
-        answered: Whether there was an answer to each message.
+        facts: Everything visible that is not noised.
+        vector: The upload; None without an upload.
+        failed: Whether something failed inside the client.
+        answered: Whether the client answered each message.
     """
 
     facts: tuple[Any, ...]
@@ -182,13 +174,13 @@ def audit_failures(game: FailureGame) -> FailureAudit:
 
 
 def first_message(game: FailureGame) -> tuple[int, Told]:
-    """Return the first round's number and broadcast, which is as the method makes it."""
+    """Return the first round's number, and the method's own broadcast."""
     number, protection = next(_parts(game))
     return number, next(_messages(game, protection))
 
 
 def _parts(game: FailureGame) -> Iterator[tuple[int, Protection]]:
-    """Yield a round of the run and, where there is one, the collection; with their numbers."""
+    """Yield a round of the run and, if there is one, the collection, with their numbers."""
     protection = game.run.terms.protection
     yield protection.first_round, protection
     if protection.collection is not None and protection.collects_at is not None:
@@ -225,7 +217,7 @@ def _signs(arrays: Arrays, size: float, rng: np.random.Generator) -> dict[str, N
 
 
 def _against(arrays: Arrays, label: int, classes: int) -> dict[str, NDArray[Any]]:
-    """Return arrays that are smallest where they belong to this class, else largest."""
+    """Return arrays with the smallest value for one class and the largest for all others."""
     hostile = {name: np.array(array) for name, array in arrays.items()}
     for array in hostile.values():
         if array.dtype.kind == "f" and array.shape == (classes,):
@@ -235,7 +227,7 @@ def _against(arrays: Arrays, label: int, classes: int) -> dict[str, NDArray[Any]
 
 
 def _data(game: FailureGame) -> Iterator[tuple[int, Examples]]:
-    """Return the client's data, others in its place, and none."""
+    """Return the client's data, and the data sets that take its place."""
     own, count = game.profile.data.arrays, len(game.run.learning.classes)
     other = {**own, "labels": (own["labels"] + 1) % count}
     wild = {
@@ -247,12 +239,12 @@ def _data(game: FailureGame) -> Iterator[tuple[int, Examples]]:
 
 
 def play(game: FailureGame, told: Told, data: Examples, number: int, *, streams: int) -> Seen:
-    """Return what is seen of one round of a client that takes part for the first time."""
+    """Return the view of one round of a client that takes part for the first time."""
     protection, learning = game.run.terms.protection, game.run.learning
     validation = EvaluationSet(data, learning.classes)
     profile = replace(
         game.profile,
-        # Its own, so that noise from a seed is its own.
+        # Each client has its own name, so that its seed gives its own noise.
         name=f"audit-{streams:05d}",
         data=data,
         protection=replace(protection, sums=replace(protection.sums, masked=False, terms=None)),
@@ -278,7 +270,7 @@ def play(game: FailureGame, told: Told, data: Examples, number: int, *, streams:
 
 
 def _answers(client: Client, told: Told, number: int) -> Sequence[bytes | str]:
-    """Return what the client answers to each message; the error's name where it ends."""
+    """Return the client's answer to each message; after an error, the error's name."""
     envelope = Envelope(client.profile.run.run_id, number, 1)
     norm = client.profile.protection.in_round(number).clipping_norm
     answers: list[bytes | str] = []
@@ -289,14 +281,14 @@ def _answers(client: Client, told: Told, number: int) -> Sequence[bytes | str]:
             encode_relay(Relay(envelope, b"")),
         ):
             answers.append(client.handle(message))
-    # The coordinator sees for any error that there is no answer.
+    # After any error the coordinator sees that there is no answer.
     except Exception as error:
         answers.append(type(error).__name__)
     return answers
 
 
 def _looks(answer: bytes | str) -> tuple[Any, ...]:
-    """Return an answer but for its numbers."""
+    """Return an answer without its numbers."""
     if isinstance(answer, str):
         return (answer,)
     frame = decode_frame(answer)
@@ -306,7 +298,7 @@ def _looks(answer: bytes | str) -> tuple[Any, ...]:
 
 
 def _problems(protection: Protection, uploads: Sequence[Vector], error: float) -> tuple[str, ...]:
-    """Return in what the uploads of failed clients differ from noise of the right size."""
+    """Return the differences between failed clients' uploads and noise of the right size."""
     samples = np.concatenate([np.zeros(0), *uploads])
     if not samples.size:
         return ()
@@ -323,7 +315,7 @@ def _problems(protection: Protection, uploads: Sequence[Vector], error: float) -
 
 def _require_zero(samples: Vector) -> float:
     if samples.any():
-        raise AuditError("what a failed client uploads is not zero", p_value=0.0)
+        raise AuditError("the upload of a failed client is not zero", p_value=0.0)
     return 0.0
 
 
@@ -331,17 +323,17 @@ PEERS = "peers"
 HONEST, PARTIES = 2, ("client-0", "client-1", "peer-0")
 REPEATS = 3
 _Round = tuple[NDArray[Any], NDArray[Any], NDArray[np.int64] | None]
-"""What two honest clients upload, and the steps that the coordinator adds, if any."""
+"""The uploads of two honest clients, and the noise that the coordinator adds, if any."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class PeerAudit(Game):
-    """What the game gave.
+    """The outcome of the game with hostile peers.
 
     Attributes:
-        mechanism: What protects the clients.
-        rounds: How many rounds with a hostile peer were played.
-        lost: How many of them have no result.
+        mechanism: The mechanism that protects the clients.
+        rounds: Number of rounds with a hostile peer.
+        lost: Number of rounds without a result.
     """
 
     channel = PEERS
@@ -367,10 +359,9 @@ def audit_peers(run: RunPlan) -> PeerAudit:
             lost += sum(one[0] != "result" for one in seen)
             if seen[0] != seen[1]:
                 reasons.append(f"{name}: a round shows more than the sum with all its noise")
-        # Which sentence is said follows from the noised sum, as the pairs show; a number in it may
-        # be of anything.
+        # The pairs show that the sentence follows from the noised sum; its number might not.
         if len({re.sub(r"[0-9.]+", "", one) for one in refusals}) < len(refusals):
-            reasons.append(f"{name}: a number in why a round has no result depends on the data")
+            reasons.append(f"{name}: a number in the reason for a lost round depends on the data")
     return PeerAudit(
         mechanism=config.privacy.mechanism, rounds=played, lost=lost, reasons=tuple(reasons)
     )
@@ -402,7 +393,7 @@ def _ring(protection: Protection) -> int:
 
 
 def _pair(protection: Protection, rng: np.random.Generator) -> tuple[_Round, _Round]:
-    """Return two rounds of honest clients whose sum is the same once all noise is in it."""
+    """Return two rounds of honest clients whose sums with all noise are the same."""
     sums, length = protection.sums, protection.layout.protected
     if sums.exact:
         drawn = rng.standard_normal((HONEST, length))
@@ -415,7 +406,7 @@ def _pair(protection: Protection, rng: np.random.Generator) -> tuple[_Round, _Ro
     if groups is not None:
         vector[-groups.number :] = 0.0
     one, two = (mechanism.protect(v, grid, noise, NO_STATE).levels for v in (vector, 0.0 * vector))
-    # Half of C in one coordinate, which both uploads have room for.
+    # Half of C in one coordinate: both uploads have room for it.
     move = np.zeros(length, np.int64)
     move[0] = grid.largest_level // 8 if norm is None else round(norm / 2.0 / grid.step)
     move *= rng.choice([-1, 1])
@@ -429,7 +420,7 @@ def _pair(protection: Protection, rng: np.random.Generator) -> tuple[_Round, _Ro
 
 
 def _play_among(protection: Protection, honest: _Round, upload: NDArray[Any]) -> tuple[Any, ...]:
-    """Return all that is seen of a round."""
+    """Return everything visible of a round."""
     sums, (one, two, added) = protection.sums, honest
     fixed = cast("ClientMechanism", _WithNoise(sums.mechanism, added))
     norm, masked = protection.clipping_norm, protection.masked
@@ -468,7 +459,7 @@ def _play_among(protection: Protection, honest: _Round, upload: NDArray[Any]) ->
 
 
 class _WithNoise:
-    """A mechanism whose noise for a sum is given; all else is the mechanism's."""
+    """A mechanism with given noise for a sum; all else is the mechanism's."""
 
     def __init__(self, mechanism: ClientMechanism, added: NDArray[np.int64] | None) -> None:
         self._mechanism, self._added = mechanism, added
@@ -477,17 +468,17 @@ class _WithNoise:
         return getattr(self._mechanism, name)
 
     def around(self, clipping_norm: float) -> _WithNoise:
-        """Return the same around another norm."""
+        """Return the same with another clipping norm."""
         return _WithNoise(self._mechanism.around(clipping_norm), self._added)
 
     def noise_for_sum(self, *_: object) -> SumNoise | None:
-        """Return what is given."""
+        """Return the given noise."""
         return None if self._added is None else SumNoise(self._added)
 
 
 @dataclass
 class _Party:
-    """A client as the protocol sees it, which uploads what it is given and keeps no store."""
+    """A client that follows the protocol with a given upload and without a store."""
 
     protection: Protection
     upload: NDArray[Any]

@@ -1,4 +1,4 @@
-"""What the audit of one channel gave: the verdict, and the scores behind it for the picture."""
+"""The outcome of an audit of one channel: the verdict, and the scores for the picture."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ Vector = NDArray[np.float64]
 
 
 class Progress(Protocol):
-    """Told how far the audit has come."""
+    """Gets the progress of the audit."""
 
     def __call__(self, channel: str, done: int, total: int) -> None:
-        """Take the channel and how many of its canaries were sent."""
+        """Take the channel, and how many of its canaries were sent."""
         ...
 
 
 @dataclass(frozen=True, kw_only=True)
 class Game:
-    """The outcome of a game that compares observations; it makes no guesses.
+    """The outcome of a game that compares observations and makes no guesses.
 
     Attributes:
-        channel: The game's name, in the place of a channel's.
-        words: What was played, with the names of its numbers in braces.
+        channel: The game's name, in place of a channel's.
+        words: Description of the game, with the names of its numbers in braces.
         reasons: One sentence for each contradiction.
     """
 
@@ -38,12 +38,12 @@ class Game:
 
     @property
     def passed(self) -> bool:
-        """Whether nothing tells clients apart."""
+        """Whether the game found no difference between clients."""
         return not self.reasons
 
     @property
     def played(self) -> str:
-        """What was played, in words."""
+        """Description of the game."""
         return self.words.format(**asdict(self))
 
     def document(self) -> dict[str, Any]:
@@ -52,40 +52,29 @@ class Game:
         return {"channel": self.channel, **facts, "passed": self.passed}
 
 
-@dataclass(frozen=True, eq=False)
-class Guesses:
-    """Scores on the scale on which the claim is two normal laws of deviation 1, mu apart.
-
-    Attributes:
-        scores: Of shape (m,), 0 being the threshold: above it the guess is "in".
-        included: Of shape (m,), the coins.
-    """
-
-    scores: Vector
-    included: NDArray[np.bool_]
-
-
 @dataclass(frozen=True, eq=False, kw_only=True)
 class ChannelAudit:
-    """What the audit of one channel gave.
+    """The outcome of the audit of one channel.
 
     Attributes:
         channel: Where the vector leaves the client: sum, pool or training.
-        mechanism: What protects it.
-        result: Of the game.
-        guesses: The game's scores.
-        problems: What the direct tests of the noise found; empty where they passed.
+        mechanism: The mechanism that protects the vector.
+        result: The result of the game.
+        scores: The game's scores, shape (m,), as `standardise` returns them.
+        included: The secret coins, shape (m,).
+        problems: The failures of the direct tests of the noise; empty if all passed.
     """
 
     channel: str
     mechanism: str
     result: AuditResult
-    guesses: Guesses
+    scores: Vector
+    included: NDArray[np.bool_]
     problems: tuple[str, ...]
 
     @property
     def passed(self) -> bool:
-        """Whether nothing contradicts the claim."""
+        """Whether the audit found no contradiction to the claim."""
         return self.result.passed and not self.problems
 
     @property
@@ -105,13 +94,13 @@ class ChannelAudit:
 
 
 def standardise(scores: Vector, *, threshold: float, distance: float, mu: float) -> Vector:
-    """Bring scores to the scale of `Guesses`.
+    """Scale scores so that the claim is two normal laws of deviation 1, mu apart, threshold 0.
 
     Args:
-        scores: Of shape (m,).
+        scores: The scores, shape (m,).
         threshold: Above it the guess is "in".
-        distance: Between the two expected scores.
-        mu: Of the claim.
+        distance: Distance between the two expected scores.
+        mu: Mu of the claim.
     """
     return (scores - threshold) * (mu / distance)
 

@@ -1,13 +1,13 @@
-"""The record's game under `dp_sgd`: one chosen record, and everything that training hands on.
+"""The record's game under `dp_sgd`: one chosen record, and all results of the training.
 
-A run is a client's whole training in one round, with the run's own method, trainer and noise. What
-is looked at: the update, the pool entry, and the personal state, because later releases start from
-it; each on its own, and all tensors together, which is where the bound on one record lies.
+A game is a client's whole training in one round, with the run's own method, trainer and noise. It
+looks at the update, the pool entry, and the personal state (later releases start from it): each by
+itself, and all tensors together, because the bound on one record covers them together.
 
-The canary is chosen by what it does. Candidates with made-up features, long enough to be clipped,
-are trained on once without noise; the one (under replace_one: the pair) that moves the tensors
-furthest, measured in the noise that each carries, is the canary and its neighbour. The same
-difference is the direction on which a run is projected. A bad choice costs power only.
+The canary is chosen by its effect. Each candidate has made-up features, long enough to be clipped,
+and trains once without noise. The candidate (under replace_one: the pair) that moves the tensors
+furthest, in units of their noise, is the canary with its neighbour. A training is projected on
+their difference. A bad choice only costs power.
 """
 
 from __future__ import annotations
@@ -29,7 +29,6 @@ from platform.parties.profile import ClientProfile, TrainerFactory, first_state,
 from platform.parties.totality import train
 from platform.privacy_auditing.outcome import (
     ChannelAudit,
-    Guesses,
     Progress,
     Vector,
     problems_of,
@@ -48,23 +47,25 @@ from privacy.auditing import (
 CHANNEL = "training"
 TOGETHER = "everything"
 OTHERS = 3
-"""Records beside the canary, from the client's own data."""
+"""Number of records beside the canary, from the client's own data."""
 
 NOISE_RUNS = 12
-"""Trainings on no data, whose noise is compared between rounds."""
+"""Number of trainings on no data, whose noise is compared between rounds."""
 
 SCALE_RUNS = 4
 LENGTHS = (1.0, 10.0, 100.0)
-"""Norms of made-up features; those of images are 1."""
+"""Norms of made-up features; features of images have norm 1."""
 
 CANDIDATES = 8
-"""Made-up records of each length."""
+"""Number of made-up records of each length."""
 
 EXPERT_SPREAD = 0.05
 _LITTLE = 1e-9
-"""Noise that is credited to a tensor without any."""
+"""The assumed noise of a tensor without noise."""
 
 Tensors = Mapping[str, Vector]
+_Setting = tuple[TrainerFactory, ClientView]
+"""Makes the trainer of every training; the client's broadcast, experts and personal state."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,12 +73,12 @@ class RecordGame:
     """One client's training under audit.
 
     Attributes:
-        run: The run as it was planned.
-        profile: Of the client.
-        mechanism: What its training is charged as.
-        charge: The ledger's row for it.
-        canaries: How many trainings are judged.
-        error: Probability that a right build fails here.
+        run: The planned run.
+        profile: The client.
+        mechanism: The mechanism that the training is charged as.
+        charge: The ledger's row for the training.
+        canaries: Number of trainings that are judged.
+        error: Probability that a correct build fails here.
     """
 
     run: RunPlan
@@ -89,24 +90,14 @@ class RecordGame:
 
 
 @dataclass(frozen=True)
-class _Setting:
-    """The inputs that all trainings share: messages to the client, and its state before."""
-
-    make_trainer: TrainerFactory
-    broadcast: Arrays
-    experts: tuple[Arrays, ...]
-    personal: Arrays
-
-
-@dataclass(frozen=True)
 class _Canary:
-    """The record, its neighbour, and what is expected of them.
+    """The canary and its neighbour.
 
     Attributes:
         present: Data with the canary.
-        absent: Data without it, or with its neighbour in its place.
-        difference: What the canary adds to each tensor.
-        scale: Deviation of each tensor's noise.
+        absent: Data without the canary, or with its neighbour in its place.
+        difference: The expected effect of the canary on each tensor.
+        scale: Standard deviation of each tensor's noise.
     """
 
     present: Examples
@@ -119,8 +110,8 @@ def audit_training(game: RecordGame, tell: Progress) -> ChannelAudit:
     """Play the game on a client's training and compare its noise between rounds.
 
     Args:
-        game: What is audited.
-        tell: Told of each training.
+        game: The game.
+        tell: Gets the progress after each training.
     """
     config, setting, rounds = game.run.terms.config, _setting(game), count(1)
     claim = claim_of(game.charge, config.privacy.target_delta, config.privacy.accountant)
@@ -144,12 +135,12 @@ def audit_training(game: RecordGame, tell: Progress) -> ChannelAudit:
     error = game.error / 2.0
     result = judge_record_unit(scores, claim, family_wise_error=error)
     shown = scores.scores[:, scores.arrays.index(result.array or TOGETHER)]
-    guesses = standardise(shown, threshold=RECORD_THRESHOLD, distance=1.0, mu=claim.mu)
     return ChannelAudit(
         channel=CHANNEL,
         mechanism=config.privacy.mechanism,
         result=result,
-        guesses=Guesses(guesses, scores.included),
+        scores=standardise(shown, threshold=RECORD_THRESHOLD, distance=1.0, mu=claim.mu),
+        included=scores.included,
         problems=_noise_problems(game, setting, rounds, error),
     )
 
@@ -168,28 +159,20 @@ def _setting(game: RecordGame) -> _Setting:
                 for name, tensor in (policy.spec if policy is not None else {}).items()
             }
         )
-    # The game has more rounds than the run, and all of them must be alike.
+    # The game plays more rounds than the run has, and all must be alike.
     training = config.training.model_copy(update={"schedule": None})
     config = config.model_copy(update={"training": training})
     make_trainer = trainer_factory(config, game.run.learning.device, profile.protection)
-    return _Setting(make_trainer, broadcast, tuple(entries), first_state(profile))
+    return make_trainer, ClientView(broadcast, tuple(entries), first_state(profile))
 
 
 def _train(
-    game: RecordGame,
-    setting: _Setting,
-    data: Examples,
-    round_number: int,
+    game: RecordGame, setting: _Setting, data: Examples, round_number: int
 ) -> dict[str, Vector]:
-    """Return every tensor that one training hands on, flat, by where it goes and its name."""
+    """Return every resulting tensor of one training, flat, by its purpose and name."""
     profile = dataclasses.replace(game.profile, data=data)
-    result = train(
-        profile,
-        setting.make_trainer,
-        ClientView(setting.broadcast, setting.experts, setting.personal),
-        round_number=round_number,
-        noise=noise_of(profile, round_number),
-    )
+    noise = noise_of(profile, round_number)
+    result = train(profile, *setting, round_number=round_number, noise=noise)
     parts = {
         "update": result.update,
         "pool entry": result.pool_entry or {},
@@ -203,7 +186,7 @@ def _train(
 
 
 def _without_noise(game: RecordGame) -> tuple[RecordGame, _Setting]:
-    """Return the same training where every record is in every batch and nothing is noised."""
+    """Return the same training without noise, with every record in every batch."""
     mechanism = dataclasses.replace(game.mechanism, noise_multiplier=0.0, sampling_probability=1.0)
     protection = dataclasses.replace(game.profile.protection, training=mechanism)
     profile = dataclasses.replace(game.profile, protection=protection)
@@ -212,7 +195,7 @@ def _without_noise(game: RecordGame) -> tuple[RecordGame, _Setting]:
 
 
 def _choose(game: RecordGame, setting: _Setting, rounds: Iterator[int]) -> _Canary:
-    """Return the candidate, or the pair of them, that moves the tensors furthest in their noise."""
+    """Return the candidate or pair that moves the tensors furthest, in units of their noise."""
     bare, quiet = _without_noise(game)
     data = game.profile.data
     others = _rows(data, slice(0, OTHERS))
@@ -258,7 +241,7 @@ def _candidates(game: RecordGame) -> Iterator[Examples]:
 
 
 def _made_up(array: NDArray[np.generic], length: float, rng: np.random.Generator) -> Vector:
-    """Return one row like an array's: of this norm, or of integers in the array's own range."""
+    """Return a random row like an array's: of this norm, or of integers in the array's range."""
     shape = (1, *array.shape[1:])
     if array.dtype.kind != "f":
         drawn = rng.integers(array.min(), array.max(), shape, endpoint=True)
@@ -270,7 +253,7 @@ def _made_up(array: NDArray[np.generic], length: float, rng: np.random.Generator
 def _scale(
     game: RecordGame, setting: _Setting, data: Examples, rounds: Iterator[int]
 ) -> dict[str, float]:
-    """Return deviation of each tensor's noise, 0 where it has none."""
+    """Return the standard deviation of each tensor's noise."""
     runs = [_train(game, setting, data, next(rounds)) for _ in range(SCALE_RUNS)]
     return {
         name: float(np.sqrt(np.stack([run[name] for run in runs]).var(axis=0, ddof=1).mean()))
@@ -279,9 +262,9 @@ def _scale(
 
 
 def _arrays(tensors: Tensors, scale: Mapping[str, float]) -> dict[str, Vector]:
-    """Return tensors in units of their noise, joined by release, and all of them joined.
+    """Return tensors in units of their noise: joined by release, and all together.
 
-    What has no noise counts as if it had a little: then nothing hides it.
+    A tensor without noise counts as having a little, so its difference becomes large.
     """
     scaled = {name: vector / (scale[name] or _LITTLE) for name, vector in tensors.items()}
     joined: dict[str, list[Vector]] = {}
@@ -289,7 +272,7 @@ def _arrays(tensors: Tensors, scale: Mapping[str, float]) -> dict[str, Vector]:
     for name, vector in scaled.items():
         part, _, tensor = name.partition("/")
         joined.setdefault(part, []).append(vector)
-        # The prompt is update, entry and personal state at once; its noise is one draw.
+        # The prompt is update, entry and personal state at once, with one draw of noise.
         own.setdefault(tensor, vector)
     arrays = {part: np.concatenate(vectors) for part, vectors in joined.items()}
     return {**arrays, TOGETHER: np.concatenate(list(own.values()))}
@@ -298,7 +281,7 @@ def _arrays(tensors: Tensors, scale: Mapping[str, float]) -> dict[str, Vector]:
 def _directions(game: RecordGame, canary: _Canary) -> dict[str, Vector]:
     """Return the expected effect of the canary on each array that it changes.
 
-    A sampled record counts as in as many batches as is usual, and in one at least: below that no
+    A sampled record counts as in the usual number of batches, but in at least one: with fewer, no
     threshold tells it from noise.
     """
     mechanism = game.mechanism
@@ -310,7 +293,7 @@ def _directions(game: RecordGame, canary: _Canary) -> dict[str, Vector]:
 def _noise_problems(
     game: RecordGame, setting: _Setting, rounds: Iterator[int], alpha: float
 ) -> tuple[str, ...]:
-    """Return whether two rounds share noise: trainings on no data move by their noise alone."""
+    """Return a problem if two rounds share noise; trainings on no data move by noise alone."""
     bare, quiet = _without_noise(game)
     nothing = _rows(game.profile.data, slice(0, 0))
     still = _train(bare, quiet, nothing, next(rounds))

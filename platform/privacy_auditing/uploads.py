@@ -1,16 +1,15 @@
-"""The client's game: canary updates through the very code that protects an upload or a pool entry.
+"""The client's game: canary updates through the code that protects an upload or a pool entry.
 
-What an adversary sees of a canary differs by where the mechanism has its noise:
+The adversary's view of a canary depends on the place of the noise:
 
-- In what one client sends: the upload itself, as the server would have it without masks.
-- In shares: the sum of the canary's share and those of the other honest clients of the smallest sum
-  that may be opened. Clients that collude know their shares and would subtract them.
-- After the sum: the sum with the coordinator's noise, which is what peers and observer see.
-- A pool entry is seen as it is stored.
+- In each upload: the upload itself, as the server would see it without masks.
+- In shares: the sum of the shares of all honest clients in the smallest sum that may be opened.
+  Clients that collude know their own shares and subtract them.
+- After the sum: the sum with the coordinator's noise, as peers and observer see it.
+- In a pool entry: the entry as it is stored.
 
-Each canary is sent as if in a round of its own, so that noise comes from where a round's noise
-comes from. How many shares a sum has is read from the configuration's threshold, not from the
-mechanism that is audited.
+Each canary has a round of its own, so that its noise comes from the same source as in a run. The
+number of shares in a sum comes from the configuration's threshold, not from the audited mechanism.
 """
 
 from __future__ import annotations
@@ -32,7 +31,6 @@ from platform.parties.identities import client_names
 from platform.parties.profile import ClientProfile, noise_of
 from platform.privacy_auditing.outcome import (
     ChannelAudit,
-    Guesses,
     Progress,
     Vector,
     problems_of,
@@ -62,12 +60,12 @@ def block_spec(spec: Spec) -> Spec:
 
 
 def groups_of(spec: Spec) -> int:
-    """Return K."""
+    """Return the number of groups, K."""
     return next(iter(spec.values())).shape[0]
 
 
 def placed(vector: Vector, spec: Spec, group: int) -> Vector:
-    """Return a whole vector with this one in a group's block."""
+    """Return a whole vector that holds this vector in the block of one group."""
     arrays = {name: np.zeros(tensor.shape) for name, tensor in spec.items()}
     for name, part in unflatten(vector, block_spec(spec)).items():
         arrays[name][group] = part
@@ -93,21 +91,22 @@ def group_of(update: Arrays, groups: int) -> int:
 
 
 def side_of(vector: Vector) -> float:
-    """Return 1 for one of a canary and its opposite, and -1 for the other one."""
+    """Return 1 or -1; a vector and its opposite have different signs."""
     fixed = np.random.default_rng(0).standard_normal(vector.size)
     return 1.0 if float(fixed @ vector) >= 0.0 else -1.0
 
 
 def with_count(moved: Vector, canary: Vector, counts: float, weight: float) -> Vector:
-    """Return a difference of blocks, with what the counts tell laid along the canary.
+    """Return a difference of blocks, with the counts' difference added along the canary.
 
-    Of unit weights 1 and `weight`, so that the noise along the canary stays that of a coordinate.
+    The weights 1 and `weight` are normalised, so the noise along the canary stays that of one
+    coordinate.
 
     Args:
-        moved: The difference, (d,).
-        canary: Of the direction along which it moved.
+        moved: The difference, shape (d,).
+        canary: The direction along which it moved, shape (d,).
         counts: The difference of the counts.
-        weight: How far counts move over how far the difference does.
+        weight: Movement of the counts over movement of the difference.
     """
     unit = canary / (float(np.linalg.norm(canary)) or 1.0)
     along = float(unit @ moved)
@@ -116,10 +115,10 @@ def with_count(moved: Vector, canary: Vector, counts: float, weight: float) -> V
 
 
 NOISE_VECTORS = 20
-"""Releases of nothing, whose noise is tested directly."""
+"""Number of zero releases whose noise is tested directly."""
 
 EXAMPLES = 7
-"""The number of examples that each client reports; under a mechanism it must not matter."""
+"""Number of examples of each client; under a mechanism it must not matter."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -127,13 +126,13 @@ class UploadGame:
     """One channel under audit.
 
     Attributes:
-        run: The run as it was planned.
-        profile: Of the client that sends the canaries.
-        channel: Where they go.
-        charge: The ledger's row for it.
-        canaries: How many.
-        error: Probability that a right build fails here.
-        apart: Whether a canary and its neighbour are in two groups; of private experts only.
+        run: The planned run.
+        profile: The client that sends the canaries.
+        channel: The channel.
+        charge: The ledger's row for the channel.
+        canaries: Number of canaries.
+        error: Probability that a correct build fails here.
+        apart: Whether a canary and its neighbour are in two groups, as private experts can be.
     """
 
     run: RunPlan
@@ -146,12 +145,12 @@ class UploadGame:
 
     @property
     def name(self) -> str:
-        """The channel, and which neighbours are played on it."""
+        """The channel, and whether neighbours are in two groups."""
         return f"{self.channel}, two groups" if self.apart else self.channel
 
     @property
     def dimension(self) -> int:
-        """Coordinates of a canary: those of one block, where clients are in groups."""
+        """Number of a canary's coordinates; if clients are in groups, those of one block."""
         return vector_length(block_spec(self.spec) if self.in_groups else self.spec)
 
     @property
@@ -161,19 +160,19 @@ class UploadGame:
 
     @property
     def protection(self) -> Protection:
-        """As in a round; where clipping adapts, with the first round's norm."""
+        """The protection of a round; if clipping adapts, with the first round's norm."""
         return self.run.terms.protection.at(self.run.terms.protection.clipping_norm)
 
     @property
     def spec(self) -> Spec:
-        """The arrays of what is sent."""
+        """The arrays of the vector that is sent."""
         if self.channel == "sum":
             return self.protection.layout.spec
         return self.protection.pool_spec or {}
 
     @property
     def clipping_norm(self) -> float:
-        """C of the update alone, without the flag, or of the pool entry."""
+        """C of the pool entry, or of the update without the flag."""
         if self.channel == "pool" and self.protection.has_own_entry_noise:
             return self.charge.clipping_norm
         adapted, norm = self.protection.clipping_norm, self.run.terms.config.privacy.clipping_norm
@@ -181,13 +180,13 @@ class UploadGame:
 
     @property
     def flags(self) -> Vector:
-        """Largest absolute values of flag and metric behind the vector, (0,) without."""
+        """Largest absolute values of flag and metric behind the vector; empty without them."""
         bare = self.channel != "sum"
         return np.array(() if bare else self.protection.extras.bounds(self.clipping_norm))
 
     @property
     def bounds(self) -> Vector:
-        """The coordinates appended to zeros: they fit, and are in the first group if any."""
+        """The coordinates appended to zeros, which fit and are in the first group."""
         extras = self.protection.extras
         if not self.in_groups or extras.groups is None:
             return self.flags
@@ -196,17 +195,17 @@ class UploadGame:
 
     @property
     def parts(self) -> tuple[float, float]:
-        """C and b."""
+        """C, and the bound b of the counts."""
         return self.clipping_norm, self.protection.extras.count_bound
 
     @property
     def norm(self) -> float:
-        """Half of how far a canary and its opposite are apart, but for flags."""
+        """Half of the distance between a canary and its opposite, without flags."""
         return math.hypot(*self.parts) / ROOT if self.apart else self.clipping_norm
 
     @property
     def flag(self) -> float | None:
-        """Length of the flags, which a neighbour has with the opposite sign; None without."""
+        """Length of the flags, whose sign differs in a neighbour; None without flags."""
         if self.apart:
             return None
         return float(np.linalg.norm(self.flags)) if self.flags.size else None
@@ -216,8 +215,8 @@ def audit_upload(game: UploadGame, tell: Progress) -> ChannelAudit:
     """Play the game on one channel and test its noise.
 
     Args:
-        game: What is audited.
-        tell: Told of each canary.
+        game: The game.
+        tell: Gets the progress after each canary.
     """
     config = game.run.terms.config
     claim = claim_of(game.charge, config.privacy.target_delta, config.privacy.accountant)
@@ -245,25 +244,23 @@ def audit_upload(game: UploadGame, tell: Progress) -> ChannelAudit:
         channel=game.name,
         mechanism=config.privacy.mechanism,
         result=judge_client_unit(scores, claim, family_wise_error=error),
-        guesses=Guesses(
-            standardise(
-                scores.scores, threshold=scores.threshold, distance=scores.distance, mu=claim.mu
-            ),
-            scores.included,
+        scores=standardise(
+            scores.scores, threshold=scores.threshold, distance=scores.distance, mu=claim.mu
         ),
+        included=scores.included,
         problems=_noise_problems(game, rounds, error / 3.0),
     )
 
 
 def _released(game: UploadGame, vector: Vector, number: int) -> Vector:
-    """Return what an adversary sees of a canary, in the canary's own coordinates, and its flag."""
+    """Return the adversary's view of a canary: its own coordinates, and its flag."""
     if not game.in_groups:
         return _folded(game, _seen(game, vector, number))
     spec, first = game.spec, number % groups_of(game.spec)
     if not game.apart:
         seen = _seen(game, placed(vector, spec, first), number)
         return _folded(game, seen, block(seen, spec, first))
-    # A canary in one group; its opposite is the same update in another one.
+    # The canary is in one group; its opposite is the same update in another group.
     second, side, (norm, count) = (first + 1) % groups_of(spec), side_of(vector), game.parts
     here = first if side > 0.0 else second
     seen = _seen(game, placed(side * vector * (norm / game.norm), spec, here), number)
@@ -274,9 +271,9 @@ def _released(game: UploadGame, vector: Vector, number: int) -> Vector:
 
 
 def _folded(game: UploadGame, seen: Vector, own: Vector | None = None) -> Vector:
-    """Return a vector whose appended coordinates became one: their part along the flags.
+    """Replace the appended coordinates by one: their part along the flags.
 
-    Canaries and their neighbours are farthest apart along it.
+    Canaries and their neighbours are farthest apart in this direction.
     """
     length = vector_length(game.spec)
     own = seen[:length] if own is None else own
@@ -287,9 +284,9 @@ def _folded(game: UploadGame, seen: Vector, own: Vector | None = None) -> Vector
 
 
 def _noise_problems(game: UploadGame, rounds: Iterator[int], alpha: float) -> tuple[str, ...]:
-    """Return problems that guesses do not show: a wrong variance or law, noise that repeats."""
+    """Return faults of the noise itself: a wrong variance, a wrong law, or noise that repeats."""
     nothing, deviation = np.zeros(vector_length(game.spec)), game.charge.standard_deviation
-    # A release of nothing fits, and says so with all that is appended.
+    # A zero release fits, so all its appended coordinates say so.
     offset = np.append(nothing, game.bounds)
     drawn = [_noise_of_round(game, nothing, next(rounds)) for _ in range(NOISE_VECTORS)]
     samples = np.stack([own - offset for own, _ in drawn])
@@ -306,7 +303,7 @@ def _noise_problems(game: UploadGame, rounds: Iterator[int], alpha: float) -> tu
 def _noise_of_round(
     game: UploadGame, nothing: Vector, round_number: int
 ) -> tuple[Vector, list[Vector]]:
-    """Return a channel's noise, and the same client's part of the sum if its noise must differ."""
+    """Return a channel's noise, and the client's part of the sum if their noise must differ."""
     protection = game.protection
     is_separate = game.channel == "pool" and protection.has_own_entry_noise
     if not is_separate or protection.mechanism.facts.is_bare_to_server:
@@ -317,7 +314,7 @@ def _noise_of_round(
 
 
 def _seen(game: UploadGame, vector: Vector, round_number: int) -> Vector:
-    """Return the adversary's view of one client that sends this vector in a round of its own."""
+    """Return the adversary's view of one client that sends a vector in a round of its own."""
     protection = game.protection
     if game.channel == "pool":
         return _opened(game, _prepare(game, game.profile, vector, round_number))
@@ -328,8 +325,8 @@ def _seen(game: UploadGame, vector: Vector, round_number: int) -> Vector:
             clients = smallest_real_sum(config) - config.secure_aggregation.corrupt
         return _sum(game, vector, clients, round_number)
     if not facts.noises_alone:
-        # The audit would judge the wrong noise at any other place.
-        raise UnknownMechanism(f"nothing is known of where {facts.name} can be seen")
+        # At any other place, the audit would judge the wrong noise.
+        raise UnknownMechanism(f"the audit does not know who can see the noise of {facts.name}")
     return _prepare(game, game.profile, vector, round_number).vector
 
 
@@ -339,7 +336,7 @@ def _opened(game: UploadGame, prepared: Prepared) -> Vector:
 
 
 def _sum(game: UploadGame, vector: Vector, clients: int, round_number: int) -> Vector:
-    """Return the sum of this update and others that are zero, as the round opens it."""
+    """Return the opened sum of this update and zeros, without the other clients' flags."""
     sums, layout = game.protection.sums, game.protection.layout
     names = client_names(clients)
     updates = [vector] + [np.zeros(vector.size)] * (clients - 1)
@@ -351,7 +348,7 @@ def _sum(game: UploadGame, vector: Vector, clients: int, round_number: int) -> V
     levels = [layout.weigh(one.levels, EXAMPLES) for one in sent if one.levels is not None]
     noise = coordinator_noise(game.run.terms.config, round_number, 1)
     found = sums.open(sums.noised(sums.add_up(levels), clients, noise)).sums
-    # The flags of the other clients are known, because their updates fit.
+    # The updates of the other clients fit, so their flags are known.
     own = found.size - game.bounds.size
     return np.asarray(found - np.append(np.zeros(own), (clients - 1) * game.bounds))
 
@@ -359,14 +356,14 @@ def _sum(game: UploadGame, vector: Vector, clients: int, round_number: int) -> V
 def _prepare(
     game: UploadGame, profile: ClientProfile, vector: Vector, round_number: int
 ) -> Prepared:
-    """Return one client's part in one round, with the vector on the channel that is audited."""
+    """Return one client's part in one round, with the vector on the audited channel."""
     protection = game.protection
     update, entry = _zeros(protection.layout.spec), _zeros(protection.pool_spec or {})
     arrays = unflatten(vector, game.spec)
     if game.channel == "sum":
         update = arrays
     if game.channel == "pool" or set(update) == set(entry):
-        # Usually the entry is the update itself, and under `same` it must be.
+        # Under `same` the entry must be the update itself.
         entry = arrays
     if game.channel == "pool" and not protection.has_own_entry_noise:
         update = arrays
@@ -376,7 +373,7 @@ def _prepare(
         {},
         group=group_of(update, groups_of(game.spec)) if game.in_groups else None,
     )
-    # A canary fits and its neighbour does not, so the accuracies are as far apart as the flags.
+    # A canary fits and its neighbour does not, so the accuracies differ as the flags do.
     fits = float(np.linalg.norm(vector)) <= game.clipping_norm
     return protection.prepare(
         result,

@@ -113,7 +113,7 @@ def test_something_else_than_zero_is_refuted(storage: Storage, monkeypatch):
         return dataclasses.replace(prepared, levels=prepared.levels ^ np.uint64(1 << 12))
 
     monkeypatch.setattr(Protection, "prepare_nothing", shifted)
-    assert audit(run).reasons == ("what a failed client uploads is not zero",)
+    assert audit(run).reasons == ("the upload of a failed client is not zero",)
 
 
 def test_a_failure_without_a_charge_is_refuted(storage: Storage, monkeypatch):

@@ -110,7 +110,7 @@ def test_a_number_in_a_reason_is_refuted(storage: Storage, monkeypatch: Any) -> 
 
     monkeypatch.setattr(platform.protection.sums, "require_plausible_norm", told)
     verdict = audit(storage, *CENTRAL)
-    assert any("why a round has no result depends on the data" in r for r in verdict.reasons)
+    assert any("the reason for a lost round depends on the data" in r for r in verdict.reasons)
 
 
 def test_noise_that_is_not_added_is_refuted(storage: Storage, monkeypatch: Any) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from platform.cli.trying import draw, require_drawable
 from platform.errors import ConfigError
-from platform.privacy_auditing.outcome import ChannelAudit, Guesses, standardise
+from platform.privacy_auditing.outcome import ChannelAudit, standardise
 from privacy.auditing import RecordScores, gaussian_claim, judge_record_unit
 from tests.repository._source import ROOT
 
@@ -26,7 +26,8 @@ def outcome(claimed: float = 1.0, real: float = 1.0, canaries: int = 1000) -> Ch
         channel="sum",
         mechanism="upload_noise",
         result=result,
-        guesses=Guesses(scores, included),
+        scores=scores,
+        included=included,
         problems=(),
     )
 
