@@ -200,7 +200,7 @@ def test_receipts_of_a_run_tell_of_the_bytes_on_the_wire(
         rounds = [peek(x)[1].round_number for x in sent]
         assert [u[:2] for u in found.uploads] == [(number, 1) for number in rounds]
         # What is lost on its way is charged, and nobody can say what it was.
-        assert rounds and found.received.charged >= attempts(store) and found.problems == ()
+        assert rounds and found.charged >= attempts(store) and found.problems == ()
 
 
 def test_digests_of_uploads_are_in_no_file_of_the_coordinator(
@@ -240,7 +240,7 @@ def test_after_a_restart_only_what_came_since_is_told(
         }
         # The second round's uploads came before the crash, and nobody wrote them down.
         assert told.items() <= sent.items() and 2 not in told
-        assert (3 in told) == (3 in sent) and found.received.charged >= attempts(store) >= len(sent)
+        assert (3 in told) == (3 in sent) and found.charged >= attempts(store) >= len(sent)
 
 
 def attempts(store: ClientStore) -> int:
