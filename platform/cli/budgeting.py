@@ -129,7 +129,7 @@ def _print_run(document: Document) -> None:
 
 def client_rows(document: Document) -> list[tuple[str, ...]]:
     """Return the cells of each client, one for each column of `CLIENT_COLUMNS`."""
-    rows = []
+    rows: list[tuple[str, ...]] = []
     for one in document["clients"]:
         life, reserved = one["lifetime"], one["reserved"]
         number = "" if one["number"] is None else f" (client {one['number']})"

@@ -336,8 +336,8 @@ def _other(error: click.ClickException, context: click.Context | None) -> tuple[
         extra = message.partition("(")[2].rstrip(")")
         shown = extra if len(extra) <= LONGEST else f"{extra[:LONGEST]}..."
         parameters = () if context is None else context.command.params
-        names = (_name(one, None) for one in parameters if isinstance(one, click.Argument))
-        return "ARGUMENT", f"{shown!r} is too much; valid: {', '.join(names) or 'none'}"
+        known = ", ".join(_name(one, None) for one in parameters if isinstance(one, click.Argument))
+        return "ARGUMENT", f"{shown!r} is too much; valid: {known or 'none'}"
     return None, _lower_first(message)
 
 

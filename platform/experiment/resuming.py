@@ -185,14 +185,11 @@ def require_second_phase(
             f"phase_two_of: run {source} is a second phase itself; valid: {first.phase_two_of}, "
             "whose pool it uses"
         )
-    fixed = [
-        {
-            **one.model_dump(mode="json", exclude=set(FREE)),
-            "method": {"name": one.method.name},
-        }
+    mine, theirs = (
+        {**one.model_dump(mode="json", exclude=set(FREE)), "method": {"name": one.method.name}}
         for one in (config, first)
-    ]
-    changes = _differences(*fixed)
+    )
+    changes = _differences(mine, theirs)
     # Where the names are equal, the options of the rounds must be equal too.
     change = next(changes, None)
     if change is None:
