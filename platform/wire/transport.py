@@ -104,13 +104,17 @@ class InProcessTransport:
             _, envelope = peek(messages[clients[0]])
             lost = self.losses(envelope.round_number, envelope.attempt, clients)
         with self.stage(clients):
-            replies: dict[ClientId, bytes | Dropout] = {}
-            for client in clients:
-                if client in lost:
-                    replies[client] = Dropout("no answer (simulated loss)")
-                    continue
-                replies[client] = answer(self.handlers[client], messages[client])
-                if not isinstance(replies[client], Dropout):
-                    self.tell(stage)
+            replies = {
+                client: Dropout("no answer (simulated loss)")
+                if client in lost
+                else self._deliver(stage, client, messages[client])
+                for client in clients
+            }
         # Only now: an answer may leave after its charge is on the disk.
         return replies
+
+    def _deliver(self, stage: Stage, client: ClientId, message: bytes) -> bytes | Dropout:
+        reply = answer(self.handlers[client], message)
+        if not isinstance(reply, Dropout):
+            self.tell(stage)
+        return reply

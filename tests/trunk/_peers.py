@@ -70,12 +70,12 @@ class Hostile(Client):
 
     spoil: Spoil
 
-    def _upload(self, session, prepared, assignment):
+    def _upload(self, session, protection, prepared, assignment):
         if session.secure is None:
-            return super()._upload(session, prepared, assignment)
+            return super()._upload(session, protection, prepared, assignment)
         levels = np.asarray(self.spoil(prepared.levels), np.uint64)
         prepared = dataclasses.replace(prepared, levels=levels)
-        return super()._upload(session, prepared, assignment)
+        return super()._upload(session, protection, prepared, assignment)
 
     def handle(self, message: bytes) -> bytes:
         frame = decode_frame(answer := super().handle(message))
