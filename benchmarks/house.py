@@ -149,7 +149,11 @@ def house() -> Iterator[tuple[str, object]]:
     yield "most arrows inside a room", within(ROOT).most_common(3)
     yield "asserts that pin a sentence", pinned(python_below(ROOT / "tests"))
     yield "words of README", words([ROOT / "README.md"])
-    yield "words of the manual", words((ROOT / "docs").glob("*.md"))
+    manual = [*(ROOT / "docs").glob("*.md")]
+    apart = {"adr", "papers", "results"}
+    reference = [p for p in (ROOT / "docs").glob("*/*.md") if p.parent.name not in apart]
+    yield "words of the manual", words(manual)
+    yield "words of the manual and of its reference pages", words([*manual, *reference])
     yield "ADRs", len(list((ROOT / "docs" / "adr").glob("0*.md")))
 
 
