@@ -101,8 +101,7 @@ class InProcessTransport:
         clients = sorted(messages)
         lost: frozenset[ClientId] = frozenset()
         if clients and stage == self.lost_at:
-            _, envelope = peek(messages[clients[0]])
-            lost = self.losses(envelope.round_number, envelope.attempt, clients)
+            lost = self._lost(messages[clients[0]], clients)
         with self.stage(clients):
             replies = {
                 client: Dropout("no answer (simulated loss)")
@@ -112,6 +111,10 @@ class InProcessTransport:
             }
         # Only now: an answer may leave after its charge is on the disk.
         return replies
+
+    def _lost(self, message: bytes, clients: Sequence[ClientId]) -> frozenset[ClientId]:
+        _, envelope = peek(message)
+        return self.losses(envelope.round_number, envelope.attempt, clients)
 
     def _deliver(self, stage: Stage, client: ClientId, message: bytes) -> bytes | Dropout:
         reply = answer(self.handlers[client], message)

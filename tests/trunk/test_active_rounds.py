@@ -251,7 +251,7 @@ def test_a_client_without_credentials_takes_part_in_no_active_round(stores: Path
 
 def parameters_of(found: Cohort) -> RoundParameters:
     plan = found.plan
-    seat = seat_of(found.protection, plan, 1)
+    seat = seat_of(plan, 1)
     return round_parameters(plan.envelope(plan.cohort[0]), seat)
 
 

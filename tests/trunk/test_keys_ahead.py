@@ -318,7 +318,7 @@ def test_keys_are_asked_for_with_the_last_message_only(tmp_path: Path, stage: An
     plan, name = first_plan(five), name_of(five)
     following = plan.next_plan
     assert following is not None
-    seat = seat_of(five.protection, following, 1)
+    seat = seat_of(following, 1)
 
     def early(client: str, message: bytes) -> bytes:
         return encode_relay(dataclasses.replace(decode_relay(message), ahead=seat))

@@ -139,10 +139,11 @@ def test_the_norm_of_the_round_counts_where_it_adapts() -> None:
 class Unclipped(Client):
     """Trains as it should, and sends the largest numbers that fit."""
 
-    def _upload(self, envelope, prepared, secure):
+    def _upload(self, session, protection, prepared, assignment):
         grid = self.profile.protection.sums.grid()
         largest = np.full(LENGTH, grid.largest_level // 2 - 1, np.uint64)
-        return super()._upload(envelope, dataclasses.replace(prepared, levels=largest), secure)
+        prepared = dataclasses.replace(prepared, levels=largest)
+        return super()._upload(session, protection, prepared, assignment)
 
 
 @pytest.fixture
