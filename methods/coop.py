@@ -8,11 +8,13 @@ epochs are one local training of T x E epochs.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from methods.interface import method as m
 from methods.prompts.prompt import CONTEXT, PromptConfig, PromptMethod, build_encoder
 
 
+@dataclass(frozen=True)
 class Config(PromptConfig):
     """Options: those of every prompt."""
 

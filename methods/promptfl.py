@@ -7,10 +7,13 @@ global prompt. Everything is in `methods.prompts.prompt`; this method changes no
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from methods.interface.method import Method, Task
 from methods.prompts.prompt import PromptConfig, PromptMethod, build_encoder
 
 
+@dataclass(frozen=True)
 class Config(PromptConfig):
     """Options: those of every prompt."""
 
