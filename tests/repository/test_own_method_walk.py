@@ -125,7 +125,7 @@ def test_the_run_is_protected_and_the_sweep_compares_both(said: list[str], folde
 
 
 def test_the_page_names_every_file_of_the_suite_and_every_rule_has_its_words():
-    table = PAGE.partition("## What the contract holds")[2]
+    table = PAGE.partition("## What the contract checks")[2]
     suite = ROOT / "platform" / "contract"
     assert set(re.findall(r"`(test_\w+\.py)`", table)) == {
         path.name for path in suite.glob("test_*.py")
