@@ -44,7 +44,6 @@ from torch import Tensor
 from methods.errors import MethodError
 from methods.fedavg import FedAvg
 from methods.interface import method as m
-from methods.interface.defaults import CLIENT_ONLY
 from methods.interface.method import CountsUpTo
 from methods.networks.extractors import ClipTower, NetworkConfig
 from methods.networks.layers import Parameters
@@ -93,7 +92,6 @@ class Ccst(FedAvg):
     weighting: ClassVar[m.Weighting] = m.Weighting.UNIFORM
     config: Config
     population: int = field(default=1, kw_only=True)
-    units = CLIENT_ONLY
     couples_examples = True
     has_personal_state = True
 

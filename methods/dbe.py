@@ -43,7 +43,6 @@ from torch import Tensor
 from torch.nn import functional
 
 from methods.interface import method as m
-from methods.interface.defaults import CLIENT_ONLY
 from methods.networks.extractors import NetworkConfig
 from methods.networks.layers import Layer, Layers, Parameters, linear
 from methods.networks.method import FED, HEAD, BatchObjective, ModularMethod, features_of
@@ -94,7 +93,6 @@ class DBE(ModularMethod):
 
     config: Config
     combined: ClassVar[tuple[str, ...]] = (FED,)
-    units = CLIENT_ONLY
     couples_examples = True
 
     @property

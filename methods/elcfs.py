@@ -46,7 +46,6 @@ from torch import Tensor
 from methods.errors import MethodError
 from methods.fedavg import FedAvg
 from methods.interface import method as m
-from methods.interface.defaults import CLIENT_ONLY
 from methods.interface.method import CountsWith
 from methods.networks.extractors import NetworkConfig
 from methods.networks.layers import Parameters
@@ -89,7 +88,6 @@ class Elcfs(FedAvg):
     config: Config
     side: int = field(default=1, kw_only=True)
     population: int = field(default=1, kw_only=True)
-    units = CLIENT_ONLY
     couples_examples = True
 
     @property

@@ -51,7 +51,6 @@ from torch import Tensor
 from torch.nn import functional
 
 from methods.interface import method as m
-from methods.interface.defaults import CLIENT_ONLY
 from methods.networks.draws import MARK, Draws, marked, uniforms
 from methods.networks.extractors import NetworkConfig
 from methods.networks.layers import Layer, Layers, Parameters, linear, linear_layers
@@ -97,7 +96,6 @@ class FedADG(SplitMethod):
     config: Config
     has_personal_state = True
     plain_sgd = True
-    units = CLIENT_ONLY
     couples_examples = True
 
     @property

@@ -32,7 +32,6 @@ from torch.nn import functional
 
 from methods.interface import method as m
 from methods.interface.averaging import AveragedMethod
-from methods.interface.defaults import ALL_UNITS, CLIENT_ONLY
 from methods.networks.layers import Parameters, linear_start
 from methods.networks.method import BatchObjective
 from methods.prompts.prompt import Captions, as_tensor, as_tensors, require_backbone
@@ -70,11 +69,6 @@ class FedClip(AveragedMethod):
     def couples_examples(self) -> bool:
         """The symmetric loss joins the examples of a batch."""
         return self.config.loss == "symmetric"
-
-    @property
-    def units(self) -> frozenset[m.Unit]:
-        """Client and record, or, with the symmetric loss, the client only."""
-        return CLIENT_ONLY if self.couples_examples else ALL_UNITS
 
     @property
     def learns_one_class(self) -> bool:

@@ -29,7 +29,6 @@ from torch import Tensor
 from torch.nn import functional
 
 from methods.interface import method as m
-from methods.interface.defaults import ALL_UNITS, CLIENT_ONLY
 from methods.networks.extractors import NetworkConfig
 from methods.networks.layers import Layers, Parameters, linear, linear_layers
 from methods.networks.method import FED, GATED, BatchObjective, ModularMethod, PerExample
@@ -61,11 +60,6 @@ class FedRoD(ModularMethod):
     def couples_examples(self) -> bool:
         """By the balanced softmax, one example's label changes the loss of all others."""
         return self.config.generic_loss == "balanced_softmax"
-
-    @property
-    def units(self) -> frozenset[m.Unit]:
-        """Only the client, where counts of labels enter the gradients."""
-        return CLIENT_ONLY if self.couples_examples else ALL_UNITS
 
     @property
     def learns_one_class(self) -> bool:

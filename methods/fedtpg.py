@@ -36,7 +36,6 @@ from torch.nn import functional
 from methods.errors import MethodError
 from methods.interface import method as m
 from methods.interface.averaging import AveragedMethod
-from methods.interface.defaults import ALL_UNITS, CLIENT_ONLY
 from methods.networks.layers import Parameters, linear_start
 from methods.prompts.prompt import (
     CONTEXT_STANDARD_DEVIATION,
@@ -86,11 +85,6 @@ class FedTPG(AveragedMethod):
     def couples_examples(self) -> bool:
         """A loss over the client's own classes depends on its other examples."""
         return self.config.names == "own"
-
-    @property
-    def units(self) -> frozenset[m.Unit]:
-        """The client, and the record where all names are asked."""
-        return CLIENT_ONLY if self.couples_examples else ALL_UNITS
 
     @property
     def logit_scale(self) -> float:

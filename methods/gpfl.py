@@ -41,7 +41,6 @@ from torch import Tensor
 from torch.nn import functional
 
 from methods.interface import method as m
-from methods.interface.defaults import CLIENT_ONLY
 from methods.networks.extractors import NetworkConfig
 from methods.networks.layers import (
     Layer,
@@ -81,7 +80,6 @@ class GPFL(ModularMethod):
     """Global guidance and personal tasks."""
 
     config: Config
-    units = CLIENT_ONLY
     couples_examples = True
 
     @property

@@ -55,7 +55,6 @@ from torch.nn import functional
 from methods.errors import MethodError
 from methods.fedavg import FedAvg
 from methods.interface import method as m
-from methods.interface.defaults import CLIENT_ONLY
 from methods.interface.method import CountsWith
 from methods.networks.draws import Draws
 from methods.networks.extractors import Change, ClipTower, Cnn, NetworkConfig
@@ -165,7 +164,6 @@ class StableFDG(FedAvg):
 
     weighting: ClassVar[m.Weighting] = m.Weighting.UNIFORM
     config: Config
-    units = CLIENT_ONLY
     couples_examples = True
 
     @property

@@ -44,8 +44,8 @@ class MethodDefaults:
 
     @property
     def units(self) -> frozenset[Unit]:
-        """Client and record."""
-        return ALL_UNITS
+        """Client and record, or the client alone where a loss joins a batch's examples."""
+        return CLIENT_ONLY if self.couples_examples else ALL_UNITS
 
     @property
     def couples_examples(self) -> bool:
