@@ -20,7 +20,6 @@ import sqlite3
 import subprocess
 import sys
 import tempfile
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field, replace
@@ -213,14 +212,12 @@ def _faults(holder: ast.stmt | ast.expr, text: str) -> Iterator[str]:
         yield "pass"
         if isinstance(holder, ast.Raise):
             return
-    for node in ast.walk(ast.parse(text if isinstance(holder, ast.stmt) else f"({text})")):
+    source = text if isinstance(holder, ast.stmt) else f"({text})"
+    for place, node in enumerate(ast.walk(ast.parse(source))):
         for other in _other(node):
-            tree = ast.parse(text if isinstance(holder, ast.stmt) else f"({text})")
-            twin = next(
-                n
-                for n in ast.walk(tree)
-                if ast.dump(n, include_attributes=True) == ast.dump(node, include_attributes=True)
-            )
+            # A tree is changed in place, so each fault has one of its own.
+            tree = ast.parse(source)
+            twin = next(islice(ast.walk(tree), place, None))
             yield ast.unparse(_Swapped(twin, other).visit(tree))
 
 
@@ -390,7 +387,7 @@ def main() -> None:
         for mutant in fresh:
             if not mutant.tests:
                 sys.stdout.write(f"{mutant.name}: {mutant.text}  ->  {mutant.becomes}\n")
-        dead = Counter(bool(mutant.tests) for mutant in fresh)[True]
+        dead = sum(bool(mutant.tests) for mutant in fresh)
         sys.stdout.write(f"{dead} of {len(fresh)} were found\n")
 
 

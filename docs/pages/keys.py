@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import itertools
-import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from docs.pages.markdown import begun
 from platform.config.run import Key, known_keys
 
 BESIDE = Path(__file__).resolve().parents[1] / "configuration.md"
@@ -14,11 +14,11 @@ BESIDE = Path(__file__).resolve().parents[1] / "configuration.md"
 
 def page(folder: Path) -> str:
     """Return the whole page for a folder, from which its link starts."""
-    beside = os.path.relpath(BESIDE, folder)
     return "\n".join(
         (
-            "# Keys of a configuration\n",
-            f"[configuration.md]({beside}) explains files, protocols and phases.\n",
+            begun(
+                "Keys of a configuration", BESIDE, "explains files, protocols and phases.", folder
+            ),
             *_sections(known_keys()),
         )
     )

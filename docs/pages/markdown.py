@@ -20,6 +20,11 @@ def table(rows: Iterable[Sequence[str]]) -> str:
     return "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
 
+def begun(title: str, beside: Path, told: str, folder: Path) -> str:
+    """Return the head of a page for a folder: its title, and what a page of the manual tells."""
+    return f"# {title}\n\n[{beside.name}]({os.path.relpath(beside, folder)}) {told}\n"
+
+
 def slug(heading: str) -> str:
     """Return the anchor of a heading."""
     return re.sub(r"[^\w\- ]", "", heading.strip().lower()).replace(" ", "-")

@@ -6,7 +6,6 @@ import dataclasses
 import importlib
 import inspect
 import math
-import os
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -14,7 +13,7 @@ from typing import Any
 
 import yaml
 
-from docs.pages.markdown import table
+from docs.pages.markdown import begun, table
 from methods import Method, Registry, Task, Visibility
 from methods.clip.adapter import load_backbone
 from platform.config import PACKAGED_CONFIGS, MethodConfig
@@ -33,11 +32,9 @@ def page(folder: Path) -> str:
     registry = Registry(installed=False)
     task = Task(CLASSES, DOMAINS, CLIENTS, load_backbone("sotto-tiny"))
     names = registry.available()
-    beside = os.path.relpath(BESIDE, folder)
     return "\n".join(
         (
-            "# Methods\n",
-            f"[methods.md]({beside}) explains mechanisms and ablations.\n",
+            begun("Methods", BESIDE, "explains mechanisms and ablations.", folder),
             table([HEAD, *(row(registry, name, task) for name in names)]),
             "*Numbers* is how many numbers a client shares in a round, with the options of the "
             "preset and the tiny CLIP that ships (token width 128); with ViT-B/16 a context of 16 "
