@@ -7,6 +7,7 @@ in a URL.
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
@@ -16,7 +17,7 @@ from sqlalchemy import Engine
 
 from storage import schema
 from storage.engine import Statements, checkpoint, make_engine
-from storage.errors import InvalidRecordError
+from storage.errors import DatabaseBusy, InvalidRecordError
 from storage.files import OpenFile, create_whole, read_while_quiet, require_contents
 from storage.schema import require_sound
 
@@ -113,14 +114,23 @@ def open_home(path: Path, *, busy_timeout: float, read_only: bool) -> Home:
 
 
 def version_at(path: Path) -> str:
-    """Return the version of a file's schema; see `open_home` for the errors."""
+    """Return the version of a file's schema; see `open_home` for the errors.
+
+    Raises:
+        DatabaseBusy: Other processes wrote to it all the time.
+    """
     require_contents(path)
-    engine = make_engine(path, busy_timeout=_PATIENCE, read_only=True)
-    try:
-        with read_while_quiet(path):
-            return schema.version_of(engine)
-    finally:
-        engine.dispose()
+    deadline = time.monotonic() + _PATIENCE
+    while True:
+        engine = make_engine(path, busy_timeout=_PATIENCE, read_only=True)
+        try:
+            with read_while_quiet(path):
+                return schema.version_of(engine)
+        except DatabaseBusy:
+            if time.monotonic() >= deadline:
+                raise
+        finally:
+            engine.dispose()
 
 
 def _build(path: Path) -> None:

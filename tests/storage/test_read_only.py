@@ -14,9 +14,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from sqlalchemy import Engine
 
 import storage
-from storage import engine, files
+from storage import engine, files, homes
 from tests.storage._filling import (
     ROW,
     fill_database,
@@ -174,6 +175,25 @@ def test_a_write_in_the_middle_of_reading_is_noticed(folder: Path) -> None:
                 writer.commit()
         with database.unit_of_work() as unit:
             assert unit.runs.get("r").status == "stopped"
+
+
+def test_the_version_is_read_again_when_a_writer_came_in_between(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = folder / "sotto.db"
+    read = homes.schema.version_of
+
+    def written_meanwhile(opened: Engine) -> str:
+        monkeypatch.setattr(homes.schema, "version_of", read)
+        found = read(opened)
+        with storage.open_database(f"sqlite:///{path}") as writing:
+            with writing.unit_of_work() as writer:
+                writer.runs.set_status("r", "stopped")
+                writer.commit()
+        return found
+
+    monkeypatch.setattr(homes.schema, "version_of", written_meanwhile)
+    assert homes.version_at(path) == homes.schema.newest_version()
 
 
 @pytest.mark.parametrize("nth", [1, 2, 3])
