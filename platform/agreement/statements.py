@@ -231,7 +231,7 @@ def lifetime_of(config: RunConfig) -> str:
     if config.federation is not None:
         return (
             "all runs of this database that the client took part in; what it spent with other "
-            "coordinators only its own ledger knows: python -m platform.client budget CONFIG"
+            "coordinators only its own ledger knows: sotto client budget CONFIG"
         )
     if is_by_source(config):
         return (

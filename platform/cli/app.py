@@ -43,7 +43,7 @@ new_app = CommandLine(
 )
 enrolment_app = CommandLine(
     help="Whose keys are whose, for secure aggregation against an active server. Each client makes "
-    "its own key, where it stays: python -m platform.client keys create.",
+    "its own key, where it stays: sotto client keys create.",
     no_args_is_help=True,
 )
 app.add_typer(audit_app, name="audit")

@@ -270,7 +270,7 @@ def private_key(path: Path) -> Identity:
     except OSError as error:
         raise ConfigError(
             f"identity: {str(path)!r} cannot be read ({error.strerror}); make one with "
-            "`python -m platform.client keys create`"
+            "`sotto client keys create`"
         ) from error
     if mode & OTHERS:
         raise ConfigError(

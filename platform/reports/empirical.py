@@ -130,7 +130,7 @@ def _down(value: float, basis: Basis) -> Figure:
 def _row(one: SeenChannel) -> tuple[Words, ...]:
     basis = Basis(
         what=f"an audit of one release on channel {one.channel}, as its file states it",
-        check="python -m platform.coordinator audit-privacy CONFIG --json",
+        check="sotto audit-privacy CONFIG --json",
     )
     return (
         words(one.channel),

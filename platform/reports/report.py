@@ -218,14 +218,14 @@ def _log(subject: Subject) -> Iterator[Block]:
         what="the run's whole audit log, each entry hashed with the one before",
         run_id=run.run_id,
         entries=(head.count,),
-        check=f"python -m platform.coordinator audit verify --run {run.run_id} --head {text}",
+        check=f"sotto audit verify --run {run.run_id} --head {text}",
     )
     over_all_runs = [("Log over all runs", words("was not read"))]
     if log is not None:
         whole = Basis(
             what="all leaves of the log, recomputed from their rows, and every head that was kept",
             run_id=subject.run_id,
-            check="python -m platform.coordinator audit verify",
+            check="sotto audit verify",
         )
         signed = f"{log.key}; {log.heads} are kept beside the database"
         if not log.is_signed:
@@ -539,7 +539,7 @@ def _evidence(subjects: Sequence[Subject], bases: Sequence[Basis]) -> Section:
         command, leaves = basis.check, _leaves_of(basis, subjects)
         if len(leaves) == 1:
             # The basis's own command checks the head of a chain; this one proves one record.
-            proof = f"python -m platform.coordinator audit prove {leaves[0]}"
+            proof = f"sotto audit prove {leaves[0]}"
             command = f"{command}; {proof}" if command else proof
         proofs.append(
             (

@@ -180,7 +180,7 @@ class Subject:
             run_id=run,
             places=tuple(sorted({(row.round_number, row.attempt, row.channel) for row in rows})),
             pseudonyms=pseudonyms,
-            check=f"python -m platform.coordinator budget {run}{client}",
+            check=f"sotto budget {run}{client}",
         )
 
     def stated(self, field: str) -> Basis:
@@ -206,7 +206,7 @@ class Subject:
             what=f"{what}, whose digest the run's audit log holds",
             run_id=records.run_id,
             entries=entries[:1],
-            check=f"python -m platform.coordinator audit verify --run {records.run_id}",
+            check=f"sotto audit verify --run {records.run_id}",
         )
 
     def reserving(self, place: Place) -> int | None:
