@@ -1,4 +1,4 @@
-"""One-line checks at the doors of `privacy`, so that every message reads alike."""
+"""Checks of arguments, so that every message in `privacy` has the same form."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def require_ring_bits(ring_bits: int) -> None:
 
 
 def finite_vector(update: NDArray[Any]) -> NDArray[np.float64]:
-    """Return `update` as a float64 vector, refusing what no norm bounds.
+    """Return `update` as a float64 vector; refuse NaN and infinity, which no norm bounds.
 
     Raises:
         ValueError: It is not a vector.

@@ -1,13 +1,13 @@
 """Mechanism `central_noise`: clients clip, the coordinator adds the noise to the sum.
 
-The coordinator is trusted with the bare sum (and, without masks, with every update): against it
-nothing is claimed. Against whoever gets the sum only after the noise it is the Gaussian mechanism
-(Dwork and Roth 2014, section 3.5.3) at the best ratio of noise to accuracy there is.
+The coordinator is trusted with the sum before its noise (and, without masks, with every update), so
+nothing is claimed against it. Against everybody who sees the sum only after the noise this is the
+Gaussian mechanism (Dwork and Roth 2014, section 3.5.3), with the best accuracy for its noise.
 
 Clipped updates are rounded to the integer grid on the condition that their norm stays bounded, so
 that quantisation cannot lengthen what was clipped: the bound of the ledger is the one that holds
-after rounding. Where no mask hides them, the coordinator clips uploads to that bound once more, as
-integers: a peer may send anything.
+after rounding. Without masks the coordinator clips uploads to that bound once more, as integers,
+because a peer may send anything.
 
 **The noise is Gaussian, rounded to the grid, and added modulo the ring before anything is decoded
 or checked.** An accountant prices the Gaussian mechanism x + z on the integer vector x of the sum,
@@ -89,7 +89,7 @@ class CentralNoise:
     facts: MechanismFacts = CENTRAL_NOISE
 
     def __post_init__(self) -> None:
-        """Refuse numbers that mean nothing and grids too coarse for the norm."""
+        """Refuse numbers out of range and grids too coarse for the norm."""
         require_positive(clipping_norm=self.clipping_norm, scale=self.scale)
         require_not_negative(noise_multiplier=self.noise_multiplier)
         require_member(RELATIONS, relation=self.relation)
@@ -111,12 +111,12 @@ class CentralNoise:
 
     @property
     def client_deviation(self) -> float:
-        """No noise leaves a client."""
+        """Return 0: clients add no noise."""
         return 0.0
 
     @property
     def divides_by(self) -> Literal["planned"]:
-        """The number of clients that came out is not noised, so that nothing is divided by it."""
+        """Divide by the planned number: the number that was drawn is secret and has no noise."""
         return "planned"
 
     def around(self, clipping_norm: float) -> CentralNoise:
@@ -171,7 +171,7 @@ class CentralNoise:
 def protect_for_centre(
     vector: NDArray[Any], mechanism: CentralNoise, *, ring_bits: int, noise: NoiseSource
 ) -> ProtectedUpload:
-    """Clip and round an update; whoever sees the result sees the update.
+    """Clip and round an update, without noise: the result shows the update.
 
     Formal guarantee: in steps of the grid the result is an integer vector of squared norm at most
     `squared_norm_after_rounding(C scale, n)`.
@@ -184,7 +184,7 @@ def protect_for_centre(
 
     Raises:
         NonFiniteUpdate: A coordinate is NaN or infinite.
-        TypeError: `noise` is not a noise source (a bare generator is none).
+        TypeError: `noise` is not a noise source (a bare generator is not one).
         ValueError: `ring_bits` is not from 2 to 64.
     """
     clipped, rounded = clip_to_grid(vector, mechanism, ring_bits=ring_bits, noise=noise)
@@ -224,7 +224,7 @@ def noise_for_sum(mechanism: CentralNoise, dimension: int, noise: NoiseSource) -
         noise: Where it comes from.
 
     Raises:
-        TypeError: `noise` is not a noise source (a bare generator is none).
+        TypeError: `noise` is not a noise source (a bare generator is not one).
     """
     steps = mechanism.standard_deviation * mechanism.scale
     drawn = require_noise_source(noise).draw(GAUSSIAN, steps, dimension)

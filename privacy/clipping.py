@@ -1,34 +1,34 @@
 """Clipping, and the coordinates that travel beside a clipped update: a clip flag and a metric.
 
-`clip` brings the whole upload, as one vector, inside a ball of known radius. The accountant is told
-that a clipped vector has norm at most C, so that must hold for the float64 numbers that are sent,
-not only on paper. A sum of n squares in floating point is off by at most a factor 1 +- n u, with u
-= 2^-53, whatever the order of summation (Higham 2002, section 3.1). With m = (n + 8) u a vector is
-left alone only where its computed norm times 1 + m is within C; every other one is scaled to C (1 -
-4 m), which covers the rounding of the norm, of the factor and of each product. At a million
-coordinates the price is 5e-10 of the norm.
+`clip` scales the whole upload, as one vector, so that its L2 norm is at most C. The accountant
+relies on that bound, so it must hold for the float64 numbers that are sent, not only on paper. A
+sum of n squares in floating point is off by at most a factor 1 +- n u, with u = 2^-53, whatever the
+order of summation (Higham 2002, section 3.1). With m = (n + 8) u, `clip` leaves a vector as it is
+only where its computed norm times 1 + m is within C. It scales every other vector to C (1 - 4 m),
+which covers the rounding of the norm, of the factor and of each product. At a million coordinates
+that costs 5e-10 of the norm.
 
-`AdaptiveClipping`: the norm follows a quantile of the updates' norms (Andrew et al. 2021). Each
-client says with one more coordinate whether its update fitted: +b if its norm was at most C, else
--b. The coordinate is appended after clipping and before noise, so what is noised has norm sqrt(C^2
-+ b^2), and that is the ledger's C: the flag's price. From the noised sum follows the noised
-fraction f of updates that fitted, and (their Algorithm 1)
+`AdaptiveClipping`: C follows a quantile of the updates' norms (Andrew et al. 2021). Each client
+appends one coordinate that says whether its update fitted: +b if its norm was at most C, else -b.
+It is appended after clipping and before noise. So the vector that gets the noise has norm
+sqrt(C^2 + b^2), and the ledger charges that norm. The noised sum gives the noised fraction f of
+updates that fitted, and the next C is (their Algorithm 1)
 
     C <- C exp(-learning_rate (f - quantile)).
 
-Everything after the noise is post-processing. The fraction is cut to [0, 1], which noise may leave,
-so that no round changes C by more than exp(learning_rate).
+Everything after the noise is post-processing. Noise may move the fraction out of [0, 1]; it is cut
+back, so that no round changes C by more than exp(learning_rate).
 
 `NoisedMetric`: a client's metric is one more coordinate, noised with the rest. A share a in [0, 1],
 such as a validation accuracy, becomes the coordinate b (2a - 1) in [-b, b]. It is appended after
-clipping and before noise, so what is noised has norm at most sqrt(C^2 + b^2), and that is the
-ledger's C: the metric's price, paid once with the update's. The coordinate is centred because the
-norm bounds how far one client can move it; b a would waste half of that.
+clipping and before noise. So the vector that gets the noise has norm at most sqrt(C^2 + b^2), and
+the ledger charges that norm, once for update and metric. The coordinate is centred, because b a
+would use only half of the range that the norm allows.
 
-From the noised mean m of the coordinates follows the mean metric (1 + m / b) / 2, which is
-post-processing. It is unbiased and therefore not cut to [0, 1]: cut, the means of good rounds would
-be off by half of their noise and tie at 1. It is a mean only over the number of clients that are in
-the sum: divided by a larger number, m / b shrinks and each client too many counts as one half.
+The noised mean m of the coordinates gives the mean metric (1 + m / b) / 2, which is
+post-processing. It is unbiased and is not cut to [0, 1]: a cut would lower the means of good rounds
+by half of their noise and make them tie at 1. The sum must be divided by the number of clients in
+it. Divided by a larger number, m / b shrinks, and each missing client counts as one half.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _UNIT_ROUNDOFF = 2.0**-53
 
 @dataclass(frozen=True, eq=False)
 class ClippedUpdate:
-    """An update inside the ball, and how it came to be there.
+    """A clipped update, and whether it had to be scaled.
 
     Attributes:
         vector: float64 of shape (n,), of exact norm at most the clipping norm.
@@ -61,7 +61,7 @@ class ClippedUpdate:
 
 
 def clip(update: NDArray[Any], clipping_norm: float) -> ClippedUpdate:
-    """Return scale `update` by min(1, clipping_norm / norm), erring on the inside.
+    """Scale `update` by min(1, clipping_norm / norm); rounding never leaves it too long.
 
     Formal guarantee: the exact L2 norm of the returned float64 vector is at most `clipping_norm`,
     so one client moves a sum by at most `clipping_norm` under add_or_remove_one and by twice that
@@ -99,10 +99,10 @@ def clip(update: NDArray[Any], clipping_norm: float) -> ClippedUpdate:
 
 @dataclass(frozen=True, kw_only=True)
 class AdaptiveClipping:
-    """How the clipping norm follows the clients.
+    """A clipping norm that follows a quantile of the updates' norms.
 
     Attributes:
-        quantile: gamma, the fraction of updates that shall fit, strictly between 0 and 1.
+        quantile: gamma, the wanted fraction of updates that fit, strictly between 0 and 1.
         learning_rate: eta_C, of the norm's logarithm.
         flag_ratio: b over C.
     """
@@ -112,7 +112,7 @@ class AdaptiveClipping:
     flag_ratio: float = 0.1
 
     def __post_init__(self) -> None:
-        """Refuse numbers that mean nothing."""
+        """Refuse numbers out of range."""
         require_probability(quantile=self.quantile)
         require_positive(learning_rate=self.learning_rate, flag_ratio=self.flag_ratio)
 
@@ -121,7 +121,7 @@ class AdaptiveClipping:
         return clipping_norm * math.hypot(1.0, self.flag_ratio)
 
     def append_flag(self, update: NDArray[Any], clipping_norm: float) -> ClippedUpdate:
-        """Clip an update and say with one more coordinate whether it had to be.
+        """Clip an update, and append a coordinate that says whether it was scaled.
 
         Args:
             update: Finite numbers of shape (n,).
@@ -141,7 +141,7 @@ class AdaptiveClipping:
     def clipped_fraction(self, mean_flag: float, clipping_norm: float) -> float:
         """Return the noised fraction of clipped updates from the mean of the flags, in [0, 1].
 
-        A mean over more clients than are in the sum counts each missing one as half a clipped one.
+        If the mean is over more clients than the sum has, each missing one counts as half clipped.
         """
         fitted = (1.0 + mean_flag / (self.flag_ratio * clipping_norm)) / 2.0
         return 1.0 - min(1.0, max(0.0, fitted))
@@ -163,7 +163,7 @@ class NoisedMetric:
     ratio: float = 1.0
 
     def __post_init__(self) -> None:
-        """Refuse a ratio that means nothing."""
+        """Refuse a ratio out of range."""
         require_positive(ratio=self.ratio)
 
     def bound(self, clipping_norm: float) -> float:
@@ -178,7 +178,7 @@ class NoisedMetric:
             clipping_norm: C of the update in this round.
 
         Raises:
-            ValueError: The metric is no share, so the ledger's norm would not hold.
+            ValueError: The metric is not in [0, 1], so the ledger's norm would not hold.
         """
         if not 0.0 <= value <= 1.0:
             raise ValueError(f"value is {value}; it must lie in [0, 1]")

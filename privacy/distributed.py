@@ -1,13 +1,13 @@
-"""Mechanism `distributed_noise`: every client adds a share, and only the sum is noised enough.
+"""Mechanism `distributed_noise`: every client adds a share, and only the sum has enough noise.
 
 On each client (Kairouz, Liu and Steinke 2021, Algorithm 1, without the rotation): clip to C, scale
 to a grid of integers, round at random on the condition that the norm stays bounded, add integer
-noise, and give the result as elements of the ring in which vectors are masked and summed. Nobody
-may see a share alone: it has 1 / sqrt(m_min - c) of the noise.
+noise, and return elements of the ring in which vectors are masked and summed. Nobody may see one
+client's vector alone: its noise is only 1 / sqrt(m_min - c) of what the ledger states.
 
-If m_min clients survive at least, and c of them at most show the server what they drew, m_min - c
-honest shares are in every sum. Each has variance sigma^2 / (m_min - c), so that these alone have
-the sigma that the ledger says; the noise of further survivors comes on top and is not counted.
+At least m_min clients survive, and at most c of them show the server what they drew. So every sum
+holds at least m_min - c honest shares. Each has variance sigma^2 / (m_min - c), so together they
+have the sigma of the ledger. The noise of further survivors comes on top and is not counted.
 `add_or_remove_one` therefore means that a client's *update* is there or is zero; its share of the
 noise is in the sum either way, as the server knows who takes part.
 
@@ -18,8 +18,8 @@ below a probability of 2^-40.
 `IntegerUploadNoise` is `upload_noise` on the same grid, the whole noise drawn exactly on the
 client: clip, scale, round at random on the condition that the norm stays bounded, add a discrete
 Gaussian (Canonne, Kamath and Steinke 2020, Theorems 4 and 14). It is `distributed_noise` of a
-single share: what leaves is an integer computed from integers, so that attacks on the lowest bits
-of floating-point noise (Mironov 2012) have nothing to look at.
+single share: what leaves is an integer computed from integers, so attacks on the lowest bits of
+floating-point noise (Mironov 2012) do not apply.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ SMALLEST_SHARE_DEVIATION = 1.5
 8,192 coordinates and 90 shares), 2.2 at 1 and 36,634 at 0.5."""
 
 SMALLEST_SCALED_NORM = 1_000.0
-"""In steps of the grid: rounding lengthens the vector and adds noise that nobody counts."""
+"""In steps of the grid. On a coarser one, rounding would lengthen the vector noticeably."""
 
 _DEFAULT_SCALED_NORM = 2.0**16
 _LOG_WRAP = 40.0 * math.log(2.0)
@@ -94,8 +94,8 @@ class DistributedNoise:
         corrupt: c, how many of them may give their share away; below m_min.
         scale: Steps of the grid per unit of the update; take `default_scale` where nothing else
             is known. It is part of the mechanism, the same for all clients.
-        kind: Law of a share. Both cost the same where the grid is fine; Skellam shares add up to
-            Skellam exactly, discrete Gaussian ones have the lighter tail.
+        kind: Law of a share. On a fine grid both cost the same. A sum of Skellam shares is
+            exactly Skellam; discrete Gaussian shares have the lighter tail.
         relation: What a neighbour is: sensitivity is twice the bound after rounding under
             replace_one, else once.
         counts: What the vector ends with where clients are in groups, else None.
@@ -113,7 +113,7 @@ class DistributedNoise:
     facts: MechanismFacts = DISTRIBUTED_NOISE
 
     def __post_init__(self) -> None:
-        """Refuse what means nothing, and grids too coarse for the theorems to be of use."""
+        """Refuse numbers out of range, and grids too coarse for the theorems to help."""
         require_positive(clipping_norm=self.clipping_norm, scale=self.scale)
         require_not_negative(noise_multiplier=self.noise_multiplier, corrupt=self.corrupt)
         require_member(NOISE_KINDS, kind=self.kind)
@@ -162,7 +162,7 @@ class DistributedNoise:
 
     @property
     def divides_by(self) -> Literal["survivors"]:
-        """A lost client takes its share with it; `minimum_survivors` shares are enough."""
+        """Divide by who is in the sum; a lost client's share is missing, as `shares` allows for."""
         return "survivors"
 
     def around(self, clipping_norm: float) -> DistributedNoise:
@@ -188,11 +188,11 @@ class DistributedNoise:
     def noise_for_sum(
         self, dimension: int, noise: NoiseSource, state: NoiseState = NO_STATE
     ) -> None:
-        """Nobody adds anything: the shares are in."""
+        """Return None: the clients added all noise."""
         return None
 
     def protected(self, dimension: int) -> Protected:
-        """Return the noise that is certain in a sum, and the bound after rounding."""
+        """Return the noise that every sum has for certain, and the bound after rounding."""
         return Protected(
             standard_deviation=self.standard_deviation,
             clipping_norm=self.rounded_norm(dimension),
@@ -201,7 +201,7 @@ class DistributedNoise:
         )
 
     def law(self, dimension: int) -> IntegerNoise:
-        """Return what so many coordinates of one share follow, and a sum of them."""
+        """Return the law of one share's coordinates and of their sum."""
         return IntegerNoise(
             self.kind,
             share_deviation=self.share_deviation,
@@ -235,7 +235,7 @@ def ring_of(mechanism: OnGrid, grid: Grid) -> int:
 def rescaled(mechanism: OnGrid, clipping_norm: float) -> float:
     """Return the scale on which another norm has as many steps, so that a release costs the same.
 
-    A scale chosen anew would move the cost by some 1e-5, out of a budget that it was calibrated to.
+    A freshly chosen scale would change the cost by about 1e-5 and might exceed a calibrated budget.
     """
     return mechanism.scaled_norm / clipping_norm
 
@@ -276,7 +276,7 @@ def protect_share(
 
     Raises:
         NonFiniteUpdate: A coordinate is NaN or infinite.
-        TypeError: `noise` is not a noise source (a bare generator is none).
+        TypeError: `noise` is not a noise source (a bare generator is not one).
     """
     clipped, rounded = clip_to_grid(vector, mechanism, ring_bits=ring_bits, noise=noise)
     size = rounded.size
@@ -319,7 +319,7 @@ def ring_for(largest: float) -> int:
 
 
 def largest_sum(mechanism: DistributedNoise, *, dimension: int, clients: int) -> float:
-    """Return what no coordinate of a sum passes but with probability 2^-40, in steps of the grid.
+    """Return a bound, in steps, that a sum's coordinates exceed with probability at most 2^-40.
 
     See `required_ring_bits`, which also says which arguments are valid.
     """
@@ -332,7 +332,7 @@ def largest_sum(mechanism: DistributedNoise, *, dimension: int, clients: int) ->
 
 
 def smallest_multiplier(scaled_norm: float, shares: int = 1) -> float:
-    """Return the least noise multiplier that is not refused; the class says what else is wrong.
+    """Return the smallest noise multiplier that `DistributedNoise` accepts.
 
     Args:
         scaled_norm: C in steps of the grid.
@@ -370,7 +370,7 @@ class IntegerUploadNoise:
 
     @cached_property
     def share(self) -> DistributedNoise:
-        """The same as the noise of one client that has all of it."""
+        """The same mechanism as a single share that has all the noise."""
         return DistributedNoise(
             clipping_norm=self.clipping_norm,
             noise_multiplier=self.noise_multiplier,
@@ -423,7 +423,7 @@ class IntegerUploadNoise:
     def noise_for_sum(
         self, dimension: int, noise: NoiseSource, state: NoiseState = NO_STATE
     ) -> None:
-        """Nobody adds anything: all of the noise is in."""
+        """Return None: the clients added all noise."""
         return None
 
     def protected(self, dimension: int) -> Protected:

@@ -1,11 +1,11 @@
 """Every error that `privacy` raises on purpose, as one tree.
 
     PrivacyError
-    ├── UnknownMechanism            a mechanism that is not built is asked for
-    ├── CalibrationError            no noise or ring is large enough for what is asked
+    ├── UnknownMechanism            no such mechanism exists
+    ├── CalibrationError            no noise multiplier or ring is large enough
     ├── BudgetExhausted             the next release would pass the target epsilon
     ├── UnsupportedEvent            an accountant cannot bound a release of the ledger
-    ├── SensitivityViolation        an upload may move by more than the accountant was told
+    ├── SensitivityViolation        one client may change the sum by more than the ledger says
     │   └── NonFiniteUpdate         an update holds NaN or infinity, so no norm bounds it
     ├── AuditError                  noise fails a direct test (in `privacy.auditing`)
     ├── UploadSaturated             a coordinate is beyond what the quantiser can carry
@@ -27,15 +27,15 @@ class PrivacyError(Exception):
 
 
 class UnknownMechanism(PrivacyError):
-    """A mechanism is asked for that is not built yet, or that nobody knows."""
+    """Somebody asked for a mechanism that does not exist."""
 
 
 class CalibrationError(PrivacyError):
-    """No noise multiplier or ring is large enough, or the target itself is meaningless."""
+    """No noise multiplier or ring is large enough, or the target is not a valid one."""
 
 
 class BudgetExhausted(PrivacyError):
-    """The releases asked for would pass the target epsilon; raised before anything is sent.
+    """The planned releases would pass the target epsilon; raised before anything is sent.
 
     Attributes:
         epsilon: What the ledger would cost with the planned releases.
@@ -43,18 +43,18 @@ class BudgetExhausted(PrivacyError):
     """
 
     def __init__(self, message: str, *, epsilon: float, target_epsilon: float) -> None:
-        """Keep the two numbers beside the sentence, for reports."""
+        """Keep both numbers, for reports."""
         super().__init__(message)
         self.epsilon = epsilon
         self.target_epsilon = target_epsilon
 
 
 class UnsupportedEvent(PrivacyError):
-    """The accountant asked has no bound for a release of the ledger, so it gives no number."""
+    """The accountant has no bound for a release of the ledger, so it gives no number."""
 
 
 class SensitivityViolation(PrivacyError):
-    """An upload may move by more than the sensitivity that the accountant was told."""
+    """One client or record may change an upload by more than the ledger's sensitivity."""
 
 
 class NonFiniteUpdate(SensitivityViolation):
@@ -62,7 +62,7 @@ class NonFiniteUpdate(SensitivityViolation):
 
 
 class UploadSaturated(PrivacyError):
-    """A coordinate is beyond the quantiser's range and nothing but refusal keeps the sum right.
+    """A coordinate is beyond the quantiser's range; cutting it would make the sum wrong.
 
     Attributes:
         index: Position of the worst coordinate in the flat vector; the caller, which knows the
@@ -71,7 +71,7 @@ class UploadSaturated(PrivacyError):
     """
 
     def __init__(self, message: str, *, index: int, value_bound: float) -> None:
-        """Keep the position beside the sentence, for a caller that knows the tensors' names."""
+        """Keep the position, for a caller that knows the tensors' names."""
         super().__init__(message)
         self.value_bound = value_bound
         self.index = index

@@ -85,7 +85,7 @@ class IntegerNoise(NoiseLaw):
     corrupt: int = 0
 
     def __post_init__(self) -> None:
-        """Refuse numbers that mean nothing."""
+        """Refuse numbers out of range."""
         require_member(NOISE_KINDS, name=self.name)
         require_positive(
             share_deviation=self.share_deviation, shares=self.shares, dimension=self.dimension
@@ -210,7 +210,7 @@ class CohortSampling:
     is_drawn: bool
 
     def __post_init__(self) -> None:
-        """Refuse numbers that mean nothing."""
+        """Refuse numbers out of range."""
         require_member(COHORT_KINDS, kind=self.kind)
         if not 1 <= self.size <= self.population:
             raise ValueError(
@@ -291,7 +291,7 @@ class Release:
     cohort: CohortSampling | None = None
 
     def __post_init__(self) -> None:
-        """Refuse words outside the vocabulary and numbers that mean nothing."""
+        """Refuse unknown words and numbers out of range."""
         if not isinstance(self.mechanism, MechanismFacts):
             # A bare name says nothing that could be priced; the type checker is not everywhere.
             raise UnknownMechanism(

@@ -24,7 +24,7 @@ from privacy.errors import CalibrationError, ProtocolViolation
 
 
 class Grid(Protocol):
-    """What summing and opening ask of a grid."""
+    """What summing and opening need from a grid."""
 
     @property
     def largest_level(self) -> int:
@@ -84,7 +84,7 @@ class SignedGrid:
     longest: int | None = None
 
     def __post_init__(self) -> None:
-        """Refuse a grid that carries nothing."""
+        """Refuse a scale, size or ring out of range."""
         require_positive(scale=self.scale, clients=self.clients)
         if not 2 <= self.bits <= 64:
             raise ValueError(f"bits is {self.bits}; it must be from 2 to 64")
@@ -216,7 +216,7 @@ class Quantiser:
         return 2.0 * self.value_bound / self.largest_level
 
     def quantise(self, vector: NDArray[Any]) -> Quantised:
-        """Return round every coordinate to its nearest level, cutting what lies beyond the bound.
+        """Round every coordinate to its nearest level; cut what lies beyond the bound.
 
         Args:
             vector: Finite numbers of shape (n,).

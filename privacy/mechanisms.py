@@ -1,24 +1,25 @@
-"""Mechanisms on the reals, and the one door to every mechanism that treats a client's upload.
+"""Mechanisms on the reals, and the functions through which every mechanism is called.
 
 `upload_noise` is the Gaussian mechanism (Dwork and Roth 2014, section 3.5.3) on the whole upload:
 clip to C, add independent Gaussian noise of standard deviation noise_multiplier x C to every
 coordinate, quantise. Everything after the noise is post-processing. The noise is floating-point, so
 attacks on its lowest bits are not covered.
-`none` only quantises, and costs infinity. Under `dp_sgd` an upload is made of noised steps and only
-has to be carried, so it is treated the same but for saturation, which is counted there and not
-refused: an error that depends on values that were noised tells nothing more than they do.
+`none` only quantises, and its epsilon is infinite. Under `dp_sgd` the upload is computed from
+noised steps, so it only has to be quantised too. One thing differs: coordinates beyond the bound
+are cut and counted, not refused. The noise already covers an error that depends on noised values.
 
 `dp_sgd` protects one record, with constants that the configuration fixes. Differentially private
-SGD (Abadi et al. 2016, Algorithm 1): a step takes a Poisson sample of the
-records, scales each record's gradient to L2 norm C, adds Gaussian noise of standard deviation
-noise_multiplier x C to the sum and divides by a constant. The unit is one record, the noise is on
-the client, and everything that is computed from the noised gradients costs nothing more.
+SGD (Abadi et al. 2016, Algorithm 1): a step takes a Poisson sample of the records, scales each
+record's gradient to L2 norm C, adds Gaussian noise of standard deviation noise_multiplier x C to
+the sum and divides by a constant. The unit is one record, the client adds the noise, and everything
+that is computed from the noised gradients costs nothing more.
 
-Nothing here may follow from a client's data. A sampling probability B / n or a number of steps
-ceil(n / B) would tell n, which no noise covers; so would a division by the size of the batch drawn.
+No number here may depend on a client's data. A sampling probability B / n or a number of steps
+ceil(n / B) would reveal n, which no noise covers; so would a division by the size of the batch that
+was drawn.
 The training itself is in `privacy.training`, which needs torch.
 
-A mechanism is any object that has all that `ClientMechanism` asks for. `grid_of`, `protect_upload`
+A mechanism is any object with all members of `ClientMechanism`. `grid_of`, `protect_upload`
 and the functions after them hold for all mechanisms, also for those on the integer grid
 (`privacy.central`, `privacy.distributed`).
 """
@@ -71,7 +72,7 @@ NONE = MechanismFacts(
     may_amplify=False,
     keeps_state=False,
 )
-"""What `none` means in a ledger: something left, and nothing bounds what it tells."""
+"""What `none` means in a ledger: something left the client without noise."""
 
 UPLOAD_NOISE = MechanismFacts(
     name="upload_noise",
@@ -125,9 +126,9 @@ class NoProtection:
 
     Attributes:
         value_bound: Largest absolute coordinate that can be carried.
-        relation: Kept so that every release names one; it changes nothing here.
-        cuts: Whether a coordinate beyond the bound is cut to it and counted, as under `dp_sgd`, in
-            place of being refused.
+        relation: Recorded with every release; without noise it changes nothing.
+        cuts: Whether a coordinate beyond the bound is cut to it and counted, as under `dp_sgd`,
+            instead of refused.
         facts: What a release means in the ledger.
     """
 
@@ -137,7 +138,7 @@ class NoProtection:
     facts: MechanismFacts = NONE
 
     def __post_init__(self) -> None:
-        """Refuse a bound that carries nothing."""
+        """Refuse a bound out of range."""
         require_positive(value_bound=self.value_bound)
         require_member(RELATIONS, relation=self.relation)
 
@@ -202,7 +203,7 @@ class NoProtection:
     def noise_for_sum(
         self, dimension: int, noise: NoiseSource, state: NoiseState = NO_STATE
     ) -> None:
-        """Nobody adds anything."""
+        """Return None: the coordinator adds nothing."""
         return None
 
     def protected(self, dimension: int) -> Protected:
@@ -230,7 +231,7 @@ class UploadNoise:
     facts: MechanismFacts = UPLOAD_NOISE
 
     def __post_init__(self) -> None:
-        """Refuse numbers that mean nothing."""
+        """Refuse numbers out of range."""
         require_positive(clipping_norm=self.clipping_norm)
         require_not_negative(noise_multiplier=self.noise_multiplier)
         require_member(RELATIONS, relation=self.relation)
@@ -255,7 +256,7 @@ class UploadNoise:
         return dataclasses.replace(self, clipping_norm=clipping_norm)
 
     def reach(self, dimension: int) -> float:
-        """Return as far as a noised coordinate may reach: C and the reach of the noise.
+        """Return how far from zero a noised coordinate may lie: C and the reach of the noise.
 
         Args:
             dimension: n, coordinates of the upload, at least 1.
@@ -281,7 +282,7 @@ class UploadNoise:
 
         Raises:
             NonFiniteUpdate: A coordinate is NaN or infinite.
-            TypeError: Noise is needed and `noise` is not a noise source (a bare generator is none).
+            TypeError: Noise is needed and `noise` is not a noise source.
         """
         quantiser = _quantiser(self, grid)
         clipped = clip(vector, self.clipping_norm)
@@ -301,7 +302,7 @@ class UploadNoise:
     def noise_for_sum(
         self, dimension: int, noise: NoiseSource, state: NoiseState = NO_STATE
     ) -> None:
-        """Nobody adds anything: all of the noise is in."""
+        """Return None: the clients added all noise."""
         return None
 
     def protected(self, dimension: int) -> Protected:
@@ -319,7 +320,7 @@ FloatMechanism = NoProtection | UploadNoise
 
 
 def noise_reach(dimension: int) -> float:
-    """Return the standard deviations that no Gaussian of n passes but with probability 2^-41.
+    """Return how many deviations n Gaussians all stay within, but for a probability of 2^-41.
 
     By the union bound over coordinates some noise passes k of them with probability at most
     2 n Phi(-k).
@@ -380,7 +381,7 @@ class DpSgd:
     facts: MechanismFacts = DP_SGD
 
     def __post_init__(self) -> None:
-        """Refuse numbers that mean nothing."""
+        """Refuse numbers out of range."""
         require_not_negative(noise_multiplier=self.noise_multiplier)
         require_positive(
             clipping_norm=self.clipping_norm,
@@ -416,7 +417,7 @@ class DpSgd:
 
 
 class ClientMechanism(Protocol):
-    """What is done to one vector between a client and the sum, and what of it may be said.
+    """What happens to one vector between a client and the sum, and what its ledger row says.
 
     What it clips (`clipping_norm`, `around`), what it adds (`protect`, `client_deviation`,
     `noise_for_sum`), what it releases (`facts`, `protected`), what the sum carries (`grid`,
@@ -485,7 +486,7 @@ class ClientMechanism(Protocol):
 
 
 def require_mechanism(mechanism: object) -> ClientMechanism:
-    """Return a mechanism that has all that one must have.
+    """Return the object, if it has all members of `ClientMechanism`.
 
     Raises:
         UnknownMechanism: Something is missing.
@@ -504,14 +505,14 @@ def require_mechanism(mechanism: object) -> ClientMechanism:
 
 @lru_cache(maxsize=64)
 def _has_all(kind: Hashable) -> bool:
-    """Return whether all mechanisms of a type have what one must have, whatever each is."""
+    """Return whether every instance of a type has all members of a mechanism."""
     fields = getattr(kind, "__dataclass_fields__", {})
     return all(hasattr(kind, name) or name in fields for name in _asked())
 
 
 @cache
 def _asked() -> tuple[str, ...]:
-    """Return what a mechanism must have: the protocol's own names, without what any class has."""
+    """Return the names of a mechanism's members."""
     return tuple(sorted(name for name in vars(ClientMechanism) if not name.startswith("_")))
 
 
@@ -539,7 +540,7 @@ def protect_upload(
     *,
     state: NoiseState = NO_STATE,
 ) -> ProtectedUpload:
-    """Apply a mechanism to an upload; what the result may be shown to differs, see `Release`.
+    """Apply a mechanism to an upload. Who may see the result depends on the mechanism.
 
     Args:
         vector: The update as one flat vector of shape (n,): all tensors, difference to what was
@@ -556,11 +557,11 @@ def protect_upload(
         UnknownMechanism: It is no mechanism, or one that keeps a state without declaring so.
         ValueError: `grid` has another scale, so the sum would be opened wrongly.
     """
-    # Before the mechanism is asked: one that draws no noise itself would not notice.
+    # Here, because a mechanism that draws no noise itself would not check it.
     require_noise_source(noise)
     protected = require_mechanism(mechanism).protect(vector, grid, noise, state)
     if protected.state and not mechanism.facts.keeps_state:
-        # Nobody would keep it, and each round's noise would be drawn as if it were the first.
+        # Its state would be lost, so that every round's noise would be drawn like the first.
         raise UnknownMechanism(f"{mechanism.facts.name} keeps a state and declares none")
     return protected
 
@@ -581,8 +582,8 @@ def release_of_upload(
 
     Raises:
         UnknownMechanism: It is no mechanism.
-        ValueError: The channel is none of the mechanism's, or a cohort is given that amplifies
-            nothing under it.
+        ValueError: The mechanism does not protect this channel, or a cohort is given that cannot
+            amplify it.
     """
     found = require_mechanism(mechanism)
     return reserved(key, found.facts, found.protected(dimension), cohort)

@@ -68,7 +68,7 @@ def require_noise_source(noise: object) -> NoiseSource:
     """Return `noise` if it says whether it protects anybody.
 
     Raises:
-        TypeError: It is not a noise source; a bare generator is none.
+        TypeError: It is not a noise source; a bare generator is not one.
     """
     # By its type first: a protocol's names are collected anew at every `isinstance`.
     if not _is_source(cast("Hashable", type(noise))) and not isinstance(noise, NoiseSource):

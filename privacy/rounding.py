@@ -74,7 +74,7 @@ def squared_norm_after_rounding(norm: float, dimension: int) -> int:
 def round_conditionally(
     entropy: Entropy, vector: NDArray[np.float64], norm: float
 ) -> NDArray[np.int64]:
-    """Return round every coordinate up or down at random, until the whole vector is short enough.
+    """Round every coordinate up or down at random, until the whole vector is short enough.
 
     Formal guarantee: the squared L2 norm of what is returned is at most
     `squared_norm_after_rounding(norm, n)`, checked in exact integers, whatever `entropy` gives.
@@ -157,7 +157,7 @@ def clip_to_grid(
     Raises:
         NonFiniteUpdate: A coordinate is NaN or infinite.
         SensitivityViolation: A client counts itself otherwise than once, or in no group.
-        TypeError: `noise` is not a noise source (a bare generator is none).
+        TypeError: `noise` is not a noise source (a bare generator is not one).
         ValueError: `ring_bits` is out of range.
     """
     require_ring_bits(ring_bits)
@@ -274,11 +274,11 @@ class GroupCounts:
             scaled_norm: C in steps of the grid.
 
         Raises:
-            SensitivityViolation: They are anything else, which no bound was told of.
+            SensitivityViolation: They are anything else, which the bounds above do not cover.
         """
         places = np.flatnonzero(counts)
         bound = self.bound(norm)
-        # So that a count that is no number is refused as well.
+        # In this form NaN is refused as well.
         if places.size > 1 or not all(abs(counts[p] - bound) <= _SAME * bound for p in places):
             raise SensitivityViolation("a client counts itself in one group, as one, or in none")
         steps = np.zeros(self.groups, np.int64)

@@ -309,7 +309,7 @@ def own_config(settings: HolderSettings, offered: bytes, surroundings: Surroundi
     except (ValueError, RecursionError) as error:
         raise ProtocolError("message: the configuration does not parse") from error
     if not isinstance(tree, dict):
-        raise ProtocolError("message: the configuration is none")
+        raise ProtocolError("message: it holds no valid configuration")
     tree = {
         **tree,
         "storage": {"url": f"sqlite:///{settings.storage}/none.db"},

@@ -25,7 +25,7 @@ ABOUT: Final = (
 
 
 class _FileOrCommand(PlainGroup):
-    """Takes a first argument that is no command for the settings' file."""
+    """Takes a first argument that names no command as the settings' file."""
 
     # The types are of a package that only typer depends on.
     def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:

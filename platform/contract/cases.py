@@ -113,7 +113,7 @@ def shipped_cases(chosen: Chosen) -> tuple[Case, ...]:
     """Return one case per preset, as it is shipped.
 
     Raises:
-        BrokenMethod: If a method has no preset, or what is there is none.
+        BrokenMethod: If a method has no preset, or its preset is not valid.
     """
     return tuple(shipped_case(chosen.registry, name) for name in chosen.names)
 
@@ -122,7 +122,7 @@ def shipped_case(registry: Registry, name: str) -> Case:
     """Return the case of one method, as its preset has it.
 
     Raises:
-        BrokenMethod: If it has no preset, or what is there is none.
+        BrokenMethod: If it has no preset, or its preset is not valid.
     """
     path = registry.preset(name) or PRESETS / f"{name}.yaml"
     try:

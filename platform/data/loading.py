@@ -94,7 +94,7 @@ def dealt_domains(config: RunConfig, dataset: Dataset) -> tuple[int, ...]:
     held_out = config.task.held_out_domain
     if held_out is not None and held_out not in dataset.domains:
         raise ConfigError(
-            f"task.held_out_domain: {held_out!r} is none of the run's domains; valid: "
+            f"task.held_out_domain: {held_out!r} is not one of the run's domains; valid: "
             f"{', '.join(dataset.domains)}"
         )
     domains = tuple(i for i, name in enumerate(dataset.domains) if name != held_out)

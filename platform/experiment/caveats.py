@@ -546,7 +546,7 @@ def _schedule_words(schedule: Mapping[str, Any]) -> str:
     return ", ".join(parts)
 
 
-# An underscore within a word is none of Markdown's; addresses become links by themselves.
+# Markdown ignores an underscore within a word; addresses become links by themselves.
 _SPECIAL: Final = re.compile(
     r"[\\`*\[\]<>&|~!#@$^]|(?<![^\W_])_|_(?![^\W_])|:(?=//)|(?<=www)\.", re.IGNORECASE
 )

@@ -91,7 +91,7 @@ class DataSettings(Section):
     """File of words for the classes, as `task.class_names`. Null: one beside the images, if any."""
     classes: Names | None = None
     """The federation's public class list, in its order: a run with any other is declined, and a
-    class folder that is none of them fails the check. null takes every list, and leaves out the
+    class folder that is not among them fails the check. null takes every list, and leaves out the
     images of classes that are not on it.
     """
 

@@ -154,7 +154,7 @@ def decode_packet(data: bytes) -> Packet:
     """
     frame = decode_frame(data)
     if frame.arrays or frame.kind not in KINDS:
-        raise ProtocolError("packet: it is none")
+        raise ProtocolError("packet: it is not one")
     try:
         return _read(frame.kind, frame.fields, frame.blobs)
     except (KeyError, TypeError) as error:

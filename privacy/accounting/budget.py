@@ -78,7 +78,7 @@ class RunningLedger:
         return found
 
     def charged_to_all(self, pseudonyms: Iterable[str]) -> RunningLedger:
-        """Return what clients are charged each of whom may be any one client of each run here.
+        """Return the charge of a client that may be any one client of each run here.
 
         A kind of row names its run, so the most that one client was charged for each kind bounds
         what any of them was charged: a ledger with more rows is never priced lower.

@@ -51,7 +51,7 @@ class Claim:
     is_gaussian: bool
 
     def __post_init__(self) -> None:
-        """Refuse numbers that mean nothing."""
+        """Refuse numbers out of range."""
         require_positive(mu=self.mu)
         require_not_negative(epsilon=self.epsilon)
         require_probability(delta=self.delta)
@@ -73,7 +73,7 @@ def gaussian_claim(mu: float, delta: float) -> Claim:
 
 
 def sampled_claim(*, total_variation: float, epsilon: float, delta: float) -> Claim:
-    """Claim what an accountant says of a mechanism that is no Gaussian, such as a sampled one.
+    """Claim what an accountant says of a mechanism that is not Gaussian, such as a sampled one.
 
     A Poisson sample's trade-off curve has a heavier tail than the Gaussian that touches it in the
     middle, so only the middle is claimed, and only balanced errors are compared with it.

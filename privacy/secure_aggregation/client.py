@@ -244,7 +244,7 @@ def _unseal(state: Shared, dealer: int, box: bytes) -> HeldShares:
     context = box_context(state.parameters, dealer, state.client)
     both = unseal(state.receiving_keys[dealer], box, associated=context)
     held = HeldShares(key=both[: shamir.SHARE_BYTES], seed=both[shamir.SHARE_BYTES :])
-    # Passed on later, a share that is no field element would make this client look faulty.
+    # A share outside the field, passed on later, would make this client look faulty.
     if not (shamir.is_share(held.key) and shamir.is_share(held.seed)):
         raise refusal()
     return held

@@ -265,7 +265,7 @@ def _decode_member(each: Any) -> Member:
 
 
 def _require_nodes(members: Mapping[str, Member]) -> None:
-    """Refuse node keys that are none, are two clients', or belong to nobody who takes part."""
+    """Refuse node keys that are malformed, shared by two clients, or of nobody who takes part."""
     nodes = {name: member.node for name, member in members.items() if member.node is not None}
     for name, node in nodes.items():
         if not _is_public_key(node):

@@ -163,7 +163,7 @@ class _Period(NamedTuple):
     last: _Places
 
 
-# One for each ring that is no machine word.
+# One for each ring whose size is not that of a machine word.
 @lru_cache(maxsize=_WORD)
 def _period(ring_bits: int) -> _Period:
     common = math.gcd(ring_bits, _WORD)
@@ -222,7 +222,7 @@ def _pack_rows(rows: NDArray[np.uint64], period: _Period) -> bytes:
 
 
 def _shift_right(values: NDArray[np.uint64], shifts: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """Shift by 64 less `shifts`, in two steps: a shift by all bits of a word means nothing."""
+    """Shift by 64 less `shifts`, in two steps: a shift by 64 bits at once is not defined."""
     return (values >> np.uint64(1)) >> (np.uint64(_WORD - 1) - shifts)
 
 

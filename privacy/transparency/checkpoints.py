@@ -88,7 +88,7 @@ def decode_checkpoint(note: SignedNote) -> Checkpoint:
     """Return the checkpoint that a note's text is; lines after the third are extensions.
 
     Raises:
-        Authentication: It is none.
+        Authentication: It is not a checkpoint.
     """
     lines = note.text.split("\n")
     try:
@@ -170,7 +170,7 @@ def open_change(text: str) -> KeyChange:
     """Return the change that a note states, signed by the keys that it names.
 
     Raises:
-        Authentication: It is none, or not signed by all of them.
+        Authentication: It is not a checkpoint, or not signed by all of them.
     """
     note = read_note(text)
     kind, *stated = note.text.rstrip("\n").split("\n")

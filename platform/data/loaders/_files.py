@@ -126,7 +126,7 @@ def image_names(folder: Path, root: Path) -> tuple[str, ...]:
     strange = [name for name in files if not name.lower().endswith(IMAGE_ENDINGS)]
     for name in (*folders, *strange):
         raise DataError(
-            f"task.root: {str(folder / name)!r} lies among images and is none; valid endings: "
+            f"task.root: {str(folder / name)!r} lies among images and is not one; valid endings: "
             f"{', '.join(IMAGE_ENDINGS)}"
         )
     return files

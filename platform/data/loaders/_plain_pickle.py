@@ -103,7 +103,7 @@ def _numbers(dtype: np.dtype[Any], content: object) -> NDArray[Any]:
     if isinstance(content, str):
         content = content.encode("latin-1")
     if not isinstance(content, bytes) or len(content) % dtype.itemsize:
-        raise NotPlainError(f"it holds an array whose content is none of type {dtype.str!r}")
+        raise NotPlainError(f"it holds an array whose content is not of type {dtype.str!r}")
     if dtype.kind == "U" and len(content):
         # NumPy would notice an impossible character only when the text is used.
         codes = np.frombuffer(content, f"{dtype.byteorder.replace('|', '=')}u4")
@@ -405,7 +405,7 @@ class _Machine:
         container: dict[Any, object] = self._open(dict)
         keys, values = items[::2], items[1::2]
         if len(keys) != len(values) or any(type(key) not in _KEYS for key in keys):
-            raise NotPlainError("it holds a dict with a key that is no text or number")
+            raise NotPlainError("it holds a dict with a key that is neither text nor a number")
         container.update(zip(keys, values, strict=True))
         self._registered(container, max(depth, self._depths[id(container)][0]))
 
