@@ -54,7 +54,7 @@ class Grid(Protocol):
 
 
 def require_levels(levels: NDArray[Any], largest_level: int) -> NDArray[np.uint64]:
-    """Return levels that a client sent without a mask, if a vector on the grid may have them.
+    """Return levels that a client sent without a mask, if they are on the grid.
 
     Raises:
         ProtocolViolation: They are not a vector of uint64, or one is above the largest level.
@@ -236,7 +236,7 @@ class Quantiser:
         return Quantised(np.minimum(levels, self.largest_level).astype(np.uint64), saturated)
 
     def admit(self, levels: NDArray[Any]) -> NDArray[np.uint64]:
-        """Return one vector's levels, which came without a mask, unchanged: their noise is inside.
+        """Return levels that came without a mask unchanged, as they hold their noise.
 
         Raises:
             ProtocolViolation: They are not a vector of levels.

@@ -74,7 +74,7 @@ class Law(Protocol):
         ...
 
     def log_weights(self, offsets: NDArray[np.int64]) -> NDArray[np.float64]:
-        """Return the same for an array, up to one constant; NaN where float64 will not do.
+        """Return the same for an array, up to one constant; NaN where float64 is not exact enough.
 
         Within a block of more than one integer, differences are within `FLOAT_ERROR`.
         """
@@ -277,7 +277,7 @@ def cumulative(law: Law, bits: int) -> list[int]:
 
 @dataclass(frozen=True, eq=False)
 class BlockTable:
-    """Where uniform words fall.
+    """The block that each uniform word falls into.
 
     Attributes:
         law: Of the integers.

@@ -1,4 +1,4 @@
-"""Two kinds of randomness, of which one type cannot stand in for the other.
+"""Two kinds of randomness, as types that cannot be confused: noise that protects, and seeds.
 
 `SystemNoise` draws from the operating system's entropy and protects people; `SeededNoise` wraps a
 seeded generator, makes simulations repeatable and protects nobody, as whoever knows the seed can
@@ -65,7 +65,7 @@ class NoiseSource(Protocol):
 
 
 def require_noise_source(noise: object) -> NoiseSource:
-    """Return `noise` if it says whether it protects anybody.
+    """Return `noise` if it is a noise source.
 
     Raises:
         TypeError: It is not a noise source; a bare generator is not one.

@@ -1,4 +1,4 @@
-"""From real numbers to the integer grid: conditional rounding, and whole counts beside it.
+"""From real numbers to the integer grid: conditional rounding, and the counts of groups.
 
 Conditional rounding keeps the norm bounded. Randomised rounding (up with the probability of the
 fractional part) has no bias but can lengthen a vector by sqrt(d). Repeated until the norm is below
@@ -201,7 +201,7 @@ _SAME = 1e-9
 
 @dataclass(frozen=True, kw_only=True)
 class GroupCounts:
-    """What a vector ends with where clients are in groups.
+    """The counts at the end of a vector when clients are in groups.
 
     Attributes:
         groups: K, at least 2.

@@ -377,6 +377,6 @@ def _read(file: Path) -> Left:
         ) from error
     except ProtocolError as error:
         raise ConfigError(
-            f"--statement: {str(file)!r} is not a statement; valid is a file that a client's command "
-            "`leave` has written"
+            f"--statement: {str(file)!r} is not a statement; valid is a file that a client's "
+            "command `leave` has written"
         ) from error

@@ -1,4 +1,4 @@
-"""Who prices a ledger: the accountant that a report quotes, and all of them side by side.
+"""The accountants: the one whose epsilon a report quotes, and all of them side by side.
 
 The first of `exact`, `pld` and `rdp` that supports *every* event of a ledger speaks. The exact
 formula supports plain Gaussian releases; where it does, none of the others can be lower. An event
@@ -127,7 +127,7 @@ TABLE: tuple[str, ...] = ("exact", "pld", "rdp", "prv")
 
 
 def accountant_table(releases: Iterable[Release], delta: float) -> dict[str, float | str]:
-    """Price one client's releases by every accountant, cohorts as what was drawn.
+    """Price one client's releases by every accountant.
 
     That is how the observer's bound comes about; against anybody else hand in rows without cohort.
     Loads torch and Opacus for `prv`.
@@ -237,7 +237,7 @@ EVENTS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
 
 
 def largest_share_of_right_guesses(epsilon: float, delta: float) -> float:
-    """Return which share of guesses of a fair coin can be right, at most, whatever is done.
+    """Return the largest share of right guesses of a fair coin under (epsilon, delta).
 
     Args:
         epsilon: At least 0; infinity where nothing is proven.

@@ -136,7 +136,7 @@ def epsilons_of(
 def claimed_epsilon(
     releases: Iterable[Release], delta: float, accountant: Accountant = "auto"
 ) -> EpsilonResult:
-    """Price a ledger against the strongest adversary against whom anything is claimed.
+    """Price a ledger against the strongest adversary that the run's claim covers.
 
     For each client that is the server, unless `central_noise` showed it a release bare: then it is
     the peers, who see every round. It is what a budget limits: limiting the observer's number would
@@ -214,7 +214,7 @@ def _bares_to_peers(release: Release) -> bool:
 def _observed(
     rows: Sequence[Release], redrawn: Collection[str], delta: float, accountant: Accountant
 ) -> EpsilonResult:
-    """Price what reaches the final parameters: the smaller of two bounds that both hold.
+    """Price what the final parameters reveal: the smaller of two valid bounds.
 
     A pool entry shows that its client was drawn, so it voids the amplification of its run. So does
     state that a client keeps between rounds where cohorts have a fixed size: the platform writes

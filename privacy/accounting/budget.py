@@ -1,4 +1,4 @@
-"""The ledger of a run that goes on, and the check that stops it before it overspends.
+"""The ledger of a running run, and the check that stops it before it overspends.
 
 `RunningLedger` is priced round after round, at a cost that does not grow with the rounds. What a
 release costs depends on nothing but what it is, so a client's ledger is kept as what it was charged
@@ -61,7 +61,7 @@ class RunningLedger:
     def joined(
         cls, ledgers: Iterable[RunningLedger], pseudonyms: Collection[str] | None = None
     ) -> RunningLedger:
-        """Return what ledgers of different runs hold together, as a new one.
+        """Return a new ledger with the releases of several runs' ledgers.
 
         Args:
             ledgers: The ledgers.
@@ -183,7 +183,7 @@ MOST_ROUNDS = 10_000
 
 
 def filter_of(releases: Iterable[Release]) -> Literal["gaussian", "equal"] | None:
-    """Return by what a limit on the epsilon of these releases is a filter; None by nothing here.
+    """Return the theorem by which a limit on these releases is a privacy filter, None without one.
 
     Args:
         releases: The ledger of one client.
@@ -246,7 +246,7 @@ def affordable_rounds(
     likely: int = 1,
     most: int = MOST_ROUNDS,
 ) -> int:
-    """Return how often the planned releases fit beside what was spent, by `require_affordable`.
+    """Return how many times the planned releases still fit the target, by `require_affordable`.
 
     The accountant is asked about each number, as epsilon does not grow evenly: what is left of a
     target, divided by the price of one round, is not how many rounds are left.

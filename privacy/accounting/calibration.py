@@ -145,7 +145,7 @@ def calibrate(
 
 
 def smallest_fit(fits: Callable[[float], bool], start: float) -> float:
-    """Find the smallest z that fits, by galloping away from `start` and then bisection.
+    """Find the smallest z that fits: double or halve from `start`, then bisect.
 
     Args:
         fits: Monotone: false below some z, true from there on.

@@ -1,4 +1,4 @@
-"""The one form in which every accountant is handed a ledger: a multiset of what was charged.
+"""The form in which every accountant receives a ledger: a multiset of charged releases.
 
 What a sequence of releases costs does not depend on its order, its rounds or its channels, only on
 how often each (noise relative to C, sampling) occurs. Reducing a ledger to that makes the result

@@ -1,4 +1,4 @@
-"""Empirical audit: play the distinguishing game against the real code and count who wins.
+"""Empirical audits: play the distinguishing game against the real code and count right guesses.
 
 An audit cannot prove privacy. It can refute a claim: `play_client_unit` and `play_record_unit`
 hide canaries behind the mechanism, guess them from what is released, and compare the errors with

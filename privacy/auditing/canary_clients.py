@@ -1,4 +1,4 @@
-"""Canaries within a run: clients whose part of every sum is known, and what the end shows of them.
+"""Canaries in a run: clients whose part of every sum is known, and the bound that they give.
 
 A canary client uploads the same vector of norm C in every round, along a direction that nobody else
 knows, with the sign of a secret coin (under `add_or_remove_one`: that vector, or zero). Its
@@ -70,7 +70,7 @@ def commitment_to(key: bytes) -> str:
 
 @dataclass(frozen=True)
 class Canaries:
-    """The canaries of one run: which way each goes, and how its coin fell.
+    """The canaries of one run: the direction of each, and whether its coin let it take part.
 
     Attributes:
         key: 32 secret bytes, from which coins and directions follow.

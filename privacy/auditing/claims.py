@@ -1,4 +1,4 @@
-"""What an audit is to refute (`Claim`), and what it found (`AuditResult`).
+"""What an audit tries to refute (`Claim`), and what it found (`AuditResult`).
 
 A claim is a trade-off between wrong guesses, and an epsilon.
 
@@ -73,7 +73,7 @@ def gaussian_claim(mu: float, delta: float) -> Claim:
 
 
 def sampled_claim(*, total_variation: float, epsilon: float, delta: float) -> Claim:
-    """Claim what an accountant says of a mechanism that is not Gaussian, such as a sampled one.
+    """Claim the epsilon that an accountant gives a mechanism that is not plain Gaussian.
 
     A Poisson sample's trade-off curve has a heavier tail than the Gaussian that touches it in the
     middle, so only the middle is claimed, and only balanced errors are compared with it.
@@ -93,7 +93,7 @@ def sampled_claim(*, total_variation: float, epsilon: float, delta: float) -> Cl
 
 
 def claim_of(release: Release, delta: float, accountant: Accountant = "auto") -> Claim:
-    """Claim what the ledger says of one release, without amplification by the draw of cohorts.
+    """Claim the ledger's epsilon of one release, without amplification by the draw of cohorts.
 
     A release makes two claims: its row states noise and sensitivity, and an accountant prices it.
     Both must hold, so the smaller mu is claimed: a price that forgets that replacing a client moves

@@ -65,7 +65,7 @@ _FLOOR = 0.01
 
 @dataclass(frozen=True, eq=False)
 class ClientScores:
-    """What the game gave, for judging and for drawing.
+    """The game's scores.
 
     Attributes:
         scores: Of shape (m,): inner product of release and direction, in units of the update.
@@ -163,7 +163,7 @@ def _factors(
 def judge_client_unit(
     scores: ClientScores, claim: Claim, *, family_wise_error: float = 1e-6
 ) -> AuditResult:
-    """Hold scores against a claim.
+    """Compare scores with a claim.
 
     The build fails where the lower end of the interval is above the claimed mu, where clipping is
     missing, and where the audit is blind: canaries and their neighbours less than half as far apart

@@ -1,4 +1,4 @@
-"""Direct tests of noise, for what no guessing game sees.
+"""Direct tests of noise, which notice faults that no guessing game notices.
 
 Each returns its p-value and raises `AuditError` where that is below alpha. They are exact for
 independent Gaussian coordinates of mean zero (the Kolmogorov-Smirnov one up to scipy's own series).
@@ -21,7 +21,7 @@ from privacy.errors import NonFiniteUpdate, PrivacyError
 
 
 class AuditError(PrivacyError):
-    """Noise fails a test that right noise fails with probability at most the stated alpha.
+    """Noise failed a test that correct noise fails with probability at most the stated alpha.
 
     Attributes:
         p_value: How likely right noise looks at least as wrong, before any correction for the

@@ -42,7 +42,7 @@ RECORD_THRESHOLD = 0.5
 
 @dataclass(frozen=True, eq=False)
 class RecordScores:
-    """What the game gave, for judging and for drawing.
+    """The game's scores.
 
     Attributes:
         arrays: Names of the released arrays.
@@ -99,7 +99,7 @@ def play_record_unit(
 def judge_record_unit(
     scores: RecordScores, claim: Claim, *, family_wise_error: float = 1e-6
 ) -> AuditResult:
-    """Hold scores against a claim.
+    """Compare scores with a claim.
 
     Formal guarantee: if all released arrays of one run together satisfy the claim, this fails with
     probability at most `family_wise_error`, whatever was trained and expected. A wrong direction or

@@ -185,7 +185,7 @@ class Enrolment:
         return self._with(name, replace(self._current_member(name), node=node))
 
     def revoke(self, name: str) -> Enrolment:
-        """Return the enrolment in which a name takes part no more.
+        """Return the enrolment without a name, which can never take part again.
 
         Raises:
             ValueError: If the name is not enrolled.

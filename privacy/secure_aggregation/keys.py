@@ -141,7 +141,7 @@ def commit_to_seed(parameters: RoundParameters, client: int, seed: bytes) -> byt
 def commit_to_share(
     parameters: RoundParameters, dealer: int, holder: int, share: bytes, *, of_key: bool
 ) -> bytes:
-    """Hash one share so that its holder cannot pass on another.
+    """Hash one share, so that its holder cannot pass on a different one.
 
     A share has 257 bits of entropy as long as fewer than t of them are known, so the 32-byte hash
     hides it.

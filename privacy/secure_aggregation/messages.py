@@ -245,7 +245,7 @@ class ForwardedShares:
 
 @dataclass(frozen=True)
 class MaskedInput:
-    """One client's masked vector, and what it has to complain about.
+    """One client's masked vector, and its complaints about other clients.
 
     Attributes:
         vector: Ring elements, shape (vector_length,), in words of the ring.

@@ -51,7 +51,7 @@ GraphChoice = Literal["auto", "complete", "k_regular"]
 
 @dataclass(frozen=True)
 class Plan:
-    """A graph and a threshold, and what they withstand.
+    """A graph and a threshold, and how many corrupt and lost clients they allow.
 
     Attributes:
         clients: Number n of clients.
@@ -93,7 +93,7 @@ def active_threshold(holders: int, corrupt: int) -> int:
 
 
 def rounded_up(rate: float, clients: int) -> int:
-    """Return how many clients a share of them is, rounded up.
+    """Return a fraction of the clients as a number, rounded up.
 
     Args:
         rate: Share of the clients; 0.07 of 100 is 7, although their float product is slightly more.

@@ -87,7 +87,7 @@ def _blame(culprits: tuple[int, ...]) -> str:
 
 @dataclass(frozen=True)
 class Standing:
-    """What speaks against clients so far.
+    """The complaints about clients so far.
 
     Attributes:
         phase: Whose answers were collected last.
@@ -107,7 +107,7 @@ def require_enough(
     *,
     dealers: Collection[int],
 ) -> None:
-    """Stop the round if a sum of those that are left would be too small or could not be opened.
+    """Stop the round if too few clients are left for a large enough sum, or to open it.
 
     Args:
         parameters: The round.
@@ -144,7 +144,7 @@ def require_holders(
     *,
     dealers: Collection[int],
 ) -> None:
-    """Stop the round if some dealer's secrets could not be rebuilt by those that are left.
+    """Stop the round if the clients that are left cannot rebuild some dealer's secrets.
 
     Raises:
         TooFewLeft: With the phase and the clients to blame.

@@ -66,7 +66,7 @@ _DIGEST_BYTES = 32
 
 @dataclass(frozen=True)
 class Form:
-    """How the attributes of one kind stand in a state.
+    """How attributes of one kind are encoded in a state.
 
     Attributes:
         write: Gives the bytes of a valid value.

@@ -82,7 +82,7 @@ def transcript_digest(
 
 
 def require_context(context: bytes) -> bytes:
-    """Return the context if it is one.
+    """Return the context, if it is valid.
 
     Raises:
         ValueError: If it is not 32 bytes.
@@ -152,7 +152,7 @@ class Shared:
 
 @dataclass(frozen=True)
 class ReadyToMask:
-    """Client: everything is there but the vector.
+    """Client: ready for the vector.
 
     Attributes:
         parameters: The round.

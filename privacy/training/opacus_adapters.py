@@ -1,4 +1,4 @@
-"""What needs Opacus: its optimiser with noise of ours, and its accountant.
+"""Adapters to Opacus: its optimiser with our noise, and its accountant.
 
 `NoisyOptimizer` takes its noise from a `NoiseSource`. Opacus draws its noise from a torch
 generator, which is seeded and predictable unless a package is installed that its secure mode needs.

@@ -79,7 +79,7 @@ def per_sample_gradients(
     trained: Collection[str],
     chunk: int = CHUNK,
 ) -> PerSampleGradients:
-    """Return gradient of each example's loss with respect to each trained parameter.
+    """Return the gradient of each example's loss with respect to each trained parameter.
 
     The head must be one that `vmap` can run: no branch on a tensor's value, no shape that depends
     on data, no dropout, no batch statistics. Such a head raises torch's own error; there is no
@@ -120,7 +120,7 @@ def per_sample_gradients(
 def encode(
     objective: Objective, parameters: Mapping[str, Tensor], trained: Collection[str]
 ) -> dict[str, Tensor]:
-    """Run the encoder on what it may read, and check that it is differentiable if it must be.
+    """Run the encoder on the parameters it may read; check that it is differentiable if needed.
 
     A trained parameter that is read without being declared would lose a part of its gradient
     unnoticed; such parameters are withheld, so that reading one is a `KeyError`.

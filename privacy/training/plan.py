@@ -1,4 +1,4 @@
-"""How much is trained on which batches, what bounds one example, and what is reported.
+"""A fit's settings: amount of training, batches, the bound on one example, and its report.
 
 A step sees a batch of a shuffled epoch, or a Poisson sample of secret coins.
 """
@@ -123,7 +123,7 @@ class PrivateSteps:
 
 @dataclass(frozen=True)
 class FitReport:
-    """What one fit did. It is computed from the data without noise: it must not leave the client.
+    """Statistics of one fit. They have no noise, so they must not leave the client.
 
     Attributes:
         steps: Optimiser steps taken.
@@ -184,7 +184,7 @@ def shuffled_batches(
 
 
 def coins_beside(noise: NoiseSource, rng: np.random.Generator) -> Entropy:
-    """Return where the coins of Poisson batches come from: the same kind of source as the noise.
+    """Return the source of the coins of Poisson batches: of the same kind as the noise's.
 
     Amplification by sampling holds against whoever does not know the coins. Coins from a recorded
     seed would leave the unamplified epsilon, so noise that protects goes with the operating

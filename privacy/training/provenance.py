@@ -1,4 +1,4 @@
-"""Where arrays come from under `dp_sgd`: what private training gave, and data that stays closed.
+"""Under `dp_sgd`, checks that arrays come from private training, and seals the data.
 
 The guarantee of `dp_sgd` covers what noised steps returned and whatever is computed from that
 alone. Two checks keep a method to it, of different strength:
@@ -29,7 +29,7 @@ Key = tuple[str, tuple[int, ...], bytes]
 
 
 class ReleasedArrays:
-    """What private fits returned: copies, since a method may change its own in place.
+    """Copies of what private fits returned; a method may change its own arrays in place.
 
     Only trained arrays are kept. A constant that went through `fit` untouched is not a release.
 

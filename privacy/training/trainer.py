@@ -54,7 +54,7 @@ class ParameterGroup(Protocol):
 
 @dataclass(frozen=True)
 class LocalTrainer:
-    """SGD over a client's own data, each example's gradient clipped or noised if that is asked.
+    """SGD over a client's own data, with each example's gradient clipped or noised as planned.
 
     Under `dp_sgd` batches are Poisson samples, and their probability, the number of steps and the
     divisor are the mechanism's; of the plan only the optimiser and its numbers count.

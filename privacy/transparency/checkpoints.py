@@ -42,7 +42,7 @@ _ORIGIN: Final = re.compile(r"[^\n+\s]{1,200}")
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """What a log says to be.
+    """The size and root hash that a log states.
 
     Attributes:
         origin: Which log it is.
@@ -76,7 +76,7 @@ def sign_checkpoint(checkpoint: Checkpoint, signer: NoteSigner) -> str:
 
 
 def open_checkpoint(note: str, keys: Sequence[NoteKey]) -> Checkpoint:
-    """Return what a log states, signed by at least one of its keys.
+    """Return a log's checkpoint, signed by at least one of its keys.
 
     Raises:
         Authentication: It is no checkpoint, or not signed by any of them.
@@ -85,7 +85,7 @@ def open_checkpoint(note: str, keys: Sequence[NoteKey]) -> Checkpoint:
 
 
 def decode_checkpoint(note: SignedNote) -> Checkpoint:
-    """Return the checkpoint that a note's text is; lines after the third are extensions.
+    """Read a note's text as a checkpoint; lines after the third are extensions.
 
     Raises:
         Authentication: It is not a checkpoint.

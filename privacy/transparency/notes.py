@@ -51,7 +51,7 @@ class Signature(NamedTuple):
 
 @dataclass(frozen=True)
 class SignedNote:
-    """A text and its signatures, of which nothing is known to hold yet.
+    """A text and its signatures, not checked yet.
 
     Attributes:
         text: It ends in a new line.
@@ -196,7 +196,7 @@ def _verify(public: bytes, signature: bytes, message: bytes) -> None:
 
 
 def decode_base64(text: str) -> bytes:
-    """Return the bytes that a text encodes in the one way that there is to encode them.
+    """Return the bytes that a text encodes; refuse all but the canonical encoding.
 
     Raises:
         ValueError: It does not.
@@ -247,7 +247,7 @@ def open_note(note: str, keys: Sequence[NoteKey]) -> SignedNote:
 
 
 def read_signature(line: str) -> Signature:
-    """Return what one line below a note states, without its end.
+    """Read one line below a note, without its line end.
 
     Raises:
         Authentication: It has not the form of one.
