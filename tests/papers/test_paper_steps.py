@@ -71,7 +71,7 @@ def first_images(data: TaskData, count: int) -> TaskData:
     """The first client's first images only, of what was dealt out."""
     client = data.clients[0]
     few = ClientIndices(client.train[:count], client.test[:1])
-    common = {k: dataclasses.replace(v, rows=v.rows[:1]) for k, v in data.common.items()}
+    common = {k: v._replace(rows=v.rows[:1]) for k, v in data.common.items()}
     return dataclasses.replace(data, clients=(few,), common=common)
 
 
