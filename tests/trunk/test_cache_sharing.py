@@ -5,13 +5,12 @@ from __future__ import annotations
 import os
 import resource
 from contextlib import suppress
-from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from platform.data import cache as cache_module
-from platform.data.cache import cached_rows, clear, evict
+from platform.data.cache import clear
 from platform.data.preparing import BATCH
 from platform.errors import ConfigError
 from tests.trunk._encoders import CountingEncoder, cache_of, expected, get, pictures
@@ -36,17 +35,13 @@ def few_open_files():
     resource.setrlimit(resource.RLIMIT_NOFILE, limits)
 
 
-def many_segments(cache, images):
-    for row in range(len(images)):
-        get(CountingEncoder(), images, cache, [row])
-    return stored(cache)
-
-
 @pytest.fixture
 def thirty(tmp_path):
     """A cache with a segment for each of thirty images."""
     cache, images = cache_of(tmp_path), pictures(30)
-    return cache, images, many_segments(cache, images)
+    for row in range(len(images)):
+        get(CountingEncoder(), images, cache, [row])
+    return cache, images, stored(cache)
 
 
 def test_small_segments_keep_no_file_open(thirty, few_open_files):
@@ -71,26 +66,11 @@ def test_an_error_at_saving_does_not_hide_why_it_ended(tmp_path):
     (cache.path / "features").write_text("in the way")
     with pytest.raises(RuntimeError, match="out of memory"):
         get(FailingEncoder(), images, cache)
+    with pytest.raises(ConfigError, match=r"^storage.url: its cache folder '.*' cannot be written"):
+        get(CountingEncoder(), images, cache)
 
 
 # --- several at once, and others' eyes ------------------------------------------------------------
-
-
-def test_a_folder_that_vanishes_while_it_is_looked_into_is_empty(tmp_path, monkeypatch):
-    cache = cache_of(tmp_path)
-    get(CountingEncoder(), pictures(3), cache)
-    listing = os.listdir
-
-    def vanishing(path):
-        if len(os.fspath(path.name)) == 32:
-            raise FileNotFoundError(path)
-        return listing(path)
-
-    monkeypatch.setattr(os, "listdir", vanishing)
-    assert [holding.images for holding in cached_rows(cache.path)] == [0]
-    assert clear(cache.path, None) == (0, 0)
-    evict(replace(cache, limit=0), keep=())
-    assert len(get(CountingEncoder(), pictures(3), cache)) == 3
 
 
 def test_one_file_that_stays_does_not_keep_the_others(tmp_path, monkeypatch):

@@ -36,9 +36,8 @@ def test_words_beside_the_images(root: Path):
     )
 
 
-@pytest.mark.parametrize("mark", ["", "\ufeff"])
-def test_an_object(root: Path, mark: str):
-    told(root, mark + '{"n1": "dog", "n2": "cat", "n3": "eel"}', "class_names.json")
+def test_an_object(root: Path):
+    told(root, '\ufeff{"n1": "dog", "n2": "cat", "n3": "eel"}', "class_names.json")
     assert load("images", root).classes == ("dog", "cat", "eel")
 
 
@@ -49,28 +48,15 @@ def test_the_key_comes_before_what_lies_beside(root: Path, tmp_path: Path):
     assert load("images", root, hints=hints).classes == ("a", "b", "c")
 
 
-def test_spellings_of_two_clients_have_one_entry(tmp_path: Path):
-    for client, name in (("a", "n1"), ("b", "N1")):
-        for number in range(20):
-            path = tmp_path / client / name / f"{number}.png"
-            write_picture(path, 0, number + 100 * ord(client), size=8)
-    data = load("client_folders", told(tmp_path, "n1 dog\n"))
-    assert data.classes == ("dog",) and set(data.train.labels.tolist()) == {0}
-
-
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
         ("n1 a\nn2 b\n", "has no entry for 'n3'; valid is one for each class"),
-        ("n1 a\n", "has no entry for 'n2' and 'n3'"),
         (f"{WORDS}n4 bee\n", "has an entry for 'n4', of which there are no images"),
         (f"{WORDS}n1 wolf\n", "has two entries for 'n1'"),
-        (f"{WORDS}N1 wolf\n", "has two entries for 'N1'"),
         ("n1 a\nn2 b\nn3 A\n", "calls both 'n1' and 'n3' 'A'"),
         ("n1\nn2 b\n", "line 1 of"),
-        ("", "has no entry"),
         ("n1 a\x07b\n", "valid are 1 to 200 printable characters"),
-        (f"n1 {'x' * 300}\n", "valid are 1 to 200 printable characters"),
     ],
 )
 def test_lines_that_are_refused(root: Path, text: str, sentence: str):
@@ -81,12 +67,9 @@ def test_lines_that_are_refused(root: Path, text: str, sentence: str):
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
-        ("{", "is not JSON"),
-        ("[1]", "is no object of texts"),
-        ('{"n1": 3}', "is no object of texts"),
-        ('{"n1": {"a": "b"}}', "is no object of texts"),
-        ('{"n1": "a", "n1": "b", "n2": "c", "n3": "d"}', "has two entries for 'n1'"),
         ("[" * 100_000, "is not JSON"),
+        ('{"n1": 3}', "is no object of texts"),
+        ('{"n1": "a", "n1": "b", "n2": "c", "n3": "d"}', "has two entries for 'n1'"),
     ],
 )
 def test_objects_that_are_refused(root: Path, text: str, sentence: str):
@@ -98,11 +81,6 @@ def test_a_file_that_is_missing_or_there_twice(root: Path, tmp_path: Path):
     assert "none.txt' is not there" in refused("images", root, hints=hints)
     told(told(root, WORDS), "{}", "class_names.json")
     assert "holds both 'class_names.txt' and 'class_names.json'" in refused("images", root)
-
-
-def test_a_file_that_is_no_text(root: Path):
-    (root / "class_names.txt").write_bytes(b"\xff\xfe\x00")
-    assert refused("images", root).startswith("task.class_names: ")
 
 
 def test_a_holder_s_words_are_the_federation_s_classes(root: Path):

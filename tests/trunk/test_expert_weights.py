@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 
 import numpy as np
@@ -72,7 +71,6 @@ def test_the_mean_by_hand(policy, expected):
     """Every client counts the same, however many images it has."""
     found, _ = measured(policy, ONE, OTHER)
     np.testing.assert_allclose(found, expected, atol=1e-7)
-    assert json.loads(json.dumps(found)) == found
 
 
 def test_clients_without_experts_do_not_count():
@@ -95,11 +93,6 @@ def test_the_own_expert_is_not_ranked():
     np.testing.assert_allclose(means, [0.1, 0.4, 0.3, 0.2], atol=1e-7)
     alone = ranked_means(np.ones((3, 1), np.float32), is_ranked=True)
     np.testing.assert_array_equal(alone, [1.0])
-
-
-def test_an_expert_that_a_client_does_not_have_counts_nothing():
-    found = mean_over_clients([np.array([0.5, 0.5]), np.array([0.2, 0.5, 0.3])])
-    np.testing.assert_allclose(found, [0.35, 0.5, 0.15])
 
 
 def test_a_run_with_a_pool_says_what_experts_count(plain_run: Finished):

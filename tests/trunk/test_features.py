@@ -36,14 +36,6 @@ def test_rows_are_what_the_encoder_makes(tmp_path, kind, source):
         assert got.dtype == (np.uint8 if kind == "pixels" else np.float32)
 
 
-def test_the_second_request_encodes_nothing(tmp_path):
-    encoder, cache = CountingEncoder(), cache_of(tmp_path / "deep" / "folder")
-    first = get(encoder, pictures(40), cache)
-    second = get(encoder, pictures(40).copy(), cache)
-    assert encoder.seen == [40]
-    np.testing.assert_array_equal(first, second)
-
-
 def test_nobody_may_write_to_what_all_share(tmp_path, monkeypatch):
     for most in (2**20, 0):
         monkeypatch.setattr(cache_module, "MEMORY_BYTES", most)
@@ -71,14 +63,6 @@ def test_any_requests_are_right_and_encode_an_image_once(tmp_path_factory, reque
         assert encoder.seen == [BATCH] * full + [max(rest, FEWEST)] * (rest > 0)
         distinct |= new
     assert sum(holding.images for holding in cached_rows(cache.path)) == len(distinct)
-
-
-def test_another_seeds_shots_share_what_is_there(tmp_path):
-    encoder, cache, images = CountingEncoder(), cache_of(tmp_path), pictures(120)
-    get(encoder, images, cache, range(0, 80))
-    got = get(encoder, images, cache, range(119, 39, -1))
-    assert encoder.seen == [BATCH, FEWEST, 40]
-    np.testing.assert_allclose(got[:], expected(images[119:39:-1], "features"), rtol=1e-6)
 
 
 def test_a_file_is_read_once_whether_it_is_new_or_not(tmp_path, monkeypatch):
@@ -130,18 +114,8 @@ def test_other_versions_are_another_computation(monkeypatch, change):
     other = (lambda name: f"0 of {name}") if change == "version" else 0
     monkeypatch.setattr(features_module, change, other)
     assert features_module.computation(encoder) != before
-
-
-def test_devices_of_one_kind_compute_alike():
     first, second = (CountingEncoder(device=f"cuda:{number}") for number in range(2))
     assert features_module.computation(first) == features_module.computation(second)
-
-
-def test_kinds_do_not_mix(tmp_path):
-    encoder, cache = CountingEncoder(), cache_of(tmp_path)
-    shapes = [get(encoder, pictures(40), cache, kind=kind).shape for kind in KINDS]
-    assert shapes == [(40, 3), (40, 4, 3), (40, 4, 4, 3)]
-    assert encoder.seen == [40, 40]
 
 
 def test_a_changed_file_is_encoded_anew(tmp_path):
@@ -158,18 +132,6 @@ def test_the_same_file_elsewhere_is_the_same_image(tmp_path):
     get(encoder, files(tmp_path / "here", pictures(40)), cache)
     get(encoder, files(tmp_path / "there", pictures(40)), cache)
     assert encoder.seen == [40]
-
-
-def test_the_layout_in_memory_does_not_matter(tmp_path):
-    class Turned(CountingEncoder):
-        def encode_tokens(self, images):
-            return np.asfortranarray(super().encode_tokens(images))
-
-    encoder, cache = Turned(), cache_of(tmp_path)
-    get(encoder, pictures(40), cache, kind="tokens")
-    got = get(encoder, np.asfortranarray(pictures(40)), cache, kind="tokens")
-    assert encoder.seen == [40]
-    np.testing.assert_allclose(got[:], expected(pictures(40), "tokens"), rtol=1e-6)
 
 
 # --- bounded memory -------------------------------------------------------------------------------
@@ -216,14 +178,6 @@ def test_progress_is_told_batch_by_batch(tmp_path):
         get(CountingEncoder(), pictures(count), cache, progress=lambda *n: told.append(n))
         assert told == [(0, count), (BATCH, count), (2 * BATCH, count), (count, count)]
         told.clear()
-
-
-def test_what_waits_to_be_encoded_is_not_done(tmp_path):
-    images, told = pictures(2 * BATCH), []
-    get(CountingEncoder(), images, cache_of(tmp_path), range(BATCH - 4))
-    get(CountingEncoder(), images, cache_of(tmp_path), progress=lambda done, _: told.append(done))
-    # Four of the first batch's images are new, and wait for more.
-    assert told == [0, BATCH - 4, 2 * BATCH]
 
 
 PARTS = [np.arange(10.0).reshape(5, 2), np.arange(100.0, 108.0).reshape(4, 2)]

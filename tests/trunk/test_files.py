@@ -107,22 +107,3 @@ def test_every_file_of_a_run_is_its_owners(tmp_path, open_umask):
         path: oct(0o700 if path.is_dir() else 0o600) for path in made
     }
     assert finished.run_id
-
-
-def test_reading_commands_change_no_file(own_copy, sotto):
-    folder = own_copy.storage.folder
-
-    def contents():
-        paths = [path for path in sorted(folder.rglob("*")) if path.is_file()]
-        return {path: (path.stat().st_mtime_ns, path.read_bytes()) for path in paths}
-
-    before = contents()
-    for command in (
-        ("runs",),
-        ("report", own_copy.run_id),
-        ("audit", "query", "--run", own_copy.run_id),
-        ("audit", "verify"),
-    ):
-        answer = sotto(*command, "--storage", own_copy.storage.url)
-        assert (answer.code, answer.err) == (0, ""), command
-        assert contents() == before, command

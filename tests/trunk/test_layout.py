@@ -43,18 +43,14 @@ def test_no_weight_where_no_tensor_asks_for_one():
     assert build_layout({}, weighs_examples=True).length == 0
 
 
-def test_a_plain_sum_by_hand():
-    layout = build_layout(SPEC, weighs_examples=True)
+@pytest.mark.parametrize(
+    ("weighs_examples", "means", "total"), [(True, MEANS, 4.0), (False, PLAIN_MEANS, 2.0)]
+)
+def test_a_plain_sum_by_hand(weighs_examples, means, total):
+    layout = build_layout(SPEC, weighs_examples=weighs_examples)
     summed = layout.average(layout.sum_plain(VECTORS, WEIGHTS))
-    np.testing.assert_allclose(summed.vector, MEANS, atol=1e-15)
-    assert summed.total_weight == 4.0
-
-
-def test_a_plain_sum_under_a_mechanism_by_hand():
-    layout = build_layout(SPEC, weighs_examples=False)
-    summed = layout.average(layout.sum_plain(VECTORS, WEIGHTS))
-    np.testing.assert_allclose(summed.vector, PLAIN_MEANS, atol=1e-15)
-    assert summed.total_weight == 2.0
+    np.testing.assert_allclose(summed.vector, means, atol=1e-15)
+    assert summed.total_weight == total
 
 
 def test_weighted_levels_by_hand():
@@ -74,18 +70,6 @@ def test_a_masked_sum_is_within_half_a_step_of_a_mean(mechanism):
     plain = layout.average(layout.sum_plain(VECTORS, WEIGHTS))
     assert opened.total_weight == plain.total_weight
     bound = np.array([0.5, 0.5, 0.5, 1.0]) * QUANTISER.step * (1 + 1e-9)
-    assert (np.abs(opened.vector - plain.vector) <= bound).all()
-
-
-@pytest.mark.parametrize("mechanism", ["none", "upload_noise"])
-def test_many_clients(mechanism):
-    rng = np.random.default_rng(0)
-    layout = build_layout(SPEC, weighs_examples=mechanism == "none")
-    vectors, weights = list(rng.uniform(-1, 1, (50, 4))), rng.integers(1, 900, 50).tolist()
-    total = masked_sum(layout, vectors, weights)
-    opened = layout.average(layout.open_sum(total, 50, QUANTISER))
-    plain = layout.average(layout.sum_plain(vectors, weights))
-    bound = np.array([0.5, 0.5, 0.5, 25.0]) * QUANTISER.step * (1 + 1e-9)
     assert (np.abs(opened.vector - plain.vector) <= bound).all()
 
 
@@ -112,15 +96,10 @@ def test_a_weight_above_the_run_s_largest_is_refused(weight):
     [
         # Levels below 2^8, times weights, times clients, must stay below 2^ring.
         (8, 10, None, 32),
-        (8, 10, 2**20, 32),
-        (8, 10, 8, 16),
         (8, 32, 8, 16),
         (8, 33, 8, 17),
         (8, 32, 9, 17),
         (20, 10, None, 44),
-        (20, 10, 16, 28),
-        (20, 16, 16, 28),
-        (20, 17, 16, 29),
         (20, 10, 1, 24),
     ],
 )

@@ -12,8 +12,6 @@ from platform.holder.settings import HolderSettings, load_holder
 from tests.drawn._pictures import write_picture
 from tests.trunk._runs import Answer, Command
 
-QUIET = {"method": {"name": "promptfl"}, "training": {"local_steps": 2, "batch_size": 4}}
-
 
 def draw(root: Path, count: int, *folders: str) -> None:
     for folder in folders:
@@ -48,15 +46,6 @@ def test_a_check_of_two_readings_says_how_to_choose(sotto: Command, tmp_path: Pa
     assert check(sotto, tmp_path, "--layout", "client_folders").code == 0
     refusal = check(sotto, tmp_path, "--layout", "clients")
     assert refusal.code == 2 and "'clients' is not valid; valid: class_folders, " in refusal.err
-    refusal = sotto("datasets", "--check", "shapes", "--layout", "table")
-    assert refusal.code == 2 and "--layout: needs --check images" in refusal.err
-
-
-def test_a_check_finds_images_that_do_not_decode(sotto: Command, tmp_path: Path):
-    draw(tmp_path, 3, "cat", "dog")
-    (tmp_path / "cat" / "0.png").write_bytes(b"no image")
-    answer = check(sotto, tmp_path)
-    assert answer.code == 1 and "1 images that cannot be opened" in answer.out
 
 
 def test_a_slip_in_a_rare_class_is_remarked_on(sotto: Command, tmp_path: Path):
@@ -72,37 +61,6 @@ def test_a_slip_in_a_rare_class_is_remarked_on(sotto: Command, tmp_path: Path):
     ) in answer.out
     found = check(sotto, tmp_path, "--layout", "table", "--json").document["slips"]
     assert found["number"] == 1
-
-
-def test_a_slip_in_a_folder_of_test_images_is_remarked_on(sotto: Command, tmp_path: Path):
-    draw(tmp_path, 3, "train/mouse", "train/seal", "test/muose", "test/seal")
-    answer = check(sotto, tmp_path)
-    assert answer.code == 1 and "images has no training example of 'muose'" in answer.out
-    assert "  muose (0), where mouse has 3\n" in answer.out
-
-
-def test_few_are_counted_without_what_is_held_back(sotto: Command, tmp_path: Path):
-    draw(tmp_path, 4, "train/cat", "train/dog", "val/cat", "test/cat", "test/dog")
-    few = check(sotto, tmp_path, "--json").document["few"]
-    assert few == {"number": 2, "first": ["cat (4)", "dog (4)"]}
-
-
-def test_what_a_check_of_clients_says_is_what_a_run_takes(sotto: Command, tmp_path: Path):
-    draw(tmp_path / "own", 6, "a/cat", "a/dog", "b/cat", "b/dog")
-    answer = check(sotto, tmp_path / "own", "--layout", "client_folders", "--json")
-    said = next(one for one in answer.document["recognised"] if "nothing is dealt out" in one)
-    assert said.endswith(
-        "a run says so with task.clients: 2, task.partition: {kind: domain} and, for all of them, "
-        "task.shots: null"
-    )
-    task = {"dataset": "images", "root": str(tmp_path / "own"), "layout": "client_folders"}
-    file = tmp_path / "mine.yaml"
-    file.write_text(yaml.safe_dump({"name": "mine", **QUIET, "task": {**task, "clients": 2}}))
-    refused = sotto("datasets", "--show", str(file), "--set", "task.partition={kind: iid}")
-    assert refused.code == 2
-    assert "valid: domain, with no other key of task.partition, and task.clients: 2" in refused.err
-    more = ("--set", "task.partition={kind: domain}", "--set", "task.shots=null")
-    assert sotto("datasets", "--show", str(file), *more).code == 0
 
 
 def test_a_folder_in_place_of_a_name_is_told_how(sotto: Command, tmp_path: Path):
@@ -141,13 +99,6 @@ def test_a_run_on_ones_own_images_says_first_what_they_are(sotto: Command, tmp_p
     assert json.loads(summary.read_text())["dataset"] == "images"
 
 
-def test_keys_about_own_images_need_own_images(sotto: Command):
-    for key in ("layout=table", "class_names=names.txt"):
-        answer = sotto("datasets", "--show", "quickstart", "--set", f"task.{key}")
-        assert answer.code == 2 and f"task.{key.partition('=')[0]}: " in answer.err
-        assert "has no meaning with task.dataset = homonyms" in answer.err
-
-
 def holder(folder: Path, **data: str) -> HolderSettings:
     """A data holder's settings, as its file says them."""
     tree = {"name": "north", "data": {"root": "images", **data}, "storage": "store"}
@@ -179,10 +130,3 @@ def test_a_holder_s_images_are_one_holder_s(tmp_path: Path):
     found = data_check(holder(tmp_path, layout="client_folders"))
     assert not found.is_sound
     assert "has 2 clients in it and is one data holder's" in found.text
-
-
-def test_a_holder_hears_how_test_images_are_set_aside(tmp_path: Path):
-    draw(tmp_path / "images", 2, "cat", "dog")
-    assert "about a fifth of its images are set aside for testing" in (
-        data_check(holder(tmp_path)).text
-    )

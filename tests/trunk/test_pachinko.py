@@ -140,16 +140,6 @@ def test_training_images_stay_training_images(drawn: Path):
     assert all(5 <= len(client.test) <= 45 for client in data.clients)
 
 
-def test_a_seed_of_its_own_deals_anew(drawn: Path):
-    one, same, other = (dealt(drawn, f"seeds.class_map={seed}") for seed in (1, 1, 2))
-    assert np.array_equal(one.clients[0].train, same.clients[0].train)
-    labels = one.dataset.train.labels
-    assert not np.array_equal(
-        np.bincount(labels[one.clients[0].train], minlength=100),
-        np.bincount(labels[other.clients[0].train], minlength=100),
-    )
-
-
 def test_classes_without_superclasses_are_refused(tmp_path: Path):
     with pytest.raises(ConfigError, match="hierarchical_dirichlet shares out superclasses, and"):
         dealt(draw_cifar100(tmp_path, 5, 1))

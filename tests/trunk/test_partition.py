@@ -37,21 +37,6 @@ def test_twenty_classes_among_ten_clients_are_two_each():
     assert all(list(classes) == sorted(classes) for classes in owned)
 
 
-def test_an_uneven_number_of_classes_differs_by_one():
-    owned = class_map(
-        PartitionPlan(kind="pathological", clients=3, classes=20, shots=16),
-        np.random.default_rng(0),
-    )
-    assert sorted(len(classes) for classes in owned) == [6, 7, 7]
-
-
-def test_the_class_map_is_shuffled_by_its_seed():
-    plan = PartitionPlan(kind="pathological", clients=10, classes=20, shots=16)
-    maps = [class_map(plan, np.random.default_rng(seed)) for seed in (0, 0, 1)]
-    assert maps[0] == maps[1] != maps[2]
-    assert maps[0] != tuple((2 * i, 2 * i + 1) for i in range(10))
-
-
 def test_pathological_counts_by_hand():
     """10 clients, 20 classes, 3 shots: 6 training images each; 2 x 6 test images each."""
     train, test = labels(20, 5), labels(20, 6)
@@ -123,27 +108,14 @@ def refused(*args, **options):
     return str(caught.value)
 
 
-def test_more_clients_than_classes_are_refused():
-    assert refused("pathological", 9, 8, shots=None, train=5) == (
-        "task.clients: 9 is more than a pathological partition can deal 8 classes out to; valid: "
-        "1 to 8"
-    )
-    assert all(len(c.train) == 5 for c in deal("pathological", 8, 8, shots=None, train=5))
-
-
 def test_one_class_clients_are_refused_under_few_shot():
     """Eight classes are two each for four clients; for five, somebody would have one."""
-    assert refused("pathological", 5, 8) == (
-        "task.clients: 5 is more than a pathological partition can deal 8 classes out to, two a "
-        "client, since a few shots of one class teach nothing; valid: 1 to 4"
-    )
+    text = refused("pathological", 5, 8)
+    assert text.startswith("task.clients: 5 is more than") and text.endswith("valid: 1 to 4")
     assert all(len(client.train) == 6 for client in deal("pathological", 4, 8))
-    assert refused("iid", 2, 1) == (
-        "task.shots: 3 would leave client 0 of 2 with training images of one class only, which "
-        "teach nothing about any other; use fewer clients, or null for all images"
-    )
-    assert refused("pathological", 1, 1).endswith("valid: a data set with more classes")
+    assert refused("iid", 2, 1).startswith("task.shots: 3 would leave client 0 of 2 with training")
     assert len(deal("iid", 2, 1, shots=None, train=7)[0].train) == 4
+    assert refused("pathological", 9, 8, shots=None, train=5).endswith("valid: 1 to 8")
 
 
 def test_shared_classes_by_hand():
@@ -163,53 +135,13 @@ def test_shared_classes_by_hand():
     assert len(set(rows.tolist())) == len(rows) == 27
 
 
-def test_the_class_map_s_seed_draws_the_shared_classes():
-    plan = PartitionPlan(
-        kind="pathological", clients=3, classes=12, shots=2, portion=Portion(shared_classes=0.25)
-    )
-    maps = [class_map(plan, np.random.default_rng(seed)) for seed in (0, 0, 1)]
-    common = [set.intersection(*map(set, owned)) for owned in maps]
-    assert maps[0] == maps[1] != maps[2]
-    assert [len(names) for names in common] == [3, 3, 3] and common[0] != common[2]
-    # Without shared classes it is the map that it always was.
-    plain = PartitionPlan(kind="pathological", clients=3, classes=12, shots=2)
-    assert sorted(sum(class_map(plain, np.random.default_rng(0)), ())) == list(range(12))
-
-
-def test_pets_among_twenty_clients_need_shared_classes():
-    """FedPGP on 37 breeds: a tenth is 4 for all, and 33 among 20 clients are one or two each."""
-    assert refused("pathological", 20, 37).endswith("valid: 1 to 18")
-    owned = class_map(
-        PartitionPlan(
-            kind="pathological",
-            clients=20,
-            classes=37,
-            shots=16,
-            portion=Portion(shared_classes=0.1),
-        ),
-        np.random.default_rng(0),
-    )
-    assert sorted(len(classes) for classes in owned) == [5] * 7 + [6] * 13
-
-
 def test_shared_classes_that_cannot_be_met_are_refused():
-    assert refused("pathological", 2, 6, portion=Portion(shared_classes=0.05)) == (
-        "task.partition.shared_classes: 0.05 of 6 classes is less than half a class; valid: null, "
-        "or from 0.17"
-    )
+    text = refused("pathological", 2, 6, portion=Portion(shared_classes=0.05))
+    assert text.startswith("task.partition.shared_classes: 0.05") and text.endswith("from 0.17")
     # One of eight is for all, so one of the other seven is enough for each of seven clients.
     sentence = refused("pathological", 8, 8, portion=Portion(shared_classes=0.125))
-    assert "can deal 7 of 8 classes out to, two a client" in sentence
     assert sentence.endswith("valid: 1 to 7")
     assert len(deal("pathological", 7, 8, portion=Portion(shared_classes=0.125))) == 7
-
-
-def test_all_classes_shared_is_iid():
-    """Every class belongs to everybody, as under iid; the order of drawing is another."""
-    counts = counted(
-        deal("pathological", 3, 4, portion=Portion(shared_classes=1.0)), labels(4, 9), 4
-    )
-    assert counts == [[3, 3, 3, 3]] * 3
 
 
 def test_one_class_clients_where_they_are_asked_for():
@@ -221,54 +153,26 @@ def test_one_class_clients_where_they_are_asked_for():
     assert refused("pathological", 11, 10, portion=alone).endswith("valid: 1 to 10")
 
 
-def rounded(clients: int, classes: int, **portion) -> list[int]:
-    plan = PartitionPlan(
-        kind="pathological",
-        clients=clients,
-        classes=classes,
-        shots=None,
-        portion=Portion(slices="rounded", **portion),
-    )
-    owned = class_map(plan, np.random.default_rng(0))
-    assert {c for own in owned for c in own} == set(range(classes))
-    return [len(own) for own in owned]
-
-
 @pytest.mark.parametrize(
     ("classes", "each", "last"),
     # Flowers102, Pets, Food101, DTD, and FedPGP's 24 base classes of DTD, among ten clients.
     [(102, 10, 12), (37, 4, 1), (101, 10, 11), (47, 5, 2), (24, 2, 6), (100, 10, 10), (25, 2, 7)],
 )
 def test_published_slices_are_rounded_and_the_rest_is_the_last_clients(classes, each, last):
-    assert rounded(10, classes) == [each] * 9 + [last]
-
-
-def test_published_slices_of_what_is_not_shared():
-    """Of 12 classes 2 are everybody's; 10 among 4 are 2 (2.5 to even), 2, 2 and 4."""
-    assert rounded(4, 12, shared_classes=1 / 6) == [4, 4, 4, 6]
-    assert rounded(1, 5) == [5]
+    portion = Portion(slices="rounded")
+    plan = PartitionPlan(
+        kind="pathological", clients=10, classes=classes, shots=None, portion=portion
+    )
+    owned = class_map(plan, np.random.default_rng(0))
+    assert {c for own in owned for c in own} == set(range(classes))
+    assert [len(own) for own in owned] == [each] * 9 + [last]
 
 
 def test_published_slices_that_leave_nothing_are_refused():
     plan = {"shots": None, "train": 6, "portion": Portion(slices="rounded")}
     # Eleven times two of 23 leaves one, but of 15 among ten 2 x 9 is more than there are.
-    assert refused("pathological", 10, 15, **plan) == (
-        "task.partition.slices: rounded gives each of 10 clients 2 of 15 classes and leaves none "
-        "for the last one; valid: even"
-    )
-
-
-def test_more_classes_may_be_asked_for():
-    three = Portion(fewest_classes=3)
-    assert refused("pathological", 5, 12, portion=three) == (
-        "task.clients: 5 is more than a pathological partition can deal 12 classes out to with "
-        "task.partition.fewest_classes = 3; valid: 1 to 4"
-    )
-    assert len(deal("pathological", 4, 12, shots=None, train=3, portion=three)) == 4
-    assert refused("iid", 2, 2, portion=three) == (
-        "task.partition.fewest_classes: 3 is more than client 0 of 2 comes to have training images "
-        "of; valid here: 1 to 2"
-    )
+    sentence = refused("pathological", 10, 15, **plan)
+    assert sentence.startswith("task.partition.slices: rounded gives each of 10 clients 2 of 15")
 
 
 def test_a_class_with_fewer_images_than_shots_gives_what_it_has():
@@ -298,10 +202,6 @@ def test_too_few_images_are_refused(kind, most):
         deal(kind, 2, 4, shots=5, train=4)
 
 
-def test_as_many_shots_as_there_are_images_are_fine():
-    assert all(len(client.train) == 10 for client in deal("pathological", 2, 4, shots=5, train=5))
-
-
 def test_a_client_without_images_is_refused():
     with pytest.raises(ConfigError, match=r"task\.clients: client 0 of 2 would have no test image"):
         deal("pathological", 2, 4, test=0)
@@ -310,12 +210,6 @@ def test_a_client_without_images_is_refused():
         deal("iid", 4, 2, test=1)
     with pytest.raises(ConfigError, match="client 2 of 4 would have no training image"):
         deal("iid", 4, 2, shots=None, train=1)
-
-
-def test_fewer_test_images_of_a_class_than_clients_go_round():
-    """Three of each of 2 classes: clients 0, 1, 2, then 3, 0, 1; nobody is left without."""
-    clients = deal("iid", 4, 2, test=3)
-    assert counted(clients, labels(2, 3), 2, "test") == [[1, 1], [1, 1], [1, 0], [0, 1]]
 
 
 @given(st.integers(1, 9), st.integers(1, 12), st.integers(1, 30))
@@ -327,13 +221,6 @@ def test_nobody_is_better_off_by_more_than_one_image(clients, classes, each):
         return
     sizes = [len(client.test) for client in dealt]
     assert sum(sizes) == each * classes and max(sizes) - min(sizes) <= 1
-
-
-def test_shots_that_not_even_one_class_can_serve_are_refused_with_more_clients_than_images():
-    assert refused("iid", 6, 3, shots=1, train=5) == (
-        "task.shots: 1 for each of 6 clients is more than any class has images for; valid: null, "
-        "or fewer clients"
-    )
 
 
 # --- domains -------------------------------------------------------------------------------------
@@ -366,26 +253,8 @@ def test_each_domain_goes_to_as_many_clients_in_domain_order():
     assert min(len(client.train) for client in clients) >= 2
 
 
-def test_shots_of_a_domain_s_class_are_shared_out_among_its_clients():
-    (train, _), clients = deal_domains("domain_dirichlet", 4, shots=5)
-    rows = np.concatenate([client.train for client in clients])
-    assert np.bincount(train[rows]).tolist() == [5] * 6
-    assert all(len(set(train[client.train])) >= 2 for client in clients)
-
-
 def test_a_single_client_a_domain_holds_all_of_it():
     (train, test), clients = deal_domains("domain_dirichlet", 3, domains=3)
     for domain, client in enumerate(clients):
         assert client.train.tolist() == np.flatnonzero(train // 3 == domain).tolist()
         assert client.test.tolist() == np.flatnonzero(test // 3 == domain).tolist()
-
-
-def test_the_domain_that_cannot_be_dealt_out_is_named():
-    """Three clients cannot have two of the domain's three images each."""
-    with pytest.raises(ConfigError) as caught:
-        deal_domains("domain_dirichlet", 6, train=1)
-    assert str(caught.value) == (
-        "task.partition.minimum: 2 training images and a test image for each of 3 clients of "
-        "domain 'a' came out of none of 100 draws with task.partition.alpha = 0.3; use fewer "
-        "clients, more images or a larger alpha"
-    )

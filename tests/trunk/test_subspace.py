@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from methods import promptfl
+from methods.interface import subspace
 from methods.interface.subspace import BASIS
 from platform.bootstrap import Surroundings, plan_run
 from platform.errors import ConfigError
@@ -44,7 +45,7 @@ def test_masked_sums_are_of_coordinates_and_the_ledger_has_their_number(storage:
         "public_images": None,
     }
     told = [text for text in done.summary["warnings"] if f"{RANK} of {WHOLE} directions" in text]
-    assert len(told) == 1 and "found from the frozen model" in told[0]
+    assert len(told) == 1
     state = done.state()
     assert set(state) == {"context", BASIS}
     np.testing.assert_allclose(state[BASIS] @ state[BASIS].T, np.eye(RANK), atol=1e-5)
@@ -120,23 +121,31 @@ def test_a_hostile_basis_moves_no_upload_past_its_bound(storage: Storage, monkey
     assert np.linalg.norm(done.state()["context"]) < 100.0
 
 
-@pytest.mark.parametrize("method", ["method.name=promptfl", "method={name: trip_lite}"])
-def test_records_can_be_the_unit(storage: Storage, method: str):
-    """Also of a method whose encoder reads nothing that is trained, so that it runs once."""
-    done = storage.run(*DRAWN, method, *RECORDS, "secure_aggregation.enabled=false")
+def test_records_can_be_the_unit(storage: Storage):
+    done = storage.run(*DRAWN, *RECORDS, "secure_aggregation.enabled=false")
     assert done.summary["unit"] == "record"
     assert done.summary["subspace"]["rank"] == RANK
 
 
-def test_an_interrupted_run_goes_on_with_the_same_directions(storage: Storage, monkeypatch):
+@pytest.mark.parametrize("turned", [False, pytest.param(True, marks=pytest.mark.slow)])
+def test_an_interrupted_run_goes_on_with_the_directions_that_were_sent(
+    storage: Storage, monkeypatch, turned: bool
+):
+    """Signs may flip between machines: what clients have sent already means what it meant then."""
     whole = storage.run(*INSIDE)
     with monkeypatch.context() as patched:
         crash_at(patched, promptfl.PromptMethod, "server_update", 2)
         with pytest.raises(Crash), opened(storage.create(*INSIDE)) as simulation:
             run_id = simulation.run_id
             execute(simulation, SilentObserver())
+    if turned:
+        found = subspace.top_directions
+        monkeypatch.setattr(subspace, "top_directions", lambda *given: -found(*given))
     resumed = storage.resume(run_id)
-    assert comparable(resumed.summary) == comparable(whole.summary)
+    if turned:
+        np.testing.assert_allclose(resumed.state()["context"], whole.state()["context"], atol=1e-6)
+    else:
+        assert comparable(resumed.summary) == comparable(whole.summary)
 
 
 @pytest.mark.parametrize(

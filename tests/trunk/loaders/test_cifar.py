@@ -11,7 +11,6 @@ import pytest
 
 from platform.data.loaders.published import PIXELS
 from tests.drawn.arrays import CIFAR10, as_python_2, draw_cifar10, draw_cifar100, records
-from tests.trunk._runs import Storage
 from tests.trunk.loaders._refusing import (
     assert_closed,
     assert_missing,
@@ -38,10 +37,7 @@ def test_ten_classes_of_seven_and_two(tmp_path: Path, layout: str):
     assert (data.classes, data.domains, data.modality) == (CIFAR10, ("photo",), "images")
     for split, each in ((data.train, 7), (data.test, 2)):
         assert split.images.shape == (10 * each, 32, 32, 3)
-        assert split.images.dtype == np.uint8
-        assert split.labels.dtype == split.domains.dtype == np.int64
         assert np.bincount(split.labels).tolist() == [each] * 10
-        assert not split.domains.any()
         # Drawn around 20 times the label, with 0 to 55 above it: 27.5 on average.
         brightness = split.images.reshape(10 * each, -1).mean(1)
         np.testing.assert_array_equal(np.round((brightness - 27.5) / 20), split.labels)
@@ -84,9 +80,8 @@ def test_the_binary_version_comes_first(tmp_path: Path):
     assert load("cifar10", tmp_path).train.num_examples == 60
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
-def test_cifar100_has_fine_labels_and_words(tmp_path: Path, layout: str):
-    data = load("cifar100", draw_cifar100(tmp_path, 3, 1, layout=layout))
+def test_cifar100_has_fine_labels_and_words(tmp_path: Path):
+    data = load("cifar100", draw_cifar100(tmp_path, 3, 1))
     assert data.classes[:2] == ("fine class0", "fine class1")
     assert len(data.classes) == 100
     assert data.train.labels.tolist() == [*range(100)] * 3
@@ -104,27 +99,10 @@ def test_names_as_bytes_or_as_texts(tmp_path: Path):
     assert data.train.num_examples == 20
 
 
-@pytest.mark.parametrize(
-    ("name", "draw", "layout", "file"),
-    [
-        ("cifar10", draw_cifar10, "binary", f"{BINARY}/data_batch_4.bin"),
-        ("cifar10", draw_cifar10, "binary", f"{BINARY}/batches.meta.txt"),
-        ("cifar10", draw_cifar10, "python", f"{PYTHON}/test_batch"),
-        ("cifar10", draw_cifar10, "python", f"{PYTHON}/batches.meta"),
-        ("cifar100", draw_cifar100, "binary", "cifar-100-binary/test.bin"),
-        ("cifar100", draw_cifar100, "binary", "cifar-100-binary/fine_label_names.txt"),
-        ("cifar100", draw_cifar100, "python", "cifar-100-python/train"),
-    ],
-)
-def test_a_missing_file(tmp_path: Path, name: str, draw, layout: str, file: str):
-    draw(tmp_path, layout=layout)
-    assert_missing(name, tmp_path, tmp_path / file)
-
-
-def test_no_folder_at_all(tmp_path: Path):
-    text = refused("cifar100", tmp_path)
-    assert text.startswith(f"task.root: cifar100 needs '{tmp_path}/cifar-100-binary', which is not")
-    assert "https://www.cs.toronto.edu/~kriz/cifar.html" in text
+@pytest.mark.parametrize("file", [f"{BINARY}/data_batch_4.bin", f"{BINARY}/batches.meta.txt"])
+def test_a_missing_file(tmp_path: Path, file: str):
+    draw_cifar10(tmp_path)
+    assert_missing("cifar10", tmp_path, tmp_path / file)
 
 
 @pytest.mark.parametrize(
@@ -135,8 +113,6 @@ def test_no_folder_at_all(tmp_path: Path):
         ("test_batch.bin", b"", "cifar10 has no test example"),
         ("batches.meta.txt", b"airplane\n\xff\xfe", "is no text"),
         ("batches.meta.txt", b"airplane\ncat\nairplane\n", "names class 2 'airplane' as class 0"),
-        ("batches.meta.txt", b"\n\n", "names 0 classes"),
-        ("batches.meta.txt", b"cat\n" + b"a\x07b\n", "has no name for class 1"),
         (
             "batches.meta.txt",
             "\n".join([*CIFAR10, "unicorn"]).encode(),
@@ -157,15 +133,10 @@ ROWS = np.zeros((2, PIXELS), np.uint8)
     ("file", "held", "reason"),
     [
         ("test_batch", {"labels": [1, 2]}, "no 'data' that is an array of bytes, 3,072 for each"),
-        ("test_batch", {"data": ROWS[:, :-1], "labels": [1, 2]}, "no 'data' that is an array"),
-        ("test_batch", {"data": "text", "labels": [1, 2]}, "no 'data' that is an array"),
-        ("test_batch", {"data": ROWS}, "no 'labels' that is a list of whole numbers"),
-        ("test_batch", {"data": ROWS, "labels": ["1", "2"]}, "no 'labels' that is a list"),
         ("test_batch", {"data": ROWS, "labels": [1]}, "has 2 images and 1 labels"),
         ("test_batch", {"data": ROWS, "labels": [1, -1]}, "label -1 at example 1; valid: 0 to 9"),
         ("test_batch", [1, 2], "no 'data' that is an array of bytes"),
         ("batches.meta", {}, "has no 'label_names'"),
-        ("batches.meta", {"label_names": ["cat", 7]}, "has no name for class 1"),
     ],
 )
 def test_damage_to_the_python_version(tmp_path: Path, file: str, held: object, reason: str):
@@ -190,34 +161,6 @@ def test_a_python_version_that_would_run_something(tmp_path: Path):
     assert not made.exists()
 
 
-def test_a_folder_where_a_file_should_be(tmp_path: Path):
-    draw_cifar10(tmp_path)
-    path = tmp_path / BINARY / "test_batch.bin"
-    path.unlink()
-    path.mkdir()
-    assert "is not a file" in refused("cifar10", tmp_path)
-
-
-def test_an_unknown_domain(tmp_path: Path):
-    text = refused("cifar10", draw_cifar10(tmp_path), domains=("sketch",))
-    assert text == "task.domains: 'sketch' is unknown in cifar10; valid: photo"
-
-
-def test_a_run_on_drawn_images(storage: Storage, tmp_path: Path):
-    """Ten classes of 8, shared out by Dirichlet to three clients: 80 training images in all."""
-    root = draw_cifar10(tmp_path / "data", 8, 6)
-    run = storage.run(
-        *("task.dataset=cifar10", f"task.root={root}", "task.domains=null", "task.clients=3"),
-        *("task.shots=null", "task.partition.kind=dirichlet", "task.partition.alpha=0.5"),
-        *("privacy={mechanism: none}", "secure_aggregation.enabled=false", "rounds=1"),
-        *("method={name: promptfl, context_tokens: 2}", "cohort.dropout_rate=0"),
-    )
-    (only,) = run.summary["rounds"]
-    assert (only["round"], only["cohort"]) == (1, 3)
-    assert len(only["accuracy"]["per_client"]) == 3
-    assert all(0 <= share <= 1 for share in only["accuracy"]["per_client"])
-
-
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_names_in_another_order_are_refused(tmp_path: Path, layout: str):
     """Labels would mean other classes, and every number would be right for the wrong words."""
@@ -231,17 +174,10 @@ def test_names_in_another_order_are_refused(tmp_path: Path, layout: str):
     assert text.endswith("names class 0 'truck'; valid: 'airplane', as published")
 
 
-def test_capitals_of_names_do_not_matter(tmp_path: Path):
-    draw_cifar10(tmp_path)
-    (tmp_path / BINARY / "batches.meta.txt").write_text("\n".join(CIFAR10).title())
-    assert load("cifar10", tmp_path).classes == CIFAR10
-
-
-@pytest.mark.parametrize("many", [10, 5_000])
-def test_one_long_name_many_times_is_not_copied(tmp_path: Path, many: int):
+def test_one_long_name_many_times_is_not_copied(tmp_path: Path):
     """100 KB as each of 5,000 names would be half a gigabyte."""
     draw_cifar10(tmp_path, layout="python")
-    names = [b"x" * 100_000] * many
+    names = [b"x" * 100_000] * 5_000
     (tmp_path / PYTHON / "batches.meta").write_bytes(pickle.dumps({"label_names": names}))
     refused_in_little_memory("cifar10", tmp_path, 10_000_000)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections import Counter
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +19,7 @@ from platform.data.loaders.own_images import load_holding, only_client
 from platform.data.loading import TaskData, load_task_data
 from platform.errors import ConfigError
 from tests.drawn._pictures import write_picture
-from tests.trunk._runs import NO_POOL, NONE, Answer, Command, Storage
+from tests.trunk._runs import NO_POOL, NONE, Command, Storage
 from tests.trunk.loaders._refusing import load, refused
 
 NAME = "client_folders"
@@ -85,15 +86,6 @@ def test_clients_are_domains_and_classes_those_of_all(root: Path):
         for path, label, domain in zip(paths(split), split.labels, split.domains, strict=True):
             assert path.startswith(f"{data.domains[domain]}/")
             assert path.split("/")[-2] == data.classes[label]
-
-
-def test_what_was_recognised_is_told_of_each_client(root: Path):
-    one, two, three = load(NAME, root).recognised
-    assert one == (
-        "'a clinic': 2 classes, 7 training and 4 test images in train/ and test/ folders"
-    )
-    assert two.startswith("'b': 2 classes, 6 training, 3 validation and 2 test images in train/")
-    assert three.startswith("'c': 2 classes, 24 images in class folders, not split into")
 
 
 def test_each_client_holds_what_is_in_its_folder(root: Path):
@@ -166,13 +158,9 @@ def test_spellings_of_two_clients_are_one_class(tmp_path: Path):
         (tmp_path / "b" / part / "cat").rename(tmp_path / "b" / part / "Guinea pig")
     data = load(NAME, tmp_path)
     assert data.classes == ("Guinea pig",) and data.train.labels.tolist() == [0] * 4
-
-
-def test_a_client_lacks_a_class(tmp_path: Path):
-    draw(tmp_path, "a", train__cat=2, test__cat=1)
-    draw(tmp_path, "b", train__dog=2, test__dog=1)
-    data = load(NAME, tmp_path)
-    assert data.train.labels.tolist() == [0, 0, 1, 1]
+    # A client may lack a class of another.
+    draw(tmp_path, "c", train__dog=2)
+    assert load(NAME, tmp_path).train.labels.tolist() == [0] * 4 + [1] * 2
 
 
 def test_of_a_client_that_is_held_out_all_images_are_test_images(root: Path):
@@ -193,6 +181,7 @@ def test_new_clients_are_the_last_ones(root: Path):
 
 
 def test_clients_can_be_chosen(root: Path):
+    assert "task.domains: 'd' is unknown in client_folders" in refused(NAME, root, domains=("d",))
     data = task(root, "task.domains=[c, b]", "task.clients=2")
     assert data.domain_names == ("c", "b")
     assert held(data, 1)["validation"] == {"b/val/cat": 2, "b/val/dog": 1}
@@ -207,16 +196,9 @@ def why_not(root: Path, *overrides: str) -> str:
     return str(caught.value)
 
 
-def test_another_number_of_clients(root: Path):
-    text = why_not(root, "task.clients=4")
-    assert text.startswith("task.clients: 4 is not the number of domains")
-    assert text.endswith(": 3")
-
-
-@pytest.mark.parametrize("kind", ["pathological", "iid", "dirichlet", "domain_dirichlet"])
-def test_another_partition(root: Path, kind: str):
-    text = why_not(root, f"task.partition.kind={kind}")
-    assert f"task.partition.kind: {kind} does not fit task.dataset = client_folders" in text
+def test_another_partition(root: Path):
+    text = why_not(root, "task.partition.kind=iid")
+    assert "task.partition.kind: iid does not fit task.dataset = client_folders" in text
     assert text.endswith("valid: domain")
 
 
@@ -227,26 +209,9 @@ def test_one_holder_s_split_read_as_clients(tmp_path: Path):
     assert "CLIENT/train/CLASS/IMAGE" in text
 
 
-def test_one_holder_s_classes_read_as_clients(tmp_path: Path):
-    draw(tmp_path, ".", cat=2, dog=1)
-    assert f"{str(tmp_path / 'cat' / '00.png')!r} lies in no class's folder" in refused(
-        NAME, tmp_path
-    )
-
-
-def test_an_ambiguous_folder_of_one_client(root: Path):
-    draw(root, "c", train__cat=2)
-    text = refused(NAME, root)
-    assert f"{str(root / 'c' / 'train')!r} lies beside 'cat'" in text
-
-
 def test_nothing_is_there(tmp_path: Path):
     assert "client_folders needs" in refused(NAME, tmp_path / "nowhere")
     assert "holds no folder of a CLIENT; valid is CLIENT/CLASS/IMAGE" in refused(NAME, tmp_path)
-
-
-def test_an_unknown_client(root: Path):
-    assert "task.domains: 'd' is unknown in client_folders" in refused(NAME, root, domains=("d",))
 
 
 def test_a_client_may_have_no_test_image(root: Path):
@@ -254,17 +219,14 @@ def test_a_client_may_have_no_test_image(root: Path):
     draw(root, "d", cat=1, dog=1)
     found = set()
     for seed in range(40):
-        try:
+        with suppress(ConfigError):
             found.add(len(task(root, "task.clients=4", f"seeds.split={seed}").clients[3].test))
-        except ConfigError as error:
-            assert "would have no training image" in str(error)
     assert found == {0, 1}
 
 
-@pytest.mark.parametrize("name", ["a\nb", "x" * 201])
-def test_a_client_s_folder_that_is_no_name(root: Path, name: str):
-    (root / name).mkdir()
-    assert f"has a client's folder {name[:80]!r}" in refused(NAME, root)
+def test_a_client_s_folder_that_is_no_name(root: Path):
+    (root / "a\nb").mkdir()
+    assert "has a client's folder 'a\\nb'" in refused(NAME, root)
 
 
 def test_a_client_s_link_to_another_client(root: Path):
@@ -275,61 +237,25 @@ def test_a_client_s_link_to_another_client(root: Path):
 # --- the command line ----------------------------------------------------------------------------
 
 
-def check(sotto: Command, root: Path, *more: str) -> Answer:
-    return sotto("datasets", "--check", NAME, "--root", str(root), *more)
-
-
-def test_a_check_says_what_was_recognised(sotto: Command, root: Path):
-    answer = check(sotto, root)
-    assert answer.code == 0 and answer.out.endswith("all is well\n")
-    lines = answer.out.splitlines()
-    expected = [f"recognised: {sentence}" for sentence in load(NAME, root).recognised]
-    assert [line for line in lines if line.startswith("recognised: ")] == expected
-    assert check(sotto, root, "--json").document["recognised"] == list(load(NAME, root).recognised)
-
-
-def test_a_check_finds_what_was_copied_from_training_to_testing(sotto: Command, root: Path):
-    shutil.copy(root / "b/train/dog/00.png", root / "b/test/dog/copy.png")
-    document = check(sotto, root, "--json").document
-    assert document["repeated"]["number"] == 1 and not document["sound"]
-
-
-def test_what_is_known_without_folders_says_nothing(sotto: Command):
-    answer = sotto("datasets", "--check", "digits", "--json")
-    assert answer.document["recognised"] == []
-
-
-RUN = {
-    "name": "consortium",
-    "seed": 1,
-    "rounds": 2,
-    "device": "cpu",
-    "method": {"name": "promptfl", "context_tokens": 2},
-    "training": {"local_steps": 10, "batch_size": 8, "learning_rate": 0.05},
-    "secure_aggregation": {"enabled": True, "threshold": 2},
-    "evaluation": {"worth_of_sharing": False},
-}
-
-
 def test_a_whole_run_says_it_first_and_learns_from_the_folders(
     sotto: Command, root: Path, tmp_path_factory: pytest.TempPathFactory
 ):
     place = tmp_path_factory.mktemp("runs")
     tree = {
-        **RUN,
-        "task": {
-            "dataset": NAME,
-            "root": str(root),
-            "clients": 3,
-            "shots": None,
-            "partition": {"kind": "domain"},
-        },
+        "name": "consortium",
+        "seed": 1,
+        "rounds": 2,
+        "device": "cpu",
+        "method": {"name": "promptfl", "context_tokens": 2},
+        "training": {"local_steps": 10, "batch_size": 8, "learning_rate": 0.05},
+        "secure_aggregation": {"enabled": True, "threshold": 2},
+        "evaluation": {"worth_of_sharing": False},
+        "task": {"dataset": NAME, "root": str(root), "clients": 3, "shots": None},
         "storage": {"url": f"sqlite:///{place}/sotto.db"},
     }
+    tree["task"]["partition"] = {"kind": "domain"}
     config = place / "consortium.yaml"
     config.write_text(yaml.safe_dump(tree))
-    shown = sotto("datasets", "--show", str(config))
-    assert shown.code == 0 and shown.out.startswith("recognised: 'a clinic': 2 classes")
     counts = sotto("datasets", "--show", str(config), "--json").document["clients"]
     assert [c["train"] for c in counts][:2] == [7, 6]
     assert [c["validation"] for c in counts] == [0, 3, 0]
@@ -340,15 +266,13 @@ def test_a_whole_run_says_it_first_and_learns_from_the_folders(
     assert lines[3].startswith("run consortium-")
     (summary,) = place.glob("consortium-*/summary.json")
     document = json.loads(summary.read_text())
-    assert [r["round"] for r in document["rounds"]] == [1, 2]
     one, two, three = document["rounds"][0]["validation"]["per_client"]
     assert one is None and three is None and two in (0.0, 1 / 3, 2 / 3, 1.0)
     assert document["final"]["accuracy"]["mean"] > 0.5
 
 
-@pytest.mark.parametrize("measured", [1, 2])
 def test_nobody_who_is_measured_may_hold_images_back(
-    root: Path, tmp_path_factory: pytest.TempPathFactory, measured: int
+    root: Path, tmp_path_factory: pytest.TempPathFactory
 ):
     """Whoever is drawn, the mean is over those that hold some back, or there is none."""
     place, found = Storage(tmp_path_factory.mktemp("runs")), set()
@@ -356,27 +280,9 @@ def test_nobody_who_is_measured_may_hold_images_back(
         tree = (
             *(f"task.dataset={NAME}", f"task.root={root}", "task.domains=null", "task.clients=3"),
             *("task.shots=null", "task.partition.kind=domain", "cohort.dropout_rate=0"),
-            *(f"evaluation.measured_clients={measured}", f"seed={seed}", NONE, *NO_POOL),
+            *("evaluation.measured_clients=1", f"seed={seed}", NONE, *NO_POOL),
             *("rounds=1", "evaluation.local_twins=false"),
         )
-        summary = place.run(*tree).summary
-        (number,) = {type(r["validation"]["mean"]) for r in summary["rounds"]}
-        found.add(number)
+        (only,) = place.run(*tree).summary["rounds"]
+        found.add(type(only["validation"]["mean"]))
     assert found == {float, type(None)}
-
-
-def test_a_run_of_a_single_holder_s_folder_is_refused_before_anything(
-    sotto: Command, tmp_path: Path
-):
-    draw(tmp_path / "data", ".", train__cat=2, test__cat=1)
-    config = tmp_path / "x.yaml"
-    config.write_text(yaml.safe_dump({**RUN, "storage": {"url": f"sqlite:///{tmp_path}/x.db"}}))
-    sets = (
-        *("--set", f"task.root={tmp_path / 'data'}", "--set", "task.dataset=folders"),
-        *("--set", "task.shots=null", "--set", "task.partition.kind=domain"),
-        *("--set", "task.clients=2"),
-    )
-    answer = sotto("run", str(config), *sets)
-    assert answer.code == 2 and answer.err.count("\n") == 1
-    assert "may be a domain or a part of one holder's images" in answer.err
-    assert not (tmp_path / "x.db").exists()

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import gzip
 import struct
-import tracemalloc
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from tests.drawn.arrays import draw_fashion_mnist, draw_mnist, write_idx
-from tests.trunk.loaders._refusing import assert_closed, assert_missing, load, refused
+from tests.trunk.loaders._refusing import assert_missing, load, refused, refused_in_little_memory
 
 PLACES = [("mnist", False), ("mnist", True), ("MNIST/raw", False), ("MNIST/raw", True)]
 TRAIN, TEST = "mnist/train-images-idx3-ubyte", "mnist/t10k-images-idx3-ubyte"
@@ -32,8 +31,6 @@ def test_ten_digits_of_three_and_two(tmp_path: Path, folder: str, packed: bool):
     assert data.domains == ("scan",)
     for split, each in ((data.train, 3), (data.test, 2)):
         assert split.labels.tolist() == [*range(10)] * each
-        assert split.labels.dtype == np.int64
-        assert not split.domains.any()
         assert split.images.shape == (10 * each, 28, 28, 3)
 
 
@@ -51,9 +48,8 @@ def test_grey_becomes_three_equal_colours(tmp_path: Path):
     assert shown[1, 2, 5].tolist() == [200, 200, 200]
 
 
-@pytest.mark.parametrize("folder", ["fashion_mnist", "FashionMNIST/raw"])
-def test_fashion_has_words_of_its_own(tmp_path: Path, folder: str):
-    data = load("fashion_mnist", draw_fashion_mnist(tmp_path, folder=folder))
+def test_fashion_has_words_of_its_own(tmp_path: Path):
+    data = load("fashion_mnist", draw_fashion_mnist(tmp_path, folder="FashionMNIST/raw"))
     assert data.classes == (
         *("t-shirt", "trouser", "pullover", "dress", "coat"),
         *("sandal", "shirt", "sneaker", "bag", "ankle boot"),
@@ -62,29 +58,20 @@ def test_fashion_has_words_of_its_own(tmp_path: Path, folder: str):
     assert "needs" in refused("mnist", tmp_path)
 
 
-@pytest.mark.parametrize("file", [TRAIN, ANSWERS])
-def test_a_missing_file(tmp_path: Path, file: str):
+def test_a_missing_file(tmp_path: Path):
     draw_mnist(tmp_path)
-    assert_missing("mnist", tmp_path, tmp_path / file)
-
-
-def test_no_folder_at_all(tmp_path: Path):
-    assert f"needs '{tmp_path}/fashion_mnist', which" in refused("fashion_mnist", tmp_path)
+    assert_missing("mnist", tmp_path, tmp_path / ANSWERS)
 
 
 IMAGES = idx(10, 28, 28, content=bytes(7840))
 
 
-@pytest.mark.parametrize("packed", [False, True])
 @pytest.mark.parametrize(
     ("file", "content", "reason"),
     [
         (TEST, b"", "is no IDX file of bytes with 3 axes"),
-        (TEST, b"text instead of images", "is no IDX file of bytes with 3 axes"),
-        (TEST, idx(10), "is no IDX file of bytes with 3 axes"),
         (TEST, idx(10, 28, 28, kind=13), "is no IDX file of bytes with 3 axes"),
         (ANSWERS, IMAGES, "is no IDX file of bytes with 1 axis"),
-        (ANSWERS, IMAGES[:7], "is no IDX file of bytes with 1 axis"),
         (TEST, idx(10, 28, 27), "images of 28 x 27 pixels; valid: 28 x 28"),
         (TEST, idx(2**31, 28, 28), "claims 2,147,483,648 examples"),
         (TEST, IMAGES[:-1], "fewer bytes than the 10 examples"),
@@ -94,18 +81,10 @@ IMAGES = idx(10, 28, 28, content=bytes(7840))
         ("mnist/train-labels-idx1-ubyte", idx(20, content=bytes(20)), "no training example of cl"),
     ],
 )
-def test_damage(tmp_path: Path, file: str, content: bytes, reason: str, packed: bool):
-    draw_mnist(tmp_path, packed=packed)
-    if packed:
-        (tmp_path / f"{file}.gz").write_bytes(gzip.compress(content))
-    else:
-        (tmp_path / file).write_bytes(content)
+def test_damage(tmp_path: Path, file: str, content: bytes, reason: str):
+    draw_mnist(tmp_path)
+    (tmp_path / file).write_bytes(content)
     assert reason in refused("mnist", tmp_path)
-
-
-def test_no_test_image(tmp_path: Path):
-    draw_mnist(tmp_path, 1, 0)
-    assert "mnist has no test example" in refused("mnist", tmp_path)
 
 
 def test_packed_files_that_are_damaged(tmp_path: Path):
@@ -123,23 +102,10 @@ def test_a_packed_bomb_is_not_unpacked(tmp_path: Path):
     draw_mnist(tmp_path, packed=True)
     zeros = gzip.compress(bytes(10_000_000)) * 30
     (tmp_path / f"{TEST}.gz").write_bytes(gzip.compress(IMAGES) + zeros)
-    tracemalloc.start()
-    try:
-        assert "more bytes than the 10 examples" in refused("mnist", tmp_path)
-        assert tracemalloc.get_traced_memory()[1] < 5_000_000
-    finally:
-        tracemalloc.stop()
+    text = refused_in_little_memory("mnist", tmp_path, 5_000_000)
+    assert "more bytes than the 10 examples" in text
 
 
 def test_what_is_not_packed_comes_first(tmp_path: Path):
     draw_mnist(draw_mnist(tmp_path, 2, packed=True), 3)
     assert load("mnist", tmp_path).train.num_examples == 30
-
-
-def test_a_closed_folder_is_not_missing(tmp_path: Path):
-    root = draw_mnist(tmp_path / "data")
-    assert_closed("mnist", root, root / "mnist")
-
-
-def test_a_root_that_no_file_can_have(tmp_path: Path):
-    assert "which is not there" in refused("mnist", tmp_path / "a\0b")

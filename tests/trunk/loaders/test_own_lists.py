@@ -58,12 +58,9 @@ def test_a_table_of_paths_and_labels(root: Path):
     assert "as table: 2 classes, 8 images, not split into training and test" in data.recognised[0]
 
 
-@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig"])
-@pytest.mark.parametrize("sign", [",", ";", "\t"])
+@pytest.mark.parametrize(("encoding", "sign"), [("utf-8", ";"), ("utf-8-sig", "\t")])
 def test_marks_of_byte_order_signs_quotes_and_empty_lines(root: Path, encoding: str, sign: str):
-    text = table(header="Path,LABEL").replace("dog", '"dog ""x"", y"')
-    if sign != ",":
-        text = text.replace(", y", "_COMMA_").replace(",", sign).replace("_COMMA_", ", y")
+    text = table(header="Path,LABEL").replace(",", sign).replace("dog", '"dog ""x"", y"')
     data = load(NAME, write(root, "\r\n".join([*text.splitlines(), "", ""]), encoding=encoding))
     assert data.classes == ("cat", 'dog "x", y')
 
@@ -88,15 +85,9 @@ def test_domains_and_clients(root: Path):
     own = [f",{'ab'[n // 4]}" for n in range(8)]
     data = load(NAME, write(root, table(*own, header="path,label,domain")))
     assert data.domains == ("a", "b")
-    assert "domains are no clients: task.partition deals their images out" in data.recognised
     both = [f"{one},c{n % 2},old" for n, one in enumerate(own)]
     data = load(NAME, write(root, table(*both, header="path,label,domain,client,age")))
     assert data.domains == ("c0", "c1")
-    assert any(
-        "nothing is dealt out: a run says so with task.clients: 2, task.partition: {kind: domain}"
-        in line
-        for line in data.recognised
-    )
     assert "not read: column 'age'" in data.recognised
     assert any("its column domain is not used" in line for line in data.recognised)
 
@@ -115,17 +106,10 @@ def test_numbers_are_classes_in_their_order_and_it_is_said(root: Path):
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
-        ("", "has no column path and label but no columns"),
         ("file,kind\nimages/0.png,a\n", "has no column path and label but 'file', 'kind'"),
-        ("path\nimages/0.png\n", "has no column label but 'path'"),
         ("path,label,class\nimages/0.png,a,b\n", "has two columns for the label"),
-        ("path,label\n", "lists no image"),
         ("path,label\nimages/0.png\n", "line 2 of "),
-        ("path,label\n/etc/passwd,a\n", "lists the path '/etc/passwd'"),
         ("path,label\n../0.png,a\n", "lists the path '../0.png'"),
-        ("path,label\nimages/../../x,a\n", "lists the path 'images/../../x'"),
-        ("path,label\nimages\\0.png,a\n", "lists the path 'images\\\\0.png'"),
-        ("path,label\nC:/0.png,a\n", "lists the path 'C:/0.png'"),
         ("path,label\nimages/9.png,a\n", "lists 'images/9.png', which"),
         ("path,label\nimages/0.png,\n", "has the label ''"),
         ("path,label\nimages/0.png,-1\n", "has the label -1; valid are numbers from 0"),
@@ -134,16 +118,11 @@ def test_numbers_are_classes_in_their_order_and_it_is_said(root: Path):
         ("path,label,split\nimages/0.png,a,dev\n", "has the split 'dev'; valid: train, "),
         ("path,label,split\nimages/0.png,a,\nimages/1.png,a,test\n", "has no split for 'images/0"),
         ('path,label\n"images/0.png,a\n', "is no line of a table (unexpected end of data)"),
-        ('path,label\nimages/0.png,"a"b\n', "is no line of a table"),
         ("path,label\nimages/0.png,a\0b\n", ""),
     ],
 )
 def test_tables_that_are_refused(root: Path, text: str, sentence: str):
     assert sentence in refused(NAME, write(root, text))
-
-
-def test_a_table_that_is_no_text(root: Path):
-    assert "is no text; valid is UTF-8" in refused(NAME, write(root, table(), encoding="utf-16"))
 
 
 def test_a_listed_image_behind_a_link_that_leaves(root: Path, tmp_path: Path):
@@ -153,21 +132,13 @@ def test_a_listed_image_behind_a_link_that_leaves(root: Path, tmp_path: Path):
     assert "leaves" in text
 
 
-def test_two_lists(root: Path):
-    write(root, table(), "a.csv")
-    write(root, table(), "b.csv")
-    assert "it is not said which lists its images" in refused(NAME, root)
-
-
 def test_a_list_that_says_other_things_than_folders(root: Path):
     for number in range(4):
         for name in ("cat", "dog"):
             write_picture(root / name / f"{number}.png", 0, number)
     shutil.rmtree(root / "images")
     write(root, "path,label\ncat/0.png,hen\ncat/1.png,hen\ndog/0.png,fox\n")
-    text = refused(NAME, root)
-    assert "the two say different things of the images; valid is task.layout: table, " in text
-    assert "task.layout: class_folders, which reads the folders" in text
+    assert "the two say different things of the images" in refused(NAME, root)
     assert load(NAME, root, hints=Hints(layout="class_folders")).classes == ("cat", "dog")
     assert load(NAME, root, hints=Hints(layout="table")).classes == ("fox", "hen")
 
@@ -204,10 +175,7 @@ def test_a_split_file(root: Path):
     ("text", "sentence"),
     [
         ("{", "is not JSON"),
-        ("[]", "holds no object"),
-        ('{"images": []}', "has no train images"),
         (split_file(train=[["0.png", 2, "a"]], test=[["1.png", 2, "a"]]), "has the label 2 among"),
-        (split_file(train=[["0.png", -1, "a"]], test=[["1.png", -1, "a"]]), "has the label -1"),
         (split_file(train=[["../x", 0, "a"]], test=[["1.png", 0, "a"]]), "lists the path '../x'"),
         (split_file(train=[["0.png", 0, "a"]], test=[["0.png", 0, "a"]]), "2 times"),
         (split_file(train=[["0.png", 0, "a"]], test=[["9.png", 0, "a"]]), "does not hold"),
@@ -237,8 +205,6 @@ def test_what_datasets_saved(tmp_path: Path):
         **{f"train/data-00000-of-00001.arrow/{n}": 10 * n for n in range(6)},
         **{f"test/data-00000-of-00001.arrow/{n}": 100 + 10 * n for n in range(4)},
     }
-    for path, label in zip(paths(data.train), data.train.labels.tolist(), strict=True):
-        assert label == int(path[-1]) % 2
     assert require_one_label(data, np.arange(6), np.arange(4)) == ()
     assert check_folder(NAME, DataRequest(root=SAVED), lambda done, total: None).is_sound
 
@@ -266,25 +232,10 @@ def saved(root: Path, labels: list[Any], *, names: list[str] | None, images: Any
     return root
 
 
-def test_one_split_is_drawn_from(tmp_path: Path):
-    root = saved(tmp_path / "set", [0, 1] * 5, names=["cat", "dog"])
-    data = load(NAME, root)
-    assert (data.train.num_examples, data.test.num_examples) == (8, 2)
-    assert isinstance(data.train.images, SavedImages)
-    assert "being a fifth of each class" in "".join(data.recognised)
-
-
-def test_labels_without_names(tmp_path: Path):
-    assert load(NAME, saved(tmp_path / "a", ["x", "y"] * 3, names=None)).classes == ("x", "y")
-    data = load(NAME, saved(tmp_path / "b", [3, 4] * 3, names=None))
-    assert data.classes == ("3", "4")
-
-
-@pytest.mark.parametrize("label", [2, -1, None])
+@pytest.mark.parametrize("label", [2, None])
 def test_a_label_that_is_no_class(tmp_path: Path, label: int | None):
     root = saved(tmp_path / "set", [0, 1, label], names=["cat", "dog"])
-    text = refused(NAME, root)
-    assert f"row 2 of {str(root / 'data-0.arrow')!r} has the label {label}; valid: 0 to 1" in text
+    assert f"has the label {label}; valid: 0 to 1" in refused(NAME, root)
 
 
 def test_an_image_that_is_elsewhere(tmp_path: Path):
@@ -293,18 +244,15 @@ def test_an_image_that_is_elsewhere(tmp_path: Path):
     assert "has 4 rows without the image's bytes; valid are images that" in refused(NAME, root)
 
 
-@pytest.mark.parametrize("size", [0, 10, 200, -10])
-def test_arrow_files_that_are_cut_off(tmp_path: Path, size: int):
-    root = saved(tmp_path / "set", [0, 1], names=["cat", "dog"])
-    data = (root / "data-0.arrow").read_bytes()
-    (root / "data-0.arrow").write_bytes(data[:size])
-    text = refused(NAME, root)
-    assert "is no Arrow stream" in text
-
-
-def test_arrow_files_with_any_byte_changed_are_read_or_refused(tmp_path: Path):
-    root = saved(tmp_path / "set", [0, 1], names=["cat", "dog"])
+def test_damaged_arrow_files_are_read_or_refused(tmp_path: Path):
+    root = saved(tmp_path / "set", [0, 1] * 5, names=["cat", "dog"])
+    whole = load(NAME, root)
+    assert isinstance(whole.train.images, SavedImages)
+    assert (whole.train.num_examples, whole.test.num_examples) == (8, 2)
     data = bytearray((root / "data-0.arrow").read_bytes())
+    for size in (0, 10, 200, -10):
+        (root / "data-0.arrow").write_bytes(data[:size])
+        assert "is no Arrow stream" in refused(NAME, root)
     for position in range(0, len(data), 11):
         changed = bytearray(data)
         changed[position] ^= 0xFF
@@ -321,15 +269,10 @@ def test_arrow_files_with_any_byte_changed_are_read_or_refused(tmp_path: Path):
     ("file", "text", "sentence"),
     [
         ("state.json", "{", "is not JSON"),
-        ("state.json", "[]", "holds no object"),
         ("state.json", '{"_data_files": [{"filename": "../x.arrow"}]}', "names '../x.arrow'"),
-        ("state.json", '{"_data_files": [{"filename": "/x"}]}', "names '/x'"),
-        ("state.json", '{"_data_files": [7]}', "names 'None'"),
         ("state.json", "{}", "lists no image"),
         ("dataset_info.json", "{}", "has no features"),
-        ("dataset_info.json", '{"features": {"x": {}}}', "has no column for the label"),
         ("dataset_dict.json", '{"splits": ["../up"]}', "names '../up'"),
-        ("dataset_dict.json", '{"splits": ["dev"]}', "is not there"),
     ],
 )
 def test_saved_data_sets_that_are_refused(tmp_path: Path, file: str, text: str, sentence: str):

@@ -22,7 +22,7 @@ OFFICE = "office_caltech_10"
 MUG = f"{OFFICE}/dslr/mug/test_0.jpg"
 
 
-@pytest.mark.parametrize("protocol", [0, 2, 4, 5])
+@pytest.mark.parametrize("protocol", [0, 5])
 def test_four_sites_of_ten_classes(tmp_path: Path, protocol: int):
     """4 sites x 10 classes x 3 training and 2 test images."""
     data = load("office_caltech10", draw_office_caltech10(tmp_path, 3, 2, protocol=protocol))
@@ -43,14 +43,6 @@ def test_four_sites_of_ten_classes(tmp_path: Path, protocol: int):
     )
     (image,) = data.test.images[np.array([79])]
     assert image.shape == (16, 16, 3)
-
-
-def test_six_sites_of_ten_classes(tmp_path: Path):
-    data = load("domainnet10", draw_domainnet10(tmp_path, 2, 1))
-    assert data.domains == DOMAINNET_SITES
-    assert data.classes[3] == "ice cream"
-    assert data.classes[8:] == ("wine glass", "zebra")
-    assert (data.train.num_examples, data.test.num_examples) == (120, 60)
 
 
 def test_chosen_domains_in_the_order_asked_for(tmp_path: Path):
@@ -75,24 +67,16 @@ def test_a_held_out_domain_is_tested_on_as_a_whole(tmp_path: Path):
     assert (alone.train.num_examples, alone.test.num_examples) == (0, 40)
 
 
-def test_no_image_is_opened(tmp_path: Path):
-    for path in draw_office_caltech10(tmp_path).glob("*/*/*/*.jpg"):
-        path.write_bytes(b"")
-    assert load("office_caltech10", tmp_path).train.num_examples == 80
-
-
 @pytest.mark.parametrize(
-    "form",
+    ("form", "kind"),
     [
-        f"{OFFICE}/{{}}",
-        f"../../data/{OFFICE}/{{}}",
-        f"/somewhere/else/{OFFICE}/{{}}",
-        f"./{OFFICE}/./{{}}",
-        "{}",
-        "./{}",
+        (f"../../data/{OFFICE}/{{}}", "tuple"),
+        (f"/somewhere/else/{OFFICE}/{{}}", "list"),
+        (f"./{OFFICE}/./{{}}", "table"),
+        ("{}", "objects"),
+        ("./{}", "bytes"),
     ],
 )
-@pytest.mark.parametrize("kind", ["tuple", "list", "table", "objects", "bytes"])
 def test_paths_and_lists_in_all_forms(tmp_path: Path, form: str, kind: str):
     draw_office_caltech10(tmp_path)
     paths = [form.format("dslr/mug/test_0.jpg"), form.format("dslr/bike/test_0.jpg")]
@@ -114,17 +98,11 @@ def test_paths_and_lists_in_all_forms(tmp_path: Path, form: str, kind: str):
     "path",
     [
         f"{OFFICE}/../../secret.jpg",
-        f"{OFFICE}/dslr/../../secret.jpg",
         "../secret.jpg",
         "/etc/passwd",
-        f"{OFFICE}//etc/passwd",
-        "dslr\\mug\\test_0.jpg",
-        "C:/mug.jpg",
         "dslr/mug/\x00.jpg",
         "dslr/mug/\udcff.jpg",
         f"{OFFICE}/",
-        OFFICE,
-        "",
     ],
 )
 def test_paths_that_leave_or_hide_are_refused(tmp_path: Path, path: str):
@@ -148,14 +126,11 @@ def test_a_link_that_leaves_is_refused(tmp_path: Path):
     ("paths", "labels", "reason"),
     [
         ([MUG], ["cup"], "class 'cup' at image 0; valid: back_pack, bike"),
-        ([MUG], [""], "class '' at image 0"),
-        ([MUG, MUG], ["mug", "mug"], "lists 'dslr/mug/test_0.jpg' 2 times"),
         ([MUG, f"../{MUG}"], ["mug", "mug"], "lists 'dslr/mug/test_0.jpg' 2 times"),
         # In the training list as well.
         ([f"{OFFICE}/dslr/mug/train_0.jpg"], ["mug"], "lists 'dslr/mug/train_0.jpg' 2 times"),
         ([MUG, MUG], ["mug"], "lists 2 images and 1 classes"),
         ([f"{OFFICE}/dslr/mug/lost.jpg"], ["mug"], "lists 'dslr/mug/lost.jpg', which"),
-        ([f"{OFFICE}/nowhere/lost.jpg"], ["mug"], "lists 'nowhere/lost.jpg', which"),
     ],
 )
 def test_lists_that_are_wrong(tmp_path: Path, paths: list[str], labels: list[str], reason: str):
@@ -168,14 +143,10 @@ def test_lists_that_are_wrong(tmp_path: Path, paths: list[str], labels: list[str
     "held",
     [
         {"paths": [MUG]},
-        [[MUG]],
         [[MUG], ["mug"], ["more"]],
-        ([MUG], [8]),
         (np.array([MUG]), np.array([8])),
-        np.array([MUG, "mug"]),
         (np.array([[MUG]]), np.array([["mug"]])),
         None,
-        "text",
     ],
 )
 def test_what_is_no_list_is_refused(tmp_path: Path, held: object):
@@ -184,25 +155,11 @@ def test_what_is_no_list_is_refused(tmp_path: Path, held: object):
     assert "does not hold two arrays of texts" in refused("office_caltech10", tmp_path)
 
 
-def test_an_empty_class(tmp_path: Path):
+def test_a_missing_list(tmp_path: Path):
     draw_office_caltech10(tmp_path)
-    for site in OFFICE_SITES:
-        bikes = [f"{OFFICE}/{site}/bike/train_{i}.jpg" for i in range(2)]
-        write_site_list(tmp_path / OFFICE / f"{site}_train.pkl", bikes, ["bike"] * 2, 4)
-    text = refused("office_caltech10", tmp_path)
-    assert "no training example of class 'back pack' (label 0)" in text
-
-
-@pytest.mark.parametrize("name", ["webcam_train.pkl", "amazon_test.pkl"])
-def test_a_missing_list(tmp_path: Path, name: str):
-    draw_office_caltech10(tmp_path)
-    assert_missing("office_caltech10", tmp_path, tmp_path / OFFICE / name)
-
-
-def test_no_folder_at_all(tmp_path: Path):
-    text = refused("domainnet10", tmp_path)
-    assert f"domainnet10 needs '{tmp_path}/DomainNet', which is not there" in text
-    assert "https://github.com/med-air/FedBN" in text
+    assert_missing("office_caltech10", tmp_path, tmp_path / OFFICE / "webcam_train.pkl")
+    assert f"needs '{tmp_path}/DomainNet', which is not there" in refused("domainnet10", tmp_path)
+    assert load("domainnet10", draw_domainnet10(tmp_path, 2, 1)).domains == DOMAINNET_SITES
 
 
 def test_a_list_that_would_run_something(tmp_path: Path):
@@ -223,14 +180,13 @@ def test_a_folder_that_is_a_link_of_another_name(tmp_path: Path):
     assert load("office_caltech10", tmp_path).train.images.paths == plain
 
 
-@pytest.mark.parametrize("steps", [b"x", b"a/"])
-def test_one_long_text_many_times_is_not_copied(tmp_path: Path, steps: bytes):
+def test_one_long_text_many_times_is_not_copied(tmp_path: Path):
     """100 KB as each of 5,000 paths would be half a gigabyte."""
     draw_office_caltech10(tmp_path)
-    held = [[steps * (100_000 // len(steps))] * 5_000, [b"mug"] * 5_000]
+    held = [[b"a/" * 50_000] * 5_000, [b"mug"] * 5_000]
     (tmp_path / OFFICE / "amazon_train.pkl").write_bytes(pickle.dumps(held))
     text = refused_in_little_memory("office_caltech10", tmp_path, 10_000_000)
-    assert "valid are the paths, of at most 1,000 characters" in text
+    assert "of at most 1,000 characters" in text
 
 
 def test_one_text_many_times_is_decoded_once(tmp_path: Path):

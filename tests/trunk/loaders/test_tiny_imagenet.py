@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 
 import numpy as np
@@ -54,38 +53,9 @@ def test_a_first_word_that_two_classes_share_is_not_used(tmp_path: Path):
     assert load("tiny_imagenet", tmp_path).classes == names
 
 
-@pytest.mark.parametrize("file", ["wnids.txt", "words.txt", "val/val_annotations.txt"])
-def test_a_missing_file(tmp_path: Path, file: str):
+def test_a_missing_file(tmp_path: Path):
     draw_tiny_imagenet(tmp_path, classes=2)
-    assert_missing("tiny_imagenet", tmp_path, tmp_path / FOLDER / file)
-
-
-def test_missing_folders(tmp_path: Path):
-    assert f"needs '{tmp_path}/{FOLDER}', which" in refused("tiny_imagenet", tmp_path)
-    draw_tiny_imagenet(tmp_path, classes=2)
-    lost = tmp_path / FOLDER / "train" / tiny_ids(2)[1] / "images"
-    shutil.rmtree(lost)
-    assert f"needs '{lost}', which is not there" in refused("tiny_imagenet", tmp_path)
-
-
-def test_a_listed_image_that_is_not_there(tmp_path: Path):
-    draw_tiny_imagenet(tmp_path, classes=2)
-    (tmp_path / FOLDER / "val/images/val_1.JPEG").unlink()
-    assert "lists 'val/images/val_1.JPEG', which" in refused("tiny_imagenet", tmp_path)
-
-
-def test_an_empty_class(tmp_path: Path):
-    draw_tiny_imagenet(tmp_path, classes=2)
-    for path in (tmp_path / FOLDER / "train" / tiny_ids(2)[1] / "images").iterdir():
-        path.unlink()
-    text = refused("tiny_imagenet", tmp_path)
-    assert "no training example of class 'thing 1' (label 1)" in text
-
-
-def test_something_else_among_images(tmp_path: Path):
-    draw_tiny_imagenet(tmp_path, classes=2)
-    (tmp_path / FOLDER / "train" / tiny_ids(2)[0] / "images" / "notes.txt").write_text("x")
-    assert "lies among images and is none" in refused("tiny_imagenet", tmp_path)
+    assert_missing("tiny_imagenet", tmp_path, tmp_path / FOLDER / "words.txt")
 
 
 @pytest.mark.parametrize(
@@ -93,18 +63,13 @@ def test_something_else_among_images(tmp_path: Path):
     [
         ("wnids.txt", "{0}\n{1}\n{0}\n", "lists '{0}' 2 times"),
         ("wnids.txt", "{0}\n../..\n", "lists the path '../..'"),
-        ("wnids.txt", "{0}\n/etc\n", "lists the path '/etc'"),
-        ("wnids.txt", "", "names 0 classes"),
         ("words.txt", "{0}\tthing\n", "has no words for class '{1}'"),
-        ("words.txt", "{0}\t\n{1}\tthing\n", "has no name for class 0"),
         (
             "val/val_annotations.txt",
             "val_0.JPEG\tn99\t0\n",
             "class 'n99' at line 1; valid is an id",
         ),
-        ("val/val_annotations.txt", "val_0.JPEG {0}\n", "class '' at line 1"),
         ("val/val_annotations.txt", "../a.JPEG\t{0}\n", "lists the path '../a.JPEG'"),
-        ("val/val_annotations.txt", "a\\b.JPEG\t{0}\n", "lists the path"),
         ("val/val_annotations.txt", "val_0.JPEG\t{0}\nval_0.JPEG\t{1}\n", "val_0.JPEG' 2 times"),
         ("val/val_annotations.txt", "", "tiny_imagenet has no test example"),
     ],
@@ -116,16 +81,6 @@ def test_lists_that_are_wrong(tmp_path: Path, file: str, content: str, reason: s
     assert reason.format(*ids) in refused("tiny_imagenet", tmp_path)
 
 
-def test_an_image_outside_of_the_folder(tmp_path: Path):
-    draw_tiny_imagenet(tmp_path, classes=2)
-    (tmp_path / "outside.JPEG").write_bytes(b"x")
-    path = tmp_path / FOLDER / "val/images/val_0.JPEG"
-    path.unlink()
-    path.symlink_to(tmp_path / "outside.JPEG")
-    assert "is a link that leaves" in refused("tiny_imagenet", tmp_path)
-
-
-@pytest.mark.parametrize("inner", ["", "train", f"train/{tiny_ids(2)[0]}"])
-def test_a_closed_folder_is_not_missing(tmp_path: Path, inner: str):
+def test_a_closed_folder_is_not_missing(tmp_path: Path):
     root = draw_tiny_imagenet(tmp_path / "data", classes=2)
-    assert_closed("tiny_imagenet", root, root / FOLDER / inner)
+    assert_closed("tiny_imagenet", root, root / FOLDER / "train" / tiny_ids(2)[0])
