@@ -8,7 +8,6 @@ from collections import Counter
 from contextlib import suppress
 from pathlib import Path
 
-import numpy as np
 import pytest
 import yaml
 
@@ -76,10 +75,7 @@ def held(data: TaskData, client: int) -> dict[str, Counter[str]]:
 
 def test_clients_are_domains_and_classes_those_of_all(root: Path):
     data = load(NAME, root)
-    assert data.name == NAME and data.domains == ("a clinic", "b", "c")
-    assert data.classes == ("cat", "dog")
-    # 7 + 6 training and 3 validation images, 4 + 2 test images, and 24 that are drawn.
-    assert data.train.num_examples + data.test.num_examples == 16 + 6 + 24
+    assert (data.domains, data.classes) == (("a clinic", "b", "c"), ("cat", "dog"))
     held_back = [paths(data.train)[row] for row in data.validation]
     assert held_back == ["b/val/cat/00.png", "b/val/cat/01.png", "b/val/dog/00.png"]
     for split in (data.train, data.test):
@@ -122,13 +118,6 @@ def test_a_client_alone_has_the_same_as_among_others(root: Path):
             assert split.labels[mine].tolist() == whole.labels[theirs].tolist()
 
 
-def test_shots_take_few_of_each_class_and_all_validation_images(root: Path):
-    data = task(root, "task.shots=2")
-    for client in data.clients:
-        assert np.bincount(data.dataset.train.labels[client.train]).tolist() == [2, 2]
-    assert len(data.clients[1].validation) == 3
-
-
 def test_a_share_for_validation_is_of_those_whose_folders_hold_nothing_back(root: Path):
     """The second client has a folder, and needs no image in it to be left alone."""
     for path in (root / "b" / "val").rglob("*.png"):
@@ -159,7 +148,7 @@ def test_spellings_of_two_clients_are_one_class(tmp_path: Path):
     data = load(NAME, tmp_path)
     assert data.classes == ("Guinea pig",) and data.train.labels.tolist() == [0] * 4
     # A client may lack a class of another.
-    draw(tmp_path, "c", train__dog=2)
+    draw(tmp_path, "c", train__dog=2, test__dog=1)
     assert load(NAME, tmp_path).train.labels.tolist() == [0] * 4 + [1] * 2
 
 
@@ -180,38 +169,15 @@ def test_new_clients_are_the_last_ones(root: Path):
     assert {data.dataset.train.domains[row] for row in new.train} == {2}
 
 
-def test_clients_can_be_chosen(root: Path):
-    assert "task.domains: 'd' is unknown in client_folders" in refused(NAME, root, domains=("d",))
-    data = task(root, "task.domains=[c, b]", "task.clients=2")
-    assert data.domain_names == ("c", "b")
-    assert held(data, 1)["validation"] == {"b/val/cat": 2, "b/val/dog": 1}
-
-
 # --- refusals ------------------------------------------------------------------------------------
 
 
-def why_not(root: Path, *overrides: str) -> str:
-    with pytest.raises(ConfigError) as caught:
-        task(root, *overrides)
-    return str(caught.value)
-
-
-def test_another_partition(root: Path):
-    text = why_not(root, "task.partition.kind=iid")
-    assert "task.partition.kind: iid does not fit task.dataset = client_folders" in text
-    assert text.endswith("valid: domain")
 
 
 def test_one_holder_s_split_read_as_clients(tmp_path: Path):
     draw(tmp_path, ".", train__cat=2, test__cat=1)
     text = refused(NAME, tmp_path)
     assert "holds 'test' and 'train', each of which may be a client or a part of one" in text
-    assert "CLIENT/train/CLASS/IMAGE" in text
-
-
-def test_nothing_is_there(tmp_path: Path):
-    assert "client_folders needs" in refused(NAME, tmp_path / "nowhere")
-    assert "holds no folder of a CLIENT; valid is CLIENT/CLASS/IMAGE" in refused(NAME, tmp_path)
 
 
 def test_a_client_may_have_no_test_image(root: Path):
@@ -222,11 +188,6 @@ def test_a_client_may_have_no_test_image(root: Path):
         with suppress(ConfigError):
             found.add(len(task(root, "task.clients=4", f"seeds.split={seed}").clients[3].test))
     assert found == {0, 1}
-
-
-def test_a_client_s_folder_that_is_no_name(root: Path):
-    (root / "a\nb").mkdir()
-    assert "has a client's folder 'a\\nb'" in refused(NAME, root)
 
 
 def test_a_client_s_link_to_another_client(root: Path):

@@ -71,38 +71,12 @@ def test_a_fifth_of_each_class_and_domain_is_for_testing(tmp_path: Path, name: s
     assert not set(paths(data.train)) & set(paths(data.test))
 
 
-def test_labels_and_domains_are_those_of_the_path(tmp_path: Path) -> None:
-    draw_pacs(tmp_path)
-    data = load(tmp_path)
-    for split in (data.train, data.test):
-        for path, label, domain in zip(paths(split), split.labels, split.domains, strict=True):
-            expected = f"{data.domains[domain]}/{data.classes[label]}"
-            assert path.rpartition("/")[0] == expected
-        assert list(split.domains) == sorted(split.domains)
-
-
-@pytest.mark.parametrize(("per_class", "train", "test"), [(2, 1, 1), (7, 6, 1), (8, 6, 2)])
-def test_sizes_of_the_split(tmp_path: Path, per_class: int, train: int, test: int) -> None:
-    draw_folders(tmp_path, ("a",), ("x",), per_class=per_class)
-    data = load(tmp_path, "folders")
-    assert (data.train.num_examples, data.test.num_examples) == (train, test)
-
-
-def test_the_split_is_the_seeds(tmp_path: Path) -> None:
-    draw_pacs(tmp_path, per_class=10)
-    first, again = load(tmp_path, split_seed=1), load(tmp_path, split_seed=1, draws=Draws(seed=9))
-    other = load(tmp_path, split_seed=2)
-    assert paths(first.test) == paths(again.test)
-    assert paths(first.test) != paths(other.test)
-    assert set(paths(first.test)) | set(paths(first.train)) == set(
-        (*paths(other.test), *paths(other.train))
-    )
-
-
 def test_the_split_of_a_domain_does_not_depend_on_the_others(tmp_path: Path) -> None:
     draw_pacs(tmp_path, per_class=10)
     alone, photo = load(tmp_path, domains=("photo",)), PACS[0].index("photo")
     company = load(tmp_path)
+    assert paths(company.test) == paths(load(tmp_path, draws=Draws(seed=9)).test)
+    assert paths(company.test) != paths(load(tmp_path, split_seed=2).test)
     # Domains with files of the same names are split in ways of their own.
     names = {path.partition("/")[::2] for path in paths(company.test)}
     assert len({frozenset(n for d, n in names if d == domain) for domain in PACS[0]}) == 4
@@ -212,7 +186,11 @@ def test_any_folder(tmp_path: Path) -> None:
     assert data.domains == ("South", "north")
     assert data.classes == ("Zebra crossing", "cat")
     assert counts(data.train) == everywhere(2, 2, 4)
-    assert load(tmp_path, "folders", domains=("north",)).domains == ("north",)
+    for path, label, domain in zip(
+        paths(data.train), data.train.labels, data.train.domains, strict=True
+    ):
+        folders = f"{data.domains[domain]}/{data.classes[label]}"
+        assert path.rpartition("/")[0].replace("_", " ") == folders
 
 
 def test_rows_are_in_the_order_of_names_whatever_the_folder_says(
@@ -232,13 +210,6 @@ def test_rows_are_in_the_order_of_names_whatever_the_folder_says(
     again = load(tmp_path, "folders")
     assert (paths(again.train), paths(again.test)) == (paths(asked.train), paths(asked.test))
     assert again.classes == asked.classes
-
-
-def test_links_to_data_sets_are_followed(tmp_path: Path) -> None:
-    base = draw_pacs_lists(tmp_path / "disk")
-    (tmp_path / "data").mkdir()
-    (tmp_path / "data/pacs").symlink_to(base)
-    assert len(load(tmp_path / "data").train.images[np.arange(2)]) == 2
 
 
 def test_a_missing_data_set_names_layout_and_source(tmp_path: Path) -> None:
@@ -263,24 +234,12 @@ def emptied(base: Path) -> None:
         path.unlink()
 
 
-def misspelled(base: Path) -> None:
-    (base / "photo/dog").rename(base / "photo/dogs")
-
-
 def twin_domain(base: Path) -> None:
     shutil.copytree(base / "photo", base / "Photo")
 
 
-def texts(base: Path) -> None:
-    (base / "photo/dog/pic.txt").write_text("text where images are expected")
-
-
 def absent_class(base: Path) -> None:
     shutil.rmtree(base / "photo/dog")
-
-
-def absent_domain(base: Path) -> None:
-    shutil.rmtree(base / "photo")
 
 
 def link_out(base: Path) -> None:
@@ -295,11 +254,8 @@ def image_link_out(base: Path) -> None:
 
 WRONG: dict[Callable[[Path], None], str] = {
     emptied: r"photo/dog' is an empty folder of a class",
-    misspelled: r"has a class folder 'dogs', which is no class of pacs; valid: dog, elephant",
     twin_domain: r"holds both '[Pp]hoto' and '[Pp]hoto'",
-    texts: r"photo/dog/pic.txt' lies among images and is none; valid endings: .jpg",
     absent_class: r"has no images of class 'dog' in domain 'photo'",
-    absent_domain: r"pacs needs .*photo', which is not there",
     link_out: r"photo/dog' is a link that leaves",
     image_link_out: r"pic_000.jpg' is a link that leaves",
 }
@@ -310,26 +266,7 @@ def test_folders_that_are_refused(tmp_path: Path, damage: Callable[[Path], None]
     damage(draw_pacs(tmp_path, per_class=2))
     with pytest.raises(DataError, match=WRONG[damage]) as caught:
         load(tmp_path)
-    sentence = str(caught.value)
-    assert sentence.startswith("task.root: ") and "\n" not in sentence
-    assert "; valid" in sentence or "; expected below" in sentence
-
-
-@pytest.mark.parametrize(
-    ("classes", "says"),
-    [(("a_b", "a b"), "two class folders for 'a b'"), (("a\nb",), "has a class folder")],
-)
-def test_class_names_that_are_refused(tmp_path: Path, classes: tuple[str, ...], says: str) -> None:
-    draw_folders(tmp_path, ("one",), classes)
-    with pytest.raises(DataError, match=says):
-        load(tmp_path, "folders")
-
-
-def test_a_class_that_one_domain_lacks(tmp_path: Path) -> None:
-    draw_folders(tmp_path, ("one", "two"), ("cat", "dog"))
-    (tmp_path / "two/dog").rename(tmp_path / "two/Dog")
-    with pytest.raises(DataError, match="no images of class 'Dog' in domain 'one'"):
-        load(tmp_path, "folders")
+    assert str(caught.value).startswith("task.root: ") and "\n" not in str(caught.value)
 
 
 def test_single_images_leave_none_for_testing(tmp_path: Path) -> None:
@@ -337,13 +274,6 @@ def test_single_images_leave_none_for_testing(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="has no test image; valid are at least two images"):
         load(tmp_path, "folders")
     assert load(tmp_path, "folders", held_out_domain="two").test.num_examples == 2
-
-
-def test_a_missing_part(tmp_path: Path) -> None:
-    base = draw_office_home_parts(tmp_path)
-    shutil.rmtree(base / "clipart/val")
-    with pytest.raises(DataError, match=r"clipart' has no folder 'val'; valid: train, val"):
-        load(tmp_path, "office_home")
 
 
 LINES = {

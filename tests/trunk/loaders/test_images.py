@@ -91,12 +91,6 @@ def test_grey_becomes_three_equal_channels(mode: str) -> None:
     np.testing.assert_array_equal(pixels, np.repeat(pixels[..., :1], 3, axis=-1))
 
 
-def test_four_inks_become_colours() -> None:
-    image = Image.new("CMYK", (16, 16), (0, 255, 255, 0))
-    # No cyan, all magenta and yellow: red.
-    np.testing.assert_allclose(decode(encoded(image, "JPEG"), "x")[8, 8], (255, 0, 0), atol=6)
-
-
 def test_sixteen_bits_are_scaled() -> None:
     # Pillow by itself cuts off at 255 and gives 255 for all but the first.
     values = (256, 257, 128 * 257, 65535)
@@ -104,14 +98,6 @@ def test_sixteen_bits_are_scaled() -> None:
     np.testing.assert_array_equal(decode(data, "x")[0, :, 0], [0, 1, 128, 255])
     coloured = png(2, 1, b"\0" + struct.pack(">6H", 65535, 0, 257, 0, 65535, 0), depth=16)
     np.testing.assert_array_equal(decode(coloured, "x"), [[[255, 0, 1], [0, 255, 0]]])
-
-
-def test_orientation_is_not_applied() -> None:
-    exif = Image.Exif()
-    exif[0x0112] = 6
-    # To be turned by a quarter, which torchvision's folders do not do either.
-    data = encoded(halves(), "PNG", exif=exif)
-    np.testing.assert_array_equal(decode(data, "x"), np.asarray(halves()))
 
 
 @pytest.mark.parametrize("kind", FORMATS)
@@ -184,47 +170,39 @@ def only(path: Path, name: str) -> bytes:
     return ImageFiles(path, (name,)).bytes_of(0)
 
 
-@pytest.mark.parametrize("name", ["../secret.png", "a/../../secret.png", "{absolute}", "link.png"])
+@pytest.mark.parametrize(
+    "name", ["../secret.png", "a/../../secret.png", "{absolute}", "link.png", "../data-b/x.png"]
+)
 def test_files_outside_are_not_read(tmp_path: Path, name: str) -> None:
     root = tmp_path / "data"
     (root / "a").mkdir(parents=True)
     write_picture(tmp_path / "secret.png", 0, 0)
+    write_picture(tmp_path / "data-b/x.png", 0, 0)
     (root / "link.png").symlink_to(tmp_path / "secret.png")
     with pytest.raises(DataError, match=r"leads out of .*; valid is an image file below it"):
         only(root, name.format(absolute=tmp_path / "secret.png"))
 
 
-def test_folders_of_equal_beginning_are_told_apart(tmp_path: Path) -> None:
-    write_picture(tmp_path / "data-private/secret.png", 0, 0)
-    (tmp_path / "data").mkdir()
-    with pytest.raises(DataError, match="leads out of"):
-        only(tmp_path / "data", "../data-private/secret.png")
-
-
-def test_what_is_no_file(tmp_path: Path) -> None:
+def test_what_is_no_file_or_too_large(tmp_path: Path) -> None:
     (tmp_path / "folder.png").mkdir()
     os.mkfifo(tmp_path / "pipe.png")
     for name in ("folder.png", "pipe.png"):
         with pytest.raises(DataError, match=f"{name}' is no regular file"):
             only(tmp_path, name)
-
-
-@pytest.mark.parametrize(
-    ("name", "reason"),
-    [("none.png", "No such file or directory"), ("a\0b.png", "ValueError"), ("loop.png", ".*")],
-)
-def test_what_is_not_there(tmp_path: Path, name: str, reason: str) -> None:
-    (tmp_path / "loop.png").symlink_to(tmp_path / "loop.png")
-    with pytest.raises(DataError, match=rf"cannot be read \({reason}\); valid is an image file"):
-        only(tmp_path, name)
-
-
-def test_a_file_that_is_too_large(tmp_path: Path) -> None:
     # A hole in a file takes no room on the disk.
     (tmp_path / "a.png").touch()
     os.truncate(tmp_path / "a.png", MOST_BYTES + 1)
     with pytest.raises(DataError, match=r"a.png' is too large; valid are at most 256,000,000"):
         only(tmp_path, "a.png")
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [("none.png", "No such file or directory"), ("a\0b.png", "ValueError")],
+)
+def test_what_is_not_there(tmp_path: Path, name: str, reason: str) -> None:
+    with pytest.raises(DataError, match=rf"cannot be read \({reason}\); valid is an image file"):
+        only(tmp_path, name)
 
 
 def test_digests_are_those_of_the_bytes(tmp_path: Path) -> None:

@@ -88,15 +88,6 @@ def test_class_folders_set_a_fifth_of_each_class_aside(tmp_path: Path):
     )
 
 
-def test_what_another_class_holds_changes_no_draw(tmp_path: Path):
-    draw(tmp_path, 10, "cat", "dog")
-    before = {path for path in paths(load(NAME, tmp_path).test) if path.startswith("dog")}
-    draw(tmp_path, 7, "ant")
-    (tmp_path / "cat" / "00.png").unlink()
-    after = {path for path in paths(load(NAME, tmp_path).test) if path.startswith("dog")}
-    assert before == after
-
-
 def test_copies_of_an_image_stay_on_one_side(tmp_path: Path):
     draw(tmp_path, 6, "cat", "dog")
     for number in range(6):
@@ -150,12 +141,6 @@ def test_folders_of_class_folders_may_be_domains_or_clients(tmp_path: Path):
     assert "domain_folders, or task.layout: client_folders with task.partition.kind: domain" in text
 
 
-def test_held_out_images_are_in_no_common_pool(tmp_path: Path):
-    draw(tmp_path, 30, "train/cat", "train/dog", "test/cat", "test/dog")
-    text = why_not(tmp_path, "task.partition={kind: shared_ratio, shared_ratio: 0.5}")
-    assert "deals out test images for training, and the files of task.dataset: images say" in text
-
-
 def test_what_lies_beside_the_folders(tmp_path: Path):
     draw(tmp_path, 2, "cat", "dog")
     for name in ("README.md", "LICENSE", ".hidden", "Thumbs.db"):
@@ -189,10 +174,3 @@ def test_links(tmp_path: Path):
     (tmp_path / "two" / "b").symlink_to(tmp_path / "two" / "a")
     text = refused(NAME, tmp_path / "two", hints=Hints(layout="client_folders"))
     assert "b' is a link to " in text and "valid is a folder of its own for each client" in text
-
-
-def test_odd_class_names_are_words(tmp_path: Path):
-    draw(tmp_path, 2, "Große Äpfel", "$5 & [b]", "日本")
-    assert load(NAME, tmp_path).classes == ("$5 & [b]", "Große Äpfel", "日本")
-    draw(tmp_path, 2, "a\nb")
-    assert "has a class folder 'a\\nb'" in refused(NAME, tmp_path)

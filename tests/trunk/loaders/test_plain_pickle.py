@@ -116,14 +116,10 @@ def test_numpy_1_names_its_modules_otherwise(protocol: int):
 
 
 def test_a_batch_of_python_2_is_read_as_latin_1():
-    pixels = np.arange(256, dtype="u1").reshape(2, 128)
-    batch = {"data": pixels, "labels": [3, 0], "names": ["\xe4.png", "b.png"]}
+    batch = {"labels": [3, 0], "names": ["\xe4.png", "b.png"]}
     data = as_python_2(batch)
-    found = read_plain(data, "data_batch_1")
     oracle = pickle.loads(data, encoding="latin-1")  # noqa: S301 -- made here, a line above
-    np.testing.assert_array_equal(found.pop("data"), pixels)
-    np.testing.assert_array_equal(oracle.pop("data"), pixels)
-    assert found == oracle == {"labels": [3, 0], "names": ["\xe4.png", "b.png"]}
+    assert read_plain(data, "data_batch_1") == oracle == batch
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
@@ -156,14 +152,12 @@ def test_calls_are_refused_and_not_made(protocol: int, call, untouched: Path):
         (b"K\x01K\x02\x81.", "it has the instruction NEWOBJ"),
         (b"Pspam\n.", "it has the instruction PERSID"),
         (b"\x82\x01.", "it has the instruction EXT1"),
-        (b"\x8f.", "it has the instruction EMPTY_SET"),
         (b"K\x010.", "it has the instruction POP"),
         (b"]}b.", "it changes an object"),
         (b"cnumpy\nndarray\n)R.", "it calls something"),
         (b"c_codecs\nencode\n(S'a'\nS'rot13'\ntR.", "it calls something"),
         (b"c__builtin__\nbytes\n(J\xff\xff\xff\x7ftR.", "it calls something"),
         (b"cnumpy\nndarray\n.", "it keeps a name as if it were data"),
-        (b"].]", None),
         (b"]].", "it leaves something over"),
         (b"a.", "it takes what is not there"),
         (b"h\x05.", "it asks for what it never had"),
@@ -173,12 +167,8 @@ def test_calls_are_refused_and_not_made(protocol: int, call, untouched: Path):
         (b"\x8b" + struct.pack("<i", 10**6) + b"\x7f" * 10**6 + b".", "more than 64 bits"),
     ],
 )
-def test_what_is_more_than_plain_is_refused(data: bytes, reason: str | None):
-    if reason is None:
-        # What follows the end is not looked at, as `pickle` does not.
-        assert read_plain(data, "list.pkl") == []
-    else:
-        assert reason in refused(data)
+def test_what_is_more_than_plain_is_refused(data: bytes, reason: str):
+    assert reason in refused(data)
 
 
 @pytest.mark.parametrize(
