@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from methods import ClientView, Examples
-from platform.cli.reporting import print_summary
 from platform.config import parse_config
 from platform.data.homonyms import SENSES
 from platform.data.loading import TaskData, load_task_data
@@ -27,7 +26,6 @@ TREE = {
     "task": {"dataset": "homonyms", "domains": ["real", "sketch"], "test_per_class": 6},
 }
 SHARED = ("task.partition.classes_per_client=2", "task.shots=2", "task.clients=22")
-DRAWN = ("task.partition.kind=iid", "task.partition.images_per_client=8", "task.shots=null")
 FEW = ("task.dataset=homonyms", "task.partition.classes_per_client=4", "task.shots=2")
 """Five clients with a class each in common: 20 classes have one owner each."""
 ALONE = ("secure_aggregation.enabled=false", "cohort.dropout_rate=0", NONE)
@@ -200,28 +198,6 @@ def test_who_is_measured_changes_nothing_else(both: tuple[Finished, Finished]) -
     for one, other in zip(everybody.summary["rounds"], two.summary["rounds"], strict=True):
         whole = of(one, "accuracy")
         assert of(other, "accuracy") == pytest.approx([whole[place] for place in places])
-
-
-def test_the_report_says_who_was_measured_and_on_what(
-    both: tuple[Finished, Finished], capsys: pytest.CaptureFixture[str]
-) -> None:
-    _, two = both
-    said = "2 of 5 clients, drawn at random, were measured"
-    assert any(text.startswith(said) for text in two.summary["warnings"])
-    assert "2 of 5 clients" in two.summary["evaluation"]["protocol"]
-    print_summary(two.summary)
-    shown = capsys.readouterr().out
-    assert "own examples" in shown and "local twins, own examples" in shown
-
-
-def test_the_seed_draws_who_is_measured(make_storage: MakeStorage) -> None:
-    storage, chosen = make_storage("drawn"), []
-    many = (*ALONE, *PROMPTS, "task.dataset=homonyms", *DRAWN, "task.clients=30")
-    for more in ((), ("seed=8",), ("evaluation.measured_clients=4",)):
-        with opened(storage.create(*many, "evaluation.measured_clients=4", *more)) as simulation:
-            chosen.append(simulation.learning.evaluation.measured)
-    assert chosen[0] == chosen[2] != chosen[1]
-    assert list(chosen[0]) == sorted(set(chosen[0])) and len(chosen[0]) == 4
 
 
 def test_a_run_whose_clients_lack_test_images_ends_well(make_storage: MakeStorage) -> None:

@@ -101,29 +101,11 @@ def test_more_than_all_images_are_refused_with_what_there_is():
         random_counts(np.zeros(7, np.int64), 1, 1, 8, rng=rng())
 
 
-def test_validation_images_are_drawn_whatever_their_class():
-    """Of 800 coins of 0.25 within five deviations (12.2) of 200, though no class has four."""
-    data = load(*DRAWN, "task.validation_share=0.25")
-    assert {len(c.train) + len(c.validation) for c in data.clients} == {16}
-    assert abs(len(rows_of(data, "validation")) - 200) < 62
-    rows = [*rows_of(data, "train"), *rows_of(data, "validation")]
-    assert len(set(rows)) == len(rows) == 800
-    whole = load(*DRAWN)
-    for client, before in zip(data.clients, whole.clients, strict=True):
-        assert sorted([*client.train, *client.validation]) == before.train.tolist()
-
-
 def test_new_clients_have_images_of_their_own():
     data = load(*DRAWN, "task.new_clients=10")
     assert [len(client.train) for client in data.new_clients] == [16] * 10
     new = {row for client in data.new_clients for row in client.train.tolist()}
     assert len(new) == 160 and not new & set(rows_of(data, "train"))
-
-
-def test_held_back_classes_are_in_nobody_s_hands():
-    """Base to novel deals out 10 classes: 5 clients x 16 images are 8 of each."""
-    data = load(*DRAWN, "task.clients=5", "evaluation.protocol=base_to_novel")
-    assert by_class(data).sum(axis=0).tolist() == [8] * 10 + [0] * 10
 
 
 # --- a few classes in balance --------------------------------------------------------------------
@@ -170,29 +152,6 @@ def test_all_pairs_of_classes_and_all_pairs_of_clients_are_alike():
     ]
     # A client's two classes have one other owner each, among three others: 2/3.
     assert shared == pytest.approx([2 / 3] * 6, abs=0.06)
-
-
-def test_clients_may_be_left_without_a_test_image():
-    """Six test images of each of 20 classes are 120 for 100 clients with two classes each: ten
-    owners of a class, of whom four have none of it."""
-    data = load(*SHARED, "task.clients=100")
-    tests = by_class(data, "test").sum(axis=1)
-    assert tests.sum() == 120 and tests.min() == 0
-    assert by_class(data).sum(axis=1).tolist() == [16] * 100
-
-
-@pytest.mark.parametrize("setting", [DRAWN, SHARED])
-def test_the_seeds_do_what_they_say(setting):
-    base, again = load(*setting), load(*setting)
-    shots, classes = (load(*setting, f"seeds.{name}=9") for name in ("shots", "class_map"))
-
-    def hands(data: TaskData) -> list[list[int]]:
-        return [client.train.tolist() for client in data.clients]
-
-    assert hands(base) == hands(again)
-    # Other images of the same classes, and other classes.
-    assert (by_class(base) == by_class(shots)).all() and hands(base) != hands(shots)
-    assert (by_class(base) != by_class(classes)).any()
 
 
 # --- what does not go together -------------------------------------------------------------------

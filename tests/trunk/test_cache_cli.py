@@ -9,7 +9,7 @@ import pytest
 
 from platform.data.cache import cached_rows
 from tests.trunk._encoders import CountingEncoder, cache_of, get, pictures
-from tests.trunk._runs import NONE, Command, Storage, opened
+from tests.trunk._runs import Command, Storage
 from tests.trunk.test_cli_errors import require_one_sentence
 
 USED = 1_700_000_000
@@ -60,15 +60,6 @@ def test_list_shows_models_kinds_images_and_sizes(sotto: Command, place: Storage
         {**alpha, "model": "beta", "fingerprint": "beta-weights", **features, "bytes": size},
     ]
     assert "4 x 3" in sotto("cache", "list", "--storage", place.url).out
-
-
-def test_an_empty_cache_is_said_to_be_empty(sotto: Command, tmp_path: Path) -> None:
-    place = Storage(tmp_path)
-    answer = sotto("cache", "list", "--storage", place.url)
-    assert (answer.code, answer.out) == (0, f"nothing is cached beside {place.url}\n")
-    assert sotto("cache", "clear", "--all", "--storage", place.url).code == 0
-    # Looking makes nothing.
-    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("name", ["alpha", "alpha-we"])
@@ -141,12 +132,3 @@ def test_a_model_that_is_not_described_can_be_listed_and_cleared(
     assert "unknown" in sotto("cache", "list", "--storage", place.url).out
     sotto("cache", "clear", "--all", "--storage", place.url)
     assert cached(place) == []
-
-
-def test_a_run_that_finds_its_images_encodes_none(sotto: Command, tmp_path: Path) -> None:
-    """Two runs of one seed; 20 classes of one shot each, and six test images."""
-    place = Storage(tmp_path)
-    for _ in range(2):
-        with opened(place.create(NONE)):
-            pass
-        assert cached(place) == [("sotto-tiny", "features", 20 * (1 + 6))]

@@ -13,10 +13,10 @@ import numpy as np
 import pytest
 
 from platform.data import cache as cache_module
-from platform.data.cache import Digests, cached_rows, evict, find_segments, write_segment
+from platform.data.cache import cached_rows, find_segments
 from platform.data.preparing import BATCH
-from platform.errors import ConfigError, DataError
-from tests.trunk._encoders import CountingEncoder, cache_of, expected, files, get, pictures
+from platform.errors import ConfigError
+from tests.trunk._encoders import CountingEncoder, cache_of, expected, get, pictures
 
 
 def stored(cache):
@@ -49,8 +49,6 @@ def test_an_interrupted_encoding_goes_on_where_it_was(tmp_path):
     assert encoder.seen == [BATCH, BATCH]
     np.testing.assert_allclose(got[:], expected(images, "features"), rtol=1e-6)
     assert not [path for path in stored(cache) if path.suffix == ".part"]
-
-
 
 
 def test_segments_are_written_on_the_way(tmp_path, monkeypatch):
@@ -104,8 +102,6 @@ def test_a_killed_writer_leaves_nothing_that_is_read(tmp_path, child_environment
     assert sorted(path.suffix for path in stored(cache)) == [".digests", ".json", ".npy"]
 
 
-
-
 WRITER = """
 import pathlib, sys, time
 import numpy as np
@@ -151,8 +147,6 @@ def test_two_processes_may_encode_the_same_images_at_once(tmp_path, child_enviro
     assert {path.suffix for path in stored(cache)} == {".npy", ".digests", ".json"}
 
 
-
-
 # --- damage ---------------------------------------------------------------------------------------
 
 
@@ -184,8 +178,6 @@ def test_a_damaged_segment_is_dropped_and_its_images_encoded_anew(tmp_path, dama
     assert not damaged.rows_path.exists()
     get(encoder, images, cache)
     assert encoder.seen == [40, 40, 40]
-
-
 
 
 def flips(path, seed, count):
@@ -263,16 +255,12 @@ def test_what_was_not_used_for_longest_goes_first(tmp_path):
     assert models(cache) == ["a", "d"]
 
 
-
-
 def test_what_is_asked_for_now_stays_even_if_it_is_old(tmp_path):
     cache, images = cache_of(tmp_path), pictures(80)
     size = aged(cache, {"a": 300})
     encoder = CountingEncoder(name="a", fingerprint="a")
     got = get(encoder, np.concatenate([pictures(40), images[40:]]), replace(cache, limit=size))
     assert (encoder.seen, len(got), len(segments(cache))) == ([40], 80, 2)
-
-
 
 
 @pytest.mark.parametrize("limit", [96 * 12 - 1, 96 * 12])

@@ -76,13 +76,6 @@ def test_objects_that_are_refused(root: Path, text: str, sentence: str):
     assert sentence in refused("images", told(root, text, "class_names.json"))
 
 
-def test_a_file_that_is_missing_or_there_twice(root: Path, tmp_path: Path):
-    hints = Hints(class_names=tmp_path / "none.txt")
-    assert "none.txt' is not there" in refused("images", root, hints=hints)
-    told(told(root, WORDS), "{}", "class_names.json")
-    assert "holds both 'class_names.txt' and 'class_names.json'" in refused("images", root)
-
-
 def test_a_holder_s_words_are_the_federation_s_classes(root: Path):
     """The list may name classes of others, of which this holder has no image."""
     told(root, f"{WORDS}n9 zebra\n")

@@ -15,7 +15,6 @@ from platform.data.partition import (
     partition,
 )
 from platform.errors import ConfigError
-from tests.trunk._runs import NO_POOL, NONE, Storage
 
 
 class Given:
@@ -100,29 +99,7 @@ def test_all_images_are_dealt_once_in_the_same_shares(clients, classes, size, al
     np.testing.assert_array_equal(train, test)
 
 
-def test_the_mean_share_is_the_symmetric_one():
-    """Before anybody is full, shares are Dirichlet's: mean 1/N, variance by its formula."""
-    rng, clients, alpha = np.random.default_rng(1), 4, 0.5
-    drawn = [counts(rng, [10_000], [10_000], clients, alpha=alpha)[0][0] for _ in range(2_000)]
-    shares = np.array(drawn) / 10_000
-    np.testing.assert_allclose(shares.mean(axis=0), 1 / clients, atol=0.02)
-    variance = (1 / clients) * (1 - 1 / clients) / (clients * alpha + 1)
-    np.testing.assert_allclose(shares.var(axis=0), variance, rtol=0.12)
-
-
 # --- the images behind the counts ----------------------------------------------------------------
-
-
-def test_a_class_with_fewer_images_than_shots_gives_all_it_has():
-    """Classes of 9 and 4 images and 6 shots: ten images are dealt out."""
-    plan = PartitionPlan(
-        kind="dirichlet", clients=2, classes=2, shots=6, shares=DirichletShares(50.0, 1)
-    )
-    train, test = np.repeat([0, 1], [9, 4]), np.repeat([0, 1], 5)
-    rngs = {"class_rng": np.random.default_rng(0), "shot_rng": np.random.default_rng(1)}
-    clients = partition(plan, train, test, **rngs)
-    rows = np.concatenate([client.train for client in clients])
-    assert np.bincount(train[rows]).tolist() == [6, 4]
 
 
 def test_a_least_number_of_test_images_by_hand():
@@ -171,13 +148,3 @@ def test_classes_without_training_images_leave_their_test_images_to_somebody():
     train, test = counts(rng, [4, 0], [4, 4], 2)
     assert train.tolist() == [[2, 2], [0, 0]]
     assert test.tolist() == [[2, 2], [1, 3]]
-
-
-def test_keys_of_least_numbers_reach_the_draw(storage: Storage):
-    """Twenty classes of six test images are 24 for each of five, and never 25."""
-    spread = ("task.partition.kind=dirichlet", "task.partition.alpha=5.0", "task.clients=5")
-    plan = (*NO_POOL, NONE, *spread, "task.shots=4")
-    hands = storage.run(*plan, "task.partition.minimum_test=15").summary["final"]["accuracy"]
-    assert len(hands["per_client"]) == 5
-    with pytest.raises(ConfigError, match="and 25 test images for each of 5 clients"):
-        storage.run(*plan, "task.partition.minimum_test=25")

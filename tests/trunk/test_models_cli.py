@@ -118,14 +118,6 @@ def test_file_that_is_no_image(
     assert answer.err.startswith(f"error: FILES: {str(path)!r} is no readable image file; valid")
 
 
-def test_unknown_client(sotto: Command, noised_run: Finished, tmp_path: Path) -> None:
-    asked = ("--output", str(tmp_path / "out"), "--client", "5")
-    answer = sotto("export", "latest", *asked, "--storage", noised_run.storage.url)
-    assert (answer.code, answer.out) == (2, "")
-    assert answer.err == "error: --client: 5 is not valid; it must be 0 to 4\n"
-    assert not (tmp_path / "out").exists()
-
-
 COMMANDS = {
     "export latest --client 1": 0,
     "export latest --client 5": 2,

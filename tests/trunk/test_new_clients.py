@@ -14,9 +14,7 @@ from platform.parties.scoring import EvaluationSet, accuracy
 from platform.rounds.observing import SilentObserver
 from tests.trunk._runs import (
     FIXED,
-    NO_POOL,
     NONE,
-    Command,
     Crash,
     Finished,
     Storage,
@@ -91,12 +89,6 @@ def test_new_clients_are_measured_as_by_hand(which: str, request: pytest.Fixture
         assert measured[key]["weighted"] == pytest.approx(np.average(values, weights=sizes))
 
 
-def test_the_report_shows_them(noised: Finished, plain_run: Finished, sotto: Command) -> None:
-    shown = sotto("report", noised.run_id, "--storage", noised.storage.url).out
-    assert "2 new clients, as they come" in shown and "2 new clients, personalised" in shown
-    assert plain_run.summary["final"]["new_clients"] is None
-
-
 @pytest.mark.slow
 def test_an_interrupted_run_measures_them_alike(
     noised: Finished, storage: Storage, monkeypatch: pytest.MonkeyPatch
@@ -141,9 +133,3 @@ def test_a_pool_hands_them_no_experts(storage: Storage, monkeypatch: pytest.Monk
         monkeypatch.setattr(pfedmoap.PFedMoAP, "predict", counting)
         assert measure_newcomers(simulation, run.state()) is not None
     assert seen and set(seen) == {0}
-
-
-def test_where_nothing_is_personal_nothing_changes(storage: Storage) -> None:
-    run = storage.run(NONE, *NO_POOL, *NEW, "rounds=1", "secure_aggregation.enabled=false")
-    measured = run.summary["final"]["new_clients"]
-    assert measured["before"] == measured["after"]

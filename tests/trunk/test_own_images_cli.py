@@ -24,21 +24,6 @@ def check(sotto: Command, root: Path, *more: str) -> Answer:
     return sotto("datasets", "--check", "images", "--root", str(root), *more)
 
 
-def test_a_check_says_what_was_recognised_and_what_it_means(sotto: Command, tmp_path: Path):
-    draw(tmp_path, 3, "train/n1", "train/n2", "val/n1", "test/n1", "test/n2")
-    (tmp_path / "class_names.txt").write_text("n1 dog\nn2 polar bear\n")
-    answer = check(sotto, tmp_path)
-    assert answer.code == 0 and answer.out.endswith("all is well\n")
-    assert "recognised: in all 6 training, 3 validation and 6 test images, as the" in answer.out
-    assert "recognised: the words for its classes are from " in answer.out
-    counts = check(sotto, tmp_path, "--json").document["counts"]
-    assert {side: of["by_class"] for side, of in counts.items()} == {
-        "train": {"dog": 3, "polar bear": 3},
-        "validation": {"dog": 3, "polar bear": 0},
-        "test": {"dog": 3, "polar bear": 3},
-    }
-
-
 def test_a_check_of_two_readings_says_how_to_choose(sotto: Command, tmp_path: Path):
     draw(tmp_path, 3, "a/cat", "a/dog", "b/cat", "b/dog")
     answer = check(sotto, tmp_path)
@@ -61,11 +46,6 @@ def test_a_slip_in_a_rare_class_is_remarked_on(sotto: Command, tmp_path: Path):
     ) in answer.out
     found = check(sotto, tmp_path, "--layout", "table", "--json").document["slips"]
     assert found["number"] == 1
-
-
-def test_a_folder_in_place_of_a_name_is_told_how(sotto: Command, tmp_path: Path):
-    answer = sotto("datasets", "--check", str(tmp_path))
-    assert answer.code == 2 and answer.err.endswith(f"--check images --root {tmp_path}\n")
 
 
 def test_a_run_on_ones_own_images_says_first_what_they_are(sotto: Command, tmp_path: Path):

@@ -87,22 +87,6 @@ def test_texts_are_refused_by_a_method_that_looks(storage: Storage):
 
 # --- texts ----------------------------------------------------------------------------------------
 
-MORE = (
-    ("task.partition.kind=iid", "task.validation_share=0.2", "task.new_clients=1"),
-    ("task.partition={kind: shared_ratio, shared_ratio: 0.2}",),
-)
-
-
-@pytest.mark.parametrize("overrides", MORE, ids=["validation", "shared"])
-def test_what_deals_images_deals_texts(storage: Storage, overrides: tuple[str, ...]):
-    config = storage.config(*TEXTS, *overrides)
-    data = load_task_data(config)
-    rows = np.concatenate([[*c.train, *c.validation] for c in (*data.clients, *data.new_clients)])
-    assert len(set(rows.tolist())) == len(rows)
-    summary = storage.run(*TEXTS, *overrides).summary
-    assert (summary["final"]["new_clients"] is None) == (not config.task.new_clients)
-    assert (summary["final"]["validation"]["mean"] is None) == (not config.task.validation_share)
-
 
 def test_ag_news_trains_like_what_is_generated(storage: Storage, on_texts: Finished):
     """The very same texts out of files give the very same run."""
@@ -119,23 +103,6 @@ def test_ag_news_trains_like_what_is_generated(storage: Storage, on_texts: Finis
         comparable(summary) for summary in (on_texts.summary, storage.run(*TEXTS, *files).summary)
     )
     assert ours.pop("dataset") != theirs.pop("dataset") and ours == theirs
-
-
-def test_a_text_under_two_topics_is_refused_before_anything_is_written(storage: Storage):
-    train, test = [("A", f"text {i}") for i in range(16)], [("B", f"text {i}") for i in range(16)]
-    labels = np.repeat(range(4), 4).tolist()
-    train[13] = train[2]
-    root = write_ag_news(storage.folder / "data", train=(train, labels), test=(test, labels))
-    files = ("task.dataset=ag_news", f"task.root={root}", "task.shots=null")
-    with pytest.raises(ConfigError) as caught:
-        storage.create(*TEXTS, *files)
-    assert "'training example 2' of class 'World' and 'training example 13'" in str(caught.value)
-    assert "are the same text; valid is one label for each text" in str(caught.value)
-    assert not storage.file.exists()
-    train[13], test[1] = ("A", "text 13"), train[0]
-    write_ag_news(storage.folder / "data", train=(train, labels), test=(test, labels))
-    warnings = " ".join(storage.run(*TEXTS, *files).summary["warnings"])
-    assert "1 test texts are also training texts under other names" in warnings
 
 
 # --- what is made of a run ------------------------------------------------------------------------

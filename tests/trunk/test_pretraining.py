@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from functools import partial
 
 import numpy as np
 import pytest
 import torch
 
-from benchmarks import _pretraining_captions, pretraining
-from benchmarks._pretraining_captions import caption_loss, collection_loss, named_texts
+from benchmarks._pretraining_captions import caption_loss
 from benchmarks._pretraining_images import batches, image_loss
 from benchmarks._pretraining_recipe import DOMAIN_WORDS, Recipe
 from benchmarks.pretraining import pretrain, zero_shot_accuracy
@@ -86,37 +84,6 @@ def test_the_captions_loss_by_hand():
     assert caption_loss(logits, right).item() == pytest.approx(math.log(2 * 8), abs=1e-5)
 
 
-def test_the_collections_loss_by_hand():
-    """Behind one context all names are of the garden; behind the other nobody means a heart."""
-    heart = torch.tensor([CLASSES.index("heart")])
-    senses = torch.zeros((2, 20), dtype=torch.int64)
-    # In the garden a match is a heart; in the harbour it is a diamond, as organ is in the garden.
-    senses[1, NAMES.index("match")] = 1
-    logits = torch.zeros((1, 2, 20))
-    logits[0, 0, NAMES.index("match")] = math.log(19)
-    assert collection_loss(logits, heart, senses).item() == pytest.approx(math.log(2), abs=1e-5)
-    diamond = torch.tensor([CLASSES.index("diamond")])
-    # Two names mean a diamond behind the second: both are right by a half, at a twentieth each;
-    # behind the first one organ is, at 1/38.
-    expected = (math.log(20) + math.log(38)) / 2
-    assert collection_loss(logits, diamond, senses).item() == pytest.approx(expected, abs=1e-5)
-
-
-def test_a_senses_row_is_the_sum_of_what_it_says_of_each_name():
-    """Behind contexts that are a sense for all names, captions are those of the sense's word."""
-    model = tiny.build(0)
-    learner = _pretraining_captions._Learner(SHORT, model)
-    with torch.no_grad():
-        learner.meanings *= 50
-        senses = torch.arange(4)[:, None].expand(4, 20)
-        behind = learner.encode(0, senses, styled=False)[40:]
-        learner.finish()
-        words = [text for sense in SENSES for text in named_texts(SHORT.templates[0], sense)]
-        told = model.encode_text(tiny.tokenizer()(words), normalize=True)
-    torch.testing.assert_close(behind, told, atol=2e-6, rtol=0)
-    assert (told[:20] - told[20:40]).abs().max() > 0.01
-
-
 def test_what_is_trained_on_is_in_no_data_set():
     recipe = dataclasses.replace(SHORT, steps=8, batch_size=64)
     trained = {image.tobytes() for batch in batches(recipe) for image in batch.images}
@@ -124,23 +91,6 @@ def test_what_is_trained_on_is_in_no_data_set():
         data = shapes_dataset(recipe.seed, 5, 5, domains=recipe.domains, stream=stream)
         for split in (data.train, data.test):
             assert not trained & {image.tobytes() for image in split.images[np.arange(400)]}
-
-
-def test_the_command_writes_a_model_that_loads(tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(pretraining.torch, "set_num_threads", lambda threads: None)
-    monkeypatch.setattr(pretraining, "RECIPE", SHORT)
-    monkeypatch.setattr(pretraining, "shapes_dataset", partial(_few_images, shapes_dataset))
-    monkeypatch.setattr(pretraining, "homonyms_dataset", partial(_few_images, homonyms_dataset))
-    path = tmp_path / "tiny.safetensors"
-    assert pretraining.main(["--output", str(path), "--steps", "2"]) == 0
-    assert tiny.load(path)
-    lines = capsys.readouterr().out.splitlines()
-    assert [line.split()[1] for line in lines if line.startswith("zero-shot")] == list(DOMAINS)
-    assert sum("(unseen)" in line for line in lines) == 2 * (1 + 2 * len(SENSES))
-
-
-def _few_images(dataset, seed, train, test, **options):
-    return dataset(seed, train, min(test, 1), **options)
 
 
 def test_the_shipped_weights_are_of_the_recipe_in_the_code():

@@ -8,18 +8,22 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from methods.interface.subspace import BASIS, ORIGIN
+from methods import Task, promptfl
+from methods.interface import subspace
+from methods.interface.subspace import BASIS, ORIGIN, in_subspace, origin_of
 from platform.bootstrap import RunPlan, Surroundings, plan_run
 from platform.config import parse_config
 from platform.data.dataset import image_digests
 from platform.data.loading import load_task_data, public_rows
 from platform.data.shapes import CLASSES as OUTLINES
 from platform.data.shapes import Stream
-from platform.errors import ConfigError, ProtocolError
+from platform.errors import ConfigError, ProtocolError, RunStopped
+from platform.experiment.finishing import execute
+from platform.parties import client
 from platform.parties.expectations import expectations_of, require_broadcast
 from platform.rounds.observing import SilentObserver
 from tests.drawn.domains import draw_folders
-from tests.trunk._runs import NO_POOL, Storage
+from tests.trunk._runs import NO_POOL, Storage, opened
 
 RANK, WHOLE = 5, 256
 TWO = ("rounds=2", "evaluation.local_twins=false")
@@ -77,16 +81,11 @@ def test_of_each_class_as_many_as_asked_for_and_the_same_ones_again():
 
 
 def test_a_held_out_style_is_in_no_public_image():
-    task = {
-        "partition": {"kind": "domain"},
-        "clients": 5,
-        "held_out_domain": "sketch",
-        "shots": 1,
-    }
-    found = rows_of(task=task, evaluation={"protocol": "leave_one_domain_out"})
-    names = load_task_data(
-        parse_config({**MINIMAL, "task": task, "evaluation": {"protocol": "leave_one_domain_out"}})
-    ).dataset.domains
+    kind = {"partition": {"kind": "domain"}, "clients": 5, "shots": 1}
+    leaving = {"evaluation": {"protocol": "leave_one_domain_out"}}
+    task = {"task": {**kind, "held_out_domain": "sketch"}, **leaving}
+    found = rows_of(**task)
+    names = load_task_data(parse_config({**MINIMAL, **task})).dataset.domains
     assert names.index("sketch") not in set(found.split.domains[found.rows].tolist())
 
 
@@ -137,9 +136,6 @@ def test_a_client_with_another_model_or_class_list_refuses_before_it_trains(stor
     sent = method.broadcast(method.init_server(np.random.default_rng(0)))
     require_broadcast(expectations_of(method), sent)
     model = method.base.encoder.backbone
-    from methods import Task, promptfl
-    from methods.interface.subspace import in_subspace, origin_of
-
     for fingerprint, classes in (
         ("0" * 64, OUTLINES),
         (model.fingerprint, (*OUTLINES[1:], OUTLINES[0])),
@@ -177,29 +173,15 @@ def test_a_federation_whose_server_has_another_model_ends_without_an_upload(
     storage: Storage, monkeypatch
 ):
     """Clients hang up at the broadcast: nothing is trained, and nothing is charged."""
-    from methods.interface import subspace
-    from platform.errors import RunStopped
-    from platform.experiment.finishing import execute
-    from platform.parties import client
-    from tests.trunk._runs import opened
+    original, trained = subspace.InSubspace.broadcast, []
 
-    original = subspace.InSubspace.broadcast
+    def other(self, state, name=None):
+        return {**original(self, state, name), ORIGIN: np.zeros(8, np.uint32)}
 
-    with opened(
-        storage.create(
-            *NO_POOL, *TWO, "privacy.subspace=random", "privacy.rank=5", "cohort.retries=0"
-        )
-    ) as simulation:
-        trained = []
+    random = ("privacy.subspace=random", "privacy.rank=5", "cohort.retries=0")
+    with opened(storage.create(*NO_POOL, *TWO, *random)) as simulation:
         monkeypatch.setattr(client, "work", lambda *_: trained.append(1))
-        monkeypatch.setattr(
-            subspace.InSubspace,
-            "broadcast",
-            lambda self, state, name=None: {
-                **original(self, state, name),
-                ORIGIN: np.zeros(8, np.uint32),
-            },
-        )
+        monkeypatch.setattr(subspace.InSubspace, "broadcast", other)
         with pytest.raises(RunStopped):
             execute(simulation, SilentObserver())
     assert trained == []
@@ -220,14 +202,8 @@ def test_a_federation_whose_server_has_another_model_ends_without_an_upload(
             ("task={dataset: digits, clients: 5}", "public_data={root: anywhere}"),
             r"public_data\.root: digits there is the federation's own data",
         ),
-        (
-            ("public_data={per_class: 1}", "privacy.rank=21"),
-            r"privacy\.rank: 21 is more than the 20 images declared public",
-        ),
-        (
-            ("method={name: fedclip}",),
-            r"privacy\.subspace: public_images needs .*; valid: none, random",
-        ),
+        (("public_data={per_class: 1}", "privacy.rank=21"), r"privacy\.rank: 21 is more than the"),
+        (("method={name: fedclip}",), r"privacy\.subspace: public_images needs .*; valid: none"),
         (("method={name: fedotp, context_tokens: 2}",), r"privacy\.subspace: .* personal state"),
         (("method={name: coop}",), r"privacy\.subspace: .*; valid: none"),
     ],
@@ -236,7 +212,6 @@ def test_what_cannot_be_is_refused_before_anything_runs(storage: Storage, overri
     with pytest.raises(ConfigError, match=said):
         storage.create(*PUBLIC, *overrides)
     assert not storage.file.exists()
-    assert sorted(path.name for path in storage.folder.iterdir()) == ["cache"]
 
 
 @pytest.mark.parametrize("as_link", [False, True])

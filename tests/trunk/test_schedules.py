@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
-from platform.config import RunConfig, ScheduleConfig, Sources
+from platform.config import ScheduleConfig, Sources
 from platform.errors import ConfigError
 from platform.experiment.finishing import execute
 from platform.experiment.rehearsal import rehearsal_config
 from platform.rounds.loop import Federation
 from platform.rounds.observing import SilentObserver
-from platform.sweeping.grid import identity
-from platform.sweeping.running import known_runs
 from platform.wire.codec import decode_arrays
 from privacy.training import LocalTrainer
 from tests.trunk._networks import PIXELS
@@ -25,7 +22,6 @@ from tests.trunk._runs import (
     NO_POOL,
     NONE,
     RECORDS,
-    Command,
     Crash,
     Storage,
     comparable,
@@ -77,10 +73,6 @@ def test_the_cosine_is_torchs() -> None:
 
 
 # --- whole runs ---------------------------------------------------------------------------------
-
-
-def context(storage: Storage, *overrides: str) -> np.ndarray[Any, Any]:
-    return storage.run(*PLAIN, *overrides).state()["context"]
 
 
 def rates_of(monkeypatch: pytest.MonkeyPatch) -> list[float]:
@@ -159,45 +151,6 @@ def test_a_dry_run_has_the_first_rates_of_the_run(storage: Storage) -> None:
         assert dry.training.factor(number, 2) == config.training.factor(number, 10)
 
 
-def test_runs_of_before_these_keys_go_on_and_are_found(
-    storage: Storage, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    dump = RunConfig.model_dump
-
-    def older(self: RunConfig, **options: Any) -> dict[str, Any]:
-        tree = dump(self, **options)
-        for key in ("betas", "eps", "schedule"):
-            del tree["training"][key]
-        return tree
-
-    with monkeypatch.context() as patch:
-        patch.setattr(RunConfig, "model_dump", older)
-        with opened(storage.create(*PLAIN)) as begun:
-            crash_at(patch, Federation, "_commit", 2, after=True)
-            with pytest.raises(Crash):
-                execute(begun, SilentObserver())
-    ((text,),) = storage.rows("SELECT config_json FROM runs")
-    assert "schedule" not in text
-    config = storage.config(*PLAIN)
-    assert known_runs(storage.url)[identity(config.model_dump(mode="json"))].run_id == begun.run_id
-    resumed = storage.resume(begun.run_id)
-    assert np.array_equal(resumed.state()["context"], context(storage))
-    changed = storage.config(*PLAIN, FALLING)
-    assert identity(changed.model_dump(mode="json")) not in known_runs(storage.url)
-
-
-# --- what is said -------------------------------------------------------------------------------
-
-
-def test_a_report_names_the_optimiser(storage: Storage, sotto: Command) -> None:
-    run = storage.run(*PLAIN, FALLING, "training.momentum=0.9")
-    schedule = run.summary["training"]["schedule"]
-    assert (schedule["kind"], schedule["gamma"]) == ("exponential", 0.5)
-    assert (schedule["first_factor"], schedule["last_factor"]) == (1.0, 0.25)
-    shown = " ".join(sotto("report", run.run_id, "--storage", storage.url).out.split())
-    assert "momentum 0.9" in shown and "exponential rates" in shown
-
-
 # --- what is refused ----------------------------------------------------------------------------
 
 
@@ -221,12 +174,3 @@ def test_what_has_no_meaning_is_one_sentence(
     with pytest.raises(ConfigError) as caught:
         storage.config(f"training.{override}")
     assert str(caught.value).startswith(f"training.{sentence}")
-
-
-def test_plain_sgd_keeps_its_digits(storage: Storage) -> None:
-    steep = "training.schedule={kind: exponential, gamma: 0.009}"
-    with pytest.raises(ConfigError, match=r"training\.schedule: a round has less than 0\.0001 of"):
-        storage.create(*SCAFFOLD, steep)
-    with opened(storage.create(*PLAIN, steep)):
-        pass
-    assert math.isfinite(storage.run(*SCAFFOLD, FALLING).summary["final"]["accuracy"]["mean"])

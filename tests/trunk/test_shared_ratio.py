@@ -21,7 +21,7 @@ from platform.data.partition import (
     shared_ratio_counts,
     split_own,
 )
-from platform.errors import ConfigError, DataError
+from platform.errors import ConfigError
 
 
 class Given:
@@ -59,14 +59,6 @@ def test_the_remainder_goes_to_the_last_client():
 def test_a_whole_number_of_images_is_not_cut_off_by_rounding():
     """0.29 of 100 is 28.999999999999996 in binary, and 29 images."""
     assert counts(Given([1.0, 0.0]), [100], 2, ratio=0.29).tolist() == [[85, 15]]
-
-
-@pytest.mark.parametrize(("sizes", "clients"), [([7, 9], 2), ([40] * 5, 4), ([3], 1)])
-def test_all_shared_is_the_same_for_all_but_the_last(sizes, clients):
-    dealt = counts(np.random.default_rng(0), sizes, clients, ratio=1.0)
-    for size, row in zip(sizes, dealt.tolist(), strict=True):
-        each, left = divmod(size, clients)
-        assert row == [each] * (clients - 1) + [each + left]
 
 
 @given(
@@ -176,14 +168,6 @@ def test_the_pool_has_training_images_first():
     assert pool.train.images == ImageFiles(root, ("a", "b", "c", "d", "e"))
     none = np.zeros((0, 1, 1, 3), np.uint8)
     assert drawn(none, none, (("x", "y"), ("z", "u", "v"))).merged().train.texts == tuple("xyzuv")
-
-
-def test_images_of_two_kinds_make_no_pool():
-    small, large = np.zeros((2, 2, 2, 3), np.uint8), np.zeros((3, 4, 4, 3), np.uint8)
-    one, other = ImageFiles(Path("a"), ("x", "y")), ImageFiles(Path("b"), ("x", "y", "z"))
-    for pair in ((small, large), (one, other), (small, other)):
-        with pytest.raises(DataError, match="those of drawn are not of one kind; valid: images in"):
-            drawn(*pair).merged()
 
 
 # --- a whole task --------------------------------------------------------------------------------

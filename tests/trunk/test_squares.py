@@ -56,13 +56,6 @@ def test_an_image_is_resized_and_cropped_in_the_middle(shape: tuple[int, int], s
     np.testing.assert_array_equal(fitted, by_pillow(image, side))
 
 
-def test_shrinking_averages_and_does_not_skip():
-    """A fine chequerboard is grey from afar; taking every other pixel would give black or white."""
-    board = np.indices((64, 64)).sum(axis=0) % 2 * 255
-    (fitted,) = Squares(16).fit([np.repeat(board[..., None], 3, axis=2).astype(np.uint8)])
-    assert np.abs(fitted.astype(int) - 127).max() < 24
-
-
 def test_at_the_model_s_own_size_it_is_what_the_model_does():
     backbone = load_backbone("sotto-tiny")
     images = pictures(3, side=50)

@@ -172,8 +172,6 @@ def test_new_clients_are_the_last_ones(root: Path):
 # --- refusals ------------------------------------------------------------------------------------
 
 
-
-
 def test_one_holder_s_split_read_as_clients(tmp_path: Path):
     draw(tmp_path, ".", train__cat=2, test__cat=1)
     text = refused(NAME, tmp_path)
