@@ -2,19 +2,31 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from platform.config import parse_config
+from platform.data.dataset import Dataset, ImageFiles, Split
+from platform.data.loading import TaskData, load_task_data
 from platform.data.partition import (
     DRAWS,
+    WITHIN,
     DirichletShares,
     PartitionPlan,
+    SharedRatio,
     dirichlet_counts,
+    least_images,
+    pachinko_counts,
     partition,
+    shared_ratio_counts,
+    split_own,
 )
 from platform.errors import ConfigError
+from tests.drawn.arrays import draw_cifar100
 
 
 class Given:
@@ -148,3 +160,293 @@ def test_classes_without_training_images_leave_their_test_images_to_somebody():
     train, test = counts(rng, [4, 0], [4, 4], 2)
     assert train.tolist() == [[2, 2], [0, 0]]
     assert test.tolist() == [[2, 2], [1, 3]]
+
+
+# --- a share of each class for all alike, and one pool that each client splits -------------------
+
+
+def shared_counts(rng, sizes, clients, *, ratio, alpha=0.1, minimum=2, fewest_classes=1):
+    rule = SharedRatio(ratio, alpha, minimum, fewest_classes)
+    return shared_ratio_counts(rule, np.array(sizes), clients, rng=rng)
+
+
+def test_two_classes_with_a_share_for_all_by_hand():
+    """S = 0.5 of 10 is 5 for 2 clients: 2, and 3 with the last. Of the other 5 in shares 0.8, 0.2
+    four and one. Then 6 and 4 are held, even is 15: of 20, five each and 10 in shares 0.3, 0.7."""
+    rng = Given([0.8, 0.2], [0.3, 0.7])
+    assert shared_counts(rng, [10, 20], 2, ratio=0.5).tolist() == [[6, 4], [8, 12]]
+    assert rng.alphas == [[0.1, 0.1]] * 2
+
+
+def test_the_remainder_goes_to_the_last_client():
+    """0.2 of 39 is 7.8, cut to 7: two each for 3 clients, three for the last one."""
+    assert shared_counts(Given([1.0, 0.0, 0.0]), [39], 3, ratio=0.2).tolist() == [[34, 2, 3]]
+    # Fewer than there are clients: all of them are a remainder.
+    assert shared_counts(Given([0.5, 0.5, 0.0]), [10], 3, ratio=0.2).tolist() == [[4, 4, 2]]
+
+
+def test_a_whole_number_of_images_is_not_cut_off_by_rounding():
+    """0.29 of 100 is 28.999999999999996 in binary, and 29 images."""
+    assert shared_counts(Given([1.0, 0.0]), [100], 2, ratio=0.29).tolist() == [[85, 15]]
+
+
+@given(
+    st.integers(1, 6),
+    st.lists(st.integers(10, 60), min_size=1, max_size=8),
+    st.sampled_from([0.1, 0.5, 5.0]),
+    st.integers(0, 10_000),
+)
+def test_nothing_shared_is_the_dirichlet_partition(clients, sizes, alpha, seed):
+    """The same draws of the same generator, whatever is asked of the test images there."""
+    pool = np.array(sizes)
+    try:
+        ours = shared_counts(np.random.default_rng(seed), sizes, clients, ratio=0.0, alpha=alpha)
+    except ConfigError:
+        return
+    shares = DirichletShares(alpha, 2)
+    theirs, _ = dirichlet_counts(
+        shares, pool, np.full_like(pool, 10**6), clients, rng=np.random.default_rng(seed)
+    )
+    # A client without a millionth of a class has no image of it here either.
+    np.testing.assert_array_equal(ours, theirs)
+
+
+@given(
+    st.integers(1, 6),
+    st.lists(st.integers(12, 60), min_size=1, max_size=8),
+    st.floats(0.0, 1.0),
+    st.integers(0, 10_000),
+)
+def test_everybody_has_its_even_share(clients, sizes, ratio, seed):
+    try:
+        dealt = shared_counts(np.random.default_rng(seed), sizes, clients, ratio=ratio)
+    except ConfigError:
+        assert clients > 1
+        return
+    assert dealt.sum(axis=1).tolist() == sizes
+    for row, size in zip(dealt.tolist(), sizes, strict=True):
+        assert min(row) >= int(ratio * size + 1e-9) // clients
+
+
+@pytest.mark.parametrize(
+    ("images", "clients", "least"),
+    [(60_000, 20, 40), (1_000, 20, 25), (70, 20, 1), (1_600, 20, 40)],
+)
+def test_the_least_number_of_images_is_pfllib_s(images, clients, least):
+    """min(10 / 0.25, n / N / 2), cut to a whole number."""
+    assert least_images(images, clients) == least
+
+
+def test_a_draw_with_too_few_images_does_not_count():
+    """Half the even part of 40 images for 2 clients is 10; the first draw leaves 4."""
+    rng = Given([0.9, 0.1], [0.5, 0.5])
+    assert shared_counts(rng, [40], 2, ratio=0.0, minimum=None).tolist() == [[20, 20]]
+    assert rng.taken == 2
+    assert shared_counts(Given([0.9, 0.1]), [40], 2, ratio=0.0, minimum=4).tolist() == [[36, 4]]
+
+
+def test_redrawing_for_a_least_number_ends():
+    rng = Given([0.9, 0.1])
+    with pytest.raises(ConfigError) as caught:
+        shared_counts(rng, [40], 2, ratio=0.0, minimum=None)
+    assert str(caught.value).startswith("task.partition.minimum: 10 images for each of 2 clients")
+    assert rng.taken == DRAWS
+    with pytest.raises(ConfigError, match="2 images of 2 classes for each of 2 clients"):
+        shared_counts(Given([1.0, 0.0]), [40], 2, ratio=0.0, fewest_classes=2)
+
+
+# --- a client's own split ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("images", "test"), [(2, 1), (4, 1), (5, 2), (8, 2), (9, 3), (100, 25)])
+def test_a_quarter_rounded_up_is_for_testing(images, test):
+    rows = np.arange(images) * 3
+    train, tests = split_own(rows, np.random.default_rng(0))
+    assert (len(train), len(tests)) == (images - test, test)
+    assert sorted([*train, *tests]) == rows.tolist()
+    assert (np.diff(train) > 0).all() and (np.diff(tests) > 0).all()
+
+
+# --- one pool ------------------------------------------------------------------------------------
+
+
+def drawn(train_images, test_images, texts=(None, None)):
+    sides = [
+        Split(images, np.array(labels, np.int64), np.array([index] * len(labels)), text)
+        for index, (images, labels, text) in enumerate(
+            [(train_images, [0, 1], texts[0]), (test_images, [1, 0, 1], texts[1])]
+        )
+    ]
+    return Dataset(
+        name="drawn",
+        classes=("a", "b"),
+        domains=("one", "two"),
+        **dict(zip(("train", "test"), sides, strict=True)),
+    )
+
+
+def test_the_pool_has_training_images_first():
+    images = np.arange(5 * 12, dtype=np.uint8).reshape(5, 2, 2, 3)
+    pool = drawn(images[:2], images[2:]).merged()
+    assert pool.train is pool.test
+    np.testing.assert_array_equal(pool.train.images, images)
+    assert pool.train.labels.tolist() == [0, 1, 1, 0, 1]
+    assert pool.train.domains.tolist() == [0, 0, 1, 1, 1]
+    root = Path("here")
+    pool = drawn(ImageFiles(root, ("a", "b")), ImageFiles(root, ("c", "d", "e"))).merged()
+    assert pool.train.images == ImageFiles(root, ("a", "b", "c", "d", "e"))
+    none = np.zeros((0, 1, 1, 3), np.uint8)
+    assert drawn(none, none, (("x", "y"), ("z", "u", "v"))).merged().train.texts == tuple("xyzuv")
+
+
+# --- a whole task --------------------------------------------------------------------------------
+
+MINIMAL = {"name": "run", "method": {"name": "coop"}, "training": {"local_steps": 1}}
+DIGITS = (
+    *("task.dataset=digits", "task.shots=null", "task.clients=5"),
+    *("task.partition.kind=shared_ratio", "task.partition.shared_ratio=0.2"),
+)
+
+
+def load(*overrides: str) -> TaskData:
+    return load_task_data(parse_config(MINIMAL, overrides))
+
+
+def everything(data: TaskData, *parts: str) -> list[int]:
+    rows = [getattr(client, part) for client in data.clients for part in parts]
+    return sorted(np.concatenate(rows).tolist())
+
+
+def test_all_1797_digits_are_dealt_out_and_split():
+    data = load(*DIGITS)
+    assert everything(data, "train", "test") == list(range(1797))
+    for client in data.clients:
+        images = len(client.train) + len(client.test)
+        assert images >= 40 and len(client.test) == -(-images // 4)
+    labels = data.dataset.train.labels
+    sizes = np.bincount(labels)
+    for client in data.clients:
+        own = np.bincount(labels[[*client.train, *client.test]], minlength=10)
+        assert (own >= (0.2 * sizes).astype(int) // 5).all()
+
+
+# --- superclasses and the classes within them ----------------------------------------------------
+
+
+# Alphabetical, as in the data set's files, and the superclass of each.
+NAMES = (
+    "apple aquarium_fish baby bear beaver bed bee beetle bicycle bottle "
+    "bowl boy bridge bus butterfly camel can castle caterpillar cattle "
+    "chair chimpanzee clock cloud cockroach couch crab crocodile cup dinosaur "
+    "dolphin elephant flatfish forest fox girl hamster house kangaroo keyboard "
+    "lamp lawn_mower leopard lion lizard lobster man maple_tree motorcycle mountain "
+    "mouse mushroom oak_tree orange orchid otter palm_tree pear pickup_truck pine_tree "
+    "plain plate poppy porcupine possum rabbit raccoon ray road rocket "
+    "rose sea seal shark shrew skunk skyscraper snail snake spider "
+    "squirrel streetcar sunflower sweet_pepper table tank telephone television tiger tractor "
+    "train trout tulip turtle wardrobe whale willow_tree wolf woman worm"
+).split()
+SUPERCLASSES = (
+    *(4, 1, 14, 8, 0, 6, 7, 7, 18, 3, 3, 14, 9, 18, 7, 11, 3, 9, 7, 11),
+    *(6, 11, 5, 10, 7, 6, 13, 15, 3, 15, 0, 11, 1, 10, 12, 14, 16, 9, 11, 5),
+    *(5, 19, 8, 8, 15, 13, 14, 17, 18, 10, 16, 4, 17, 4, 2, 0, 17, 4, 18, 17),
+    *(10, 3, 2, 12, 12, 16, 12, 1, 9, 19, 2, 10, 0, 1, 16, 12, 9, 13, 15, 13),
+    *(16, 19, 2, 4, 6, 19, 5, 5, 8, 19, 18, 1, 2, 15, 6, 0, 17, 8, 14, 13),
+)
+
+
+class GivenTwice:
+    """In place of a generator: hands out shares and numbers that it was given."""
+
+    def __init__(self, shares: list[list[float]], numbers: list[list[list[float]]]) -> None:
+        self.shares, self.numbers, self.alphas = iter(shares), iter(numbers), []
+
+    def dirichlet(self, alphas: np.ndarray) -> np.ndarray:
+        self.alphas.append(alphas.tolist())
+        return np.array(next(self.shares))
+
+    def random(self, shape: tuple[int, int]) -> np.ndarray:
+        found = np.array(next(self.numbers))
+        assert found.shape == shape
+        return found
+
+
+def test_two_clients_and_two_superclasses_by_hand():
+    """Superclass 0 has classes 0 and 1, superclass 1 has class 2; seven images, three for each.
+
+    The first client draws 0.5 < 0.75, and 0.1 < 0.2: class 0, whose one image is gone. Then 0.7 and
+    0.1, which is class 1 now that it has all of the superclass; then 0.9, class 2. The second has
+    class 1 and 2 left, in shares 0.5 and 0.5: twice class 1, whose images are gone, and then 0.2 is
+    of class 2, which has all.
+    """
+    rng = GivenTwice(
+        [[0.75, 0.25], [0.2, 0.8], [1.0], [0.5, 0.5], [1.0], [1.0]],
+        [
+            [[0.5, 0.1], [0.7, 0.1], [0.9, 0.5]],
+            [[0.4, 0.0], [0.1, 0.9], [0.2, 0.6]],
+        ],
+    )
+    counts = pachinko_counts(np.array([1, 3, 3]), (0, 0, 1), 2, 0.3, rng=rng)
+    assert counts.tolist() == [[1, 0], [1, 2], [1, 1]]
+    assert rng.alphas == [[0.3] * 2, [WITHIN] * 2, [WITHIN], [0.3] * 2, [WITHIN], [WITHIN]]
+
+
+@given(
+    classes=st.integers(1, 12),
+    clients=st.integers(1, 6),
+    groups=st.integers(1, 4),
+    alpha=st.sampled_from([1e-3, 0.3, 100.0]),
+    seed=st.integers(0, 1000),
+)
+def test_everybody_gets_as_many_and_no_image_twice(classes, clients, groups, alpha, seed):
+    rng = np.random.default_rng(seed)
+    sizes = rng.integers(0, 20, classes)
+    counts = pachinko_counts(sizes, np.arange(classes) % groups, clients, alpha, rng=rng)
+    assert counts.sum(axis=0).tolist() == [int(sizes.sum()) // clients] * clients
+    assert (counts >= 0).all() and (counts.sum(axis=1) <= sizes).all()
+
+
+# --- CIFAR-100 ----------------------------------------------------------------------------------
+
+
+def dealt(root: Path, *overrides: str) -> TaskData:
+    tree = {
+        "name": "drawn",
+        "rounds": 1,
+        "task": {
+            "dataset": "cifar100",
+            "root": str(root),
+            "clients": 5,
+            "shots": None,
+            "partition": {"kind": "hierarchical_dirichlet", "alpha": 0.3},
+        },
+        "method": {"name": "zero_shot"},
+        "training": {"local_steps": 1},
+    }
+    return load_task_data(parse_config(tree, overrides))
+
+
+@pytest.fixture
+def cifar100(tmp_path: Path) -> Path:
+    root = draw_cifar100(tmp_path, 5, 1)
+    (root / "cifar-100-binary" / "fine_label_names.txt").write_text("\n".join(NAMES) + "\n")
+    return root
+
+
+def test_the_superclasses_are_those_of_published_code(cifar100: Path):
+    assert dealt(cifar100).dataset.superclasses == SUPERCLASSES
+
+
+def test_training_images_stay_training_images(cifar100: Path):
+    """Of 600 images five clients have 120 each; a sixth of the pool are test images."""
+    data = dealt(cifar100)
+    assert [len(c.train) + len(c.test) for c in data.clients] == [120] * 5
+    for side, rows in (("train", 500), ("test", 100)):
+        held = np.concatenate([getattr(client, side) for client in data.clients])
+        assert sorted(held) == list(range(rows))
+    assert all(5 <= len(client.test) <= 45 for client in data.clients)
+
+
+def test_classes_without_superclasses_are_refused(tmp_path: Path):
+    with pytest.raises(ConfigError, match="hierarchical_dirichlet shares out superclasses, and"):
+        dealt(draw_cifar100(tmp_path, 5, 1))

@@ -14,7 +14,7 @@ from platform.data.loading import load_task_data
 from platform.errors import ConfigError
 from tests.drawn.arrays import write_ag_news
 from tests.trunk._networks import CNN, FASTTEXT, PIXELS, TEXTS
-from tests.trunk._runs import Command, Finished, Storage, comparable
+from tests.trunk._runs import NONE, Command, Finished, Storage, comparable
 from tests.trunk.conftest import MakeStorage
 
 TINY = "task.model={name: sotto-tiny}"
@@ -153,3 +153,28 @@ def test_a_file_that_is_no_text(sotto: Command, on_texts: Finished, tmp_path: Pa
     answer = sotto("predict", "latest", str(path), "--storage", on_texts.storage.url)
     assert (answer.code, answer.out) == (2, "")
     assert answer.err == f"error: FILES: {str(path)!r} is no readable UTF-8 text file\n"
+
+
+# --- one party that holds all data ---------------------------------------------------------------
+
+
+RUN = (
+    "method={name: swad, network: features, feature_width: 8}",
+    NONE,
+    "secure_aggregation.enabled=false",
+    "cohort={minimum: 1}",
+)
+
+
+def test_a_run_of_one_party_says_that_there_is_no_federation(storage: Storage):
+    """And one of two clients is refused, in one sentence."""
+    summary = storage.run(*RUN, "task.clients=1").summary
+    assert summary["warnings"][0].startswith("centralised: one party holds all data, no federation")
+    assert summary["final"]["epsilon"]["server"] == 0.0
+    assert summary["gain_over_local"] == 0.0
+    with pytest.raises(ConfigError) as refused:
+        storage.run(*RUN, "task.clients=2")
+    assert str(refused.value) == (
+        "task.clients: 2 parties share the data out, while swad is centralised: one party holds "
+        "all of it; valid: 1"
+    )

@@ -9,6 +9,8 @@ from platform.config import parse_config
 from platform.data.loading import TaskData, load_task_data
 from platform.data.partition import ClientIndices
 from platform.errors import ConfigError
+from tests.trunk._networks import PIXELS
+from tests.trunk._runs import Storage
 
 MINIMAL = {"name": "run", "method": {"name": "coop"}, "training": {"local_steps": 1}}
 THREE = ("task.domains=[real, sketch, clipart]", "task.partition.kind=domain", "task.shots=2")
@@ -190,3 +192,124 @@ def test_a_new_client_holds_a_domain_of_its_own():
     data = load(*THREE, "task.clients=2", "task.new_clients=1")
     assert domains_of(data, data.clients) == [{0}, {1}]
     assert domains_of(data, data.new_clients) == [{2}]
+
+
+# --- each seed changes its own thing -------------------------------------------------------------
+
+
+SEEDED = ("task.domains=[real]", "task.shots=6", "task.clients=5", "task.validation_share=0.34")
+
+
+def counts(data: TaskData) -> list[list[int]]:
+    labels = data.dataset.train.labels
+    return [
+        np.bincount(labels[[*client.train, *client.validation]], minlength=20).tolist()
+        for client in data.clients
+    ]
+
+
+def whole(data: TaskData) -> list[list[int]]:
+    """Training and validation rows together."""
+    return [sorted([*client.train, *client.validation]) for client in data.clients]
+
+
+def shown(data: TaskData) -> list[list[int]]:
+    return [client.test.tolist() for client in data.clients]
+
+
+def test_the_class_map_s_seed_changes_who_has_which_class():
+    base, other = load(*SEEDED), load(*SEEDED, "seeds.class_map=8")
+    assert counts(base) != counts(other)
+    np.testing.assert_array_equal(base.dataset.train.images, other.dataset.train.images)
+
+
+@pytest.mark.parametrize("kind", ["pathological", "iid", "dirichlet"])
+def test_the_shots_seed_changes_images_and_not_counts(kind: str):
+    digits = ("task.dataset=digits", f"task.partition.kind={kind}", *SEEDED[1:])
+    base, other = load(*digits), load(*digits, "seeds.shots=8")
+    assert counts(base) == counts(other)
+    assert all(a != b for a, b in zip(whole(base), whole(other), strict=True))
+
+
+def test_the_validation_seed_changes_what_is_held_back_only():
+    base, other = load(*SEEDED), load(*SEEDED, "seeds.validation=8")
+    assert whole(base) == whole(other) and shown(base) == shown(other)
+    for one, two in zip(base.clients, other.clients, strict=True):
+        assert len(one.validation) and len(two.validation)
+        assert one.validation.tolist() != two.validation.tolist()
+
+
+def test_the_split_s_seed_changes_which_digits_are_test_images():
+    digits = ("task.dataset=digits", "task.partition.kind=iid", "task.clients=5", "task.shots=4")
+    base, other = load(*digits), load(*digits, "seeds.split=8")
+    assert base.dataset.train.num_examples == other.dataset.train.num_examples
+    assert (base.dataset.test.images != other.dataset.test.images).any()
+    assert [len(rows) for rows in held(base, "train")] == [40] * 5
+
+
+# --- no client is without an example -------------------------------------------------------------
+
+
+TASK = "task={dataset: shapes, model: null, test_per_class: 12, domains: [real, sketch], "
+REFUSED = {
+    # 20 classes among 21 clients.
+    "pathological": "clients: 21, shots: null, dataset: digits, partition: {kind: pathological}}",
+    # About 45 test images of each of ten classes, one by one to more clients than there are.
+    "iid": "clients: 500, shots: null, dataset: digits, partition: {kind: iid}}",
+    "dirichlet": "clients: 400, shots: 3, dataset: digits, partition: {kind: dirichlet}}",
+    "domain": "clients: 3, shots: 1, partition: {kind: domain}}",
+    "domain_dirichlet": "clients: 60, shots: 2, partition: {kind: domain_dirichlet}}",
+    "shared_ratio": "clients: 40, shots: 3, partition: {kind: shared_ratio, shared_ratio: 0.2}}",
+}
+SPARSE = {
+    # As few examples a client as the kind deals out.
+    "pathological": "clients: 5, shots: 1, dataset: digits, partition: {kind: pathological}}",
+    "iid": "clients: 7, shots: 1, partition: {kind: iid}}",
+    "dirichlet": "clients: 6, shots: 2, partition: {kind: dirichlet, minimum: 1, alpha: 0.3}}",
+    "domain": "clients: 2, shots: 1, partition: {kind: domain}}",
+    "domain_dirichlet": "clients: 4, shots: 2, partition: {kind: domain_dirichlet, minimum: 1}}",
+    "shared_ratio": (
+        "clients: 6, shots: 2, partition: {kind: shared_ratio, shared_ratio: 0.0, minimum: 1}}"
+    ),
+}
+
+
+def overrides(task: str) -> tuple[str, ...]:
+    """The task alone is another; a data set of one domain has no list of them."""
+    whole = TASK + task
+    if "dataset: digits" in task:
+        whole = "task={model: null, " + task
+    return (*PIXELS, whole, "cohort.minimum=2")
+
+
+@pytest.mark.parametrize("kind", REFUSED)
+def test_a_client_that_would_have_nothing_is_refused(storage: Storage, kind: str):
+    with pytest.raises(ConfigError) as caught:
+        storage.create(*overrides(REFUSED[kind]))
+    text = str(caught.value)
+    assert text.startswith(("task.clients: ", "task.partition.", "task.shots: "))
+    assert "\n" not in text
+    assert not storage.file.exists() and not list(storage.folder.glob("*/clients"))
+
+
+@pytest.mark.parametrize("kind", SPARSE)
+@pytest.mark.parametrize("seed", range(3))
+def test_the_fewest_that_are_dealt_out_are_not_none(storage: Storage, kind: str, seed: int):
+    config = storage.config(*overrides(SPARSE[kind]), f"seed={seed}")
+    data = load_task_data(config)
+    assert len(data.clients) == config.task.clients
+    for client in data.clients:
+        assert len(client.train) >= 1 and len(client.test) >= 1
+
+
+@pytest.mark.parametrize("kind", ["iid", "shared_ratio"])
+def test_validation_and_new_clients_leave_something_to_train_on(storage: Storage, kind: str):
+    section = "{kind: iid}" if kind == "iid" else "{kind: shared_ratio, shared_ratio: 0.2}"
+    task = (
+        "task={dataset: digits, model: null, clients: 4, new_clients: 2, shots: 20, "
+        f"validation_share: 0.9, partition: {section}}}"
+    )
+    data = load_task_data(storage.config(*PIXELS, task))
+    assert len(data.new_clients) == 2
+    for client in (*data.clients, *data.new_clients):
+        assert len(client.train) and len(client.validation) and len(client.test)
