@@ -11,8 +11,6 @@ import pytest
 import yaml
 from PIL import Image
 
-from platform.config import parse_config
-from platform.experiment.environment import with_absolute_paths
 from platform.holder.checking import Check, check_holder
 from platform.holder.settings import HolderSettings, load_holder
 from tests.drawn._pictures import write_picture
@@ -159,25 +157,6 @@ def test_every_damaged_image_is_found(sotto: Command, folder: Path):
     assert "  and 1 more" in shown.out
 
 
-def test_test_images_that_are_training_images_are_found(sotto: Command, folder: Path):
-    """All images of a class are one: its 4 test images are each a training image."""
-    same = (folder / "oil" / "dog" / "00.png").read_bytes()
-    for path in (folder / "oil" / "dog").iterdir():
-        path.write_bytes(same)
-    answer = check(sotto, folder, "--json")
-    repeated = answer.document["repeated"]
-    assert answer.code == 1 and repeated["number"] == 4
-    assert all(line.startswith("test image 'oil/dog/") for line in repeated["first"])
-
-
-def test_a_root_in_the_home_folder(sotto: Command, folder: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setenv("HOME", str(folder.parent))
-    assert check(sotto, Path("~/mine")).code == 0
-    data = ("task.dataset=folders", "task.domains=null", "task.root=~/mine", "task.shots=null")
-    run = parse_config(TREE, (*data, "task.partition.kind=iid"))
-    assert with_absolute_paths(run).task.root == str(folder.resolve())
-
-
 def test_a_refused_folder_says_what_was_expected(sotto: Command, tmp_path: Path):
     asked = ("datasets", "--check", "flowers102", "--root", str(tmp_path))
     answer = sotto(*asked)
@@ -197,34 +176,6 @@ def draw(root: Path, count: int, *folders: str) -> None:
         for number in range(count):
             seed = 1000 * sum(map(ord, folder)) + number
             write_picture(root / folder / f"{number}.png", sum(map(ord, folder)) % 7, seed, size=32)
-
-
-def check_own(sotto: Command, root: Path, *more: str) -> Answer:
-    return sotto("datasets", "--check", "images", "--root", str(root), *more)
-
-
-def test_a_check_of_two_readings_says_how_to_choose(sotto: Command, tmp_path: Path):
-    draw(tmp_path, 3, "a/cat", "a/dog", "b/cat", "b/dog")
-    answer = check_own(sotto, tmp_path)
-    assert answer.code == 1 and "refused: task.root: " in answer.out
-    assert check_own(sotto, tmp_path, "--layout", "client_folders").code == 0
-    refusal = check_own(sotto, tmp_path, "--layout", "clients")
-    assert refusal.code == 2 and "'clients' is not valid; valid: class_folders, " in refusal.err
-
-
-def test_a_slip_in_a_rare_class_is_remarked_on(sotto: Command, tmp_path: Path):
-    """Of a list, where it makes a class of its own; names that are alike and common are names."""
-    draw(tmp_path, 16, "mouse", "house")
-    rows = [f"{name}/{n}.png,{name}" for name in ("mouse", "house") for n in range(16)]
-    rows[3] = "mouse/3.png,moues"
-    (tmp_path / "mine.csv").write_text("\n".join(["path,label", *rows]))
-    answer = check_own(sotto, tmp_path, "--layout", "table")
-    assert answer.code == 0 and answer.out.endswith("all is well\n")
-    assert (
-        "1 classes whose name is nearly that of a larger one (a slip?):\n  moues (1), where mouse"
-    ) in answer.out
-    found = check_own(sotto, tmp_path, "--layout", "table", "--json").document["slips"]
-    assert found["number"] == 1
 
 
 def test_a_run_on_ones_own_images_says_first_what_they_are(sotto: Command, tmp_path: Path):

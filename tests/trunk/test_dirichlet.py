@@ -11,17 +11,16 @@ from hypothesis import strategies as st
 
 from platform.config import parse_config
 from platform.data.dataset import Dataset, ImageFiles, Split
+from platform.data.loaders.published import _SUPERCLASSES
 from platform.data.loading import TaskData, load_task_data
 from platform.data.partition import (
     DRAWS,
     WITHIN,
     DirichletShares,
-    PartitionPlan,
     SharedRatio,
     dirichlet_counts,
     least_images,
     pachinko_counts,
-    partition,
     shared_ratio_counts,
     split_own,
 )
@@ -111,21 +110,6 @@ def test_all_images_are_dealt_once_in_the_same_shares(clients, classes, size, al
     np.testing.assert_array_equal(train, test)
 
 
-# --- the images behind the counts ----------------------------------------------------------------
-
-
-def test_a_least_number_of_test_images_by_hand():
-    """Of four test images 3/4 and 1/4 leave the second client one, halves leave it two."""
-    drawn = [Given([0.75, 0.25], [0.5, 0.5]) for _ in range(2)]
-    for rng, least, expected in ((drawn[0], 1, [3, 1]), (drawn[1], 2, [2, 2])):
-        shares = DirichletShares(0.5, 1, minimum_test=least)
-        _, test = dirichlet_counts(shares, np.array([8]), np.array([4]), 2, rng=rng)
-        assert test.tolist() == [expected]
-
-
-# --- clients with a single class -----------------------------------------------------------------
-
-
 def few_shot_counts(rng, *, fewest_classes=2):
     shares = DirichletShares(0.5, 1, fewest_classes)
     return dirichlet_counts(shares, np.array([6, 6]), np.array([6, 6]), 2, rng=rng)
@@ -138,20 +122,6 @@ def test_a_draw_that_leaves_somebody_one_class_does_not_count():
     assert rng.taken == 4
     rng = Given([1.0, 0.0], [0.5, 0.5])
     assert few_shot_counts(rng, fewest_classes=1)[0].tolist() == [[6, 0], [0, 6]]
-
-
-@pytest.mark.parametrize("shots", [30, None])
-def test_one_class_clients_are_drawn_again_under_few_shot_only(shots):
-    """Who has nearly all of the large class first gets no other."""
-    plan = PartitionPlan(
-        kind="dirichlet", clients=2, classes=4, shots=shots, shares=DirichletShares(0.05, 1)
-    )
-    labels, alone = np.repeat([0, 1, 2, 3], [30, 5, 5, 5]), 0
-    for seed in range(30):
-        rngs = [np.random.default_rng([seed, part]) for part in (0, 1)]
-        clients = partition(plan, labels, labels, class_rng=rngs[0], shot_rng=rngs[1])
-        alone += sum(len(set(labels[client.train])) == 1 for client in clients)
-    assert alone == 0 if shots else alone > 0
 
 
 def test_classes_without_training_images_leave_their_test_images_to_somebody():
@@ -181,13 +151,10 @@ def test_two_classes_with_a_share_for_all_by_hand():
 def test_the_remainder_goes_to_the_last_client():
     """0.2 of 39 is 7.8, cut to 7: two each for 3 clients, three for the last one."""
     assert shared_counts(Given([1.0, 0.0, 0.0]), [39], 3, ratio=0.2).tolist() == [[34, 2, 3]]
+    # 0.29 of 100 is 28.999999999999996 in binary, and 29 images.
+    assert shared_counts(Given([1.0, 0.0]), [100], 2, ratio=0.29).tolist() == [[85, 15]]
     # Fewer than there are clients: all of them are a remainder.
     assert shared_counts(Given([0.5, 0.5, 0.0]), [10], 3, ratio=0.2).tolist() == [[4, 4, 2]]
-
-
-def test_a_whole_number_of_images_is_not_cut_off_by_rounding():
-    """0.29 of 100 is 28.999999999999996 in binary, and 29 images."""
-    assert shared_counts(Given([1.0, 0.0]), [100], 2, ratio=0.29).tolist() == [[85, 15]]
 
 
 @given(
@@ -245,19 +212,6 @@ def test_a_draw_with_too_few_images_does_not_count():
     assert shared_counts(Given([0.9, 0.1]), [40], 2, ratio=0.0, minimum=4).tolist() == [[36, 4]]
 
 
-def test_redrawing_for_a_least_number_ends():
-    rng = Given([0.9, 0.1])
-    with pytest.raises(ConfigError) as caught:
-        shared_counts(rng, [40], 2, ratio=0.0, minimum=None)
-    assert str(caught.value).startswith("task.partition.minimum: 10 images for each of 2 clients")
-    assert rng.taken == DRAWS
-    with pytest.raises(ConfigError, match="2 images of 2 classes for each of 2 clients"):
-        shared_counts(Given([1.0, 0.0]), [40], 2, ratio=0.0, fewest_classes=2)
-
-
-# --- a client's own split ------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(("images", "test"), [(2, 1), (4, 1), (5, 2), (8, 2), (9, 3), (100, 25)])
 def test_a_quarter_rounded_up_is_for_testing(images, test):
     rows = np.arange(images) * 3
@@ -267,22 +221,11 @@ def test_a_quarter_rounded_up_is_for_testing(images, test):
     assert (np.diff(train) > 0).all() and (np.diff(tests) > 0).all()
 
 
-# --- one pool ------------------------------------------------------------------------------------
-
-
 def drawn(train_images, test_images, texts=(None, None)):
-    sides = [
-        Split(images, np.array(labels, np.int64), np.array([index] * len(labels)), text)
-        for index, (images, labels, text) in enumerate(
-            [(train_images, [0, 1], texts[0]), (test_images, [1, 0, 1], texts[1])]
-        )
-    ]
-    return Dataset(
-        name="drawn",
-        classes=("a", "b"),
-        domains=("one", "two"),
-        **dict(zip(("train", "test"), sides, strict=True)),
-    )
+    train = Split(train_images, np.array([0, 1]), np.zeros(2, np.int64), texts[0])
+    test = Split(test_images, np.array([1, 0, 1]), np.ones(3, np.int64), texts[1])
+    names = {"classes": ("a", "b"), "domains": ("one", "two")}
+    return Dataset(name="drawn", **names, train=train, test=test)
 
 
 def test_the_pool_has_training_images_first():
@@ -299,8 +242,6 @@ def test_the_pool_has_training_images_first():
     assert drawn(none, none, (("x", "y"), ("z", "u", "v"))).merged().train.texts == tuple("xyzuv")
 
 
-# --- a whole task --------------------------------------------------------------------------------
-
 MINIMAL = {"name": "run", "method": {"name": "coop"}, "training": {"local_steps": 1}}
 DIGITS = (
     *("task.dataset=digits", "task.shots=null", "task.clients=5"),
@@ -312,20 +253,15 @@ def load(*overrides: str) -> TaskData:
     return load_task_data(parse_config(MINIMAL, overrides))
 
 
-def everything(data: TaskData, *parts: str) -> list[int]:
-    rows = [getattr(client, part) for client in data.clients for part in parts]
-    return sorted(np.concatenate(rows).tolist())
-
-
 def test_all_1797_digits_are_dealt_out_and_split():
     data = load(*DIGITS)
-    assert everything(data, "train", "test") == list(range(1797))
-    for client in data.clients:
-        images = len(client.train) + len(client.test)
-        assert images >= 40 and len(client.test) == -(-images // 4)
+    rows = [row for client in data.clients for row in (*client.train, *client.test)]
+    assert sorted(rows) == list(range(1797))
     labels = data.dataset.train.labels
     sizes = np.bincount(labels)
     for client in data.clients:
+        images = len(client.train) + len(client.test)
+        assert images >= 40 and len(client.test) == -(-images // 4)
         own = np.bincount(labels[[*client.train, *client.test]], minlength=10)
         assert (own >= (0.2 * sizes).astype(int) // 5).all()
 
@@ -333,19 +269,7 @@ def test_all_1797_digits_are_dealt_out_and_split():
 # --- superclasses and the classes within them ----------------------------------------------------
 
 
-# Alphabetical, as in the data set's files, and the superclass of each.
-NAMES = (
-    "apple aquarium_fish baby bear beaver bed bee beetle bicycle bottle "
-    "bowl boy bridge bus butterfly camel can castle caterpillar cattle "
-    "chair chimpanzee clock cloud cockroach couch crab crocodile cup dinosaur "
-    "dolphin elephant flatfish forest fox girl hamster house kangaroo keyboard "
-    "lamp lawn_mower leopard lion lizard lobster man maple_tree motorcycle mountain "
-    "mouse mushroom oak_tree orange orchid otter palm_tree pear pickup_truck pine_tree "
-    "plain plate poppy porcupine possum rabbit raccoon ray road rocket "
-    "rose sea seal shark shrew skunk skyscraper snail snake spider "
-    "squirrel streetcar sunflower sweet_pepper table tank telephone television tiger tractor "
-    "train trout tulip turtle wardrobe whale willow_tree wolf woman worm"
-).split()
+# The superclass of each name in its alphabetical order, as in the data set's files.
 SUPERCLASSES = (
     *(4, 1, 14, 8, 0, 6, 7, 7, 18, 3, 3, 14, 9, 18, 7, 11, 3, 9, 7, 11),
     *(6, 11, 5, 10, 7, 6, 13, 15, 3, 15, 0, 11, 1, 10, 12, 14, 16, 9, 11, 5),
@@ -406,30 +330,17 @@ def test_everybody_gets_as_many_and_no_image_twice(classes, clients, groups, alp
     assert (counts >= 0).all() and (counts.sum(axis=1) <= sizes).all()
 
 
-# --- CIFAR-100 ----------------------------------------------------------------------------------
-
-
-def dealt(root: Path, *overrides: str) -> TaskData:
-    tree = {
-        "name": "drawn",
-        "rounds": 1,
-        "task": {
-            "dataset": "cifar100",
-            "root": str(root),
-            "clients": 5,
-            "shots": None,
-            "partition": {"kind": "hierarchical_dirichlet", "alpha": 0.3},
-        },
-        "method": {"name": "zero_shot"},
-        "training": {"local_steps": 1},
-    }
-    return load_task_data(parse_config(tree, overrides))
+def dealt(root: Path) -> TaskData:
+    kind = "task.partition={kind: hierarchical_dirichlet, alpha: 0.3}"
+    task = ("task.dataset=cifar100", f"task.root={root}", "task.clients=5", "task.shots=null")
+    return load(*task, kind)
 
 
 @pytest.fixture
 def cifar100(tmp_path: Path) -> Path:
     root = draw_cifar100(tmp_path, 5, 1)
-    (root / "cifar-100-binary" / "fine_label_names.txt").write_text("\n".join(NAMES) + "\n")
+    names = sorted(name for own in _SUPERCLASSES for name in own)
+    (root / "cifar-100-binary" / "fine_label_names.txt").write_text("\n".join(names))
     return root
 
 

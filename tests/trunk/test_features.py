@@ -14,9 +14,9 @@ from methods.clip.adapter import load_backbone
 from platform.data import cache as cache_module
 from platform.data import preparing as features_module
 from platform.data.cache import cached_rows
-from platform.data.dataset import FittedRows, GatheredRows, ImageFiles
+from platform.data.dataset import GatheredRows, ImageFiles
 from platform.data.preparing import BATCH, FEWEST
-from tests.trunk._encoders import SIDE, CountingEncoder, cache_of, expected, files, get, pictures
+from tests.trunk._encoders import CountingEncoder, cache_of, expected, files, get, pictures
 
 KINDS = ("features", "tokens", "pixels")
 
@@ -118,18 +118,12 @@ def test_other_versions_are_another_computation(monkeypatch, change):
 
 def test_a_changed_file_is_encoded_anew(tmp_path):
     encoder, cache, images = CountingEncoder(), cache_of(tmp_path), pictures(50)
-    get(encoder, files(tmp_path / "images", images), cache)
+    for folder in ("images", "elsewhere"):
+        get(encoder, files(tmp_path / folder, images), cache)
     images[7, 3, 3, 2] ^= 1
     got = get(encoder, files(tmp_path / "images", images), cache)
     assert encoder.seen == [50, FEWEST]
     np.testing.assert_allclose(got[:], expected(images, "features"), rtol=1e-6)
-
-
-def test_the_same_file_elsewhere_is_the_same_image(tmp_path):
-    encoder, cache = CountingEncoder(), cache_of(tmp_path)
-    get(encoder, files(tmp_path / "here", pictures(40)), cache)
-    get(encoder, files(tmp_path / "there", pictures(40)), cache)
-    assert encoder.seen == [40]
 
 
 # --- bounded memory -------------------------------------------------------------------------------
@@ -186,17 +180,3 @@ def test_gathered_rows_are_indexed_like_an_array(where, block, data):
     chosen = data.draw(st.lists(st.integers(0, len(where) - 1), max_size=9))
     for index in (block, np.asarray(chosen, np.int64)):
         np.testing.assert_array_equal(rows[index], whole[index])
-
-
-def test_pictures_in_memory_are_fitted_when_they_are_asked_for():
-    images, fitted = pictures(9, side=6), []
-
-    def fit(given_):
-        fitted.append(len(given_))
-        return CountingEncoder().fit(given_)
-
-    rows = FittedRows(images, np.asarray([8, 2, 5]), fit, SIDE)
-    assert (rows.shape, rows.dtype, len(rows)) == ((3, 4, 4, 3), np.uint8, 3)
-    np.testing.assert_array_equal(rows[1:], images[[2, 5], :4, :4])
-    np.testing.assert_array_equal(rows[np.asarray([2, 0])], images[[5, 8], :4, :4])
-    assert fitted == [2, 2]

@@ -12,7 +12,7 @@ import yaml
 
 from methods import BrokenMethod, Registry, Task, UnknownMethod
 from platform.bootstrap import Surroundings
-from platform.config import load_config, parse_config
+from platform.config import load_config
 from platform.errors import ConfigError, RunStopped
 from platform.sweeping.grid import SweepRequest, build_grid
 from platform.sweeping.running import run_cell
@@ -116,23 +116,13 @@ def test_no_key_of_a_configuration_names_code(key: str, folder: Path, config: Pa
         validate_options(surroundings.registry, loaded.method)
 
 
-@pytest.mark.parametrize("name", ["../mine/momentum", "mine.momentum", "{folder}/momentum", "os"])
-def test_a_name_is_no_path_and_no_module(name: str, folder: Path, tmp_path: Path) -> None:
-    registry = Registry(folder=folder)
-    with pytest.raises(ConfigError, match=r"method\.name: .* is unknown; valid: "):
-        parse_config(
-            yaml.safe_load(SMALL),
-            (f"method.name={name.format(folder=folder)}",),
-            Surroundings(registry=registry).sources,
-        )
-
-
 FROZEN = "import dataclasses\n@dataclasses.dataclass(frozen=True)\nclass Config: ...\n"
 
 
 @pytest.mark.parametrize(
     ("text", "said"),
     [
+        ("1 / 0\n", "cannot be imported: ZeroDivisionError: division by zero"),
         ("raise SystemExit(0)\n", "cannot be imported: SystemExit: 0"),
         ("def build(config, task): ...\n", "has no frozen dataclass Config; valid: "),
         (FROZEN.replace("(frozen=True)", ""), "has no frozen dataclass Config; valid: "),
@@ -160,6 +150,7 @@ def test_a_broken_module_is_one_sentence_and_exit_code_2(
         (lambda folder: (folder / "my-method.py").write_text(METHOD), "'my-method.py' is no name"),
         (lambda folder: (folder / "momentum.py").unlink(), "holds no method; valid: files NAME.py"),
         (lambda folder: (folder / "momentum.yaml").unlink(), "'momentum' has no preset; valid is"),
+        (lambda folder: folder.rename(folder.parent / "gone"), "is no folder; valid: a folder of"),
     ],
 )
 def test_a_folder_that_cannot_be_used_is_refused(
@@ -264,7 +255,6 @@ class Config:
     """Options."""
 
     size: int = 3
-    name: str = "x"
 
 def build(config, task):
     return ("{name}", config.size, task.population)
@@ -293,15 +283,18 @@ def loaded(registry) -> list[str]:
     return getattr(sys.modules[registry.package], "loaded", [])
 
 
-def test_files_are_methods(registry):
-    assert registry.available() == ("alpha", "beta")
-    assert loaded(registry) == []
-
-
 def test_only_the_named_module_is_imported(registry):
+    assert registry.available() == ("alpha", "beta") and loaded(registry) == []
     config = registry.config_type("beta")(size=5)
     assert registry.build("beta", config, Task((), (), 4)) == ("beta", 5, 4)
     assert loaded(registry) == ["beta"]
+
+
+def test_what_can_be_said_without_building(registry):
+    info = registry.info("alpha")
+    assert (info.name, info.title) == ("alpha", "Title of alpha.")
+    assert info.source == "Source of alpha, on two lines."
+    assert list(info.options) == ["size"]
 
 
 @pytest.mark.parametrize(
@@ -320,10 +313,3 @@ def test_a_name_outside_the_list_is_refused_and_never_imported(registry, name):
         with pytest.raises(UnknownMethod, match=r"method\.name: .* valid: alpha, beta$"):
             ask(name)
     assert loaded(registry) == []
-
-
-def test_what_can_be_said_without_building(registry):
-    info = registry.info("alpha")
-    assert (info.name, info.title) == ("alpha", "Title of alpha.")
-    assert info.source == "Source of alpha, on two lines."
-    assert set(info.options) == {"size", "name"}

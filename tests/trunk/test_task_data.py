@@ -48,16 +48,6 @@ def test_each_client_holds_one_domain():
             assert np.bincount(split.labels[rows]).tolist() == [each] * 20
 
 
-def test_a_held_out_domain_is_never_dealt():
-    data = load(*LEFT_OUT, "task.clients=2")
-    assert (data.domains, data.domain_names) == ((0, 2), ("real", "clipart"))
-    for part in ("train", "test"):
-        split = getattr(data.dataset, part)
-        assert [set(split.domains[rows]) for rows in held(data, part)] == [{0}, {2}]
-        rows = np.concatenate(held(data, part))
-        assert len(rows) == len(set(rows.tolist()))
-
-
 def test_the_target_is_all_test_images_of_the_held_out_domain():
     """9 test images a class over 3 domains: 3 of each of 20 classes are of the target."""
     data = load(*LEFT_OUT, "task.clients=2")
@@ -66,10 +56,12 @@ def test_the_target_is_all_test_images_of_the_held_out_domain():
     assert (name, target.classes, target.first_label) == ("target", data.dataset.classes, 0)
     assert target.rows.tolist() == np.flatnonzero(test.domains == 1).tolist()
     assert len(target.rows) == 60
-    assert not set(target.rows.tolist()) & set(np.concatenate(held(data, "test")).tolist())
+    for part in ("train", "test"):
+        split = getattr(data.dataset, part)
+        assert [set(split.domains[rows]) for rows in held(data, part)] == [{0}, {2}]
 
 
-@pytest.mark.parametrize("kind", ["pathological", "iid", "dirichlet", "domain"])
+@pytest.mark.parametrize("kind", ["pathological", "dirichlet", "domain"])
 def test_only_base_classes_are_dealt_out(kind: str):
     domains = "task.domains=[real, sketch, clipart]"
     data = load(*TO_NOVEL, domains, f"task.partition.kind={kind}", "task.clients=3")
@@ -102,10 +94,8 @@ SHARED = (KIND("shared_ratio"), "task.partition.shared_ratio=0.2")
 @pytest.mark.parametrize(
     ("overrides", "start", "end"),
     [
-        ((*THREE, "task.clients=10"), "task.clients: 10 is not the number", "kind = domain: 3"),
         ((*LEFT_OUT, "task.clients=3"), "task.clients: 3 is not the number", "kind = domain: 2"),
         ((*THREE, "task.clients=3", "task.new_clients=1"), "task.clients: 3 and", "domain: 3"),
-        ((*SPLIT, "task.clients=5"), "task.clients: 5 is no multiple", "2, 4, 6 and so on"),
         ((*SPLIT, "task.clients=4", "task.new_clients=1"), "task.new_clients: 1 is no", "so on"),
         (
             (*LEFT_OUT, "task.held_out_domain=painting"),
@@ -132,7 +122,6 @@ def test_what_cannot_be_dealt_is_refused(overrides: tuple[str, ...], start: str,
         (("task.partition.alpha=0.3",), "task.partition.alpha: 0.3 has no meaning"),
         ((KIND("hierarchical_dirichlet"), "task.shots=4"), "task.shots: 4 does not fit"),
         ((KIND("iid"), "task.partition.minimum=3"), "task.partition.minimum: 3 has no meaning"),
-        (("task.held_out_domain=real",), "task.held_out_domain: 'real' has no meaning"),
         ((KIND("domain"), LEAVING), "evaluation.protocol: leave_one_domain_out needs"),
         (("task.held_out_domain=real", LEAVING), "task.partition.kind: pathological does not fit"),
         (("task.domains=[real, sketch, real]",), "task.domains: 'real' is listed twice"),
@@ -140,8 +129,6 @@ def test_what_cannot_be_dealt_is_refused(overrides: tuple[str, ...], start: str,
         ((KIND("shared_ratio"),), "task.partition.shared_ratio: null does not say"),
         ((*SHARED, "evaluation.protocol=base_to_novel"), "task.partition.kind: shared_ratio does"),
         ((KIND("iid"), "task.partition.shared_classes=0.2"), "task.partition.shared_classes: 0.2"),
-        (("task.partition.shared_ratio=0.2",), "task.partition.shared_ratio: 0.2 has no meaning"),
-        (("task.partition.minimum_test=2",), "task.partition.minimum_test: 2 has no meaning"),
         (
             ("task.partition.slices=rounded", "task.partition.classes_per_client=2"),
             "task.partition.slices: rounded has no meaning",
@@ -161,14 +148,6 @@ def domains_of(data: TaskData, clients: tuple[ClientIndices, ...]) -> list[set[i
     return [set(data.dataset.train.domains[client.train].tolist()) for client in clients]
 
 
-def test_dirichlet_within_domains_keeps_each_client_to_one():
-    """2 domains, 6 clients: three share 20 classes x 6 shots of each."""
-    data = load(*SPLIT, "task.clients=6")
-    assert domains_of(data, data.clients) == [{0}] * 3 + [{1}] * 3
-    sizes = [len(rows) for rows in held(data, "train")]
-    assert sum(sizes[:3]) == sum(sizes[3:]) == 120
-
-
 def test_new_clients_are_the_last_of_each_domain():
     data = load(*SPLIT, "task.clients=4", "task.new_clients=2", "task.validation_share=0.2")
     assert domains_of(data, data.clients) == [{0}, {0}, {1}, {1}]
@@ -176,22 +155,6 @@ def test_new_clients_are_the_last_of_each_domain():
     everybody = (*data.clients, *data.new_clients)
     rows = np.concatenate([[*client.train, *client.validation] for client in everybody])
     assert len(rows) == len(set(rows.tolist())) == 240
-
-
-def test_shared_classes_have_shots_for_each_client():
-    """A tenth of 20 classes is 2 for all 3 clients, 4 shots each; the other 18 are six each."""
-    overrides = ("task.domains=[real]", "task.shots=4", "task.clients=3")
-    data = load(*overrides, "task.partition.shared_classes=0.1")
-    labels = data.dataset.train.labels
-    by_client = [np.bincount(labels[rows], minlength=20) for rows in held(data, "train")]
-    assert [sorted(own) for own in by_client] == [[0] * 12 + [4] * 8] * 3
-    assert sorted(np.sum(by_client, axis=0)) == [4] * 18 + [12] * 2
-
-
-def test_a_new_client_holds_a_domain_of_its_own():
-    data = load(*THREE, "task.clients=2", "task.new_clients=1")
-    assert domains_of(data, data.clients) == [{0}, {1}]
-    assert domains_of(data, data.new_clients) == [{2}]
 
 
 # --- each seed changes its own thing -------------------------------------------------------------
@@ -213,19 +176,14 @@ def whole(data: TaskData) -> list[list[int]]:
     return [sorted([*client.train, *client.validation]) for client in data.clients]
 
 
-def shown(data: TaskData) -> list[list[int]]:
-    return [client.test.tolist() for client in data.clients]
-
-
 def test_the_class_map_s_seed_changes_who_has_which_class():
     base, other = load(*SEEDED), load(*SEEDED, "seeds.class_map=8")
     assert counts(base) != counts(other)
     np.testing.assert_array_equal(base.dataset.train.images, other.dataset.train.images)
 
 
-@pytest.mark.parametrize("kind", ["pathological", "iid", "dirichlet"])
-def test_the_shots_seed_changes_images_and_not_counts(kind: str):
-    digits = ("task.dataset=digits", f"task.partition.kind={kind}", *SEEDED[1:])
+def test_the_shots_seed_changes_images_and_not_counts():
+    digits = ("task.dataset=digits", KIND("dirichlet"), *SEEDED[1:])
     base, other = load(*digits), load(*digits, "seeds.shots=8")
     assert counts(base) == counts(other)
     assert all(a != b for a, b in zip(whole(base), whole(other), strict=True))
@@ -233,18 +191,11 @@ def test_the_shots_seed_changes_images_and_not_counts(kind: str):
 
 def test_the_validation_seed_changes_what_is_held_back_only():
     base, other = load(*SEEDED), load(*SEEDED, "seeds.validation=8")
-    assert whole(base) == whole(other) and shown(base) == shown(other)
+    assert whole(base) == whole(other)
     for one, two in zip(base.clients, other.clients, strict=True):
+        assert one.test.tolist() == two.test.tolist()
         assert len(one.validation) and len(two.validation)
         assert one.validation.tolist() != two.validation.tolist()
-
-
-def test_the_split_s_seed_changes_which_digits_are_test_images():
-    digits = ("task.dataset=digits", "task.partition.kind=iid", "task.clients=5", "task.shots=4")
-    base, other = load(*digits), load(*digits, "seeds.split=8")
-    assert base.dataset.train.num_examples == other.dataset.train.num_examples
-    assert (base.dataset.test.images != other.dataset.test.images).any()
-    assert [len(rows) for rows in held(base, "train")] == [40] * 5
 
 
 # --- no client is without an example -------------------------------------------------------------
@@ -252,25 +203,16 @@ def test_the_split_s_seed_changes_which_digits_are_test_images():
 
 TASK = "task={dataset: shapes, model: null, test_per_class: 12, domains: [real, sketch], "
 REFUSED = {
-    # 20 classes among 21 clients.
-    "pathological": "clients: 21, shots: null, dataset: digits, partition: {kind: pathological}}",
     # About 45 test images of each of ten classes, one by one to more clients than there are.
     "iid": "clients: 500, shots: null, dataset: digits, partition: {kind: iid}}",
-    "dirichlet": "clients: 400, shots: 3, dataset: digits, partition: {kind: dirichlet}}",
-    "domain": "clients: 3, shots: 1, partition: {kind: domain}}",
     "domain_dirichlet": "clients: 60, shots: 2, partition: {kind: domain_dirichlet}}",
     "shared_ratio": "clients: 40, shots: 3, partition: {kind: shared_ratio, shared_ratio: 0.2}}",
 }
 SPARSE = {
     # As few examples a client as the kind deals out.
     "pathological": "clients: 5, shots: 1, dataset: digits, partition: {kind: pathological}}",
-    "iid": "clients: 7, shots: 1, partition: {kind: iid}}",
     "dirichlet": "clients: 6, shots: 2, partition: {kind: dirichlet, minimum: 1, alpha: 0.3}}",
-    "domain": "clients: 2, shots: 1, partition: {kind: domain}}",
     "domain_dirichlet": "clients: 4, shots: 2, partition: {kind: domain_dirichlet, minimum: 1}}",
-    "shared_ratio": (
-        "clients: 6, shots: 2, partition: {kind: shared_ratio, shared_ratio: 0.0, minimum: 1}}"
-    ),
 }
 
 
@@ -300,16 +242,3 @@ def test_the_fewest_that_are_dealt_out_are_not_none(storage: Storage, kind: str,
     assert len(data.clients) == config.task.clients
     for client in data.clients:
         assert len(client.train) >= 1 and len(client.test) >= 1
-
-
-@pytest.mark.parametrize("kind", ["iid", "shared_ratio"])
-def test_validation_and_new_clients_leave_something_to_train_on(storage: Storage, kind: str):
-    section = "{kind: iid}" if kind == "iid" else "{kind: shared_ratio, shared_ratio: 0.2}"
-    task = (
-        "task={dataset: digits, model: null, clients: 4, new_clients: 2, shots: 20, "
-        f"validation_share: 0.9, partition: {section}}}"
-    )
-    data = load_task_data(storage.config(*PIXELS, task))
-    assert len(data.new_clients) == 2
-    for client in (*data.clients, *data.new_clients):
-        assert len(client.train) and len(client.validation) and len(client.test)

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import shutil
 from collections import Counter
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -16,9 +14,8 @@ from platform.config.randomness import key_of
 from platform.data.dataset import ImageFiles, Split
 from platform.data.loaders.own_images import load_holding, only_client
 from platform.data.loading import TaskData, load_task_data
-from platform.errors import ConfigError
 from tests.drawn._pictures import write_picture
-from tests.trunk._runs import NO_POOL, NONE, Command, Storage
+from tests.trunk._runs import Command
 from tests.trunk.loaders._refusing import load, refused
 
 NAME = "client_folders"
@@ -131,14 +128,6 @@ def test_a_share_for_validation_is_of_those_whose_folders_hold_nothing_back(root
     assert max(drawn) > 0
 
 
-def test_another_client_changes_no_other_s_split(root: Path):
-    before = set(paths(load(NAME, root).test))
-    draw(root, "bb", cat=20, dog=20)
-    shutil.rmtree(root / "a clinic")
-    after = {path for path in paths(load(NAME, root).test) if not path.startswith("bb/")}
-    assert after == {path for path in before if not path.startswith("a clinic/")}
-
-
 def test_spellings_of_two_clients_are_one_class(tmp_path: Path):
     draw(tmp_path, "a", train__cat=2, test__cat=1)
     draw(tmp_path, "b", train__cat=2, test__cat=1)
@@ -162,13 +151,6 @@ def test_of_a_client_that_is_held_out_all_images_are_test_images(root: Path):
     assert dealt.domain_names == ("a clinic", "c")
 
 
-def test_new_clients_are_the_last_ones(root: Path):
-    data = task(root, "task.clients=2", "task.new_clients=1")
-    assert len(data.clients) == 2 and len(data.new_clients) == 1
-    (new,) = data.new_clients
-    assert {data.dataset.train.domains[row] for row in new.train} == {2}
-
-
 # --- refusals ------------------------------------------------------------------------------------
 
 
@@ -176,16 +158,6 @@ def test_one_holder_s_split_read_as_clients(tmp_path: Path):
     draw(tmp_path, ".", train__cat=2, test__cat=1)
     text = refused(NAME, tmp_path)
     assert "holds 'test' and 'train', each of which may be a client or a part of one" in text
-
-
-def test_a_client_may_have_no_test_image(root: Path):
-    """Of one image of each of two classes a fifth is mostly none; some seed draws one of them."""
-    draw(root, "d", cat=1, dog=1)
-    found = set()
-    for seed in range(40):
-        with suppress(ConfigError):
-            found.add(len(task(root, "task.clients=4", f"seeds.split={seed}").clients[3].test))
-    assert found == {0, 1}
 
 
 def test_a_client_s_link_to_another_client(root: Path):
@@ -228,20 +200,3 @@ def test_a_whole_run_says_it_first_and_learns_from_the_folders(
     one, two, three = document["rounds"][0]["validation"]["per_client"]
     assert one is None and three is None and two in (0.0, 1 / 3, 2 / 3, 1.0)
     assert document["final"]["accuracy"]["mean"] > 0.5
-
-
-def test_nobody_who_is_measured_may_hold_images_back(
-    root: Path, tmp_path_factory: pytest.TempPathFactory
-):
-    """Whoever is drawn, the mean is over those that hold some back, or there is none."""
-    place, found = Storage(tmp_path_factory.mktemp("runs")), set()
-    for seed in range(4):
-        tree = (
-            *(f"task.dataset={NAME}", f"task.root={root}", "task.domains=null", "task.clients=3"),
-            *("task.shots=null", "task.partition.kind=domain", "cohort.dropout_rate=0"),
-            *("evaluation.measured_clients=1", f"seed={seed}", NONE, *NO_POOL),
-            *("rounds=1", "evaluation.local_twins=false"),
-        )
-        (only,) = place.run(*tree).summary["rounds"]
-        found.add(type(only["validation"]["mean"]))
-    assert found == {float, type(None)}

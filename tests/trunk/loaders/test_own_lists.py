@@ -203,12 +203,6 @@ def saved(root: Path, labels: list[Any], *, names: list[str]) -> Path:
     return root
 
 
-@pytest.mark.parametrize("label", [2, None])
-def test_a_label_that_is_no_class(tmp_path: Path, label: int | None):
-    root = saved(tmp_path / "set", [0, 1, label], names=["cat", "dog"])
-    assert f"has the label {label}; valid: 0 to 1" in refused(NAME, root)
-
-
 def test_damaged_arrow_files_are_read_or_refused(tmp_path: Path):
     root = saved(tmp_path / "set", [0, 1] * 5, names=["cat", "dog"])
     whole = load(NAME, root)
