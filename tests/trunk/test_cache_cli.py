@@ -120,15 +120,3 @@ def test_what_is_not_clear_deletes_nothing(
     before = cached(place)
     require_one_sentence(sotto("cache", "clear", *arguments, "--storage", place.url), expected)
     assert cached(place) == before
-
-
-@pytest.mark.parametrize("about", ["{", "[" * 100_000], ids=["cut", "deep"])
-def test_a_model_that_is_not_described_can_be_listed_and_cleared(
-    sotto: Command, place: Storage, about: str
-) -> None:
-    for path in (place.folder / "cache").rglob("about.json"):
-        path.write_text(about)
-    assert sorted(cached(place)) == [("", "features", 40)] * 2 + [("", "tokens", 3)]
-    assert "unknown" in sotto("cache", "list", "--storage", place.url).out
-    sotto("cache", "clear", "--all", "--storage", place.url)
-    assert cached(place) == []

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -93,26 +92,9 @@ def test_prediction_of_a_client_is_what_its_accuracy_says(
     assert abs(sum(right) - reported * len(labels)) <= 1
 
 
-def test_prediction_with_the_shared_prompt(
-    sotto: Command, noised_run: Finished, images: tuple[list[Path], list[int]], tmp_path: Path
-) -> None:
-    path = tmp_path / "photo[b] :star:.png"
-    shutil.copy(images[0][1], path)
-    url = noised_run.storage.url
-    (row,) = sotto("predict", "latest", str(path), "--storage", url, "--json").document
-    shown = sotto("predict", noised_run.run_id, str(path), "--storage", url)
-    assert (shown.code, shown.err) == (0, "")
-    assert row["class"] in CLASSES and f"{100 * row['probability']:.1f}%" in shown.out
-    assert "photo[b] :star:.png" in shown.out.replace("\n", "")
-
-
-@pytest.mark.parametrize("content", [None, b"no image"])
-def test_file_that_is_no_image(
-    sotto: Command, noised_run: Finished, tmp_path: Path, content: bytes | None
-) -> None:
+def test_file_that_is_no_image(sotto: Command, noised_run: Finished, tmp_path: Path) -> None:
     path = tmp_path / "a.png"
-    if content is not None:
-        path.write_bytes(content)
+    path.write_bytes(b"no image")
     answer = sotto("predict", "latest", str(path), "--storage", noised_run.storage.url)
     assert (answer.code, answer.out) == (2, "")
     assert answer.err.startswith(f"error: FILES: {str(path)!r} is no readable image file; valid")

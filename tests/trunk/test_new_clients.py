@@ -8,18 +8,12 @@ import pytest
 from methods import ClientView
 from platform.config.randomness import stream
 from platform.experiment.comparisons import measure_newcomers
-from platform.experiment.finishing import execute
-from platform.parties.client import Client
 from platform.parties.scoring import EvaluationSet, accuracy
-from platform.rounds.observing import SilentObserver
 from tests.trunk._runs import (
     FIXED,
     NONE,
-    Crash,
     Finished,
     Storage,
-    comparable,
-    crash_at,
     opened,
 )
 from tests.trunk.conftest import MakeStorage
@@ -87,19 +81,6 @@ def test_new_clients_are_measured_as_by_hand(which: str, request: pytest.Fixture
         assert measured[key]["per_client"] == values
         assert measured[key]["mean"] == pytest.approx(sum(values) / 2)
         assert measured[key]["weighted"] == pytest.approx(np.average(values, weights=sizes))
-
-
-@pytest.mark.slow
-def test_an_interrupted_run_measures_them_alike(
-    noised: Finished, storage: Storage, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    overrides = (*FEDPGP, *FIXED, *NEW, "rounds=2")
-    with monkeypatch.context() as patch, opened(storage.create(*overrides)) as simulation:
-        crash_at(patch, Client, "_part", 3, after=True)
-        with pytest.raises(Crash):
-            execute(simulation, SilentObserver())
-    resumed = storage.resume(simulation.run_id)
-    assert comparable(resumed.summary) == comparable(noised.summary)
 
 
 def test_a_method_that_sends_each_client_its_own_sends_them_what_nobody_has(

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import errno
-import json
 import os
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from methods import Registry
 from tests._forking import UNPLUGGED, in_checkout
 from tests.trunk.conftest import Command
 
@@ -54,24 +52,14 @@ def test_its_test_fails_until_the_number_is_replaced_and_by_the_right_one(
         assert ("AssertionError: REPLACE the None" in said) == (number == "None")
 
 
-def test_another_folder_is_made_and_named(sotto: Command, folder: Path) -> None:
-    told = json.loads(sotto("new", "method", "mine", "--into", "my stuff/a", "--json").out)
-    paths = ["my stuff/a/mine.py", "my stuff/a/mine.yaml", "my stuff/a/test_mine.py"]
-    assert told["written"] == paths
-    assert told["next"].endswith("-m pytest 'my stuff/a/test_mine.py'")
-    assert "mine" in Registry(folder=folder / "my stuff" / "a").available()
-
-
 @pytest.mark.parametrize(
     ("name", "words"),
     [
         ("my-prompt", "is not valid; it must be small letters"),
         ("../mine", "is not valid; it must be small letters"),
-        ("größe", "is not valid; it must be small letters"),
         ("a" * 300, "be at most 40 long"),
         ("class", "no keyword of Python"),
         ("promptfl", "'promptfl' is taken"),
-        ("conftest", "is the name of a test"),
         ("json", "is a module that Python finds already"),
     ],
 )

@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from PIL import Image
 
 from methods.clip import adapter
 from platform.data.loading import load_task_data
@@ -129,22 +128,6 @@ def test_texts_are_classified_as_they_were_measured(
     answers = [data.classes[label] for label in data.dataset.test.labels[rows]]
     right = sum(line["class"] == answer for line, answer in zip(found, answers, strict=True))
     assert right == on_texts.summary["final"]["accuracy"]["per_client"][1] * len(rows)
-
-
-def test_images_are_classified_as_they_were_measured(
-    sotto: Command, on_pixels: Finished, tmp_path: Path
-):
-    data = load_task_data(on_pixels.storage.config(*PIXELS))
-    rows, paths = data.clients[1].test.tolist(), []
-    for row in rows:
-        paths.append(tmp_path / f"{row}.png")
-        Image.fromarray(data.dataset.test.images[np.asarray([row])][0]).save(paths[-1])
-    found = predicted(sotto, on_pixels, paths)
-    answers = [data.classes[label] for label in data.dataset.test.labels[rows]]
-    right = sum(line["class"] == answer for line, answer in zip(found, answers, strict=True))
-    assert right == pytest.approx(
-        on_pixels.summary["final"]["accuracy"]["per_client"][1] * len(rows)
-    )
 
 
 def test_a_file_that_is_no_text(sotto: Command, on_texts: Finished, tmp_path: Path):

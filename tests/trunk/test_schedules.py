@@ -8,10 +8,9 @@ import numpy as np
 import pytest
 import torch
 
-from platform.config import ScheduleConfig, Sources
+from platform.config import ScheduleConfig
 from platform.errors import ConfigError
 from platform.experiment.finishing import execute
-from platform.experiment.rehearsal import rehearsal_config
 from platform.rounds.loop import Federation
 from platform.rounds.observing import SilentObserver
 from platform.wire.codec import decode_arrays
@@ -141,14 +140,6 @@ def test_scaffold_divides_by_its_rounds_rate(storage: Storage) -> None:
     assert storage.rows(query, itself) == [(blob,)]
     variates = {name: v for name, v in decode_arrays(blob).items() if "control" in name}
     assert any(np.abs(array).max() > 0.0 for array in variates.values())
-
-
-def test_a_dry_run_has_the_first_rates_of_the_run(storage: Storage) -> None:
-    config = storage.config(*PLAIN, "rounds=10", "training.schedule={kind: cosine}")
-    dry = rehearsal_config(config, 2, storage.url, Sources())
-    assert dry.rounds == 2
-    for number in (1, 2):
-        assert dry.training.factor(number, 2) == config.training.factor(number, 10)
 
 
 # --- what is refused ----------------------------------------------------------------------------

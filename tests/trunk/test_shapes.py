@@ -6,8 +6,6 @@ import hashlib
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from platform.data.shapes import (
     CLASSES,
@@ -16,7 +14,6 @@ from platform.data.shapes import (
     Stream,
     shapes_dataset,
     signed_distance,
-    smooth_noise,
 )
 
 
@@ -103,19 +100,6 @@ def test_every_outline_fits_its_disc_and_is_no_dot(outline):
     inside = signed_distance(outline, x, y) < 0
     assert np.hypot(x, y)[inside].max() < 1.13
     assert 0.1 < inside.mean() * 9 / np.pi < 1
-
-
-@given(seed=st.integers(0, 2**32 - 1), rows=st.integers(2, 9), columns=st.integers(2, 9))
-def test_smooth_noise_stays_in_range_and_meets_its_knots(seed, rows, columns):
-    field = smooth_noise(np.random.default_rng(seed), 2, 33, rows=rows, columns=columns)
-    knots = np.random.default_rng(seed).random((2, rows, columns), dtype=np.float32) * 2 - 1
-    assert field.shape == (2, 33, 33)
-    assert np.abs(field).max() <= 1 + 1e-6
-    np.testing.assert_allclose(
-        field[:, [0, 0, -1, -1], [0, -1, 0, -1]],
-        knots[:, [0, 0, -1, -1], [0, -1, 0, -1]],
-        atol=1e-6,
-    )
 
 
 def test_a_nearest_mean_classifier_finds_shapes_but_not_in_another_domain():

@@ -11,7 +11,6 @@ from PIL import Image
 
 from methods import Arrays
 from methods.clip.adapter import load_backbone
-from platform.data.cache import cached_rows
 from platform.data.preparing import (
     Squares,
     cached_encoders,
@@ -79,28 +78,6 @@ def test_cached_and_plain_encoders_agree(tmp_path: Path, source: str, with_model
         np.testing.assert_array_equal(kept[:], expected)
     # What is in memory already is not kept a second time.
     assert (tmp_path / "cache").exists() == (source == "files")
-
-
-def test_each_size_is_cached_by_itself_whatever_the_model(tmp_path: Path):
-    cache, given = cache_of(tmp_path), files(tmp_path / "images", pictures(3, side=20))
-    rows, heard = np.arange(3), []
-
-    def listen(what: str, done: int, total: int) -> None:
-        heard.append((what, done, total))
-
-    tiny = load_backbone("sotto-tiny")
-    for model, side in ((None, 28), (None, 32), (tiny, 28), (tiny, None), (tiny, 32)):
-        cached_encoders(model, cache, listen, side).pixels(given, rows)
-    found = {
-        (h.about.model, h.about.row_shape): h.images for h in cached_rows(cache.path) if h.about
-    }
-    size = tiny.image_size
-    assert found == {
-        ("no model, 28 x 28", (28, 28, 3)): 3,
-        ("no model, 32 x 32", (32, 32, 3)): 3,
-        (tiny.name, (size, size, 3)): 3,
-    }
-    assert set(heard) == {("image pixels", 0, 3), ("image pixels", 3, 3)}
 
 
 def test_without_a_model_there_is_nothing_to_encode_with(tmp_path: Path):

@@ -62,15 +62,6 @@ def test_all_classes_of_the_published_set(tmp_path: Path, name: str) -> None:
     assert data.classes[10] == "kind of 10"
 
 
-def test_nothing_is_opened_by_load(tmp_path: Path) -> None:
-    folder = draw_oxford_flowers(tmp_path)
-    for path in (folder / "jpg").iterdir():
-        path.write_bytes(b"no image")
-    data = load(tmp_path)
-    with pytest.raises(DataError, match=r"'image_00001.jpg' is no image"):
-        data.train.images[np.array([0])]
-
-
 def test_validation_may_be_absent(tmp_path: Path) -> None:
     folder = draw_oxford_flowers(tmp_path)
     # Of each class the fifth of its seven images, which nobody uses.

@@ -207,18 +207,6 @@ def test_lines_that_are_refused(root: Path, text: str, sentence: str):
     assert refusal.startswith("task.class_names: ") and sentence in refusal
 
 
-@pytest.mark.parametrize(
-    ("text", "sentence"),
-    [
-        ("[" * 100_000, "is not JSON"),
-        ('{"n1": 3}', "is no object of texts"),
-        ('{"n1": "a", "n1": "b", "n2": "c", "n3": "d"}', "has two entries for 'n1'"),
-    ],
-)
-def test_objects_that_are_refused(root: Path, text: str, sentence: str):
-    assert sentence in refused("images", told(root, text, "class_names.json"))
-
-
 def test_a_holder_s_words_are_the_federation_s_classes(root: Path):
     """The list may name classes of others, of which this holder has no image."""
     told(root, f"{WORDS}n9 zebra\n")

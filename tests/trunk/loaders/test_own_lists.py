@@ -84,12 +84,6 @@ def test_domains_and_clients(root: Path):
     assert any("its column domain is not used" in line for line in data.recognised)
 
 
-def test_numbers_are_classes_in_their_order_and_it_is_said(root: Path):
-    data = load(NAME, write(root, table().replace("cat", "10").replace("dog", "9")))
-    assert data.classes == ("9", "10")
-    assert any("its classes are called by numbers" in line for line in data.recognised)
-
-
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
@@ -141,19 +135,6 @@ def test_a_split_file(root: Path):
     assert paths(data.test) == ("6.png", "7.png")
     assert [paths(data.train)[row] for row in data.validation] == ["4.png", "5.png"]
     assert "as split_file: 2 classes, 4 training, 2 validation and 2 test" in data.recognised[0]
-
-
-@pytest.mark.parametrize(
-    ("text", "sentence"),
-    [
-        ("{", "is not JSON"),
-        (split_file(train=[["0.png", 2, "a"]], test=[["1.png", 2, "a"]]), "has the label 2 among"),
-        (split_file(train=[["../x", 0, "a"]], test=[["1.png", 0, "a"]]), "lists the path '../x'"),
-        (split_file(train=[["0.png", 0, "a"]], test=[["0.png", 0, "a"]]), "2 times"),
-    ],
-)
-def test_split_files_that_are_refused(root: Path, text: str, sentence: str):
-    assert sentence in refused(NAME, write(root, text, "split.json"))
 
 
 # --- saved data sets -----------------------------------------------------------------------------

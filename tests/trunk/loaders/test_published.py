@@ -21,7 +21,6 @@ from tests.drawn.arrays import (
     draw_ag_news,
     draw_cifar10,
     draw_cifar100,
-    draw_fashion_mnist,
     draw_mnist,
     draw_tiny_imagenet,
     records,
@@ -83,12 +82,6 @@ def test_ten_classes_of_seven_and_two(tmp_path: Path, layout: str):
         # Drawn around 20 times the label, with 0 to 55 above it: 27.5 on average.
         brightness = split.images.reshape(10 * each, -1).mean(1)
         np.testing.assert_array_equal(np.round((brightness - 27.5) / 20), split.labels)
-
-
-def test_batches_follow_each_other_in_their_own_order(tmp_path: Path):
-    """Batch b has images b, b + 5, ... of labels 0, 1, ..., 9: labels b and b + 5."""
-    labels = load("cifar10", draw_cifar10(tmp_path, 1)).train.labels
-    assert labels.tolist() == [0, 5, 1, 6, 2, 7, 3, 8, 4, 9]
 
 
 def test_both_versions_are_the_same_images_and_the_binary_one_comes_first(tmp_path: Path):
@@ -206,12 +199,6 @@ def test_ten_digits_of_three_and_two(tmp_path: Path, folder: str, packed: bool):
         assert split.images.shape == (10 * each, 28, 28, 3)
 
 
-def test_fashion_has_words_of_its_own(tmp_path: Path):
-    data = load("fashion_mnist", draw_fashion_mnist(tmp_path, folder="FashionMNIST/raw"))
-    assert (data.classes[0], data.classes[9]) == ("t-shirt", "ankle boot")
-    assert "needs" in refused("mnist", tmp_path)
-
-
 def test_grey_becomes_three_equal_colours(tmp_path: Path):
     draw_mnist(tmp_path)
     image = np.zeros((1, 28, 28), np.uint8)
@@ -282,15 +269,6 @@ def test_labels_follow_the_ids_and_no_image_is_opened(tmp_path: Path):
     assert data.test.images.paths == tuple(f"val/images/val_{i}.JPEG" for i in range(6))
 
 
-def test_a_first_word_that_two_classes_share_is_not_used(tmp_path: Path):
-    draw_tiny_imagenet(tmp_path, classes=3)
-    words = ("crane, lifting device", "snow_leopard, ounce", "crane, bird")
-    lines = [f"{one}\t{word}" for one, word in zip(tiny_ids(3), words, strict=True)]
-    (tmp_path / TINY / "words.txt").write_text("\n".join(lines))
-    names = ("crane, lifting device", "snow leopard", "crane, bird")
-    assert load("tiny_imagenet", tmp_path).classes == names
-
-
 @pytest.mark.parametrize(
     ("file", "content", "reason"),
     [
@@ -329,13 +307,6 @@ def test_four_topics_of_five_and_two(tmp_path: Path, names: bool):
     # Under the name of the published archive as well.
     (tmp_path / "ag_news").rename(tmp_path / "ag_news_csv")
     assert load("ag_news", tmp_path).train.num_examples == 20
-
-
-def test_topics_are_those_of_the_publication(tmp_path: Path):
-    root = draw_ag_news(tmp_path, classes=3)
-    assert "names 3 classes; valid: the 4 as published" in refused("ag_news", root)
-    (root / "ag_news/classes.txt").unlink()
-    assert "no training example of class 'Sci/Tech'" in refused("ag_news", root)
 
 
 def test_line_ends_quotes_and_empty_lines(tmp_path: Path):
