@@ -31,7 +31,6 @@ FEW = ("task.dataset=homonyms", "task.partition.classes_per_client=4", "task.sho
 ALONE = ("secure_aggregation.enabled=false", "cohort.dropout_rate=0", NONE)
 SENSED = (*ALONE, *FEW, ALL, "task.senses=clients", "task.new_clients=1", "rounds=2")
 SPEAKING = "evaluation.worth_of_sharing=true"
-PROMPTS = ("method.name=promptfl", "method.context_tokens=2")
 PERSONAL = ("method.name=fedpgp", "method.context_tokens=2")
 
 
@@ -115,11 +114,6 @@ def test_two_senses_and_a_client_without_images_by_hand():
     assert method.asked == 4
 
 
-def test_where_nobody_has_images_of_its_own_nothing_is_said_of_them():
-    tallies = [{LOCAL: (1, 2), OWN: (0, 0)}] * 2
-    assert "own" not in measured("all_classes", (LOCAL, OWN), tallies).document()
-
-
 # --- runs ----------------------------------------------------------------------------------------
 
 
@@ -184,21 +178,6 @@ def test_who_is_measured_changes_nothing_else(both: tuple[Finished, Finished]) -
     for one, other in zip(everybody.summary["rounds"], two.summary["rounds"], strict=True):
         whole = of(one, "accuracy")
         assert of(other, "accuracy") == pytest.approx([whole[place] for place in places])
-
-
-def test_a_run_whose_clients_lack_test_images_ends_well(make_storage: MakeStorage) -> None:
-    """20 test images, one of each class, for 24 clients of two classes each: some have none."""
-    run = make_storage("lacking").run(
-        *(*ALONE, *PROMPTS, *FEW, "task.partition.classes_per_client=2", "task.clients=24"),
-        *("task.test_per_class=1", "rounds=1", "evaluation.local_twins=false"),
-    )
-    per_client = run.summary["final"]["accuracy"]["per_client"]
-    left = per_client.count(None)
-    assert left >= 4 and len(per_client) == 24
-    scores = [score for score in per_client if score is not None]
-    assert run.summary["final"]["accuracy"]["mean"] == pytest.approx(np.mean(scores))
-    said = f"{left} of 24 clients have no test example"
-    assert any(text.startswith(said) for text in run.summary["warnings"])
 
 
 # --- what is refused -----------------------------------------------------------------------------

@@ -40,22 +40,6 @@ class FailingEncoder(CountingEncoder):
         return super().encode_images(images)
 
 
-def test_segments_are_written_on_the_way(tmp_path, monkeypatch):
-    """A writer that is killed loses half of what it did at most, and never more than a segment."""
-    monkeypatch.setattr(cache_module, "FIRST_ROWS", BATCH)
-    monkeypatch.setattr(cache_module, "SEGMENT_ROWS", 2 * BATCH)
-    cache, on_disk = cache_of(tmp_path), []
-
-    class Watching(CountingEncoder):
-        def encode_images(self, images):
-            on_disk.append(sum(holding.images for holding in cached_rows(cache.path)))
-            return super().encode_images(images)
-
-    got = get(Watching(), pictures(7 * BATCH), cache)
-    assert [rows // BATCH for rows in on_disk] == [0, 1, 2, 2, 4, 4, 6]
-    np.testing.assert_allclose(got[:], expected(pictures(7 * BATCH), "features"), rtol=1e-6)
-
-
 DYING = """
 import os, pathlib, signal, sys
 from tests.trunk._encoders import CountingEncoder, cache_of, get, pictures
@@ -89,51 +73,6 @@ def test_a_killed_writer_leaves_nothing_that_is_read(tmp_path, child_environment
     get(encoder, pictures(40), cache)
     assert not set(left) & set(stored(cache))
     assert sorted(path.suffix for path in stored(cache)) == [".digests", ".json", ".npy"]
-
-
-WRITER = """
-import pathlib, sys, time
-import numpy as np
-from platform.data import cache
-from tests.trunk._encoders import CountingEncoder, cache_of, get, pictures
-cache.SEGMENT_ROWS = 64
-folder, name = pathlib.Path(sys.argv[1]), sys.argv[2]
-class Slow(CountingEncoder):
-    def encode_images(self, images):
-        time.sleep(0.02)
-        return super().encode_images(images)
-(folder / f"{name}.ready").touch()
-while not (folder / "go").exists():
-    time.sleep(0.001)
-encoder = Slow()
-for rows in (range(384), range(640), range(192, 640)):
-    rows = get(encoder, pictures(640), cache_of(folder), rows)
-np.save(folder / f"{name}.npy", rows[:])
-(folder / f"{name}.count").write_text(str(sum(encoder.seen)))
-"""
-
-
-def test_two_processes_may_encode_the_same_images_at_once(tmp_path, child_environment):
-    names = ("one", "two")
-    children = [
-        subprocess.Popen([sys.executable, "-c", WRITER, str(tmp_path), name], env=child_environment)
-        for name in names
-    ]
-    while not all((tmp_path / f"{name}.ready").exists() for name in names):
-        assert all(child.poll() is None for child in children)
-        time.sleep(0.01)
-    (tmp_path / "go").touch()
-    assert [child.wait(60) for child in children] == [0, 0]
-    images, cache = pictures(640), cache_of(tmp_path)
-    for name in names:
-        rows = np.load(tmp_path / f"{name}.npy")
-        np.testing.assert_allclose(rows, expected(images[192:], "features"), rtol=1e-6)
-        assert int((tmp_path / f"{name}.count").read_text()) <= 640
-    encoder = CountingEncoder()
-    got = get(encoder, images, cache)
-    assert encoder.seen == []
-    np.testing.assert_allclose(got[:], expected(images, "features"), rtol=1e-6)
-    assert {path.suffix for path in stored(cache)} == {".npy", ".digests", ".json"}
 
 
 # --- damage ---------------------------------------------------------------------------------------

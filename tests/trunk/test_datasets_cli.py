@@ -166,6 +166,8 @@ def test_a_run_on_ones_own_images_says_first_what_they_are(sotto: Command, tmp_p
     sets = (
         f"task={{dataset: images, root: {tmp_path}/mine, clients: 2, shots: 4}}",
         "task.partition.kind=iid",
+        "method={name: promptfl, context_tokens: 2}",
+        "evaluation={worth_of_sharing: false, local_twins: false}",
         f"storage.url=sqlite:///{tmp_path}/runs/sotto.db",
     )
     assert "polar bear" in show(sotto, str(config), *sets).out

@@ -243,27 +243,10 @@ def test_the_pool_has_training_images_first():
 
 
 MINIMAL = {"name": "run", "method": {"name": "coop"}, "training": {"local_steps": 1}}
-DIGITS = (
-    *("task.dataset=digits", "task.shots=null", "task.clients=5"),
-    *("task.partition.kind=shared_ratio", "task.partition.shared_ratio=0.2"),
-)
 
 
 def load(*overrides: str) -> TaskData:
     return load_task_data(parse_config(MINIMAL, overrides))
-
-
-def test_all_1797_digits_are_dealt_out_and_split():
-    data = load(*DIGITS)
-    rows = [row for client in data.clients for row in (*client.train, *client.test)]
-    assert sorted(rows) == list(range(1797))
-    labels = data.dataset.train.labels
-    sizes = np.bincount(labels)
-    for client in data.clients:
-        images = len(client.train) + len(client.test)
-        assert images >= 40 and len(client.test) == -(-images // 4)
-        own = np.bincount(labels[[*client.train, *client.test]], minlength=10)
-        assert (own >= (0.2 * sizes).astype(int) // 5).all()
 
 
 # --- superclasses and the classes within them ----------------------------------------------------

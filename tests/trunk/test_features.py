@@ -3,19 +3,32 @@
 from __future__ import annotations
 
 import tracemalloc
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from PIL import Image
 
+from methods.clip import adapter
 from methods.clip.adapter import load_backbone
+from platform.config.sections import ModelConfig
 from platform.data import cache as cache_module
+from platform.data import preparing
 from platform.data import preparing as features_module
 from platform.data.cache import cached_rows
-from platform.data.dataset import GatheredRows, ImageFiles
-from platform.data.preparing import BATCH, FEWEST
+from platform.data.preparing import (
+    BATCH,
+    FEWEST,
+    Squares,
+    cached_encoders,
+    frozen_model,
+    plain_encoders,
+)
+from platform.errors import ConfigError
 from tests.trunk._encoders import CountingEncoder, cache_of, expected, files, get, pictures
 
 KINDS = ("features", "tokens", "pixels")
@@ -62,18 +75,6 @@ def test_any_requests_are_right_and_encode_an_image_once(tmp_path_factory, reque
         assert encoder.seen == [BATCH] * full + [max(rest, FEWEST)] * (rest > 0)
         distinct |= new
     assert sum(holding.images for holding in cached_rows(cache.path)) == len(distinct)
-
-
-def test_a_file_is_read_once_whether_it_is_new_or_not(tmp_path, monkeypatch):
-    images = files(tmp_path / "images", pictures(BATCH + 3))
-    read, original = [], ImageFiles.bytes_of
-    monkeypatch.setattr(
-        ImageFiles, "bytes_of", lambda self, row: (read.append(row), original(self, row))[1]
-    )
-    for _ in range(2):
-        get(CountingEncoder(), images, cache_of(tmp_path))
-        assert read == list(range(BATCH + 3))
-        read.clear()
 
 
 def test_an_image_is_the_same_row_in_any_company(tmp_path):
@@ -163,20 +164,70 @@ def test_memory_is_bounded_by_a_batch_and_a_segment(tmp_path, monkeypatch):
     np.testing.assert_array_equal(rows[np.asarray([599, 40, 0])][1:], rows[np.asarray([40, 0])])
 
 
-PARTS = [np.arange(10.0).reshape(5, 2), np.arange(100.0, 108.0).reshape(4, 2)]
+# --- at a size that a method asks for ------------------------------------------------------------
 
 
-@given(
-    st.lists(st.tuples(st.integers(0, 1), st.integers(0, 3)), min_size=1, max_size=12),
-    st.slices(12),
-    st.data(),
+def by_pillow(image: np.ndarray, side: int) -> np.ndarray:
+    """The shorter side to `side`, then the middle of the longer one, in Pillow's own words."""
+    height, width = image.shape[:2]
+    short = min(height, width)
+    size = (int(side * width / short), int(side * height / short))
+    shown = Image.fromarray(image).resize(size, Image.Resampling.BICUBIC)
+    left, top = round((size[0] - side) / 2), round((size[1] - side) / 2)
+    return np.asarray(shown.crop((left, top, left + side, top + side)))
+
+
+@pytest.mark.parametrize(
+    ("shape", "side"), [((40, 64), 28), ((100, 60), 32), ((9, 9), 64), ((28, 28), 28)]
 )
-def test_gathered_rows_are_indexed_like_an_array(where, block, data):
-    part_of, place_of = (np.asarray(column) for column in zip(*where, strict=True))
-    rows = GatheredRows(PARTS, part_of, place_of)
-    whole = np.stack([PARTS[part][place] for part, place in where])
-    assert (rows.shape, rows.dtype, len(rows)) == (whole.shape, whole.dtype, len(whole))
-    assert rows.nbytes == whole.nbytes
-    chosen = data.draw(st.lists(st.integers(0, len(where) - 1), max_size=9))
-    for index in (block, np.asarray(chosen, np.int64)):
-        np.testing.assert_array_equal(rows[index], whole[index])
+def test_an_image_is_resized_and_cropped_in_the_middle(shape: tuple[int, int], side: int):
+    image = np.random.default_rng(0).integers(0, 256, (*shape, 3), dtype=np.uint8)
+    (fitted,) = Squares(side).fit([image])
+    assert (fitted.shape, fitted.dtype) == ((side, side, 3), np.uint8)
+    np.testing.assert_array_equal(fitted, by_pillow(image, side))
+
+
+def test_at_the_model_s_own_size_it_is_what_the_model_does():
+    backbone = load_backbone("sotto-tiny")
+    images = pictures(3, side=50)
+    np.testing.assert_array_equal(Squares(backbone.image_size).fit(images), backbone.fit(images))
+
+
+def test_without_a_model_there_is_nothing_to_encode_with(tmp_path: Path):
+    images, rows = pictures(3), np.arange(3)
+    for encoders in (
+        plain_encoders(None),
+        cached_encoders(None, cache_of(tmp_path), lambda *_: None),
+    ):
+        with pytest.raises(ConfigError, match=r"task\.model: null has nothing"):
+            encoders.features(images, rows)
+
+
+# --- one frozen model of a kind in a process -----------------------------------------------------
+
+
+@pytest.fixture
+def loads(monkeypatch) -> Iterator[list[str]]:
+    """The names that were loaded, in place of the models."""
+    found: list[str] = []
+
+    def load(name, pretrained, device):
+        found.append(name)
+        return object()
+
+    preparing._kept.cache_clear()
+    monkeypatch.setattr(adapter, "load_backbone", load)
+    yield found
+    preparing._kept.cache_clear()
+
+
+def test_runs_of_one_process_share_a_model_whose_name_says_all(loads):
+    model = ModelConfig(name="sotto-tiny")
+    assert frozen_model(model, "cpu") is frozen_model(model, "cpu")
+    assert loads == ["sotto-tiny"]
+
+
+def test_weights_in_a_file_are_read_again_as_they_may_be_others_by_then(loads):
+    model = ModelConfig(name="local-dir:somewhere")
+    assert frozen_model(model, "cpu") is not frozen_model(model, "cpu")
+    assert loads == ["local-dir:somewhere"] * 2

@@ -92,14 +92,6 @@ def test_prediction_of_a_client_is_what_its_accuracy_says(
     assert abs(sum(right) - reported * len(labels)) <= 1
 
 
-def test_file_that_is_no_image(sotto: Command, noised_run: Finished, tmp_path: Path) -> None:
-    path = tmp_path / "a.png"
-    path.write_bytes(b"no image")
-    answer = sotto("predict", "latest", str(path), "--storage", noised_run.storage.url)
-    assert (answer.code, answer.out) == (2, "")
-    assert answer.err.startswith(f"error: FILES: {str(path)!r} is no readable image file; valid")
-
-
 COMMANDS = {
     "export latest --client 1": 0,
     "export latest --client 5": 2,

@@ -49,13 +49,7 @@ def test_a_model_that_nobody_needs_changes_nothing(
     assert comparable(storage.run(*overrides, TINY).summary) == comparable(without.summary)
 
 
-@pytest.mark.parametrize(
-    "method",
-    [
-        "{name: promptfl, context_tokens: 2}",
-        "{name: fedper, network: features}",
-    ],
-)
+@pytest.mark.parametrize("method", ["{name: promptfl}", "{name: fedper, network: features}"])
 def test_a_method_that_needs_a_model_is_refused_without(storage: Storage, method: str):
     with pytest.raises(ConfigError, match=r"task\.model") as caught:
         storage.create(*PIXELS, f"method={method}")

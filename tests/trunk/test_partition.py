@@ -171,14 +171,6 @@ def test_a_class_with_fewer_images_than_shots_gives_what_it_has():
     assert counted(both, train, 3) == [[2, 1, 0], [2, 1, 1]]
 
 
-def test_no_shots_means_all_images():
-    """Nine images of each of 2 classes among 4 clients: 2 each, the ninth to client 0, then 1."""
-    train = labels(2, 9)
-    clients = deal("iid", 4, 2, shots=None, train=9)
-    assert counted(clients, train, 2) == [[3, 2], [2, 3], [2, 2], [2, 2]]
-    assert sorted(np.concatenate([c.train for c in clients])) == list(range(18))
-
-
 @pytest.mark.parametrize(("kind", "most"), [("pathological", 4), ("iid", 2)])
 def test_too_few_images_are_refused(kind, most):
     with pytest.raises(ConfigError, match=rf"task\.shots: 5 .*valid: 1 to {most}"):
@@ -276,13 +268,6 @@ def test_the_draw_is_fair():
     # Whichever client it is: standard errors are 0.013 and 0.011.
     assert drawn.mean(axis=0) == pytest.approx([0.6] * 5, abs=0.06)
     assert (drawn == 0).mean(axis=0) == pytest.approx([7 / 15] * 5, abs=0.05)
-
-
-def test_more_than_all_images_are_refused_with_what_there_is():
-    with pytest.raises(ConfigError, match=r"images_per_client: 4 .* the 30 .*; valid: 1 to 3$"):
-        random_counts(np.zeros(30, np.int64), 1, 4, 8, rng=rng())
-    with pytest.raises(ConfigError, match="valid: fewer clients"):
-        random_counts(np.zeros(7, np.int64), 1, 1, 8, rng=rng())
 
 
 def test_two_classes_of_twenty_for_fifty_clients_by_hand():

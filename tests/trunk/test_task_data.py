@@ -9,8 +9,9 @@ from platform.config import parse_config
 from platform.data.loading import TaskData, load_task_data
 from platform.data.partition import ClientIndices
 from platform.errors import ConfigError
+from platform.sweeping.grid import identity
 from tests.trunk._networks import PIXELS
-from tests.trunk._runs import Storage
+from tests.trunk._runs import NONE, Storage, opened
 
 MINIMAL = {"name": "run", "method": {"name": "coop"}, "training": {"local_steps": 1}}
 THREE = ("task.domains=[real, sketch, clipart]", "task.partition.kind=domain", "task.shots=2")
@@ -208,12 +209,6 @@ REFUSED = {
     "domain_dirichlet": "clients: 60, shots: 2, partition: {kind: domain_dirichlet}}",
     "shared_ratio": "clients: 40, shots: 3, partition: {kind: shared_ratio, shared_ratio: 0.2}}",
 }
-SPARSE = {
-    # As few examples a client as the kind deals out.
-    "pathological": "clients: 5, shots: 1, dataset: digits, partition: {kind: pathological}}",
-    "dirichlet": "clients: 6, shots: 2, partition: {kind: dirichlet, minimum: 1, alpha: 0.3}}",
-    "domain_dirichlet": "clients: 4, shots: 2, partition: {kind: domain_dirichlet, minimum: 1}}",
-}
 
 
 def overrides(task: str) -> tuple[str, ...]:
@@ -234,11 +229,23 @@ def test_a_client_that_would_have_nothing_is_refused(storage: Storage, kind: str
     assert not storage.file.exists() and not list(storage.folder.glob("*/clients"))
 
 
-@pytest.mark.parametrize("kind", SPARSE)
-@pytest.mark.parametrize("seed", range(3))
-def test_the_fewest_that_are_dealt_out_are_not_none(storage: Storage, kind: str, seed: int):
-    config = storage.config(*overrides(SPARSE[kind]), f"seed={seed}")
-    data = load_task_data(config)
-    assert len(data.clients) == config.task.clients
-    for client in data.clients:
-        assert len(client.train) >= 1 and len(client.test) >= 1
+# --- clients of one class ------------------------------------------------------------------------
+
+
+ALONE = "task.partition.fewest_classes=1"
+
+
+def test_methods_that_compare_the_classes_at_hand_are_refused(storage: Storage) -> None:
+    clip = ("method.name=fedclip", NONE, "secure_aggregation.enabled=false", ALONE)
+    with pytest.raises(ConfigError, match=r"task\.partition\.fewest_classes: 1 .* fedclip learns"):
+        storage.create(*clip)
+    with opened(storage.create(*clip, "method.loss=cross_entropy")):
+        pass
+
+
+def test_runs_of_before_keep_their_identity(storage: Storage) -> None:
+    tree = storage.config().model_dump(mode="json")
+    before = {**tree, "task": {**tree["task"], "partition": dict(tree["task"]["partition"])}}
+    for key in ("fewest_classes", "minimum_test", "slices"):
+        del before["task"]["partition"][key]
+    assert identity(tree) == identity(before)

@@ -11,12 +11,11 @@ import yaml
 
 from platform.config import parse_config
 from platform.config.randomness import key_of
-from platform.data.dataset import ImageFiles, Split
 from platform.data.loaders.own_images import load_holding, only_client
 from platform.data.loading import TaskData, load_task_data
 from tests.drawn._pictures import write_picture
 from tests.trunk._runs import Command
-from tests.trunk.loaders._refusing import load, refused
+from tests.trunk.loaders._refusing import load, paths, refused
 
 NAME = "client_folders"
 CLASSES = ("cat", "dog")
@@ -50,11 +49,6 @@ def task(root: Path, *overrides: str) -> TaskData:
     }
     kind = "task.partition.kind=domain"
     return load_task_data(parse_config(tree, (kind, *overrides)))
-
-
-def paths(split: Split) -> tuple[str, ...]:
-    assert isinstance(split.images, ImageFiles)
-    return split.images.paths
 
 
 def held(data: TaskData, client: int) -> dict[str, Counter[str]]:
@@ -139,16 +133,6 @@ def test_spellings_of_two_clients_are_one_class(tmp_path: Path):
     # A client may lack a class of another.
     draw(tmp_path, "c", train__dog=2, test__dog=1)
     assert load(NAME, tmp_path).train.labels.tolist() == [0] * 4 + [1] * 2
-
-
-def test_of_a_client_that_is_held_out_all_images_are_test_images(root: Path):
-    data = load(NAME, root, held_out_domain="b")
-    tests = [path for path in paths(data.test) if path.startswith("b/")]
-    assert len(tests) == 6 + 3 + 2 and not len(data.validation)
-    protocol = ("evaluation.protocol=leave_one_domain_out", "task.held_out_domain=b")
-    dealt = task(root, "task.clients=2", *protocol)
-    assert len(dealt.common["target"].rows) == 11
-    assert dealt.domain_names == ("a clinic", "c")
 
 
 # --- refusals ------------------------------------------------------------------------------------

@@ -68,19 +68,6 @@ def test_all_formats_are_read(kind: str) -> None:
     np.testing.assert_allclose(pixels[20, 52], BLUE, atol=6)
 
 
-@pytest.mark.parametrize("mode", ["P", "RGBA"])
-def test_palettes_and_transparency_keep_colours(mode: str) -> None:
-    image = halves(mode)
-    options: dict[str, Any] = {}
-    if mode == "P":
-        # A byte for each colour, which Pillow warns of when it is dropped.
-        options["transparency"] = bytes([0, 128, 255])
-    else:
-        image.putalpha(7)
-    pixels = decode(encoded(image, "PNG", **options), "x")
-    np.testing.assert_array_equal(pixels, np.asarray(halves(mode).convert("RGB")))
-
-
 def test_sixteen_bits_are_scaled() -> None:
     # Pillow by itself cuts off at 255 and gives 255 for all but the first.
     values = (256, 257, 128 * 257, 65535)
@@ -177,15 +164,6 @@ def test_what_is_no_file_or_too_large(tmp_path: Path) -> None:
     os.truncate(tmp_path / "a.png", MOST_BYTES + 1)
     with pytest.raises(DataError, match=r"a.png' is too large; valid are at most 256,000,000"):
         only(tmp_path, "a.png")
-
-
-@pytest.mark.parametrize(
-    ("name", "reason"),
-    [("none.png", "No such file or directory"), ("a\0b.png", "ValueError")],
-)
-def test_what_is_not_there(tmp_path: Path, name: str, reason: str) -> None:
-    with pytest.raises(DataError, match=rf"cannot be read \({reason}\); valid is an image file"):
-        only(tmp_path, name)
 
 
 @pytest.mark.parametrize(("depth", "colour", "size"), [(16, 0, 2), (8, 4, 2)])

@@ -10,12 +10,12 @@ import pytest
 
 from platform.config import parse_config
 from platform.data.catalogue import Hints
-from platform.data.dataset import Dataset, ImageFiles, Split
+from platform.data.dataset import Dataset, Split
 from platform.data.loaders.own_images import load_holding
 from platform.data.loading import TaskData, load_task_data
 from platform.errors import ConfigError
 from tests.drawn._pictures import write_picture
-from tests.trunk.loaders._refusing import load, refused
+from tests.trunk.loaders._refusing import load, paths, refused
 
 NAME = "images"
 
@@ -27,11 +27,6 @@ def draw(root: Path, count: int, *folders: str) -> Path:
             seed = 1000 * sum(map(ord, folder)) + number
             write_picture(root / folder / f"{number:02d}.png", 0, seed, size=16)
     return root
-
-
-def paths(split: Split) -> tuple[str, ...]:
-    assert isinstance(split.images, ImageFiles)
-    return split.images.paths
 
 
 def folders_of(split: Split) -> Counter[str]:
@@ -103,17 +98,6 @@ def test_copies_of_an_image_stay_on_one_side(tmp_path: Path):
         assert not contents[0] & contents[1]
         sides.add(folders_of(data.test)["cat"])
     assert sides == {2}
-
-
-def test_domain_folders_once_they_are_said_to_be(tmp_path: Path):
-    draw(tmp_path, 5, "photo/cat", "photo/dog", "sketch/cat", "sketch/dog")
-    data = load(NAME, tmp_path, hints=Hints(layout="domain_folders"))
-    assert data.domains == ("photo", "sketch") and data.classes == ("cat", "dog")
-    assert folders_of(data.test) == {
-        f"{a}/{b}": 1 for a in ("photo", "sketch") for b in ("cat", "dog")
-    }
-    held = load(NAME, tmp_path, hints=Hints(layout="domain_folders"), held_out_domain="photo")
-    assert folders_of(held.test)["photo/cat"] == 5 and "photo/cat" not in folders_of(held.train)
 
 
 # --- two readings --------------------------------------------------------------------------------

@@ -12,10 +12,10 @@ import pytest
 
 from platform.data.catalogue import DataRequest, Hints
 from platform.data.checking import check_folder, require_one_label
-from platform.data.dataset import Dataset, ImageFiles, Split
+from platform.data.dataset import Dataset
 from platform.data.own_lists import SavedImages
 from tests.drawn._pictures import write_picture
-from tests.trunk.loaders._refusing import load, refused
+from tests.trunk.loaders._refusing import load, paths, refused
 
 NAME = "images"
 SAVED = Path(__file__).resolve().parents[2] / "vectors" / "saved_images"
@@ -39,11 +39,6 @@ def table(*extra: str, header: str = "path,label") -> str:
     rows = [f"images/{n}.png,{'cat' if n % 2 else 'dog'}" for n in range(8)]
     more = extra or ("",) * 8
     return "\n".join([header, *(f"{row}{end}" for row, end in zip(rows, more, strict=True))]) + "\n"
-
-
-def paths(split: Split) -> tuple[str, ...]:
-    assert isinstance(split.images, ImageFiles)
-    return split.images.paths
 
 
 # --- tables --------------------------------------------------------------------------------------

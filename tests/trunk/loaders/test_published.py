@@ -111,21 +111,6 @@ def test_an_image_is_three_planes_of_rows(tmp_path: Path):
     assert test.images[0, 1, 3, 1] == 7
 
 
-def test_cifar100_has_fine_labels_and_words(tmp_path: Path):
-    data = load("cifar100", draw_cifar100(tmp_path, 3, 1))
-    assert data.classes[:2] == ("fine class0", "fine class1")
-    assert data.train.labels.tolist() == [*range(100)] * 3
-
-
-def test_names_as_bytes_or_as_texts(tmp_path: Path):
-    """Python 3 reads Python 2's texts as bytes, and some write them back like that."""
-    draw_cifar10(tmp_path, 2, layout="python")
-    for file in (tmp_path / PYTHON).iterdir():
-        held = pickle.loads(file.read_bytes(), encoding="bytes")  # noqa: S301 -- drawn above
-        file.write_bytes(pickle.dumps(held, 4))
-    assert load("cifar10", tmp_path).classes == CIFAR10
-
-
 @pytest.mark.parametrize(
     ("file", "content", "reason"),
     [

@@ -16,7 +16,7 @@ from tests.drawn.arrays import (
     draw_office_caltech10,
     write_site_list,
 )
-from tests.trunk.loaders._refusing import assert_missing, load, refused, refused_in_little_memory
+from tests.trunk.loaders._refusing import assert_missing, load, refused
 
 OFFICE = "office_caltech_10"
 MUG = f"{OFFICE}/dslr/mug/test_0.jpg"
@@ -152,12 +152,3 @@ def test_a_list_that_would_run_something(tmp_path: Path):
     (tmp_path / OFFICE / "dslr_test.pkl").write_bytes(code)
     assert "was not run: it names 'builtins exec'" in refused("office_caltech10", tmp_path)
     assert not made.exists()
-
-
-def test_one_text_many_times_is_decoded_once(tmp_path: Path):
-    """900 characters as each of 50,000 paths would be 45 MB."""
-    draw_office_caltech10(tmp_path)
-    held = [[b"dslr/" + b"x" * 900] * 50_000, [b"mug"] * 50_000]
-    (tmp_path / OFFICE / "amazon_train.pkl").write_bytes(pickle.dumps(held))
-    text = refused_in_little_memory("office_caltech10", tmp_path, 20_000_000)
-    assert "50000 times; valid is once" in text
