@@ -21,6 +21,7 @@ from tests.drawn.domains import (
     draw_domainnet_lists,
     draw_folders,
     draw_office_home,
+    draw_office_home_parts,
     draw_pacs,
     draw_pacs_lists,
     draw_vlcs,
@@ -88,6 +89,7 @@ def test_a_split_is_not_read_as_domains(tmp_path: Path, folders: tuple[str, ...]
 
 HELD_OUT = {
     "pacs-lists": (draw_pacs_lists, "sketch", 3 * 7 * 3, 3 * 7 * 2 + 7 * 5),
+    "office_home-parts": (draw_office_home_parts, "Real_World", 3 * 65 * 2, 3 * 65 + 65 * 3),
     "vlcs-parts": (draw_vlcs_parts, "SUN09", 3 * 5 * 3, 3 * 5 * 2 + 5 * 6),
 }
 
