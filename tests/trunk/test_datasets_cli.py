@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -155,27 +154,6 @@ def draw_mine(root: Path, count: int, *folders: str) -> None:
         for number in range(count):
             seed = 1000 * sum(map(ord, folder)) + number
             write_picture(root / folder / f"{number}.png", 0, seed, size=32)
-
-
-def test_a_run_on_ones_own_images_says_first_what_they_are(sotto: Command, tmp_path: Path):
-    """From a folder to a result: nothing but the name of the data set and the folder."""
-    draw_mine(tmp_path / "mine", 10, "n1", "n2", "n3")
-    (tmp_path / "mine" / "class_names.txt").write_text("n1 dog\nn2 polar bear\nn3 eel\n")
-    config = tmp_path / "mine.yaml"
-    config.write_text(yaml.safe_dump({**TREE, "name": "mine", "rounds": 1, "device": "cpu"}))
-    sets = (
-        f"task={{dataset: images, root: {tmp_path}/mine, clients: 2, shots: 4}}",
-        "task.partition.kind=iid",
-        "method={name: promptfl, context_tokens: 2}",
-        "evaluation={worth_of_sharing: false, local_twins: false}",
-        f"storage.url=sqlite:///{tmp_path}/runs/sotto.db",
-    )
-    assert "polar bear" in show(sotto, str(config), *sets).out
-    answer = sotto("run", str(config), *(part for one in sets for part in ("--set", one)))
-    assert answer.code == 0, answer.err
-    assert answer.out.startswith(f"recognised: {str(tmp_path / 'mine')!r} as class_folders: 3 cl")
-    (summary,) = (tmp_path / "runs").glob("mine-*/summary.json")
-    assert json.loads(summary.read_text())["dataset"] == "images"
 
 
 def holder(folder: Path, **data: str) -> HolderSettings:

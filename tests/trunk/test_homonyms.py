@@ -16,7 +16,6 @@ from platform.data.homonyms import (
 from platform.data.loading import TaskData, load_task_data
 from platform.data.shapes import DOMAINS, Part, Stream, draw, shapes_dataset
 from platform.errors import ConfigError
-from tests.trunk._runs import NONE, Storage
 
 MINIMAL = {
     "name": "run",
@@ -125,29 +124,3 @@ def test_what_cannot_be_dealt_is_refused(overrides: tuple[str, ...], sentence: s
     with pytest.raises(ConfigError) as error:
         load(*overrides)
     assert sentence in str(error.value)
-
-
-# --- what prompts have to learn ------------------------------------------------------------------
-
-
-def accuracy(storage: Storage, *overrides: str) -> float:
-    task = "{dataset: homonyms, domains: [clipart, sketch], senses: theatre, clients: 5, shots: 4, "
-    run = storage.run(
-        *(NONE, f"task={task}test_per_class: 10}}", "task.partition.kind=iid", *overrides),
-        *("secure_aggregation.enabled=false", "cohort.dropout_rate=0"),
-        "evaluation.local_twins=false",
-    )
-    return float(run.summary["final"]["accuracy"]["mean"])
-
-
-def test_learned_prompts_beat_the_bare_name_and_come_near_the_named_sense(storage: Storage):
-    """All twenty names at every client, in one sense that no caption tells but the last."""
-    bare, named = (
-        accuracy(storage, f"method={{name: zero_shot, template: 'a photo of a {words}.'}}")
-        for words in ("{}", "theatre {}")
-    )
-    training = "training={local_steps: 10, batch_size: 16, learning_rate: 0.03}"
-    learned = accuracy(storage, "method={name: promptfl, context_tokens: 4}", training, "rounds=4")
-    assert bare < 0.5 and named > 0.9
-    assert learned > bare + 0.3
-    assert learned > named - 0.1

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import errno
 import os
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -87,27 +85,6 @@ def test_nothing_is_overwritten_and_nothing_written_beside_it(
     assert f"'{there}' is there already and nothing was written" in " ".join(answer.err.split())
     assert names(folder) == {there}
     assert kind != "file" or path.read_text() == "mine\n"
-
-
-def test_a_full_disk_leaves_no_file(
-    sotto: Command, folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    opened: list[str] = []
-    honest = Path.open
-
-    def full(path: Path, mode: str = "r", **options: Any) -> Any:
-        if mode == "x":
-            opened.append(path.name)
-            if len(opened) == 3:
-                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        return honest(path, mode, **options)
-
-    monkeypatch.setattr(Path, "open", full)
-    answer = sotto("new", "method", "mine")
-    assert answer.code == 1 and "No space left on device" in answer.err
-    assert names(folder) == set()
-    # The method comes last: what looks for one never finds it without its preset.
-    assert opened[2:] == ["mine.py"]
 
 
 def test_in_a_checkout_each_file_goes_to_its_own_folder(sotto: Command, folder: Path) -> None:

@@ -119,47 +119,34 @@ def test_no_key_of_a_configuration_names_code(key: str, folder: Path, config: Pa
 FROZEN = "import dataclasses\n@dataclasses.dataclass(frozen=True)\nclass Config: ...\n"
 
 
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [
-        ("1 / 0\n", "cannot be imported: ZeroDivisionError: division by zero"),
-        ("raise SystemExit(0)\n", "cannot be imported: SystemExit: 0"),
-        ("def build(config, task): ...\n", "has no frozen dataclass Config; valid: "),
-        (FROZEN.replace("(frozen=True)", ""), "has no frozen dataclass Config; valid: "),
-        (FROZEN, "has no function build; valid: build(config, task)"),
-        (f"{FROZEN}def build(config, task): return object()\n", "builds something without needs"),
-    ],
-)
-def test_a_broken_module_is_one_sentence_and_exit_code_2(
-    sotto: Command, config: Path, storage: Storage, folder: Path, text: str, said: str
-) -> None:
-    (folder / "broken.py").write_text(text)
-    (folder / "broken.yaml").write_text("name: broken\n")
-    asked = [*ask(config, storage, "--methods", str(folder))]
-    asked[asked.index("method.name=momentum")] = "method.name=broken"
-    answer = sotto(*asked)
-    assert (answer.code, len(answer.err.splitlines())) == (2, 1)
-    assert said in answer.err and "broken" in answer.err
-    assert not storage.file.exists()
+def written(text: str, name: str = "momentum.py"):
+    return lambda folder: (folder / name).write_text(text)
 
 
 @pytest.mark.parametrize(
     ("spoil", "said"),
     [
-        (lambda folder: (folder / "promptfl.py").write_text(METHOD), "'promptfl' is a module of"),
-        (lambda folder: (folder / "my-method.py").write_text(METHOD), "'my-method.py' is no name"),
+        (written("1 / 0\n"), "cannot be imported: ZeroDivisionError: division by zero"),
+        (written("raise SystemExit(0)\n"), "cannot be imported: SystemExit: 0"),
+        (written("def build(config, task): ...\n"), "has no frozen dataclass Config; valid: "),
+        (written(FROZEN.replace("(frozen=True)", "")), "has no frozen dataclass Config; valid: "),
+        (written(FROZEN), "has no function build; valid: build(config, task)"),
+        (written(f"{FROZEN}def build(config, task): return object()\n"), "without needs"),
+        (written(METHOD, "promptfl.py"), "'promptfl' is a module of"),
+        (written(METHOD, "my-method.py"), "'my-method.py' is no name"),
         (lambda folder: (folder / "momentum.py").unlink(), "holds no method; valid: files NAME.py"),
         (lambda folder: (folder / "momentum.yaml").unlink(), "'momentum' has no preset; valid is"),
         (lambda folder: folder.rename(folder.parent / "gone"), "is no folder; valid: a folder of"),
     ],
 )
-def test_a_folder_that_cannot_be_used_is_refused(
+def test_what_cannot_be_used_is_one_sentence_and_exit_code_2(
     sotto: Command, config: Path, storage: Storage, folder: Path, spoil, said: str
 ) -> None:
     spoil(folder)
     answer = sotto(*ask(config, storage, "--methods", str(folder)))
     assert (answer.code, len(answer.err.splitlines())) == (2, 1)
     assert said in answer.err
+    assert not storage.file.exists()
 
 
 def test_the_list_has_the_folders_methods_and_no_tests(sotto: Command, folder: Path) -> None:

@@ -168,12 +168,8 @@ def test_words_beside_the_images(root: Path):
     data = load("images", told(root, WORDS))
     assert data.classes == ("dog", "guinea pig", "great white shark")
     assert data.train.labels.tolist() == [0] * 4 + [1] * 4 + [2] * 4
-    assert f"the words for its classes are from {str(root / 'class_names.txt')!r}" in (
-        data.recognised
-    )
-
-
-def test_an_object(root: Path):
+    assert "the words for its classes are from" in said(data)
+    (root / "class_names.txt").unlink()
     told(root, '\ufeff{"n1": "dog", "n2": "cat", "n3": "eel"}', "class_names.json")
     assert load("images", root).classes == ("dog", "cat", "eel")
 

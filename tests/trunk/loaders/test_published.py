@@ -11,10 +11,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from platform.data.catalogue import require_modality
 from platform.data.dataset import ImageFiles
 from platform.data.loaders.published import PIXELS
-from platform.errors import ConfigError
 from tests.drawn.arrays import (
     CIFAR10,
     TOPICS,
@@ -317,11 +315,3 @@ def test_tables_that_are_wrong(tmp_path: Path, text: str, reason: str):
     draw_ag_news(tmp_path)
     write_news(tmp_path, text)
     assert reason in refused("ag_news", tmp_path)
-
-
-def test_methods_of_images_are_refused(tmp_path: Path):
-    data = load("ag_news", draw_ag_news(tmp_path))
-    with pytest.raises(ConfigError, match=r"ag_news holds texts and coop needs images; valid: "):
-        require_modality(data, "coop", {"features", "domains"})
-    # Nothing is looked at, or at something else.
-    require_modality(data, "coop", {"domains", "text"})

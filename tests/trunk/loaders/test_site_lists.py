@@ -40,18 +40,6 @@ def test_four_sites_of_ten_classes(tmp_path: Path):
     assert image.shape == (16, 16, 3)
 
 
-def test_a_held_out_domain_is_tested_on_as_a_whole(tmp_path: Path):
-    """10 classes x (3 + 1) images of dslr, and 10 x 1 of each other site."""
-    draw_office_caltech10(tmp_path, 3, 1)
-    data = load("office_caltech10", tmp_path, held_out_domain="dslr")
-    assert np.bincount(data.train.domains, minlength=4).tolist() == [30, 30, 0, 30]
-    assert np.bincount(data.test.domains).tolist() == [10, 10, 40, 10]
-    text = refused("office_caltech10", tmp_path, domains=("real",))
-    assert text.endswith("'real' is unknown in office_caltech10; valid: " + ", ".join(OFFICE_SITES))
-    alone = load("office_caltech10", tmp_path, domains=("dslr",), held_out_domain="dslr")
-    assert (alone.train.num_examples, alone.test.num_examples) == (0, 40)
-
-
 @pytest.mark.parametrize(
     ("form", "kind"),
     [
