@@ -8,6 +8,7 @@ import stat
 from pathlib import Path
 
 import pytest
+from PIL import Image
 
 from platform.disk.files import open_lock, write_bytes, write_text, written
 from tests.trunk._runs import NONE, Command, Finished, Storage
@@ -119,7 +120,6 @@ COMMANDS = (
     ("audit", "query"),
     ("audit", "verify"),
     ("predict", "latest", "image.png", "--client", "0"),
-    ("datasets",),
 )
 
 
@@ -137,29 +137,16 @@ def contents(folder: Path) -> dict[str, tuple[int, bytes]]:
     }
 
 
-@pytest.fixture
-def alone(plain_run: Finished, tmp_path: Path) -> Path:
-    """A copy of the run with a cache of its own."""
-    folder = tmp_path / "runs"
-    shutil.copytree(plain_run.storage.folder, folder)
-    return folder
-
-
-@pytest.mark.parametrize("command", COMMANDS, ids=lambda command: " ".join(command[:2]))
 def test_reading_commands_write_nothing(
-    sotto: Command,
-    alone: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    command: tuple[str, ...],
+    sotto: Command, plain_run: Finished, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from PIL import Image
-
+    """Neither into a file that is there nor beside it; the copy has a cache of its own."""
+    alone = shutil.copytree(plain_run.storage.folder, tmp_path / "runs")
     Image.new("RGB", (32, 32), (200, 30, 40)).save(tmp_path / "image.png")
     monkeypatch.chdir(tmp_path)
     before = contents(alone)
-    storage = () if command == ("datasets",) else ("--storage", f"sqlite:///{alone}/sotto.db")
-    answer = sotto(*command, *storage)
-    assert (answer.code, answer.err) == (0, "")
-    assert contents(alone) == before
+    for command in COMMANDS:
+        answer = sotto(*command, "--storage", f"sqlite:///{alone}/sotto.db")
+        assert (answer.code, answer.err) == (0, ""), command
+        assert contents(alone) == before, command
     assert sorted(path.name for path in tmp_path.iterdir()) == ["image.png", "runs"]
