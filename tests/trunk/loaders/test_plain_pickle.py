@@ -89,7 +89,7 @@ def test_plain_values_are_what_was_pickled(protocol: int, value: object):
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 @pytest.mark.parametrize("array", ARRAYS, ids=lambda a: f"{a.dtype}-{a.shape}")
 def test_arrays_are_what_was_pickled(protocol: int, array: np.ndarray):
-    found, again = read_plain(pickle.dumps((array, array), protocol), "list.pkl")
+    found, again = read_plain(pickle.dumps([array, array], protocol), "list.pkl")
     assert found is again
     assert found.dtype == array.dtype
     assert found.shape == array.shape
