@@ -9,12 +9,10 @@ import numpy as np
 import pytest
 
 from methods import ClientView, Examples
-from platform.cli.reporting import print_summary
 from platform.config import parse_config
 from platform.data.homonyms import SENSES
 from platform.data.loading import TaskData, load_task_data
 from platform.errors import ConfigError
-from platform.experiment.caveats import evaluation_document
 from platform.experiment.evaluation import measured
 from platform.parties.scoring import LOCAL, OWN, CommonScores, EvaluationSet, MeasuredSets
 from platform.wire.codec import decode_arrays
@@ -28,13 +26,11 @@ TREE = {
     "task": {"dataset": "homonyms", "domains": ["real", "sketch"], "test_per_class": 6},
 }
 SHARED = ("task.partition.classes_per_client=2", "task.shots=2", "task.clients=22")
-DRAWN = ("task.partition.kind=iid", "task.partition.images_per_client=8", "task.shots=null")
 FEW = ("task.dataset=homonyms", "task.partition.classes_per_client=4", "task.shots=2")
 """Five clients with a class each in common: 20 classes have one owner each."""
 ALONE = ("secure_aggregation.enabled=false", "cohort.dropout_rate=0", NONE)
 SENSED = (*ALONE, *FEW, ALL, "task.senses=clients", "task.new_clients=1", "rounds=2")
 SPEAKING = "evaluation.worth_of_sharing=true"
-PROMPTS = ("method.name=promptfl", "method.context_tokens=2")
 PERSONAL = ("method.name=fedpgp", "method.context_tokens=2")
 
 
@@ -60,16 +56,6 @@ def test_all_test_images_are_those_of_all_clients():
     assert load(*SHARED).all_tests == {}
 
 
-def test_what_a_pool_gave_for_training_is_no_test_image():
-    data = load(
-        *(ALL, "task.partition.kind=shared_ratio", "task.partition.shared_ratio=0.5"),
-        *("task.shots=20", "task.clients=3"),
-    )
-    tests = {row for client in data.clients for row in client.test.tolist()}
-    assert set(data.all_tests[""].tolist()) == tests
-    assert not tests & {row for client in data.clients for row in client.train.tolist()}
-
-
 def test_each_sense_has_all_test_images_drawn_in_it():
     data = load(ALL, *SHARED, "task.senses=clients")
     test = data.dataset.test
@@ -78,7 +64,6 @@ def test_each_sense_has_all_test_images_drawn_in_it():
         alone = load(*SHARED, f"task.senses={sense}").dataset.test
         np.testing.assert_array_equal(test.images[rows], alone.images)
         np.testing.assert_array_equal(test.labels[rows], alone.labels)
-        np.testing.assert_array_equal(test.domains[rows], alone.domains)
     # What clients hold is what they hold without the protocol, in their own sense.
     plain = load(*SHARED, "task.senses=clients")
     for client, other, sense in zip(data.clients, plain.clients, data.senses, strict=True):
@@ -86,12 +71,6 @@ def test_each_sense_has_all_test_images_drawn_in_it():
         own = test.images[client.test]
         np.testing.assert_array_equal(own, plain.dataset.test.images[client.test])
         np.testing.assert_array_equal(own, test.images[data.all_tests[sense][client.test]])
-    np.testing.assert_array_equal(data.dataset.train.images, plain.dataset.train.images)
-
-
-def test_three_clients_need_three_senses_only():
-    data = load(ALL, *DRAWN, "task.clients=3", "task.senses=clients")
-    assert list(data.all_tests) == list(SENSES[:3])
 
 
 # --- by hand -------------------------------------------------------------------------------------
@@ -135,19 +114,14 @@ def test_two_senses_and_a_client_without_images_by_hand():
     assert method.asked == 4
 
 
-def test_where_nobody_has_images_of_its_own_nothing_is_said_of_them():
-    tallies = [{LOCAL: (1, 2), OWN: (0, 0)}] * 2
-    assert "own" not in measured("all_classes", (LOCAL, OWN), tallies).document()
-
-
 # --- runs ----------------------------------------------------------------------------------------
 
 
-@pytest.fixture(scope="module", params=[PROMPTS, PERSONAL], ids=["prompts", "personal"])
-def both(request: pytest.FixtureRequest, make_storage: MakeStorage) -> tuple[Finished, Finished]:
+@pytest.fixture(scope="module")
+def both(make_storage: MakeStorage) -> tuple[Finished, Finished]:
     """All clients measured, and two of them."""
     storage = make_storage("all-classes")
-    run = (*SENSED, *request.param, SPEAKING)
+    run = (*SENSED, *PERSONAL, SPEAKING)
     return storage.run(*run), storage.run(*run, "evaluation.measured_clients=2")
 
 
@@ -165,7 +139,7 @@ def test_accuracy_is_on_all_test_images_in_the_client_s_sense(
         for name in population:
             test = plan.everything[name]
             broadcast = simulation.run.terms.method.broadcast(run.state(), name)
-            view = ClientView(broadcast, (), decode_arrays(kept[name][0]) if kept else {})
+            view = ClientView(broadcast, (), decode_arrays(kept[name][0]))
             arrays = {n: v for n, v in test.examples.arrays.items() if n != "labels"}
             logits = simulation.run.terms.method.predict(view, arrays, test.classes)
             right = logits.argmax(axis=1) == test.examples.arrays["labels"]
@@ -173,23 +147,13 @@ def test_accuracy_is_on_all_test_images_in_the_client_s_sense(
     assert run.summary["final"]["accuracy"]["per_client"] == pytest.approx(list(found.values()))
 
 
-def test_own_images_stand_beside_and_gains_are_on_all(both: tuple[Finished, Finished]) -> None:
-    for run in both:
-        summary = run.summary
+def test_gains_are_on_all(both: tuple[Finished, Finished]) -> None:
+    for summary in (run.summary for run in both):
         final, local = summary["final"], summary["local"]
-        for part in (final, local):
-            assert part["protocol"]["name"] == "all_classes"
-            assert part["protocol"]["own"]["mean"] is not None
         gain = final["accuracy"]["mean"] - local["accuracy"]["mean"]
         assert summary["gain_over_local"] == pytest.approx(gain)
         silent = summary["silent"]["bare"]
         assert summary["worth_of_sharing"] == pytest.approx(final["accuracy"]["mean"] - silent)
-        assert final["new_clients"]["clients"] == 1
-        # Rounds are measured on the same images.
-        each = 120
-        for document in (*summary["rounds"], final):
-            counts = np.array(document["accuracy"]["per_client"]) * each
-            assert counts == pytest.approx(counts.round())
 
 
 def test_who_is_measured_changes_nothing_else(both: tuple[Finished, Finished]) -> None:
@@ -208,10 +172,7 @@ def test_who_is_measured_changes_nothing_else(both: tuple[Finished, Finished]) -
             found = found[key]
         return found["per_client"]
 
-    for path in (
-        *(("final", "accuracy"), ("local", "accuracy"), ("final", "protocol", "own")),
-        ("local", "protocol", "own"),
-    ):
+    for path in (("final", "accuracy"), ("local", "accuracy"), ("final", "protocol", "own")):
         whole = of(everybody.summary, *path)
         assert of(two.summary, *path) == pytest.approx([whole[place] for place in places])
     for one, other in zip(everybody.summary["rounds"], two.summary["rounds"], strict=True):
@@ -219,75 +180,12 @@ def test_who_is_measured_changes_nothing_else(both: tuple[Finished, Finished]) -
         assert of(other, "accuracy") == pytest.approx([whole[place] for place in places])
 
 
-def test_the_report_says_who_was_measured_and_on_what(
-    both: tuple[Finished, Finished], capsys: pytest.CaptureFixture[str]
-) -> None:
-    _, two = both
-    said = "2 of 5 clients, drawn at random, were measured and trained alone"
-    assert any(text.startswith(said) for text in two.summary["warnings"])
-    assert two.summary["evaluation"]["protocol"] == (
-        "all classes: 2 of 5 clients, drawn at random, on all test examples of all clients, beside "
-        "it on its own"
-    )
-    print_summary(two.summary)
-    shown = capsys.readouterr().out
-    assert "own examples" in shown and "local twins, own examples" in shown
-    assert "points of accuracy on all test examples" in " ".join(shown.split())
-
-
-def test_the_seed_draws_who_is_measured(make_storage: MakeStorage) -> None:
-    storage, chosen = make_storage("drawn"), []
-    many = (*ALONE, *PROMPTS, "task.dataset=homonyms", *DRAWN, "task.clients=30")
-    for more in ((), ("seed=8",), ("evaluation.measured_clients=4",)):
-        with opened(storage.create(*many, "evaluation.measured_clients=4", *more)) as simulation:
-            chosen.append(simulation.learning.evaluation.measured)
-    assert chosen[0] == chosen[2] != chosen[1]
-    assert list(chosen[0]) == sorted(set(chosen[0])) and len(chosen[0]) == 4
-
-
-def test_a_run_whose_clients_lack_test_images_ends_well(make_storage: MakeStorage) -> None:
-    """20 test images, one of each class, for 24 clients of two classes each: some have none."""
-    run = make_storage("lacking").run(
-        *(*ALONE, *PROMPTS, *FEW, "task.partition.classes_per_client=2", "task.clients=24"),
-        *("task.test_per_class=1", "rounds=1", "evaluation.local_twins=false"),
-    )
-    per_client = run.summary["final"]["accuracy"]["per_client"]
-    left = per_client.count(None)
-    assert left >= 4 and len(per_client) == 24
-    scores = [score for score in per_client if score is not None]
-    assert run.summary["final"]["accuracy"]["mean"] == pytest.approx(np.mean(scores))
-    said = f"{left} of 24 clients have no test example and count in no accuracy on test examples"
-    assert said in run.summary["warnings"]
-
-
-def test_only_who_has_test_images_is_drawn(make_storage: MakeStorage) -> None:
-    storage = make_storage("able")
-    few = (*ALONE, *PROMPTS, *FEW, "task.partition.classes_per_client=2", "task.clients=24")
-    measuring = (*few, "task.test_per_class=1", "evaluation.measured_clients=6")
-    with opened(storage.create(*measuring)) as simulation:
-        plan = simulation.learning.evaluation
-        assert len(plan.measured) == 6
-        assert all(plan.own[name].num_examples for name in plan.measured)
-
-
 # --- what is refused -----------------------------------------------------------------------------
 
 
 def test_more_measured_clients_than_there_are_are_refused():
-    assert refused("task.clients=10", "evaluation.measured_clients=11") == (
-        "evaluation.measured_clients: 11 is more than the clients; valid: null, or 1 to "
-        "task.clients = 10"
-    )
+    text = refused("task.clients=10", "evaluation.measured_clients=11")
+    assert text.startswith("evaluation.measured_clients: 11") and text.endswith("= 10")
     assert refused("evaluation.measured_clients=0").startswith("evaluation.measured_clients: ")
-
-
-def test_senses_of_clients_fit_what_measures_each_in_its_own():
-    parse_config(TREE, [ALL, "task.senses=clients"])
     sentence = refused("task.senses=clients", "evaluation.protocol=base_to_novel")
     assert sentence.endswith("client_mean or all_classes")
-
-
-def test_in_words():
-    assert evaluation_document(parse_config(TREE, [ALL]))["protocol"] == (
-        "all classes: every client on all test examples of all clients, beside it on its own"
-    )

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from platform.data.cache import cached_rows
-from tests.trunk._encoders import CountingEncoder, cache_of, files, get, pictures
-from tests.trunk._runs import NONE, Command, Storage, opened
+from tests.trunk._encoders import CountingEncoder, cache_of, get, pictures
+from tests.trunk._runs import Command, Storage
 from tests.trunk.test_cli_errors import require_one_sentence
 
 USED = 1_700_000_000
@@ -59,20 +59,7 @@ def test_list_shows_models_kinds_images_and_sizes(sotto: Command, place: Storage
         },
         {**alpha, "model": "beta", "fingerprint": "beta-weights", **features, "bytes": size},
     ]
-    shown = sotto("cache", "list", "--storage", place.url).out
-    for text in ("alpha", "alpha-weight", "features", "4 x 3", "2023-11-14T22:13:20Z", "MB in all"):
-        assert text in shown
-
-
-def test_an_empty_cache_is_said_to_be_empty(sotto: Command, tmp_path: Path) -> None:
-    place = Storage(tmp_path)
-    answer = sotto("cache", "list", "--storage", place.url)
-    assert (answer.code, answer.out) == (0, f"nothing is cached beside {place.url}\n")
-    assert sotto("cache", "list", "--storage", place.url, "--json").document == []
-    answer = sotto("cache", "clear", "--all", "--storage", place.url)
-    assert (answer.code, answer.out) == (0, "deleted what was made of 0 images, 0.0 MB\n")
-    # Looking makes nothing.
-    assert list(tmp_path.iterdir()) == []
+    assert "4 x 3" in sotto("cache", "list", "--storage", place.url).out
 
 
 @pytest.mark.parametrize("name", ["alpha", "alpha-we"])
@@ -133,50 +120,3 @@ def test_what_is_not_clear_deletes_nothing(
     before = cached(place)
     require_one_sentence(sotto("cache", "clear", *arguments, "--storage", place.url), expected)
     assert cached(place) == before
-
-
-@pytest.mark.parametrize(
-    "about",
-    [
-        "{",
-        '{"model": "a", "fingerprint": "b", "kind": "features", "row_shape": [1e999]}',
-        "[" * 100_000,
-    ],
-    ids=["cut", "infinite", "deep"],
-)
-def test_a_model_that_is_not_described_can_be_listed_and_cleared(
-    sotto: Command, place: Storage, about: str
-) -> None:
-    for path in (place.folder / "cache").rglob("about.json"):
-        path.write_text(about)
-    assert sorted(cached(place)) == [("", "features", 40)] * 2 + [("", "tokens", 3)]
-    assert "unknown" in sotto("cache", "list", "--storage", place.url).out
-    require_one_sentence(
-        sotto("cache", "clear", "--model", "alpha", "--storage", place.url),
-        "valid: --all in its place for what is not described",
-    )
-    sotto("cache", "clear", "--all", "--storage", place.url)
-    assert cached(place) == []
-
-
-def test_a_run_that_finds_its_images_encodes_none(sotto: Command, tmp_path: Path) -> None:
-    """Two runs of one seed and one of another; what the tiny model made is counted once."""
-    place, counts = Storage(tmp_path), []
-    for seed in (3, 3, 4):
-        with opened(place.create(NONE, f"seed={seed}")):
-            pass
-        counts.append(cached(place))
-    assert counts[0] == counts[1]
-    ((name, kind, images),) = counts[0]
-    assert (name, kind) == ("sotto-tiny", "features")
-    # 20 classes: one shot each, and six test images.
-    assert images == 20 * (1 + 6)
-    assert counts[2][0][2] > images
-
-
-def test_files_are_known_by_what_they_hold(tmp_path: Path) -> None:
-    """The same data set in another folder is not another one to the cache."""
-    cache = cache_of(tmp_path)
-    for name in ("here", "there"):
-        get(CountingEncoder(), files(tmp_path / name, pictures(5)), cache)
-    assert cached(Storage(tmp_path)) == [("fake", "features", 5)]

@@ -13,10 +13,10 @@ import numpy as np
 import pytest
 
 from platform.data import cache as cache_module
-from platform.data.cache import Digests, cached_rows, evict, find_segments, write_segment
+from platform.data.cache import cached_rows, clear, find_segments
 from platform.data.preparing import BATCH
-from platform.errors import ConfigError, DataError
-from tests.trunk._encoders import CountingEncoder, cache_of, expected, files, get, pictures
+from platform.errors import ConfigError
+from tests.trunk._encoders import CountingEncoder, cache_of, expected, get, pictures
 
 
 def stored(cache):
@@ -38,41 +38,6 @@ class FailingEncoder(CountingEncoder):
         if len(self.seen) == 2:
             raise RuntimeError("out of memory")
         return super().encode_images(images)
-
-
-def test_an_interrupted_encoding_goes_on_where_it_was(tmp_path):
-    cache, images = cache_of(tmp_path), pictures(4 * BATCH)
-    with pytest.raises(RuntimeError, match="out of memory"):
-        get(FailingEncoder(), images, cache)
-    encoder = CountingEncoder()
-    got = get(encoder, images, cache)
-    assert encoder.seen == [BATCH, BATCH]
-    np.testing.assert_allclose(got[:], expected(images, "features"), rtol=1e-6)
-    assert not [path for path in stored(cache) if path.suffix == ".part"]
-
-
-def test_a_broken_image_keeps_what_came_before_it(tmp_path):
-    cache, images = cache_of(tmp_path), files(tmp_path / "images", pictures(BATCH + 5))
-    (images.root / f"{BATCH + 2}.png").write_bytes(b"no image")
-    with pytest.raises(DataError, match=f"'{BATCH + 2}.png' is no image"):
-        get(CountingEncoder(), images, cache)
-    assert [holding.images for holding in cached_rows(cache.path)] == [BATCH]
-
-
-def test_segments_are_written_on_the_way(tmp_path, monkeypatch):
-    """A writer that is killed loses half of what it did at most, and never more than a segment."""
-    monkeypatch.setattr(cache_module, "FIRST_ROWS", BATCH)
-    monkeypatch.setattr(cache_module, "SEGMENT_ROWS", 2 * BATCH)
-    cache, on_disk = cache_of(tmp_path), []
-
-    class Watching(CountingEncoder):
-        def encode_images(self, images):
-            on_disk.append(sum(holding.images for holding in cached_rows(cache.path)))
-            return super().encode_images(images)
-
-    got = get(Watching(), pictures(7 * BATCH), cache)
-    assert [rows // BATCH for rows in on_disk] == [0, 1, 2, 2, 4, 4, 6]
-    np.testing.assert_allclose(got[:], expected(pictures(7 * BATCH), "features"), rtol=1e-6)
 
 
 DYING = """
@@ -110,81 +75,6 @@ def test_a_killed_writer_leaves_nothing_that_is_read(tmp_path, child_environment
     assert sorted(path.suffix for path in stored(cache)) == [".digests", ".json", ".npy"]
 
 
-def test_what_is_whole_stays_however_old_it_is(tmp_path):
-    cache, encoder = cache_of(tmp_path), CountingEncoder()
-    get(encoder, pictures(40), cache)
-    before = stored(cache)
-    for path in before:
-        os.utime(path, times=(time.time() - 90_000,) * 2)
-    get(encoder, pictures(40), cache)
-    assert (encoder.seen, stored(cache)) == ([40], before)
-
-
-WRITER = """
-import pathlib, sys, time
-import numpy as np
-from platform.data import cache
-from tests.trunk._encoders import CountingEncoder, cache_of, get, pictures
-cache.SEGMENT_ROWS = 64
-folder, name = pathlib.Path(sys.argv[1]), sys.argv[2]
-class Slow(CountingEncoder):
-    def encode_images(self, images):
-        time.sleep(0.02)
-        return super().encode_images(images)
-(folder / f"{name}.ready").touch()
-while not (folder / "go").exists():
-    time.sleep(0.001)
-encoder = Slow()
-for rows in (range(384), range(640), range(192, 640)):
-    rows = get(encoder, pictures(640), cache_of(folder), rows)
-np.save(folder / f"{name}.npy", rows[:])
-(folder / f"{name}.count").write_text(str(sum(encoder.seen)))
-"""
-
-
-def test_two_processes_may_encode_the_same_images_at_once(tmp_path, child_environment):
-    names = ("one", "two")
-    children = [
-        subprocess.Popen([sys.executable, "-c", WRITER, str(tmp_path), name], env=child_environment)
-        for name in names
-    ]
-    while not all((tmp_path / f"{name}.ready").exists() for name in names):
-        assert all(child.poll() is None for child in children)
-        time.sleep(0.01)
-    (tmp_path / "go").touch()
-    assert [child.wait(60) for child in children] == [0, 0]
-    images, cache = pictures(640), cache_of(tmp_path)
-    for name in names:
-        rows = np.load(tmp_path / f"{name}.npy")
-        np.testing.assert_allclose(rows, expected(images[192:], "features"), rtol=1e-6)
-        assert int((tmp_path / f"{name}.count").read_text()) <= 640
-    encoder = CountingEncoder()
-    got = get(encoder, images, cache)
-    assert encoder.seen == []
-    np.testing.assert_allclose(got[:], expected(images, "features"), rtol=1e-6)
-    assert {path.suffix for path in stored(cache)} == {".npy", ".digests", ".json"}
-
-
-def test_a_folder_that_is_cleared_meanwhile_is_made_again(tmp_path, monkeypatch):
-    folder, cleared = tmp_path / "cache", []
-    original = cache_module.open_rows
-
-    def clearing(*arguments, **more):
-        # Between writing and renaming.
-        if not cleared:
-            for path in folder.iterdir():
-                path.unlink()
-            folder.rmdir()
-            cleared.append(True)
-        return original(*arguments, **more)
-
-    monkeypatch.setattr(cache_module, "open_rows", clearing)
-    digests = Digests([b"d" * 32], b"r" * 32)
-    segment, rows = write_segment(folder, digests, [np.ones((1, 2), np.float32)])
-    assert cleared and find_segments(folder) == [segment]
-    np.testing.assert_array_equal(rows, [[1.0, 1.0]])
-
-
 # --- damage ---------------------------------------------------------------------------------------
 
 
@@ -193,21 +83,11 @@ def cut(path, keep):
 
 
 DAMAGES = {
-    "no rows": lambda segment: segment.rows_path.unlink(),
-    "empty rows": lambda segment: cut(segment.rows_path, 0),
     "cut in the header": lambda segment: cut(segment.rows_path, 40),
     "cut rows": lambda segment: cut(segment.rows_path, -8),
-    "more rows": lambda segment: segment.rows_path.write_bytes(
-        segment.rows_path.read_bytes() + bytes(12)
-    ),
     "no array": lambda segment: segment.rows_path.write_bytes(b"\x80\x04N." * 200),
-    "empty digests": lambda segment: cut(segment.digests_path, 0),
     "half a digest": lambda segment: cut(segment.digests_path, -7),
     "a digest less": lambda segment: cut(segment.digests_path, -32),
-    "two digests less": lambda segment: cut(segment.digests_path, -64),
-    "a digest more": lambda segment: segment.digests_path.write_bytes(
-        segment.digests_path.read_bytes() + bytes(32)
-    ),
 }
 
 
@@ -228,28 +108,6 @@ def test_a_damaged_segment_is_dropped_and_its_images_encoded_anew(tmp_path, dama
     assert encoder.seen == [40, 40, 40]
 
 
-def test_rows_of_another_shape_are_not_served(tmp_path):
-    encoder, cache, images = CountingEncoder(), cache_of(tmp_path), pictures(80)
-    get(encoder, images, cache, range(40))
-    (other,) = segments(cache)
-    get(encoder, images, cache, range(40, 80))
-    np.save(other.rows_path, np.zeros((40, 9), np.float32))
-    got = get(encoder, images, cache, range(79, -1, -1))
-    np.testing.assert_allclose(got[:], expected(images[::-1], "features"), rtol=1e-6)
-
-
-def flips(path, seed, count):
-    """Single bits of a file to be flipped, each alone."""
-    bits = 8 * path.stat().st_size
-    return np.random.default_rng(seed).choice(bits, min(count, bits), replace=False).tolist()
-
-
-def flipped(path, bit):
-    data = bytearray(path.read_bytes())
-    data[bit // 8] ^= 1 << bit % 8
-    path.write_bytes(data)
-
-
 @pytest.mark.parametrize(
     "count", [24, pytest.param(300, marks=pytest.mark.slow)], ids=["some", "many"]
 )
@@ -263,10 +121,13 @@ def test_a_flipped_bit_changes_no_row(tmp_path, monkeypatch, which, kind, is_map
     cache, images = cache_of(tmp_path), pictures(40)
     before = get(CountingEncoder(), images, cache, kind=kind)[:].copy()
     (segment,) = segments(cache)
-    kept = [(path, path.read_bytes()) for path in (segment.rows_path, segment.digests_path)]
+    kept = [(one, one.read_bytes()) for one in (segment.rows_path, segment.digests_path)]
     harmless = 0
-    for bit in flips(getattr(segment, which), 7, count):
-        flipped(getattr(segment, which), bit)
+    path, whole = getattr(segment, which), getattr(segment, which).read_bytes()
+    for bit in np.random.default_rng(7).choice(8 * len(whole), count, replace=False).tolist():
+        data = bytearray(whole)
+        data[bit // 8] ^= 1 << bit % 8
+        path.write_bytes(data)
         for turn in (1, -1):
             encoder = CountingEncoder()
             got = get(encoder, images[::turn], cache, kind=kind)
@@ -278,24 +139,10 @@ def test_a_flipped_bit_changes_no_row(tmp_path, monkeypatch, which, kind, is_map
         for other in segments(cache):
             other.rows_path.unlink()
             other.digests_path.unlink()
-        for path, data in kept:
-            path.write_bytes(data)
+        for one, held in kept:
+            one.write_bytes(held)
     # White space of the header, at most; or a digest of an image that nobody has.
     assert harmless <= count // (2 if which == "digests_path" else 4)
-
-
-def test_a_segment_that_is_damaged_as_a_whole_spoils_no_other(tmp_path):
-    """Rows whose header says another type, of the same size, are met before the good ones."""
-    encoder, cache, images = CountingEncoder(), cache_of(tmp_path), pictures(80)
-    get(encoder, images, cache, range(40))
-    (bad,) = segments(cache)
-    get(encoder, images, cache, range(40, 80))
-    data = bad.rows_path.read_bytes()
-    bad.rows_path.write_bytes(data.replace(b"<f4", b"<i4", 1))
-    got = get(encoder, images, cache)
-    assert encoder.seen == [40, 40, 40]
-    np.testing.assert_allclose(got[:], expected(images, "features"), rtol=1e-6)
-    assert got.dtype == np.float32
 
 
 # --- bounded size ---------------------------------------------------------------------------------
@@ -318,8 +165,8 @@ def models(cache):
 def test_what_was_not_used_for_longest_goes_first(tmp_path):
     cache = cache_of(tmp_path)
     size = aged(cache, {"a": 300, "b": 200, "c": 100})
-    # Using it makes it the newest.
-    get(CountingEncoder(name="a", fingerprint="a"), pictures(40), cache)
+    # Using it makes it the newest, and removes nothing.
+    get(CountingEncoder(name="a", fingerprint="a"), pictures(40), replace(cache, limit=1))
     bounded = replace(cache, limit=3 * size)
     get(CountingEncoder(name="d", fingerprint="d"), pictures(40), bounded)
     assert models(cache) == ["a", "c", "d"]
@@ -327,57 +174,51 @@ def test_what_was_not_used_for_longest_goes_first(tmp_path):
     assert models(cache) == ["a", "d"]
 
 
-def test_reading_removes_nothing(tmp_path):
-    cache = cache_of(tmp_path)
-    aged(cache, {"a": 300, "b": 200})
-    get(CountingEncoder(name="a", fingerprint="a"), pictures(40), replace(cache, limit=1))
-    assert models(cache) == ["a", "b"]
-
-
-def test_what_is_asked_for_now_stays_even_if_it_is_old(tmp_path):
-    cache, images = cache_of(tmp_path), pictures(80)
-    size = aged(cache, {"a": 300})
-    encoder = CountingEncoder(name="a", fingerprint="a")
-    got = get(encoder, np.concatenate([pictures(40), images[40:]]), replace(cache, limit=size))
-    assert (encoder.seen, len(got), len(segments(cache))) == ([40], 80, 2)
-
-
-def test_a_mapped_segment_that_is_removed_can_still_be_read(tmp_path, monkeypatch):
-    monkeypatch.setattr(cache_module, "MEMORY_BYTES", 0)
-    cache, images = cache_of(tmp_path), pictures(40)
-    rows = get(CountingEncoder(), images, cache)
-    evict(replace(cache, limit=0), keep=())
-    assert segments(cache) == []
-    np.testing.assert_allclose(rows[:], expected(images, "features"), rtol=1e-6)
-
-
-@pytest.mark.parametrize("limit", [96 * 12 - 1, 96 * 12])
-def test_a_request_that_is_more_than_the_bound_is_refused_at_once(tmp_path, limit):
+def test_a_request_that_is_more_than_the_bound_is_refused_at_once(tmp_path):
     """96 different images, of 12 bytes each; four of a hundred come twice."""
-    cache, encoder = cache_of(tmp_path, limit), CountingEncoder()
+    cache, encoder = cache_of(tmp_path, 96 * 12 - 1), CountingEncoder()
     images = np.concatenate([pictures(4), pictures(96)])
-    if limit == 96 * 12:
-        assert len(get(encoder, images, cache)) == 100
-        return
-    with pytest.raises(ConfigError) as caught:
+    with pytest.raises(ConfigError, match=r"^storage\.cache_gib: 1\.07195e-06 .* least 0\.001$"):
         get(encoder, images, cache)
-    assert str(caught.value) == (
-        "storage.cache_gib: 1.07195e-06 is too little for the features of 100 images; valid is at "
-        "least 0.001"
-    )
-    assert encoder.seen == [BATCH]
-    assert not cache.path.exists()
+    assert encoder.seen == [BATCH] and not cache.path.exists()
+    assert len(get(encoder, images, cache_of(tmp_path, 96 * 12))) == 100
 
 
-def test_images_that_repeat_later_are_counted_once(tmp_path):
-    images, encoder = np.concatenate([pictures(BATCH)] * 3), CountingEncoder()
-    assert len(get(encoder, images, cache_of(tmp_path, BATCH * 12))) == 3 * BATCH
-    assert encoder.seen == [BATCH]
-
-
-def test_a_cache_that_cannot_be_written_is_one_sentence(tmp_path):
-    cache = cache_of(tmp_path)
+def test_an_error_at_saving_does_not_hide_why_it_ended(tmp_path):
+    cache, images = cache_of(tmp_path), pictures(4 * BATCH)
     cache.path.mkdir()
     (cache.path / "features").write_text("in the way")
+    with pytest.raises(RuntimeError, match="out of memory"):
+        get(FailingEncoder(), images, cache)
     with pytest.raises(ConfigError, match=r"^storage.url: its cache folder '.*' cannot be written"):
+        get(CountingEncoder(), images, cache)
+
+
+def test_one_file_that_stays_does_not_keep_the_others(tmp_path, monkeypatch):
+    cache = cache_of(tmp_path)
+    for name in ("a", "b"):
+        get(CountingEncoder(name=name), pictures(3), cache)
+    first, unlink = stored(cache)[0], os.unlink
+
+    def failing(path, **more):
+        if os.fspath(path) == os.fspath(first):
+            raise PermissionError(1, "Operation not permitted")
+        unlink(path, **more)
+
+    monkeypatch.setattr(os, "unlink", failing)
+    with pytest.raises(ConfigError, match="Operation not permitted"):
+        clear(cache.path, None)
+    assert stored(cache) == [first]
+
+
+def test_nobody_else_may_look_into_it(tmp_path):
+    before = os.umask(0)
+    try:
+        cache = cache_of(tmp_path)
         get(CountingEncoder(), pictures(3), cache)
+    finally:
+        os.umask(before)
+    made = [cache.path, *cache.path.rglob("*")]
+    assert len(made) == 6
+    for path in made:
+        assert path.stat().st_mode & 0o777 == (0o700 if path.is_dir() else 0o600)

@@ -2,20 +2,30 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from platform.config import parse_config
+from platform.data.dataset import Dataset, ImageFiles, Split
+from platform.data.loaders.published import _SUPERCLASSES
+from platform.data.loading import TaskData, load_task_data
 from platform.data.partition import (
     DRAWS,
+    WITHIN,
     DirichletShares,
-    PartitionPlan,
+    SharedRatio,
     dirichlet_counts,
-    partition,
+    least_images,
+    pachinko_counts,
+    shared_ratio_counts,
+    split_own,
 )
 from platform.errors import ConfigError
-from tests.trunk._runs import NO_POOL, NONE, Storage
+from tests.drawn.arrays import draw_cifar100
 
 
 class Given:
@@ -61,7 +71,7 @@ def test_a_share_that_is_nothing_gets_nothing_from_rounding():
     assert train[0].tolist() == [1] * 10 + [0]
 
 
-@pytest.mark.parametrize("bad", [[1.0, 0.0], [0.95, 0.05], [0.0, 0.0], [np.nan, np.nan]])
+@pytest.mark.parametrize("bad", [[1.0, 0.0], [0.95, 0.05], [np.nan, np.nan]])
 def test_all_is_drawn_again_until_everybody_has_enough(bad):
     rng = Given(bad, [0.5, 0.5])
     train, test = counts(rng, [10], [10], 2, minimum=2)
@@ -69,22 +79,15 @@ def test_all_is_drawn_again_until_everybody_has_enough(bad):
     assert train.tolist() == test.tolist() == [[5, 5]]
 
 
-def test_everybody_gets_a_test_image():
-    """Half of one test image is none for the first client: the draw does not count."""
-    rng = Given([0.5, 0.5], [0.2, 0.8])
-    with pytest.raises(ConfigError, match="and a test image for each of 2 clients"):
-        counts(rng, [10], [1], 2)
-    assert rng.taken == DRAWS
-
-
 def test_redrawing_ends_and_says_so():
-    """Nine images cannot be two each for five clients, whatever is drawn."""
+    """Half of one test image is none for the first client: no draw counts."""
+    rng = Given([0.5, 0.5], [0.2, 0.8])
     with pytest.raises(ConfigError) as caught:
-        counts(np.random.default_rng(0), [9], [50], 5, minimum=2)
-    message = str(caught.value)
-    assert message.startswith("task.partition.minimum: 2 training images and a test image for each")
-    assert f"none of {DRAWS} draws with task.partition.alpha = 0.5" in message
-    assert "\n" not in message
+        counts(rng, [10], [1], 2)
+    assert str(caught.value).startswith("task.partition.minimum: 1 training images and a test ima")
+    assert rng.taken == DRAWS
+    with pytest.raises(ConfigError, match="1 training images of 2 classes and a test image"):
+        few_shot_counts(Given([1.0, 0.0], [0.0, 1.0]))
 
 
 @given(
@@ -107,101 +110,6 @@ def test_all_images_are_dealt_once_in_the_same_shares(clients, classes, size, al
     np.testing.assert_array_equal(train, test)
 
 
-def test_a_large_alpha_is_nearly_even_and_a_small_one_is_not():
-    even, _ = counts(np.random.default_rng(0), [100] * 20, [50] * 20, 10, alpha=1e6)
-    # Cutting off moves one image a class, and in the last one whoever is full already gets none.
-    assert np.abs(even[:-1] - 10).max() <= 1
-    assert np.abs(even.sum(axis=0) - 200).max() <= 20
-    skewed, _ = counts(np.random.default_rng(0), [100] * 20, [50] * 20, 10, alpha=0.1)
-    assert (skewed == 0).mean() > 0.4
-
-
-def test_the_mean_share_is_the_symmetric_one():
-    """Before anybody is full, shares are Dirichlet's: mean 1/N, variance by its formula."""
-    rng, clients, alpha = np.random.default_rng(1), 4, 0.5
-    drawn = [counts(rng, [10_000], [10_000], clients, alpha=alpha)[0][0] for _ in range(2_000)]
-    shares = np.array(drawn) / 10_000
-    np.testing.assert_allclose(shares.mean(axis=0), 1 / clients, atol=0.02)
-    variance = (1 / clients) * (1 - 1 / clients) / (clients * alpha + 1)
-    np.testing.assert_allclose(shares.var(axis=0), variance, rtol=0.12)
-
-
-# --- the images behind the counts ----------------------------------------------------------------
-
-
-def deal(*, clients=4, classes=5, shots=12, train=12, test=8, seeds=(1, 2), minimum=2):
-    plan = PartitionPlan(
-        kind="dirichlet",
-        clients=clients,
-        classes=classes,
-        shots=shots,
-        shares=DirichletShares(0.5, minimum),
-    )
-    labels = [np.tile(np.arange(classes), each) for each in (train, test)]
-    rngs = [np.random.default_rng(seed) for seed in seeds]
-    return labels, partition(plan, *labels, class_rng=rngs[0], shot_rng=rngs[1])
-
-
-def test_shots_are_images_of_a_class_in_all():
-    """5 classes of 12 shots are 60 training images, as 5 clients with a class each would hold."""
-    (train, test), clients = deal(train=20)
-    rows = np.concatenate([client.train for client in clients])
-    assert len(rows) == len(set(rows.tolist())) == 60
-    assert np.bincount(train[rows]).tolist() == [12] * 5
-    tested = np.concatenate([client.test for client in clients])
-    assert sorted(tested) == list(range(len(test)))
-
-
-def test_the_two_seeds_do_what_they_say():
-    (train, _), base = deal(train=30)
-    _, shots = deal(train=30, seeds=(1, 3))
-    _, shares = deal(train=30, seeds=(4, 2))
-
-    def held(dealt):
-        return [np.bincount(train[client.train], minlength=5).tolist() for client in dealt]
-
-    assert held(base) == held(shots) != held(shares)
-    assert any(not np.array_equal(a.train, b.train) for a, b in zip(base, shots, strict=True))
-    _, again = deal(train=30)
-    assert all(np.array_equal(a.train, b.train) for a, b in zip(base, again, strict=True))
-
-
-def test_more_shots_than_images_are_refused():
-    with pytest.raises(ConfigError) as caught:
-        deal(shots=13)
-    assert str(caught.value) == (
-        "task.shots: 13 is more than any class has images for; valid: 1 to 12"
-    )
-
-
-def test_a_class_with_fewer_images_than_shots_gives_all_it_has():
-    """Classes of 9 and 4 images and 6 shots: ten images are dealt out."""
-    plan = PartitionPlan(
-        kind="dirichlet", clients=2, classes=2, shots=6, shares=DirichletShares(50.0, 1)
-    )
-    train, test = np.repeat([0, 1], [9, 4]), np.repeat([0, 1], 5)
-    rngs = {"class_rng": np.random.default_rng(0), "shot_rng": np.random.default_rng(1)}
-    clients = partition(plan, train, test, **rngs)
-    rows = np.concatenate([client.train for client in clients])
-    assert np.bincount(train[rows]).tolist() == [6, 4]
-
-
-def test_a_least_number_of_test_images_by_hand():
-    """Of four test images 3/4 and 1/4 leave the second client one, halves leave it two."""
-    drawn = [Given([0.75, 0.25], [0.5, 0.5]) for _ in range(2)]
-    for rng, least, expected in ((drawn[0], 1, [3, 1]), (drawn[1], 2, [2, 2])):
-        shares = DirichletShares(0.5, 1, minimum_test=least)
-        _, test = dirichlet_counts(shares, np.array([8]), np.array([4]), 2, rng=rng)
-        assert test.tolist() == [expected]
-    with pytest.raises(ConfigError, match="1 training images and 3 test images for each of 2"):
-        shares = DirichletShares(0.5, 1, minimum_test=3)
-        rng = np.random.default_rng(0)
-        dirichlet_counts(shares, np.array([8]), np.array([4]), 2, rng=rng)
-
-
-# --- clients with a single class -----------------------------------------------------------------
-
-
 def few_shot_counts(rng, *, fewest_classes=2):
     shares = DirichletShares(0.5, 1, fewest_classes)
     return dirichlet_counts(shares, np.array([6, 6]), np.array([6, 6]), 2, rng=rng)
@@ -216,25 +124,6 @@ def test_a_draw_that_leaves_somebody_one_class_does_not_count():
     assert few_shot_counts(rng, fewest_classes=1)[0].tolist() == [[6, 0], [0, 6]]
 
 
-def test_redrawing_for_a_second_class_ends_and_says_so():
-    with pytest.raises(ConfigError, match="1 training images of 2 classes and a test image"):
-        few_shot_counts(Given([1.0, 0.0], [0.0, 1.0]))
-
-
-@pytest.mark.parametrize("shots", [30, None])
-def test_one_class_clients_are_drawn_again_under_few_shot_only(shots):
-    """Who has nearly all of the large class first gets no other."""
-    plan = PartitionPlan(
-        kind="dirichlet", clients=2, classes=4, shots=shots, shares=DirichletShares(0.05, 1)
-    )
-    labels, alone = np.repeat([0, 1, 2, 3], [30, 5, 5, 5]), 0
-    for seed in range(30):
-        rngs = [np.random.default_rng([seed, part]) for part in (0, 1)]
-        clients = partition(plan, labels, labels, class_rng=rngs[0], shot_rng=rngs[1])
-        alone += sum(len(set(labels[client.train])) == 1 for client in clients)
-    assert alone == 0 if shots else alone > 0
-
-
 def test_classes_without_training_images_leave_their_test_images_to_somebody():
     """All have their even part before class 1, which has no training image to give them more."""
     rng = Given([0.5, 0.5], [0.25, 0.75])
@@ -243,11 +132,215 @@ def test_classes_without_training_images_leave_their_test_images_to_somebody():
     assert test.tolist() == [[2, 2], [1, 3]]
 
 
-def test_keys_of_least_numbers_reach_the_draw(storage: Storage):
-    """Twenty classes of six test images are 24 for each of five, and never 25."""
-    spread = ("task.partition.kind=dirichlet", "task.partition.alpha=5.0", "task.clients=5")
-    plan = (*NO_POOL, NONE, *spread, "task.shots=4")
-    hands = storage.run(*plan, "task.partition.minimum_test=15").summary["final"]["accuracy"]
-    assert len(hands["per_client"]) == 5
-    with pytest.raises(ConfigError, match="and 25 test images for each of 5 clients"):
-        storage.run(*plan, "task.partition.minimum_test=25")
+# --- a share of each class for all alike, and one pool that each client splits -------------------
+
+
+def shared_counts(rng, sizes, clients, *, ratio, alpha=0.1, minimum=2, fewest_classes=1):
+    rule = SharedRatio(ratio, alpha, minimum, fewest_classes)
+    return shared_ratio_counts(rule, np.array(sizes), clients, rng=rng)
+
+
+def test_two_classes_with_a_share_for_all_by_hand():
+    """S = 0.5 of 10 is 5 for 2 clients: 2, and 3 with the last. Of the other 5 in shares 0.8, 0.2
+    four and one. Then 6 and 4 are held, even is 15: of 20, five each and 10 in shares 0.3, 0.7."""
+    rng = Given([0.8, 0.2], [0.3, 0.7])
+    assert shared_counts(rng, [10, 20], 2, ratio=0.5).tolist() == [[6, 4], [8, 12]]
+    assert rng.alphas == [[0.1, 0.1]] * 2
+
+
+def test_the_remainder_goes_to_the_last_client():
+    """0.2 of 39 is 7.8, cut to 7: two each for 3 clients, three for the last one."""
+    assert shared_counts(Given([1.0, 0.0, 0.0]), [39], 3, ratio=0.2).tolist() == [[34, 2, 3]]
+    # 0.29 of 100 is 28.999999999999996 in binary, and 29 images.
+    assert shared_counts(Given([1.0, 0.0]), [100], 2, ratio=0.29).tolist() == [[85, 15]]
+    # Fewer than there are clients: all of them are a remainder.
+    assert shared_counts(Given([0.5, 0.5, 0.0]), [10], 3, ratio=0.2).tolist() == [[4, 4, 2]]
+
+
+@given(
+    st.integers(1, 6),
+    st.lists(st.integers(10, 60), min_size=1, max_size=8),
+    st.sampled_from([0.1, 0.5, 5.0]),
+    st.integers(0, 10_000),
+)
+def test_nothing_shared_is_the_dirichlet_partition(clients, sizes, alpha, seed):
+    """The same draws of the same generator, whatever is asked of the test images there."""
+    pool = np.array(sizes)
+    try:
+        ours = shared_counts(np.random.default_rng(seed), sizes, clients, ratio=0.0, alpha=alpha)
+    except ConfigError:
+        return
+    shares = DirichletShares(alpha, 2)
+    theirs, _ = dirichlet_counts(
+        shares, pool, np.full_like(pool, 10**6), clients, rng=np.random.default_rng(seed)
+    )
+    # A client without a millionth of a class has no image of it here either.
+    np.testing.assert_array_equal(ours, theirs)
+
+
+@given(
+    st.integers(1, 6),
+    st.lists(st.integers(12, 60), min_size=1, max_size=8),
+    st.floats(0.0, 1.0),
+    st.integers(0, 10_000),
+)
+def test_everybody_has_its_even_share(clients, sizes, ratio, seed):
+    try:
+        dealt = shared_counts(np.random.default_rng(seed), sizes, clients, ratio=ratio)
+    except ConfigError:
+        assert clients > 1
+        return
+    assert dealt.sum(axis=1).tolist() == sizes
+    for row, size in zip(dealt.tolist(), sizes, strict=True):
+        assert min(row) >= int(ratio * size + 1e-9) // clients
+
+
+@pytest.mark.parametrize(
+    ("images", "clients", "least"),
+    [(60_000, 20, 40), (1_000, 20, 25), (70, 20, 1), (1_600, 20, 40)],
+)
+def test_the_least_number_of_images_is_pfllib_s(images, clients, least):
+    """min(10 / 0.25, n / N / 2), cut to a whole number."""
+    assert least_images(images, clients) == least
+
+
+def test_a_draw_with_too_few_images_does_not_count():
+    """Half the even part of 40 images for 2 clients is 10; the first draw leaves 4."""
+    rng = Given([0.9, 0.1], [0.5, 0.5])
+    assert shared_counts(rng, [40], 2, ratio=0.0, minimum=None).tolist() == [[20, 20]]
+    assert rng.taken == 2
+    assert shared_counts(Given([0.9, 0.1]), [40], 2, ratio=0.0, minimum=4).tolist() == [[36, 4]]
+
+
+@pytest.mark.parametrize(("images", "test"), [(2, 1), (4, 1), (5, 2), (8, 2), (9, 3), (100, 25)])
+def test_a_quarter_rounded_up_is_for_testing(images, test):
+    rows = np.arange(images) * 3
+    train, tests = split_own(rows, np.random.default_rng(0))
+    assert (len(train), len(tests)) == (images - test, test)
+    assert sorted([*train, *tests]) == rows.tolist()
+    assert (np.diff(train) > 0).all() and (np.diff(tests) > 0).all()
+
+
+def drawn(train_images, test_images, texts=(None, None)):
+    train = Split(train_images, np.array([0, 1]), np.zeros(2, np.int64), texts[0])
+    test = Split(test_images, np.array([1, 0, 1]), np.ones(3, np.int64), texts[1])
+    names = {"classes": ("a", "b"), "domains": ("one", "two")}
+    return Dataset(name="drawn", **names, train=train, test=test)
+
+
+def test_the_pool_has_training_images_first():
+    images = np.arange(5 * 12, dtype=np.uint8).reshape(5, 2, 2, 3)
+    pool = drawn(images[:2], images[2:]).merged()
+    assert pool.train is pool.test
+    np.testing.assert_array_equal(pool.train.images, images)
+    assert pool.train.labels.tolist() == [0, 1, 1, 0, 1]
+    assert pool.train.domains.tolist() == [0, 0, 1, 1, 1]
+    root = Path("here")
+    pool = drawn(ImageFiles(root, ("a", "b")), ImageFiles(root, ("c", "d", "e"))).merged()
+    assert pool.train.images == ImageFiles(root, ("a", "b", "c", "d", "e"))
+    none = np.zeros((0, 1, 1, 3), np.uint8)
+    assert drawn(none, none, (("x", "y"), ("z", "u", "v"))).merged().train.texts == tuple("xyzuv")
+
+
+MINIMAL = {"name": "run", "method": {"name": "coop"}, "training": {"local_steps": 1}}
+
+
+def load(*overrides: str) -> TaskData:
+    return load_task_data(parse_config(MINIMAL, overrides))
+
+
+# --- superclasses and the classes within them ----------------------------------------------------
+
+
+# The superclass of each name in its alphabetical order, as in the data set's files.
+SUPERCLASSES = (
+    *(4, 1, 14, 8, 0, 6, 7, 7, 18, 3, 3, 14, 9, 18, 7, 11, 3, 9, 7, 11),
+    *(6, 11, 5, 10, 7, 6, 13, 15, 3, 15, 0, 11, 1, 10, 12, 14, 16, 9, 11, 5),
+    *(5, 19, 8, 8, 15, 13, 14, 17, 18, 10, 16, 4, 17, 4, 2, 0, 17, 4, 18, 17),
+    *(10, 3, 2, 12, 12, 16, 12, 1, 9, 19, 2, 10, 0, 1, 16, 12, 9, 13, 15, 13),
+    *(16, 19, 2, 4, 6, 19, 5, 5, 8, 19, 18, 1, 2, 15, 6, 0, 17, 8, 14, 13),
+)
+
+
+class GivenTwice:
+    """In place of a generator: hands out shares and numbers that it was given."""
+
+    def __init__(self, shares: list[list[float]], numbers: list[list[list[float]]]) -> None:
+        self.shares, self.numbers, self.alphas = iter(shares), iter(numbers), []
+
+    def dirichlet(self, alphas: np.ndarray) -> np.ndarray:
+        self.alphas.append(alphas.tolist())
+        return np.array(next(self.shares))
+
+    def random(self, shape: tuple[int, int]) -> np.ndarray:
+        found = np.array(next(self.numbers))
+        assert found.shape == shape
+        return found
+
+
+def test_two_clients_and_two_superclasses_by_hand():
+    """Superclass 0 has classes 0 and 1, superclass 1 has class 2; seven images, three for each.
+
+    The first client draws 0.5 < 0.75, and 0.1 < 0.2: class 0, whose one image is gone. Then 0.7 and
+    0.1, which is class 1 now that it has all of the superclass; then 0.9, class 2. The second has
+    class 1 and 2 left, in shares 0.5 and 0.5: twice class 1, whose images are gone, and then 0.2 is
+    of class 2, which has all.
+    """
+    rng = GivenTwice(
+        [[0.75, 0.25], [0.2, 0.8], [1.0], [0.5, 0.5], [1.0], [1.0]],
+        [
+            [[0.5, 0.1], [0.7, 0.1], [0.9, 0.5]],
+            [[0.4, 0.0], [0.1, 0.9], [0.2, 0.6]],
+        ],
+    )
+    counts = pachinko_counts(np.array([1, 3, 3]), (0, 0, 1), 2, 0.3, rng=rng)
+    assert counts.tolist() == [[1, 0], [1, 2], [1, 1]]
+    assert rng.alphas == [[0.3] * 2, [WITHIN] * 2, [WITHIN], [0.3] * 2, [WITHIN], [WITHIN]]
+
+
+@given(
+    classes=st.integers(1, 12),
+    clients=st.integers(1, 6),
+    groups=st.integers(1, 4),
+    alpha=st.sampled_from([1e-3, 0.3, 100.0]),
+    seed=st.integers(0, 1000),
+)
+def test_everybody_gets_as_many_and_no_image_twice(classes, clients, groups, alpha, seed):
+    rng = np.random.default_rng(seed)
+    sizes = rng.integers(0, 20, classes)
+    counts = pachinko_counts(sizes, np.arange(classes) % groups, clients, alpha, rng=rng)
+    assert counts.sum(axis=0).tolist() == [int(sizes.sum()) // clients] * clients
+    assert (counts >= 0).all() and (counts.sum(axis=1) <= sizes).all()
+
+
+def dealt(root: Path) -> TaskData:
+    kind = "task.partition={kind: hierarchical_dirichlet, alpha: 0.3}"
+    task = ("task.dataset=cifar100", f"task.root={root}", "task.clients=5", "task.shots=null")
+    return load(*task, kind)
+
+
+@pytest.fixture
+def cifar100(tmp_path: Path) -> Path:
+    root = draw_cifar100(tmp_path, 5, 1)
+    names = sorted(name for own in _SUPERCLASSES for name in own)
+    (root / "cifar-100-binary" / "fine_label_names.txt").write_text("\n".join(names))
+    return root
+
+
+def test_the_superclasses_are_those_of_published_code(cifar100: Path):
+    assert dealt(cifar100).dataset.superclasses == SUPERCLASSES
+
+
+def test_training_images_stay_training_images(cifar100: Path):
+    """Of 600 images five clients have 120 each; a sixth of the pool are test images."""
+    data = dealt(cifar100)
+    assert [len(c.train) + len(c.test) for c in data.clients] == [120] * 5
+    for side, rows in (("train", 500), ("test", 100)):
+        held = np.concatenate([getattr(client, side) for client in data.clients])
+        assert sorted(held) == list(range(rows))
+    assert all(5 <= len(client.test) <= 45 for client in data.clients)
+
+
+def test_classes_without_superclasses_are_refused(tmp_path: Path):
+    with pytest.raises(ConfigError, match="hierarchical_dirichlet shares out superclasses, and"):
+        dealt(draw_cifar100(tmp_path, 5, 1))

@@ -2,21 +2,29 @@
 
 from __future__ import annotations
 
-import json
 import math
 
 import numpy as np
 import pytest
 
-from methods import ClientView, Examples
+from methods import ClientView, Examples, PoolPolicy, TensorSpec
 from platform.experiment.evaluation import (
     Measured,
     accuracy_document,
     harmonic_mean,
+    mean_over_clients,
     measured,
     over_clients,
 )
-from platform.parties.scoring import CommonScores, EvaluationSet, MeasuredSets, accuracy
+from platform.parties.scoring import (
+    CommonScores,
+    EvaluationSet,
+    MeasuredSets,
+    accuracy,
+    mean_weights,
+    ranked_means,
+)
+from tests.trunk._runs import Finished
 
 
 class Lookup:
@@ -56,30 +64,8 @@ def test_a_summary_by_hand():
     assert summary.std == 0.25
     assert summary.worst == 0.5
     assert summary.per_client == (0.5, 1.0)
-
-
-def test_the_deviation_is_the_populations():
     assert over_clients([(0, 2), (1, 2), (2, 2)]).std == pytest.approx(math.sqrt(1 / 6))
-    assert over_clients([(2, 5)]).std == 0.0
-
-
-def test_where_all_clients_are_alike_the_mean_is_what_each_is() -> None:
-    # A running sum of fifty times 0.9565 divided by fifty is less than that.
-    alike = over_clients([(1913, 2000)] * 50)
-    assert alike.mean == alike.weighted == alike.worst == 0.9565
-
-
-def test_the_document_is_plain_json():
-    document = accuracy_document(over_clients([(5, 10), (30, 30)]))
-    assert json.loads(json.dumps(document)) == {
-        "mean": 0.75,
-        "weighted": 0.875,
-        "std": 0.25,
-        "worst": 0.5,
-        "per_client": [0.5, 1.0],
-    }
-    nothing = accuracy_document(None)
-    assert nothing == dict.fromkeys(document)
+    assert set(accuracy_document(None).values()) == {None}
 
 
 # --- protocols ----------------------------------------------------------------------------------
@@ -161,32 +147,20 @@ def test_leave_one_domain_out_by_hand():
     assert found.headline == 0.5
 
 
-def test_the_client_mean_is_its_own_headline():
-    found = measure(Scripted(), "client_mean", {}, tests=("local",))
-    assert found.document() == {"name": "client_mean"}
-    assert found.headline == found.local.mean == 0.875
-
-
 def test_without_the_common_sets_only_own_images_are_predicted():
     target = EvaluationSet(answered([0], [0], [0]), BASE)
     method = Scripted()
     found = measure(method, "client_mean", {"target": target}, tests=("local",))
-    assert set(found.sets) == {"local"}
+    assert found.document() == {"name": "client_mean"}
+    assert found.headline == found.local.mean == 0.875
     assert [rows for _, rows, _ in method.calls] == [2, 4]
 
 
-@pytest.mark.parametrize(
-    ("values", "expected"),
-    [
-        # FedPGP, table 1, OxfordPets: CLIP, and FedPGP, to the two digits that are printed.
-        ((79.18, 79.83, 83.25), 80.72),
-        ((95.67, 85.69, 81.75), 87.33),
-        ((0.5, 0.5, 0.5), 0.5),
-        ((1.0, 0.0, 1.0), 0.0),
-    ],
-)
-def test_the_harmonic_mean_of_the_paper(values, expected):
-    assert harmonic_mean(values) == pytest.approx(expected, abs=0.011)
+def test_the_harmonic_mean_of_the_paper():
+    """FedPGP, table 1, OxfordPets: CLIP, and FedPGP, to the two digits that are printed."""
+    assert harmonic_mean((79.18, 79.83, 83.25)) == pytest.approx(80.72, abs=0.011)
+    assert harmonic_mean((95.67, 85.69, 81.75)) == pytest.approx(87.33, abs=0.011)
+    assert harmonic_mean((1.0, 0.0, 1.0)) == 0.0
 
 
 def test_many_images_are_predicted_in_blocks_and_counted_once():
@@ -202,25 +176,24 @@ def test_many_images_are_predicted_in_blocks_and_counted_once():
 def test_clients_that_predict_alike_are_measured_once_on_what_they_have_in_common():
     """Three clients, the second with another broadcast: its images and nobody else's cost twice."""
 
-    class Counting:
-        def __init__(self):
-            self.seen = []
+    seen = []
 
+    class Counting(Lookup):
         def predict(self, view, batch, classes):
-            self.seen.append(len(batch["features"]))
-            return np.roll(batch["features"], int(view.broadcast["shift"]), axis=1)
+            seen.append(len(batch["features"]))
+            return super().predict(view, batch, classes)
 
+    classes = ("a", "b", "c")
     target = EvaluationSet(
-        Examples({"features": one_hot(0, 1), "labels": np.array([0, 2])}), ("a", "b", "c")
+        Examples({"features": one_hot(0, 1), "labels": np.array([0, 2])}), classes
     )
     method, shared, tallies = Counting(), CommonScores(), []
-    own = {"local": EvaluationSet(TEST, ("a", "b", "c"))}
     for shift in (1, 0, 0):
-        sets = MeasuredSets(own, {"target": target}, shared)
-        view = ClientView(number(shift))
+        sets = MeasuredSets({"local": EvaluationSet(TEST, classes)}, {"target": target}, shared)
+        view = ClientView(number(shift), (), number(0))
         tallies.append({name: sets.tally(method, view, name) for name in ("local", "target")})
     found = measured("leave_one_domain_out", ("local", "target"), tallies)
-    assert method.seen == [4, 2, 4, 2, 4]
+    assert seen == [4, 2, 4, 2, 4]
     assert found.sets["target"].per_client == (0.5, 0.5, 0.5)
     assert found.local.per_client == (0.0, 0.75, 0.75)
 
@@ -236,3 +209,89 @@ def test_a_model_of_its_own_is_never_measured_by_another_clients_count():
         counts.append(sets.tally(Lookup(), view, "target"))
     assert counts == [(3, 4), (0, 4), (0, 4), (3, 4)]
     assert sets.tally(Lookup(), ClientView(zero, (), number(1)), "target") == (0, 4)
+
+
+# --- what experts count --------------------------------------------------------------------------
+
+
+CLASSES = ("a", "b")
+
+
+class Told:
+    """Weighs experts as the images say; none where a client has no experts."""
+
+    def __init__(self, policy: PoolPolicy | None) -> None:
+        self.policy = policy
+        self.seen: list[int] = []
+
+    def pool_policy(self) -> PoolPolicy | None:
+        return self.policy
+
+    def expert_weights(self, view, batch, classes):
+        assert set(batch) == {"features"}
+        assert classes == CLASSES
+        self.seen.append(len(batch["features"]))
+        return None if view.personal else batch["features"] * view.broadcast["scale"]
+
+
+PICKED = PoolPolicy({"x": TensorSpec((1,))}, 2)
+FIXED = PoolPolicy({"x": TensorSpec((1,))}, 2, "all", exclude_self=False, fixed=True)
+
+
+def weighed(policy, *clients, without=()):
+    method, found = Told(policy), []
+    for number, rows in enumerate(clients):
+        examples = {"features": np.array(rows, np.float32), "labels": np.zeros(len(rows))}
+        personal = {"no": 1} if number in without else {}
+        view = ClientView({"scale": np.float32(1)}, (), personal)
+        found.append(mean_weights(method, view, EvaluationSet(Examples(examples), CLASSES)))
+    return mean_over_clients([means for means in found if means is not None]), method
+
+
+ONE = [[0.2, 0.1, 0.7], [0.4, 0.5, 0.1]]
+OTHER = [[0.6, 0.1, 0.3]]
+
+
+@pytest.mark.parametrize(
+    ("policy", "expected"),
+    [
+        # Ranked: (.2, .7, .1) and (.4, .5, .1) give (.3, .6, .1); the other client (.6, .3, .1).
+        (PICKED, [0.45, 0.45, 0.1]),
+        # In their order: (.3, .3, .4) and (.6, .1, .3).
+        (None, [0.45, 0.2, 0.35]),
+        (FIXED, [0.45, 0.2, 0.35]),
+    ],
+)
+def test_the_mean_by_hand(policy, expected):
+    """Every client counts the same, however many images it has."""
+    found, _ = weighed(policy, ONE, OTHER)
+    np.testing.assert_allclose(found, expected, atol=1e-7)
+
+
+def test_clients_without_experts_do_not_count():
+    found, _ = weighed(PICKED, ONE, OTHER, without={0})
+    np.testing.assert_allclose(found, [0.6, 0.3, 0.1], atol=1e-7)
+    assert weighed(PICKED, ONE, OTHER, without={0, 1})[0] is None
+    assert weighed(None)[0] is None
+
+
+def test_a_large_test_set_is_read_in_blocks():
+    """Of 512 images; the mean is of images, not of blocks."""
+    rows = [[1.0, 0.0]] * 512 + [[0.0, 1.0]] * 128
+    found, method = weighed(None, rows)
+    assert method.seen == [512, 128]
+    np.testing.assert_allclose(found, [0.8, 0.2])
+
+
+def test_the_own_expert_is_not_ranked():
+    means = ranked_means(np.array([[0.1, 0.2, 0.3, 0.4]], np.float32), is_ranked=True)
+    np.testing.assert_allclose(means, [0.1, 0.4, 0.3, 0.2], atol=1e-7)
+    alone = ranked_means(np.ones((3, 1), np.float32), is_ranked=True)
+    np.testing.assert_array_equal(alone, [1.0])
+
+
+def test_a_run_with_a_pool_says_what_experts_count(plain_run: Finished):
+    weights = plain_run.summary["final"]["expert_weights"]
+    assert len(weights) == 2
+    assert math.isclose(sum(weights), 1.0, abs_tol=1e-6)
+    assert min(weights) > 0

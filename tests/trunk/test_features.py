@@ -2,22 +2,34 @@
 
 from __future__ import annotations
 
-import time
 import tracemalloc
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from PIL import Image
 
+from methods.clip import adapter
 from methods.clip.adapter import load_backbone
+from platform.config.sections import ModelConfig
 from platform.data import cache as cache_module
+from platform.data import preparing
 from platform.data import preparing as features_module
 from platform.data.cache import cached_rows
-from platform.data.dataset import FittedRows, GatheredRows, ImageFiles
-from platform.data.preparing import BATCH, FEWEST
-from tests.trunk._encoders import SIDE, CountingEncoder, cache_of, expected, files, get, pictures
+from platform.data.preparing import (
+    BATCH,
+    FEWEST,
+    Squares,
+    cached_encoders,
+    frozen_model,
+    plain_encoders,
+)
+from platform.errors import ConfigError
+from tests.trunk._encoders import CountingEncoder, cache_of, expected, files, get, pictures
 
 KINDS = ("features", "tokens", "pixels")
 
@@ -34,14 +46,6 @@ def test_rows_are_what_the_encoder_makes(tmp_path, kind, source):
         got = get(CountingEncoder(), given_, cache_of(tmp_path), kind=kind)
         np.testing.assert_allclose(got[:], expected(images, kind), rtol=1e-6)
         assert got.dtype == (np.uint8 if kind == "pixels" else np.float32)
-
-
-def test_the_second_request_encodes_nothing(tmp_path):
-    encoder, cache = CountingEncoder(), cache_of(tmp_path / "deep" / "folder")
-    first = get(encoder, pictures(40), cache)
-    second = get(encoder, pictures(40).copy(), cache)
-    assert encoder.seen == [40]
-    np.testing.assert_array_equal(first, second)
 
 
 def test_nobody_may_write_to_what_all_share(tmp_path, monkeypatch):
@@ -73,26 +77,6 @@ def test_any_requests_are_right_and_encode_an_image_once(tmp_path_factory, reque
     assert sum(holding.images for holding in cached_rows(cache.path)) == len(distinct)
 
 
-def test_another_seeds_shots_share_what_is_there(tmp_path):
-    encoder, cache, images = CountingEncoder(), cache_of(tmp_path), pictures(120)
-    get(encoder, images, cache, range(0, 80))
-    got = get(encoder, images, cache, range(119, 39, -1))
-    assert encoder.seen == [BATCH, FEWEST, 40]
-    np.testing.assert_allclose(got[:], expected(images[119:39:-1], "features"), rtol=1e-6)
-
-
-def test_a_file_is_read_once_whether_it_is_new_or_not(tmp_path, monkeypatch):
-    images = files(tmp_path / "images", pictures(BATCH + 3))
-    read, original = [], ImageFiles.bytes_of
-    monkeypatch.setattr(
-        ImageFiles, "bytes_of", lambda self, row: (read.append(row), original(self, row))[1]
-    )
-    for _ in range(2):
-        get(CountingEncoder(), images, cache_of(tmp_path))
-        assert read == list(range(BATCH + 3))
-        read.clear()
-
-
 def test_an_image_is_the_same_row_in_any_company(tmp_path):
     """Which images are new is chance, and must not show in the last bits of a run's result."""
     backbone, images = load_backbone("sotto-tiny"), pictures(90, side=32)
@@ -110,7 +94,6 @@ def test_an_image_is_the_same_row_in_any_company(tmp_path):
     "other",
     [
         {"fingerprint": "other weights"},
-        {"transform_digest": "other transform"},
         {"name": "other model"},
         {"device": "cuda:0"},
         {"fingerprint": "weightstransform", "transform_digest": ""},
@@ -130,46 +113,18 @@ def test_other_versions_are_another_computation(monkeypatch, change):
     other = (lambda name: f"0 of {name}") if change == "version" else 0
     monkeypatch.setattr(features_module, change, other)
     assert features_module.computation(encoder) != before
-
-
-def test_devices_of_one_kind_compute_alike():
     first, second = (CountingEncoder(device=f"cuda:{number}") for number in range(2))
     assert features_module.computation(first) == features_module.computation(second)
 
 
-def test_kinds_do_not_mix(tmp_path):
-    encoder, cache = CountingEncoder(), cache_of(tmp_path)
-    shapes = [get(encoder, pictures(40), cache, kind=kind).shape for kind in KINDS]
-    assert shapes == [(40, 3), (40, 4, 3), (40, 4, 4, 3)]
-    assert encoder.seen == [40, 40]
-
-
 def test_a_changed_file_is_encoded_anew(tmp_path):
     encoder, cache, images = CountingEncoder(), cache_of(tmp_path), pictures(50)
-    get(encoder, files(tmp_path / "images", images), cache)
+    for folder in ("images", "elsewhere"):
+        get(encoder, files(tmp_path / folder, images), cache)
     images[7, 3, 3, 2] ^= 1
     got = get(encoder, files(tmp_path / "images", images), cache)
     assert encoder.seen == [50, FEWEST]
     np.testing.assert_allclose(got[:], expected(images, "features"), rtol=1e-6)
-
-
-def test_the_same_file_elsewhere_is_the_same_image(tmp_path):
-    encoder, cache = CountingEncoder(), cache_of(tmp_path)
-    get(encoder, files(tmp_path / "here", pictures(40)), cache)
-    get(encoder, files(tmp_path / "there", pictures(40)), cache)
-    assert encoder.seen == [40]
-
-
-def test_the_layout_in_memory_does_not_matter(tmp_path):
-    class Turned(CountingEncoder):
-        def encode_tokens(self, images):
-            return np.asfortranarray(super().encode_tokens(images))
-
-    encoder, cache = Turned(), cache_of(tmp_path)
-    get(encoder, pictures(40), cache, kind="tokens")
-    got = get(encoder, np.asfortranarray(pictures(40)), cache, kind="tokens")
-    assert encoder.seen == [40]
-    np.testing.assert_allclose(got[:], expected(pictures(40), "tokens"), rtol=1e-6)
 
 
 # --- bounded memory -------------------------------------------------------------------------------
@@ -209,86 +164,70 @@ def test_memory_is_bounded_by_a_batch_and_a_segment(tmp_path, monkeypatch):
     np.testing.assert_array_equal(rows[np.asarray([599, 40, 0])][1:], rows[np.asarray([40, 0])])
 
 
-def test_progress_is_told_batch_by_batch(tmp_path):
-    count, told = 2 * BATCH + 3, []
-    for _ in range(2):
-        cache = cache_of(tmp_path)
-        get(CountingEncoder(), pictures(count), cache, progress=lambda *n: told.append(n))
-        assert told == [(0, count), (BATCH, count), (2 * BATCH, count), (count, count)]
-        told.clear()
+# --- at a size that a method asks for ------------------------------------------------------------
 
 
-def test_what_waits_to_be_encoded_is_not_done(tmp_path):
-    images, told = pictures(2 * BATCH), []
-    get(CountingEncoder(), images, cache_of(tmp_path), range(BATCH - 4))
-    get(CountingEncoder(), images, cache_of(tmp_path), progress=lambda done, _: told.append(done))
-    # Four of the first batch's images are new, and wait for more.
-    assert told == [0, BATCH - 4, 2 * BATCH]
+def by_pillow(image: np.ndarray, side: int) -> np.ndarray:
+    """The shorter side to `side`, then the middle of the longer one, in Pillow's own words."""
+    height, width = image.shape[:2]
+    short = min(height, width)
+    size = (int(side * width / short), int(side * height / short))
+    shown = Image.fromarray(image).resize(size, Image.Resampling.BICUBIC)
+    left, top = round((size[0] - side) / 2), round((size[1] - side) / 2)
+    return np.asarray(shown.crop((left, top, left + side, top + side)))
 
 
-PARTS = [np.arange(10.0).reshape(5, 2), np.arange(100.0, 108.0).reshape(4, 2)]
-
-
-@given(
-    st.lists(st.tuples(st.integers(0, 1), st.integers(0, 3)), min_size=1, max_size=12),
-    st.slices(12),
-    st.data(),
+@pytest.mark.parametrize(
+    ("shape", "side"), [((40, 64), 28), ((100, 60), 32), ((9, 9), 64), ((28, 28), 28)]
 )
-def test_gathered_rows_are_indexed_like_an_array(where, block, data):
-    part_of, place_of = (np.asarray(column) for column in zip(*where, strict=True))
-    rows = GatheredRows(PARTS, part_of, place_of)
-    whole = np.stack([PARTS[part][place] for part, place in where])
-    assert (rows.shape, rows.dtype, len(rows)) == (whole.shape, whole.dtype, len(whole))
-    assert rows.nbytes == whole.nbytes
-    chosen = data.draw(st.lists(st.integers(0, len(where) - 1), max_size=9))
-    for index in (block, np.asarray(chosen, np.int64)):
-        np.testing.assert_array_equal(rows[index], whole[index])
+def test_an_image_is_resized_and_cropped_in_the_middle(shape: tuple[int, int], side: int):
+    image = np.random.default_rng(0).integers(0, 256, (*shape, 3), dtype=np.uint8)
+    (fitted,) = Squares(side).fit([image])
+    assert (fitted.shape, fitted.dtype) == ((side, side, 3), np.uint8)
+    np.testing.assert_array_equal(fitted, by_pillow(image, side))
 
 
-def test_pictures_in_memory_are_fitted_when_they_are_asked_for():
-    images, fitted = pictures(9, side=6), []
-
-    def fit(given_):
-        fitted.append(len(given_))
-        return CountingEncoder().fit(given_)
-
-    rows = FittedRows(images, np.asarray([8, 2, 5]), fit, SIDE)
-    assert (rows.shape, rows.dtype, len(rows)) == ((3, 4, 4, 3), np.uint8, 3)
-    np.testing.assert_array_equal(rows[1:], images[[2, 5], :4, :4])
-    np.testing.assert_array_equal(rows[np.asarray([2, 0])], images[[5, 8], :4, :4])
-    assert fitted == [2, 2]
+def test_at_the_model_s_own_size_it_is_what_the_model_does():
+    backbone = load_backbone("sotto-tiny")
+    images = pictures(3, side=50)
+    np.testing.assert_array_equal(Squares(backbone.image_size).fit(images), backbone.fit(images))
 
 
-# --- a real model ---------------------------------------------------------------------------------
+def test_without_a_model_there_is_nothing_to_encode_with(tmp_path: Path):
+    images, rows = pictures(3), np.arange(3)
+    for encoders in (
+        plain_encoders(None),
+        cached_encoders(None, cache_of(tmp_path), lambda *_: None),
+    ):
+        with pytest.raises(ConfigError, match=r"task\.model: null has nothing"):
+            encoders.features(images, rows)
 
 
-@pytest.mark.slow
-def test_a_real_image_tower_streams_through_the_cache(tmp_path):
-    import open_clip
-    import torch
-    from PIL import Image
+# --- one frozen model of a kind in a process -----------------------------------------------------
 
-    torch.manual_seed(0)
-    model = open_clip.create_model("ViT-B-16", pretrained=None)
-    torch.save(model.state_dict(), tmp_path / "random.pt")
-    del model
-    backbone = load_backbone("ViT-B-16", str(tmp_path / "random.pt"))
-    (tmp_path / "images").mkdir()
-    for number in range(BATCH):
-        size = (300 + number, 250) if number % 2 else (200, 260 + number)
-        noise = np.random.default_rng(number).integers(0, 256, (8, 8, 3), dtype=np.uint8)
-        Image.fromarray(noise).resize(size).save(tmp_path / "images" / f"{number}.jpg")
-    images = ImageFiles(tmp_path / "images", tuple(f"{n}.jpg" for n in range(BATCH)))
-    cache = cache_of(tmp_path, 2**33)
-    got = {kind: get(backbone, images, cache, kind=kind) for kind in KINDS}
-    fitted = backbone.fit(images[np.arange(BATCH)])
-    np.testing.assert_array_equal(got["pixels"][:], fitted)
-    assert got["tokens"].shape == (BATCH, 197, 768)
-    np.testing.assert_allclose(got["features"][:4], backbone.encode_images(fitted[:4]), atol=1e-5)
-    few = backbone.encode_tokens(fitted[:4])
-    np.testing.assert_allclose(got["tokens"][:4], few, atol=1e-3)
-    started = time.perf_counter()
-    for kind in KINDS:
-        again = get(backbone, images, cache, kind=kind)
-        np.testing.assert_array_equal(again[:], got[kind][:])
-    assert time.perf_counter() - started < 5
+
+@pytest.fixture
+def loads(monkeypatch) -> Iterator[list[str]]:
+    """The names that were loaded, in place of the models."""
+    found: list[str] = []
+
+    def load(name, pretrained, device):
+        found.append(name)
+        return object()
+
+    preparing._kept.cache_clear()
+    monkeypatch.setattr(adapter, "load_backbone", load)
+    yield found
+    preparing._kept.cache_clear()
+
+
+def test_runs_of_one_process_share_a_model_whose_name_says_all(loads):
+    model = ModelConfig(name="sotto-tiny")
+    assert frozen_model(model, "cpu") is frozen_model(model, "cpu")
+    assert loads == ["sotto-tiny"]
+
+
+def test_weights_in_a_file_are_read_again_as_they_may_be_others_by_then(loads):
+    model = ModelConfig(name="local-dir:somewhere")
+    assert frozen_model(model, "cpu") is not frozen_model(model, "cpu")
+    assert loads == ["local-dir:somewhere"] * 2

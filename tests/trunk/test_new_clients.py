@@ -5,23 +5,15 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from methods import ClientView, Examples
+from methods import ClientView
 from platform.config.randomness import stream
 from platform.experiment.comparisons import measure_newcomers
-from platform.experiment.finishing import execute
-from platform.parties.client import Client
 from platform.parties.scoring import EvaluationSet, accuracy
-from platform.rounds.observing import SilentObserver
 from tests.trunk._runs import (
     FIXED,
-    NO_POOL,
     NONE,
-    Command,
-    Crash,
     Finished,
     Storage,
-    comparable,
-    crash_at,
     opened,
 )
 from tests.trunk.conftest import MakeStorage
@@ -91,37 +83,6 @@ def test_new_clients_are_measured_as_by_hand(which: str, request: pytest.Fixture
         assert measured[key]["weighted"] == pytest.approx(np.average(values, weights=sizes))
 
 
-def test_new_clients_hold_images_of_their_own(noised: Finished) -> None:
-    with opened(noised.storage.reopen(noised.run_id)) as simulation:
-        old = [c.profile.data for c in simulation.population.clients.values()]
-        new = [c.train for c in simulation.learning.evaluation.new_clients.values()]
-    rows = [row.tobytes() for part in (*old, *new) for row in part.arrays["features"]]
-    # The same pictures are nobody's twice, also none of an old client's.
-    assert len(rows) == len(set(rows))
-    assert all(isinstance(part, Examples) and part.num_examples > 0 for part in new)
-
-
-def test_the_report_shows_them(noised: Finished, plain_run: Finished, sotto: Command) -> None:
-    shown = sotto("report", noised.run_id, "--storage", noised.storage.url).out
-    assert "2 new clients, as they come" in shown and "2 new clients, personalised" in shown
-    assert plain_run.summary["final"]["new_clients"] is None
-    other = sotto("report", plain_run.run_id, "--storage", plain_run.storage.url).out
-    assert "new clients" not in other
-
-
-@pytest.mark.slow
-def test_an_interrupted_run_measures_them_alike(
-    noised: Finished, storage: Storage, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    overrides = (*FEDPGP, *FIXED, *NEW, "rounds=2")
-    with monkeypatch.context() as patch, opened(storage.create(*overrides)) as simulation:
-        crash_at(patch, Client, "_part", 3, after=True)
-        with pytest.raises(Crash):
-            execute(simulation, SilentObserver())
-    resumed = storage.resume(simulation.run_id)
-    assert comparable(resumed.summary) == comparable(noised.summary)
-
-
 def test_a_method_that_sends_each_client_its_own_sends_them_what_nobody_has(
     storage: Storage,
 ) -> None:
@@ -153,17 +114,3 @@ def test_a_pool_hands_them_no_experts(storage: Storage, monkeypatch: pytest.Monk
         monkeypatch.setattr(pfedmoap.PFedMoAP, "predict", counting)
         assert measure_newcomers(simulation, run.state()) is not None
     assert seen and set(seen) == {0}
-
-
-@pytest.mark.parametrize("method", [NO_POOL, ("method.name=zero_shot",)])
-def test_where_nothing_is_personal_nothing_changes(
-    storage: Storage, method: tuple[str, ...]
-) -> None:
-    run = storage.run(NONE, *method, *NEW, "rounds=1", "secure_aggregation.enabled=false")
-    measured = run.summary["final"]["new_clients"]
-    assert measured["before"] == measured["after"]
-
-
-def test_there_is_no_measurement_without_them(plain_run: Finished) -> None:
-    with opened(plain_run.storage.reopen(plain_run.run_id)) as simulation:
-        assert measure_newcomers(simulation, plain_run.state()) is None

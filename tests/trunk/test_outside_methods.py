@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from methods import BrokenMethod, Registry
+from methods import BrokenMethod, Registry, Task, UnknownMethod
 from platform.bootstrap import Surroundings
-from platform.config import load_config, parse_config
+from platform.config import load_config
 from platform.errors import ConfigError, RunStopped
 from platform.sweeping.grid import SweepRequest, build_grid
 from platform.sweeping.running import run_cell
@@ -64,11 +64,6 @@ def test_a_folders_method_runs_and_the_records_name_its_code(
     assert sotto(*export, "--methods", str(folder)).code == 0
 
 
-def test_a_packaged_methods_records_say_nothing_more(storage: Storage) -> None:
-    finished = storage.run(NONE)
-    assert "method" not in detail_of(storage, finished.run_id)
-
-
 def test_a_run_goes_on_with_the_same_file_only_wherever_it_lies(
     folder: Path, storage: Storage, tmp_path: Path
 ) -> None:
@@ -111,17 +106,7 @@ def test_a_sweep_does_not_take_over_runs_of_another_file(
     assert run_cell(after.run, after.code, Surroundings.with_methods(folder)) != first
 
 
-def test_a_sweep_hands_its_workers_the_folder(
-    sotto: Command, config: Path, storage: Storage, folder: Path, tmp_path: Path
-) -> None:
-    answer = sotto(
-        *("sweep", str(config), "--method", "momentum", "--set", NONE, "--methods", str(folder)),
-        *("--storage", storage.url, "--output", str(tmp_path / "out"), "--jobs", "1"),
-    )
-    assert answer.code == 0, answer.err
-
-
-@pytest.mark.parametrize("key", ["methods", "method.methods", "method.folder", "storage.methods"])
+@pytest.mark.parametrize("key", ["methods", "method.folder"])
 def test_no_key_of_a_configuration_names_code(key: str, folder: Path, config: Path) -> None:
     surroundings = Surroundings()
     with pytest.raises(ConfigError, match=r"is not a known"):
@@ -131,80 +116,37 @@ def test_no_key_of_a_configuration_names_code(key: str, folder: Path, config: Pa
         validate_options(surroundings.registry, loaded.method)
 
 
-@pytest.mark.parametrize(
-    "name", ["../mine/momentum", "mine.momentum", "momentum.py", "{folder}/momentum", "os"]
-)
-def test_a_name_is_no_path_and_no_module(name: str, folder: Path, tmp_path: Path) -> None:
-    registry = Registry(folder=folder)
-    with pytest.raises(ConfigError, match=r"method\.name: .* is unknown; valid: "):
-        parse_config(
-            yaml.safe_load(SMALL),
-            (f"method.name={name.format(folder=folder)}",),
-            Surroundings(registry=registry).sources,
-        )
+FROZEN = "import dataclasses\n@dataclasses.dataclass(frozen=True)\nclass Config: ...\n"
 
 
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [
-        ("import nothing_of_this_name\n", "cannot be imported: ModuleNotFoundError: "),
-        ("def\n", "cannot be imported: SyntaxError: "),
-        ("raise SystemExit(0)\n", "cannot be imported: SystemExit: 0"),
-        ("1 / 0\n", "cannot be imported: ZeroDivisionError: division by zero"),
-        ("from momentum import Config\n", "cannot be imported: ModuleNotFoundError: "),
-        ("def build(config, task): ...\n", "has no frozen dataclass Config; valid: "),
-        ("class Config: ...\n", "has no frozen dataclass Config; valid: "),
-        (
-            "import dataclasses\n@dataclasses.dataclass\nclass Config: ...\n",
-            "has no frozen dataclass Config; valid: ",
-        ),
-        (
-            "import dataclasses\n@dataclasses.dataclass(frozen=True)\nclass Config: ...\n",
-            "has no function build; valid: build(config, task)",
-        ),
-        (
-            "import dataclasses\n@dataclasses.dataclass(frozen=True)\nclass Config: ...\n"
-            "def build(config, task): return object()\n",
-            "builds something without needs, ",
-        ),
-    ],
-)
-def test_a_broken_module_is_one_sentence_and_exit_code_2(
-    sotto: Command, config: Path, storage: Storage, folder: Path, text: str, said: str
-) -> None:
-    (folder / "broken.py").write_text(text)
-    (folder / "broken.yaml").write_text("name: broken\n")
-    asked = [*ask(config, storage, "--methods", str(folder))]
-    asked[asked.index("method.name=momentum")] = "method.name=broken"
-    answer = sotto(*asked)
-    assert answer.code == 2
-    assert len(answer.err.splitlines()) == 1
-    assert said in answer.err and "broken" in answer.err
-    assert not storage.file.exists()
+def written(text: str, name: str = "momentum.py"):
+    return lambda folder: (folder / name).write_text(text)
 
 
 @pytest.mark.parametrize(
     ("spoil", "said"),
     [
-        (lambda folder: (folder / "promptfl.py").write_text(METHOD), "'promptfl' is a module of"),
-        (lambda folder: (folder / "my-method.py").write_text(METHOD), "'my-method.py' is no name"),
+        (written("1 / 0\n"), "cannot be imported: ZeroDivisionError: division by zero"),
+        (written("raise SystemExit(0)\n"), "cannot be imported: SystemExit: 0"),
+        (written("def build(config, task): ...\n"), "has no frozen dataclass Config; valid: "),
+        (written(FROZEN.replace("(frozen=True)", "")), "has no frozen dataclass Config; valid: "),
+        (written(FROZEN), "has no function build; valid: build(config, task)"),
+        (written(f"{FROZEN}def build(config, task): return object()\n"), "without needs"),
+        (written(METHOD, "promptfl.py"), "'promptfl' is a module of"),
+        (written(METHOD, "my-method.py"), "'my-method.py' is no name"),
         (lambda folder: (folder / "momentum.py").unlink(), "holds no method; valid: files NAME.py"),
         (lambda folder: (folder / "momentum.yaml").unlink(), "'momentum' has no preset; valid is"),
+        (lambda folder: folder.rename(folder.parent / "gone"), "is no folder; valid: a folder of"),
     ],
 )
-def test_a_folder_that_cannot_be_used_is_refused(
+def test_what_cannot_be_used_is_one_sentence_and_exit_code_2(
     sotto: Command, config: Path, storage: Storage, folder: Path, spoil, said: str
 ) -> None:
     spoil(folder)
     answer = sotto(*ask(config, storage, "--methods", str(folder)))
     assert (answer.code, len(answer.err.splitlines())) == (2, 1)
     assert said in answer.err
-
-
-def test_what_is_no_folder_is_refused(sotto: Command, tmp_path: Path) -> None:
-    answer = sotto("methods", "--methods", str(tmp_path / "none"))
-    assert answer.code == 2
-    assert "is no folder; valid: a folder of methods" in answer.err
+    assert not storage.file.exists()
 
 
 def test_the_list_has_the_folders_methods_and_no_tests(sotto: Command, folder: Path) -> None:
@@ -279,3 +221,82 @@ def test_two_packages_may_not_offer_one_name(install) -> None:
     install({"mine": "sys"}, package="rivals")
     with pytest.raises(BrokenMethod, match=r"'mine' is an entry point of .* and an entry point of"):
         Registry().available()
+
+
+# --- the registry: a file is a method, and a name is never code ----------------------------------
+
+
+MODULE = '''"""Title of {name}.
+
+Source of {name},
+on two lines.
+
+More.
+"""
+from dataclasses import dataclass
+
+LOADED.append("{name}")
+
+@dataclass(frozen=True)
+class Config:
+    """Options."""
+
+    size: int = 3
+
+def build(config, task):
+    return ("{name}", config.size, task.population)
+'''
+
+
+@pytest.fixture
+def registry(tmp_path, monkeypatch):
+    """A package of two methods, a private module and a folder; counts what is imported."""
+    name = f"package_{tmp_path.name}"
+    package = tmp_path / name
+    (package / "folder").mkdir(parents=True)
+    (package / "folder" / "__init__.py").write_text("")
+    (package / "__init__.py").write_text("")
+    (package / "notes.txt").write_text("")
+    for method in ("beta", "alpha", "_private"):
+        text = MODULE.replace("{name}", method)
+        (package / f"{method}.py").write_text(
+            text.replace("LOADED", f"__import__({name!r}).__dict__.setdefault('loaded', [])")
+        )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    return Registry(name)
+
+
+def loaded(registry) -> list[str]:
+    return getattr(sys.modules[registry.package], "loaded", [])
+
+
+def test_only_the_named_module_is_imported(registry):
+    assert registry.available() == ("alpha", "beta") and loaded(registry) == []
+    config = registry.config_type("beta")(size=5)
+    assert registry.build("beta", config, Task((), (), 4)) == ("beta", 5, 4)
+    assert loaded(registry) == ["beta"]
+
+
+def test_what_can_be_said_without_building(registry):
+    info = registry.info("alpha")
+    assert (info.name, info.title) == ("alpha", "Title of alpha.")
+    assert info.source == "Source of alpha, on two lines."
+    assert list(info.options) == ["size"]
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "_private",
+        "folder",
+        "alpha.py",
+        "os",
+        "../alpha",
+        "ALPHA",
+    ],
+)
+def test_a_name_outside_the_list_is_refused_and_never_imported(registry, name):
+    for ask in (registry.config_type, registry.info, lambda n: registry.build(n, None, None)):
+        with pytest.raises(UnknownMethod, match=r"method\.name: .* valid: alpha, beta$"):
+            ask(name)
+    assert loaded(registry) == []

@@ -7,15 +7,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from PIL import Image
 
 from methods.clip import adapter
-from platform.config import parse_config
 from platform.data.loading import load_task_data
 from platform.errors import ConfigError
 from tests.drawn.arrays import write_ag_news
-from tests.trunk._networks import CNN, FASTTEXT, LEARNING, PIXELS, PLAIN, TEXTS
-from tests.trunk._runs import Command, Finished, Storage, comparable
+from tests.trunk._networks import CNN, FASTTEXT, PIXELS, TEXTS
+from tests.trunk._runs import NONE, Command, Finished, Storage, comparable
 from tests.trunk.conftest import MakeStorage
 
 TINY = "task.model={name: sotto-tiny}"
@@ -38,15 +36,6 @@ def refuse(*_: object) -> None:
 
 
 @pytest.mark.parametrize("overrides", [PIXELS, TEXTS], ids=["pixels", "texts"])
-def test_without_a_model_none_is_loaded(
-    storage: Storage, monkeypatch: pytest.MonkeyPatch, overrides: tuple[str, ...]
-):
-    monkeypatch.setattr(adapter, "load_backbone", refuse)
-    finished = storage.run(*overrides)
-    assert finished.summary["final"]["accuracy"]["mean"] > 0.0
-
-
-@pytest.mark.parametrize("overrides", [PIXELS, TEXTS], ids=["pixels", "texts"])
 def test_a_model_that_nobody_needs_changes_nothing(
     storage: Storage,
     on_pixels: Finished,
@@ -60,42 +49,11 @@ def test_a_model_that_nobody_needs_changes_nothing(
     assert comparable(storage.run(*overrides, TINY).summary) == comparable(without.summary)
 
 
-@pytest.mark.parametrize(
-    "method",
-    [
-        "{name: promptfl, context_tokens: 2}",
-        "{name: fedotp, context_tokens: 2}",
-        "{name: fedmaple, context_tokens: 2}",
-        "{name: fedper, network: features}",
-    ],
-)
+@pytest.mark.parametrize("method", ["{name: promptfl}", "{name: fedper, network: features}"])
 def test_a_method_that_needs_a_model_is_refused_without(storage: Storage, method: str):
     with pytest.raises(ConfigError, match=r"task\.model") as caught:
         storage.create(*PIXELS, f"method={method}")
     assert "\n" not in str(caught.value) and not storage.file.exists()
-
-
-def test_the_sentence_names_what_cannot_be_made(storage: Storage, monkeypatch: pytest.MonkeyPatch):
-    """Of a method that does not look for the model by itself."""
-    from methods.networks.extractors import Cnn
-
-    monkeypatch.setattr(Cnn, "pixel_size", None)
-    sentence = r"task\.model: null gives no pixels, which fedper needs; valid: the name of a CLIP"
-    with pytest.raises(ConfigError, match=sentence):
-        storage.create(*PIXELS)
-    assert not storage.file.exists() and not (storage.folder / "clients").exists()
-
-
-def test_an_unknown_key_of_a_model_names_the_known_ones(storage: Storage):
-    with pytest.raises(ConfigError, match=r"task\.model\.size: .*valid keys: name, pretrained$"):
-        storage.config("task.model.size=3")
-
-
-def test_a_model_can_be_given_where_there_was_none():
-    tree = {"name": "x", "method": {"name": "coop"}, "training": {"local_steps": 1}}
-    config = parse_config({**tree, "task": {"model": None}}, ("task.model.name=other",))
-    assert config.task.model is not None and config.task.model.name == "other"
-    assert parse_config(tree).task.model is not None
 
 
 # --- what kind of examples ------------------------------------------------------------------------
@@ -122,42 +80,6 @@ def test_texts_are_refused_by_a_method_that_looks(storage: Storage):
 
 # --- texts ----------------------------------------------------------------------------------------
 
-MORE = (
-    ("task.partition.kind=iid", "task.validation_share=0.2", "task.new_clients=1"),
-    ("task.partition={kind: shared_ratio, shared_ratio: 0.2}",),
-    ("task.partition={kind: dirichlet, alpha: 1.0}",),
-    ("task.partition.kind=iid", "evaluation.protocol=base_to_novel"),
-)
-
-
-@pytest.mark.parametrize("overrides", MORE, ids=["validation", "shared", "dirichlet", "novel"])
-def test_what_deals_images_deals_texts(storage: Storage, overrides: tuple[str, ...]):
-    config = storage.config(*TEXTS, *overrides)
-    data = load_task_data(config)
-    rows = np.concatenate([[*c.train, *c.validation] for c in (*data.clients, *data.new_clients)])
-    assert len(set(rows.tolist())) == len(rows)
-    if "base_to_novel" in str(overrides):
-        # The head has a row for each class that is dealt out, and none for another.
-        with pytest.raises(ConfigError, match=r"evaluation\.protocol"):
-            storage.create(*TEXTS, *overrides)
-        return
-    summary = storage.run(*TEXTS, *overrides).summary
-    assert (summary["final"]["new_clients"] is None) == (not config.task.new_clients)
-    assert (summary["final"]["validation"]["mean"] is None) == (not config.task.validation_share)
-
-
-def test_merged_texts_stay_with_their_labels(storage: Storage):
-    data = load_task_data(storage.config(*TEXTS, *MORE[1]))
-    plain = load_task_data(storage.config(*TEXTS)).dataset
-    pool = data.dataset.train
-    known = {
-        text: label
-        for split in (plain.train, plain.test)
-        for text, label in zip(split.texts or (), split.labels.tolist(), strict=True)
-    }
-    assert len(known) == pool.num_examples == 4 * 30
-    assert [known[text] for text in pool.texts or ()] == pool.labels.tolist()
-
 
 def test_ag_news_trains_like_what_is_generated(storage: Storage, on_texts: Finished):
     """The very same texts out of files give the very same run."""
@@ -174,23 +96,6 @@ def test_ag_news_trains_like_what_is_generated(storage: Storage, on_texts: Finis
         comparable(summary) for summary in (on_texts.summary, storage.run(*TEXTS, *files).summary)
     )
     assert ours.pop("dataset") != theirs.pop("dataset") and ours == theirs
-
-
-def test_a_text_under_two_topics_is_refused_before_anything_is_written(storage: Storage):
-    train, test = [("A", f"text {i}") for i in range(16)], [("B", f"text {i}") for i in range(16)]
-    labels = np.repeat(range(4), 4).tolist()
-    train[13] = train[2]
-    root = write_ag_news(storage.folder / "data", train=(train, labels), test=(test, labels))
-    files = ("task.dataset=ag_news", f"task.root={root}", "task.shots=null")
-    with pytest.raises(ConfigError) as caught:
-        storage.create(*TEXTS, *files)
-    assert "'training example 2' of class 'World' and 'training example 13'" in str(caught.value)
-    assert "are the same text; valid is one label for each text" in str(caught.value)
-    assert not storage.file.exists()
-    train[13], test[1] = ("A", "text 13"), train[0]
-    write_ag_news(storage.folder / "data", train=(train, labels), test=(test, labels))
-    warnings = " ".join(storage.run(*TEXTS, *files).summary["warnings"])
-    assert "1 test texts are also training texts under other names" in warnings
 
 
 # --- what is made of a run ------------------------------------------------------------------------
@@ -219,71 +124,34 @@ def test_texts_are_classified_as_they_were_measured(
     assert right == on_texts.summary["final"]["accuracy"]["per_client"][1] * len(rows)
 
 
-def test_images_are_classified_as_they_were_measured(
-    sotto: Command, on_pixels: Finished, tmp_path: Path
-):
-    data = load_task_data(on_pixels.storage.config(*PIXELS))
-    rows, paths = data.clients[1].test.tolist(), []
-    for row in rows:
-        paths.append(tmp_path / f"{row}.png")
-        Image.fromarray(data.dataset.test.images[np.asarray([row])][0]).save(paths[-1])
-    found = predicted(sotto, on_pixels, paths)
-    answers = [data.classes[label] for label in data.dataset.test.labels[rows]]
-    right = sum(line["class"] == answer for line, answer in zip(found, answers, strict=True))
-    assert right == pytest.approx(
-        on_pixels.summary["final"]["accuracy"]["per_client"][1] * len(rows)
-    )
-
-
-@pytest.mark.parametrize(
-    ("content", "words"),
-    [
-        (None, "is no readable UTF-8 text file"),
-        (b"\xff\xfe\x00", "is no readable UTF-8 text file"),
-        (b"a" * 1_000_001, "is too large; valid: up to 1,000,000 bytes"),
-    ],
-    ids=["missing", "no text", "large"],
-)
-def test_a_file_that_is_no_text(
-    sotto: Command, on_texts: Finished, tmp_path: Path, content: bytes | None, words: str
-):
+def test_a_file_that_is_no_text(sotto: Command, on_texts: Finished, tmp_path: Path):
     path = tmp_path / "a.txt"
-    if content is not None:
-        path.write_bytes(content)
+    path.write_bytes(b"\xff\xfe\x00")
     answer = sotto("predict", "latest", str(path), "--storage", on_texts.storage.url)
     assert (answer.code, answer.out) == (2, "")
-    assert answer.err == f"error: FILES: {str(path)!r} {words}\n"
+    assert answer.err == f"error: FILES: {str(path)!r} is no readable UTF-8 text file\n"
 
 
-def test_the_model_card_says_that_there_is_no_model(
-    sotto: Command, on_pixels: Finished, tmp_path: Path
-):
-    at = ("--output", str(tmp_path), "--storage", on_pixels.storage.url)
-    assert sotto("export", "latest", *at).code == 0
-    card = (tmp_path / "MODEL_CARD.md").read_text()
-    assert card.startswith("# Parameters of run ")
-    assert "**Backbone**: none; the tensors are of a network of the method's own\n" in card
-    assert "fedper on digits" in card and "extractor.fc" in card
+# --- one party that holds all data ---------------------------------------------------------------
 
 
-def test_report_and_holdings_need_no_model(sotto: Command, on_texts: Finished, tmp_path: Path):
-    shown = sotto("report", "latest", "--storage", on_texts.storage.url)
-    assert shown.code == 0 and "fedper on headlines" in shown.out
-    config = str(on_texts.folder / "config.yaml")
-    held = sotto("datasets", "--show", config)
-    assert held.code == 0 and "of each class: training / test texts" in held.out
-    assert "headlines: pathological, 20 shots" in held.out
-    everything = ("--set", "task.dataset=digits", "--set", "task.shots=null")
-    assert "all images" in sotto("datasets", "--show", config, *everything).out
+RUN = (
+    "method={name: swad, network: features, feature_width: 8}",
+    NONE,
+    "secure_aggregation.enabled=false",
+    "cohort={minimum: 1}",
+)
 
 
-def test_a_run_without_a_model_is_resumed(storage: Storage):
-    finished = storage.run(*PIXELS)
-    assert storage.resume(finished.run_id).summary["final"] is not None
-
-
-def test_a_method_of_features_still_runs_on_its_model(storage: Storage):
-    network = "method={name: fedper, network: features}"
-    model = "task={dataset: digits, clients: 3, shots: 6}"
-    summary = storage.run(*PLAIN, LEARNING, "cohort.dropout_rate=0", network, model).summary
-    assert summary["final"]["accuracy"]["mean"] > 0.2
+def test_a_run_of_one_party_says_that_there_is_no_federation(storage: Storage):
+    """And one of two clients is refused, in one sentence."""
+    summary = storage.run(*RUN, "task.clients=1").summary
+    assert summary["warnings"][0].startswith("centralised: one party holds all data, no federation")
+    assert summary["final"]["epsilon"]["server"] == 0.0
+    assert summary["gain_over_local"] == 0.0
+    with pytest.raises(ConfigError) as refused:
+        storage.run(*RUN, "task.clients=2")
+    assert str(refused.value) == (
+        "task.clients: 2 parties share the data out, while swad is centralised: one party holds "
+        "all of it; valid: 1"
+    )

