@@ -265,4 +265,4 @@ def test_what_is_not_valid_is_refused(noised_run, tmp_path):
         results(url, runs=["nowhere"])
     with pytest.raises(ConfigError, match=r"has no sweep\.json"):
         results(url, sweep=tmp_path)
-    assert list(tmp_path.iterdir()) == []
+    assert [path.name for path in tmp_path.rglob("*")] == ["here"]
