@@ -5,23 +5,29 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import subprocess
 import sys
 import threading
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
 
+from platform.cli.command_line import config_names, run_names
 from platform.cli.output import epsilon
 from platform.cli.reporting import ScreenObserver, heading, round_line
-from platform.config import dump_config, parse_config
-from platform.config.files import read_yaml
-from tests.trunk._runs import ADVERSARIES, NONE, SMALL, Command, Finished, Storage, comparable
-from tests.trunk.test_run import FINAL_KEYS, ROUND_KEYS, SUMMARY_KEYS
+from platform.cli.script import command_line
+from platform.config import PACKAGED_CONFIGS, load_config, parse_config
+from platform.experiment.environment import environment
+from tests.contract._momentum import write_momentum
+from tests.repository._source import ROOT
+from tests.trunk._runs import ADVERSARIES, NONE, SMALL, Finished, Storage
+from tests.trunk.conftest import MakeStorage
 
 HEAVY = ("torch", "sqlalchemy", "numpy", "scipy", "pydantic", "open_clip", "alembic")
-COMMANDS = ("run", "methods", "configs", "datasets", "runs", "report", "audit", "export", "predict")
 
 
 def python(
@@ -37,38 +43,17 @@ def python(
     )
 
 
-def test_help_names_all_commands(child_environment: dict[str, str], tmp_path: Path) -> None:
-    done = python(child_environment, tmp_path, "-m", "platform.coordinator", "--help")
-    assert done.returncode == 0 and done.stderr == ""
-    assert all(command in done.stdout for command in COMMANDS)
-    assert list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.parametrize("command", ["", *COMMANDS, "audit query", "audit verify"])
-def test_help_of_each_command(sotto: Command, command: str) -> None:
-    answer = sotto(*command.split(), "--help")
-    assert answer.code == 0 and answer.err == "" and "Usage" in answer.out
-
-
-def test_help_imports_nothing_heavy(child_environment: dict[str, str], tmp_path: Path) -> None:
+@pytest.mark.parametrize("program", ["app", "client_app"])
+def test_help_imports_nothing_heavy(child_environment, tmp_path, program):
     script = (
         "import sys; sys.argv = ['sotto', '--help']\n"
-        "from platform.cli.app import main\n"
+        f"from platform.cli.{program} import main\n"
         "try: main()\n"
         f"finally: sys.stderr.write(' '.join(m for m in {HEAVY!r} if m in sys.modules))"
     )
     done = python(child_environment, tmp_path, "-c", script)
-    assert (done.returncode, done.stderr) == (0, "")
-
-
-def test_run_json_is_one_document(sotto: Command, config: Path, storage: Storage) -> None:
-    answer = sotto("run", str(config), "--set", NONE, "--json", "--storage", storage.url)
-    assert (answer.code, answer.err) == (0, "")
-    summary = answer.document
-    assert list(summary) == SUMMARY_KEYS
-    assert [list(r) for r in summary["rounds"]] == [ROUND_KEYS] * 3
-    assert list(summary["final"]) == FINAL_KEYS
-    assert summary == json.loads((storage.folder / summary["run_id"] / "summary.json").read_text())
+    assert (done.returncode, done.stderr) == (0, "") and "Usage" in done.stdout
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.fixture
@@ -78,9 +63,18 @@ def config(tmp_path: Path) -> Path:
     return path
 
 
-def test_run_prints_one_line_a_round_and_the_report(
-    sotto: Command, config: Path, storage: Storage
-) -> None:
+def test_run_json_is_one_document_with_seed_and_device_as_overrides(sotto, config, storage):
+    options = ("--set", NONE, "--set", "rounds=1", "--seed", "4", "--device", "cpu")
+    answer = sotto("run", str(config), *options, "--json", "--storage", storage.url)
+    assert (answer.code, answer.err) == (0, "")
+    summary = answer.document
+    assert summary == json.loads((storage.folder / summary["run_id"] / "summary.json").read_text())
+    ((text,),) = storage.rows("SELECT config_json FROM runs")
+    kept = json.loads(text)
+    assert (kept["seed"], kept["device"]) == (4, "cpu")
+
+
+def test_run_prints_one_line_a_round_and_the_report(sotto, config, storage):
     answer = sotto("run", str(config), "--set", "rounds=2", "--storage", storage.url)
     assert (answer.code, answer.err) == (0, "")
     run_id = storage.only_run()
@@ -96,50 +90,7 @@ def test_run_prints_one_line_a_round_and_the_report(
     assert all(f"note: {text}" in answer.out for text in summary["warnings"])
 
 
-def test_seed_and_device_are_overrides(sotto: Command, config: Path, storage: Storage) -> None:
-    shared = ["--set", NONE, "--set", "rounds=1", "--json", "--storage", storage.url]
-    first = sotto("run", str(config), *shared, "--seed", "4", "--device", "cpu")
-    second = sotto("run", str(config), *shared, "--set", "seed=4")
-    assert comparable(first.document) == comparable(second.document)
-    assert storage.rows("SELECT DISTINCT json_extract(config_json, '$.seed') FROM runs") == [(4,)]
-
-
-@pytest.mark.parametrize("number", ["1e-6", "1.0e-6", "1E-06", "0.000001", ".1e-5"])
-def test_numbers_are_written_as_people_write_them(number: str) -> None:
-    # PyYAML takes 1e-6 for a text, since YAML 1.1 asks for a dot.
-    tree = yaml.safe_load(SMALL)
-    parsed = parse_config(tree, [f"privacy.target_delta={number}", "name='1e-6'"])
-    assert parsed.privacy.target_delta == pytest.approx(1e-6) and parsed.name == "1e-6"
-    assert parse_config(read_yaml(dump_config(parsed))) == parsed
-
-
-def test_methods(sotto: Command) -> None:
-    listed = {item["name"]: item for item in sotto("methods", "--json").document}
-    assert {"coop", "pfedmoap", "promptfl", "zero_shot"} <= set(listed)
-    assert "experts" in listed["pfedmoap"]["options"]
-    shown = sotto("methods")
-    assert shown.code == 0 and all(name in shown.out for name in listed)
-
-
-def test_datasets(sotto: Command) -> None:
-    listed = {item["name"]: item for item in sotto("datasets", "--json").document}
-    assert {"digits", "shapes"} <= set(listed)
-    assert len(listed["shapes"]["classes"]) >= 20 and len(listed["shapes"]["domains"]) == 6
-    assert len(listed["digits"]["classes"]) == 10
-    shown = sotto("datasets")
-    assert shown.code == 0 and "shapes" in shown.out and "scan" in shown.out
-
-
-def test_runs(sotto: Command, noised_run: Finished) -> None:
-    url = noised_run.storage.url
-    (listed,) = sotto("runs", "--storage", url, "--json").document
-    assert listed["run"] == noised_run.run_id
-    assert (listed["config"], listed["status"], listed["rounds"]) == ("small", "finished", 3)
-    shown = sotto("runs", "--storage", url)
-    assert shown.code == 0 and noised_run.run_id in shown.out
-
-
-def test_runs_are_listed_newest_first(sotto: Command, storage: Storage) -> None:
+def test_runs_are_listed_newest_first(sotto, storage):
     made = [storage.create(NONE) for _ in range(2)]
     for simulation in made:
         simulation.database.close()
@@ -151,7 +102,7 @@ def test_runs_are_listed_newest_first(sotto: Command, storage: Storage) -> None:
     assert sotto("export", "latest", "--storage", storage.url).code == 2
 
 
-def test_runs_before_the_first_makes_no_database(sotto: Command, tmp_path: Path) -> None:
+def test_runs_before_the_first_makes_no_database(sotto, tmp_path):
     url = f"sqlite:///{tmp_path}/none/sotto.db"
     assert sotto("runs", "--storage", url, "--json").document == []
     shown = sotto("runs", "--storage", url)
@@ -159,12 +110,11 @@ def test_runs_before_the_first_makes_no_database(sotto: Command, tmp_path: Path)
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("name", ["latest", "id"])
-def test_report(sotto: Command, noised_run: Finished, name: str) -> None:
-    run_id = noised_run.run_id if name == "id" else name
+def test_report(sotto, noised_run):
     url = noised_run.storage.url
-    assert sotto("report", run_id, "--storage", url, "--json").document == noised_run.summary
-    shown = sotto("report", run_id, "--storage", url)
+    for name in ("latest", noised_run.run_id):
+        assert sotto("report", name, "--storage", url, "--json").document == noised_run.summary
+    shown = sotto("report", "latest", "--storage", url)
     assert (shown.code, shown.err) == (0, "")
     assert noised_run.run_id in shown.out and noised_run.head in shown.out.replace("\n", "")
     for name in ADVERSARIES:
@@ -210,24 +160,20 @@ DOCUMENT = {
 @pytest.mark.parametrize(
     ("interval", "shown"),
     [
-        ({"low": 0.25, "high": 0.5}, "0.25-0.50"),
         ({"high": 0.5, "low": 0.25}, "0.25-0.50"),
         ({"low": 0.0, "high": 0.5}, "below"),
-        ({"low": 0.0, "high": 0.0}, "below"),
         ({"low": 123.4, "high": 130.6}, "123-131"),
         (None, "-"),
     ],
 )
-def test_signal_to_noise_is_an_interval_or_below_detection(interval, shown: str) -> None:
+def test_signal_to_noise_is_an_interval_or_below_detection(interval, shown):
     line = round_line({**DOCUMENT, "signal_to_noise": interval}).split()
     assert line[7] == shown
     assert 'or "below" detection' in heading(1e-5)
 
 
 @pytest.mark.parametrize("both", [True, False])
-def test_on_a_terminal_a_bar_and_the_lines(
-    both: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_on_a_terminal_a_bar_and_the_lines(both, monkeypatch, tmp_path):
     """Where only stderr is a terminal (`run > file`), the lines are in the file all the same."""
     path, screen = tmp_path / "out.txt", Screen()
     monkeypatch.setenv("TERM", "xterm")
@@ -247,9 +193,7 @@ def test_on_a_terminal_a_bar_and_the_lines(
 
 
 @pytest.mark.slow
-def test_without_arguments_it_runs_the_quickstart(
-    child_environment: dict[str, str], tmp_path: Path
-) -> None:
+def test_without_arguments_it_runs_the_quickstart(child_environment, tmp_path):
     done = python(child_environment, tmp_path, "-m", "platform.coordinator")
     assert (done.returncode, done.stderr) == (0, "")
     storage = Storage(tmp_path / "runs")
@@ -261,3 +205,169 @@ def test_without_arguments_it_runs_the_quickstart(
     assert summary["noise_source"] == "os" and summary["gain_over_local"] is not None
     # Each knows what about half the names mean; together they know nearly all.
     assert summary["gain_over_local"] > 0.1 and summary["worth_of_sharing"] > 0.1
+
+
+# --- `configs` ------------------------------------------------------------------------------------
+
+
+def test_every_packaged_configuration_is_listed_with_a_sentence(sotto):
+    answer = sotto("configs", "--json")
+    listed = {each["name"]: each["title"] for each in answer.document}
+    parts = [PACKAGED_CONFIGS / "methods", PACKAGED_CONFIGS / "references"]
+    every = PACKAGED_CONFIGS.rglob("*.yaml")
+    files = {path for path in every if not any(map(path.is_relative_to, parts))}
+    assert {PACKAGED_CONFIGS / f"{name}.yaml" for name in listed} == files
+    assert listed["papers/trip/table-5-vlcs"].endswith("on VLCS (Gong et al. 2025)")
+    assert all(listed.values())
+    assert "papers/pm-moe/table-4-tiny_imagenet" in sotto("configs").out
+
+
+def test_a_configuration_in_full(sotto, tmp_path):
+    path = tmp_path / "mine.yaml"
+    path.write_text("extends: papers/fedpgp/table-3-dtd\nname: mine\n")
+    answer = sotto("configs", str(path), "--set", "rounds=7")
+    tree = yaml.safe_load(answer.out)
+    assert "extends" not in tree
+    assert (tree["name"], tree["rounds"], tree["task"]["dataset"]) == ("mine", 7, "dtd")
+    config = load_config(path, ["rounds=7"])
+    assert parse_config(tree) == config
+    as_json = sotto("configs", str(path), "--set", "rounds=7", "--json")
+    assert parse_config(as_json.document) == config
+
+
+def test_a_method_of_the_users_own_brings_its_preset(sotto, tmp_path):
+    folder = write_momentum(tmp_path / "mine")
+    path = tmp_path / "run.yaml"
+    path.write_text("extends: comparison\nmethod: {name: momentum}\n")
+    answer = sotto("configs", str(path), "--methods", str(folder), "--json")
+    preset = yaml.safe_load((folder / "momentum.yaml").read_text())
+    assert answer.document["method"] == {**preset, "server_optimizer": None}
+    unknown = sotto("configs", str(path))
+    assert unknown.code == 2 and "method.name: 'momentum' is unknown; valid: " in unknown.err
+
+
+@pytest.mark.skipif(not (ROOT / ".git").exists(), reason="no checkout")
+def test_a_runs_records_name_the_checkouts_commit():
+    command = ("git", "-C", str(ROOT), "rev-parse", "HEAD")
+    told = subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+    assert environment("cpu")["commit"] == told
+
+
+# --- help -----------------------------------------------------------------------------------------
+
+ODD = re.compile(r"[^\x20-\x7e\n]|\\")
+"""What is no plain character, or left over from somebody's markup."""
+
+
+def commands(found: Any, words: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
+    """Every command of a tree, with the words that lead to it; groups before what is in them."""
+    yield words, found
+    for name, below in getattr(found, "commands", {}).items():
+        yield from commands(below, (*words, name))
+
+
+TREE = dict(commands(command_line()))
+WORDS = [pytest.param(words, id=" ".join(words) or "sotto") for words in TREE]
+
+
+def shown(found: Any, words: tuple[str, ...]) -> str:
+    with found.make_context("sotto", [], resilient_parsing=True) as context:
+        context.info_name = " ".join(("sotto", *words))
+        return str(found.get_help(context))
+
+
+@pytest.mark.parametrize("words", WORDS)
+def test_everything_is_explained_in_plain_text_of_eighty_columns(words):
+    assert len(TREE) > 40
+    found, text = TREE[words], shown(TREE[words], words)
+    assert (found.help or "").strip()
+    for one in found.params:
+        if one.opts[0].startswith("-"):
+            assert one.help
+        else:
+            name = str(one.metavar or one.name.upper()).strip("[].")
+            assert re.search(rf"^  \[?{name}\S*(  +|\n +)\w", text, re.MULTILINE), name
+    assert ODD.findall(text) == []
+    assert max(map(len, text.splitlines())) <= 80
+
+
+def test_names_of_runs_and_configurations_are_completed(noised_run):
+    words = ["--storage", noised_run.storage.url]
+    with TREE[("report",)].make_context("report", words, resilient_parsing=True) as context:
+        assert run_names(context, "") == ["latest", noised_run.run_id]
+        assert run_names(context, "la") == ["latest"]
+    assert config_names("quick") == ["quickstart"]
+
+
+# --- `compare`, and what `runs` says of each run --------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def both(make_storage: MakeStorage) -> tuple[Storage, Finished, Finished]:
+    """Two runs of one database, without noise and with it."""
+    storage = make_storage("both")
+    return storage, storage.run(NONE, "rounds=1"), storage.run("rounds=2", "seed=7")
+
+
+def test_runs_side_by_side(sotto, both):
+    storage, plain, noised = both
+    names = (plain.run_id, noised.run_id)
+    found = sotto("compare", *names, "--storage", storage.url, "--json").document
+    assert [one["run"] for one in found["runs"]] == list(names)
+    for one, run in zip(found["runs"], (plain, noised), strict=True):
+        assert one["epsilon"] == run.summary["final"]["epsilon"]
+        assert one["accuracy"]["worst"] == run.summary["final"]["accuracy"]["worst"]
+        assert one["gain_over_local"] == run.summary["gain_over_local"]
+    differences = found["differences"]
+    assert differences["seed"] == {plain.run_id: 3, noised.run_id: 7}
+    assert differences["rounds"] == {plain.run_id: 1, noised.run_id: 2}
+    assert differences["privacy.mechanism"][plain.run_id] == "none"
+    assert "task.dataset" not in differences
+    assert not [key for key in differences if key.startswith("storage.")]
+    assert found["epsilons_differ_in"] == []
+
+
+def test_epsilons_of_two_deltas_are_not_compared(sotto, storage):
+    deltas = [f"privacy.target_delta={delta}" for delta in ("1.0e-5", "1.0e-6")]
+    names = [storage.run("rounds=1", delta).run_id for delta in deltas]
+    shown = sotto("compare", *names, "--storage", storage.url)
+    assert "note: these epsilons cannot be compared: runs differ in delta\n" in shown.out
+    assert "nothing protects" not in shown.out
+
+
+def test_a_comparison_for_people(sotto, both):
+    storage, plain, noised = both
+    shown = sotto("compare", plain.run_id, "latest", "--storage", storage.url)
+    assert shown.code == 0
+    row = next(line for line in shown.out.splitlines() if line.startswith(noised.run_id))
+    assert row.split()[1:3] == ["finished", f"{noised.summary['final']['accuracy']['mean']:.1%}"]
+    assert "cannot be compared" not in shown.out
+    said = shown.out.replace("\n      ", " ")
+    assert f"note: {plain.run_id}: mechanism none: nothing protects its clients" in said
+    assert ["seed", "3", "7"] in [line.split() for line in shown.out.splitlines()]
+    refused = sotto("compare", "latest", "latest", "--storage", storage.url)
+    assert refused.code == 2 and "is named twice" in refused.err
+
+
+def test_runs_have_accuracy_and_epsilon_and_only_the_newest_are_priced(sotto, both, monkeypatch):
+    storage, plain, noised = both
+    newest, oldest = sotto("runs", "--storage", storage.url, "--json").document
+    assert (newest["run"], oldest["run"]) == (noised.run_id, plain.run_id)
+    assert newest["accuracy"] == noised.summary["final"]["accuracy"]["mean"]
+    assert newest["epsilon"] == noised.summary["final"]["epsilon"]
+    monkeypatch.setattr("platform.cli.keeping.NEWEST", 1)
+    rows = sotto("runs", "--storage", storage.url, "--json").document
+    assert [row["epsilon"] is None for row in rows] == [False, True]
+    assert "numbers of the newest 1 runs only" in sotto("runs", "--storage", storage.url).out
+    rows = sotto("runs", "--all", "--storage", storage.url, "--json").document
+    assert rows[1]["epsilon"] == plain.summary["final"]["epsilon"]
+
+
+def test_a_run_whose_records_disagree_has_no_numbers(sotto, own_copy):
+    (own_copy.folder / "summary.json").write_text("{}")
+    (row,) = sotto("runs", "--storage", own_copy.storage.url, "--json").document
+    assert row["accuracy"] is None and row["epsilon"] is None and row["problem"]
+    shown = sotto("runs", "--storage", own_copy.storage.url)
+    assert shown.code == 0 and "records disagree" in shown.out and "warning: run " in shown.out
+    answer = sotto("compare", "latest", "nobody", "--storage", own_copy.storage.url)
+    assert answer.code == 2

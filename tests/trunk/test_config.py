@@ -1,31 +1,34 @@
-"""Configurations: errors in one sentence, presets before overrides, and the text round trip."""
+"""Configurations: errors in one sentence, presets before overrides, round trips, bounds."""
 
 from __future__ import annotations
 
+import dataclasses
+import math
+from collections.abc import Iterator
 from pathlib import Path
+from types import UnionType
+from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
 import pytest
+import typer
 import yaml
+from annotated_types import Ge, Gt, Interval, Le, Lt
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
 
 from methods import Registry, Task
-from platform.config import (
-    PACKAGED_CONFIGS,
-    MethodConfig,
-    RunConfig,
-    Sources,
-    dump_config,
-    load_config,
-    parse_config,
-)
+from methods.interface import server_optimizers
+from platform.cli.app import app
+from platform.cli.client_app import client_app
+from platform.config import MethodConfig, RunConfig, Sources, dump_config, load_config, parse_config
+from platform.config.files import read_yaml
 from platform.contract.examples import random_backbone
 from platform.errors import ConfigError
 from platform.experiment.method_building import build_method, validate_options
+from platform.holder.settings import HolderSettings
 
 MINIMAL = {"name": "run", "method": {"name": "coop"}, "training": {"local_steps": 1}}
-PRIVATE = {
-    **MINIMAL,
-    "privacy": {"mechanism": "upload_noise", "clipping_norm": 1.0, "noise_multiplier": 1.0},
-}
+NOISED = "privacy={mechanism: upload_noise, clipping_norm: 1.0, noise_multiplier: 1.0}"
 QUICKSTART = Path("quickstart")
 
 
@@ -46,45 +49,24 @@ def refused(tree, *overrides: str) -> str:
     ("override", "sentence"),
     [
         # Unknown names.
-        ("method.name=fedfoo", "method.name: 'fedfoo' is unknown; valid: "),
-        ("method.name=../coop", "method.name: '../coop' is unknown; valid: "),
         ("method.name=3", "method.name: 3 is unknown; valid: "),
         ("colour=red", "colour: is not a known key; valid keys: name, seed, "),
-        ("task.colour=red", "task.colour: is not a known key; valid keys: dataset, root, "),
         ("task.partition.beta=1", "task.partition.beta: is not a known key; valid keys: kind"),
-        ("privacy.epsilon=1", "privacy.epsilon: is not a known key; valid keys: mechanism, "),
         ("task.partition.kind=shards", "task.partition.kind: 'shards' is not valid; "),
-        ("training.optimizer=lion", "training.optimizer: 'lion' is not valid; "),
-        ("evaluation.protocol=best", "evaluation.protocol: 'best' is not valid; "),
         ("privacy.mechanism=magic", "privacy.mechanism: 'magic' is not valid; "),
         # Wrong types.
-        ("rounds=two", "rounds: 'two' is not valid; input should be a valid integer"),
-        ("rounds=2.5", "rounds: 2.5 is not valid; "),
+        ("rounds=2.5", "rounds: 2.5 is not valid; input should be a valid integer"),
         ("rounds=true", "rounds: True is not valid; "),
-        ("rounds=", "rounds: None is not valid; "),
         ("task.clients='10'", "task.clients: '10' is not valid; "),
-        ("training.learning_rate=fast", "training.learning_rate: 'fast' is not valid; "),
         ("training=3", "training: 3 is not valid; "),
+        ("name.first=x", "--set: name is a value, not a section"),
         ("secure_aggregation.enabled=1", "secure_aggregation.enabled: 1 is not valid; "),
         ("task.domains=ink", "task.domains: 'ink' is not valid; "),
         # Numbers out of range.
         ("rounds=0", "rounds: 0 is not valid; input should be greater than or equal to 1"),
-        ("seed=-1", "seed: -1 is not valid; "),
-        ("privacy.clipping_norm=-1.0", "privacy.clipping_norm: -1.0 is not valid; "),
         ("privacy.clipping_norm=0.0", "privacy.clipping_norm: 0.0 is not valid; "),
         ("privacy.clipping_norm=.inf", "privacy.clipping_norm: inf is not valid; "),
-        ("privacy.clipping_norm=.nan", "privacy.clipping_norm: nan is not valid; "),
-        ("privacy.per_sample_clipping_norm=-0.1", "privacy.per_sample_clipping_norm: -0.1 is not"),
-        ("privacy.noise_multiplier=-1", "privacy.noise_multiplier: -1 is not valid; "),
-        ("privacy.target_delta=0", "privacy.target_delta: 0 is not valid; input should be greater"),
-        (
-            "privacy.target_delta=1.0",
-            "privacy.target_delta: 1.0 is not valid; input should be less",
-        ),
-        ("privacy.target_delta=-0.1", "privacy.target_delta: -0.1 is not valid; "),
-        ("privacy.target_delta=1.5", "privacy.target_delta: 1.5 is not valid; "),
-        ("cohort.dropout_rate=1.0", "cohort.dropout_rate: 1.0 is not valid; "),
-        ("secure_aggregation.bits=33", "secure_aggregation.bits: 33 is not valid; "),
+        ("privacy.target_delta=1.0", "privacy.target_delta: 1.0 is not valid; input should be les"),
         ("name=a/b", "name: 'a/b' is not valid; "),
     ],
 )
@@ -92,21 +74,10 @@ def test_one_wrong_value_is_one_sentence(override, sentence):
     assert refused(MINIMAL, override).startswith(sentence)
 
 
-def test_unknown_keys_list_what_is_known():
-    message = refused(MINIMAL, "training.lr=1.0")
-    assert message == (
-        "training.lr: is not a known key; valid keys: optimizer, local_epochs, local_steps, "
-        "batch_size, learning_rate, momentum, weight_decay, betas, eps, schedule"
-    )
-
-
-@pytest.mark.parametrize("section", ["name", "method", "training"])
-def test_a_missing_section_is_named(section):
-    tree = {key: value for key, value in MINIMAL.items() if key != section}
-    assert refused(tree) == f"{section}: is missing; it must be given"
-
-
-def test_a_method_without_name_is_named():
+def test_what_is_missing_is_named():
+    for section in MINIMAL:
+        tree = {key: value for key, value in MINIMAL.items() if key != section}
+        assert refused(tree) == f"{section}: is missing; it must be given"
     assert refused({**MINIMAL, "method": {}}) == "method.name: is missing; it must be given"
 
 
@@ -117,156 +88,48 @@ def test_one_amount_of_training(training):
 
 
 SECURE = "secure_aggregation.enabled=true"
+THRESHOLD = "secure_aggregation.threshold"
 
 
-@pytest.mark.parametrize(
-    ("overrides", "sentence"),
-    [
-        (
-            ["cohort.size=11"],
-            "cohort.size: 11 is more than the clients; valid: 1 to task.clients = 10",
-        ),
-        (
-            ["cohort.size=4", "cohort.minimum=5"],
-            "cohort.minimum: 5 is more than the cohort; valid: 1 to cohort.size = 4",
-        ),
-        (
-            [SECURE, "secure_aggregation.threshold=11"],
-            "secure_aggregation.threshold: 11 is more than the cohort; valid: 1 to "
-            "task.clients = 10",
-        ),
-        (
-            ["task.clients=1"],
-            "cohort.minimum: 2 is more than the cohort; valid: 1 to task.clients = 1",
-        ),
-        (
-            [SECURE, "task.clients=1", "cohort.minimum=1"],
-            "task.clients: 1 is too small for secure aggregation; valid: at least 2",
-        ),
-        (
-            [SECURE, "cohort.size=5", "secure_aggregation.threshold=6"],
-            "secure_aggregation.threshold: 6 is more than the cohort; valid: 1 to cohort.size = 5",
-        ),
-        (
-            [SECURE, "secure_aggregation.threshold=1"],
-            "secure_aggregation.threshold: 1 would open a single update; valid: at least 2",
-        ),
-        (
-            [SECURE, "secure_aggregation.threshold=4", "secure_aggregation.corrupt=4"],
-            "secure_aggregation.threshold: 4 does not exceed secure_aggregation.corrupt = 4; "
-            "valid: at least 5",
-        ),
-        (
-            [SECURE, "cohort.dropout_rate=0.4"],
-            "cohort.dropout_rate: 0.4 leaves 6 of 10 clients, fewer than "
-            "secure_aggregation.threshold = 7",
-        ),
-        (
-            [SECURE, "cohort.size=1", "cohort.minimum=1"],
-            "cohort.size: 1 is too small for secure aggregation; valid: at least 2",
-        ),
-        (
-            ["cohort.dropout_rate=0.9"],
-            "cohort.dropout_rate: 0.9 leaves 1 of 10 clients; cohort.minimum = 2 must remain",
-        ),
-        (
-            ["privacy.mechanism=dp_sgd"],
-            "privacy.noise_multiplier: give exactly one of privacy.noise_multiplier and "
-            "privacy.target_epsilon under dp_sgd",
-        ),
-        (
-            ["privacy.mechanism=upload_noise", "privacy.noise_multiplier=1.0"],
-            "privacy.clipping_norm: is missing; upload_noise needs a number above 0",
-        ),
-        (
-            ["privacy.mechanism=upload_noise", "privacy.clipping_norm=1.0"],
-            "privacy.noise_multiplier: give exactly one of privacy.noise_multiplier and "
-            "privacy.target_epsilon under upload_noise",
-        ),
-        (
-            ["privacy.clipping_norm=1.0"],
-            "privacy.clipping_norm: 1.0 has no meaning under privacy.mechanism = none; leave it "
-            "out or choose a mechanism",
-        ),
-    ],
-    ids=lambda value: value[:40] if isinstance(value, str) else None,
-)
-def test_sections_that_contradict_each_other(overrides, sentence):
-    assert refused(MINIMAL, *overrides) == sentence
+CONTRADICTIONS = {
+    "cohort.size: 11 is more than the clients": ["cohort.size=11"],
+    "cohort.minimum: 5 is more than the cohort": ["cohort.size=4", "cohort.minimum=5"],
+    "cohort.minimum: 2 is more than the cohort": ["task.clients=1"],
+    "cohort.dropout_rate: 0.9 leaves 1 of 10 clients": ["cohort.dropout_rate=0.9"],
+    "task.clients: 1 is too small": [SECURE, "task.clients=1", "cohort.minimum=1"],
+    f"{THRESHOLD}: 11 is more than the cohort": [SECURE, f"{THRESHOLD}=11"],
+    f"{THRESHOLD}: 1 would open a single update": [SECURE, f"{THRESHOLD}=1"],
+    f"{THRESHOLD}: 4 does not exceed": [SECURE, f"{THRESHOLD}=4", "secure_aggregation.corrupt=4"],
+    "cohort.dropout_rate: 0.4 leaves 6 of 10": [SECURE, "cohort.dropout_rate=0.4"],
+    "secure_aggregation.value_bound: is derived": [NOISED, "secure_aggregation.value_bound=1.0"],
+    "privacy.clipping_norm: is missing": [NOISED, "privacy.clipping_norm=null"],
+    "privacy.clipping_norm: 1.0 has no meaning": ["privacy.clipping_norm=1.0"],
+    "privacy.noise_multiplier: give exactly one of": ["privacy.mechanism=dp_sgd"],
+    "privacy.rank: 4 has no meaning": ["privacy.rank=4"],
+    "pool.experts: is needed": ["pool.kind=groups"],
+    "pool.count_ratio: 0.5 has no meaning": ["pool.count_ratio=0.5"],
+    "audit: canary clients are seen in noised sums": ["audit={canaries: 10}"],
+    "evaluation.measured_clients: 50 is more": ["evaluation.measured_clients=50"],
+}
 
 
-@pytest.mark.parametrize("extra", ["privacy.target_epsilon=8.0"])
-def test_noise_is_said_once(extra):
-    assert refused(PRIVATE, extra).startswith("privacy.noise_multiplier: give exactly one of ")
+@pytest.mark.parametrize("sentence", CONTRADICTIONS)
+def test_sections_that_contradict_each_other(sentence):
+    assert refused(MINIMAL, *CONTRADICTIONS[sentence]).startswith(sentence)
 
 
-def test_the_bound_follows_from_the_noise():
-    message = refused(PRIVATE, "secure_aggregation.value_bound=1.0")
-    assert message.startswith("secure_aggregation.value_bound: is derived from the clipping norm")
-
-
-@pytest.mark.parametrize(
-    "override", ["rounds", "=3", "task..clients=3", ".rounds=3", "rounds.=3", "rounds=[1", "a={"]
-)
+@pytest.mark.parametrize("override", ["rounds", "task..clients=3", "rounds.=3", "rounds=[1"])
 def test_an_override_that_is_none_is_refused(override):
     assert refused(MINIMAL, override).startswith("--set: ")
 
 
-def test_an_override_into_a_value_is_refused():
-    assert refused(MINIMAL, "name.first=x") == "--set: name is a value, not a section"
-
-
 # --- files --------------------------------------------------------------------------------------
-
-
-def test_a_missing_file_is_one_sentence(tmp_path):
-    with pytest.raises(ConfigError) as caught:
-        load_config(tmp_path / "nothing.yaml")
-    sentence = f"CONFIG: '{tmp_path / 'nothing.yaml'}' is no file; valid: a path to a YAML file, or"
-    assert str(caught.value).startswith(sentence)
-    assert "quickstart" in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    ("content", "reason"),
-    [
-        (b"a: [1", "is not readable YAML"),
-        (b"\xff\xfe\x00", "is not readable YAML"),
-        (b"- 1\n- 2\n", "holds no mapping"),
-        (b"", "holds no mapping"),
-        (b"just text", "holds no mapping"),
-        (b"!!python/object/apply:os.system ['false']", "is not readable YAML"),
-        (b"a: 1\n\tb: 2", "is not readable YAML"),
-    ],
-)
-def test_a_file_that_is_no_configuration(tmp_path, content, reason):
-    path = tmp_path / "run.yaml"
-    path.write_bytes(content)
-    with pytest.raises(ConfigError, match=reason) as caught:
-        load_config(path)
-    assert "\n" not in str(caught.value)
-
-
-def test_a_folder_is_no_configuration(tmp_path):
-    with pytest.raises(ConfigError, match="is no file"):
-        load_config(tmp_path)
-
-
-def test_a_packaged_configuration_by_name():
-    assert load_config(QUICKSTART).name == "quickstart"
 
 
 def test_a_file_here_wins_over_a_packaged_one(tmp_path, monkeypatch):
     (tmp_path / "quickstart").write_text(yaml.safe_dump({**MINIMAL, "name": "mine"}))
     monkeypatch.chdir(tmp_path)
     assert load_config(QUICKSTART).name == "mine"
-
-
-@pytest.mark.parametrize("path", sorted(PACKAGED_CONFIGS.glob("*.yaml")), ids=lambda p: p.stem)
-def test_every_packaged_configuration_is_valid(path):
-    config = load_config(path)
-    validate_options(Registry(), config.method)
-    assert config.name == path.stem
 
 
 # --- overrides ----------------------------------------------------------------------------------
@@ -288,20 +151,15 @@ def test_a_method_override_replaces_the_whole_section_before_all_others(sources,
     assert config.method.options == {"gamma": 7}
 
 
-def test_the_name_that_a_method_has_keeps_its_options(sources):
-    """They were once dropped without a word."""
-    tree = {**MINIMAL, "method": {"name": "first", "alpha": 9}}
-    config = parse_config(tree, ["method.name=first"], sources)
-    assert config.method.options == {"alpha": 9} and config.remarks == ()
-
-
 def test_what_another_name_drops_is_said(sources):
     tree = {**MINIMAL, "method": {"name": "first", "alpha": 9, "gamma": 3}}
+    # Its own name keeps its options: they were once dropped without a word.
+    config = parse_config(tree, ["method.name=first"], sources)
+    assert config.method.options == {"alpha": 9, "gamma": 3} and config.remarks == ()
     config = parse_config(tree, ["method.name=second", "seed=4"], sources)
-    assert config.remarks == (
-        "method.name: second takes the place of first with the options of its preset, so these of "
-        "the configuration are dropped: alpha: 9",
-    )
+    (said,) = config.remarks
+    assert said.startswith("method.name: second takes the place of first ")
+    assert said.endswith("are dropped: alpha: 9")
     assert config.model_copy(update={"seed": 5}).remarks == config.remarks
     assert "remarks" not in dump_config(config)
     back = parse_config(tree, ["method.name=second", "method.name=first"], sources)
@@ -310,18 +168,12 @@ def test_what_another_name_drops_is_said(sources):
 
 @pytest.mark.parametrize("swap", [False, True])
 def test_mechanism_none_drops_what_no_longer_applies(swap):
-    tree = {
-        **MINIMAL,
-        "privacy": {
-            "mechanism": "upload_noise",
-            "relation": "replace_one",
-            "clipping_norm": 1.0,
-            "per_sample_clipping_norm": 0.7,
-            "target_epsilon": 8.0,
-            "target_delta": 1e-6,
-            "spare_attempts": 2,
-        },
+    privacy = {
+        **{"mechanism": "upload_noise", "relation": "replace_one", "clipping_norm": 1.0},
+        **{"per_sample_clipping_norm": 0.7, "target_epsilon": 8.0, "target_delta": 1e-6},
+        "spare_attempts": 2,
     }
+    tree = {**MINIMAL, "privacy": privacy}
     overrides = ["privacy.mechanism=none", "privacy.target_delta=0.001"]
     privacy = parse_config(tree, overrides[::-1] if swap else overrides).privacy
     assert privacy.mechanism == "none"
@@ -329,46 +181,30 @@ def test_mechanism_none_drops_what_no_longer_applies(swap):
     assert privacy.spare_attempts == 0
     # What still means something stays, and what was set beside it holds.
     assert (privacy.per_sample_clipping_norm, privacy.target_delta) == (0.7, 0.001)
-
-
-def test_mechanism_none_beside_a_norm_is_refused():
-    message = refused(PRIVATE, "privacy.mechanism=none", "privacy.clipping_norm=2.0")
+    message = refused(tree, "privacy.mechanism=none", "privacy.clipping_norm=2.0")
     assert message.startswith("privacy.clipping_norm: 2.0 has no meaning")
 
 
-def test_the_last_of_two_overrides_holds():
-    assert parse_config(MINIMAL, ["rounds=3", "rounds=4"]).rounds == 4
-
-
 def test_overrides_leave_the_callers_tree_alone():
-    tree = {**MINIMAL, "task": {"clients": 4}, "privacy": dict(PRIVATE["privacy"])}
+    privacy = {"mechanism": "upload_noise", "clipping_norm": 1.0, "noise_multiplier": 1.0}
+    tree = {**MINIMAL, "task": {"clients": 4}, "privacy": privacy}
     before = yaml.safe_dump(tree)
     parse_config(tree, ["task.clients=5", "training.local_steps=2", "privacy.mechanism=none"])
     assert yaml.safe_dump(tree) == before
 
 
-def test_overrides_make_sections_that_are_missing():
-    config = parse_config(MINIMAL, ["task.partition.kind=iid", "task.domains=[ink, chalk]"])
-    assert config.task.partition.kind == "iid"
-    assert config.task.domains == ("ink", "chalk")
-
-
-@pytest.mark.parametrize("text", ["1e-6", "1.0e-6", "0.000001"])
+@pytest.mark.parametrize("text", ["1e-6", "1.0e-6", ".1e-5"])
 def test_a_small_number_may_be_written_as_people_do(text):
     """YAML 1.1 reads `1e-6` as text; a user of `--set` cannot know that."""
-    assert parse_config(MINIMAL, [f"privacy.target_delta={text}"]).privacy.target_delta == 1e-6
-
-
-def test_whole_numbers_are_numbers():
-    assert parse_config(MINIMAL, ["training.learning_rate=1"]).training.learning_rate == 1.0
+    parsed = parse_config(MINIMAL, [f"privacy.target_delta={text}", "name='1e-6'"])
+    assert parsed.privacy.target_delta == pytest.approx(1e-6) and parsed.name == "1e-6"
+    assert parse_config(read_yaml(dump_config(parsed))) == parsed
 
 
 # --- what is derived ----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("size", "threshold"), [(2, 2), (3, 3), (4, 3), (5, 4), (6, 5), (9, 7), (10, 7)]
-)
+@pytest.mark.parametrize(("size", "threshold"), [(2, 2), (3, 3), (4, 3), (9, 7), (10, 7)])
 def test_the_default_threshold_is_more_than_two_thirds(size, threshold):
     config = parse_config(MINIMAL, [f"cohort.size={size}", SECURE])
     assert config.threshold == threshold == 2 * size // 3 + 1
@@ -378,20 +214,6 @@ def test_seeds_by_purpose():
     config = parse_config(MINIMAL, ["seed=5", "seeds.cohort=7", "seeds.shots=0"])
     purposes = ("class_map", "shots", "initialisation", "cohort", "batches")
     assert [config.seed_of(purpose) for purpose in purposes] == [5, 0, 5, 7, 5]
-
-
-def test_defaults_by_mechanism():
-    private, plain = parse_config(PRIVATE), parse_config(MINIMAL)
-    assert (plain.relation, private.relation) == ("replace_one", "replace_one")
-    assert (plain.pool_noise, private.pool_noise) == ("same", "same")
-    assert parse_config(PRIVATE, ["pool.noise=independent"]).pool_noise == "independent"
-
-
-def test_a_configuration_is_frozen():
-    config = parse_config(MINIMAL)
-    for section, key in ((config, "rounds"), (config.task, "clients"), (config.method, "name")):
-        with pytest.raises(Exception, match="frozen"):
-            setattr(section, key, 1)
 
 
 @pytest.mark.parametrize("overrides", [(), ("task.domains=[ink]", "seed=3", "task.clients=5")])
@@ -418,27 +240,16 @@ def method_config(**options) -> RunConfig:
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
-        (
-            {"lamda": 1.0},
-            "method.lamda: is not a known option of pfedmoap; valid: context_tokens, ",
-        ),
-        ({"experts": 0}, "method.experts: 0 is not valid; input should be greater than or equal"),
+        ({"lamda": 1.0}, "method.lamda: is not a known option of pfedmoap; valid: context_tokens,"),
         ({"experts": "3"}, "method.experts: '3' is not valid; "),
-        ({"local_weight": -0.5}, "method.local_weight: -0.5 is not valid; "),
+        ({"local_weight": float("nan")}, "method.local_weight: nan is not valid; "),
         ({"select": "best"}, "method.select: 'best' is not valid; "),
-        ({"context_tokens": 0}, "method.context_tokens: 0 is not valid; "),
     ],
 )
 def test_options_are_checked_by_the_methods_own_config(options, sentence):
     with pytest.raises(ConfigError) as caught:
         validate_options(Registry(), method_config(**options).method)
     assert str(caught.value).startswith(sentence)
-
-
-@pytest.mark.parametrize("value", [float("nan"), float("inf")])
-def test_an_option_that_is_not_finite_is_refused(value):
-    with pytest.raises(ConfigError, match=r"method\.local_weight"):
-        validate_options(Registry(), method_config(local_weight=value).method)
 
 
 @pytest.mark.parametrize("text", ["2020-01-01", "!!set {1, 2}", "!!binary eA==", "{1: 2}"])
@@ -449,16 +260,101 @@ def test_an_option_that_only_yaml_knows_is_refused(text):
         validate_options(Registry(), config)
 
 
-def test_a_method_that_no_registry_knows():
-    with pytest.raises(ConfigError, match=r"method\.name: 'nope' is unknown; valid: "):
-        validate_options(Registry(), MethodConfig(name="nope"))
-
-
 def test_more_experts_than_other_clients_are_refused_with_the_configuration(tmp_path):
     task = Task(("circle",), ("ink",), 10, random_backbone(tmp_path))
-    config = method_config(experts=10)
-    with pytest.raises(ConfigError) as caught:
-        build_method(Registry(), config, task)
-    assert str(caught.value) == (
-        "method.experts: 10 is more than the other clients; valid: 1 to 9 with task.clients = 10"
+    with pytest.raises(ConfigError, match=r"^method\.experts: 10 .*valid: 1 to 9"):
+        build_method(Registry(), method_config(experts=10), task)
+
+
+# --- no number is without an end ------------------------------------------------------------------
+
+REGISTRY = Registry()
+
+
+def numbers(kind: Any, path: str, marks: tuple[Any, ...] = ()) -> Iterator[tuple[str, Any]]:
+    """Every number below a type, with what bounds it."""
+    origin = get_origin(kind)
+    if origin is Annotated:
+        inner, *more = get_args(kind)
+        yield from numbers(inner, path, (*marks, *more))
+    elif origin in (Union, UnionType, tuple, list):
+        for each in get_args(kind):
+            yield from numbers(each, path, marks)
+    elif isinstance(kind, type) and origin is None:
+        if issubclass(kind, BaseModel):
+            for name, field in kind.model_fields.items():
+                yield from numbers(field.annotation, f"{path}.{name}", tuple(field.metadata))
+        elif dataclasses.is_dataclass(kind):
+            for name, hint in get_type_hints(kind, include_extras=True).items():
+                yield from numbers(hint, f"{path}.{name}")
+        elif kind in (int, float):
+            yield path, marks
+    else:
+        assert origin is Literal or kind in (Any, ...) or origin is dict, (path, kind)
+
+
+def bounds(marks: tuple[Any, ...]) -> tuple[float | None, float | None]:
+    """The lowest and the highest value that is valid, as far as one is stated."""
+    low: float | None = None
+    high: float | None = None
+    for mark in marks:
+        for each in mark.metadata if isinstance(mark, FieldInfo) else [mark]:
+            if isinstance(each, (Ge, Gt)):
+                low = each.ge if isinstance(each, Ge) else each.gt
+            if isinstance(each, (Le, Lt)):
+                high = each.le if isinstance(each, Le) else each.lt
+            assert not isinstance(each, Interval)
+    return low, high
+
+
+TREES = {
+    "": RunConfig,
+    "client": HolderSettings,
+    **{f"method {name}": REGISTRY.config_type(name) for name in REGISTRY.available()},
+    **{
+        f"method.server_optimizer {name}": getattr(server_optimizers, name)
+        for name in ("ServerSGD", "ServerAdagrad", "ServerAdam", "ServerYogi")
+    },
+}
+
+
+@pytest.mark.parametrize("name", TREES)
+def test_every_number_has_two_ends(name):
+    found = dict(numbers(TREES[name], name))
+    loose = [path for path, marks in found.items() if None in bounds(marks)]
+    assert loose == []
+    for path, marks in found.items():
+        low, high = bounds(marks)
+        assert math.isfinite(low) and math.isfinite(high) and low <= high, path
+
+
+def test_the_walk_sees_numbers_and_bounds():
+    assert len(dict(numbers(RunConfig, ""))) > 60
+    assert bounds((Ge(1),)) == (1, None)
+    assert dict(numbers(Annotated[int, Ge(1)] | None, "x")) == {"x": (Ge(1),)}
+    assert dict(numbers(float, "x")) == {"x": ()}
+
+
+def options(command: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+    for name, each in getattr(command, "commands", {}).items():
+        yield from options(each, f"{path} {name}")
+    for parameter in command.params:
+        if parameter.type.name in ("integer", "float", "integer range", "float range"):
+            yield f"{path} {parameter.name}", parameter.type
+
+
+@pytest.mark.parametrize("program", [app, client_app], ids=["coordinator", "client"])
+def test_every_number_of_a_command_line_has_two_ends(program):
+    found = dict(options(typer.main.get_command(program)))
+    # Bounded elsewhere: the first is the key `seed`, the others are the log's and the plan's own.
+    elsewhere = (
+        *(" run seed", " audit query round_number", " audit query limit"),
+        *(" secagg-plan corrupt_rate", " secagg-plan dropout_rate"),
     )
+    loose = [
+        path
+        for path, kind in found.items()
+        if None in (getattr(kind, "min", None), getattr(kind, "max", None))
+        and path not in elsewhere
+    ]
+    assert loose == []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
+from time import process_time
 
 import numpy as np
 import pytest
@@ -174,46 +175,37 @@ def test_an_envelope_of_wrong_types_is_refused(kind, fields):
         peek(data)
 
 
-@pytest.mark.parametrize("kind", ["answer", "relay", "assignment", "upload", "disclosure"])
-def test_a_missing_payload_is_refused(kind):
+@pytest.mark.parametrize(
+    ("kind", "name"),
+    [
+        *((kind, "payload") for kind in ("answer", "relay", "assignment", "upload", "disclosure")),
+        ("disclosure", "handle"),
+    ],
+)
+def test_a_missing_payload_is_refused(kind, name):
     frame = decode_frame(encode(kind, EXAMPLES[kind]))
-    blobs = {name: blob for name, blob in frame.blobs.items() if name != "payload"}
-    with pytest.raises(ProtocolError, match="payload is missing"):
+    blobs = {each: blob for each, blob in frame.blobs.items() if each != name}
+    with pytest.raises(ProtocolError, match=f"{name} is missing"):
         decode(kind, encode_frame(dataclasses.replace(frame, blobs=blobs)))
 
 
-def test_a_disclosure_without_handle_is_refused():
-    frame = decode_frame(encode("disclosure", EXAMPLES["disclosure"]))
-    with pytest.raises(ProtocolError, match="handle is missing"):
-        decode("disclosure", encode_frame(dataclasses.replace(frame, blobs={"payload": b""})))
+FIELDS = {
+    ("invitation", "secure"): (
+        *([], [1, 2, 3], [1] * 7, "123456", {"a": 1}, 5, True, [1, 2, 3, 4, 5, None]),
+    ),
+    ("invitation", "generations"): (None, ..., 1, "12", [-1], [1.5], [None]),
+    ("invitation", "clipping_norm"): ("1", 1, True, [1.0]),
+    ("assignment", "experts"): (13, -1, None, ..., "12", [12], 10**12),
+    ("upload", "weight"): (-1, 1.5, None, "3", ..., True),
+}
 
 
-@pytest.mark.parametrize(
-    "secure", [[], [1, 2, 3], [1] * 7, "123456", {"a": 1}, 5, True, [1, 2, 3, 4, 5, None]], ids=str
-)
-def test_an_invitation_with_other_numbers_is_refused(secure):
-    with pytest.raises(ProtocolError):
-        decode("invitation", changed(encode("invitation", EXAMPLES["invitation"]), secure=secure))
-
-
-@pytest.mark.parametrize("generations", [None, ..., 1, "12", [-1], [1.5], [None]], ids=str)
-def test_an_invitation_with_other_generations_is_refused(generations):
-    data = encode("invitation", EXAMPLES["invitation"])
-    with pytest.raises(ProtocolError):
-        decode("invitation", changed(data, generations=generations))
-
-
-@pytest.mark.parametrize("count", [13, -1, None, ..., "12", [12]], ids=str)
-def test_an_assignment_with_another_number_of_experts_is_refused(count):
-    with pytest.raises(ProtocolError):
-        decode("assignment", changed(encode("assignment", EXAMPLES["assignment"]), experts=count))
-
-
-@pytest.mark.timeout(1)
-def test_an_assignment_that_claims_countless_experts_is_refused_at_once():
-    data = changed(encode("assignment", PLAIN["assignment"]), experts=10**12)
-    with pytest.raises(ProtocolError):
-        decode("assignment", data)
+@pytest.mark.parametrize(("kind", "field"), FIELDS)
+def test_a_field_of_another_type_or_number_is_refused(kind, field):
+    whole = encode(kind, EXAMPLES[kind])
+    for value in FIELDS[kind, field]:
+        with pytest.raises(ProtocolError):
+            decode(kind, changed(whole, **{field: value}))
 
 
 def test_experts_keep_their_order():
@@ -240,12 +232,6 @@ def test_an_upload_whose_vector_is_none_is_refused(vector):
         decode("upload", data)
 
 
-@pytest.mark.parametrize("weight", [-1, 1.5, None, "3", ..., True], ids=str)
-def test_an_upload_with_another_weight_is_refused(weight):
-    with pytest.raises(ProtocolError):
-        decode("upload", changed(encode("upload", EXAMPLES["upload"]), weight=weight))
-
-
 @given(st.sampled_from(KINDS), st.data())
 def test_a_broken_message_is_refused_or_another_message_and_nothing_else(kind, data):
     broken = bytearray(encode(kind, EXAMPLES[kind]))
@@ -259,39 +245,12 @@ def test_a_broken_message_is_refused_or_another_message_and_nothing_else(kind, d
             continue
 
 
-# --- one pass -------------------------------------------------------------------------------------
-
-
-class Counting(dict):
-    """Counts the names that are looked at."""
-
-    seen = 0
-
-    def __iter__(self):
-        for name in super().__iter__():
-            self.seen += 1
-            yield name
-
-    def items(self):
-        for item in super().items():
-            self.seen += 1
-            yield item
-
-    def __contains__(self, name):
-        self.seen += 1
-        return super().__contains__(name)
-
-
-def test_experts_are_sorted_out_in_one_pass(monkeypatch):
+def test_experts_are_sorted_out_in_one_pass():
     """Once a name was looked at for every expert: 8,000 empty ones took 24 seconds."""
-    count = 2_000
-    arrays = Counting({f"expert/{i:04d}/x": np.zeros(0, np.float32) for i in range(count)})
-    fields = {"run_id": "r", "round": 1, "attempt": 1, "experts": count}
-    frame = Frame("assignment", fields, arrays, {"payload": b""})
-    monkeypatch.setattr("platform.wire.codec.decode_frame", lambda _: frame)
-    header = encode_frame(Frame("assignment", fields, {}, {}))
-    assert len(messages.decode_assignment(header).experts) == count
-    assert arrays.seen <= 3 * count
+    nothing = ({"x": np.zeros(0, np.float32)},) * 8_000
+    whole, started = encode("assignment", Assignment(ENVELOPE, b"", {}, nothing)), process_time()
+    assert len(decode("assignment", whole).experts) == len(nothing)
+    assert process_time() - started < 3.0
 
 
 @pytest.mark.parametrize(

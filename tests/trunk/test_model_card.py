@@ -1,69 +1,21 @@
-"""A model card has the accuracy of the exported arrays, rounded, or says that nobody knows it."""
+"""A model card: the accuracy of the exported arrays, and names that are no mark-up."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any, cast
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from markdown_it import MarkdownIt
+from markdown_it.token import Token
 from safetensors.numpy import load_file
 
-from methods import ClientView, Examples, Method, MethodError
-from platform.experiment.evaluation import EvaluationPlan, Panel
-from platform.experiment.exported_models import exported_accuracy
-from tests.trunk._runs import NONE, Command, Finished, Storage, opened
-
-CLASSES = ("cat", "dog")
-
-
-def predict(view: ClientView, batch: Any, classes: Any) -> Any:
-    """Say dog without a personal part, and what the image shows with one."""
-    if not view.broadcast:
-        raise MethodError("client: none, but the head is a client's own; valid: one client")
-    shown = batch["features"][:, 0] if view.personal else np.ones(len(batch["features"]))
-    return np.stack((1.0 - shown, shown), axis=1)
-
-
-METHOD = cast(Method, SimpleNamespace(predict=predict))
-SHARED = {"w": np.zeros(1, np.float32)}
-ALONE = ClientView(SHARED, (), {})
-PERSONAL = ClientView(SHARED, (), {"p": np.zeros(1, np.float32)})
-
-
-def examples(*labels: int) -> Examples:
-    return Examples(
-        {
-            "labels": np.array(labels, np.int64),
-            "features": np.array(labels, np.float32)[:, None],
-        }
-    )
-
-
-def plan(measured: tuple[str, ...] = ("a", "b")) -> EvaluationPlan:
-    own = {"a": examples(0, 1), "b": examples(0, 0, 0, 1), "c": examples()}
-    return EvaluationPlan(protocol="client_mean", classes=CLASSES, own=own, panel=Panel(measured))
-
-
-def test_what_is_shared_is_measured_without_personal_parts():
-    found = exported_accuracy(METHOD, ALONE, plan(), None)
-    assert found is not None
-    # Dog is right for one of two, and for one of four.
-    assert (found.mean, found.worst, found.per_client) == (0.375, 0.25, (0.5, 0.25))
-
-
-def test_a_clients_model_is_measured_on_its_own_examples():
-    found = exported_accuracy(METHOD, PERSONAL, plan(), "b")
-    assert found is not None and found.per_client == (1.0,)
-
-
-def test_what_predicts_nothing_alone_is_not_measured():
-    assert exported_accuracy(METHOD, ClientView({}, (), {}), plan(), None) is None
-
-
-def test_without_test_examples_nothing_is_measured():
-    assert exported_accuracy(METHOD, ALONE, plan(("c",)), None) is None
+from methods import ClientView
+from platform.experiment.caveats import escaped
+from tests.trunk._runs import NONE, Command, Finished, opened
 
 
 def card_of(sotto: Command, run: Finished, folder: Path, *arguments: str) -> str:
@@ -73,9 +25,7 @@ def card_of(sotto: Command, run: Finished, folder: Path, *arguments: str) -> str
     return (folder / "MODEL_CARD.md").read_text()
 
 
-def test_the_card_has_the_accuracy_of_the_file_beside_it(
-    sotto: Command, own_copy: Finished, tmp_path: Path
-):
+def test_the_card_has_the_accuracy_of_the_file_beside_it(sotto, own_copy, tmp_path):
     card = card_of(sotto, own_copy, tmp_path)
     context = load_file(tmp_path / "prompts.safetensors")["shared.context"]
     view = ClientView({"context": context}, (), {})
@@ -92,9 +42,7 @@ def test_the_card_has_the_accuracy_of_the_file_beside_it(
     assert "rounding does not make it private" in card
 
 
-def test_the_card_of_a_client_has_its_own_accuracy(
-    sotto: Command, own_copy: Finished, tmp_path: Path
-):
+def test_the_card_of_a_client_has_its_own_accuracy(sotto, own_copy, tmp_path):
     card = card_of(sotto, own_copy, tmp_path, "--client", "1")
     share = own_copy.summary["final"]["accuracy"]["per_client"][1]
     assert f"**Accuracy**: {100 * share:.0f}% on this client's test examples." in card
@@ -102,7 +50,7 @@ def test_the_card_of_a_client_has_its_own_accuracy(
 
 
 @pytest.mark.parametrize("name", ["promptfl", "prompt_fedper"])
-def test_the_card_of_a_method(sotto: Command, storage: Storage, tmp_path: Path, name: str):
+def test_the_card_of_a_method(sotto, storage, tmp_path, name):
     run = storage.run(f"method.name={name}", NONE, "rounds=1")
     card = card_of(sotto, run, tmp_path)
     if name == "promptfl":
@@ -111,3 +59,66 @@ def test_the_card_of_a_method(sotto: Command, storage: Storage, tmp_path: Path, 
         assert "another number" not in card
     else:
         assert "not measured, as these tensors predict nothing without a client's part" in card
+
+
+# --- names in Markdown, read by a parser of others ------------------------------------------------
+
+PLAIN = {"text", "inline", "softbreak", "text_special"}
+HOSTILE = (
+    "<script>alert(1)</script>",
+    "![x](https://example.org/a.png)",
+    "[click](javascript:alert(1))",
+    "a | b\n|---|---|\n| c | d |",
+    "\n\n# Accuracy: 100%\n\n- **Method**: another",
+    "`code` **bold** __bold__ _x_ ~~gone~~ &lt;b&gt; &#60;",
+    "https://example.org www.example.org someone@example.org",
+    "\\`\\*\\\\",
+    "a\u2028b\x1b[31mred\x07",
+)
+
+
+def parsed(text: str) -> list[Token]:
+    """The tokens of GitHub's dialect, those within lines too."""
+    tokens = MarkdownIt("gfm-like", {"linkify": False}).parse(text)
+    return [part for token in tokens for part in (token, *(token.children or ()))]
+
+
+def words(tokens: list[Token]) -> Iterator[str]:
+    for token in tokens:
+        if token.type in ("text", "text_special"):
+            yield token.content
+
+
+def kinds(name: str) -> list[str]:
+    """What a name makes of a card: a heading, an item and a row of a table."""
+    card = (
+        f"# Card\n\n- **Classes**: {name}, x\n- item {name}\n\n| a | b |\n|---|---|\n| {name} | 1 |"
+    )
+    return [token.type for token in parsed(card) if token.type not in PLAIN]
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_a_name_stays_text(name):
+    assert kinds(escaped(name)) == kinds("plain")
+    assert "\n" not in escaped(name) and "\x1b" not in escaped(name)
+
+
+@pytest.mark.parametrize("name", (HOSTILE[0], HOSTILE[1], HOSTILE[3]))
+def test_without_it_the_same_would_be_mark_up(name):
+    assert kinds(name) != kinds("plain")
+
+
+@given(st.text(alphabet=st.characters(codec="utf-8", categories=["L", "N", "P", "S", "Z", "C"])))
+def test_any_text_stays_text(name):
+    assert kinds(f"x{escaped(name)}") == kinds("plain")
+
+
+@given(st.text(alphabet=st.characters(min_codepoint=32, max_codepoint=126)))
+def test_what_is_read_is_what_was_written(name):
+    shown = "".join(words(parsed(f"x{escaped(name)}")))
+    assert shown.strip() == f"x{' '.join(name.split())}".strip()
+
+
+def test_plain_names_look_as_they_are():
+    plain = "golden retriever, base_to_novel: 8.00 (n=3) - 50%"
+    assert escaped(plain) == plain

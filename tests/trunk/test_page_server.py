@@ -6,15 +6,13 @@ import http.client
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from pathlib import Path
 
 import pytest
 
 from storage import open_database
 from tests.trunk._pages import TOKEN
-from tests.trunk._runs import Command, Finished
 
 Process = subprocess.Popen[str]
 
@@ -52,8 +50,8 @@ def asked(port: int, path: str, headers: Mapping[str, str] | None = None) -> tup
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_it_serves_until_it_is_ended_though_a_page_is_kept_up_to_date(
-    noised_run: Finished, child_environment: dict[str, str], number: signal.Signals
-) -> None:
+    noised_run, child_environment, number
+):
     with serving(child_environment, noised_run.storage.url) as (process, port):
         status, text = asked(port, "/")
         assert status == 200 and noised_run.run_id in text
@@ -71,9 +69,7 @@ def test_it_serves_until_it_is_ended_though_a_page_is_kept_up_to_date(
         assert process.returncode in ((0,) if is_ignored else (-number, 128 + number))
 
 
-def test_the_token_is_in_no_line_that_is_printed(
-    noised_run: Finished, child_environment: dict[str, str], tmp_path: Path
-) -> None:
+def test_the_token_is_in_no_line_that_is_printed(noised_run, child_environment, tmp_path):
     file = tmp_path / "token"
     file.write_text(TOKEN)
     file.chmod(0o600)
@@ -88,45 +84,7 @@ def test_the_token_is_in_no_line_that_is_printed(
     assert TOKEN not in out + err
 
 
-def test_a_port_that_is_taken_is_named(
-    noised_run: Finished, child_environment: dict[str, str], sotto: Command
-) -> None:
-    with serving(child_environment, noised_run.storage.url) as (_, port):
-        answer = sotto("serve", "--port", str(port), "--storage", noised_run.storage.url)
-    assert answer.code == 2
-    assert f"nothing can be served at '127.0.0.1', port {port}" in answer.err
-
-
-@pytest.mark.parametrize(
-    ("options", "said"),
-    [
-        (
-            ("--host", "0.0.0.0"),
-            "--host: '0.0.0.0' is reached by others, so --token-file is needed",
-        ),
-        (("--name", "example.org"), "--name: 'example.org' is reached by others"),
-        (("--token-file", "nowhere"), "--token-file: 'nowhere' cannot be read"),
-        (("--storage", "postgres://x"), "storage.url: 'postgres://x' is not valid"),
-    ],
-)
-def test_what_would_not_be_safe_is_refused_before_anything_is_served(
-    sotto: Command, options: Sequence[str], said: str
-) -> None:
-    answer = sotto("serve", *options)
-    assert (answer.code, answer.out) == (2, "")
-    assert said in answer.err and answer.err.count("\n") == 1
-
-
-def test_what_is_not_installed_is_named(sotto: Command, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "uvicorn", None)
-    monkeypatch.delitem(sys.modules, "platform.page.server", raising=False)
-    answer = sotto("serve")
-    assert answer.code == 2 and "pip install -e '.[serve]'" in answer.err
-
-
-def test_a_page_that_is_open_keeps_no_snapshot(
-    own_copy: Finished, child_environment: dict[str, str]
-) -> None:
+def test_a_page_that_is_open_keeps_no_snapshot(own_copy, child_environment):
     """A writer empties the log of old pages at each commit, though a page is kept up to date."""
     log = own_copy.storage.file.with_name(f"{own_copy.storage.file.name}-wal")
     with serving(child_environment, own_copy.storage.url) as (_, port):

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 from hypothesis import example, given
 from hypothesis import strategies as st
 
@@ -18,35 +16,32 @@ from platform.errors import ConfigError
 MINIMAL = {"name": "m", "method": {"name": "coop"}, "training": {"local_steps": 1}}
 
 REFUSED = {
+    "a list": ("- 1\n- 2\n", "holds no mapping"),
+    "nothing": ("", "holds no mapping"),
+    "a tab": ("a: 1\n\tb: 2", "is not readable YAML"),
     "a key twice": ("name: a\nseed: 1\nname: b\n", "the key 'name' is given twice, line 3"),
-    "twice in a section": ("task:\n  shots: 1\n  shots: 2\n", "'shots' is given twice, line 3"),
     "twice in braces": ("task: {shots: 1, shots: 2}", "the key 'shots' is given twice, line 1"),
     "twice as text": ("seed: 1\n'seed': 2\n", "the key 'seed' is given twice, line 2"),
     "brackets": ("[" * 100_000, f"it is nested more than {DEEPEST} levels deep, line 1"),
-    "braces": ("a: {" * 5_000, f"it is nested more than {DEEPEST} levels deep, line 1"),
     "lists": ("- " * 5_000, f"it is nested more than {DEEPEST} levels deep, line 1"),
     "no such day": ("a: !!timestamp 2026-02-30", "is not plain data, line 1"),
-    "digits": ("seed: " + "9" * 5_000, "is no int that can be read, line 1"),
     "hexadecimal digits": ("seed: 0x" + "f" * 9_000, "is no int that can be read, line 1"),
     "2^63": (f"seed: {2**63}", f"'{2**63}' is no int that can be read, line 1"),
     "itself": ("a: &x [*x]", "an alias is not allowed, line 1"),
     "a bomb": ("a: &a [1, 1]\nb: &b [*a, *a]\nc: [*b, *b]", "an alias is not allowed, line 2"),
     "no boolean": ("a: !!bool x", "'x' is no bool that can be read, line 1"),
-    "no integer": ("a: !!int ''", "'' is no int that can be read, line 1"),
     "a set": ("!!set {a}", "'tag:yaml.org,2002:set' is not plain data, line 1"),
-    "bytes": ("a: !!binary aGk=", "is not plain data, line 1"),
     "a map of a text": ("task: !!map x", "what is tagged a map is none, line 1"),
-    "a map of a list": ("task: !!map [1]", "what is tagged a map is none, line 1"),
     "a whole map of a text": ("!!map x", "what is tagged a map is none, line 1"),
     "a list of a text": ("task: !!seq x", "line 1"),
     "a merge": ("!!merge <<: {a: 1}", "'tag:yaml.org,2002:merge' is not plain data, line 1"),
-    "a value": ("!!value =: 1", "'tag:yaml.org,2002:value' is not plain data, line 1"),
     "a list as key": ("? [1]\n: 2", "line 1"),
+    "code": ("!!python/object/apply:os.system ['false']", "not plain data"),
 }
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_refused_with_what_and_where(tmp_path: Path, case: str) -> None:
+def test_refused_with_what_and_where(tmp_path, case):
     text, words = REFUSED[case]
     path = tmp_path / "run.yaml"
     path.write_text(text)
@@ -56,7 +51,7 @@ def test_refused_with_what_and_where(tmp_path: Path, case: str) -> None:
     assert words in message and "\n" not in message and len(message) < 9_500
 
 
-def test_an_impossible_date_is_a_text_that_a_field_refuses(tmp_path: Path) -> None:
+def test_an_impossible_date_is_a_text_that_a_field_refuses(tmp_path):
     """No key takes a date, so none is made."""
     assert read_yaml("2026-02-30") == "2026-02-30"
     path = tmp_path / "run.yaml"
@@ -69,7 +64,7 @@ DEEP = ("a=" + "[" * 50, "a" + ".a" * 3_000 + "=1", "seed={a: 1, a: 2}", "rounds
 
 
 @pytest.mark.parametrize("override", DEEP, ids=["brackets", "sections", "twice", "map"])
-def test_an_override_is_held_to_the_same(override: str) -> None:
+def test_an_override_is_held_to_the_same(override):
     with pytest.raises(ConfigError, match=r"^--set: "):
         parse_config(MINIMAL, [override])
 
@@ -90,7 +85,7 @@ PLAIN = st.recursive(
 
 
 @given(st.dictionaries(st.text(st.characters(codec="utf-8"), max_size=8), PLAIN, max_size=5))
-def test_what_is_written_is_read_back(tree: dict[str, Any]) -> None:
+def test_what_is_written_is_read_back(tree):
     assert read_yaml(dump_yaml(tree)) == tree
 
 
@@ -98,24 +93,7 @@ FRAGMENTS = st.sampled_from(
     [
         *("name", "method", "task", "privacy", "cohort", "seed", "rounds", "clients", "shots"),
         *(": ", "\n", "\n  ", "- ", "{", "}", "[", "]", ", ", "&a ", "*a", "!!int ", "!!float "),
-        *(
-            "!!timestamp ",
-            "!!bool ",
-            "!!null ",
-            "!!set ",
-            "!x ",
-            "!!map ",
-            "!!seq ",
-            "!!str ",
-            "? ",
-            "<<: ",
-            "!!merge ",
-            "!!value ",
-            "|",
-            ">",
-            "'",
-            '"',
-        ),
+        *("!!timestamp ", "!!bool ", "!!null ", "!!set ", "!x ", "? ", "<<: ", "|", ">", "'", '"'),
         *("!!map ", "!!seq ", "!!str ", "!!merge ", "!!value ", "=: "),
         *("1", "-1", "0x", "1e999", ".nan", "-.inf", "2026-02-30", "9" * 400, "true", "~", "coop"),
         *("%YAML 1.1\n", "---\n", "...\n", "#", "\t", "\x00", "\x1b[31m", "\ud7ff", "\u2028"),
@@ -129,9 +107,7 @@ TEXTS = st.text() | st.lists(FRAGMENTS | st.text(max_size=3), max_size=40).map("
 @example("{1: 2}")
 @example("? {a: 1}\n: 2")
 @given(TEXTS)
-def test_any_text_gives_a_configuration_or_a_sentence(
-    tmp_path_factory: pytest.TempPathFactory, text: str
-) -> None:
+def test_any_text_gives_a_configuration_or_a_sentence(tmp_path_factory, text):
     path = tmp_path_factory.mktemp("fuzz") / "run.yaml"
     path.write_bytes(text.encode("utf-8", "surrogatepass"))
     require_sound(lambda: load_config(path))
@@ -142,9 +118,7 @@ VALUES = PLAIN | st.sampled_from([-1, 0, 1e308, float("nan"), float("inf")])
 
 
 @given(st.dictionaries(st.sampled_from(SECTIONS), VALUES, max_size=4), st.data())
-def test_any_value_anywhere_gives_a_configuration_or_a_sentence(
-    tree: dict[str, Any], data: st.DataObject
-) -> None:
+def test_any_value_anywhere_gives_a_configuration_or_a_sentence(tree, data):
     """Also one level down, in the place of a value that would do."""
     whole: dict[str, Any] = {**MINIMAL, **tree}
     sections = ("task", "cohort", "privacy", "training", "secure_aggregation")
@@ -163,9 +137,3 @@ def require_sound(load: Any) -> None:
         assert str(error)
         return
     assert read_yaml(dump_config(config)) == json.loads(config.model_dump_json())
-
-
-def test_the_loader_is_still_safe() -> None:
-    for text in ("!!python/object/apply:os.system ['false']", "!!python/name:os.system"):
-        with pytest.raises(yaml.YAMLError, match="not plain data"):
-            read_yaml(text)

@@ -1,17 +1,21 @@
-"""`plot`: which files it writes of a run and of a sweep, and what it refuses."""
+"""`plot` and `results()`: which files and columns they make of a run and of a sweep."""
 
 from __future__ import annotations
 
+import math
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pytest
 
 from platform.config import RunConfig
+from platform.errors import ConfigError, UnknownRun
 from platform.experiment.finishing import execute as run_through
 from platform.pictures.charts import BarPicture, LinePicture
+from platform.results import COLUMNS, results
+from platform.results.frames import RUN
 from platform.results.numbers import Axes, RunNumbers
 from platform.results.reading import numbers_of, read_runs
 from platform.results.run_pictures import run_pictures
@@ -48,9 +52,7 @@ def plot(sotto: Command, run: Finished, *more: str) -> Any:
     return sotto("plot", run.run_id, "--storage", run.storage.url, *more)
 
 
-def test_a_run_has_all_pictures_that_it_has_data_for(
-    sotto: Command, noised_run: Finished, here: Path
-) -> None:
+def test_a_run_has_all_pictures_that_it_has_data_for(sotto, noised_run, here):
     before = noised_run.storage.file.read_bytes()
     answer = plot(sotto, noised_run)
     assert (answer.code, answer.err) == (0, "")
@@ -71,28 +73,17 @@ def test_a_run_has_all_pictures_that_it_has_data_for(
     assert (here / folder / "curves.svg").read_text("utf-8") == text
 
 
-def test_latest_goes_into_one_file(sotto: Command, noised_run: Finished, here: Path) -> None:
-    storage = ("--storage", noised_run.storage.url)
-    answer = sotto("plot", "latest", "--kind", "experts", "--output", "x.png", *storage, "--json")
-    assert answer.document == {"files": ["x.png"], "missing": {}}
-    assert (here / "x.png").read_bytes().startswith(b"\x89PNG")
-    assert files(here) == {"x.png"}
-
-
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
         (("--kind", "pie"), ("--kind: 'pie'", "valid: curves, tradeoff, clients")),
-        (("--kind", "final"), ("--kind: 'final' is not valid here",)),
         (("--output", "x.svg"), ("takes one picture", "curves, tradeoff", "--kind")),
         (("--output", "x.pdf", "--kind", "curves"), ("'x.pdf'", ".svg or .png")),
         (("--output", "there.png", "--kind", "curves"), ("exists already", "--force")),
         (("--output", "a/b/c.svg/d.png", "--kind", "curves"), ("'a/b/c.svg' is no folder",)),
     ],
 )
-def test_what_cannot_be_drawn_is_refused_in_a_sentence(
-    sotto: Command, noised_run: Finished, here: Path, arguments: Any, words: Any
-) -> None:
+def test_what_cannot_be_drawn_is_refused_in_a_sentence(sotto, noised_run, here, arguments, words):
     (here / "there.png").write_text("mine")
     (here / "a" / "b").mkdir(parents=True)
     (here / "a" / "b" / "c.svg").write_text("a file")
@@ -104,39 +95,7 @@ def test_what_cannot_be_drawn_is_refused_in_a_sentence(
     assert files(here) == before
 
 
-def test_an_unknown_run_is_refused_as_both(
-    sotto: Command, noised_run: Finished, here: Path
-) -> None:
-    storage = ("--storage", noised_run.storage.url)
-    answer = sotto("plot", "nowhere", *storage)
-    assert answer.code == 2 and "'nowhere' is unknown" in answer.err
-    (here / "nowhere").mkdir()
-    answer = sotto("plot", "nowhere", *storage)
-    assert answer.code == 2 and "'nowhere' has no sweep.json" in answer.err
-    assert files(here) == set()
-
-
-def test_a_run_without_experts_has_no_weights_of_them(noised_run: Finished) -> None:
-    run = numbers(noised_run)
-    final = {**run.document["final"], "expert_weights": None}
-    bare = replace(run, document={**run.document, "final": final})
-    assert run_pictures(run)["experts"] and run_pictures(bare)["experts"] == ()
-
-
-def test_a_kind_without_data_is_refused_with_those_that_there_are(
-    sotto: Command, storage: Storage, here: Path
-) -> None:
-    with opened(storage.create()) as simulation:
-        run_id = simulation.run_id
-    answer = sotto("plot", run_id, "--kind", "experts", "--storage", storage.url)
-    assert answer.code == 2 and answer.err.count("\n") == 1
-    assert f"run {run_id} has no experts (it has no experts, or has not finished)" in answer.err
-    assert files(here) == set()
-
-
-def test_an_unfinished_run_is_drawn_as_far_as_it_has_come(
-    sotto: Command, storage: Storage, monkeypatch: pytest.MonkeyPatch, here: Path
-) -> None:
+def test_an_unfinished_run_is_drawn_as_far_as_it_has_come(sotto, storage, monkeypatch, here):
     with (
         opened(storage.create(OS)) as simulation,
         monkeypatch.context() as patch,
@@ -148,6 +107,8 @@ def test_an_unfinished_run_is_drawn_as_far_as_it_has_come(
     assert answer.code == 0, answer.err
     assert "note: the run has not finished" in answer.out
     assert "no experts: it has no experts, or has not finished" in answer.out.splitlines()
+    refused = sotto("plot", "latest", "--kind", "experts", "--storage", storage.url)
+    assert refused.code == 2 and "has no experts (it has no experts, or has not" in refused.err
     names = {Path(name).stem for name in files(here)}
     assert names == {"curves", "tradeoff", "clients", "holdings"}
     (agreed,) = read_runs(storage.url)
@@ -157,9 +118,7 @@ def test_an_unfinished_run_is_drawn_as_far_as_it_has_come(
     assert "not finished (2 rounds so far)" in curves.panels[0].title
 
 
-def test_of_a_run_that_was_tampered_with_nothing_is_drawn(
-    sotto: Command, own_copy: Finished, here: Path
-) -> None:
+def test_of_a_run_that_was_tampered_with_nothing_is_drawn(sotto, own_copy, here):
     from sqlalchemy import text
 
     edit(own_copy.storage.file, lambda c: c.execute(text("UPDATE audit SET actor = 'x'")))
@@ -167,7 +126,7 @@ def test_of_a_run_that_was_tampered_with_nothing_is_drawn(
     assert files(here) == set()
 
 
-def test_the_numbers_are_the_summarys(noised_run: Finished) -> None:
+def test_the_numbers_are_the_summarys(noised_run):
     run, final = numbers(noised_run), noised_run.summary["final"]
     pictures = run_pictures(run)
     (clients,), (experts,), (curves,) = (pictures[k] for k in ("clients", "experts", "curves"))
@@ -187,26 +146,6 @@ def test_the_numbers_are_the_summarys(noised_run: Finished) -> None:
         assert f"{value:.1f}" in words
 
 
-def test_a_run_without_a_guarantee_says_so_at_its_axis(plain_run: Finished) -> None:
-    pictures = run_pictures(numbers(plain_run))
-    for kind in ("curves", "tradeoff"):
-        (picture,) = pictures[kind]
-        canvas = drawn(picture)
-        assert any(text.startswith("∞") for text in canvas.words)
-        assert canvas.cut() == []
-
-
-def test_many_clients_are_drawn_in_the_order_of_their_accuracy(noised_run: Finished) -> None:
-    run = numbers(noised_run)
-    accuracy = {**run.document["final"]["accuracy"], "per_client": [0.5, None, 0.25] * 20}
-    document = {**run.document, "final": {**run.document["final"], "accuracy": accuracy}}
-    (picture,) = run_pictures(replace(run, document=document))["clients"]
-    assert isinstance(picture, LinePicture)
-    first = picture.panels[0].lines[0]
-    assert [point.y for point in first.points] == [25.0] * 20 + [50.0] * 20
-    assert first.label.endswith("mean 37.5, worst 25.0")
-
-
 def cell_of(config: RunConfig, axes: Axes = ()) -> Cell:
     return Cell(config="small", method=config.method.name, axes=axes, run=config)
 
@@ -223,7 +162,7 @@ def swept(storage: Storage, folder: Path, runs: list[Finished], *further: RunCon
     return folder
 
 
-def test_a_sweep_is_drawn_from_its_folder(sotto: Command, noised_run: Finished, here: Path) -> None:
+def test_a_sweep_is_drawn_from_its_folder(sotto, noised_run, here):
     storage = noised_run.storage
     later = storage.config("seed=99")
     folder = swept(storage, here / "my sweep", [noised_run], later)
@@ -237,21 +176,12 @@ def test_a_sweep_is_drawn_from_its_folder(sotto: Command, noised_run: Finished, 
     assert "note: of 2 runs 0 have not finished and 1 not begun" in told.out
 
 
-def test_a_sweep_elsewhere_and_a_spoilt_one_are_refused(
-    sotto: Command, noised_run: Finished, storage: Storage, here: Path
-) -> None:
+def test_a_sweep_elsewhere_and_a_spoilt_one_are_refused(sotto, noised_run, storage, here):
     folder = swept(noised_run.storage, here / "one", [noised_run])
     answer = sotto("plot", "one", "--storage", storage.url)
     assert answer.code == 2 and "no run of 'one' has begun" in answer.err
     whole = (folder / "sweep.json").read_text()
-    for text in (
-        "",
-        "[]",
-        "{}",
-        "[" * 100_000,
-        whole[:-9],
-        whole.replace('"seed": 3', '"seed": "3"'),
-    ):
+    for text in ("[]", "[" * 100_000, whole[:-9], whole.replace('"seed": 3', '"seed": "3"')):
         (folder / "sweep.json").write_text(text)
         answer = sotto("plot", "one", "--storage", noised_run.storage.url)
         assert answer.code == 2 and answer.err.count("\n") == 1, text[:20]
@@ -259,18 +189,80 @@ def test_a_sweep_elsewhere_and_a_spoilt_one_are_refused(
     assert files(here) == {"one/sweep.json"}
 
 
-def test_a_sweep_says_which_cells_it_has_before_the_first_is_run(
-    sotto: Command, storage: Storage, monkeypatch: pytest.MonkeyPatch, here: Path
-) -> None:
-    (here / "small.yaml").write_text("extends: comparison\n")
+# --- results() ------------------------------------------------------------------------------------
 
-    def interrupted(*args: Any, **kwargs: Any) -> Any:
-        raise KeyboardInterrupt
 
-    monkeypatch.setattr("platform.cli.sweep.run_cells", interrupted)
-    arguments = ("--seed", "0,1", "--output", "out", "--storage", storage.url)
-    assert sotto("sweep", "small.yaml", *arguments).code == 130
-    assert (here / "out" / "sweep.json").is_file()
-    storage.create().database.close()
-    answer = sotto("plot", "out", "--storage", storage.url)
-    assert answer.code == 2 and "no run of 'out' has begun" in answer.err
+@pytest.mark.parametrize("per", COLUMNS)
+def test_columns_and_their_types_are_those_that_are_documented(noised_run, plain_run, per):
+    content = noised_run.storage.file.read_bytes()
+    for run in (noised_run, plain_run):
+        frame = results(run.storage.url, per=per)
+        assert {n: str(t) for n, t in frame.dtypes.items()} == {
+            name: kind for name, (kind, _) in COLUMNS[per].items()
+        }
+        assert list(frame.columns)[: len(RUN)] == list(RUN)
+        assert len(frame) >= 1
+    assert noised_run.storage.file.read_bytes() == content
+
+
+def test_a_row_a_run_has_the_numbers_of_the_summary(noised_run, plain_run):
+    (row,) = results(noised_run.storage.url).to_dict("records")
+    summary, final = noised_run.summary, noised_run.summary["final"]
+    assert row["run"] == noised_run.run_id and row["status"] == "finished"
+    assert row["accuracy"] == row["headline"] == final["accuracy"]["mean"]
+    assert row["accuracy_worst"] == final["accuracy"]["worst"]
+    assert row["gain_over_local"] == summary["gain_over_local"]
+    assert row["epsilon_server"] == final["epsilon"]["server"]
+    assert (row["clients"], row["rounds"], row["seed"]) == (5, 3, 3)
+    assert (row["unit"], row["target_epsilon"]) == ("client", 8.0)
+    assert math.isnan(row["validation"]) and math.isnan(row["worth_of_sharing"])
+    for runs in ("latest", [noised_run.run_id, "latest"]):
+        assert results(noised_run.storage.url, runs=runs)["run"].tolist() == [noised_run.run_id]
+    (bare,) = results(plain_run.storage.url).to_dict("records")
+    assert math.isinf(bare["epsilon_server"]) and pd.isna(bare["unit"])
+
+
+def test_a_row_a_round_and_a_row_a_client(noised_run):
+    rounds = results(noised_run.storage.url, per="round")
+    shown = noised_run.summary["rounds"]
+    assert rounds["round"].tolist() == [1, 2, 3]
+    assert rounds["accuracy"].tolist() == [one["accuracy"]["mean"] for one in shown]
+    assert rounds["epsilon_peers"].tolist() == [one["epsilon"]["peers"] for one in shown]
+    assert rounds["bytes_up"].tolist() == [one["bytes_up"] for one in shown]
+    clients = results(noised_run.storage.url, per="client")
+    final, twins = noised_run.summary["final"], noised_run.summary["local"]
+    assert clients["client"].tolist() == [0, 1, 2, 3, 4]
+    assert clients["accuracy"].tolist() == final["accuracy"]["per_client"]
+    assert clients["accuracy_alone"].tolist() == twins["accuracy"]["per_client"]
+    assert clients["accuracy_own"].isna().all()
+
+
+def test_an_unfinished_run_is_there_as_far_as_it_has_come(storage):
+    with opened(storage.create()):
+        pass
+    (row,) = results(storage.url).to_dict("records")
+    assert row["rounds"] == 0 and row["status"] != "finished"
+    assert math.isnan(row["accuracy"]) and not math.isnan(row["epsilon_server"])
+    assert results(storage.url, per="round").empty and results(storage.url, per="client").empty
+
+
+def test_a_sweep_has_a_column_for_each_axis(noised_run, tmp_path):
+    folder = swept(noised_run.storage, tmp_path / "sweep", [noised_run])
+    frame = results(noised_run.storage.url, sweep=folder)
+    # `mechanism` is a column already, so the axis has its whole key.
+    assert list(frame.columns)[-1] == "privacy.mechanism"
+    assert frame["privacy.mechanism"].tolist() == ["upload_noise"]
+    assert frame["config"].tolist() == ["small"]
+
+
+def test_what_is_not_valid_is_refused(noised_run, tmp_path):
+    url = noised_run.storage.url
+    with pytest.raises(ConfigError, match="per: 'day' is not valid; valid: run, round, client"):
+        results(url, per="day")
+    with pytest.raises(ConfigError, match="does not go with runs"):
+        results(url, runs="latest", sweep=tmp_path)
+    with pytest.raises(UnknownRun, match="'nowhere' is unknown"):
+        results(url, runs=["nowhere"])
+    with pytest.raises(ConfigError, match=r"has no sweep\.json"):
+        results(url, sweep=tmp_path)
+    assert [path.name for path in tmp_path.rglob("*")] == ["here"]

@@ -50,10 +50,6 @@ def tokens_of(images, rows):
     return images[rows].reshape(len(rows), -1, 3).astype(np.float32)
 
 
-def pixels_of(images, rows):
-    return images[rows]
-
-
 def never(images, rows):
     raise AssertionError("nobody needs this")
 
@@ -62,7 +58,7 @@ TOKENS = Encoders(never, tokens_of, never)
 FEATURES = Encoders(
     lambda images, rows: images[rows].mean(axis=(1, 2)).astype(np.float32), never, never
 )
-PIXELS = Encoders(never, never, pixels_of)
+NOTHING = Encoders(never, never, never)
 
 
 def pictures(count: int) -> np.ndarray:
@@ -73,7 +69,7 @@ def prepared(method, images, encoders):
     return prepared_arrays(method, images, np.arange(len(images)), encoders)
 
 
-def test_each_image_is_prepared_once_in_chunks():
+def test_each_image_is_prepared_once_in_chunks_and_only_those_that_are_asked_for():
     method, images = Keeping(), pictures(2 * CHUNK + 5)
     kept = prepared(method, images, TOKENS)
     # Two of the first chunk's images once more, each alone.
@@ -81,14 +77,11 @@ def test_each_image_is_prepared_once_in_chunks():
     assert {names for names, _ in method.seen} == {("tokens",)}
     assert list(kept) == ["kept"]
     np.testing.assert_allclose(kept["kept"], images.mean(axis=(1, 2)), rtol=1e-6)
-
-
-def test_what_is_kept_as_it_is_stays_where_it_is():
-    """A memory-mapped cache must not be read as a whole only to be kept."""
-    images = pictures(CHUNK + 1)
-    made = FEATURES.features(images, np.arange(CHUNK + 1))
-    kept = prepared(Plain(), images, Encoders(lambda _, rows: made, never, never))
-    assert kept["features"] is made
+    rows = np.asarray([1, 4, 5])
+    few = prepared_arrays(method, images, rows, TOKENS)["kept"]
+    np.testing.assert_allclose(few, images[rows].mean(axis=(1, 2)), rtol=1e-6)
+    batch = prepared_batch(method, images[:3], TOKENS)["kept"]
+    np.testing.assert_allclose(batch, images[:3].mean(axis=(1, 2)), rtol=1e-6)
 
 
 class Reading:
@@ -139,28 +132,9 @@ def test_cached_and_plain_encoders_agree(tmp_path, source, needs):
     assert (tmp_path / "cache" / needs).exists() == is_kept
 
 
-def test_a_batch_is_prepared_like_all_images():
-    images = pictures(3)
-    kept = prepared_batch(Keeping(), images, TOKENS)
-    np.testing.assert_allclose(kept["kept"], images.mean(axis=(1, 2)), rtol=1e-6)
-
-
-def test_pixels_are_the_images():
-    images = pictures(3)
-    kept = prepared(Plain(frozenset({"pixels"})), images, PIXELS)
-    assert list(kept) == ["pixels"]
-    np.testing.assert_array_equal(kept["pixels"], images)
-
-
-def test_only_the_rows_that_are_asked_for_are_prepared():
-    method, images, rows = Keeping(), pictures(9), np.asarray([1, 4, 5])
-    kept = prepared_arrays(method, images, rows, TOKENS)
-    np.testing.assert_allclose(kept["kept"], images[rows].mean(axis=(1, 2)), rtol=1e-6)
-    assert [count for _, count in method.seen] == [3, 1, 1]
-
-
 def test_a_method_that_needs_nothing_is_not_asked():
-    assert prepared(Plain(frozenset()), pictures(3), Encoders(never, never, never)) == {}
+    assert prepared(Plain(frozenset()), pictures(3), NOTHING) == {}
+    assert prepared_arrays(Plain(frozenset({"domains"})), ("a", "b"), np.arange(2), NOTHING) == {}
 
 
 def test_rows_that_do_not_match_are_refused():
@@ -178,18 +152,10 @@ LEFT_OUT = (
     *("task.held_out_domain=sketch", "evaluation.protocol=leave_one_domain_out"),
     *("task.clients=2", "task.test_per_class=3"),
 )
-TO_NOVEL = (
-    *("task.domains=[real]", "task.shots=1", "task.clients=2", "task.test_per_class=2"),
-    "evaluation.protocol=base_to_novel",
-)
-
-
-def data_of(*overrides: str):
-    return load_task_data(parse_config(TREE, overrides))
 
 
 def test_clients_get_what_the_method_kept_of_their_images():
-    data, method = data_of(*LEFT_OUT), Keeping()
+    data, method = load_task_data(parse_config(TREE, LEFT_OUT)), Keeping()
     train, evaluation = deal_examples(data, method, TOKENS, "leave_one_domain_out")
     # The held-out domain's training images are nobody's, so nobody looks at them.
     images = int((data.dataset.train.domains != 1).sum()) + len(data.dataset.test.labels)
@@ -212,28 +178,13 @@ def test_clients_get_what_the_method_kept_of_their_images():
 
 def test_domains_are_counted_among_those_that_are_dealt_and_only_in_training():
     """Real, sketch and clipart without sketch: clipart is the second of what the task knows."""
-    data = data_of(*LEFT_OUT)
+    data = load_task_data(parse_config(TREE, LEFT_OUT))
     train, evaluation = deal_examples(data, Plain(), FEATURES, "leave_one_domain_out")
     domains = [set(examples.arrays["domains"].tolist()) for examples in train.values()]
     assert domains == [{0}, {1}]
     assert all(examples.arrays["domains"].dtype == np.int64 for examples in train.values())
     tests = [*evaluation.own.values(), evaluation.common["target"].examples]
     assert all(set(test.arrays) == {"features", "labels"} for test in tests)
-
-
-def test_a_method_that_needs_no_domains_gets_none():
-    train, _ = deal_examples(data_of(*LEFT_OUT), Keeping(), TOKENS, "leave_one_domain_out")
-    assert all("domains" not in examples.arrays for examples in train.values())
-
-
-def test_novel_labels_count_the_novel_classes():
-    data = data_of(*TO_NOVEL)
-    _, evaluation = deal_examples(data, Plain(), FEATURES, "base_to_novel")
-    assert (evaluation.protocol, evaluation.classes) == ("base_to_novel", data.dataset.classes[:10])
-    for name, classes in (("base", slice(0, 10)), ("novel", slice(10, 20))):
-        test = evaluation.common[name]
-        assert test.classes == data.dataset.classes[classes]
-        assert sorted(test.examples.arrays["labels"]) == [c for c in range(10) for _ in range(2)]
 
 
 def test_an_example_that_is_another_in_company_is_refused():
@@ -262,43 +213,12 @@ class Texts:
         return arrays if self.make is None else {"kept": self.make(arrays["text"])}
 
 
-NOTHING = Encoders(never, never, never)
-
-
-def sayings(count: int) -> tuple[str, ...]:
-    return tuple("one two three"[: 3 + i % 11] + f" {i}" for i in range(count))
-
-
-def test_texts_are_needed_as_they_are_and_only_those_that_are_asked_for():
-    texts, rows = ("no", "", "a much longer one", "é∂"), np.asarray([3, 0, 1])
-    kept = prepared_arrays(Texts(), texts, rows, NOTHING)["text"]
-    assert (len(kept), tuple(kept.shape), kept.dtype) == (3, (3,), np.dtype("<U2"))
-    assert kept[:].tolist() == ["é∂", "no", ""] and kept[np.asarray([1])].tolist() == ["no"]
-    assert kept[:].dtype.kind == "U"
-
-
-def test_texts_are_not_given_to_a_method_that_asks_for_nothing():
-    assert prepared_arrays(Plain(frozenset({"domains"})), ("a", "b"), np.arange(2), NOTHING) == {}
-
-
-def test_each_text_is_prepared_once_in_chunks():
-    texts = sayings(2 * CHUNK + 5)
-    lengths = Texts(lambda rows: np.array([len(row) for row in rows]))
-    kept = prepared_arrays(lengths, texts, np.arange(len(texts)), NOTHING)
-    assert kept["kept"].tolist() == [len(text) for text in texts]
-
-
 def test_a_longer_text_of_a_later_chunk_is_not_cut_off():
     texts = ("short",) * CHUNK + ("a text that is longer than all before",)
     upper = Texts(np.char.upper)
     kept = prepared_arrays(upper, texts, np.arange(len(texts)), NOTHING)["kept"]
     assert kept[-1] == texts[-1].upper() and kept[0] == "SHORT"
-
-
-def test_a_batch_of_texts_is_prepared_like_all():
-    assert prepared_batch(Texts(np.char.upper), ("a", "bc"), NOTHING)["kept"].tolist() == [
-        *("A", "BC"),
-    ]
+    assert prepared_batch(upper, ("a", "bc"), NOTHING)["kept"].tolist() == ["A", "BC"]
 
 
 @pytest.mark.parametrize(
@@ -316,16 +236,3 @@ def test_a_text_that_is_prepared_by_its_company_is_refused(make):
     texts = ("a", "a longer one", "b")
     with pytest.raises(ConfigError, match="of an example alone than in company"):
         prepared_arrays(Texts(make), texts, np.arange(3), NOTHING)
-
-
-def test_each_client_gets_its_own_texts():
-    tree = {"name": "x", "method": {"name": "coop"}, "training": {"local_steps": 1}}
-    task = {"dataset": "headlines", "clients": 2, "shots": 5, "test_per_class": 3}
-    data = load_task_data(parse_config({**tree, "task": task}))
-    train, plan = deal_examples(data, Texts(), NOTHING, "client_mean")
-    for (name, examples), rows in zip(train.items(), data.clients, strict=True):
-        texts = [(data.dataset.train.texts or ())[row] for row in rows.train]
-        assert examples.arrays["text"].tolist() == texts and len(texts) == 10
-        assert isinstance(examples.arrays["text"], np.ndarray)
-        shown = [(data.dataset.test.texts or ())[row] for row in rows.test]
-        assert plan.own[name].arrays["text"].tolist() == shown

@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 import importlib
-import json
 import re
 import shutil
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import fields, is_dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from platform.errors import ConfigError
 from platform.reports import Report, rendering
 from platform.reports.blocks import Basis, Plot
 from platform.reports.rendering import html_page, pdf_file
 from tests.trunk._reports import Page, read_page, read_pdf, report_on
-from tests.trunk._runs import NONE, OS, Command, Finished, Storage
+from tests.trunk._runs import NONE, OS, Storage
 from tests.trunk._tampering import execute_and_rehash
 
 HOSTILE = (
@@ -62,7 +59,7 @@ def with_texts(value: Any, text: str) -> Any:
 # --- nothing hostile gets through ----------------------------------------------------------------
 
 
-def test_no_text_of_a_document_becomes_markup(report: Report) -> None:
+def test_no_text_of_a_document_becomes_markup(report):
     hostile = with_texts(report, HOSTILE)
     html = html_page(replace(hostile, bases=report.bases))
     found, harmless = read_page(html), read_page(html_page(report))
@@ -75,29 +72,15 @@ def test_no_text_of_a_document_becomes_markup(report: Report) -> None:
     assert found.named("h1")[0].text == HOSTILE
 
 
-def test_basis_texts_do_not_become_markup(report: Report) -> None:
-    shown = html_page(report)
-    first = report.sections[0]
-    hostile = replace(first, title=HOSTILE, blocks=())
-    html = html_page(replace(report, sections=(hostile, *report.sections[1:])))
-    assert "<script" not in html and html.count("&lt;script&gt;") >= 2
-    assert len(read_page(shown).named("section")) == len(read_page(html).named("section"))
-
-
 @pytest.mark.parametrize(
     "statement",
     [
         "UPDATE runs SET versions_json = json_object('torch', '<script>alert(1)</script>')",
-        "UPDATE runs SET created = '<img src=x onerror=alert(1)>'",
-        "UPDATE audit SET actor = '<script>alert(1)</script>'",
         "UPDATE audit SET detail = json_set(detail, '$.reason', '<script>alert(1)</script>')",
-        "UPDATE runs SET name = '<script>alert(1)</script>'",
         "UPDATE ledger SET pseudonym = '<script>alert(1)</script>' || pseudonym",
     ],
 )
-def test_what_somebody_wrote_into_the_database_stays_text(
-    sotto: Command, own_copy: Finished, statement: str
-) -> None:
+def test_what_somebody_wrote_into_the_database_stays_text(sotto, own_copy, statement):
     execute_and_rehash(own_copy.storage.file, statement)
     answer = sotto(
         *("report", own_copy.run_id, "--storage", own_copy.storage.url, "--format", "html")
@@ -109,38 +92,10 @@ def test_what_somebody_wrote_into_the_database_stays_text(
         assert answer.out == "" and answer.err.startswith("error: ")
 
 
-@pytest.mark.parametrize(
-    "override",
-    [
-        "name=<script>alert(1)</script>",
-        "name=a b",
-        'federation={clients: ["<b>x</b>"], classes: [a]}',
-    ],
-)
-def test_names_of_runs_and_sites_are_no_markup_from_the_start(
-    storage: Storage, override: str
-) -> None:
-    with pytest.raises(ConfigError, match=r"^(name|federation\.clients)"):
-        storage.config(override)
-
-
-def test_the_terminal_is_shown_escapes_and_never_obeys_them(
-    sotto: Command, own_copy: Finished
-) -> None:
-    execute_and_rehash(
-        own_copy.storage.file,
-        "UPDATE runs SET versions_json = json_object('torch', '2' || char(27) || '[2J')",
-    )
-    answer = sotto(
-        *("report", own_copy.run_id, "--storage", own_copy.storage.url, "--format", "table")
-    )
-    assert answer.code == 0 and "\x1b" not in answer.out and "2\\x1b[2J" in answer.out
-
-
 # --- one file, offline, without a script ---------------------------------------------------------
 
 
-def test_the_page_is_one_file_that_fetches_nothing_and_runs_nothing(page: Page) -> None:
+def test_the_page_is_one_file_that_fetches_nothing_and_runs_nothing(page):
     assert not {tag.name for tag in page.tags} & EXECUTABLE
     for tag in page.tags:
         assert not [name for name in tag.attributes if name.startswith("on")]
@@ -152,18 +107,10 @@ def test_the_page_is_one_file_that_fetches_nothing_and_runs_nothing(page: Page) 
     assert policy.attributes["content"].startswith("default-src 'none'")
 
 
-def test_every_link_leads_somewhere_and_every_name_is_used_once(page: Page) -> None:
+def test_every_number_has_a_link_to_what_it_rests_on(report, page):
     names = [tag.attributes["id"] for tag in page.tags if "id" in tag.attributes]
     assert len(names) == len(set(names))
-    links = {tag.attributes["href"][1:] for tag in page.named("a")}
-    assert links <= set(names)
-    labelled = {
-        name for tag in page.tags for name in tag.attributes.get("aria-labelledby", "").split()
-    }
-    assert labelled <= set(names)
-
-
-def test_every_number_has_a_link_to_what_it_rests_on(report: Report, page: Page) -> None:
+    assert {tag.attributes["href"][1:] for tag in page.named("a")} <= set(names)
     numbers = [t for t in page.named("span") if t.attributes.get("class", "").startswith("number")]
     proofs = [t for t in page.named("a") if t.attributes.get("class") == "proof"]
     assert len(numbers) == len(proofs) > 30
@@ -174,32 +121,7 @@ def test_every_number_has_a_link_to_what_it_rests_on(report: Report, page: Page)
 # --- readable by all -----------------------------------------------------------------------------
 
 
-def test_the_page_has_a_language_landmarks_and_headings_in_order(page: Page) -> None:
-    assert page.named("html")[0].attributes["lang"] == "en"
-    assert page.named("title")[0].text == page.named("h1")[0].text
-    for name in ("header", "main", "nav", "footer", "h1"):
-        assert len(page.named(name)) == 1
-    assert {tag.name for tag in page.tags if tag.name in ("h2", "h3", "h4")} == {"h2"}
-    assert "viewport" in {tag.attributes.get("name") for tag in page.named("meta")}
-    # The warnings are the first section, before the contents.
-    body = [tag for tag in page.named("section", "nav")]
-    assert body[0].attributes["aria-labelledby"] == "warnings" and body[1].name == "nav"
-
-
-def test_tables_have_captions_and_scopes_and_can_be_scrolled_by_keyboard(page: Page) -> None:
-    tables = [t for t in page.named("table") if t.attributes.get("class") != "facts"]
-    assert len(tables) == len(page.named("caption")) > 5
-    assert {th.attributes["scope"] for th in page.named("th")} == {"col", "row"}
-    regions = [t for t in page.named("div") if t.attributes.get("role") == "region"]
-    assert len(regions) == len(tables)
-    assert all(t.attributes["tabindex"] == "0" and t.attributes["aria-label"] for t in regions)
-    named = [t.attributes["aria-label"] for t in regions] + [t.text for t in page.named("h2")]
-    assert len(named) == len(set(named))
-
-
-def test_pictures_say_in_words_what_they_show_and_do_not_count_on_colour(
-    report: Report, page: Page
-) -> None:
+def test_pictures_say_in_words_what_they_show_and_do_not_count_on_colour(report, page):
     plots = [b for one in report.sections for b in one.blocks if isinstance(b, Plot)]
     pictures = page.named("svg")
     assert len(pictures) == len(plots) == 2
@@ -214,46 +136,28 @@ def test_pictures_say_in_words_what_they_show_and_do_not_count_on_colour(
     assert "mean over clients" in said and "worst client" in said and "limit 8" in said
 
 
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
+@pytest.mark.slow
+@pytest.mark.parametrize("width", [360, 1280])
+def test_a_browser_finds_no_barrier_at_any_width(report, tmp_path, width):
     if CHROMIUM is None:
         pytest.skip("Debian's chromium is not installed")
     api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
-    with api.sync_playwright() as playwright:
-        found = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        yield found
-        found.close()
-
-
-@pytest.mark.parametrize("width", [360, 1280])
-def test_a_browser_finds_no_barrier_at_any_width(
-    browser: Any, report: Report, tmp_path: Path, width: int
-) -> None:
     axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="axe is missing")
     file = tmp_path / "report.html"
     file.write_text(html_page(report))
     asked: list[str] = []
-    page = browser.new_page(viewport={"width": width, "height": 800}, offline=True)
-    page.on("request", lambda request: asked.append(request.url))
-    page.goto(file.as_uri())
-    found = axe.Axe().run(page)
-    page.evaluate("window.scrollTo(100, 0)")
-    moved = page.evaluate("window.scrollX")
-    page.close()
+    with api.sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        page = browser.new_page(viewport={"width": width, "height": 800}, offline=True)
+        page.on("request", lambda request: asked.append(request.url))
+        page.goto(file.as_uri())
+        found = axe.Axe().run(page)
+        page.evaluate("window.scrollTo(100, 0)")
+        moved = page.evaluate("window.scrollX")
+        browser.close()
     assert found.violations_count == 0, found.generate_report()
     # The page itself does not scroll sideways, and asks for nothing.
     assert moved == 0 and asked == [file.as_uri()]
-
-
-def test_a_barrier_would_be_found(browser: Any, report: Report, tmp_path: Path) -> None:
-    axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="axe is missing")
-    file = tmp_path / "report.html"
-    file.write_text(html_page(report).replace('<html lang="en">', "<html>"))
-    page = browser.new_page()
-    page.goto(file.as_uri())
-    found = axe.Axe().run(page)
-    page.close()
-    assert "html-has-lang" in {one["id"] for one in found.response["violations"]}
 
 
 # --- PDF -----------------------------------------------------------------------------------------
@@ -264,7 +168,7 @@ def pdf(report: Report) -> Any:
     return read_pdf(report)
 
 
-def test_the_pdf_is_tagged_and_says_that_it_is_for_all(report: Report, pdf: Any) -> None:
+def test_the_pdf_is_tagged_and_says_that_it_is_for_all(report, pdf):
     catalog = pdf.trailer["/Root"]
     assert catalog["/MarkInfo"]["/Marked"] and catalog["/Lang"] == "en"
     assert catalog["/ViewerPreferences"]["/DisplayDocTitle"]
@@ -290,20 +194,7 @@ def structure(node: Any) -> Iterator[str]:
             yield from structure(kid)
 
 
-def test_an_independent_reader_finds_every_part_in_the_pdf(report: Report, pdf: Any) -> None:
-    said = " ".join(" ".join(page.extract_text() for page in pdf.pages).split())
-    for one in report.sections:
-        assert one.title in said
-    for warning in report.warnings:
-        assert warning.split()[0] in said
-    figure = dict(report.odds)["server"]
-    assert figure is not None and f"at most {figure.text}" in said
-    assert report.run_id in said.replace(" ", "")
-
-
-def test_a_pdf_is_written_and_another_file_is_left_alone(
-    sotto: Command, noised_run: Finished, tmp_path: Path, pdf: Any
-) -> None:
+def test_a_pdf_is_written_and_another_file_is_left_alone(sotto, noised_run, tmp_path, pdf):
     file = tmp_path / "report.pdf"
     command = ("report", "latest", "--storage", noised_run.storage.url, "--format", "pdf")
     answer = sotto(*command, "--output", str(file))
@@ -319,13 +210,9 @@ def test_a_pdf_is_written_and_another_file_is_left_alone(
     [
         '<img alt="x" src="file:///etc/hostname">',
         '<link rel="stylesheet" href="http://localhost/x.css">',
-        '<style>@font-face { font-family: x; src: url("file:///etc/hostname") }</style>',
-        '<img alt="x" src="data:image/svg+xml,<svg/>">',
     ],
 )
-def test_what_would_be_fetched_ends_the_making_of_a_pdf(
-    report: Report, pdf: Any, monkeypatch: pytest.MonkeyPatch, smuggled: str
-) -> None:
+def test_what_would_be_fetched_ends_the_making_of_a_pdf(report, pdf, monkeypatch, smuggled):
     monkeypatch.setattr(
         rendering,
         "html_page",
@@ -336,33 +223,15 @@ def test_what_would_be_fetched_ends_the_making_of_a_pdf(
         pdf_file(report)
 
 
-@pytest.mark.parametrize(
-    ("error", "said"),
-    [(ImportError("no"), "pip install -e '.[pdf]'"), (OSError("no"), "the library Pango")],
-)
 def test_a_missing_library_is_one_sentence_and_leaves_no_file(
-    sotto: Command,
-    noised_run: Finished,
-    monkeypatch: pytest.MonkeyPatch,
-    tmp_path: Path,
-    *,
-    error: Exception,
-    said: str,
-) -> None:
-    class Missing:
-        def find_spec(self, name: str, *_: Any) -> None:
-            if name == "weasyprint":
-                raise error
-
-    monkeypatch.delitem(sys.modules, "weasyprint", raising=False)
-    monkeypatch.setattr(sys, "meta_path", [Missing(), *sys.meta_path])
+    sotto, noised_run, monkeypatch, tmp_path
+):
+    monkeypatch.setitem(sys.modules, "weasyprint", None)
     file = tmp_path / "report.pdf"
-    answer = sotto(
-        *("report", "latest", "--storage", noised_run.storage.url),
-        *("--format", "pdf", "--output", str(file)),
-    )
+    report = ("report", "latest", "--storage", noised_run.storage.url, "--format", "pdf")
+    answer = sotto(*report, "--output", str(file))
     assert (answer.code, answer.out) == (2, "") and not file.exists()
-    assert said in answer.err and answer.err.count("\n") == 1
+    assert "pip install -e '.[pdf]'" in answer.err and answer.err.count("\n") == 1
 
 
 # --- bad input -----------------------------------------------------------------------------------
@@ -371,25 +240,13 @@ def test_a_missing_library_is_one_sentence_and_leaves_no_file(
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (("--format", "docx"), "--format: 'docx' is unknown; valid: table, json, html, pdf"),
         (("--format", "pdf"), "--output: is missing"),
         (("--format", "html", "--json"), "--json: prints a run in short"),
-        (("--compare", "nope"), "RUN: 'nope' is unknown"),
         (("--compare", "latest"), "--compare: "),
         (("--format", "html", "--output", "/proc/none/report.html"), "cannot be written"),
     ],
 )
-def test_what_is_not_valid_is_one_sentence(
-    sotto: Command, noised_run: Finished, arguments: tuple[str, ...], said: str
-) -> None:
+def test_what_is_not_valid_is_one_sentence(sotto, noised_run, arguments, said):
     answer = sotto("report", "latest", "--storage", noised_run.storage.url, *arguments)
     assert answer.code in (1, 2) and answer.out == ""
     assert said in answer.err and answer.err.count("\n") == 1
-
-
-def test_without_a_format_the_run_is_shown_as_ever(sotto: Command, noised_run: Finished) -> None:
-    plain = sotto("report", "latest", "--storage", noised_run.storage.url, "--json")
-    assert plain.document == json.loads((noised_run.folder / "summary.json").read_text())
-    whole = sotto("report", "latest", "--storage", noised_run.storage.url, "--format", "table")
-    assert whole.code == 0 and whole.out.startswith("Privacy budget report of run ")
-    assert "warning: noise_source seeded" in whole.out.replace("\n", " ")

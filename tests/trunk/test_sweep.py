@@ -6,7 +6,6 @@ import fcntl
 import json
 import os
 import re
-import shlex
 import shutil
 import signal
 import subprocess
@@ -14,31 +13,30 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
-import torch
 
-from platform.cli.sweep import _jobs, cell_line
+from platform.cli.sweep import cell_line
 from platform.errors import ConfigError, RecordsDisagree
 from platform.rounds.loop import Federation
 from platform.sweeping import running
 from platform.sweeping.grid import Cell, Grid, SweepRequest, build_grid
 from platform.sweeping.running import (
-    KnownRun,
     Outcome,
     SweepObserver,
     answer_cell,
     known_runs,
-    mark_cells_interrupted,
     only_sweep_in,
     only_worker_of,
     read_summary,
     run_cell,
     run_cells,
 )
-from tests.trunk._runs import NONE, SMALL, Command, Crash, Storage, comparable, crash_at
+from tests.trunk._runs import NONE, SMALL, Crash, Storage, comparable, crash_at
 
 OPTIONS = ("--set", NONE, "--set", "rounds=1")
 PLAIN = ("rounds=1", "secure_aggregation.enabled=false")
@@ -75,25 +73,18 @@ class Told(SweepObserver):
         self.finished.append(outcome)
 
 
-def test_a_cell_is_an_ordinary_run_and_is_found_again(small: str, storage: Storage) -> None:
-    (cell,) = cells_of(small, storage, "rounds=1").cells
-    run_id = run_cell(cell.run)
-    assert run_cell(cell.run) == run_id
-    assert statuses(storage) == [(run_id, "finished")]
-    known = known_runs(storage.url)[cell.identity]
-    assert (known.run_id, known.finished) == (run_id, True)
-
-
-def test_a_plain_run_counts_as_a_cell(small: str, storage: Storage) -> None:
+def test_a_cell_is_an_ordinary_run_and_is_found_again(small, storage):
+    assert known_runs(storage.url) == {} and not storage.file.exists()
     # Its configuration says another place for the database: that is no part of what it is.
     plain = storage.run(NONE, "rounds=1")
     (cell,) = cells_of(small, storage, "rounds=1").cells
     assert run_cell(cell.run) == plain.run_id
+    assert statuses(storage) == [(plain.run_id, "finished")]
+    known = known_runs(storage.url)[cell.identity]
+    assert (known.run_id, known.finished) == (plain.run_id, True)
 
 
-def test_an_unfinished_run_is_gone_on_with(
-    small: str, storage: Storage, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_unfinished_run_is_gone_on_with(small, storage, monkeypatch):
     (cell,) = cells_of(small, storage).cells
     with monkeypatch.context() as patch:
         crash_at(patch, Federation, "_commit", 2, after=True)
@@ -108,8 +99,8 @@ def test_an_unfinished_run_is_gone_on_with(
 
 
 def test_a_finished_run_comes_before_a_newer_one_but_not_without_its_summary(
-    small: str, storage: Storage, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    small, storage, monkeypatch
+):
     (cell,) = cells_of(small, storage, "rounds=1").cells
     first = run_cell(cell.run)
     with monkeypatch.context() as patch:
@@ -118,60 +109,19 @@ def test_a_finished_run_comes_before_a_newer_one_but_not_without_its_summary(
             storage.run(NONE, "rounds=1")
     assert len(statuses(storage)) == 2
     assert known_runs(storage.url)[cell.identity].run_id == first
-    (storage.folder / first / "summary.json").unlink()
-    assert known_runs(storage.url)[cell.identity].run_id != first
-    assert not known_runs(storage.url)[cell.identity].finished
-
-
-def test_an_edited_summary_gets_into_no_table(small: str, storage: Storage) -> None:
-    (cell,) = cells_of(small, storage, "rounds=1").cells
-    run_id = run_cell(cell.run)
-    path = storage.folder / run_id / "summary.json"
+    # What was edited gets into no table.
+    path = storage.folder / first / "summary.json"
     whole = path.read_text()
-    assert read_summary(storage.url, run_id) == json.loads(whole)
+    assert read_summary(storage.url, first) == json.loads(whole)
     path.write_text(whole.replace('"delta": 1e-05', '"delta": 1e-06'))
-    assert path.read_text() != whole
     with pytest.raises(RecordsDisagree, match=r"delta is 1e-06 there, but 1e-05 follows"):
-        read_summary(storage.url, run_id)
+        read_summary(storage.url, first)
     path.write_text(whole[:-40])
     with pytest.raises(RecordsDisagree, match=r"summary\.json is empty, cut or otherwise no JSON"):
-        read_summary(storage.url, run_id)
-
-
-def test_without_a_database_no_run_is_known(storage: Storage) -> None:
-    assert known_runs(storage.url) == {}
-    assert not storage.file.exists()
-
-
-def test_runs_that_were_under_way_are_labelled(
-    small: str, storage: Storage, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    done, begun, never = cells_of(small, storage, "rounds=1", seeds=(0, 1, 2)).cells
-    run_cell(done.run)
-    with monkeypatch.context() as patch:
-        crash_at(patch, Federation, "_commit", 1)
-        with pytest.raises(Crash):
-            run_cell(begun.run)
-    mark_cells_interrupted(storage.url, [cell.identity for cell in (done, begun, never)])
-    assert [status for _, status in statuses(storage)] == ["finished", "interrupted"]
-
-
-def test_a_run_that_has_finished_since_it_was_read_stays_finished(
-    small: str, storage: Storage, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (cell,) = cells_of(small, storage, "rounds=1").cells
-    run_cell(cell.run)
-    earlier = {cell.identity: KnownRun(storage.only_run(), finished=False)}
-    monkeypatch.setattr("platform.sweeping.running.known_runs", lambda url: earlier)
-    mark_cells_interrupted(storage.url, [cell.identity])
-    assert [status for _, status in statuses(storage)] == ["finished"]
-
-
-def test_what_cannot_be_labelled_hides_nothing(
-    storage: Storage, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    storage.file.write_bytes(b"no database at all" * 100)
-    mark_cells_interrupted(storage.url, ["a" * 64])
+        read_summary(storage.url, first)
+    path.unlink()
+    assert known_runs(storage.url)[cell.identity].run_id != first
+    assert not known_runs(storage.url)[cell.identity].finished
 
 
 class SlowPool:
@@ -192,9 +142,7 @@ class SlowPool:
         yield index, {"run_id": None, "error": "none", "seconds": 0.0}
 
 
-def test_cells_that_share_a_lifetime_budget_run_one_after_another(
-    small: str, storage: Storage, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_cells_that_share_a_lifetime_budget_run_one_after_another(small, storage, monkeypatch):
     noise = ("privacy.mechanism=upload_noise", "privacy.lifetime_budget=9")
     sharing = build_grid(
         SweepRequest(configs=(small,), seeds=(0, 1, 2), settings=noise, storage=storage.url)
@@ -214,75 +162,20 @@ def test_cells_that_share_a_lifetime_budget_run_one_after_another(
     assert any(len(together) == 2 for together in pool.together)
 
 
-@pytest.mark.parametrize(
-    ("device", "has_cuda", "one"),
-    [("cuda", True, True), ("auto", True, True), ("auto", False, False), ("cpu", True, False)],
-)
-def test_cells_on_an_accelerator_run_alone_unless_told(
-    monkeypatch: pytest.MonkeyPatch, device: str, has_cuda: bool, one: bool
-) -> None:
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: has_cuda)
-    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(7)))
-    grid = build_grid(SweepRequest(configs=("comparison",), device=device))
-    assert _jobs(grid) == (1 if one else 7)
-
-
-def test_the_line_of_a_cell_says_that_it_goes_on_with_a_run(
-    small: str, storage: Storage, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    new, begun = cells_of(small, storage, "rounds=1", seeds=(0, 1)).cells
-    with monkeypatch.context() as patch:
-        crash_at(patch, Federation, "_commit", 1)
-        with pytest.raises(Crash):
-            run_cell(begun.run)
-
-    class InThisProcess(SlowPool):
-        def give(self, index: int, cell: Cell) -> None:
-            super().give(index, cell)
-            self.cell = cell
-
-        def answers(self) -> Iterator[tuple[int, dict[str, Any]]]:
-            index, _ = self.busy.popitem()
-            yield index, answer_cell(self.cell.run.model_dump(mode="json"))
-
-    @contextmanager
-    def workers(cells: Any, url: str, folder: Path | None) -> Iterator[SlowPool]:
-        yield InThisProcess()
-
-    monkeypatch.setattr(running, "_workers", workers)
-    first, second = run_cells((new, begun), Told(), jobs=1, url=storage.url)
-    assert cell_line(first).endswith(f"s, run {first.run_id}")
-    assert cell_line(second).endswith(f"s, continues run {second.run_id}")
-
-
-@pytest.mark.parametrize(
-    ("error", "said"),
-    [
-        (ConfigError("a: b is not valid; c"), "a: b is not valid; c"),
-        (OSError("disk"), "disk"),
-        (ZeroDivisionError("by zero"), "ZeroDivisionError: by zero"),
-    ],
-)
-def test_a_failure_is_an_answer(
-    small: str,
-    storage: Storage,
-    monkeypatch: pytest.MonkeyPatch,
-    error: Exception,
-    said: str,
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    def fail(*arguments: Any) -> str:
-        raise error
-
-    monkeypatch.setattr(running, "run_cell", fail)
+def test_a_failure_is_an_answer(small, storage, monkeypatch, caplog):
     (cell,) = cells_of(small, storage).cells
-    answer = answer_cell(cell.run.model_dump(mode="json"))
-    assert (answer["run_id"], answer["error"]) == (None, said)
-    # A mistake keeps its trace; what was foreseen needs none.
-    assert bool(caplog.records) == isinstance(error, ZeroDivisionError)
+    for error, said in (
+        (ConfigError("a: b is not valid; c"), "a: b is not valid; c"),
+        (ZeroDivisionError("by zero"), "ZeroDivisionError: by zero"),
+    ):
+        monkeypatch.setattr(running, "run_cell", Mock(side_effect=error))
+        answer = answer_cell(cell.run.model_dump(mode="json"))
+        assert (answer["run_id"], answer["error"]) == (None, said)
+        # A mistake keeps its trace; what was foreseen needs none.
+        assert bool(caplog.records) == isinstance(error, ZeroDivisionError)
 
 
-def test_one_sweep_a_folder(tmp_path: Path) -> None:
+def test_one_sweep_a_folder(tmp_path):
     output = tmp_path / "deep" / "out"
     # The lock is the open file's: a second opening is refused in the same process, too.
     said = re.escape(f"--output: another sweep works in {str(output)!r} just now")
@@ -310,7 +203,7 @@ def lockable_elsewhere(storage: Storage, cell: str) -> bool:
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
-def test_one_worker_a_cell(storage: Storage) -> None:
+def test_one_worker_a_cell(storage):
     mine, other = "a" * 64, "b" * 64
     with only_worker_of(storage.url, mine):
         assert not lockable_elsewhere(storage, mine)
@@ -332,29 +225,12 @@ def swept(
     return storage, told, tuple(outcomes), grid
 
 
-@pytest.mark.slow
-def test_two_workers_share_a_database(
-    swept: tuple[Storage, Told, tuple[Outcome, ...], Grid],
-) -> None:
+def test_two_workers_share_a_database_and_give_what_a_run_gives(swept, make_storage):
     storage, told, outcomes, grid = swept
-    assert [o.error for o in outcomes] == [None] * 4
-    assert [o.cell for o in outcomes] == list(grid.cells)
+    assert [(o.cell, o.error) for o in outcomes] == [(cell, None) for cell in grid.cells]
     assert told.started == [(5, 0)]
     assert {o.run_id for o in told.finished} == {None, *(o.run_id for o in outcomes)}
     assert sorted(statuses(storage)) == sorted((str(o.run_id), "finished") for o in outcomes)
-    for outcome in outcomes:
-        assert outcome.summary is not None
-        assert outcome.summary["method"] == outcome.cell.method
-        config = json.loads(
-            storage.rows("SELECT config_json FROM runs WHERE run_id = ?", outcome.run_id)[0][0]
-        )
-        assert config["seed"] == outcome.cell.seed
-
-
-def test_a_worker_gives_what_a_run_gives(
-    swept: tuple[Storage, Told, tuple[Outcome, ...], Grid], make_storage: Callable[[str], Storage]
-) -> None:
-    _, _, outcomes, grid = swept
     alone = make_storage("alone")
     cell = grid.cells[1]
     there = cell.run.storage.model_copy(update={"url": alone.url})
@@ -364,30 +240,10 @@ def test_a_worker_gives_what_a_run_gives(
     assert comparable(summary) == comparable(outcomes[1].summary)
 
 
-def test_what_has_finished_needs_no_worker(
-    swept: tuple[Storage, Told, tuple[Outcome, ...], Grid], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_command_prints_tables_and_leaves_files(swept, small, sotto, tmp_path, monkeypatch):
     storage, _, outcomes, grid = swept
-
-    def refuse() -> None:
-        raise AssertionError("a worker was started")
-
-    monkeypatch.setattr(running, "_start", refuse)
-    told = Told()
-    again = run_cells(grid.cells, told, jobs=2, url=storage.url)
-    assert told.started == [(4, 4)] and told.finished == []
-    assert [o.run_id for o in again] == [o.run_id for o in outcomes]
-    assert [o.summary for o in again] == [o.summary for o in outcomes]
-
-
-def test_the_command_prints_tables_and_leaves_files(
-    swept: tuple[Storage, Told, tuple[Outcome, ...], Grid],
-    small: str,
-    sotto: Command,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    storage, _, outcomes, grid = swept
+    # What has finished needs no worker.
+    monkeypatch.setattr(running, "_start", Mock(side_effect=AssertionError("a worker was started")))
     monkeypatch.chdir(tmp_path)
     command = (
         *("sweep", small, "--method", "promptfl,coop", "--seed", "0,1", *OPTIONS),
@@ -409,19 +265,9 @@ def test_the_command_prints_tables_and_leaves_files(
     assert (as_json["output"], as_json["failed"]) == ("there", [])
     for name in ("results.csv", "table.tex", "curves.svg"):
         assert (folder / name).read_bytes() == (Path("there") / name).read_bytes()
-
-
-def test_a_refused_cell_starts_nothing(
-    small: str, sotto: Command, storage: Storage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    answer = sotto(
-        *("sweep", small, "--storage", storage.url, "--set", "task.clients=5,1", "--seed", "0")
+    assert cell_line(replace(outcomes[0], continues=True)).endswith(
+        f"s, continues run {outcomes[0].run_id}"
     )
-    assert answer.code == 2 and answer.out == ""
-    assert answer.err.startswith("error: cell (small, pfedmoap, seed 0, task.clients=1): ")
-    assert len(answer.err.splitlines()) == 1
-    assert not storage.file.exists() and not Path("sweeps").exists()
 
 
 def fake_workers(monkeypatch: pytest.MonkeyPatch, answer: Callable[[Cell], Outcome]) -> None:
@@ -436,12 +282,8 @@ def fake_workers(monkeypatch: pytest.MonkeyPatch, answer: Callable[[Cell], Outco
 
 
 def test_failed_cells_are_told_at_the_end_and_the_others_are_kept(
-    swept: tuple[Storage, Told, tuple[Outcome, ...], Grid],
-    small: str,
-    sotto: Command,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+    swept, small, sotto, tmp_path, monkeypatch
+):
     _, _, outcomes, _ = swept
 
     def answer(cell: Cell) -> Outcome:
@@ -462,31 +304,6 @@ def test_failed_cells_are_told_at_the_end_and_the_others_are_kept(
         "[2/2] small, pfedmoap, seed 1: failed: task.root: nothing is there",
     ]
     assert "1 of 2 runs are missing" in (tmp_path / "out" / "table.md").read_text()
-
-
-def test_ctrl_c_says_how_to_go_on(
-    small: str, sotto: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def interrupt(cell: Cell) -> Outcome:
-        raise KeyboardInterrupt
-
-    fake_workers(monkeypatch, interrupt)
-    arguments = ("sweep", small, *OPTIONS, "--output", str(tmp_path / "out"))
-    told = sotto(*arguments)
-    out = str(tmp_path / "out")
-    command = shlex.join(["python", "-m", "platform.coordinator", *arguments])
-    assert (told.code, told.err) == (130, f"sweep {out} is interrupted; go on with: {command}\n")
-
-
-@pytest.mark.parametrize("argument", [("--jobs", "0"), ("--seed", "x"), ("--method", ",")])
-def test_bad_options_are_refused(small: str, sotto: Command, argument: tuple[str, str]) -> None:
-    assert sotto("sweep", small, *argument).code == 2
-
-
-def test_the_command_is_in_the_help(sotto: Command) -> None:
-    assert "sweep" in sotto("--help").out
-    told = sotto("sweep", "--help").out
-    assert all(option in told for option in ("--method", "--seed", "--set", "--for", "--jobs"))
 
 
 # Real deaths: a process of its own is killed in the midst of a run.
@@ -554,13 +371,8 @@ def workers_of(storage: Storage) -> bool:
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
 def test_a_sweep_that_was_killed_goes_on_with_the_same_command(
-    small: str,
-    storage: Storage,
-    make_storage: Callable[[str], Storage],
-    tmp_path: Path,
-    child_environment: dict[str, str],
-    number: signal.Signals,
-) -> None:
+    small, storage, make_storage, tmp_path, child_environment, number
+):
     with sweep_process(small, storage, tmp_path, child_environment) as process:
         wait_until(lambda: in_the_second_run(storage))
         os.kill(process.pid, number)
@@ -596,9 +408,7 @@ def test_a_sweep_that_was_killed_goes_on_with_the_same_command(
 
 
 @pytest.mark.slow
-def test_a_dead_worker_is_one_failed_cell(
-    small: str, storage: Storage, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_dead_worker_is_one_failed_cell(small, storage, monkeypatch):
     grid = cells_of(small, storage, "rounds=20", seeds=(0, 1))
     pids: list[int] = []
     start = running._start
@@ -618,22 +428,3 @@ def test_a_dead_worker_is_one_failed_cell(
     assert first.error is not None and "its process was killed" in first.error
     assert second.error is None and len(pids) == 2
     assert [o.error for o in run_cells(grid.cells, Told(), jobs=1, url=storage.url)] == [None] * 2
-
-
-@pytest.mark.slow
-def test_workers_are_replaced_before_they_have_grown_large(
-    small: str, storage: Storage, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    started: list[Any] = []
-    start = running._start
-
-    def counted(folder: Path | None) -> Any:
-        started.append(start(folder))
-        return started[-1]
-
-    monkeypatch.setattr(running, "_start", counted)
-    monkeypatch.setattr(running, "CELLS_A_WORKER", 2)
-    grid = cells_of(small, storage, seeds=(0, 1, 2))
-    outcomes = run_cells(grid.cells, Told(), jobs=1, url=storage.url)
-    assert [outcome.error for outcome in outcomes] == [None] * 3
-    assert len(started) == 2
