@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.trunk._runs import NONE, OS, Command, Finished, Storage, gaussian_epsilon
+from tests.trunk._runs import OS, Command, Finished, Storage, gaussian_epsilon
 
 QUICK = ("evaluation.local_twins=false", "rounds=1", OS)
 NOISE = 4.0
@@ -43,23 +43,14 @@ def an_audit(**changed: Any) -> Channels:
         "reasons": [],
         "array": None,
     }
-    failing = {
-        **{"channel": "failures", "mechanism": "upload_noise", "rounds": 8, "failed": 2},
-        **{"split": 0, "passed": True, "reasons": []},
-    }
-    offers = {
-        **{"channel": "offers", "offers": 45, "accepted": 37, "split": 0},
-        **{"passed": True, "reasons": []},
-    }
-    folders = {
-        **{"channel": "folders", "mechanism": "upload_noise", "folders": 4},
-        **{"passed": True, "reasons": []},
-    }
-    peers = {
-        **{"channel": "peers", "mechanism": "upload_noise", "rounds": 6, "lost": 0},
-        **{"passed": True, "reasons": []},
-    }
-    return [{**seen, **changed}, offers, folders, failing, peers]
+    passed = {"mechanism": "upload_noise", "passed": True, "reasons": []}
+    return [
+        {**seen, **changed},
+        {**passed, "channel": "offers", "offers": 45, "accepted": 37, "split": 0},
+        {**passed, "channel": "folders", "folders": 4},
+        {**passed, "channel": "failures", "rounds": 8, "failed": 2, "split": 0},
+        {**passed, "channel": "peers", "rounds": 6, "lost": 0},
+    ]
 
 
 def reported(sotto: Command, run: Finished, file: Path, form: str = "json") -> Any:
@@ -109,8 +100,6 @@ def test_a_refuted_claim_is_the_first_warning(
         ({"delta": 1e-6}, "delta is '1e-06' there"),
         # As much noise again: an audit of another run.
         ({"claimed_epsilon": gaussian_epsilon(2 * NOISE, 1)}, "no release of the run does"),
-        # As if a round were audited as the whole run.
-        ({"claimed_epsilon": gaussian_epsilon(NOISE, 2)}, "no release of the run does"),
     ],
 )
 def test_an_audit_of_another_claim_is_refused(
@@ -124,15 +113,11 @@ def test_an_audit_of_another_claim_is_refused(
 @pytest.mark.parametrize(
     "text",
     [
-        *("", "{", "[]", "null", "[1]", "[[]]", "[" * 100_000, "\x00"),
+        *("", "[]", "[1]", "[" * 100_000),
         json.dumps(an_audit(power=1.5)),
-        json.dumps(an_audit(power="0.5")),
         json.dumps(an_audit(claimed_epsilon=float("inf"))),
         json.dumps(an_audit(epsilon_lower_bound_95=-1.0)),
         json.dumps(an_audit(channel="<script>alert(1)</script>")),
-        json.dumps(an_audit(mechanism="<script>alert(1)</script>")),
-        json.dumps(an_audit(canaries=0)),
-        json.dumps(an_audit(passed="yes")),
         json.dumps(an_audit()[1:]),
     ],
 )
@@ -144,13 +129,6 @@ def test_a_file_that_is_no_audit_is_one_sentence(
     assert answer.err.startswith("error: --audit: ") and "<script" not in answer.err
 
 
-def test_a_file_that_is_not_there_is_one_sentence(
-    sotto: Command, run: Finished, tmp_path: Path
-) -> None:
-    answer = reported(sotto, run, tmp_path / "none.json")
-    assert answer.code == 2 and "cannot be read" in answer.err
-
-
 def test_what_the_command_prints_is_what_is_read(
     sotto: Command, run: Finished, tmp_path: Path
 ) -> None:
@@ -159,9 +137,3 @@ def test_what_the_command_prints_is_what_is_read(
     assert made.code == 0
     answer = reported(sotto, run, written(tmp_path, made.out))
     assert (answer.code, answer.err) == (0, "")
-
-
-def test_where_nothing_is_claimed_nothing_is_refuted(sotto: Command, storage: Storage) -> None:
-    run = storage.run(*QUICK, NONE)
-    answer = sotto("report", run.run_id, "--storage", storage.url, "--format", "table")
-    assert "Nothing is claimed, so there is nothing to refute." in answer.out

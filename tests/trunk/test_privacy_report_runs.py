@@ -13,7 +13,7 @@ from platform.reports import Report
 from platform.reports.blocks import epsilon_text
 from platform.reports.rendering import html_page, plain_data
 from tests.trunk._federations import NAMES, Holders, federation, hold, within
-from tests.trunk._reports import figures, read_page, report_of, report_on, section, sentences, text
+from tests.trunk._reports import figures, read_page, report_of, report_on, text
 from tests.trunk._runs import (
     ADAPTIVE,
     FIXED,
@@ -21,7 +21,6 @@ from tests.trunk._runs import (
     OS,
     RECORDS,
     Command,
-    Crash,
     Finished,
     Storage,
     gaussian_epsilon,
@@ -40,22 +39,9 @@ KINDS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
         (*RECORDS, *NO_POOL, "training.local_steps=2"),
         ("poisson batches, probability 0.5", "each record's gradient to 0.5", "noised steps"),
     ),
-    "records-without-masks": (
-        (*RECORDS, *NO_POOL, "secure_aggregation={enabled: false}"),
-        ("the server sees each client's upload by itself",),
-    ),
     "adaptive": (
-        (*ADAPTIVE, *NO_POOL),
-        ("then following a noised quantile", "update, into the sum | 1 to 2"),
-    ),
-    "own-noise-in-the-pool": (
-        ("pool.noise=independent", *FIXED),
-        ("pool entry | 1 to 2", "update, into the sum | 1 to 2"),
-    ),
-    "shares": ((*SHARED, *NO_POOL), ("of 2 honest shares", "nothing is claimed")),
-    "skellam": (
-        (*SHARED, *NO_POOL, "privacy.noise_distribution=skellam"),
-        ("Skellam, drawn as integers",),
+        (*ADAPTIVE, "pool.noise=independent"),
+        ("then following a noised quantile", "pool entry | 1 to 2", "into the sum | 1 to 2"),
     ),
     "noised-accuracies": (
         (
@@ -70,7 +56,7 @@ KINDS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     ),
     "private-experts": (
         (*NO_POOL, *SHARED, "pool={kind: groups, experts: 2}"),
-        ("private experts: each client picked one of 2",),
+        ("private experts: each client picked one of 2", "of 2 honest shares"),
     ),
 }
 
@@ -164,29 +150,3 @@ def test_a_federations_report_names_nobody_and_guesses_no_accuracy(
     assert "each a process with data of its own" in said
     assert "Each client keeps another on its own machine" in said
     assert "all runs of this database that the client took part in" in said
-
-
-def test_a_federation_that_nobody_has_joined_has_a_report(folder: Path) -> None:
-    holders = Holders.written(folder)
-
-    def dead(message: bytes) -> bytes:
-        raise Crash
-
-    with pytest.raises(Crash):
-        hold(federation(folder, *NOISED), within({**holders.handlers(), "east": dead}))
-    storage = Storage(folder)
-    report = report_on(storage, storage.only_run())
-    said = rendered(report)
-    assert "No round is over." in said
-    assert [figure.value for _, figure in report.odds if figure is not None] == [50.0] * 3
-
-
-def test_lifetimes_are_over_all_runs(storage: Storage) -> None:
-    limit = ("privacy.lifetime_budget=30.0",)
-    first = storage.run(*QUICK, *limit, *FIXED)
-    second = storage.run(*QUICK, *limit, *FIXED)
-    said = list(sentences(section(report_of(second), "budget")))
-    told = [one for one in said if one.startswith("Over a client's lifetime")]
-    assert sum("in 2 runs" in line for line in told) == 1, told
-    (left,) = [one for one in said if one.startswith("Left of a lifetime's limit")]
-    assert float(left.rpartition(" ")[2]) < 30.0 - first.summary["final"]["epsilon"]["server"]
