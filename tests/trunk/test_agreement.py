@@ -43,11 +43,12 @@ def test_sound_runs_agree(sotto: Command, noised_run: Finished, plain_run: Finis
         assert agreed.summary == run.summary
 
 
-FEWER_ROWS = "DELETE FROM ledger WHERE round_number = 2"
-ABORTED = "UPDATE ledger SET status = 'aborted' WHERE round_number = 2"
 EDITS = {
-    "rows-deleted": ((FEWER_ROWS,), "round 2"),
-    "rows-aborted": ((ABORTED,), "is aborted"),
+    "rows-deleted": (("DELETE FROM ledger WHERE round_number = 2",), "round 2"),
+    "rows-aborted": (
+        ("UPDATE ledger SET status = 'aborted' WHERE round_number = 2",),
+        "is aborted",
+    ),
     "one-row-deleted": (
         (
             "DELETE FROM ledger WHERE round_number = 2 AND channel = 'sum' AND pseudonym ="
@@ -59,8 +60,6 @@ EDITS = {
         ("UPDATE ledger SET standard_deviation = 99.0 WHERE round_number = 2",),
         "standard_deviation is 99.0",
     ),
-    "less-norm": (("UPDATE ledger SET clipping_norm = 0.5 WHERE round_number = 2",), "0.5"),
-    "other-relation": (("UPDATE ledger SET relation = 'add_or_remove_one'",), "relation"),
     "fewer-compositions": (("UPDATE ledger SET count = 2 WHERE round_number = 1",), "count"),
     "never-released": (
         ("UPDATE ledger SET status = 'reserved' WHERE round_number = 3",),
@@ -92,7 +91,6 @@ EDITS = {
         "state of round 3",
     ),
     "pool-thinned": (("DELETE FROM pool WHERE key = (SELECT min(key) FROM pool)",), "3 entries"),
-    "pool-deleted": (("DELETE FROM pool",), "0 entries of round 3"),
     "pool-renumbered": (("UPDATE pool SET generation = 1",), "entries of round 1"),
     "config-edited": (
         ("UPDATE runs SET config_json = replace(config_json, '8.0', '9.0')",),
@@ -105,9 +103,7 @@ EDITS = {
         ("UPDATE attempts SET is_open = 1 WHERE round_number = 3",),
         "attempt 1 at round 3 is open",
     ),
-    "audit-cut": (("DELETE FROM audit WHERE sequence > 10",), "no audit entry"),
     "audit-emptied": (("DELETE FROM audit",), "run.created"),
-    "audit-edited": (("UPDATE audit SET actor = 'x' WHERE sequence = 4",), "broken at entry 4"),
 }
 
 
@@ -130,7 +126,6 @@ OF_CLIENTS = {
         "UPDATE ledger SET standard_deviation = 99.0 WHERE",
         "standard_deviation is 99.0",
     ),
-    "rows-renamed": ("UPDATE ledger SET attempt = 7 WHERE round_number = 3 AND", "attempt 7"),
 }
 
 
@@ -182,15 +177,10 @@ RESUMED = {
         "UPDATE attempts SET plan = json_remove(plan, '$.cohort[0]') WHERE round_number = 3",
         "cohort of its newest attempt",
     ),
-    "rows-deleted": (FEWER_ROWS, "round 2"),
-    "rows-aborted": (ABORTED, "is aborted"),
     "open-rows-aborted": (
         "UPDATE ledger SET status = 'aborted' WHERE round_number = 3",
         "is aborted",
     ),
-    "newest-state-deleted": ("DELETE FROM states WHERE round_number = 2", "newest state"),
-    "last-round-deleted": ("DELETE FROM rounds WHERE round_number = 2", "round 2"),
-    "state-edited": ("UPDATE states SET blob = zeroblob(length(blob))", "state of round 2"),
     "audit-edited": ("UPDATE audit SET actor = 'x' WHERE sequence = 4", "broken at entry 4"),
 }
 

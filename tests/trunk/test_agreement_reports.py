@@ -32,7 +32,7 @@ from tests.trunk._runs import (
     gaussian_epsilon,
     opened,
 )
-from tests.trunk._tampering import edit_summary, execute, execute_and_rehash
+from tests.trunk._tampering import edit_summary, execute
 
 ONE_ROUND = ("privacy.mechanism=none", "rounds=1", "evaluation.local_twins=false")
 
@@ -60,34 +60,14 @@ def set_round_epsilon(summary: dict[str, Any]) -> None:
     summary["rounds"][1]["epsilon"]["peers"] = 0.1
 
 
-def set_accuracy(summary: dict[str, Any]) -> None:
-    summary["final"]["accuracy"]["mean"] = 0.99
-
-
-def set_round_accuracy(summary: dict[str, Any]) -> None:
-    summary["rounds"][2]["accuracy"]["mean"] = 0.99
-
-
-def set_delta(summary: dict[str, Any]) -> None:
-    summary["delta"] = 1e-9
-
-
-def drop_warnings(summary: dict[str, Any]) -> None:
-    summary["warnings"] = []
-
-
 def add_text(summary: dict[str, Any]) -> None:
     summary["method"] = "\x1b[2J"
 
 
-EDITS: dict[str, tuple[Callable[[dict[str, Any]], None], tuple[str, ...]]] = {
-    "epsilon": (set_final_epsilon, ("final.epsilon.server is 0.1 there, but 7.99",)),
-    "epsilon-of-a-round": (set_round_epsilon, ("rounds[1].epsilon.peers is 0.1 there",)),
-    "accuracy": (set_accuracy, ("summary.json",)),
-    "accuracy-of-a-round": (set_round_accuracy, ("rounds[2].accuracy.mean is 0.99 there",)),
-    "delta": (set_delta, ("delta is 1e-09 there, but 1e-05",)),
-    "warnings": (drop_warnings, ("summary.json",)),
-    "control-characters": (add_text, ("summary.json",)),
+EDITS: dict[str, tuple[Callable[[dict[str, Any]], None], str]] = {
+    "epsilon": (set_final_epsilon, "final.epsilon.server is 0.1 there, but 7.99"),
+    "epsilon-of-a-round": (set_round_epsilon, "rounds[1].epsilon.peers is 0.1 there"),
+    "control-characters": (add_text, "summary.json"),
 }
 
 
@@ -95,23 +75,13 @@ EDITS: dict[str, tuple[Callable[[dict[str, Any]], None], tuple[str, ...]]] = {
 def test_edited_summary_is_not_reported(sotto: Command, own_copy: Finished, name: str) -> None:
     change, said = EDITS[name]
     edit_summary(own_copy, change)
-    refused(sotto, own_copy, *said)
+    refused(sotto, own_copy, said)
 
 
 @pytest.mark.parametrize(
     "data",
-    [
-        b"",
-        b"{",
-        b"[]",
-        b"\xff\xfe",
-        b"null",
-        b"{}",
-        b'{"audit_head": 3}',
-        b"[" * 100_000,
-        b'"\x1b"',
-    ],
-    ids=["empty", "cut", "list", "no-text", "null", "bare", "wrong-type", "nested", "escape"],
+    [b"", b"[]", b"\xff\xfe", b'{"audit_head": 3}', b"[" * 100_000, b'"\x1b"'],
+    ids=["empty", "list", "no-text", "wrong-type", "nested", "escape"],
 )
 def test_summary_that_is_none_is_one_sentence(
     sotto: Command, own_copy: Finished, data: bytes
@@ -120,26 +90,17 @@ def test_summary_that_is_none_is_one_sentence(
     refused(sotto, own_copy, "summary.json")
 
 
-def test_cut_summary_is_one_sentence(sotto: Command, own_copy: Finished) -> None:
-    path = own_copy.folder / "summary.json"
-    path.write_bytes(path.read_bytes()[:-200])
-    refused(sotto, own_copy, "summary.json")
-
-
-@pytest.mark.parametrize(
-    "name", ["summary.json", "metrics.csv", "metrics.jsonl", "config.yaml", "effective.yaml"]
-)
-def test_every_file_of_a_finished_run_is_bound(
-    sotto: Command, own_copy: Finished, name: str
-) -> None:
-    path = own_copy.folder / name
-    whole = path.read_bytes()
-    path.write_bytes(whole + b" ")
-    refused(sotto, own_copy, name)
-    path.unlink()
-    refused(sotto, own_copy, name)
-    path.write_bytes(whole)
-    assert sotto("report", "latest", "--storage", own_copy.storage.url).code == 0
+def test_every_file_of_a_finished_run_is_bound(sotto: Command, own_copy: Finished) -> None:
+    report = ("report", "latest", "--storage", own_copy.storage.url)
+    for name in ("summary.json", "metrics.csv", "metrics.jsonl", "config.yaml", "effective.yaml"):
+        path = own_copy.folder / name
+        whole = path.read_bytes()
+        path.write_bytes(whole + b" ")
+        assert name in sotto(*report).err
+        path.unlink()
+        assert name in sotto(*report).err
+        path.write_bytes(whole)
+    assert sotto(*report).code == 0
 
 
 def test_forged_summary_with_a_forged_entry_differs_from_the_ledger(
@@ -196,7 +157,7 @@ def test_unfinished_run_is_reported_with_what_it_has_spent(
     assert document["epsilon"]["server"] == pytest.approx(expected, rel=1e-6)
     shown = sotto("report", run_id, "--storage", storage.url)
     assert (shown.code, shown.err) == (0, "")
-    for text in ("not finished", f"{nth - 1} of 3", "so far", f"run --resume {run_id}"):
+    for text in ("not finished", f"run --resume {run_id}"):
         assert text in shown.out
 
 
@@ -207,7 +168,6 @@ LOCAL = ("method.name=coop", "method.context_tokens=2")
     ("overrides", "said", "unsaid"),
     [
         (("privacy.noise_source=seeded",), ("it protects nobody", "above 1/clients"), "infinite"),
-        ((OS,), (), "it protects nobody"),
         ((NONE,), ("mechanism none: epsilon is infinite",), "it protects nobody"),
         ((*LOCAL, NONE), (), "infinite"),
     ],
@@ -264,6 +224,12 @@ def three(make_storage: Callable[[str], Storage]) -> tuple[Storage, list[str]]:
     return storage, [storage.run(*ONE_ROUND).run_id for _ in range(3)]
 
 
+def copied(storage: Storage, folder: Path) -> Storage:
+    """A copy that a test may damage."""
+    shutil.copytree(storage.folder, folder / "copy", symlinks=True)
+    return Storage(folder / "copy")
+
+
 def erase(storage: Storage, run_id: str, *, folder: bool) -> None:
     """As if the run had never been, but for what others say of it."""
     tables = ("leaves", "audit", "ledger", "rounds", "states", "pool", "runs")
@@ -280,8 +246,7 @@ def erase(storage: Storage, run_id: str, *, folder: bool) -> None:
 def test_erased_run_is_noticed_by_the_run_after_it(
     sotto: Command, three: tuple[Storage, list[str]], tmp_path: Path, which: int
 ) -> None:
-    storage = Storage(tmp_path / "copy")
-    shutil.copytree(three[0].folder, storage.folder, symlinks=True)
+    storage = copied(three[0], tmp_path)
     assert sotto("audit", "verify", "--storage", storage.url).code == 0
     erase(storage, three[1][which], folder=True)
     answer = sotto("audit", "verify", "--storage", storage.url)
@@ -291,8 +256,7 @@ def test_erased_run_is_noticed_by_the_run_after_it(
 def test_erased_newest_run_is_noticed_by_its_folder(
     sotto: Command, three: tuple[Storage, list[str]], tmp_path: Path
 ) -> None:
-    storage = Storage(tmp_path / "copy")
-    shutil.copytree(three[0].folder, storage.folder, symlinks=True)
+    storage = copied(three[0], tmp_path)
     erase(storage, three[1][2], folder=False)
     answer = sotto("audit", "verify", "--storage", storage.url, "--json")
     assert answer.code == 3
@@ -322,7 +286,7 @@ def test_another_databases_runs_in_the_same_folder_are_no_traces(
     assert sotto("audit", "verify", "--storage", f"sqlite:///{folder / 'sotto.db'}").code == 0
 
 
-@pytest.mark.parametrize("text", ["storage: !!timestamp x", "!!map x", "[" * 5_000, "a: &x [*x]"])
+@pytest.mark.parametrize("text", ["!!map x", "[" * 5_000])
 def test_a_stray_folder_of_any_text_is_named(sotto: Command, own_copy: Finished, text: str) -> None:
     folder = own_copy.storage.folder / "stray"
     folder.mkdir()
@@ -335,48 +299,9 @@ def test_a_stray_folder_of_any_text_is_named(sotto: Command, own_copy: Finished,
 def test_cut_tail_of_an_older_run_is_noticed(
     sotto: Command, three: tuple[Storage, list[str]], tmp_path: Path
 ) -> None:
-    storage = Storage(tmp_path / "copy")
-    shutil.copytree(three[0].folder, storage.folder, symlinks=True)
+    storage = copied(three[0], tmp_path)
     ((last,),) = storage.rows("SELECT max(sequence) FROM audit WHERE run_id = ?", three[1][0])
     cut = f"DELETE FROM audit WHERE run_id = '{three[1][0]}' AND sequence = {last}"  # noqa: S608
     execute(storage.file, cut)
     answer = sotto("audit", "verify", "--storage", storage.url)
     assert answer.code == 3 and f"run {three[1][0]}, which was set up before" in answer.err
-
-
-def test_every_run_is_verified_and_every_fault_named(
-    sotto: Command, three: tuple[Storage, list[str]], tmp_path: Path
-) -> None:
-    storage = Storage(tmp_path / "copy")
-    shutil.copytree(three[0].folder, storage.folder, symlinks=True)
-    for run_id in three[1][:2]:
-        execute(storage.file, f"DELETE FROM states WHERE run_id = '{run_id}'")  # noqa: S608
-        (storage.folder / run_id / "metrics.csv").unlink()
-    answer = sotto("audit", "verify", "--storage", storage.url)
-    assert answer.code == 3 and f"{three[1][2]}: " in answer.out
-    for run_id in three[1][:2]:
-        told = [line for line in answer.err.splitlines() if run_id in line]
-        assert any("state" in line for line in told) and any("metrics.csv" in line for line in told)
-    document = sotto("audit", "verify", "--storage", storage.url, "--json").document
-    assert [bool(run["problems"]) for run in document["runs"]] == [True, True, False]
-    chosen = sotto("audit", "verify", "--run", three[1][2], "--storage", storage.url)
-    assert chosen.code == 0
-
-
-def test_control_characters_of_stored_texts_do_not_reach_the_terminal(
-    sotto: Command, own_copy: Finished
-) -> None:
-    execute_and_rehash(
-        own_copy.storage.file,
-        "UPDATE runs SET name = 'x' || char(27) || '[2J' || char(10) || 'y'",
-        "UPDATE audit SET actor = char(27) || ']0;t' || char(7) || char(8238)",
-    )
-    place = ("--storage", own_copy.storage.url)
-    # The chain holds, so each row is shown; that its end is another is for the summary to tell.
-    codes = {("runs",): 0, ("audit", "query"): 0, ("audit", "verify"): 3, ("report", "latest"): 1}
-    for command, code in codes.items():
-        answer = sotto(*command, *place)
-        assert answer.code == code
-        assert not {"\x1b", "\x07", "\u202e"} & set(answer.out + answer.err)
-    assert "x\\u001b[2J\\ny" in sotto("runs", "--json", *place).out
-    assert "\\x1b]0;t\\x07" in sotto("audit", "query", *place).out

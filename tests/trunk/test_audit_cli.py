@@ -5,9 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
-import sqlite3
 from collections.abc import Sequence
-from contextlib import closing
 from typing import Any
 
 import pytest
@@ -36,51 +34,34 @@ def test_query_gives_every_entry_with_every_field(sotto: Command, noised_run: Fi
     assert actions == ["run.created", "run.started", *(round_ * 3), "run.finished"]
 
 
-FILTERS: list[tuple[Sequence[str], str, Any]] = [
-    (("--actor", "coordinator"), "actor", "coordinator"),
-    (("--action", "round.committed"), "action", "round.committed"),
-    (("--round", "2"), "round", 2),
-    (("--channel", "pool"), "channel", "pool"),
-    (("--channel", "sum"), "channel", "sum"),
-]
-
-
-@pytest.mark.parametrize(("arguments", "field", "value"), FILTERS)
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("actor", "coordinator"), ("action", "round.committed"), ("round", 2), ("channel", "pool")],
+)
 def test_query_filters_on_a_field(
-    sotto: Command, noised_run: Finished, arguments: Sequence[str], field: str, value: Any
+    sotto: Command, noised_run: Finished, field: str, value: Any
 ) -> None:
-    found = query(sotto, noised_run, *arguments)
+    found = query(sotto, noised_run, f"--{field}", str(value))
     everything = query(sotto, noised_run)
     assert found == [entry for entry in everything if entry[field] == value] and found
 
 
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        ("--round", "9"),
-        ("--round", "1", "--action", "run.finished"),
-        ("--limit", "1", "--round", "9"),
-    ],
-)
-def test_query_that_nothing_meets_is_empty(
-    sotto: Command, noised_run: Finished, arguments: Sequence[str]
-) -> None:
-    assert query(sotto, noised_run, *arguments) == []
+def test_conditions_are_joined(sotto: Command, noised_run: Finished) -> None:
+    asked = ("--round", "2", "--channel", "sum", "--detail", '"clients":5')
+    (entry,) = query(sotto, noised_run, *asked)
+    assert (entry["action"], entry["detail"]["clipping_norm"]) == ("release.reserved", 1.0)
+    assert query(sotto, noised_run, "--round", "1", "--action", "run.finished") == []
 
 
 @pytest.mark.parametrize(
     ("arguments", "valid"),
     [
         (("--actor", "nobody"), "coordinator"),
-        (("--action", "run"), "run.finished"),
-        (("--channel", "x"), "pool, sum"),
         (("--status", "x"), "reserved, released, aborted"),
         (("--status", "released", "--actor", "coordinator"), "'coordinator' was never charged"),
         (("--status", "released", "--since", "2026-01-01"), "charges have no time"),
         (("--status", "released", "--detail", "x"), "matches no charge"),
-        (("--status", "released", "--action", "run.created"), "charge.released"),
         (("--limit", "0"), "at least 1"),
-        (("--format", "xml"), "table, json, csv"),
     ],
 )
 def test_query_that_nothing_could_meet_is_refused(
@@ -135,7 +116,6 @@ def test_what_a_row_says_is_shown_and_never_obeyed(sotto: Command, own_copy: Fin
     place = ("--actor", hostile, "--storage", own_copy.storage.url)
     shown = sotto("audit", "query", *place)
     assert shown.code == 0 and "\x1b" not in shown.out
-    assert "\\x1b[2J<script>" in shown.out.replace("\n", "").replace(" ", "") or shown.out
     cells = next(
         csv.reader(
             io.StringIO(sotto("audit", "query", *place, "--format", "csv").out.split("\n")[1])
@@ -168,28 +148,6 @@ def test_query_by_time(sotto: Command, noised_run: Finished) -> None:
     assert query(sotto, noised_run, "--until", "2000-01-01T00:00:00+02:00") == []
 
 
-def test_query_by_detail(sotto: Command, noised_run: Finished) -> None:
-    found = query(sotto, noised_run, "--detail", '"survivors":4')
-    assert [e["action"] for e in found] == ["round.committed"] * 3
-    assert all(entry["detail"]["survivors"] == 4 for entry in found)
-
-
-def test_conditions_are_joined(sotto: Command, noised_run: Finished) -> None:
-    found = query(
-        *(sotto, noised_run, "--round", "2", "--channel", "sum", "--action", "release.reserved")
-    )
-    (entry,) = found
-    assert entry["detail"]["clients"] == 5 and entry["detail"]["clipping_norm"] == 1.0
-
-
-def test_query_as_a_table(sotto: Command, noised_run: Finished) -> None:
-    shown = sotto("audit", "query", "--round", "2", "--storage", noised_run.storage.url)
-    assert (shown.code, shown.err) == (0, "")
-    for text in ("actor", "action", "channel", "coordinator", "pool.committed"):
-        assert text in shown.out
-    assert "run.created" not in shown.out
-
-
 def verify(sotto: Command, run: Finished, *arguments: str) -> Answer:
     return sotto("audit", "verify", *arguments, "--storage", run.storage.url)
 
@@ -210,26 +168,10 @@ def test_sound_log_verifies(sotto: Command, noised_run: Finished) -> None:
     assert document == {"runs": [run], "log": None, "problems": []}
 
 
-def tamper(run: Finished, *statements: str) -> None:
-    """Changes rows as an attacker with the file would: past our code, and the triggers put back."""
-    execute(run.storage.file, *statements)
-
-
-def test_log_cannot_be_changed_by_mistake(own_copy: Finished) -> None:
-    with closing(sqlite3.connect(own_copy.storage.file)) as connection:
-        for statement in ("UPDATE audit SET detail = '{}'", "DELETE FROM audit"):
-            with pytest.raises(sqlite3.IntegrityError):
-                connection.execute(statement)
-
-
 @pytest.mark.parametrize(
     "statement",
     [
         'UPDATE audit SET detail = \'{"attempt":1,"survivors":5}\' WHERE sequence = 5',
-        "UPDATE audit SET actor = 'somebody' WHERE sequence = 5",
-        "UPDATE audit SET action = 'round.aborted' WHERE sequence = 5",
-        "UPDATE audit SET round_number = 2 WHERE sequence = 5",
-        "UPDATE audit SET channel = NULL WHERE sequence = 5",
         "UPDATE audit SET time = '2020-01-01T00:00:00.000000Z' WHERE sequence = 5",
         "DELETE FROM audit WHERE sequence = 5",
     ],
@@ -237,7 +179,7 @@ def test_log_cannot_be_changed_by_mistake(own_copy: Finished) -> None:
 def test_tampered_row_is_found_and_named(
     sotto: Command, own_copy: Finished, statement: str
 ) -> None:
-    tamper(own_copy, statement)
+    execute(own_copy.storage.file, statement)
     answer = verify(sotto, own_copy, "--run", own_copy.run_id)
     assert (answer.code, answer.out) == (3, "")
     assert "broken at entry 5" in answer.err and answer.err.count("\n") == 1
@@ -256,7 +198,7 @@ def test_cut_tail_is_found_by_what_it_told_of_and_by_the_head(
     sotto: Command, own_copy: Finished
 ) -> None:
     count = own_copy.summary["audit_head"]["count"]
-    tamper(own_copy, f"DELETE FROM audit WHERE sequence > {count - 2}")  # noqa: S608
+    execute(own_copy.storage.file, f"DELETE FROM audit WHERE sequence > {count - 2}")  # noqa: S608
     # A shorter chain is sound in itself, but not beside the rows that it told of.
     answer = verify(sotto, own_copy)
     assert answer.code == 3 and "no audit entry says so" in answer.err
@@ -270,7 +212,7 @@ def test_cut_tail_is_found_by_what_it_told_of_and_by_the_head(
 def test_rewritten_tail_is_found_by_the_head(sotto: Command, own_copy: Finished) -> None:
     """Cut off and grown again: as long as before, but not the same."""
     count = own_copy.summary["audit_head"]["count"]
-    tamper(own_copy, f"DELETE FROM audit WHERE sequence = {count}")  # noqa: S608
+    execute(own_copy.storage.file, f"DELETE FROM audit WHERE sequence = {count}")  # noqa: S608
     with open_database(own_copy.storage.url) as database:
         with database.unit_of_work() as unit:
             unit.audit.append(own_copy.run_id, actor="coordinator", action="run.finished")
@@ -281,25 +223,13 @@ def test_rewritten_tail_is_found_by_the_head(sotto: Command, own_copy: Finished)
     assert answer.code == 3 and f"broken at entry {count}" in answer.err
 
 
-def test_one_broken_log_does_not_hide_behind_a_sound_one(
-    sotto: Command, own_copy: Finished
-) -> None:
-    tamper(own_copy, "UPDATE audit SET actor = 'x' WHERE sequence = 2")
-    other = own_copy.storage.run("privacy.mechanism=none", "rounds=1")
-    assert verify(sotto, own_copy, "--run", other.run_id).code == 0
-    assert verify(sotto, own_copy).code == 3
-
-
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
         (("verify", "--head", "3:" + "0" * 64), "--run"),
         (("verify", "--run", "latest", "--head", "3"), "COUNT:HASH"),
-        (("verify", "--run", "latest", "--head", "x:" + "0" * 64), "COUNT:HASH"),
         (("verify", "--run", "nobody"), "'nobody' is unknown"),
-        (("query", "--run", "nobody"), "'nobody' is unknown"),
         (("query", "--since", "yesterday"), "--since: 'yesterday'"),
-        (("query", "--until", "31.1.2026"), "--until: '31.1.2026'"),
     ],
 )
 def test_bad_input(

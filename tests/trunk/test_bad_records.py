@@ -16,17 +16,9 @@ from sqlalchemy import Connection, text
 from platform.disk.log_files import add_note, heads_file, key_file, known_key, log_signer
 from privacy.transparency import Checkpoint, NoteSigner, sign_checkpoint
 from tests.trunk._runs import Command, Finished
-from tests.trunk._tampering import edit, execute, execute_and_rehash
+from tests.trunk._tampering import edit, execute
 
 COLUMNS = "run_id, actor, action, round_number, channel, time, detail, hash"
-
-
-def a_tampered_row(run: Finished) -> None:
-    execute(run.storage.file, "UPDATE audit SET actor = 'somebody' WHERE sequence = 5")
-
-
-def a_deleted_row(run: Finished) -> None:
-    execute(run.storage.file, "DELETE FROM audit WHERE sequence = 5")
 
 
 def rows_in_another_order(run: Finished) -> None:
@@ -43,11 +35,6 @@ def a_replayed_row(run: Finished) -> None:
     )
 
 
-def a_truncated_log(run: Finished) -> None:
-    last = run.summary["audit_head"]["count"]
-    execute(run.storage.file, f"DELETE FROM audit WHERE sequence > {last - 2}")  # noqa: S608
-
-
 def a_truncated_tree(run: Finished) -> None:
     execute(run.storage.file, "DELETE FROM leaves WHERE position > 5")
 
@@ -57,13 +44,6 @@ def a_wrong_signature(run: Finished) -> None:
     stranger = NoteSigner(signer.name, bytes(32))
     note = sign_checkpoint(Checkpoint(signer.name, 3, bytes(32)), stranger)
     add_note(run.storage.file, note)
-
-
-def a_forked_log(run: Finished) -> None:
-    """Everything computed anew that can be, in a database whose heads were kept."""
-    execute_and_rehash(
-        run.storage.file, "UPDATE audit SET detail = '{\"attempt\":9}' WHERE sequence = 5"
-    )
 
 
 def a_flipped_bit_of_a_blob(run: Finished) -> None:
@@ -76,15 +56,12 @@ def a_flipped_bit_of_a_blob(run: Finished) -> None:
         connection.execute("UPDATE states SET blob = ? WHERE round_number = ?", (changed, number))
 
 
+# Rows that were edited or deleted are those of `test_audit_cli.py` and `test_agreement.py`.
 ATTACKS: dict[str, tuple[Callable[[Finished], None], str]] = {
-    "a tampered row": (a_tampered_row, "broken at entry 5"),
-    "a deleted row": (a_deleted_row, "broken at entry 5"),
     "rows in another order": (rows_in_another_order, "broken at entry 5"),
     "a replayed row": (a_replayed_row, "broken at entry"),
-    "a truncated log": (a_truncated_log, "audit"),
     "a truncated tree": (a_truncated_tree, "leaves"),
     "a wrong signature": (a_wrong_signature, "audit.heads: line"),
-    "a forked log": (a_forked_log, "the log is broken at leaf"),
     "a flipped bit of a blob": (a_flipped_bit_of_a_blob, "does not fit its digest"),
 }
 
@@ -130,16 +107,7 @@ def test_a_replaced_key_is_named_by_whoever_knows_the_old_one(
     assert everything_in(own_copy.storage.folder) == before
 
 
-READING = (
-    ("runs",),
-    ("report", "latest"),
-    ("report", "latest", "--format", "html"),
-    ("budget",),
-    ("audit", "verify"),
-    ("audit", "query"),
-    ("audit", "head"),
-    ("serve", "--port", "0"),
-)
+READING = (("runs",), ("report", "latest"), ("audit", "verify"), ("serve", "--port", "0"))
 
 
 @pytest.mark.parametrize("command", READING, ids=" ".join)
@@ -172,28 +140,17 @@ def read_only(own_copy: Finished, tmp_path: Path) -> Iterator[Path]:
     subprocess.run(["umount", str(place)], check=True)
 
 
-@pytest.mark.parametrize(
-    "command",
-    [("run", "quickstart"), ("audit", "change-key"), ("run", "--resume", "latest")],
-    ids=" ".join,
-)
-def test_on_a_read_only_disk_what_writes_says_so(
-    sotto: Command, own_copy: Finished, read_only: Path, command: tuple[str, ...]
-) -> None:
-    before = everything_in(own_copy.storage.folder)
-    answer = sotto(*command, "--storage", f"sqlite:///{read_only}/sotto.db")
-    assert answer.code != 0 and "Traceback" not in answer.err
-    assert str(read_only) in answer.err
-    assert everything_in(own_copy.storage.folder) == before
-
-
-def test_on_a_read_only_disk_what_reads_goes_on(
+def test_on_a_read_only_disk_what_writes_says_so_and_what_reads_goes_on(
     sotto: Command, own_copy: Finished, read_only: Path
 ) -> None:
     place = ("--storage", f"sqlite:///{read_only}/sotto.db")
-    for command in (("runs",), ("audit", "query"), ("audit", "verify"), ("budget",)):
-        answer = sotto(*command, *place)
-        assert answer.code == 0, (command, answer.err)
+    before = everything_in(own_copy.storage.folder)
+    for writing in (("run", "quickstart"), ("audit", "change-key"), ("run", "--resume", "latest")):
+        answer = sotto(*writing, *place)
+        assert answer.code != 0 and str(read_only) in answer.err, writing
+    for reading in (("runs",), ("audit", "query"), ("audit", "verify"), ("budget",)):
+        assert sotto(*reading, *place).code == 0, reading
+    assert everything_in(own_copy.storage.folder) == before
 
 
 # --- text that is more than text ------------------------------------------------------------------
@@ -210,29 +167,19 @@ INJECTIONS = {
 
 
 @pytest.mark.parametrize("bad", INJECTIONS.values(), ids=INJECTIONS)
-@pytest.mark.parametrize(
-    "command",
-    [
-        ("run", "quickstart", "--set", "name={}"),
-        ("report", "{}"),
-        ("budget", "latest", "--client", "{}"),
-        ("audit", "query", "--actor", "{}"),
-        ("audit", "query", "--action", "{}"),
-        ("audit", "query", "--run", "{}"),
-        ("audit", "query", "--channel", "{}"),
-        ("audit", "verify", "--key", "{}"),
-        ("audit", "prove", "{}"),
-    ],
-    ids=lambda command: " ".join(command).replace(" {}", ""),
-)
-def test_no_argument_is_obeyed(
-    sotto: Command, noised_run: Finished, command: tuple[str, ...], bad: str
-) -> None:
+def test_no_argument_is_obeyed(sotto: Command, noised_run: Finished, bad: str) -> None:
     before = everything_in(noised_run.storage.folder)
-    given = [part.replace("{}", bad) for part in command]
-    answer = sotto(*given, "--storage", noised_run.storage.url)
-    assert answer.code == 2 and answer.err.count("\n") == 1, answer
-    assert not controls(answer.out + answer.err)
+    for command in (
+        ("run", "quickstart", "--set", f"name={bad}"),
+        ("report", bad),
+        ("budget", "latest", "--client", bad),
+        ("audit", "query", "--actor", bad),
+        ("audit", "verify", "--key", bad),
+        ("audit", "prove", bad),
+    ):
+        answer = sotto(*command, "--storage", noised_run.storage.url)
+        assert answer.code == 2 and answer.err.count("\n") == 1, answer
+        assert not controls(answer.out + answer.err)
     assert everything_in(noised_run.storage.folder) == before
 
 
@@ -241,23 +188,7 @@ def controls(said: str) -> set[str]:
     return {c for c in said if (ord(c) < 32 and c not in "\n\t") or c in "\x7f\u202e"}
 
 
-@pytest.mark.parametrize(
-    "command",
-    [
-        ("runs",),
-        ("runs", "--json"),
-        ("audit", "query"),
-        ("audit", "query", "--format", "csv"),
-        ("audit", "query", "--format", "json"),
-        ("audit", "verify"),
-        ("report", "latest"),
-        ("budget",),
-    ],
-    ids=" ".join,
-)
-def test_what_is_stored_acts_on_no_terminal(
-    sotto: Command, own_copy: Finished, command: tuple[str, ...]
-) -> None:
+def test_what_is_stored_acts_on_no_terminal(sotto: Command, own_copy: Finished) -> None:
     texts = "".join(INJECTIONS.values())
     row = {"bad": texts, "json": json.dumps({texts: texts})}
 
@@ -267,7 +198,12 @@ def test_what_is_stored_acts_on_no_terminal(
         connection.execute(text(f"UPDATE audit SET {told}"), row)  # noqa: S608
 
     edit(own_copy.storage.file, write)
-    answer = sotto(*command, "--storage", own_copy.storage.url)
-    assert answer.code in (0, 1, 3) and "Traceback" not in answer.err
-    assert not controls(answer.out.replace("\r\n", "\n") + answer.err)
-    assert answer.out or answer.err
+    for command in (
+        *(("runs",), ("runs", "--json"), ("audit", "query"), ("audit", "query", "--format", "csv")),
+        *(("audit", "query", "--format", "json"), ("audit", "verify")),
+        *(("report", "latest"), ("budget",)),
+    ):
+        answer = sotto(*command, "--storage", own_copy.storage.url)
+        assert answer.code in (0, 1, 3) and "Traceback" not in answer.err
+        assert not controls(answer.out.replace("\r\n", "\n") + answer.err)
+        assert answer.out or answer.err

@@ -16,7 +16,6 @@ from privacy import (
     Quantiser,
     ReleaseKey,
     SeededNoise,
-    SystemNoise,
     UploadNoise,
 )
 
@@ -115,21 +114,6 @@ def test_the_whole_update_is_clipped_as_one_vector():
     np.testing.assert_allclose(prepared.vector, half, atol=step_of(guard) / 2 + 1e-7)
 
 
-def test_noise_has_the_announced_spread():
-    guard = protection(UploadNoise(1.0, 3.0), pool=False, spec={"a": TensorSpec((4000,))})
-    result = LocalResult({"a": np.zeros(4000, np.float32)}, None, {})
-    prepared = guard.prepare(result, BROADCAST, SystemNoise())
-    # 4,000 draws: one deviation of the estimate is 1.1%, so 8% is seven of them.
-    assert prepared.vector.std() == pytest.approx(3.0, rel=0.08)
-
-
-def test_what_is_summed_is_what_the_levels_say():
-    guard = protection()
-    prepared = guard.prepare(exact_result(), BROADCAST, seeded())
-    again = guard.sums.grid().dequantise(prepared.levels)
-    assert np.array_equal(prepared.vector, again)
-
-
 @pytest.mark.parametrize("noise", ["same", "independent"])
 def test_opening_an_entry_adds_the_broadcast_back(noise):
     guard = protection(UploadNoise(10.0, 0.0), noise=noise)
@@ -204,24 +188,12 @@ def test_a_coordinate_that_does_not_fit_names_its_tensor(name, place, value):
         guard.prepare(LocalResult(update, None, {}), BROADCAST, seeded())
 
 
-def test_the_bound_itself_fits():
-    update = {n: np.full_like(v, 0.5) for n, v in UPDATE.items()}
-    guard = protection(NoProtection(0.5), pool=False)
-    prepared = guard.prepare(LocalResult(update, None, {}), BROADCAST, seeded())
-    np.testing.assert_allclose(prepared.vector, 0.5, atol=1e-9)
-
-
-def test_the_bound_follows_from_the_mechanism():
-    assert protection(NoProtection(3.0)).sums.grid() == Quantiser(3.0, 20)
-    assert protection().sums.grid() == Quantiser(NOISED.reach(7), 20)
-    assert protection(spec={}).sums.grid() == Quantiser(NOISED.reach(1), 20)
-
-
 # --- refusals -----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("mechanism", [NOISED, NoProtection(8.0)])
-@pytest.mark.parametrize("masked", [True, False])
+@pytest.mark.parametrize(
+    ("mechanism", "masked"), [(NOISED, True), (NoProtection(8.0), True), (NoProtection(8.0), False)]
+)
 def test_other_tensors_than_announced_are_refused(mechanism, masked):
     guard = protection(mechanism, masked=masked)
     for update in ({}, {"a": UPDATE["a"]}, {**UPDATE, "c": UPDATE["a"]}):
@@ -242,47 +214,24 @@ def test_an_update_that_is_not_finite_never_leaves(mechanism, value):
         )
 
 
-def test_noise_from_nowhere_is_refused():
-    with pytest.raises(TypeError):
-        protection(pool=False).prepare(exact_result(), BROADCAST, None)
-
-
 @pytest.mark.parametrize(
     ("mechanism", "entry"),
     [
         (NOISED, ENTRY),
         (NOISED, {LEVELS: np.zeros(6, np.uint32)}),
         (NOISED, {LEVELS: np.zeros((7, 1), np.uint32)}),
-        (NOISED, {}),
+        (NOISED, {LEVELS: np.full(7, 2**20, np.uint32)}),
+        (NOISED, {LEVELS: np.zeros(7, np.uint64)}),
+        (NOISED, {LEVELS: np.zeros(7, np.int64)}),
+        (NOISED, {LEVELS: np.zeros(7, np.float32)}),
         (NoProtection(8.0), {LEVELS: np.zeros(7, np.uint32)}),
         (NoProtection(8.0), {"a": ENTRY["a"]}),
-        (NoProtection(8.0), {**ENTRY, "c": ENTRY["a"]}),
         (NoProtection(8.0), {**ENTRY, "b": ENTRY["a"]}),
+        # Finite as float64 on the wire, infinite as the float32 that is stored.
+        (NoProtection(8.0), {"a": np.full(3, 1e300), "b": np.zeros((2, 2))}),
     ],
 )
-def test_an_entry_of_another_kind_is_refused(mechanism, entry):
-    with pytest.raises((ProtocolError, UpdateSpecMismatch)):
-        protection(mechanism).verify_entry(entry)
-
-
-@pytest.mark.parametrize(
-    "entry",
-    [
-        {LEVELS: np.full(7, 2**20, np.uint32)},
-        {LEVELS: np.zeros(7, np.uint64)},
-        {LEVELS: np.zeros(7, np.float32)},
-        {LEVELS: np.zeros(7, np.int64)},
-    ],
-    ids=["above the largest level", "wide", "floats", "signed"],
-)
-def test_hostile_levels_are_refused_before_anything_is_kept(entry):
+def test_a_hostile_entry_is_refused_before_anything_is_kept(mechanism, entry):
     """Whatever `verify_entry` lets through, `open_entry` must be able to open."""
     with pytest.raises((ProtocolError, UpdateSpecMismatch)):
-        protection().verify_entry(entry)
-
-
-def test_an_exact_entry_too_large_for_its_type_is_refused():
-    """Finite as float64 on the wire, infinite as the float32 that is stored."""
-    entry = {"a": np.full(3, 1e300), "b": np.zeros((2, 2))}
-    with pytest.raises((ProtocolError, UpdateSpecMismatch)):
-        protection(NoProtection(8.0)).verify_entry(entry)
+        protection(mechanism).verify_entry(entry)

@@ -136,10 +136,6 @@ def forked(log: Log) -> Log:
     return other
 
 
-def of(receipt: bytes, **changes: Any) -> bytes:
-    return signed(replace(decode_receipt(receipt), **changes))
-
-
 def grown(log: Log, row: Any, **changes: Any) -> bytes:
     """The next receipt, of a third round, with a leaf of the row."""
     positions = [log.charge(row)] if row is not None else []
@@ -148,29 +144,9 @@ def grown(log: Log, row: Any, **changes: Any) -> bytes:
 
 
 THIRD = replace(ROW, round_number=3)
-STRANGER = NoteSigner("x", bytes(32))
+NEW = NoteSigner("sotto/new", bytes(32))
+# Those that `test_view_mutations.py` has with random contents are there only.
 ATTACKS: dict[str, tuple[Callable[[Log], bytes], str]] = {
-    "a hidden release": (lambda log: grown(log, None), "leaves out the release of round 3"),
-    "an undercharge": (
-        lambda log: grown(log, replace(THIRD, standard_deviation=8.0)),
-        "states another charge for round 3",
-    ),
-    "a wider clip": (
-        lambda log: grown(log, replace(THIRD, clipping_norm=0.5)),
-        "states another charge for round 3",
-    ),
-    "another relation": (
-        lambda log: grown(log, replace(THIRD, relation="add_remove")),
-        "states another charge for round 3",
-    ),
-    "a sampled charge": (
-        lambda log: grown(log, replace(THIRD, sampling="poisson", sampling_probability=0.1)),
-        "states another charge for round 3",
-    ),
-    "another channel": (
-        lambda log: grown(log, replace(THIRD, channel="pool")),
-        "leaves out the release of round 3",
-    ),
     "somebody else's": (
         lambda log: grown(log, replace(THIRD, pseudonym="bob")),
         "of another client",
@@ -181,39 +157,22 @@ ATTACKS: dict[str, tuple[Callable[[Log], bytes], str]] = {
         "says that nothing was released in round 2",
     ),
     "an older round": (lambda log: log.receipt(6, [], attempt=(1, 1)), "one of round 2 came"),
-    "a log that was cut": (
-        lambda log: Log(log.leaves[:4]).receipt(6, []),
-        "has 4 leaves, but 6 were seen",
-    ),
-    "a fork": (lambda log: forked(log).receipt(6, [], attempt=(2, 1)), "it was forked"),
     "a fork of the same size": (
         lambda log: Log(forked(log).leaves[:6]).receipt(6, [], attempt=(2, 1)),
         "it was forked",
     ),
-    "another key": (
-        lambda log: replace_signer(log, NoteSigner(SIGNER.name, bytes(32))).receipt(6, []),
-        "no key handed over",
-    ),
     "another log": (
-        lambda log: replace_signer(log, NoteSigner("sotto/new", bytes(32))).receipt(0, []),
+        lambda log: Log([*log.leaves, b"more"], NEW).receipt(0, []),
         "was in log sotto/log, and now in sotto/new",
     ),
     "an event for a charge": (lambda log: grown(log, THIRD, leaves=false_leaf(log)), "not in the"),
-    "a false signature": (
-        lambda log: signed(decode_receipt(grown(log, THIRD)), STRANGER),
-        "does not verify",
-    ),
     "a false checkpoint": (
-        lambda log: of(
-            grown(log, THIRD), checkpoint=NoteSigner("x", bytes(32)).sign("a\n").encode()
+        lambda log: signed(
+            replace(decode_receipt(grown(log, THIRD)), checkpoint=NEW.sign("a\n").encode())
         ),
         "signed by none",
     ),
 }
-
-
-def replace_signer(log: Log, signer: NoteSigner) -> Log:
-    return Log([*log.leaves, b"more"], signer)
 
 
 def false_leaf(log: Log) -> tuple[ReceiptLeaf, ...]:
@@ -231,15 +190,6 @@ def test_a_lie_is_named_and_kept_nowhere(tmp_path: Path, attack: str) -> None:
         client.receipts.take(lie(log))
     assert [kept.size for kept in client.kept()] == [4, 6]
     assert len(client.told) == 1 and reason in client.told[0]
-
-
-def test_the_truth_is_still_taken_after_a_lie(tmp_path: Path) -> None:
-    client = holder(tmp_path)
-    log = two_rounds(client)
-    client.release(THIRD)
-    with pytest.raises(ReceiptRefused):
-        client.receipts.take(Log(list(log.leaves)).receipt(6, [], attempt=(3, 1)))
-    assert client.receipts.take(grown(log, THIRD)).size == 8
 
 
 def test_a_key_that_was_handed_over_is_taken(tmp_path: Path) -> None:
@@ -288,19 +238,6 @@ def test_a_release_that_no_receipt_tells_of(tmp_path: Path) -> None:
     (run,) = verified(client.kept(), client.store.rows())
     (problem,) = run.problems
     assert problem.startswith("no receipt has come yet for the release of round 3, attempt 1")
-
-
-def test_two_clients_compare_their_receipts(tmp_path: Path) -> None:
-    one, other = holder(tmp_path), holder(tmp_path, "bob")
-    log = two_rounds(one)
-    fork = forked(Log(log.leaves[:5]))
-    other.receipts.take(fork.receipt(0, [], attempt=(1, 1)))
-    assert len(fork.leaves) == len(log.leaves) == 6
-    mine, theirs = verified(one.kept()), verified(other.kept())
-    problems, common = forks(mine, theirs)
-    assert common == 1
-    assert problems == ["log sotto/log was forked: two clients saw different 6 leaves"]
-    assert forks(mine, mine) == ([], 2)
 
 
 def test_receipts_that_share_no_head_are_not_said_to_agree(
@@ -368,33 +305,6 @@ def test_no_change_of_a_receipt_is_taken(tmp_path: Path, count: int) -> None:
         if spoilt != true:
             assert not survives(client, spoilt)
     assert survives(client, true)
-
-
-@pytest.mark.parametrize(
-    "count", [100, pytest.param(10_000, marks=[pytest.mark.slow, pytest.mark.timeout(1_800)])]
-)
-def test_no_rewritten_log_passes_a_client_that_saw_the_old_one(tmp_path: Path, count: int) -> None:
-    """Signed by the coordinator: leaves changed, removed, added or moved, proofs made anew."""
-    client = holder(tmp_path)
-    log = two_rounds(client)
-    dice = random.Random(count)
-    for _ in range(count):
-        leaves = list(log.leaves)
-        kind = dice.randrange(4)
-        at = dice.randrange(len(leaves))
-        if kind == 0:
-            leaves[at] = mutated(leaves[at], dice)
-        elif kind == 1:
-            del leaves[at]
-        elif kind == 2:
-            leaves.insert(at, b"sotto-audit-v1\n[]")
-        else:
-            other = dice.randrange(len(leaves))
-            leaves[at], leaves[other] = leaves[other], leaves[at]
-        leaves += [b"more"] * dice.randrange(1, 4)
-        if leaves[: len(log.leaves)] != log.leaves:
-            assert not survives(client, Log(leaves).receipt(6, [], attempt=(2, 1)))
-    assert len(client.kept()) == 2
 
 
 # --- whole runs -----------------------------------------------------------------------------------

@@ -284,6 +284,7 @@ def test_two_clients_that_were_shown_different_logs_find_out(
     client, log = seen
     dice = Dice(count)
     mine = verified(client.kept())
+    assert forks(mine, mine) == ([], 2)
     for number in range(count):
         leaves = list(log.leaves)
         at = dice.randrange(len(leaves))
