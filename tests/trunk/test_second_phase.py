@@ -6,7 +6,6 @@ import json
 import shutil
 import sqlite3
 from contextlib import closing
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,6 @@ import pytest
 import yaml
 
 from platform.bootstrap import Surroundings, create_run
-from platform.cli import models
 from platform.config import RunConfig, parse_config
 from platform.errors import ConfigError, RunStopped, UnknownRun
 from platform.experiment.finishing import execute
@@ -26,7 +24,6 @@ from platform.wire.codec import decode_arrays
 from storage import open_database
 from tests.trunk._runs import (
     GATHERING,
-    NONE,
     Command,
     Crash,
     Finished,
@@ -96,6 +93,15 @@ def test_with_the_same_options_it_is_the_first_runs_own_second_phase(
         assert run.summary[name] == first.summary[name]
     assert run.summary["final"]["epsilon"] == first.summary["final"]["epsilon"]
     assert run.summary["phases"]["before"] == first.summary["phases"]["before"]
+    # Nothing is released, so the price is the first run's.
+    mine = of_run(place, run.run_id)
+    assert mine["ledger"] == mine["pool"] == mine["states"] == mine["rounds"] == []
+    query = "SELECT action, detail FROM audit WHERE run_id = ? ORDER BY sequence"
+    actions, details = zip(*place.rows(query, run.run_id), strict=True)
+    assert actions == ("run.created", "run.started", "run.finished")
+    assert json.loads(details[0])["phase_two_of"] == first.run_id == run.summary["phase_two_of"]
+    assert run.summary["warnings"][0].startswith(f"second phase of run {first.run_id}")
+    assert 7.9 < run.summary["final"]["epsilon"]["server"] <= 8.0
 
 
 def test_options_change_what_is_personalised_and_nothing_of_the_first_run(
@@ -118,29 +124,6 @@ def test_options_change_what_is_personalised_and_nothing_of_the_first_run(
     gains = [r.summary["gain_over_local"] for r in (run, first)]
     means = [r.summary["final"]["accuracy"]["mean"] for r in (run, first)]
     assert gains[0] - gains[1] == pytest.approx(means[0] - means[1])
-
-
-def test_nothing_is_released_and_the_price_is_the_first_runs(
-    place: Storage, first: Finished
-) -> None:
-    run = follow(place, first)
-    mine = of_run(place, run.run_id)
-    assert mine["ledger"] == mine["pool"] == mine["states"] == mine["rounds"] == []
-    actions = [
-        action
-        for (action,) in place.rows(
-            "SELECT action FROM audit WHERE run_id = ? ORDER BY sequence", run.run_id
-        )
-    ]
-    assert actions == ["run.created", "run.started", "run.finished"]
-    ((detail,),) = place.rows(
-        "SELECT detail FROM audit WHERE run_id = ? AND sequence = 1", run.run_id
-    )
-    assert json.loads(detail)["phase_two_of"] == first.run_id
-    assert run.summary["phase_two_of"] == first.run_id
-    assert first.summary["phase_two_of"] is None
-    assert run.summary["warnings"][0].startswith(f"second phase of run {first.run_id}")
-    assert 7.9 < run.summary["final"]["epsilon"]["server"] <= 8.0
 
 
 def test_an_interrupted_one_is_resumed(
@@ -178,16 +161,6 @@ def test_commands_know_it(
     assert listed == {first.run_id: None, run_id: first.run_id}
     report = sotto("report", run_id, "--storage", place.url)
     assert "second phase of" in report.out and first.run_id in report.out
-    trained = partial(
-        models.load_trained, storage=place.url, surroundings=place.surroundings, client=1
-    )
-    with trained(run_id, read_only=True) as found, trained(first.run_id, read_only=True) as earlier:
-        pass
-    np.testing.assert_allclose(
-        found.model.view.personal["mixed"], 5.0 * earlier.model.view.personal["mixed"], rtol=1e-5
-    )
-    shared = (each.model.view.broadcast["weight"] for each in (found, earlier))
-    assert np.array_equal(*shared)
     out = tmp_path / "out"
     answer = sotto("export", run_id, "--client", "1", "--output", str(out), "--storage", place.url)
     assert answer.code == 0, answer.err
@@ -214,12 +187,7 @@ def test_a_first_run_is_not_pruned_without_what_rests_on_it(
 
 REFUSED = {
     "task.shots=2": "task.shots: 2 is not run {}'s 1",
-    "seed=4": "seed: 4 is not run",
-    "rounds=3": "rounds: 3 is not run",
     "privacy.target_epsilon=9.0": "privacy.target_epsilon: 9.0 is not run",
-    "pool.minimum=3": "pool.minimum: 3 is not run",
-    "cohort.retries=0": "cohort.retries: 0 is not run",
-    "evaluation.every=2": "evaluation.every: 2 is not run {}'s 1",
     "method.name=promptfl": "method.name: 'promptfl' is not run",
     "method.width=3": "phase_two_of: an expert of another shape: 'gain' is (",
 }
@@ -266,12 +234,6 @@ def test_runs_that_have_no_pool_are_refused(
         follow(place, first)
 
 
-def test_a_run_whose_pool_is_made_in_every_round_has_none(storage: Storage) -> None:
-    run = storage.run(NONE, "rounds=1")
-    with pytest.raises(ConfigError, match="has no pool that was made once"):
-        follow(storage, run)
-
-
 def test_unequal_class_lists_are_refused(place: Storage, first: Finished) -> None:
     folder = place.folder / first.run_id
     classes = yaml.safe_load((folder / "effective.yaml").read_text())["classes"]
@@ -291,18 +253,3 @@ def test_a_first_run_whose_files_were_edited_is_refused(
     with pytest.raises(RunStopped, match=rf"{first.run_id}: {name}"):
         follow(place, first)
     assert len(place.rows("SELECT * FROM runs")) == 1
-
-
-def test_before_it_has_personalised_a_client_is_where_the_first_run_left_it(
-    place: Storage, first: Finished
-) -> None:
-    config = configure(place, first, "method.scale=0.0")
-    with opened(create_run(config, SilentObserver(), place.surroundings)) as simulation:
-        client, last = (
-            simulation.population.clients["client-00001"],
-            simulation.run.terms.final_attempt,
-        )
-        assert last == (4, 0)
-        assert client.state(last).personal["mixed"].any()
-        execute(simulation, SilentObserver())
-        assert not client.state(last).personal["mixed"].any()
