@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import platform.protection.sums
-from platform.bootstrap import RunPlan, plan_run
+from platform.bootstrap import plan_run
 from platform.privacy_auditing.hostile_rounds import PeerAudit, audit_peers
 from platform.protection.sums import NoisedSum, SumProtection
 from platform.rounds.observing import SilentObserver
@@ -19,29 +19,20 @@ from tests.trunk._runs import ADAPTIVE, FIXED, NO_POOL, RECORDS, Storage
 CENTRAL = ("privacy.mechanism=central_noise", *FIXED, *NO_POOL)
 PLAIN = "secure_aggregation={enabled: false}"
 GROUPS = "pool={kind: groups, experts: 2}"
-MASKED = {
+EVERY = {
     "upload": FIXED,
-    "upload, discrete": (*FIXED, "privacy.noise_distribution=discrete_gaussian"),
     "distributed": (*FIXED, "privacy.mechanism=distributed_noise"),
-    "steps": RECORDS,
-    "central": CENTRAL,
     "central, adaptive": (*CENTRAL, *ADAPTIVE),
     "central, experts": (*CENTRAL, GROUPS),
     "distributed, experts": ("privacy.mechanism=distributed_noise", *FIXED, *NO_POOL, GROUPS),
+    "steps, no masks": (*RECORDS, PLAIN),
+    "discrete, no masks": (*FIXED, "privacy.noise_distribution=discrete_gaussian", PLAIN),
+    "central, no masks": (*CENTRAL, PLAIN),
 }
-CLEAR = {
-    name: (*MASKED[name], PLAIN)
-    for name in ("upload", "upload, discrete", "steps", "central", "central, adaptive")
-}
-EVERY = {**MASKED, **{f"{name}, no masks": given for name, given in CLEAR.items()}}
-
-
-def plan(storage: Storage, *overrides: str) -> RunPlan:
-    return plan_run(storage.config(*overrides), SilentObserver(), storage.surroundings)
 
 
 def audit(storage: Storage, *overrides: str) -> PeerAudit:
-    return audit_peers(plan(storage, *overrides))
+    return audit_peers(plan_run(storage.config(*overrides), SilentObserver(), storage.surroundings))
 
 
 @pytest.mark.parametrize("mechanism", EVERY.values(), ids=EVERY.keys())

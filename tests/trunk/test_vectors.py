@@ -25,21 +25,7 @@ def test_tensors_lie_in_the_order_of_their_names():
     assert vector_length(SPEC) == 8
 
 
-def test_there_and_back():
-    back = unflatten(flatten(ARRAYS, SPEC), SPEC)
-    assert set(back) == set(ARRAYS)
-    for name, value in ARRAYS.items():
-        assert back[name].dtype == np.float32
-        assert np.array_equal(back[name], value)
-
-
-def test_nothing_is_a_vector_of_length_zero():
-    assert flatten({}, {}).shape == (0,)
-    assert unflatten(np.zeros(0), {}) == {}
-    assert vector_length({}) == 0
-
-
-@given(st.lists(st.lists(st.integers(0, 3), max_size=3), min_size=1, max_size=4))
+@given(st.lists(st.lists(st.integers(0, 3), max_size=3), max_size=4))
 def test_any_shapes_survive(shapes):
     spec = {f"t{i}": TensorSpec(tuple(shape)) for i, shape in enumerate(shapes)}
     rng = np.random.default_rng(0)
@@ -47,15 +33,11 @@ def test_any_shapes_survive(shapes):
     vector = flatten(arrays, spec)
     assert len(vector) == vector_length(spec)
     for name, value in unflatten(vector, spec).items():
-        assert np.array_equal(value, arrays[name])
+        assert value.dtype == np.float32 and np.array_equal(value, arrays[name])
 
 
-@pytest.mark.parametrize(("coordinate", "name"), [(0, "a"), (2, "a"), (3, "b"), (6, "b"), (7, "c")])
-def test_a_coordinate_knows_its_tensor(coordinate, name):
-    assert tensor_at(coordinate, SPEC) == name
-
-
-def test_a_coordinate_beyond_the_vector_is_an_error():
+def test_a_coordinate_knows_its_tensor():
+    assert "".join(tensor_at(coordinate, SPEC) for coordinate in range(8)) == "aaabbbbc"
     with pytest.raises(IndexError):
         tensor_at(8, SPEC)
 
