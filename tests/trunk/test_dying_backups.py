@@ -6,7 +6,6 @@ import os
 import resource
 import shutil
 import signal
-import threading
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
@@ -15,8 +14,7 @@ import pytest
 
 from platform.agreement import backups
 from platform.cli.auditing import audited
-from platform.errors import ConfigError
-from storage import DatabaseBusy, StorageError, open_database
+from storage import StorageError, open_database
 from tests._forking import forked
 from tests.storage._kept_versions import COORDINATOR, kept, unpack
 from tests.trunk._dying import Plan, die
@@ -135,33 +133,6 @@ def test_no_room_for_a_copy_is_named(own_copy: Finished, tmp_path: Path) -> None
 
     assert forked(work)[0] == 1
     assert list(tmp_path.glob("*file*")) == []
-
-
-def test_two_backups_of_one_name_do_not_meet(own_copy: Finished, tmp_path: Path) -> None:
-    done: list[object] = []
-
-    def make() -> None:
-        while True:
-            try:
-                done.append(backups.back_up(own_copy.storage.url, tmp_path / "file", NOW))
-            except DatabaseBusy:
-                # Another thread opened or closed the database meanwhile: "try again", it says.
-                continue
-            except ConfigError as error:
-                done.append(error)
-            return
-
-    threads = [threading.Thread(target=make) for _ in range(3)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert sorted(type(each).__name__ for each in done) == [
-        "ConfigError",
-        "ConfigError",
-        "Manifest",
-    ]
-    backups.restore(tmp_path / "file", f"sqlite:///{tmp_path}/back/sotto.db", NOW)
 
 
 def test_upgrade_says_what_it_found(own_copy: Finished, sotto: Command, tmp_path: Path) -> None:

@@ -80,6 +80,19 @@ BARE = ("privacy.mechanism=none",)
             "privacy.target_epsilon: 8 is above limits.epsilon_per_run = 8",
         ),
         (
+            {},
+            (),
+            ("privacy.noise_source=seeded",),
+            "privacy.noise_source: seeded protects no data",
+        ),
+        (
+            # Shares that withstand nothing: 3 of 6 against a server that lies.
+            {"identity": True},
+            ACTIVE,
+            (*ACTIVE, "secure_aggregation.threshold=3"),
+            "secure_aggregation.threshold: 3 of 6 does not withstand an active",
+        ),
+        (
             {"epsilon_total": 5.0},
             ("privacy.target_epsilon=5.0",),
             ("privacy.target_epsilon=5.1",),
@@ -141,7 +154,8 @@ BARE = ("privacy.mechanism=none",)
 def test_each_limit_at_its_boundary(limits, within, beyond, sentence):
     settings = holder(**limits)
     assert reasons(settings, run(*within)) == ()
-    assert reasons(settings, run(*beyond)) == (sentence,)
+    (reason,) = reasons(settings, run(*beyond))
+    assert reason.startswith(sentence)
 
 
 def test_a_relation_that_halves_the_noise_has_to_be_named():
@@ -167,18 +181,6 @@ def test_a_method_from_outside_has_to_be_named(monkeypatch):
     assert reasons(holder(methods=("outside",)), config) == ()
 
 
-@pytest.mark.parametrize("mechanism", [(), DP_SGD, DISTRIBUTED, BARE])
-def test_a_seed_is_never_taken(mechanism):
-    free = holder(
-        mechanisms=("none", "dp_sgd", "upload_noise", "distributed_noise"),
-        epsilon_total=None,
-        epsilon_per_run=None,
-    )
-    assert reasons(free, run(*mechanism)) == ()
-    (sentence,) = reasons(free, run(*mechanism, "privacy.noise_source=seeded"))
-    assert sentence.startswith("privacy.noise_source: seeded ")
-
-
 def test_the_size_of_a_poisson_cohort_is_no_promise_and_central_noise_has_to_be_named():
     settings = holder(mechanisms=("central_noise",), smallest_sum=1)
     (sentence,) = reasons(settings, run(*POISSON))
@@ -201,13 +203,6 @@ def test_an_active_adversary():
     alone = holder(identity=True, adversary="active", smallest_sum=1)
     (sentence,) = reasons(alone, unmasked)
     assert sentence.endswith("is less than limits.adversary = active")
-
-
-def test_terms_that_withstand_nothing_are_declined_with_their_reason():
-    """What the coordinator should have refused: 3 of 6 shares against a server that lies."""
-    lying = run(*ACTIVE, "secure_aggregation.threshold=3")
-    (sentence,) = reasons(holder(identity=True), lying)
-    assert "does not withstand an active adversary" in sentence
 
 
 def test_a_thin_graph_opens_as_many_as_it_says():
@@ -299,12 +294,11 @@ def test_many_small_runs_end_at_the_total():
         limits.require(RunningLedger(), life, [release(1, 6.0, "another")])
 
 
-def test_no_noise_passes_every_bound():
+def test_no_noise_passes_no_bound():
     """Even where `none` slipped through: what it would spend is infinite."""
     bare = dataclasses.replace(release(1, 6.0), standard_deviation=0.0, law=NO_NOISE)
-    limits = own_limits(holder(), run())
     with pytest.raises(BudgetExhausted):
-        limits.require(RunningLedger(), RunningLedger(), [bare])
+        own_limits(holder(), run()).require(RunningLedger(), RunningLedger(), [bare])
 
 
 FEDERATED = (

@@ -68,14 +68,6 @@ def test_survivors_are_released_and_the_lost_stay_charged(noised_run: Finished) 
     assert list(expected.values()).count("reserved") == LOST * ROUNDS
 
 
-def test_pool_holds_exactly_the_survivors_entries(noised_run: Finished) -> None:
-    live = noised_run.storage.rows("SELECT generation, handle FROM pool")
-    secrets = {name: secret for name, (_, secret) in noised_run.identities().items()}
-    survivors = noised_run.survivors()[ROUNDS]
-    expected = {(ROUNDS, handle(secrets[n], noised_run.run_id, ROUNDS)) for n in survivors}
-    assert set(live) == expected and len(live) == 5 - LOST
-
-
 def handle(secret: bytes, run_id: str, number: int) -> bytes:
     """A client's handle in one round, written down a second time on purpose."""
     text = f'["sotto pool handle", "{run_id}", {number}]'

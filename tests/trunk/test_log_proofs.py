@@ -140,17 +140,6 @@ def test_a_head_is_kept_as_it_was_printed(
     assert "no kept head to hold against it" in stranger("export", log, key)[1]
 
 
-@pytest.mark.parametrize("text", ["", "{}", "key x\n\nno head\n\n\u2014 a !"])
-def test_a_file_that_is_no_head_is_said_to_be_none(
-    sotto: Command, noised_run: Finished, tmp_path: Path, text: str
-) -> None:
-    (tmp_path / "head").write_text(text, "utf-8")
-    exported(sotto, noised_run, tmp_path / "log")
-    for head in ("head", "missing"):
-        answer = stranger("export", tmp_path / "log", key_of(noised_run), tmp_path / head)
-        assert (answer[0], answer[1][:14], answer[1].count("\n")) == (1, "NOT VERIFIED: ", 1)
-
-
 def test_a_fork_is_seen_by_whoever_kept_a_head(
     sotto: Command, own_copy: Finished, tmp_path: Path
 ) -> None:

@@ -30,12 +30,10 @@ from platform.config import parse_config
 from platform.data.loading import TaskData, load_task_data
 from platform.errors import ConfigError
 from platform.experiment.caveats import privacy_warnings
-from platform.experiment.dealing import changed_records
 from platform.experiment.finishing import execute
 from platform.holder.settings import load_holder
 from platform.rounds.observing import SilentObserver
 from platform.wire.transport import InProcessTransport
-from storage import open_client_store
 from tests.drawn._pictures import write_picture
 from tests.trunk._ahead import Overheard
 from tests.trunk._federations import NAMES, SHAPES, Holders, federation, hold, within
@@ -403,23 +401,6 @@ def test_who_trains_on_what_is_the_holder_s_secret(tmp_path: Path):
     assert counts == found.held_in_a_run()
 
 
-def test_a_holder_without_validation_images_keeps_its_update(tmp_path: Path):
-    found = holders(tmp_path)
-    shutil.rmtree(tmp_path / "west" / "images")
-    for part in ("train", "test"):
-        write_picture(tmp_path / "west" / "images" / part / SHAPES[0] / "0.png", 0, 0, size=16)
-    (tmp_path / "west" / "images" / "val" / SHAPES[0]).mkdir(parents=True)
-    noised = (
-        *("privacy.mechanism=upload_noise", "privacy.clipping_norm=0.1"),
-        *("privacy.target_epsilon=8.0", "evaluation.release=noised", "task.validation_share=0.25"),
-        "secure_aggregation={enabled: true, threshold: 2}",
-    )
-    summary = hold(federation(tmp_path, *noised), within(found.handlers()))
-    assert [(r["cohort"], r["dropped"]) for r in summary["rounds"]] == [(4, 0), (4, 0)]
-    store = open_client_store(tmp_path / "west" / "store" / "client.db", read_only=True)
-    assert store.failures(summary["run_id"]) == ()
-
-
 # --- what a configuration has to fix -------------------------------------------------------------
 
 
@@ -457,16 +438,3 @@ def test_a_report_says_what_epsilon_takes_for_fixed():
     fixed = notes(*OWN, *RECORD, "task.class_names=names.txt")
     assert "pool" not in fixed and "folders say" not in fixed
     assert "who the clients are" in notes(*OWN, *RECORD, "task.domains=null")
-
-
-# --- where an audit begins -----------------------------------------------------------------------
-
-
-def test_an_audit_sees_which_clients_change(tmp_path: Path):
-    layout, less = LAYOUTS["client_folders"], {**FORTY, "cedar": folder(10, 20_000)}
-    plain_folders(tmp_path, less)
-    with written(layout, FORTY) as places:
-        config = parse_config(TREE, (*places, "task.validation_share=0.3"))
-        assert changed_records(config, Path(config.task.root)) == {}
-        changed = changed_records(config, tmp_path)
-    assert list(changed) == ["cedar"] and changed["cedar"].total() == 30

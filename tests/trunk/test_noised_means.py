@@ -161,11 +161,9 @@ def test_a_secret_number_and_noise_alone_tell_no_mean(survivors: int, hides_size
 @pytest.mark.parametrize(
     ("overrides", "hides"),
     [
-        (CENTRAL, False),
         ((*CENTRAL, "cohort.size=3"), False),
         (SECRET, True),
         ((*CENTRAL, "privacy.relation=add_or_remove_one"), True),
-        (("cohort.size=3", "privacy.relation=add_or_remove_one"), False),
         (("cohort.size=3", *LAWS["discrete"]), False),
     ],
 )

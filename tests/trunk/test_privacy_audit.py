@@ -24,7 +24,6 @@ from platform.cli.trying import draw, require_drawable
 from platform.errors import ConfigError
 from platform.privacy_auditing.outcome import ChannelAudit, standardise
 from platform.rounds.observing import SilentObserver
-from privacy import DistributedNoise
 from privacy.accounting.accountants import price
 from privacy.accounting.gaussian import total_mu
 from privacy.auditing import RecordScores, gaussian_claim, judge_record_unit
@@ -43,6 +42,7 @@ INDEPENDENT = "pool.noise=independent"
 ADAPTIVE = (INDEPENDENT, "privacy.adaptive_clipping={}")
 DISTRIBUTED = "privacy.mechanism=distributed_noise"
 SKELLAM = "privacy.noise_distribution=skellam"
+# What is refuted at the lowest layer is in `tests/privacy/auditing/test_mutants.py`.
 MECHANISMS = {
     "upload": (),
     "upload, discrete": ("privacy.noise_distribution=discrete_gaussian",),
@@ -95,11 +95,6 @@ def test_the_right_build_is_not_refuted_and_is_seen_in_full(audit, mechanism):
         assert bound is not None
         # Four deviations of what so many canaries show, either way.
         assert 0.7 * bound.ceiling < bound.epsilon < 1.3 * bound.ceiling
-
-
-def test_noise_from_the_operating_system_is_not_refuted(audit):
-    """Once in a million runs this may fail, as it should."""
-    assert all(v.passed for v in audit(*NOISE, "privacy.noise_source=os").values())
 
 
 @each
@@ -157,22 +152,6 @@ def test_same_noise_in_sum_and_pool_with_two_charges_is_refuted(audit, monkeypat
     assert "correlated" in reasons(verdicts["pool"])
 
 
-@pytest.mark.parametrize(("counted", "kind"), [(5, ()), (3, (SKELLAM,))])
-def test_noise_share_not_enlarged_for_dropouts_is_refuted(audit, monkeypatch, counted, kind):
-    """Two of three survivors collude: one honest share must be all of the noise."""
-
-    def careless(**numbers):
-        return DistributedNoise(**{**numbers, "minimum_survivors": counted, "corrupt": 0})
-
-    overrides = (*NOISE, DISTRIBUTED, "secure_aggregation.corrupt=2", *kind)
-    monkeypatch.setattr(platform.mechanisms.distributed_noise, "DistributedNoise", careless)
-    verdicts = audit(*overrides)
-    assert not verdicts["sum"].result.passed
-    assert "variance" in reasons(verdicts["sum"])
-    # Entries have all of their noise to themselves.
-    assert verdicts["pool"].passed
-
-
 @each
 def test_pool_entry_un_noised_is_refuted(audit, monkeypatch, mechanism):
     bare_entry(monkeypatch)
@@ -189,27 +168,6 @@ def test_a_weight_under_a_mechanism_is_refuted(audit, monkeypatch):
         UploadLayout, "weigh", lambda self, levels, weight: levels * type(levels[0])(weight)
     )
     assert not audit(*NOISE, "privacy.mechanism=central_noise", canaries=200)["sum"].passed
-
-
-def test_a_flag_of_another_size_is_refuted(audit, monkeypatch):
-    """The ledger's norm covers a flag of 0.1 C; here it is as long as the update."""
-    from privacy import AdaptiveClipping
-
-    def joint_norm(self, clipping_norm):
-        return clipping_norm
-
-    overrides = ("privacy.adaptive_clipping.flag_ratio=1.0", INDEPENDENT)
-    assert audit(*NOISE, *overrides)["sum"].passed
-    monkeypatch.setattr(AdaptiveClipping, "joint_norm", joint_norm)
-    real = platform.protection.sums.protect_upload
-
-    def unclipped_flag(vector, mechanism, grid, noise, **state):
-        # As if update and flag were noised after they had been put together, unclipped.
-        wide = dataclasses.replace(mechanism, clipping_norm=100.0, noise_multiplier=0.015)
-        return real(vector, wide, grid, noise, **state)
-
-    monkeypatch.setattr(platform.protection.sums, "protect_upload", unclipped_flag)
-    assert not audit(*NOISE, *overrides, canaries=2000)["sum"].result.passed
 
 
 def test_what_claims_nothing_is_not_audited(audit):

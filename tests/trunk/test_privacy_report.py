@@ -5,14 +5,10 @@ from __future__ import annotations
 import json
 import math
 import re
-from contextlib import closing
-from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from platform.agreement.budgets import read_budget
-from platform.disk.opening import open_existing
 from platform.reports.blocks import (
     Facts,
     Figure,
@@ -21,13 +17,10 @@ from platform.reports.blocks import (
     Table,
     epsilon_text,
     of_a_hundred,
-    ranges,
     text_of,
 )
-from platform.reports.guarantee import trust_section
 from platform.reports.rendering import HEIGHT, WIDTH, canvas
 from platform.reports.report import bases_of
-from platform.reports.subject import Subject
 from tests.trunk._reports import (
     answers,
     figures,
@@ -38,7 +31,7 @@ from tests.trunk._reports import (
     sentences,
     text,
 )
-from tests.trunk._runs import FIXED, NO_POOL, NONE, OS, Command, Finished, Storage, gaussian_epsilon
+from tests.trunk._runs import FIXED, NO_POOL, OS, Command, Finished, Storage, gaussian_epsilon
 
 QUICK = ("evaluation.local_twins=false", "rounds=2")
 HONEST = (OS, *QUICK)
@@ -135,10 +128,6 @@ def test_epsilons_are_rounded_up(value: float | str | None, shown: str) -> None:
     assert epsilon_text(value) == shown
 
 
-def test_runs_of_numbers_are_read_as_such() -> None:
-    assert ranges([3, 1, 2, 2, 7, 9, 10]) == "1 to 3, 7, 9 to 10"
-
-
 def test_without_noise_nothing_is_proven_and_all_guesses_may_be_right(plain_run: Finished) -> None:
     report = report_of(plain_run)
     said = list(sentences(section(report, "odds")))
@@ -217,35 +206,6 @@ def test_every_number_names_ledger_rows_or_entries_that_are_there(honest_run: Fi
     assert sorted(basis.places) == sorted(rows) and len(rows) == 2
 
 
-def test_every_number_leads_to_leaves_that_prove_its_records(
-    sotto: Command, honest_run: Finished
-) -> None:
-    report = report_of(honest_run)
-    (numbers, rows) = [b for b in section(report, "evidence").blocks if isinstance(b, Table)]
-    leaf = numbers.columns.index("Leaves")
-    shown = [text_of(row[leaf]) for row in numbers.rows]
-    # Nothing but the log itself is no leaf of the log.
-    assert [text_of(row[0]) for row in numbers.rows if text_of(row[leaf]) == "none"] == [
-        text_of(row[0]) for row in numbers.rows if "all leaves of the log" in text_of(row[1])
-    ]
-    stored = dict(honest_run.storage.rows("SELECT position, pseudonym FROM leaves"))
-    basis = dict(report.odds)["server"].basis
-    of_server = shown[report.bases.index(basis)]
-    assert {stored[int(one)] for one in of_server.split(", ")} == set(basis.pseudonyms)
-    (proof,) = [
-        text_of(row[-1]).split("audit prove ")[-1]
-        for row in numbers.rows
-        if "summary.json" in text_of(row[1]) and "accuracy.mean" in text_of(row[1])
-    ]
-    answer = sotto("audit", "prove", proof, "--storage", honest_run.storage.url, "--json")
-    assert answer.code == 0 and "run.finished" in answer.document["says"]
-    # All charges of a round lie beside each other, in the order in which clients are named.
-    names, where = (text_of(rows.rows[0][column]) for column in (2, 3))
-    first = int(where.split(" to ")[0])
-    for offset, name in enumerate(names.partition(": ")[2].split(", ")):
-        assert stored[first + offset] == name
-
-
 def test_shares_of_noise_are_priced_again_for_more_colluding_clients(shared_run: Finished) -> None:
     report = report_of(shared_run)
     (table,) = [b for b in section(report, "trust").blocks if isinstance(b, Table)]
@@ -263,19 +223,6 @@ def test_shares_of_noise_are_priced_again_for_more_colluding_clients(shared_run:
     )
     nothing = rows["3"]
     assert isinstance(nothing, Figure) and nothing.value == "inf"
-
-
-def test_on_a_graph_that_was_drawn_for_so_many_nothing_is_priced_of_more(
-    shared_run: Finished,
-) -> None:
-    with closing(open_existing(shared_run.storage.url)) as database:
-        subject = Subject(read_budget(database, shared_run.run_id))
-    assert subject.terms is not None
-    regular = replace(subject.terms, degree=4)
-    vars(subject)["terms"] = regular
-    part = trust_section(subject)
-    assert not [block for block in part.blocks if isinstance(block, Table)]
-    assert "3 of one client's 4 neighbours may be among them" in "\n".join(sentences(part))
 
 
 def shares_epsilon(run: Finished, *, deviations: float) -> float:
@@ -329,14 +276,6 @@ def test_the_report_of_a_run_that_has_not_finished_says_so(storage: Storage) -> 
     assert any("has not finished" in warning for warning in report.warnings)
     assert dict(report.odds)["server"].value == 50.0
     assert "No release of any client is in the ledger." in text(report)
-
-
-def test_unpriced_runs_state_no_number(storage: Storage) -> None:
-    simulation = storage.create(NONE, *QUICK)
-    simulation.database.close()
-    report = report_on(storage, simulation.run_id)
-    assert [figure for _, figure in report.odds] == [None, None, None]
-    assert "0.00" not in text(report)
 
 
 def test_json_holds_numbers_as_numbers(sotto: Command, honest_run: Finished) -> None:

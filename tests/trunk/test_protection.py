@@ -114,9 +114,8 @@ def test_the_whole_update_is_clipped_as_one_vector():
     np.testing.assert_allclose(prepared.vector, half, atol=step_of(guard) / 2 + 1e-7)
 
 
-@pytest.mark.parametrize("noise", ["same", "independent"])
-def test_opening_an_entry_adds_the_broadcast_back(noise):
-    guard = protection(UploadNoise(10.0, 0.0), noise=noise)
+def test_opening_an_entry_adds_the_broadcast_back():
+    guard = protection(UploadNoise(10.0, 0.0))
     prepared = guard.prepare(exact_result(), BROADCAST, seeded())
     guard.verify_entry(prepared.entry)
     opened = guard.open_entry(prepared.entry, BROADCAST)
@@ -177,9 +176,7 @@ def test_without_mechanism_an_entry_is_exact_beside_a_masked_sum():
     np.testing.assert_allclose(prepared.vector, expected, atol=step / 2 + 1e-7)
 
 
-@pytest.mark.parametrize(
-    ("name", "place", "value"), [("a", 1, 0.51), ("b", (1, 1), -0.6), ("a", 0, 1e30)]
-)
+@pytest.mark.parametrize(("name", "place", "value"), [("a", 1, 0.51), ("b", (1, 1), -0.6)])
 def test_a_coordinate_that_does_not_fit_names_its_tensor(name, place, value):
     update = {n: np.zeros_like(v) for n, v in UPDATE.items()}
     update[name][place] = value

@@ -121,9 +121,6 @@ def test_options_change_what_is_personalised_and_nothing_of_the_first_run(
         assert np.array_equal(one["gain"], other["gain"]) and one["own"] == other["own"]
     assert run.run_id.startswith("other-")
     assert run.summary["final"]["accuracy"] != first.summary["final"]["accuracy"]
-    gains = [r.summary["gain_over_local"] for r in (run, first)]
-    means = [r.summary["final"]["accuracy"]["mean"] for r in (run, first)]
-    assert gains[0] - gains[1] == pytest.approx(means[0] - means[1])
 
 
 def test_an_interrupted_one_is_resumed(
@@ -148,7 +145,7 @@ def test_an_interrupted_one_is_resumed(
 
 
 def test_commands_know_it(
-    place: Storage, first: Finished, sotto: Command, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    place: Storage, first: Finished, sotto: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Surroundings, "with_methods", lambda _, **__: place.surroundings)
     asked = ("--phase-two-of", first.run_id, "--set", "method.scale=5.0", "--storage", place.url)
@@ -161,10 +158,6 @@ def test_commands_know_it(
     assert listed == {first.run_id: None, run_id: first.run_id}
     report = sotto("report", run_id, "--storage", place.url)
     assert "second phase of" in report.out and first.run_id in report.out
-    out = tmp_path / "out"
-    answer = sotto("export", run_id, "--client", "1", "--output", str(out), "--storage", place.url)
-    assert answer.code == 0, answer.err
-    assert (out / "MODEL_CARD.md").is_file()
     for wrong in (("quickstart",), ("--resume", run_id)):
         answer = sotto("run", *wrong, *asked)
         assert answer.code == 2 and "--phase-two-of: takes the run's own" in answer.err

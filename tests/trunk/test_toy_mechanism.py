@@ -23,14 +23,13 @@ from platform.experiment.finishing import execute
 from platform.mechanisms import BUILT_IN, Mechanism, Mechanisms, Settings, Steps, Sums
 from platform.parties.own_ledger import OwnSpending
 from platform.privacy_auditing.audit import AuditPlan, audit_failing, audit_run
-from platform.protection.charging import Limits, as_releases
+from platform.protection.charging import Limits
 from platform.rounds.observing import SilentObserver
 from privacy import (
     BudgetExhausted,
     ReleaseKey,
     UnknownMechanism,
     UploadNoise,
-    epsilons,
     release_of_upload,
 )
 from storage import LedgerRow
@@ -98,17 +97,11 @@ def test_its_records_agree_where_it_is_known_and_nowhere_else(ran):
         assert agreed.config.mechanism is TOY_NOISE
         with pytest.raises((ConfigError, RecordsDisagree), match="'toy_noise'"):
             require_agreement(database, run.run_id)
+        with pytest.raises(ConfigError, match=r"privacy\.mechanism: 'toy_noise' is not valid"):
+            reopen_run(run.run_id, storage.url, SilentObserver(), Surroundings())
         assert faults_of(database, run.run_id, None, WITH_TOY)[1] == []
     finally:
         database.close()
-
-
-def test_it_is_resumed_where_it_is_known_and_nowhere_else(ran):
-    storage, run = ran
-    with opened(storage.reopen(run.run_id)) as simulation:
-        assert execute(simulation, SilentObserver()) == run.summary
-    with pytest.raises(ConfigError, match=r"privacy\.mechanism: 'toy_noise' is not valid; valid: "):
-        reopen_run(run.run_id, storage.url, SilentObserver(), Surroundings())
 
 
 def test_a_lifetime_counts_what_it_spent(ran):
@@ -165,19 +158,6 @@ def test_a_name_that_nobody_knows_is_refused_with_those_that_are(storage: Storag
     )
     with pytest.raises(ValueError, match="two mechanisms have one name"):
         WITH_TOY.adding(TOY_NOISE)
-
-
-def test_a_stored_row_that_nobody_knows_has_no_price(ran):
-    storage, run = ran
-    database = open_existing(storage.url)
-    try:
-        with database.unit_of_work(read_only=True) as uow:
-            rows = uow.ledger.rows(run.run_id)
-    finally:
-        database.close()
-    with pytest.raises(UnknownMechanism, match=r"'toy_noise'; valid are none, dp_sgd"):
-        as_releases(rows, BUILT_IN)
-    assert epsilons(as_releases(rows, WITH_TOY), 1e-5).server <= 8.0
 
 
 @pytest.mark.parametrize(
