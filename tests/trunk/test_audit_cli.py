@@ -42,23 +42,26 @@ def test_conditions_are_joined(sotto: Command, noised_run: Finished) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "valid"),
+    ("arguments", "said"),
     [
-        (("--actor", "nobody"), "coordinator"),
-        (("--status", "x"), "reserved, released, aborted"),
-        (("--status", "released", "--actor", "coordinator"), "'coordinator' was never charged"),
-        (("--status", "released", "--since", "2026-01-01"), "charges have no time"),
-        (("--status", "released", "--detail", "x"), "matches no charge"),
-        (("--limit", "0"), "at least 1"),
+        (("query", "--actor", "nobody"), "--actor: 'nobody'"),
+        (("query", "--status", "x"), "reserved, released, aborted"),
+        (("query", "--status", "released", "--actor", "coordinator"), "was never charged"),
+        (("query", "--status", "released", "--since", "2026-01-01"), "charges have no time"),
+        (("query", "--limit", "0"), "at least 1"),
+        (("query", "--since", "yesterday"), "--since: 'yesterday'"),
+        (("verify", "--head", "3:" + "0" * 64), "--run"),
+        (("verify", "--run", "latest", "--head", "3"), "COUNT:HASH"),
+        (("verify", "--run", "nobody"), "'nobody' is unknown"),
     ],
 )
-def test_query_that_nothing_could_meet_is_refused(
-    sotto: Command, noised_run: Finished, arguments: Sequence[str], valid: str
+def test_what_nothing_could_meet_is_refused(
+    sotto: Command, noised_run: Finished, arguments: Sequence[str], said: str
 ) -> None:
-    answer = sotto("audit", "query", *arguments, "--storage", noised_run.storage.url)
+    answer = sotto("audit", *arguments, "--storage", noised_run.storage.url)
     assert (answer.code, answer.out) == (2, "")
-    assert answer.err.startswith(f"error: {arguments[-2]}") or arguments[0] == "--status"
-    assert valid in answer.err and answer.err.count("\n") == 1
+    assert answer.err.startswith("error: ") and said in answer.err
+    assert answer.err.count("\n") == 1
 
 
 def test_charges_are_found_by_client_status_round_and_channel(
@@ -81,18 +84,6 @@ def test_charges_are_found_by_client_status_round_and_channel(
     assert [c["action"] for c in both] == ["charge.reserved"] * 3
 
 
-def test_query_as_csv(sotto: Command, noised_run: Finished) -> None:
-    shown = sotto(
-        *("audit", "query", "--round", "2", "--format", "csv"),
-        *("--storage", noised_run.storage.url),
-    )
-    rows = list(csv.DictReader(io.StringIO(shown.out)))
-    expected = query(sotto, noised_run, "--round", "2")
-    assert [int(row["sequence"]) for row in rows] == [e["sequence"] for e in expected]
-    assert [json.loads(row["detail"]) for row in rows] == [e["detail"] for e in expected]
-    assert [row["hash"] for row in rows] == [e["hash"] for e in expected]
-
-
 def test_what_a_row_says_is_shown_and_never_obeyed(sotto: Command, own_copy: Finished) -> None:
     """A formula, an escape sequence, markup, and SQL in every free text."""
     hostile = "=cmd|' /C calc'!A0\x1b[2J<script>'; DROP TABLE audit; --[red]"
@@ -104,13 +95,10 @@ def test_what_a_row_says_is_shown_and_never_obeyed(sotto: Command, own_copy: Fin
     place = ("--actor", hostile, "--storage", own_copy.storage.url)
     shown = sotto("audit", "query", *place)
     assert shown.code == 0 and "\x1b" not in shown.out
-    cells = next(
-        csv.reader(
-            io.StringIO(sotto("audit", "query", *place, "--format", "csv").out.split("\n")[1])
-        )
-    )
-    assert cells[2].startswith("'=cmd") and "\x1b" not in "".join(cells)
-    assert query(sotto, own_copy, "--actor", hostile)[0]["actor"] == hostile
+    (row,) = csv.DictReader(io.StringIO(sotto("audit", "query", *place, "--format", "csv").out))
+    assert row["actor"].startswith("'=cmd") and "\x1b" not in "".join(row.values())
+    (entry,) = query(sotto, own_copy, "--actor", hostile)
+    assert entry["actor"] == hostile and int(row["sequence"]) == entry["sequence"]
     assert query(sotto, own_copy, "--round", "1")
 
 
@@ -200,21 +188,3 @@ def test_rewritten_tail_is_found_by_the_head(sotto: Command, own_copy: Finished)
     assert answer.code == 3 and "its ledger is not the one" in answer.err
     answer = verify(sotto, own_copy, "--run", own_copy.run_id, "--head", own_copy.head)
     assert answer.code == 3 and f"broken at entry {count}" in answer.err
-
-
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        (("verify", "--head", "3:" + "0" * 64), "--run"),
-        (("verify", "--run", "latest", "--head", "3"), "COUNT:HASH"),
-        (("verify", "--run", "nobody"), "'nobody' is unknown"),
-        (("query", "--since", "yesterday"), "--since: 'yesterday'"),
-    ],
-)
-def test_bad_input(
-    sotto: Command, noised_run: Finished, arguments: Sequence[str], said: str
-) -> None:
-    answer = sotto("audit", *arguments, "--storage", noised_run.storage.url)
-    assert (answer.code, answer.out) == (2, "")
-    assert answer.err.startswith("error: ") and said in answer.err
-    assert answer.err.count("\n") == 1 and "Traceback" not in answer.err

@@ -18,21 +18,10 @@ from privacy.transparency import Checkpoint, NoteSigner, sign_checkpoint
 from tests.trunk._runs import Command, Finished
 from tests.trunk._tampering import edit, execute
 
-COLUMNS = "run_id, actor, action, round_number, channel, time, detail, hash"
-
 
 def rows_in_another_order(run: Finished) -> None:
     move = "UPDATE audit SET sequence = {} WHERE sequence = {}"
     execute(run.storage.file, *(move.format(*pair) for pair in ((999, 5), (5, 6), (6, 999))))
-
-
-def a_replayed_row(run: Finished) -> None:
-    last = run.summary["audit_head"]["count"]
-    execute(
-        run.storage.file,
-        f"INSERT INTO audit (sequence, {COLUMNS}) SELECT {last + 1}, {COLUMNS} FROM audit"  # noqa: S608
-        " WHERE sequence = 5",
-    )
 
 
 def a_truncated_tree(run: Finished) -> None:
@@ -59,7 +48,6 @@ def a_flipped_bit_of_a_blob(run: Finished) -> None:
 # Rows that were edited or deleted are those of `test_audit_cli.py` and `test_agreement.py`.
 ATTACKS: dict[str, tuple[Callable[[Finished], None], str]] = {
     "rows in another order": (rows_in_another_order, "broken at entry 5"),
-    "a replayed row": (a_replayed_row, "broken at entry"),
     "a truncated tree": (a_truncated_tree, "leaves"),
     "a wrong signature": (a_wrong_signature, "audit.heads: line"),
     "a flipped bit of a blob": (a_flipped_bit_of_a_blob, "does not fit its digest"),

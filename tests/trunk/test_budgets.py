@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -13,9 +13,7 @@ from typing import Any
 import pytest
 import yaml
 
-from platform.agreement import require_agreement
 from platform.bootstrap import create_run
-from platform.cli import budgeting
 from platform.cli.client_app import main as client_main
 from platform.config import parse_config
 from platform.errors import RunStopped
@@ -204,8 +202,7 @@ def test_an_aborted_attempt_is_stated_with_what_it_cost(
         assert client["reserved"]["epsilon"] == pytest.approx(two - one, rel=1e-5)
         assert client["left"] == pytest.approx(TARGET - two, rel=1e-5)
         assert client["rounds_left"] == fitting
-    text = shown(sotto, storage, run_id)
-    assert ("ends early" in text) == (not spare) and "attempts without a result" in text
+    assert ("ends early" in shown(sotto, storage, run_id)) == (not spare)
     # The run keeps to what was forecast.
     rounds = storage.resume(run_id).summary["rounds"]
     assert len(rounds) == 1 + fitting
@@ -279,29 +276,6 @@ def test_a_run_that_charged_nobody_yet_is_no_run_that_cost_nothing(
     assert document["epsilon"] == dict.fromkeys(ADVERSARIES, expected)
     for run in ((), ("latest",)):
         assert ("0.00" in shown(sotto, storage, *run)) == (override == OS)
-
-
-class Asking(SilentObserver):
-    """Asks for the budget after every round, while the run goes on."""
-
-    def __init__(self, ask: Callable[[], Any]) -> None:
-        self.ask, self.heard = ask, []
-
-    def round_finished(self, document: Mapping[str, Any]) -> None:
-        self.heard.append((document, self.ask()))
-
-
-def test_a_run_that_goes_on_is_stated_while_it_does(sotto: Command, storage: Storage) -> None:
-    watching = Asking(lambda: budget_of(sotto, storage))
-    with opened(storage.create(OS, *WHOLE)) as simulation:
-        execute(simulation, watching)
-    assert len(watching.heard) == 3
-    for number, (document, found) in enumerate(watching.heard, start=1):
-        assert (found["status"], found["finished"]) == ("running", False)
-        assert found["epsilon"] == document["epsilon"]
-        assert found["rounds_over"] == number and found["attempts"] == []
-        # Calibrated for three rounds, so as many fit as are to come.
-        assert found["forecast"] == {"rounds_to_come": 3 - number, "rounds_left": 3 - number}
 
 
 def test_a_secret_draw_is_forecast_as_if_it_took_the_client_each_time(
@@ -385,46 +359,7 @@ def test_a_lifetime_is_over_all_runs_of_the_same_client(
     assert only["clients"] == [document["clients"][2]]
 
 
-def test_of_many_runs_the_newest_are_stated_and_those_that_go_on(
-    sotto: Command, storage: Storage, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    begun = crashed(storage, monkeypatch, 1, *LIVES, *QUICK)
-    old, newer, newest = (storage.run(NONE, *QUICK, "rounds=1").run_id for _ in range(3))
-    monkeypatch.setattr(budgeting, "NEWEST", 1)
-    read: list[str] = []
-
-    def counted(database: Any, run_id: str) -> Any:
-        read.append(run_id)
-        return require_agreement(database, run_id)
-
-    monkeypatch.setattr(budgeting, "require_agreement", counted)
-    place = ("--storage", storage.url)
-    answer = sotto("budget", *place, "--json").document
-    assert [run["run_id"] for run in answer["runs"]] == [newest, begun] == read
-    assert answer["left_out"] == 2
-    every = sotto("budget", *place, "--all", "--json").document
-    assert [run["run_id"] for run in every["runs"]] == [newest, newer, old, begun]
-    assert every["left_out"] == 0
-    # Of one client all runs that charged it, however old, and no other is read.
-    name = budget_of(sotto, storage, begun)["clients"][0]["pseudonym"]
-    read.clear()
-    answer = sotto("budget", "--client", name, *place, "--json").document
-    assert [run["run_id"] for run in answer["runs"]] == [begun] == read
-    assert answer["left_out"] == 3
-
-
 # --- what is refused -----------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("run", [(), ("latest",)])
-def test_an_unknown_client_is_one_sentence_with_the_known_ones(
-    sotto: Command, noised_run: Finished, run: tuple[str, ...]
-) -> None:
-    answer = sotto("budget", *run, "--client", "nobody", "--storage", noised_run.storage.url)
-    assert (answer.code, answer.out) == (2, "")
-    known = ", ".join(sorted(name for name, _ in noised_run.identities().values()))
-    assert answer.err.startswith("error: --client: 'nobody' is unknown in ")
-    assert answer.err.endswith(f"; valid: {known}\n")
 
 
 def test_a_run_whose_records_disagree_has_no_number_and_hides_no_other(

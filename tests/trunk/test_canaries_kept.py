@@ -17,7 +17,6 @@ from platform.experiment.canaries import KEY_FILE
 from platform.experiment.caveats import canary_notes, canary_warnings
 from platform.experiment.finishing import execute
 from platform.parties.client import Client
-from platform.reports.blocks import epsilon_text
 from platform.rounds.observing import SilentObserver
 from privacy.auditing import commitment_to
 from tests.trunk._canaries import (
@@ -31,7 +30,7 @@ from tests.trunk._canaries import (
     halve_central_noise,
     shown,
 )
-from tests.trunk._reports import report_of, report_on, section, sentences, text
+from tests.trunk._reports import report_on, section, sentences
 from tests.trunk._runs import (
     SMALL,
     Command,
@@ -109,10 +108,6 @@ FORGERIES = {
         (KEY.hex(), bytes(32).hex(), "canaries.revealed"),
         "is not the one that the run began with",
     ),
-    "another promise": (
-        (commitment_to(KEY), "0" * 64, "run.created"),
-        "is not the one that the run began with",
-    ),
     "no promise": (
         ('"canaries":"', '"canary":"', "run.created"),
         "commits to no key of canaries",
@@ -175,23 +170,6 @@ def test_a_warning_says_how_sure_it_is():
     # Never rounded to more than was shown.
     assert "at least 6.12 where 3.12 is claimed" in refuted
     assert "less than once in a million" in refuted
-
-
-def test_a_report_shows_bound_ceiling_and_claim(known: Finished):
-    report, found = report_of(known), known.summary["canaries"]
-    said = "\n".join(sentences(section(report, "empirical")))
-    assert f"{CANARIES} clients of this run were canaries of an audit" in said
-    (row,) = [line for line in said.splitlines() if line.startswith(f"{CANARIES} | ")]
-    cells = row.split(" | ")
-    shares = f"{100 * found['share']:.1f}%"
-    assert cells[2] == shares
-    assert cells[4:] == [epsilon_text(found["claimed"]), "not refuted"]
-    assert float(cells[1]) <= found["lower_bound"] < float(cells[1]) + 0.01
-    assert float(cells[3]) <= found["ceiling"] < float(cells[3]) + 0.01
-    assert "No audit is in the records" not in said
-    assert not report.warnings[0].startswith(("REFUTED", "ABOVE"))
-    # Whom a sum needs are clients, and no canaries.
-    assert f"a sum holds at least {CLIENTS} clients" in text(report)
 
 
 def test_the_command_and_the_report_of_a_refuted_run_warn_first(

@@ -330,10 +330,9 @@ def test_a_share_for_validation_where_no_folder_says(tmp_path: Path):
     assert client.validation.tolist() == again.validation.tolist() != other.validation.tolist()
 
 
-@pytest.mark.parametrize("share", [0.0, 0.5])
-def test_a_client_may_have_no_test_image(tmp_path: Path, share: float):
+def test_a_client_may_have_no_test_image(tmp_path: Path):
     """Encoded through the cache, as in a client's own process."""
-    data = load(draw(tmp_path / "images", "cat", "dog", count=20), share)
+    data = load(draw(tmp_path / "images", "cat", "dog", count=5), share=0.0)
     task = task_of_one(data, only_client(data))
     config = parse_config(
         {
@@ -350,9 +349,7 @@ def test_a_client_may_have_no_test_image(tmp_path: Path, share: float):
     plain = plain_encoders(backbone, method.pixel_size)
     own = own_examples(task, method, cached, plain)
     train, test = own.train, own.test
-    assert train.num_examples + test.num_examples == 40
-    assert own.validation.num_examples == 0 and own.left_out == ()
-    assert (test.num_examples > 0) == (share > 0)
+    assert (train.num_examples, test.num_examples, own.validation.num_examples) == (10, 0, 0)
     assert {name: array.shape[1:] for name, array in test.arrays.items()} == {
         name: array.shape[1:] for name, array in train.arrays.items()
     }

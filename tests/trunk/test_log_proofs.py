@@ -118,28 +118,6 @@ def test_a_strangers_program_checks_an_export(
     assert "the hashes of tile 1 are not" in stranger("export", tmp_path / "log", key)[1]
 
 
-def test_a_head_is_kept_as_it_was_printed(
-    sotto: Command, noised_run: Finished, tmp_path: Path
-) -> None:
-    """As `audit head > FILE` leaves it, with --json or without; not one whose number is another."""
-    key, log = key_of(noised_run), tmp_path / "log"
-    exported(sotto, noised_run, log)
-    printed = sotto("audit", "head", "--storage", noised_run.storage.url).out
-    asked = sotto("audit", "head", "--storage", noised_run.storage.url, "--json").out
-    head = tmp_path / "head-of-may"
-    for text in (printed, asked):
-        head.write_text(text, "utf-8")
-        code, said = stranger("export", log, key, head)
-        assert (code, said[:9]) == (0, "VERIFIED:"), said
-        assert said.endswith(", 1 kept heads are on the way\n")
-    size = json.loads(asked)["size"]
-    head.write_text(printed.replace(f"\n{size}\n", f"\n{size - 1}\n"), "utf-8")
-    code, said = stranger("export", log, key, head)
-    assert code == 1
-    assert said.startswith(f"NOT VERIFIED: the head in {head} is not what sotto/")
-    assert "no kept head to hold against it" in stranger("export", log, key)[1]
-
-
 def test_a_fork_is_seen_by_whoever_kept_a_head(
     sotto: Command, own_copy: Finished, tmp_path: Path
 ) -> None:
@@ -158,13 +136,6 @@ def test_a_fork_is_seen_by_whoever_kept_a_head(
     code, said = stranger("export", tmp_path / "b", key, heads[0])
     assert code == 1
     assert "are not those of a kept head" in said
-
-
-def test_an_export_is_never_over_anything(
-    sotto: Command, noised_run: Finished, tmp_path: Path
-) -> None:
-    answer = sotto("audit", "export", str(tmp_path), "--storage", noised_run.storage.url)
-    assert answer.code == 2 and "is there already" in answer.err
 
 
 @pytest.mark.parametrize("event", ["latest:99", "nobody:1", "99999", ""])

@@ -83,25 +83,13 @@ def split_folders(root: Path, folders: Folders) -> None:
             write_image(place / f"{image.number}.png", image)
 
 
-def table(root: Path, folders: Folders) -> None:
-    """A list of images with a column that says whose each one is."""
-    rows = [("path", "label", "client")]
-    for client, images in folders.items():
-        for image in sorted(images):
-            path = f"heap/{client}-{image.label}-{image.number}.png"
-            write_image(root / path, image)
-            rows.append((path, CLASSES[image.label], client))
-    with (root / "list.csv").open("w", newline="") as file:
-        csv.writer(file).writerows(rows)
-
-
 def split_table(root: Path, folders: Folders) -> None:
-    """The same list, which says of each image what it is for."""
-    table(root, folders)
+    """A list of images that says of each one whose it is, and what it is for."""
     rows = [("path", "label", "client", "split")]
     for client, images in folders.items():
         for image in sorted(images):
             path = f"heap/{client}-{image.label}-{image.number}.png"
+            write_image(root / path, image)
             rows.append((path, CLASSES[image.label], client, image.use))
     with (root / "list.csv").open("w", newline="") as file:
         csv.writer(file).writerows(rows)
@@ -130,9 +118,7 @@ LAYOUTS = {
     "client_folders": Layout(plain_folders, ("task.dataset=client_folders",)),
     "client_folders, split": Layout(split_folders, ("task.dataset=client_folders",), True),
     "images as client_folders": Layout(plain_folders, (IMAGES, "task.layout=client_folders")),
-    "images as a table": Layout(table, (IMAGES,)),
     "images as a split table": Layout(split_table, (IMAGES,), True),
-    "images as domain_folders": Layout(plain_folders, (IMAGES, "task.layout=domain_folders")),
     "folders": Layout(plain_folders, ("task.dataset=folders",), lists_classes=False),
 }
 of_layouts = pytest.mark.parametrize("layout", LAYOUTS.values(), ids=LAYOUTS)

@@ -22,8 +22,6 @@ from tests.trunk._runs import NO_POOL, Storage
 RECORDS = (*DP_SGD, *NO_POOL, "secure_aggregation={enabled: false}")
 RUNS = {
     "a pool": NOISE,
-    "on the sum": (*NOISE, *NO_POOL, "privacy.mechanism=central_noise"),
-    "shares": (*NOISE, *NO_POOL, "privacy.mechanism=distributed_noise"),
     "records": RECORDS,
     "validation": (*NOISE, *NO_POOL, "task.validation_share=0.3", "task.shots=4"),
     "novel classes": (*NOISE, *NO_POOL, "evaluation.protocol=base_to_novel"),
@@ -66,22 +64,6 @@ def test_a_split_that_permutes_all_records_is_refuted(
     monkeypatch.setattr(platform.data.loading, "carve", permuted)
     reasons = audit(storage, *RECORDS, "task.validation_share=0.3").reasons
     assert "an image more: the side of another image changes" in reasons
-
-
-def test_features_that_are_centred_over_all_clients_are_refuted(
-    storage: Storage, monkeypatch: pytest.MonkeyPatch
-):
-    made = platform.experiment.dealing.prepared_arrays
-
-    def centred(*arguments: Any) -> Any:
-        return {n: np.asarray(a) - np.mean(a, axis=0) for n, a in made(*arguments).items()}
-
-    monkeypatch.setattr(platform.experiment.dealing, "prepared_arrays", centred)
-    verdict = audit(storage, *NOISE, *NO_POOL)
-    assert not verdict.passed
-    assert {text.partition(": ")[2] for text in verdict.reasons} == {
-        "another client sends other numbers"
-    }
 
 
 def test_holders_that_look_into_their_folder_before_they_answer_are_refuted(

@@ -66,14 +66,6 @@ def test_failures_that_raise_are_refuted(storage: Storage, monkeypatch):
     assert any("against class" in reason for reason in verdict.reasons)
 
 
-def test_clients_that_never_answer_are_refuted(storage: Storage, monkeypatch):
-    """Though nothing tells them apart: an error is no answer of a client that is total."""
-    run = plan(storage, *NETWORK)
-    monkeypatch.setattr(Client, "_reserve", lambda *_: 1 / 0)
-    verdict = audit(run)
-    assert not verdict.passed and verdict.split == 0
-
-
 def test_a_zero_without_noise_is_refuted(storage: Storage, monkeypatch):
     run = plan(storage, *NETWORK)
     original = Protection.prepare_nothing
@@ -111,17 +103,6 @@ def test_a_failure_without_a_charge_is_refuted(storage: Storage, monkeypatch):
             original(self, *arguments)
 
     monkeypatch.setattr(Client, "_reserve", unless_failed)
-    assert not audit(run).passed
-
-
-def test_a_failed_client_without_a_pool_entry_is_refuted(storage: Storage, monkeypatch):
-    run = plan(storage, *FIXED)
-    original = Protection.prepare_nothing
-
-    def silent(self: Protection, *arguments: Any) -> Any:
-        return dataclasses.replace(original(self, *arguments), entry={})
-
-    monkeypatch.setattr(Protection, "prepare_nothing", silent)
     assert not audit(run).passed
 
 

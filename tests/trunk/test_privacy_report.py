@@ -12,14 +12,11 @@ import pytest
 from platform.reports.blocks import (
     Facts,
     Figure,
-    Line,
-    Plot,
     Table,
     epsilon_text,
     of_a_hundred,
     text_of,
 )
-from platform.reports.rendering import HEIGHT, WIDTH, canvas
 from platform.reports.report import bases_of
 from tests.trunk._reports import (
     answers,
@@ -98,34 +95,18 @@ def test_the_odds_are_worked_out_from_the_ledger_alone(honest_run: Finished) -> 
         assert float(figure.text) >= expected > float(figure.text) - 0.01
 
 
-@pytest.mark.parametrize(
-    ("share", "shown"),
-    [
-        (0.5, "50"),
-        (0.73110000001, "73.12"),
-        (0.99996, "99.996"),
-        (0.99999999999, "99.999999999"),
-        (1.0 - 1e-16, "100"),
-    ],
-)
-def test_shares_are_rounded_up_and_read_100_only_where_nothing_is_left(
-    share: float, shown: str
-) -> None:
-    assert of_a_hundred(share) == shown
-
-
-@pytest.mark.parametrize(
-    ("value", "shown"),
-    [
-        (7.9999978, "8.00"),
-        (0.0, "0.00"),
-        (226.2, "227"),
-        (math.inf, "infinite"),
-        (None, "not known"),
-    ],
-)
-def test_epsilons_are_rounded_up(value: float | str | None, shown: str) -> None:
-    assert epsilon_text(value) == shown
+def test_shares_and_epsilons_are_rounded_up() -> None:
+    """A share reads 100 only where nothing is left."""
+    shares = {0.5: "50", 0.73110000001: "73.12", 0.99996: "99.996", 1.0 - 1e-16: "100"}
+    assert {share: of_a_hundred(share) for share in shares} == shares
+    epsilons = {
+        7.9999978: "8.00",
+        0.0: "0.00",
+        226.2: "227",
+        math.inf: "infinite",
+        None: "not known",
+    }
+    assert {value: epsilon_text(value) for value in epsilons} == epsilons
 
 
 def test_without_noise_nothing_is_proven_and_all_guesses_may_be_right(plain_run: Finished) -> None:
@@ -252,22 +233,6 @@ def test_secret_draws_are_not_told_by_the_report(storage: Storage) -> None:
     assert "who was drawn is the coordinator's secret" in said
 
 
-def test_runs_are_compared_where_they_can_be(storage: Storage) -> None:
-    first = storage.run(*HONEST)
-    other = storage.run(*HONEST, "privacy.target_epsilon=4.0")
-    third = storage.run(*HONEST, "privacy.target_delta=1e-6")
-    report = report_on(storage, first.run_id, other.run_id, third.run_id)
-    said = "\n".join(sentences(section(report, "comparison")))
-    assert f"This run and {other.run_id} have the same unit, relation and delta" in said
-    assert f"and of {third.run_id} are not directly comparable: delta 1e-05 here, 1e-06" in said
-    (table,) = [b for b in section(report, "comparison").blocks if isinstance(b, Table)]
-    ids = [text_of(row[0]) for row in table.rows]
-    assert ids == [first.run_id, other.run_id, third.run_id]
-    for row, run in zip(table.rows, (first, other, third), strict=True):
-        (figure,) = row[3]
-        assert figure.value == run.summary["final"]["epsilon"]["server"]
-
-
 def test_the_report_of_a_run_that_has_not_finished_says_so(storage: Storage) -> None:
     with_simulation = storage.create(*HONEST)
     run_id = with_simulation.run_id
@@ -289,24 +254,6 @@ def test_json_holds_numbers_as_numbers(sotto: Command, honest_run: Finished) -> 
     text_ = json.dumps(document)
     assert numbers == set(range(1, len(numbers) + 1)) and "NaN" not in text_
     assert set(FIELDS) <= {one["anchor"] for one in document["sections"]}
-
-
-def test_a_plot_keeps_within_its_canvas() -> None:
-    plot = Plot(
-        title="t",
-        says="s",
-        across="x",
-        up="y",
-        lines=(Line("a", ((1.0, 0.0), (3.0, 9.7))), Line("b", ((1.0, 2.0), (200.0, 3.0)))),
-        limit=(20.0, "limit 20"),
-    )
-    drawn = canvas(plot)
-    spots = [spot for line in drawn["lines"] for spot in line["spots"]]
-    assert all(0 <= x <= WIDTH and 0 <= y <= HEIGHT for x, y in spots)
-    assert drawn["limit"] is not None and drawn["limit"] <= min(y for _, y in spots)
-    assert len({(line["mark"], line["dashes"]) for line in drawn["lines"]}) == 2
-    labels = [label for _, label in drawn["up"]]
-    assert labels[0] == "0" and len(labels) <= 7
 
 
 # --- on paper, read by a library that had no part in making it ------------------------------------

@@ -97,7 +97,6 @@ def test_a_refuted_claim_is_the_first_warning(
     [
         ({"mechanism": "dp_sgd"}, "mechanism is 'dp_sgd' there"),
         ({"unit": "record"}, "unit is 'record' there"),
-        ({"delta": 1e-6}, "delta is '1e-06' there"),
         # As much noise again: an audit of another run.
         ({"claimed_epsilon": gaussian_epsilon(2 * NOISE, 1)}, "no release of the run does"),
     ],
@@ -113,13 +112,12 @@ def test_an_audit_of_another_claim_is_refused(
 @pytest.mark.parametrize(
     "text",
     [
-        *("", "[]", "[1]", "[" * 100_000),
+        *("", "[1]", "[" * 100_000),
         json.dumps(an_audit(power=1.5)),
-        json.dumps(an_audit(claimed_epsilon=float("inf"))),
-        json.dumps(an_audit(epsilon_lower_bound_95=-1.0)),
         json.dumps(an_audit(channel="<script>alert(1)</script>")),
         json.dumps(an_audit()[1:]),
     ],
+    ids=["empty", "numbers", "nested", "power", "markup", "no sum"],
 )
 def test_a_file_that_is_no_audit_is_one_sentence(
     sotto: Command, run: Finished, tmp_path: Path, text: str

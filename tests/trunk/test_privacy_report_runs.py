@@ -43,17 +43,6 @@ KINDS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
         (*ADAPTIVE, "pool.noise=independent"),
         ("then following a noised quantile", "pool entry | 1 to 2", "into the sum | 1 to 2"),
     ),
-    "noised-accuracies": (
-        (
-            *(*NO_POOL, "task.validation_share=0.5", "task.shots=4"),
-            *("evaluation.release=noised", "evaluation.selection=best_on_validation"),
-        ),
-        ("by noised accuracies that are charged with the uploads",),
-    ),
-    "directions": (
-        (*NO_POOL, "privacy.subspace=random", "privacy.rank=4"),
-        ("The directions that uploads live in",),
-    ),
     "private-experts": (
         (*NO_POOL, *SHARED, "pool={kind: groups, experts: 2}"),
         ("private experts: each client picked one of 2", "of 2 honest shares"),

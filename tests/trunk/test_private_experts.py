@@ -343,11 +343,6 @@ def test_the_audit_finds_counts_that_are_not_paid_for(storage: Storage, monkeypa
     [
         (("pool={kind: groups}",), r"pool\.experts: is needed with pool\.kind = groups"),
         (("pool={kind: groups, experts: 6}",), r"pool\.experts: 6 .* 2 to task\.clients = 5"),
-        (("pool={experts: 2}",), r"pool\.experts: 2 has no meaning with pool\.kind = entries"),
-        (
-            ("pool={kind: groups, experts: 2, empty: split}",),
-            r"pool\.empty: split needs pool\.experts of at least 3",
-        ),
         (
             ("pool={kind: groups, experts: 2, noise: independent}",),
             r"pool\.noise: independent has no meaning with pool\.kind = groups",

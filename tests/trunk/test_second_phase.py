@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import yaml
 
-from platform.bootstrap import Surroundings, create_run
+from platform.bootstrap import create_run
 from platform.config import RunConfig, parse_config
 from platform.errors import ConfigError, RunStopped, UnknownRun
 from platform.experiment.finishing import execute
@@ -142,25 +142,6 @@ def test_an_interrupted_one_is_resumed(
     assert kept(place, first, simulation.run_id) == kept(place, first, whole.run_id)
     assert resumed.summary["final"]["accuracy"] == whole.summary["final"]["accuracy"]
     assert resumed.summary["phases"]["cost_share"] is None
-
-
-def test_commands_know_it(
-    place: Storage, first: Finished, sotto: Command, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(Surroundings, "with_methods", lambda _, **__: place.surroundings)
-    asked = ("--phase-two-of", first.run_id, "--set", "method.scale=5.0", "--storage", place.url)
-    answer = sotto("run", *asked, "--json")
-    assert answer.code == 0, answer.err
-    run_id = answer.document["run_id"]
-    rows = sotto("runs", "--storage", place.url, "--json").document
-    assert [row["rounds"] for row in rows] == [3, 3]
-    listed = {row["run"]: row["phase_two_of"] for row in rows}
-    assert listed == {first.run_id: None, run_id: first.run_id}
-    report = sotto("report", run_id, "--storage", place.url)
-    assert "second phase of" in report.out and first.run_id in report.out
-    for wrong in (("quickstart",), ("--resume", run_id)):
-        answer = sotto("run", *wrong, *asked)
-        assert answer.code == 2 and "--phase-two-of: takes the run's own" in answer.err
 
 
 def test_a_first_run_is_not_pruned_without_what_rests_on_it(
