@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from sqlalchemy import Connection, text
 
-from platform.disk.log_files import add_note, heads_file, key_file, known_key, log_signer
+from platform.disk.log_files import add_note, log_signer
 from privacy.transparency import Checkpoint, NoteSigner, sign_checkpoint
 from tests.trunk._runs import Command, Finished
 from tests.trunk._tampering import edit, execute
@@ -74,24 +74,6 @@ def test_spoilt_records_are_named_and_left_as_they_are(
     answer = sotto("audit", "verify", "--storage", own_copy.storage.url)
     assert answer.code not in (0, 1) and "Traceback" not in answer.err
     assert named in answer.err, answer.err
-    assert everything_in(own_copy.storage.folder) == before
-
-
-def test_a_replaced_key_is_named_by_whoever_knows_the_old_one(
-    sotto: Command, own_copy: Finished
-) -> None:
-    file = own_copy.storage.file
-    known = known_key(file)
-    assert known is not None
-    key_file(file).unlink()
-    log_signer(file)
-    before = everything_in(own_copy.storage.folder)
-    arguments = ("audit", "verify", "--key", known.encode(), "--storage", own_copy.storage.url)
-    answer = sotto(*arguments)
-    assert answer.code == 3 and "hands the log over to" in answer.err
-    # Without it the loss is said, and the new key is not simply taken.
-    answer = sotto("audit", "verify", "--storage", own_copy.storage.url)
-    assert answer.code == 3 and heads_file(file).name in answer.err
     assert everything_in(own_copy.storage.folder) == before
 
 

@@ -145,16 +145,6 @@ MECHANISMS = {
 }
 
 
-def test_accountants_price_every_round_whoever_was_drawn(storage: Storage) -> None:
-    """All clients are charged alike for a secret draw, as if each round had drawn them."""
-    run = storage.run(*MECHANISMS["secret_cohorts"], *QUICK, "rounds=5")
-    rows = storage.rows("SELECT sum(cohort_drawn), count(*) FROM ledger GROUP BY pseudonym")
-    assert len(rows) > 3 and set(rows) == {(5, 5)}
-    # What is rounded to the grid may be longer than C by a factor of 1 + 7.6e-6.
-    exact = run.summary["accountants"]["exact"]
-    assert gaussian_epsilon(4.0, 5) < exact == pytest.approx(gaussian_epsilon(4.0, 5), rel=2e-5)
-
-
 @pytest.mark.parametrize("name", MECHANISMS)
 def test_every_mechanism_is_stated_as_its_report_states_it(
     sotto: Command, storage: Storage, name: str

@@ -159,17 +159,15 @@ def test_a_mistake_is_one_sentence(write, name):
     assert refused(write(yaml.safe_dump(changed(key, value)))).startswith(sentence)
 
 
+# What is no plain YAML is in `test_plain_yaml.py`.
 TEXTS: dict[str, tuple[str | bytes, str]] = {
     "nothing": ("", "holds no mapping"),
-    "a list": ("- name: north\n", "holds no mapping"),
     "code": ("!!python/object/apply:os.system ['true']\n", "is not plain data"),
-    "an alias": ("name: &a north\nstorage: *a\n", "an alias is not allowed"),
     "a limit twice": (
         "name: north\nlimits: {epsilon_total: 1.0, epsilon_total: 1.0e9}\n",
         "the key 'epsilon_total' is given twice",
     ),
     "no text": (b"\xff\xfe\x00", "is not readable YAML"),
-    "a key that is a list": ("[1, 2]: north\n", ""),
 }
 
 

@@ -193,13 +193,6 @@ def test_a_database_that_was_rolled_back(sotto: Command, own_copy: Finished) -> 
     assert any("a kept head says that there are" in problem for problem in found["problems"])
 
 
-def test_heads_that_are_gone(sotto: Command, own_copy: Finished) -> None:
-    heads_file(own_copy.storage.file).unlink()
-    code, found = verified(sotto, own_copy)
-    assert code == 3
-    assert found["problems"] == ["sotto.audit.heads: no head is there, as there must be"]
-
-
 def test_a_log_whose_key_was_replaced(sotto: Command, own_copy: Finished) -> None:
     """Named until somebody gives the new key, of which they have heard in another way."""
     file = own_copy.storage.file

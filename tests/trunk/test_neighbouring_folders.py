@@ -312,16 +312,6 @@ def test_the_others_send_the_same_bytes():
     assert {client for client in CLIENTS if before[client] != after[client]} == {"ash"}
 
 
-def test_a_share_for_validation_moves_nothing_else():
-    """Before, an image more permuted its class: 9 to 37 training records were others."""
-    layout, more = LAYOUTS["images as client_folders"], {Image(1, 77_777)}
-    before, after = (
-        Counter(loaded(layout, {**FORTY, "ash": own}, "task.validation_share=0.3")["ash"])
-        for own in (FORTY["ash"], FORTY["ash"] | more)
-    )
-    assert (before - after).total() == 0 and (after - before).total() == 1
-
-
 # --- a federation --------------------------------------------------------------------------------
 
 

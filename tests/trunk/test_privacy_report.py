@@ -5,10 +5,13 @@ from __future__ import annotations
 import json
 import math
 import re
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from platform.reports import Report
 from platform.reports.blocks import (
     Facts,
     Figure,
@@ -17,10 +20,13 @@ from platform.reports.blocks import (
     of_a_hundred,
     text_of,
 )
+from platform.reports.rendering import html_page, plain_data
 from platform.reports.report import bases_of
+from tests.trunk._federations import NAMES, Holders, federation, hold, within
 from tests.trunk._reports import (
     answers,
     figures,
+    read_page,
     read_pdf,
     report_of,
     report_on,
@@ -28,7 +34,18 @@ from tests.trunk._reports import (
     sentences,
     text,
 )
-from tests.trunk._runs import FIXED, NO_POOL, OS, Command, Finished, Storage, gaussian_epsilon
+from tests.trunk._runs import (
+    ADAPTIVE,
+    FIXED,
+    NO_POOL,
+    OS,
+    RECORDS,
+    Command,
+    Finished,
+    Storage,
+    gaussian_epsilon,
+)
+from tests.trunk._schemas import require_published
 
 QUICK = ("evaluation.local_twins=false", "rounds=2")
 HONEST = (OS, *QUICK)
@@ -305,3 +322,220 @@ def test_every_number_leads_to_its_leaf(pdf: Any, said: str) -> None:
     marks = {int(number) for number in re.findall(r"\[(\d+)\]", said)}
     assert marks == set(range(1, max(marks) + 1)) and len(marks) > 10
     assert {f"proof-{number}" for number in marks} <= goals
+
+
+# --- what an audit saw ----------------------------------------------------------------------------
+
+
+ONCE = ("evaluation.local_twins=false", "rounds=1", OS)
+NOISE = 4.0
+NOISY = ("privacy.target_epsilon=null", f"privacy.noise_multiplier={NOISE}")
+
+Channels = list[dict[str, Any]]
+
+
+@pytest.fixture(scope="module")
+def noisy_run(make_storage: Callable[[str], Storage]) -> Finished:
+    return make_storage("audited").run(*ONCE, *NOISY)
+
+
+def an_audit(**changed: Any) -> Channels:
+    """As `audit-privacy --json` prints it of one release at noise 4 under replace_one."""
+    seen = {
+        "channel": "sum",
+        "mechanism": "upload_noise",
+        "unit": "client",
+        "claimed_mu": 0.5,
+        "estimated_mu": 0.48,
+        "mu_interval": [0.0, "inf"],
+        "epsilon_lower_bound_95": 0.3179,
+        "claimed_epsilon": gaussian_epsilon(NOISE, 1),
+        "delta": 1e-5,
+        "clip_respected": None,
+        "canaries": 1000,
+        "power": 0.875,
+        "is_tight": True,
+        "passed": True,
+        "reasons": [],
+        "array": None,
+    }
+    passed = {"mechanism": "upload_noise", "passed": True, "reasons": []}
+    return [
+        {**seen, **changed},
+        {**passed, "channel": "offers", "offers": 45, "accepted": 37, "split": 0},
+        {**passed, "channel": "folders", "folders": 4},
+        {**passed, "channel": "failures", "rounds": 8, "failed": 2, "split": 0},
+        {**passed, "channel": "peers", "rounds": 6, "lost": 0},
+    ]
+
+
+def reported(sotto: Command, noisy_run: Finished, file: Path, form: str = "json") -> Any:
+    return sotto(
+        *("report", noisy_run.run_id, "--storage", noisy_run.storage.url),
+        *("--format", form, "--audit", str(file)),
+    )
+
+
+def written(folder: Path, found: Any) -> Path:
+    file = folder / "audit.json"
+    file.write_text(found if isinstance(found, str) else json.dumps(found))
+    return file
+
+
+def test_the_lower_bound_stands_with_its_power_and_what_is_claimed(
+    sotto: Command, noisy_run: Finished, tmp_path: Path
+) -> None:
+    answer = reported(sotto, noisy_run, written(tmp_path, an_audit()))
+    assert (answer.code, answer.err) == (0, "")
+    (section,) = [s for s in answer.document["sections"] if s["anchor"] == "empirical"]
+    (table,) = [b for b in section["blocks"] if b["kind"] == "table"]
+    ((channel, canaries, bound, claimed, power, verdict),) = table["rows"]
+    assert (channel, canaries["text"], verdict) == ("sum", "1000", "not refuted")
+    # A lower bound is rounded down, and what is claimed up.
+    assert (bound["text"], bound["numbers"][0]["value"]) == ("0.31", 0.3179)
+    assert claimed["numbers"][0]["value"] == pytest.approx(gaussian_epsilon(NOISE, 1))
+    assert power["text"] == "87.5%"
+    assert not any("refuted" in text for text in answer.document["warnings"])
+
+
+def test_a_refuted_claim_is_the_first_warning(
+    sotto: Command, noisy_run: Finished, tmp_path: Path
+) -> None:
+    found = an_audit()
+    found[1] |= {"passed": False, "reasons": ["it is"]}
+    document = reported(sotto, noisy_run, written(tmp_path, found)).document
+    assert document["warnings"][0].startswith("an audit has refuted the claim on channel sum")
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({"mechanism": "dp_sgd"}, "mechanism is 'dp_sgd' there"),
+        ({"unit": "record"}, "unit is 'record' there"),
+        # As much noise again: an audit of another run.
+        ({"claimed_epsilon": gaussian_epsilon(2 * NOISE, 1)}, "no release of the run does"),
+    ],
+)
+def test_an_audit_of_another_claim_is_refused(
+    sotto: Command, noisy_run: Finished, tmp_path: Path, changed: dict[str, Any], said: str
+) -> None:
+    answer = reported(sotto, noisy_run, written(tmp_path, an_audit(**changed)))
+    assert (answer.code, answer.out) == (2, "") and answer.err.count("\n") == 1
+    assert "is of another claim" in answer.err and said in answer.err
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("", "[1]", "[" * 100_000),
+        json.dumps(an_audit(power=1.5)),
+        json.dumps(an_audit(channel="<script>alert(1)</script>")),
+        json.dumps(an_audit()[1:]),
+    ],
+    ids=["empty", "numbers", "nested", "power", "markup", "no sum"],
+)
+def test_a_file_that_is_no_audit_is_one_sentence(
+    sotto: Command, noisy_run: Finished, tmp_path: Path, text: str
+) -> None:
+    answer = reported(sotto, noisy_run, written(tmp_path, text), "html")
+    assert (answer.code, answer.out) == (2, "") and answer.err.count("\n") == 1
+    assert answer.err.startswith("error: --audit: ") and "<script" not in answer.err
+
+
+def test_what_the_command_prints_is_what_is_read(
+    sotto: Command, noisy_run: Finished, tmp_path: Path
+) -> None:
+    config = noisy_run.folder / "config.yaml"
+    made = sotto("audit-privacy", str(config), "--canaries", "100", "--json")
+    assert made.code == 0
+    answer = reported(sotto, noisy_run, written(tmp_path, made.out))
+    assert (answer.code, answer.err) == (0, "")
+
+
+# --- runs of every kind ---------------------------------------------------------------------------
+
+
+OFF = "secure_aggregation={enabled: false}"
+TWICE = ("evaluation.local_twins=false", "rounds=2", OS)
+SHARES = ("privacy.mechanism=distributed_noise", "secure_aggregation.corrupt=1", *FIXED)
+
+# The run's overrides, and what its report has to say beside all others'.
+KINDS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
+    "records": (
+        (*RECORDS, *NO_POOL, "training.local_steps=2"),
+        ("poisson batches, probability 0.5", "each record's gradient to 0.5", "noised steps"),
+    ),
+    "adaptive": (
+        (*ADAPTIVE, "pool.noise=independent"),
+        ("then following a noised quantile", "pool entry | 1 to 2", "into the sum | 1 to 2"),
+    ),
+    "private-experts": (
+        (*NO_POOL, *SHARES, "pool={kind: groups, experts: 2}"),
+        ("private experts: each client picked one of 2", "of 2 honest shares"),
+    ),
+}
+
+
+def rendered(report: Report) -> str:
+    """All forms but paper, each of which must be well-formed; what it says."""
+    read_page(html_page(report))
+    require_published("privacy-report", json.loads(json.dumps(plain_data(report), allow_nan=False)))
+    assert all(figure.text and figure.basis.what for figure in figures(report))
+    return text(report)
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_a_run_of_every_kind_has_a_report(storage: Storage, name: str) -> None:
+    overrides, words = KINDS[name]
+    run = storage.run(*TWICE, *overrides)
+    said = rendered(report_of(run))
+    for one in words:
+        assert one in said
+    spent = run.summary["final"]["epsilon"]
+    for adversary, figure in report_of(run).odds:
+        assert figure is not None
+        assert (figure.value == 100.0) >= (spent[adversary] == "inf")
+
+
+def test_the_client_that_has_spent_most_is_the_one_that_is_stated(storage: Storage) -> None:
+    """Of five clients two or three are drawn, known to the server, so some release more often."""
+    run = storage.run(*TWICE, *NO_POOL, *FIXED, "rounds=3", "cohort={size: 2, minimum: 2}", OFF)
+    rows = storage.rows("SELECT pseudonym, count(*) FROM ledger GROUP BY pseudonym")
+    most = max(count for _, count in rows)
+    assert min(count for _, count in rows) < most or len(rows) < 5
+    report = report_of(run)
+    basis = dict(report.odds)["server"].basis
+    (client,) = basis.pseudonyms
+    assert dict(rows)[client] == most == len(basis.places)
+    found = [one for one in figures(report) if one.basis == basis]
+    figure = next(one for one in found if one.text == epsilon_text(one.value))
+    assert figure.value == pytest.approx(gaussian_epsilon(4.0, most), rel=1e-6)
+
+
+# --- federations ---------------------------------------------------------------------------------
+
+NOISED = (
+    *("privacy.mechanism=upload_noise", "privacy.clipping_norm=0.1", *FIXED),
+    "secure_aggregation={enabled: false}",
+)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    found = tmp_path / "fed"
+    found.mkdir()
+    return found
+
+
+def test_a_federations_report_names_nobody_and_guesses_no_accuracy(
+    sotto: Command, folder: Path
+) -> None:
+    holders = Holders.written(folder)
+    run_id = hold(federation(folder, *NOISED), within(holders.handlers()))["run_id"]
+    report = report_on(Storage(folder), run_id)
+    said = rendered(report)
+    assert not [name for name in NAMES if re.search(rf"\b{name}\b", said)]
+    assert "known to the clients only" in said and "exact accuracies" not in said
+    assert "each a process with data of its own" in said
+    assert "Each client keeps another on its own machine" in said
+    assert "all runs of this database that the client took part in" in said

@@ -55,10 +55,6 @@ INJECTED: dict[str, tuple[tuple[str, ...], dict[str, str]]] = {
         (OS, "privacy.mechanism=central_noise", *NO_POOL, *FIXED),
         {"against server epsilon is infinite: nothing is proven": TRUST},
     ),
-    "shares that peers know": (
-        (OS, "privacy.mechanism=distributed_noise", *NO_POOL, *FIXED),
-        {"against peers epsilon is infinite: nothing is proven": LARGE},
-    ),
 }
 
 
@@ -104,19 +100,6 @@ def refused(sotto: Command, run: Finished, folder: Path, *, code: int) -> None:
         assert not file.exists() and list(folder.glob("*.part")) == []
 
 
-def test_a_run_beside_it_that_was_tampered_with_makes_no_report_either(
-    sotto: Command, storage: Storage, tmp_path: Path
-) -> None:
-    first, other = storage.run(*QUICK, OS), storage.run(*QUICK, OS, "name=other")
-    execute(storage.file, "UPDATE ledger SET clipping_norm = 0.5 WHERE run_id LIKE 'other-%'")
-    answer = sotto(
-        *("report", first.run_id, "--compare", other.run_id, "--storage", storage.url),
-        *("--format", "html", "--output", str(tmp_path / "report.html")),
-    )
-    assert answer.code == 1 and other.run_id in answer.err
-    assert list(tmp_path.glob("report*")) == []
-
-
 UNSIGNED = "no head of the log is signed by a key that is known"
 
 
@@ -131,15 +114,6 @@ def test_an_unsigned_head_is_warned_of(careful_run: Finished, own_copy: Finished
         assert answers(report)[MADE_UP][0] == "hazard"
         # Neither does it help that no head is there at all.
         heads.unlink(missing_ok=True)
-
-
-def test_a_key_that_nobody_handed_over_is_warned_of(storage: Storage) -> None:
-    run = storage.run(*QUICK, OS)
-    key_file(storage.file).unlink()
-    other = storage.run(*QUICK, OS)
-    for one in (run, other):
-        warned = report_of(one).warnings
-        assert any(text.startswith("a new key took the log over") for text in warned)
 
 
 def drop_heads(run: Finished) -> None:
