@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import resource
 import shutil
 import signal
 from collections.abc import Callable, Iterator
@@ -14,8 +13,7 @@ import pytest
 
 from platform.agreement import backups
 from platform.cli.auditing import audited
-from storage import StorageError, open_database
-from tests._forking import forked
+from storage import open_database
 from tests.storage._kept_versions import COORDINATOR, kept, unpack
 from tests.trunk._dying import Plan, die
 from tests.trunk._runs import Command, Finished, Storage
@@ -119,20 +117,6 @@ def test_a_full_disk_is_named_and_leaves_nothing(
             shutil.rmtree(path) if path.is_dir() else path.unlink()
     assert answer.code == 0
     assert failed >= 3
-
-
-def test_no_room_for_a_copy_is_named(own_copy: Finished, tmp_path: Path) -> None:
-    def work() -> int:
-        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-        resource.setrlimit(resource.RLIMIT_FSIZE, (40_000, 40_000))
-        try:
-            backups.back_up(own_copy.storage.url, tmp_path / "file", NOW)
-        except StorageError as error:
-            return 1 if "cannot" in str(error) else 2
-        return 0
-
-    assert forked(work)[0] == 1
-    assert list(tmp_path.glob("*file*")) == []
 
 
 def test_upgrade_says_what_it_found(own_copy: Finished, sotto: Command, tmp_path: Path) -> None:

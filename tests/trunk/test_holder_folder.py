@@ -12,18 +12,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from methods import Registry
-from platform.config import parse_config
-from platform.data.cache import cache_folder
 from platform.data.checking import require_one_label
 from platform.data.dataset import Dataset, ImageFiles, Split
 from platform.data.loaders.own_images import labels_of, load_holding, only_client
-from platform.data.loading import task_of_one
 from platform.data.own_folders import WORDS, Group, recognise
-from platform.data.preparing import cached_encoders, frozen_model, plain_encoders
 from platform.errors import DataError
-from platform.experiment.dealing import own_examples
-from platform.experiment.method_building import method_on, task_of
 from tests.drawn._pictures import write_picture
 
 CLASSES = ("cat", "dog", "guinea pig")
@@ -260,26 +253,6 @@ def test_copies_are_on_one_side(tmp_path: Path):
     assert require_one_label(data, only_client(data).train, only_client(data).test) == ()
 
 
-def test_one_flipped_bit_is_another_image_and_moves_no_other(tmp_path: Path):
-    """Of 60 images each changed in one bit some change sides, by coins of their own."""
-    root = draw(tmp_path, "cat", count=60)
-    before = sides(load(root))
-    data = load(root)
-    held = {path: "train" for path in paths(data.train)} | dict.fromkeys(paths(data.test), "test")
-    changed = 0
-    for path in sorted(held)[:12]:
-        content = (root / path).read_bytes()
-        flipped = content[:-1] + bytes([content[-1] ^ 1])
-        (root / path).write_bytes(flipped)
-        after = sides(load(root))
-        changed += after[flipped] != held[path]
-        assert {c: s for c, s in after.items() if c != flipped} == {
-            c: s for c, s in before.items() if c != content
-        }
-        (root / path).write_bytes(content)
-    assert 1 <= changed <= 11
-
-
 def test_without_a_test_folder_training_images_are_drawn_and_validation_stays(tmp_path: Path):
     draw(tmp_path, "train/cat", count=40)
     draw(tmp_path, "val/cat", count=20)
@@ -289,14 +262,6 @@ def test_without_a_test_folder_training_images_are_drawn_and_validation_stays(tm
     assert len(client.test) > 0
     assert all(paths(data.train)[row].startswith("val/") for row in client.validation)
     assert all(path.startswith("train/") for path in paths(data.test))
-
-
-def test_the_same_image_of_two_classes_is_refused(tmp_path: Path):
-    draw(tmp_path, "cat", "dog")
-    shutil.copy(tmp_path / "cat/0.png", tmp_path / "dog/other.png")
-    data = load(tmp_path, share=0.0)
-    with pytest.raises(DataError, match="are the same file; valid is one label"):
-        require_one_label(data, only_client(data).train, only_client(data).test)
 
 
 # --- what a client learns with --------------------------------------------------------------------
@@ -312,28 +277,3 @@ def test_a_share_for_validation_where_no_folder_says(tmp_path: Path):
     again = only_client(data, validation_share=0.25, key=b"mine")
     other = only_client(data, validation_share=0.25, key=b"yours")
     assert client.validation.tolist() == again.validation.tolist() != other.validation.tolist()
-
-
-def test_a_client_may_have_no_test_image(tmp_path: Path):
-    """Encoded through the cache, as in a client's own process."""
-    data = load(draw(tmp_path / "images", "cat", "dog", count=5), share=0.0)
-    task = task_of_one(data, only_client(data))
-    config = parse_config(
-        {
-            "name": "x",
-            "method": {"name": "promptfl"},
-            "training": {"local_steps": 1},
-            "storage": {"url": f"sqlite:///{tmp_path}/x.db"},
-        }
-    )
-    backbone = frozen_model(config.task.model, "cpu")
-    asked = task_of(config, task, backbone, "cpu")
-    method = method_on(task, Registry(), config, asked, public=lambda _: None)
-    cached = cached_encoders(backbone, cache_folder(config), lambda *told: None, method.pixel_size)
-    plain = plain_encoders(backbone, method.pixel_size)
-    own = own_examples(task, method, cached, plain)
-    train, test = own.train, own.test
-    assert (train.num_examples, test.num_examples, own.validation.num_examples) == (10, 0, 0)
-    assert {name: array.shape[1:] for name, array in test.arrays.items()} == {
-        name: array.shape[1:] for name, array in train.arrays.items()
-    }

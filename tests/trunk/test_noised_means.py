@@ -10,7 +10,6 @@ import pytest
 
 from methods import TensorSpec
 from platform.bootstrap import Surroundings, plan_run
-from platform.errors import ConfigError
 from platform.experiment.evaluation import examine, over_clients
 from platform.parties.scoring import VALIDATION as HELD
 from platform.protection.extras import FLAG, VALIDATION, Extras
@@ -220,8 +219,3 @@ def test_a_secret_cohort_releases_no_mean_and_says_so(storage: Storage) -> None:
     assert [d["released_validation"] for d in run.summary["rounds"]] == [None, None]
     assert run.summary["best_on_validation"] is None
     assert any("are withheld" in words for words in run.summary["warnings"])
-
-
-def test_poisson_cohorts_are_refused(storage: Storage) -> None:
-    with pytest.raises(ConfigError, match=r"evaluation\.release: noised .* cohort\.sampling = poi"):
-        storage.config(*NO_POOL, *NOISED, *CENTRAL, "cohort.sampling=poisson")

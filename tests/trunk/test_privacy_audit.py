@@ -20,7 +20,7 @@ import platform.protection.uploads
 import privacy.accounting.adapters
 import privacy.accounting.gaussian
 from platform.bootstrap import Surroundings, plan_run
-from platform.cli.trying import draw, require_drawable
+from platform.cli.trying import draw
 from platform.errors import ConfigError
 from platform.privacy_auditing.outcome import ChannelAudit, standardise
 from platform.rounds.observing import SilentObserver
@@ -225,20 +225,6 @@ def test_every_channel_is_drawn_and_a_refuted_one_is_named(tmp_path):
     assert "refuted" not in text.lower()
     draw([outcome(real=40.0)], path)
     assert "upload_noise, sum: REFUTED" in path.read_text("utf-8")
-
-
-def test_equal_outcomes_give_equal_files(tmp_path):
-    for name in ("first.svg", "second.svg"):
-        draw([outcome(), outcome(2.0)], tmp_path / name)
-    assert (tmp_path / "first.svg").read_bytes() == (tmp_path / "second.svg").read_bytes()
-
-
-def test_other_places_and_formats_are_refused(tmp_path):
-    with pytest.raises(ConfigError, match=r"must end in \.svg or \.png"):
-        require_drawable(tmp_path / "audit.jpeg")
-    with pytest.raises(ConfigError, match="no folder"):
-        require_drawable(tmp_path / "nowhere" / "audit.svg")
-    require_drawable(tmp_path / "audit.png")
 
 
 def test_scores_are_brought_to_the_claims_scale():

@@ -16,12 +16,10 @@ import platform.data.loading
 import platform.experiment.dealing
 import platform.parties.totality
 import platform.protection.sums
-from platform.bootstrap import RunPlan, Surroundings, plan_run
-from platform.errors import Declined
+from platform.bootstrap import RunPlan, plan_run
 from platform.parties.client import Client
-from platform.privacy_auditing import beginnings
 from platform.privacy_auditing.audit import AuditPlan, audit_failing, game_of
-from platform.privacy_auditing.beginnings import FolderAudit, audit_folders, audit_holders
+from platform.privacy_auditing.beginnings import FolderAudit, audit_folders
 from platform.privacy_auditing.hostile_rounds import FailureAudit, PeerAudit, audit_peers
 from platform.protection.sums import NoisedSum, SumProtection
 from platform.protection.uploads import Protection
@@ -35,9 +33,7 @@ from tests.trunk._runs import (
     GATHERING,
     NO_POOL,
     RECORDS,
-    SMALL,
     Storage,
-    command_line,
 )
 
 CENTRAL = ("privacy.mechanism=central_noise", *FIXED, *NO_POOL)
@@ -243,18 +239,6 @@ def test_a_failure_without_a_charge_is_refuted(storage: Storage, monkeypatch):
     assert not audit_failures(run).passed
 
 
-def test_the_command_shows_the_channel(storage: Storage, tmp_path, monkeypatch, capsys):
-    path = tmp_path / "small.yaml"
-    path.write_text(SMALL)
-    call = command_line(monkeypatch, capsys)
-    arguments = ("audit-privacy", str(path), "--canaries", "100")
-    settings = [part for key in NETWORK for part in ("--set", key)]
-    monkeypatch.setattr(platform.parties.totality, "_hides_in_round", lambda *_: False)
-    answer = call(*arguments, *settings)
-    assert answer.code == 1
-    assert "failures" in answer.out and "told apart" in answer.out
-
-
 # --- folders and offers ---------------------------------------------------------------------------
 
 
@@ -303,26 +287,3 @@ def test_a_split_that_permutes_all_records_is_refuted(
     monkeypatch.setattr(platform.data.loading, "carve", permuted)
     reasons = audit_of_folders(storage, *STEPS, "task.validation_share=0.3").reasons
     assert "an image more: the side of another image changes" in reasons
-
-
-def test_holders_that_look_into_their_folder_before_they_answer_are_refuted(
-    monkeypatch: pytest.MonkeyPatch,
-):
-    admit = platform.bootstrap.joining.admit
-
-    def looking(settings: Any, *arguments: Any, **options: Any) -> Any:
-        if not any(settings.data.root.rglob("*.png")):
-            raise Declined(("there is no image",))
-        return admit(settings, *arguments, **options)
-
-    monkeypatch.setattr(beginnings, "hostile_offers", few(beginnings.hostile_offers))
-    assert audit_holders(Surroundings()).passed
-    monkeypatch.setattr(platform.bootstrap.joining, "admit", looking)
-    verdict = audit_holders(Surroundings())
-    assert verdict.split == verdict.offers and verdict.accepted > 0
-    assert all("'no image', 'no folder' is not answered as" in text for text in verdict.reasons)
-
-
-def few(all_offers: Any) -> Any:
-    """Every ninth offer: the command makes all of them."""
-    return lambda offer: dict(list(all_offers(offer).items())[::9])

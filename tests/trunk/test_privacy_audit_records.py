@@ -6,7 +6,6 @@ and its mutants go through the run's own method, trainer and accounting.
 
 from __future__ import annotations
 
-import dataclasses
 from types import MappingProxyType
 
 import pytest
@@ -21,7 +20,7 @@ from platform.bootstrap import RunPlan, Surroundings, plan_run
 from platform.privacy_auditing.audit import AuditPlan, audit_run
 from platform.privacy_auditing.outcome import ChannelAudit
 from platform.rounds.observing import SilentObserver
-from privacy import SensitivityViolation, reserved
+from privacy import SensitivityViolation
 from privacy.training import LocalTrainer, TrainingPlan
 from tests.trunk._audits import DP_SGD, reasons, repeat_noise
 
@@ -63,16 +62,6 @@ def test_the_right_build_is_not_refuted(plans, name, mu, canaries):
     assert (audit.channel, audit.result.unit) == ("training", "record")
     assert audit.result.claimed_mu == pytest.approx(mu)
     assert audit.result.is_tight
-
-
-def test_sensitivity_forgotten_is_refuted(plans, monkeypatch):
-    """The ledger says that a record comes or goes, while records are replaced."""
-
-    def forgetful(*what):
-        return dataclasses.replace(reserved(*what), relation="add_or_remove_one")
-
-    monkeypatch.setattr(platform.protection.uploads, "reserved", forgetful)
-    assert not audited(plans["replaced"], 240).result.passed
 
 
 def test_same_noise_each_round_is_refuted(plans, monkeypatch):

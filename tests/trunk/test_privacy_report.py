@@ -35,11 +35,9 @@ from tests.trunk._reports import (
     text,
 )
 from tests.trunk._runs import (
-    ADAPTIVE,
     FIXED,
     NO_POOL,
     OS,
-    RECORDS,
     Command,
     Finished,
     Storage,
@@ -167,19 +165,6 @@ def test_epsilons_are_those_of_the_run_and_of_the_formula(honest_run: Finished) 
     assert f"mu = {2 * math.sqrt(2) / z:.6g}" in text(report)
 
 
-def test_a_rounds_numbers_rest_on_the_entry_that_holds_its_digest(honest_run: Finished) -> None:
-    tables = [b for b in section(report_of(honest_run), "budget").blocks if isinstance(b, Table)]
-    for number, row in enumerate(tables[0].rows, start=1):
-        (cohort,), (mean,), (spent,) = row[1], row[3], row[-1]
-        expected = gaussian_epsilon(honest_run.noise_multiplier, number)
-        assert spent.value == pytest.approx(expected, rel=1e-6)
-        assert isinstance(cohort, Figure) and isinstance(mean, Figure)
-        assert (cohort.value, cohort.basis) == (5, mean.basis)
-        (entry,) = mean.basis.entries
-        query = "SELECT action, round_number FROM audit WHERE sequence = ?"
-        assert honest_run.storage.rows(query, entry) == [("round.committed", int(text_of(row[0])))]
-
-
 def test_every_number_names_ledger_rows_or_entries_that_are_there(honest_run: Finished) -> None:
     report = report_of(honest_run)
     stored = set(
@@ -260,19 +245,6 @@ def test_the_report_of_a_run_that_has_not_finished_says_so(storage: Storage) -> 
     assert "No release of any client is in the ledger." in text(report)
 
 
-def test_json_holds_numbers_as_numbers(sotto: Command, honest_run: Finished) -> None:
-    answer = sotto(*("report", "latest", "--storage", honest_run.storage.url, "--format", "json"))
-    assert (answer.code, answer.err) == (0, "")
-    document = answer.document
-    assert next(iter(document)) == "warnings"
-    guesses = document["right_guesses_of_100_at_most"]
-    assert guesses == {name: f.value for name, f in report_of(honest_run).odds}
-    numbers = {one["number"] for one in document["rests_on"]}
-    text_ = json.dumps(document)
-    assert numbers == set(range(1, len(numbers) + 1)) and "NaN" not in text_
-    assert set(FIELDS) <= {one["anchor"] for one in document["sections"]}
-
-
 # --- on paper, read by a library that had no part in making it ------------------------------------
 
 
@@ -306,22 +278,6 @@ def test_an_independent_reader_finds_the_numbers_in_their_order(
     ]
     places = [one.start() for one in found if one is not None]
     assert places == sorted(places) and len(places) == len(found)
-
-
-def test_every_number_leads_to_its_leaf(pdf: Any, said: str) -> None:
-    """Each mark is a link within the file, to a row that names leaves or how to check them."""
-    links = [
-        annotation.get_object()
-        for page in pdf.pages
-        for annotation in page.get("/Annots", [])
-        if annotation.get_object().get("/Subtype") == "/Link"
-    ]
-    goals = {str(link["/Dest"]) for link in links if "/Dest" in link}
-    assert links and goals <= set(pdf.named_destinations)
-    assert not any("/URI" in str(link.get("/A", "")) for link in links)
-    marks = {int(number) for number in re.findall(r"\[(\d+)\]", said)}
-    assert marks == set(range(1, max(marks) + 1)) and len(marks) > 10
-    assert {f"proof-{number}" for number in marks} <= goals
 
 
 # --- what an audit saw ----------------------------------------------------------------------------
@@ -442,6 +398,7 @@ def test_a_file_that_is_no_audit_is_one_sentence(
     assert answer.err.startswith("error: --audit: ") and "<script" not in answer.err
 
 
+@pytest.mark.slow
 def test_what_the_command_prints_is_what_is_read(
     sotto: Command, noisy_run: Finished, tmp_path: Path
 ) -> None:
@@ -459,22 +416,6 @@ OFF = "secure_aggregation={enabled: false}"
 TWICE = ("evaluation.local_twins=false", "rounds=2", OS)
 SHARES = ("privacy.mechanism=distributed_noise", "secure_aggregation.corrupt=1", *FIXED)
 
-# The run's overrides, and what its report has to say beside all others'.
-KINDS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
-    "records": (
-        (*RECORDS, *NO_POOL, "training.local_steps=2"),
-        ("poisson batches, probability 0.5", "each record's gradient to 0.5", "noised steps"),
-    ),
-    "adaptive": (
-        (*ADAPTIVE, "pool.noise=independent"),
-        ("then following a noised quantile", "pool entry | 1 to 2", "into the sum | 1 to 2"),
-    ),
-    "private-experts": (
-        (*NO_POOL, *SHARES, "pool={kind: groups, experts: 2}"),
-        ("private experts: each client picked one of 2", "of 2 honest shares"),
-    ),
-}
-
 
 def rendered(report: Report) -> str:
     """All forms but paper, each of which must be well-formed; what it says."""
@@ -482,19 +423,6 @@ def rendered(report: Report) -> str:
     require_published("privacy-report", json.loads(json.dumps(plain_data(report), allow_nan=False)))
     assert all(figure.text and figure.basis.what for figure in figures(report))
     return text(report)
-
-
-@pytest.mark.parametrize("name", KINDS)
-def test_a_run_of_every_kind_has_a_report(storage: Storage, name: str) -> None:
-    overrides, words = KINDS[name]
-    run = storage.run(*TWICE, *overrides)
-    said = rendered(report_of(run))
-    for one in words:
-        assert one in said
-    spent = run.summary["final"]["epsilon"]
-    for adversary, figure in report_of(run).odds:
-        assert figure is not None
-        assert (figure.value == 100.0) >= (spent[adversary] == "inf")
 
 
 def test_the_client_that_has_spent_most_is_the_one_that_is_stated(storage: Storage) -> None:

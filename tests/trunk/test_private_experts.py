@@ -15,7 +15,6 @@ import pytest
 
 from methods import ClientView, LocalResult, Visibility
 from methods.interface.groups import CHOICE, InGroups
-from methods.interface.subspace import BASIS
 from platform.bootstrap import Surroundings, plan_run
 from platform.errors import ConfigError, ProtocolError
 from platform.experiment.comparisons import train_twin
@@ -123,22 +122,6 @@ def test_masked_sums_give_each_group_its_own_mean(storage: Storage, monkeypatch)
     entry = json.loads(text)["groups"]
     # Without noise no count is shown.
     assert entry == {"kept": [], "copied": [], "counts": None, "std": None, "floor": 1.0}
-
-
-def test_an_empty_group_keeps_its_expert_bit_for_bit_and_the_report_says_so(
-    storage: Storage, monkeypatch
-):
-    force(monkeypatch, dict.fromkeys(range(5), 0))
-    with opened(storage.create(*GROUPED, BARE)) as simulation:
-        before = simulation.run.terms.initial_state()["context"]
-        summary = execute(simulation, SilentObserver())
-    state = decode_arrays(
-        storage.rows("SELECT blob FROM states ORDER BY round_number DESC LIMIT 1")[0][0]
-    )["context"]
-    assert state[1].tobytes() == before[1].tobytes()
-    np.testing.assert_allclose(state[0] - before[0], 2 * STEP[0], atol=4e-5)
-    assert [document["groups"]["kept"] for document in summary["rounds"]] == [[1], [1]]
-    assert any("in 2 of 2 rounds a group's count was below" in w for w in summary["warnings"])
 
 
 def test_a_crowded_experts_copy_takes_the_place_of_one_that_nobody_picks(
@@ -285,14 +268,6 @@ def test_an_update_outside_its_block_never_leaves(storage: Storage, monkeypatch,
         clients = simulation.population.clients.values()
         failures = [client._store.failures(simulation.run_id) for client in clients]
     assert sum(map(bool, failures)) == 4
-
-
-def test_uploads_in_a_subspace_have_a_block_of_coordinates_each(storage: Storage):
-    done = storage.run(*GROUPED, DISTRIBUTED, "privacy.subspace=random", "privacy.rank=5")
-    assert {row for (row,) in storage.rows("SELECT dimension FROM ledger")} == {K * 5 + K}
-    said = done.summary["subspace"]
-    assert (said["kind"], said["rank"], said["coordinates"]) == ("random", 5, WIDTH)
-    assert done.state()[BASIS].shape == (K, 5, WIDTH)
 
 
 def test_a_local_twin_trains_the_one_expert_that_fits_it(storage: Storage):

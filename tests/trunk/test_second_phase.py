@@ -20,7 +20,6 @@ from platform.contract.driving import a_plan
 from platform.disk.files import only_process_of
 from platform.errors import ConfigError, ProtocolError, RunBusy, RunStopped, UnknownRun
 from platform.experiment.finishing import execute
-from platform.experiment.resuming import require_same_classes
 from platform.parties.client import Client
 from platform.parties.identities import client_names
 from platform.rounds.observing import SilentObserver
@@ -31,7 +30,6 @@ from tests.trunk._runs import (
     GATHERING,
     NONE,
     RECORDS,
-    Command,
     Crash,
     Finished,
     Storage,
@@ -155,21 +153,6 @@ def test_an_interrupted_one_is_resumed(
     assert resumed.summary["phases"]["cost_share"] is None
 
 
-def test_a_first_run_is_not_pruned_without_what_rests_on_it(
-    place: Storage, first: Finished, sotto: Command
-) -> None:
-    second = follow(place, first, "method.scale=2.0").run_id
-    at = ("--prune", "--yes", "--storage", place.url)
-    answer = sotto("runs", first.run_id, *at)
-    assert answer.code == 2 and f"{second} is a second phase of" in answer.err
-    assert any(kept(place, first, second).values())
-    answer = sotto("runs", first.run_id, second, *at)
-    assert answer.code == 0, answer.err
-    assert place.rows("SELECT count(*) FROM pool") == [(0,)]
-    assert not any(kept(place, first, second).values())
-    assert sotto("audit", "verify", "--storage", place.url).code == 0
-
-
 REFUSED = {
     "task.shots=2": "task.shots: 2 is not run {}'s 1",
     "privacy.target_epsilon=9.0": "privacy.target_epsilon: 9.0 is not run",
@@ -217,16 +200,6 @@ def test_runs_that_have_no_pool_are_refused(
         uow.commit()
     with pytest.raises(ConfigError, match=r"has not finished \(it is interrupted\); valid"):
         follow(place, first)
-
-
-def test_unequal_class_lists_are_refused(place: Storage, first: Finished) -> None:
-    folder = place.folder / first.run_id
-    classes = yaml.safe_load((folder / "effective.yaml").read_text())["classes"]
-    require_same_classes(folder, first.run_id, classes)
-    with pytest.raises(
-        ConfigError, match=rf"unequal class lists: another, .* now and {classes[0]}"
-    ):
-        require_same_classes(folder, first.run_id, ["another", *classes[1:]])
 
 
 @pytest.mark.parametrize("name", ["effective.yaml", "summary.json"])
