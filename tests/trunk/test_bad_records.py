@@ -136,23 +136,6 @@ INJECTIONS = {
 }
 
 
-@pytest.mark.parametrize("bad", INJECTIONS.values(), ids=INJECTIONS)
-def test_no_argument_is_obeyed(sotto: Command, noised_run: Finished, bad: str) -> None:
-    before = everything_in(noised_run.storage.folder)
-    for command in (
-        ("run", "quickstart", "--set", f"name={bad}"),
-        ("report", bad),
-        ("budget", "latest", "--client", bad),
-        ("audit", "query", "--actor", bad),
-        ("audit", "verify", "--key", bad),
-        ("audit", "prove", bad),
-    ):
-        answer = sotto(*command, "--storage", noised_run.storage.url)
-        assert answer.code == 2 and answer.err.count("\n") == 1, answer
-        assert not controls(answer.out + answer.err)
-    assert everything_in(noised_run.storage.folder) == before
-
-
 def controls(said: str) -> set[str]:
     """Characters that a terminal acts on, or that turn the reading direction."""
     return {c for c in said if (ord(c) < 32 and c not in "\n\t") or c in "\x7f\u202e"}

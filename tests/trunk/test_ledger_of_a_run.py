@@ -154,34 +154,6 @@ def test_spend_is_on_the_disk_before_the_first_message(storage: Storage) -> None
     assert watch.uploads == 2 * (5 - LOST)
 
 
-def test_a_stage_is_on_the_disk_before_any_of_its_answers_leaves(storage: Storage) -> None:
-    """What one client has answered is nobody's yet while another is asked; then all of it is."""
-    with opened(storage.create("rounds=1")) as simulation:
-        seen: list[str] = []
-        transport = simulation.run.transport
-        assert isinstance(transport, InProcessTransport)
-
-        def watched(name: str) -> Callable[[bytes], bytes]:
-            inner = transport.handlers[name]
-
-            def answer(message: bytes) -> bytes:
-                reply = inner(message)
-                if peek(reply)[0] == "upload":
-                    assert of_clients(simulation.folder, "SELECT client, channel FROM ledger") == {}
-                    seen.append(name)
-                return reply
-
-            return answer
-
-        handlers = {name: watched(name) for name in transport.handlers}
-        watched_transport = dataclasses.replace(transport, handlers=handlers)
-        cohorts = {1: draw_cohort(simulation.run.terms.config, client_names(5), 1)}
-        watch = Watch(storage, simulation.folder, simulation.run_id, cohorts)
-        spy = SpyTransport(watch.exchange(watched_transport))
-        execute(over(simulation, spy), SilentObserver())
-    assert len(seen) == watch.uploads == 5 - LOST
-
-
 def test_missing_entry_voids_the_rounds_entries_but_not_its_sum(storage: Storage) -> None:
     """The sum minus the entries that did come would be the entry of who did not send it."""
     with opened(storage.create("rounds=2")) as simulation:

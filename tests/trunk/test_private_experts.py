@@ -17,7 +17,6 @@ from methods import ClientView, LocalResult, Visibility
 from methods.interface.groups import CHOICE, InGroups
 from platform.bootstrap import Surroundings, plan_run
 from platform.errors import ConfigError, ProtocolError
-from platform.experiment.comparisons import train_twin
 from platform.experiment.finishing import execute
 from platform.parties import totality
 from platform.parties.client import Client
@@ -268,18 +267,6 @@ def test_an_update_outside_its_block_never_leaves(storage: Storage, monkeypatch,
         clients = simulation.population.clients.values()
         failures = [client._store.failures(simulation.run_id) for client in clients]
     assert sum(map(bool, failures)) == 4
-
-
-def test_a_local_twin_trains_the_one_expert_that_fits_it(storage: Storage):
-    """Its group is itself, so no floor keeps its expert."""
-    with opened(storage.create(*GROUPED, DISTRIBUTED)) as simulation:
-        start, population = simulation.run.terms.initial_state(), simulation.population
-        client = next(iter(population.clients.values()))
-        end, state = train_twin(
-            client.profile, population.make_trainer, start, [1, 2], final_round=3
-        )
-    moved = [k for k in range(K) if not np.array_equal(end["context"][k], start["context"][k])]
-    assert len(moved) in (1, 2) and int(state.personal[CHOICE]) in moved
 
 
 @pytest.mark.parametrize("experts", [K - 1, K + 1])

@@ -17,7 +17,6 @@ from platform.disk.log_files import add_note, kept_heads, kept_notes, known_key,
 from platform.errors import CoordinatorBehind, ProtocolError, RunStopped
 from platform.experiment.finishing import execute
 from platform.experiment.simulation import Simulation
-from platform.parties.client import Client
 from platform.parties.receipt_checks import (
     ReceiptRefused,
     forks,
@@ -52,11 +51,9 @@ from tests.trunk._runs import (
     NONE,
     OS,
     Answer,
-    Crash,
     Finished,
     Storage,
     command_line,
-    crash_at,
     gaussian_epsilon,
     opened,
     stores_of,
@@ -395,22 +392,6 @@ def test_a_run_without_noise_states_that_nothing_is_proven(storage: Storage) -> 
         (found,) = verified(store.receipts.all(), store.rows())
         assert found.problems == ()
         assert found.stated is not None and math.isinf(found.stated["server"])
-
-
-def test_a_resumed_coordinator_goes_on_where_clients_are(
-    storage: Storage, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with monkeypatch.context() as patch, opened(storage.create(OS)) as simulation:
-        crash_at(patch, Client, "_train", 7, after=True)
-        with pytest.raises(Crash):
-            execute(with_receipts(simulation), SilentObserver())
-    with opened(storage.reopen(simulation.run_id)) as simulation:
-        summary = execute(with_receipts(simulation), SilentObserver())
-    run = Finished(storage, simulation.run_id, summary)
-    for store in stores(run).values():
-        (found,) = verified(store.receipts.all(), store.rows())
-        assert found.problems == ()
-        assert found.rounds == 3
 
 
 @pytest.fixture

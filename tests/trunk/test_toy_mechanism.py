@@ -173,21 +173,6 @@ def test_a_name_that_nobody_knows_is_refused_with_those_that_are(storage: Storag
         WITH_TOY.adding(TOY_NOISE)
 
 
-@pytest.mark.parametrize(
-    ("overrides", "message"),
-    [
-        (("privacy.noise_distribution=skellam",), "skellam is not available under toy_noise"),
-        (("privacy.relation=add_or_remove_one",), "not available under toy_noise; valid: replace"),
-        (("privacy.clipping_norm=null",), r"privacy\.clipping_norm: is missing; toy_noise needs"),
-        (("cohort.sampling=poisson",), "amplifies only against the observer of central_noise"),
-        (("privacy.personal=decoupled",), "decoupled has no meaning under toy_noise"),
-    ],
-)
-def test_configuration_reads_its_facts(storage: Storage, overrides, message):
-    with pytest.raises(ConfigError, match=message):
-        config(storage, *GIVEN, *overrides)
-
-
 # --- what it must declare -------------------------------------------------------------------------
 
 
