@@ -418,9 +418,7 @@ def folder(tmp_path: Path) -> Path:
     return found
 
 
-def test_a_federations_report_names_nobody_and_guesses_no_accuracy(
-    sotto: Command, folder: Path
-) -> None:
+def test_a_federations_report_names_nobody_and_guesses_no_accuracy(folder: Path) -> None:
     holders = Holders.written(folder)
     run_id = hold(federation(folder, *NOISED), within(holders.handlers()))["run_id"]
     report = report_on(Storage(folder), run_id)

@@ -261,7 +261,7 @@ def test_a_second_restoring_asks_for_a_second_catching_up(lost: Lost) -> None:
 
 SPOILT: tuple[dict[str, Any], ...] = (
     *({"version": 2}, {"pseudonym": 3}, {"made": "2026-11-22"}, {"runs": []}),
-    *({"runs": {"x": {"newest": [at, 1], "rows": []}}} for at in (-1, "1")),
+    *({"runs": {"x": {"newest": newest, "rows": []}}} for newest in ([1], [-1, 1])),
     {"runs": {"x": {"newest": [1, 1], "rows": [{"channel": "sum"}]}}},
 )
 

@@ -177,9 +177,7 @@ def test_refused_in_one_sentence_before_anything_is_written(
     )
 
 
-def test_runs_that_have_no_pool_are_refused(
-    place: Storage, first: Finished, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_runs_that_have_no_pool_are_refused(place: Storage, first: Finished) -> None:
     with pytest.raises(UnknownRun, match="nothing"):
         configured = configure(place, first)
         create_run(
@@ -303,8 +301,8 @@ def test_two_at_once_are_refused_and_a_client_answers_nobody(
         everybody = tuple(simulation.population.clients)
         for number in (1, 2):
             protection = simulation.run.terms.protection
-            place, terms = (number, 1), SumTerms(3)
-            plan = a_plan(simulation.run_id, place, everybody, protection, terms=terms)
+            at, terms = (number, 1), SumTerms(3)
+            plan = a_plan(simulation.run_id, at, everybody, protection, terms=terms)
             with pytest.raises(ProtocolError, match="nothing leaves a client"):
                 runner_of(frank(simulation)).run(
                     plan, lambda client: {}, lambda asked: [()] * len(asked)

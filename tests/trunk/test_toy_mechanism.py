@@ -365,7 +365,7 @@ def test_noise_of_another_law_than_stated_is_refuted_by_the_audit(tmp_path: Path
 KEY = ReleaseKey(run_id="r", round_number=1, attempt=1, pseudonym="a")
 
 
-def test_a_stored_law_that_nobody_knows_stays_what_it_is_and_has_no_price(storage: Storage) -> None:
+def test_a_stored_law_that_nobody_knows_stays_what_it_is_and_has_no_price() -> None:
     toy = BUILT_IN.adding(TOY_NOISE)
     release = release_of_upload(ToyNoise(1.0, 4.0, "replace_one"), 8, KEY)
     row = dataclasses.replace(as_row(release), noise_kind="laplace")
