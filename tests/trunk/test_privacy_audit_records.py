@@ -105,22 +105,6 @@ def test_personal_part_not_privatised_under_dp_sgd_is_refuted(plans, monkeypatch
     assert "'update'" not in found
 
 
-def test_pool_entry_un_noised_under_dp_sgd_is_refuted(plans, monkeypatch):
-    """The update is private; the entry is a prompt of its own, trained on the bare data."""
-
-    def bare_entry(self, view, data, trainer, rng) -> LocalResult:
-        start = view.broadcast[CONTEXT]
-        context = self.train_prompt(start, data, trainer, rng)
-        plain = LocalTrainer(TrainingPlan(local_steps=1, batch_size=64, learning_rate=0.1))
-        entry = self.train_prompt(start, data, plain, rng) if data.num_examples else context
-        return LocalResult({CONTEXT: context - start}, {CONTEXT: entry}, view.personal)
-
-    monkeypatch.setattr(PFedMoAP, "client_update", bare_entry)
-    trust_methods(monkeypatch)
-    audit = audited(plans["gated"], 70)
-    assert "'pool entry'" in reasons(audit)
-
-
 @pytest.mark.slow
 @pytest.mark.timeout(1_800)
 @pytest.mark.parametrize("method", [(), PROMPT_FL], ids=["pfedmoap", "promptfl"])
