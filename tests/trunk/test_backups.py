@@ -1,14 +1,17 @@
-"""Backups of the coordinator's records: what comes back from them, and what is refused."""
+"""Backups of coordinators and data holders: what comes back, what is refused, what dies."""
 
 from __future__ import annotations
 
 import hashlib
 import json
+import os
 import random
+import shutil
+import signal
 import sqlite3
 import threading
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from datetime import UTC, datetime
 from pathlib import Path
@@ -18,11 +21,17 @@ import pytest
 
 from platform.agreement import backups
 from platform.cli.auditing import audited
+from platform.cli.client_app import main
 from platform.errors import ConfigError, UnknownRun
 from platform.experiment.finishing import execute
+from platform.holder.settings import load_holder
+from platform.holder.store import back_up_store, may_hold, restore_store
 from platform.parties.client import Client
 from platform.rounds.observing import SilentObserver
-from storage import DatabaseDamaged
+from storage import DatabaseDamaged, open_client_store, open_database
+from tests.storage._kept_versions import CLIENT, COORDINATOR, kept, unpack
+from tests.trunk._dying import Plan, die
+from tests.trunk._federations import Holders, federation, hold, within
 from tests.trunk._runs import (
     NO_POOL,
     NONE,
@@ -30,6 +39,7 @@ from tests.trunk._runs import (
     Crash,
     Finished,
     Storage,
+    command_line,
     comparable,
     crash_at,
     opened,
@@ -266,3 +276,201 @@ def test_what_is_damaged_is_not_backed_up(own_copy: Finished, tmp_path: Path, wh
         backups.back_up(own_copy.storage.url, tmp_path / "file", NOW)
     assert not (tmp_path / "file").exists()
     assert not (tmp_path / ".file.part").exists()
+
+
+# --- backups that die on the way or find no room --------------------------------------------------
+
+
+STEPS = ("os:fsync", "pathlib:Path.rename", "shutil:rmtree", "os:close")
+
+
+def kills(target: str) -> Iterator[Plan]:
+    for nth in range(1, 200):
+        yield Plan(target, nth, after=False, number=signal.SIGKILL)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("target", STEPS)
+def test_a_backup_that_was_killed_does_not_count(
+    own_copy: Finished, tmp_path: Path, target: str
+) -> None:
+    """Killed at any step, there is no file or all of it; the next one is made all the same."""
+    before, file = contents(own_copy.storage.folder), tmp_path / "out" / "file"
+    for plan in kills(target):
+        code, _ = die(plan, "backup", str(file), "--storage", own_copy.storage.url)
+        if file.exists():
+            backups.restore(file, f"sqlite:///{tmp_path}/{plan.nth}/sotto.db", NOW)
+            file.unlink()
+        if code == 0:
+            break
+        assert code == -signal.SIGKILL
+    assert code == 0
+    assert plan.nth > 1
+    assert [path.name for path in file.parent.iterdir()] == []
+    assert contents(own_copy.storage.folder) == before
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("target", STEPS)
+def test_a_restoring_that_was_killed_left_nothing_or_all(
+    backed_up: tuple[Path, Finished], tmp_path: Path, target: str
+) -> None:
+    place = Storage(tmp_path / "out" / "back")
+    for plan in kills(target):
+        code, _ = die(plan, "restore", str(backed_up[0]), "--storage", place.url)
+        if place.folder.exists():
+            assert audited(place.url)["problems"] == []
+            shutil.rmtree(place.folder)
+        if code == 0:
+            break
+        assert code == -signal.SIGKILL
+    assert code == 0
+    assert plan.nth > 1
+    assert [path.name for path in place.folder.parent.iterdir()] == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("command", ["backup", "restore"])
+def test_a_full_disk_is_named_and_leaves_nothing(
+    backed_up: tuple[Path, Finished], tmp_path: Path, sotto: Command, command: str
+) -> None:
+    """Every write in turn finds no room."""
+    file, run = backed_up
+    original, failed = os.fsync, 0
+
+    def full_at(nth: int) -> Callable[[int], None]:
+        calls = iter(range(1, 10_000))
+
+        def fsync(descriptor: int) -> None:
+            if next(calls) == nth:
+                raise OSError(28, "No space left on device")
+            original(descriptor)
+
+        return fsync
+
+    for nth in range(1, 100):
+        target = tmp_path / f"{nth}"
+        where = run.storage.url if command == "backup" else f"sqlite:///{target}/sotto.db"
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(os, "fsync", full_at(nth))
+            answer = sotto(
+                command, str(target if command == "backup" else file), "--storage", where
+            )
+        if answer.code == 0:
+            break
+        failed += 1
+        assert answer.code == 1
+        assert "cannot be written: No space left on device" in answer.err
+        # After its last rename it is there, and only not known to be on the disk.
+        assert len(list(tmp_path.iterdir())) <= 1
+        for path in tmp_path.iterdir():
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+    assert answer.code == 0
+    assert failed >= 3
+
+
+@pytest.mark.slow
+def test_upgrade_says_what_it_found(own_copy: Finished, sotto: Command, tmp_path: Path) -> None:
+    answer = sotto("upgrade", "--storage", own_copy.storage.url, "--json")
+    found = {Path(row["path"]).name: (row["before"], row["after"]) for row in answer.document}
+    assert found == {"sotto.db": ("0.2.0", "0.2.0"), "stores.db": ("0.4.0", "0.4.0")}
+    (tmp_path / "old").mkdir()
+    unpack(kept(COORDINATOR)[0], tmp_path / "old" / "sotto.db")
+    assert sotto("upgrade", "--storage", f"sqlite:///{tmp_path}/old/sotto.db").code == 0
+    with open_database(f"sqlite:///{tmp_path}/old/sotto.db", read_only=True) as database:
+        database.verify_integrity()
+
+
+# --- a data holder's backup, at the command line --------------------------------------------------
+
+
+@pytest.fixture
+def client(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
+    """The data holder's command line in this process."""
+    return command_line(monkeypatch, capsys, main)
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A federation's folder after a run of two rounds."""
+    folder = tmp_path_factory.mktemp("held")
+    holders = Holders.written(folder)
+    hold(federation(folder), within(holders.handlers()))
+    return folder
+
+
+@pytest.fixture
+def held(made: Path, tmp_path: Path) -> Path:
+    shutil.copytree(made, tmp_path / "fed")
+    return tmp_path / "fed"
+
+
+def test_backup_restore_and_catch_up(held: Path, client: Command, sotto: Command) -> None:
+    config, file, charges = str(held / "south/client.yaml"), held / "file", held / "charges.json"
+    kept_offers = sorted(path.name for path in (held / "south/store/offers").iterdir())
+    answer = client("backup", config, str(file), "--json")
+    assert (answer.code, answer.err) == (0, "")
+    pseudonym = answer.document["pseudonym"]
+    assert answer.document["members"] == ["client.db", *(f"offers/{name}" for name in kept_offers)]
+    refused = client("restore", config, str(file))
+    assert refused.code == 2
+    assert "nothing is restored over anything" in refused.err
+    shutil.rmtree(held / "south/store")
+    answer = client("restore", config, str(file))
+    assert (answer.code, answer.err) == (0, "")
+    assert f"charges {pseudonym} FILE" in answer.out
+    assert client("check", config).code == 2
+    url = f"sqlite:///{held}/sotto.db"
+    answer = sotto("charges", pseudonym, str(charges), "--storage", url, "--json")
+    assert (answer.code, list(answer.document["charges"].values())) == (0, [2])
+    assert client("catch-up", config, str(charges), "--json").document["added"] == 0
+    assert client("check", config).code == 0
+    assert sorted(path.name for path in (held / "south/store/offers").iterdir()) == kept_offers
+    assert all(p.stat().st_mode & 0o077 == 0 for p in (held / "south/store").rglob("*"))
+
+
+def test_the_key_is_in_no_backup(held: Path, client: Command) -> None:
+    key = held / "south" / "store" / "key"
+    assert client("keys", "create", str(key)).code == 0
+    assert client("backup", str(held / "south/client.yaml"), str(held / "file")).code == 0
+    assert key.read_bytes().strip() not in (held / "file").read_bytes()
+    with zipfile.ZipFile(held / "file") as archive:
+        assert not [name for name in archive.namelist() if "key" in name]
+
+
+def test_another_clients_charges_are_refused(held: Path, client: Command, sotto: Command) -> None:
+    config, file = str(held / "south/client.yaml"), held / "file"
+    client("backup", config, str(file))
+    shutil.rmtree(held / "south/store")
+    client("restore", config, str(file))
+    with closing(sqlite3.connect(held / "east/store/client.db")) as connection:
+        ((other,),) = connection.execute("SELECT pseudonym FROM identity")
+    url = f"sqlite:///{held}/sotto.db"
+    assert sotto("charges", other, str(held / "east.json"), "--storage", url).code == 0
+    answer = client("catch-up", config, str(held / "east.json"))
+    assert answer.code == 2
+    assert f"they are of client '{other}'" in answer.err
+    unknown = sotto("charges", "nobody", str(held / "nobody.json"), "--storage", url)
+    assert unknown.code == 2
+    assert "'nobody' has no row in the ledger" in unknown.err
+
+
+def test_a_backup_of_an_older_store_is_migrated_when_it_comes_back(held: Path) -> None:
+    settings = load_holder(held / "south" / "client.yaml")
+    unpack(kept(CLIENT)[0], settings.store_file)
+    before = settings.store_file.read_bytes()
+    assert back_up_store(settings, held / "file", NOW).schema == "0.1.0"
+    assert settings.store_file.read_bytes() == before
+    shutil.rmtree(settings.storage)
+    with pytest.raises(ConfigError, match="there is no store at"):
+        back_up_store(settings, held / "none", NOW)
+    restore_store(held / "file", settings, NOW)
+    store = open_client_store(settings.store_file, read_only=True)
+    store.verify_integrity()
+    assert len(store.rows("r")) == 4
+    assert store.restoring.pending_since() is not None
+
+
+def test_members_of_another_name_are_refused_by_a_holder() -> None:
+    names = ("../client.db", "offers/../x.offer", "offers/.x.offer", "offers/x", "key")
+    assert [name for name in (*names, "offers/a/b.offer") if may_hold(name)] == []

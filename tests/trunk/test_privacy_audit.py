@@ -9,20 +9,30 @@ from __future__ import annotations
 
 import json
 import re
+from types import MappingProxyType
 
 import numpy as np
 import pytest
 
 import platform.mechanisms.distributed_noise
+import platform.parties.profile
+import platform.parties.totality
 import platform.protection.sums
 import platform.protection.uploads
-from platform.bootstrap import Surroundings, plan_run
+from methods import LocalResult, ParameterGroup
+from methods.pfedmoap import PFedMoAP
+from methods.prompts.prompt import CONTEXT
+from platform.bootstrap import RunPlan, Surroundings, plan_run
 from platform.cli.trying import draw
 from platform.errors import ConfigError
+from platform.privacy_auditing.audit import AuditPlan, audit_run
 from platform.privacy_auditing.outcome import ChannelAudit, standardise
 from platform.rounds.observing import SilentObserver
+from privacy import SensitivityViolation
 from privacy.auditing import RecordScores, gaussian_claim, judge_record_unit
+from privacy.training import LocalTrainer, TrainingPlan
 from tests.trunk._audits import (
+    DP_SGD,
     NOISE,
     Auditor,
     bare_entry,
@@ -223,3 +233,102 @@ def test_calibrated_builds_of_every_method(make_storage, method, target, mechani
     for verdict in Auditor(base)(*overrides, canaries=6000).values():
         assert verdict.passed, verdict.reasons
         assert verdict.result.is_tight
+
+
+# --- one record against all that a training hands on ----------------------------------------------
+
+
+PROMPT_FL = ("method.name=promptfl", "method.context_tokens=1")
+REPLACE = ("privacy.relation=replace_one", "privacy.noise_multiplier=0.7")
+# Under a smaller claim few canaries refute a build that hides nothing.
+NOISY = "privacy.noise_multiplier=1.0"
+PLANS: MappingProxyType[str, tuple[str, ...]] = MappingProxyType(
+    {
+        "plain": PROMPT_FL,
+        "replaced": (*PROMPT_FL, *REPLACE),
+        "gated": (NOISY,),
+    }
+)
+
+
+@pytest.fixture(scope="module")
+def plans(make_storage) -> dict[str, RunPlan]:
+    storage = make_storage("records")
+
+    def plan(*overrides: str) -> RunPlan:
+        config = storage.config(*DP_SGD, *overrides)
+        return plan_run(config, SilentObserver(), Surroundings())
+
+    return {name: plan(*overrides) for name, overrides in PLANS.items()}
+
+
+def audited(plan: RunPlan, canaries: int) -> ChannelAudit:
+    (audit,) = audit_run(AuditPlan(plan, canaries), lambda *_, **__: None)
+    return audit
+
+
+@pytest.mark.parametrize(
+    ("name", "mu", "canaries"), [("replaced", 2 / 0.7, 40), ("gated", 1.0, 40)]
+)
+def test_the_right_training_is_not_refuted(plans, name, mu, canaries):
+    audit = audited(plans[name], canaries)
+    assert audit.passed, audit.reasons
+    assert (audit.channel, audit.result.unit) == ("training", "record")
+    assert audit.result.claimed_mu == pytest.approx(mu)
+    assert audit.result.is_tight
+
+
+def test_same_noise_in_each_training_is_refuted(plans, monkeypatch):
+    repeat_noise(monkeypatch)
+    assert "correlated" in reasons(audited(plans["plain"], 10))
+
+
+def raw_gate(self, view, data, trainer, rng) -> LocalResult:
+    """pFedMoAP whose prompt is trained privately and whose gate is not."""
+    start, personal = view.broadcast[CONTEXT], view.personal
+    context = self.train_prompt(start, data, trainer, rng)
+    if not data.num_examples:
+        return LocalResult({CONTEXT: context - start}, {CONTEXT: context}, personal)
+    gate = {name: value for name, value in personal.items() if name != CONTEXT}
+    plain = LocalTrainer(TrainingPlan(local_steps=1, batch_size=64, learning_rate=0.1))
+    groups = (ParameterGroup(tuple(gate)),)
+    objective = self._objective(view.experts, self.classes)
+    parts = plain.fit(objective, {CONTEXT: start, **gate}, data.arrays, groups=groups, rng=rng)
+    return LocalResult({CONTEXT: context - start}, {CONTEXT: context}, {**parts, CONTEXT: context})
+
+
+def test_personal_part_not_privatised_is_refused_by_the_joint_rule(plans, monkeypatch):
+    monkeypatch.setattr(PFedMoAP, "client_update", raw_gate)
+    with pytest.raises(SensitivityViolation):
+        audited(plans["gated"], 10)
+
+
+def test_personal_part_not_privatised_under_dp_sgd_is_refuted(plans, monkeypatch):
+    """The same with the rule switched off: the audit does not rely on it."""
+    monkeypatch.setattr(PFedMoAP, "client_update", raw_gate)
+    monkeypatch.setattr(platform.parties.totality, "seal", lambda examples: examples)
+    monkeypatch.setattr(platform.parties.totality, "require_released", lambda *_, **__: None)
+    audit = audited(plans["gated"], 70)
+    assert not audit.result.passed
+    found = reasons(audit)
+    assert "'personal state'" in found
+    assert "'update'" not in found
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1_800)
+@pytest.mark.parametrize("method", [(), PROMPT_FL], ids=["pfedmoap", "promptfl"])
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        ("training.local_steps=3", "privacy.noise_multiplier=1.0"),
+        ("training.local_steps=3", "privacy.sampling_probability=0.5"),
+        REPLACE,
+    ],
+    ids=["three steps", "sampled", "replaced"],
+)
+def test_every_method_under_dp_sgd(make_storage, method, overrides):
+    config = make_storage("methods").config(*DP_SGD, *method, *overrides)
+    plan = plan_run(config, SilentObserver(), Surroundings())
+    audit = audited(plan, 1000)
+    assert audit.passed, audit.reasons
