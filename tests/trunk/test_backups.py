@@ -54,7 +54,7 @@ def backed_up(
     tmp_path_factory: pytest.TempPathFactory, noised_run: Finished
 ) -> tuple[Path, Finished]:
     """A backup of a finished run; for reading only."""
-    file = tmp_path_factory.mktemp("backup") / "sotto.backup"
+    file = tmp_path_factory.mktemp("backup") / "new" / "sotto.backup"
     backups.back_up(noised_run.storage.url, file, NOW)
     with pytest.raises(ConfigError, match="exists already"):
         backups.back_up(noised_run.storage.url, file, NOW)

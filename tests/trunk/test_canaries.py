@@ -194,9 +194,10 @@ def test_nothing_that_protects_others_counts_on_canaries(
             assert (found.clients, found.corrupt) == (CLIENTS + CANARIES, 1 + CANARIES)
 
 
-def test_thirty_two_canaries_make_no_sum_large_enough(storage: Storage):
+@pytest.mark.parametrize("overrides", MECHANISMS.values(), ids=MECHANISMS)
+def test_thirty_two_canaries_make_no_sum_large_enough(overrides: tuple[str, ...], storage: Storage):
     """One of five clients is silent, five are needed, and 36 vectors are there."""
-    needed = (*CENTRAL, AUDIT, ONCE, "cohort.minimum=5")
+    needed = (*overrides, AUDIT, ONCE, "cohort.minimum=5")
     with opened(storage.create(*needed)) as simulation:
         transport = simulation.run.transport
         assert isinstance(transport, InProcessTransport)

@@ -65,7 +65,11 @@ def test_a_line_that_was_not_finished_is_no_head(database: Path) -> None:
     assert kept_heads(database, known_key(database)).heads == tuple(HEADS[:1])
 
 
-@pytest.mark.parametrize("line", ["[]", '{"note":"a"}', "\x00\xff", "x" * (3 << 20)])
+@pytest.mark.parametrize(
+    "line",
+    ["[]", '{"note":"a"}', "\x00\xff", "x" * (3 << 20)],
+    ids=["a list", "no note", "bytes", "too long"],
+)
 def test_a_spoilt_line_is_named(database: Path, line: str) -> None:
     """Those that were changed at random are in `test_view_mutations.py`."""
     keep(database, *HEADS[:3])
