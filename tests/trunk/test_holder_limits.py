@@ -152,6 +152,9 @@ def test_a_relation_that_halves_the_noise_has_to_be_named():
         "privacy.relation: add_or_remove_one is not among limits.relations = replace_one"
     )
     assert reasons(holder(relations=("add_or_remove_one",)), half) == ()
+    # Where nothing is claimed a relation is about nothing.
+    free = holder(mechanisms=("none",), epsilon_total=None, epsilon_per_run=None)
+    assert reasons(free, run(*BARE, "privacy.relation=add_or_remove_one")) == ()
     # The usual one of `dp_sgd`, and the stronger one.
     assert reasons(holder(), run(*DP_SGD)) == ()
     assert reasons(holder(), run(*DP_SGD, "privacy.relation=replace_one")) == ()
