@@ -70,6 +70,8 @@ EDITS = {
         "round 1: the SHA-256 of its document",
     ),
     "round-no-json": (("UPDATE rounds SET document = '{' WHERE round_number = 1",), ""),
+    "attempt-edited": (("UPDATE rounds SET attempt = 2 WHERE round_number = 1",), "attempt is 2"),
+    "states-deleted": (("DELETE FROM states",), "newest state is none"),
     "newest-state-deleted": (
         ("DELETE FROM states WHERE round_number = 3",),
         "newest state is of round 2",
@@ -84,6 +86,7 @@ EDITS = {
         ("UPDATE runs SET config_json = replace(config_json, '8.0', '9.0')",),
         "configuration",
     ),
+    "config-no-json": (("UPDATE runs SET config_json = '['",), ""),
     "config-digest-edited": (("UPDATE runs SET config_digest = '0'",), "SHA-256"),
     "status-edited": (("UPDATE runs SET status = 'interrupted'",), "status is 'interrupted'"),
     "attempt-opened-again": (

@@ -217,6 +217,27 @@ def test_erased_newest_run_is_noticed_by_its_folder(
     assert sotto("audit", "verify", "--storage", storage.url).code == 0
 
 
+def test_cut_tail_of_an_older_run_is_noticed(
+    sotto: Command, three: tuple[Storage, list[str]], tmp_path: Path
+) -> None:
+    storage = copied(three[0], tmp_path)
+    ((last,),) = storage.rows("SELECT max(sequence) FROM audit WHERE run_id = ?", three[1][0])
+    cut = f"DELETE FROM audit WHERE run_id = '{three[1][0]}' AND sequence = {last}"  # noqa: S608
+    execute(storage.file, cut)
+    answer = sotto("audit", "verify", "--storage", storage.url)
+    assert answer.code == 3 and f"run {three[1][0]}, which was set up before" in answer.err
+
+
+@pytest.mark.parametrize("text", ["!!map x", "[" * 5_000], ids=["a map", "nested"])
+def test_a_stray_folder_of_any_text_is_named(sotto: Command, own_copy: Finished, text: str) -> None:
+    folder = own_copy.storage.folder / "stray"
+    folder.mkdir()
+    (folder / "config.yaml").write_text(text)
+    (folder / "run.lock").touch()
+    answer = sotto("audit", "verify", "--storage", own_copy.storage.url)
+    assert answer.code == 3 and "folder 'stray' has run.lock" in answer.err
+
+
 # --- an older copy that was put back --------------------------------------------------------------
 
 

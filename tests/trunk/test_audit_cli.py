@@ -164,3 +164,17 @@ def test_cut_tail_is_found_by_what_it_told_of_and_by_the_head(
     assert answer.code == 3 and f"there are {count} entries" in answer.err
     stated = json.loads((own_copy.folder / "summary.json").read_text())["audit_head"]
     assert f"{stated['count']}:{stated['hash']}" == own_copy.head
+
+
+def test_rewritten_tail_is_found_by_the_head(sotto: Command, own_copy: Finished) -> None:
+    """Cut off and grown again: as long as before, but not the same."""
+    count = own_copy.summary["audit_head"]["count"]
+    execute(own_copy.storage.file, f"DELETE FROM audit WHERE sequence = {count}")  # noqa: S608
+    with open_database(own_copy.storage.url) as database:
+        with database.unit_of_work() as unit:
+            unit.audit.append(own_copy.run_id, actor="coordinator", action="run.finished")
+            unit.commit()
+    answer = verify(sotto, own_copy)
+    assert answer.code == 3 and "its ledger is not the one" in answer.err
+    answer = verify(sotto, own_copy, "--run", own_copy.run_id, "--head", own_copy.head)
+    assert answer.code == 3 and f"broken at entry {count}" in answer.err

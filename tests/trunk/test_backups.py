@@ -140,6 +140,14 @@ def test_a_backup_while_a_run_commits_is_of_one_moment(storage: Storage, tmp_pat
     assert place.resume(simulation.run_id).summary["rounds"][-1]["round"] == 12
 
 
+def test_the_same_records_make_the_same_file(
+    backed_up: tuple[Path, Finished], tmp_path: Path
+) -> None:
+    file, run = backed_up
+    backups.back_up(run.storage.url, tmp_path / "again", NOW)
+    assert (tmp_path / "again").read_bytes() == file.read_bytes()
+
+
 # --- what is refused ------------------------------------------------------------------------------
 
 
@@ -223,7 +231,9 @@ def test_what_was_compressed_or_is_there_twice_is_refused(
         ({"kind": "client"}, "is a backup of a 'client'; valid: 'coordinator'"),
         ({"format": "other"}, "it is no backup of Sotto"),
         ({"facts": {}}, "names other runs than its database"),
+        ({"facts": []}, "a field of another type"),
         ({"digests": {}}, "its members are not those"),
+        ({"more": 1}, "does not hold together"),
     ],
 )
 def test_a_manifest_that_says_something_else(

@@ -245,6 +245,15 @@ def test_an_open_attempt_is_spent_and_said_to_be_open(
     assert storage.resume(run_id).summary["final"]["epsilon"]["server"] <= TARGET
 
 
+def test_a_run_without_a_target_has_no_end_to_forecast(
+    sotto: Command, storage: Storage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    crashed(storage, monkeypatch, 1, OS, *FIXED)
+    document = budget_of(sotto, storage)
+    assert document["forecast"] == {"rounds_to_come": 2, "rounds_left": None}
+    assert document["left"] is None
+
+
 @pytest.mark.parametrize("override", [OS, NONE])
 def test_a_run_that_charged_nobody_yet_is_no_run_that_cost_nothing(
     sotto: Command, storage: Storage, override: str
