@@ -86,26 +86,6 @@ def test_spoilt_records_are_named_and_left_as_they_are(
     assert everything_in(own_copy.storage.folder) == before
 
 
-READING = (("runs",), ("report", "latest"), ("audit", "verify"), ("serve", "--port", "0"))
-
-
-@pytest.mark.parametrize("command", READING, ids=" ".join)
-def test_a_database_of_another_program_is_named_and_left_alone(
-    sotto: Command, tmp_path: Path, command: tuple[str, ...]
-) -> None:
-    file = tmp_path / "runs" / "other.db"
-    file.parent.mkdir()
-    with closing(sqlite3.connect(file)) as connection:
-        connection.execute("CREATE TABLE songs (title TEXT)")
-        connection.execute("INSERT INTO songs VALUES ('x')")
-        connection.commit()
-    before = everything_in(tmp_path)
-    answer = sotto(*command, "--storage", f"sqlite:///{file}")
-    assert answer.code != 0 and answer.out == ""
-    assert answer.err.count("\n") == 1 and str(file) in answer.err
-    assert everything_in(tmp_path) == before
-
-
 @pytest.fixture
 def read_only(own_copy: Finished, tmp_path: Path) -> Iterator[Path]:
     """The folder of a run once more, on a disk that nobody can write to."""
