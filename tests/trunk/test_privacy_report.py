@@ -339,7 +339,7 @@ def test_what_the_command_prints_is_what_is_read(
     assert (answer.code, answer.err) == (0, "")
 
 
-# --- whose numbers are stated ----------------------------------------------------------------------
+# --- whose numbers are stated ---------------------------------------------------------------------
 
 
 TWICE = ("evaluation.local_twins=false", "rounds=2", OS)
