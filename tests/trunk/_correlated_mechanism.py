@@ -2,8 +2,7 @@
 
 Each client adds it, or the coordinator adds it to the sum.
 
-No accountant here prices such noise. So as `correlated` it claims nothing, and a run with it costs
-infinity; with `claiming` it states its law and is refused.
+No accountant here prices such noise. So it claims nothing, and a run with it costs infinity.
 """
 
 from __future__ import annotations
@@ -19,7 +18,6 @@ from privacy import (
     GAUSSIAN,
     NO_NOISE,
     MechanismFacts,
-    NoiseLaw,
     Protected,
     ProtectedUpload,
     Quantiser,
@@ -36,8 +34,6 @@ FACTS = MechanismFacts(
     may_amplify=False,
     keeps_state=True,
 )
-CLAIMING = dataclasses.replace(FACTS, name="claiming", unit="client")
-LAW = NoiseLaw("anticorrelated")
 PREVIOUS = "previous"
 DEVIATION = 0.01
 STEPS = 200.0
@@ -99,34 +95,25 @@ class Correlated:
         return SumNoise(np.rint(added).astype(np.int64), {PREVIOUS: drawn})
 
     def protected(self, dimension: int) -> Protected:
-        if not self.facts.claims or self.clipping_norm is None:
-            return Protected(
-                standard_deviation=0.0, clipping_norm=0.0, relation=self.relation, law=NO_NOISE
-            )
         return Protected(
-            standard_deviation=DEVIATION,
-            clipping_norm=self.clipping_norm,
-            relation=self.relation,
-            law=LAW,
+            standard_deviation=0.0, clipping_norm=0.0, relation=self.relation, law=NO_NOISE
         )
 
 
-def correlated(
-    calls: Calls, facts: MechanismFacts = FACTS, *, at_centre: bool = False
-) -> Mechanism:
+def correlated(calls: Calls, *, at_centre: bool = False) -> Mechanism:
     """The mechanism, which notes what it draws."""
 
     def build(settings: Settings) -> Correlated:
         norm = settings.clipping_norm
         relation, bound = settings.relation, settings.value_bound
-        return Correlated(bound, norm, relation, facts, calls, at_centre)
+        return Correlated(bound, norm, relation, FACTS, calls, at_centre)
 
     return Mechanism(
-        facts=facts,
+        facts=FACTS,
         relations=("replace_one",),
-        distributions=(LAW.name,) if facts.claims else (),
+        distributions=(),
         upload=build,
-        entry=build if facts.claims else None,
+        entry=None,
         training=None,
         caveats=no_caveats,
     )

@@ -1,14 +1,17 @@
-"""Backups of the coordinator's records: what comes back from them, and what is refused."""
+"""Backups of coordinators and data holders: what comes back, what is refused, what dies."""
 
 from __future__ import annotations
 
 import hashlib
 import json
+import os
 import random
+import shutil
+import signal
 import sqlite3
 import threading
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from datetime import UTC, datetime
 from pathlib import Path
@@ -18,12 +21,17 @@ import pytest
 
 from platform.agreement import backups
 from platform.cli.auditing import audited
-from platform.disk.archives import Manifest, write_archive
+from platform.cli.client_app import main
 from platform.errors import ConfigError, UnknownRun
 from platform.experiment.finishing import execute
+from platform.holder.settings import load_holder
+from platform.holder.store import back_up_store, may_hold, restore_store
 from platform.parties.client import Client
 from platform.rounds.observing import SilentObserver
-from storage import DatabaseDamaged, SchemaMismatch
+from storage import DatabaseDamaged, open_client_store, open_database
+from tests.storage._kept_versions import CLIENT, COORDINATOR, kept, unpack
+from tests.trunk._dying import Plan, die
+from tests.trunk._federations import Holders, federation, hold, within
 from tests.trunk._runs import (
     NO_POOL,
     NONE,
@@ -31,6 +39,7 @@ from tests.trunk._runs import (
     Crash,
     Finished,
     Storage,
+    command_line,
     comparable,
     crash_at,
     opened,
@@ -45,8 +54,12 @@ def backed_up(
     tmp_path_factory: pytest.TempPathFactory, noised_run: Finished
 ) -> tuple[Path, Finished]:
     """A backup of a finished run; for reading only."""
-    file = tmp_path_factory.mktemp("backup") / "sotto.backup"
+    file = tmp_path_factory.mktemp("backup") / "new" / "sotto.backup"
     backups.back_up(noised_run.storage.url, file, NOW)
+    with pytest.raises(ConfigError, match="exists already"):
+        backups.back_up(noised_run.storage.url, file, NOW)
+    with pytest.raises(UnknownRun, match="there is no database"):
+        backups.back_up(f"sqlite:///{file.parent}/none.db", file.parent / "none", NOW)
     return file, noised_run
 
 
@@ -84,27 +97,11 @@ def test_a_finished_run_comes_back_as_it_was(
     assert [path.name for path in tmp_path.iterdir()] == ["back"]
 
 
-def test_an_interrupted_run_goes_on_from_its_backup(
+def test_a_run_goes_on_from_its_backup_and_says_so_for_good(
     storage: Storage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, plain_run: Finished
 ) -> None:
-    """In the middle of a stage, and to the same numbers as if nothing had happened."""
+    """From the middle of a stage, and to the same numbers as if nothing had happened."""
     with monkeypatch.context() as patch, opened(storage.create(NONE)) as simulation:
-        crash_at(patch, Client, "_train", 7, after=True)
-        with pytest.raises(Crash):
-            execute(simulation, SilentObserver())
-    backups.back_up(storage.url, tmp_path / "file", NOW)
-    place = Storage(tmp_path / "back")
-    backups.restore(tmp_path / "file", place.url, NOW)
-    assert audited(place.url)["problems"] == []
-    resumed = place.resume(simulation.run_id)
-    assert comparable(resumed.summary)["rounds"] == comparable(plain_run.summary)["rounds"]
-    assert audited(place.url, simulation.run_id)["runs"][0]["problems"] == []
-
-
-def test_a_run_that_came_back_says_so_for_good(
-    storage: Storage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with monkeypatch.context() as patch, opened(storage.create(NONE, *NO_POOL)) as simulation:
         crash_at(patch, Client, "_train", 7, after=True)
         with pytest.raises(Crash):
             execute(simulation, SilentObserver())
@@ -113,7 +110,10 @@ def test_a_run_that_came_back_says_so_for_good(
     backups.restore(tmp_path / "file", place.url, NOW)
     query = "SELECT run_id, detail FROM audit WHERE action = 'database.restored'"
     assert place.rows(query) == [(simulation.run_id, '{"made":"2026-11-22T12:00:00+00:00"}')]
+    assert audited(place.url)["problems"] == []
     resumed = place.resume(simulation.run_id)
+    assert comparable(resumed.summary)["rounds"] == comparable(plain_run.summary)["rounds"]
+    assert audited(place.url, simulation.run_id)["runs"][0]["problems"] == []
     assert any("came back from a backup" in text for text in resumed.summary["warnings"])
 
 
@@ -161,29 +161,6 @@ def test_nothing_is_restored_over_anything(
     assert contents(own_copy.storage.folder) == before
 
 
-def test_no_backup_takes_the_place_of_a_file(own_copy: Finished, tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("mine")
-    with pytest.raises(ConfigError, match="exists already"):
-        backups.back_up(own_copy.storage.url, tmp_path / "file", NOW)
-    assert (tmp_path / "file").read_text() == "mine"
-
-
-@pytest.mark.parametrize("command", ["backup", "restore"])
-def test_another_database_than_sqlite_is_refused(
-    command: str, tmp_path: Path, sotto: Command
-) -> None:
-    url = "mysql://db/sotto"
-    answer = sotto(command, str(tmp_path / "file"), "--storage", url)
-    assert answer.code == 2
-    assert f"storage.url: '{url}' is not valid; it must be sqlite:///" in answer.err
-
-
-def test_where_there_is_no_database_none_is_backed_up(tmp_path: Path) -> None:
-    with pytest.raises(UnknownRun, match="there is no database"):
-        backups.back_up(f"sqlite:///{tmp_path}/none.db", tmp_path / "file", NOW)
-    assert list(tmp_path.iterdir()) == []
-
-
 def flips(size: int) -> Iterator[tuple[int, int]]:
     """Every part of the file: its first bytes, its end, and others at random."""
     dice = random.Random(5)
@@ -192,26 +169,18 @@ def flips(size: int) -> Iterator[tuple[int, int]]:
     return ((place, 1 << dice.randrange(8)) for place in places)
 
 
-def test_one_flipped_bit_anywhere_is_named(
+def test_one_flipped_bit_or_a_cut_anywhere_is_named(
     backed_up: tuple[Path, Finished], tmp_path: Path
 ) -> None:
     whole = backed_up[0].read_bytes()
     for place, bit in flips(len(whole)):
         spoilt = bytearray(whole)
         spoilt[place] ^= bit
-        (tmp_path / "file").write_bytes(spoilt)
+        # Every second one is cut there instead.
+        (tmp_path / "file").write_bytes(spoilt if place % 2 else whole[:place])
         with pytest.raises(ConfigError, match="is damaged or no backup"):
             backups.restore(tmp_path / "file", f"sqlite:///{tmp_path}/back/sotto.db", NOW)
         assert [path.name for path in tmp_path.iterdir()] == ["file"]
-
-
-@pytest.mark.parametrize("cut", [0, 1, 63, 64, 65, 1000, -1])
-def test_a_file_that_is_cut_is_named(
-    backed_up: tuple[Path, Finished], tmp_path: Path, cut: int
-) -> None:
-    (tmp_path / "file").write_bytes(backed_up[0].read_bytes()[:cut])
-    with pytest.raises(ConfigError, match="is damaged or no backup"):
-        backups.restore(tmp_path / "file", f"sqlite:///{tmp_path}/back/sotto.db", NOW)
 
 
 HOSTILE = (
@@ -222,27 +191,24 @@ HOSTILE = (
 )
 
 
-@pytest.mark.parametrize("name", HOSTILE)
-def test_a_member_of_another_name_is_refused(name: str) -> None:
-    assert not backups.may_hold(name)
+def test_members_of_another_name_are_refused() -> None:
+    assert [name for name in HOSTILE if backups.may_hold(name)] == []
 
 
-@pytest.mark.parametrize("name", ["../outside", "runs/x/outside", "/etc/outside"])
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("../outside", "which does not belong in it"),
+        ("/etc/outside", "which does not belong in it"),
+        ("runs/another/config.yaml", "a run that its database does not know"),
+    ],
+)
 def test_an_archive_with_a_hostile_member_is_refused_whole(
-    backed_up: tuple[Path, Finished], tmp_path: Path, name: str
+    backed_up: tuple[Path, Finished], tmp_path: Path, name: str, said: str
 ) -> None:
     """One whose digests all hold: whoever writes an archive writes them too."""
     spoil(backed_up[0], tmp_path / "file", more={name: b"mine"})
-    with pytest.raises(ConfigError, match="which does not belong in it"):
-        backups.restore(tmp_path / "file", f"sqlite:///{tmp_path}/back/sotto.db", NOW)
-    assert [path.name for path in tmp_path.iterdir()] == ["file"]
-
-
-def test_files_of_a_run_that_the_database_does_not_know_are_refused(
-    backed_up: tuple[Path, Finished], tmp_path: Path
-) -> None:
-    spoil(backed_up[0], tmp_path / "file", more={"runs/another/config.yaml": b"x"})
-    with pytest.raises(ConfigError, match="a run that its database does not know"):
+    with pytest.raises(ConfigError, match=said):
         backups.restore(tmp_path / "file", f"sqlite:///{tmp_path}/back/sotto.db", NOW)
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
 
@@ -322,18 +288,199 @@ def test_what_is_damaged_is_not_backed_up(own_copy: Finished, tmp_path: Path, wh
     assert not (tmp_path / ".file.part").exists()
 
 
-def test_a_backup_of_a_newer_schema_is_refused_by_name(
-    backed_up: tuple[Path, Finished], tmp_path: Path
+# --- backups that die on the way or find no room --------------------------------------------------
+
+
+STEPS = ("os:fsync", "pathlib:Path.rename", "shutil:rmtree", "os:close")
+
+
+def kills(target: str) -> Iterator[Plan]:
+    for nth in range(1, 200):
+        yield Plan(target, nth, after=False, number=signal.SIGKILL)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("target", STEPS)
+def test_a_backup_that_was_killed_does_not_count(
+    own_copy: Finished, tmp_path: Path, target: str
 ) -> None:
-    parts = members(backed_up[0])
-    (tmp_path / "database.db").write_bytes(parts["database.db"])
-    with closing(sqlite3.connect(tmp_path / "database.db")) as connection:
-        connection.execute("UPDATE alembic_version SET version_num = '0.9.0'")
-        connection.execute("PRAGMA journal_mode=DELETE")
-        connection.commit()
-    file = tmp_path / "newer"
-    head = Manifest(kind="coordinator", schema="0.9.0", made="then", facts={"heads": {}})
-    write_archive(file, head, {"database.db": tmp_path / "database.db"})
-    with pytest.raises(SchemaMismatch, match=r"made by a newer version; valid: up to 0\.2\.0"):
-        backups.restore(file, f"sqlite:///{tmp_path}/back/sotto.db", NOW)
-    assert not (tmp_path / "back").exists()
+    """Killed at any step, there is no file or all of it; the next one is made all the same."""
+    before, file = contents(own_copy.storage.folder), tmp_path / "out" / "file"
+    for plan in kills(target):
+        code, _ = die(plan, "backup", str(file), "--storage", own_copy.storage.url)
+        if file.exists():
+            backups.restore(file, f"sqlite:///{tmp_path}/{plan.nth}/sotto.db", NOW)
+            file.unlink()
+        if code == 0:
+            break
+        assert code == -signal.SIGKILL
+    assert code == 0
+    assert plan.nth > 1
+    assert [path.name for path in file.parent.iterdir()] == []
+    assert contents(own_copy.storage.folder) == before
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("target", STEPS)
+def test_a_restoring_that_was_killed_left_nothing_or_all(
+    backed_up: tuple[Path, Finished], tmp_path: Path, target: str
+) -> None:
+    place = Storage(tmp_path / "out" / "back")
+    for plan in kills(target):
+        code, _ = die(plan, "restore", str(backed_up[0]), "--storage", place.url)
+        if place.folder.exists():
+            assert audited(place.url)["problems"] == []
+            shutil.rmtree(place.folder)
+        if code == 0:
+            break
+        assert code == -signal.SIGKILL
+    assert code == 0
+    assert plan.nth > 1
+    assert [path.name for path in place.folder.parent.iterdir()] == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("command", ["backup", "restore"])
+def test_a_full_disk_is_named_and_leaves_nothing(
+    backed_up: tuple[Path, Finished], tmp_path: Path, sotto: Command, command: str
+) -> None:
+    """Every write in turn finds no room."""
+    file, run = backed_up
+    original, failed = os.fsync, 0
+
+    def full_at(nth: int) -> Callable[[int], None]:
+        calls = iter(range(1, 10_000))
+
+        def fsync(descriptor: int) -> None:
+            if next(calls) == nth:
+                raise OSError(28, "No space left on device")
+            original(descriptor)
+
+        return fsync
+
+    for nth in range(1, 100):
+        target = tmp_path / f"{nth}"
+        where = run.storage.url if command == "backup" else f"sqlite:///{target}/sotto.db"
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(os, "fsync", full_at(nth))
+            answer = sotto(
+                command, str(target if command == "backup" else file), "--storage", where
+            )
+        if answer.code == 0:
+            break
+        failed += 1
+        assert answer.code == 1
+        assert "cannot be written: No space left on device" in answer.err
+        # After its last rename it is there, and only not known to be on the disk.
+        assert len(list(tmp_path.iterdir())) <= 1
+        for path in tmp_path.iterdir():
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+    assert answer.code == 0
+    assert failed >= 3
+
+
+@pytest.mark.slow
+def test_upgrade_says_what_it_found(own_copy: Finished, sotto: Command, tmp_path: Path) -> None:
+    answer = sotto("upgrade", "--storage", own_copy.storage.url, "--json")
+    found = {Path(row["path"]).name: (row["before"], row["after"]) for row in answer.document}
+    assert found == {"sotto.db": ("0.2.0", "0.2.0"), "stores.db": ("0.4.0", "0.4.0")}
+    (tmp_path / "old").mkdir()
+    unpack(kept(COORDINATOR)[0], tmp_path / "old" / "sotto.db")
+    assert sotto("upgrade", "--storage", f"sqlite:///{tmp_path}/old/sotto.db").code == 0
+    with open_database(f"sqlite:///{tmp_path}/old/sotto.db", read_only=True) as database:
+        database.verify_integrity()
+
+
+# --- a data holder's backup, at the command line --------------------------------------------------
+
+
+@pytest.fixture
+def client(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
+    """The data holder's command line in this process."""
+    return command_line(monkeypatch, capsys, main)
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A federation's folder after a run of two rounds."""
+    folder = tmp_path_factory.mktemp("held")
+    holders = Holders.written(folder)
+    hold(federation(folder), within(holders.handlers()))
+    return folder
+
+
+@pytest.fixture
+def held(made: Path, tmp_path: Path) -> Path:
+    shutil.copytree(made, tmp_path / "fed")
+    return tmp_path / "fed"
+
+
+def test_backup_restore_and_catch_up(held: Path, client: Command, sotto: Command) -> None:
+    config, file, charges = str(held / "south/client.yaml"), held / "file", held / "charges.json"
+    kept_offers = sorted(path.name for path in (held / "south/store/offers").iterdir())
+    answer = client("backup", config, str(file), "--json")
+    assert (answer.code, answer.err) == (0, "")
+    pseudonym = answer.document["pseudonym"]
+    assert answer.document["members"] == ["client.db", *(f"offers/{name}" for name in kept_offers)]
+    refused = client("restore", config, str(file))
+    assert refused.code == 2
+    assert "nothing is restored over anything" in refused.err
+    shutil.rmtree(held / "south/store")
+    answer = client("restore", config, str(file))
+    assert (answer.code, answer.err) == (0, "")
+    assert f"charges {pseudonym} FILE" in answer.out
+    assert client("check", config).code == 2
+    url = f"sqlite:///{held}/sotto.db"
+    answer = sotto("charges", pseudonym, str(charges), "--storage", url, "--json")
+    assert (answer.code, list(answer.document["charges"].values())) == (0, [2])
+    assert client("catch-up", config, str(charges), "--json").document["added"] == 0
+    assert client("check", config).code == 0
+    assert sorted(path.name for path in (held / "south/store/offers").iterdir()) == kept_offers
+    assert all(p.stat().st_mode & 0o077 == 0 for p in (held / "south/store").rglob("*"))
+
+
+def test_the_key_is_in_no_backup(held: Path, client: Command) -> None:
+    key = held / "south" / "store" / "key"
+    assert client("keys", "create", str(key)).code == 0
+    assert client("backup", str(held / "south/client.yaml"), str(held / "file")).code == 0
+    assert key.read_bytes().strip() not in (held / "file").read_bytes()
+    with zipfile.ZipFile(held / "file") as archive:
+        assert not [name for name in archive.namelist() if "key" in name]
+
+
+def test_another_clients_charges_are_refused(held: Path, client: Command, sotto: Command) -> None:
+    config, file = str(held / "south/client.yaml"), held / "file"
+    client("backup", config, str(file))
+    shutil.rmtree(held / "south/store")
+    client("restore", config, str(file))
+    with closing(sqlite3.connect(held / "east/store/client.db")) as connection:
+        ((other,),) = connection.execute("SELECT pseudonym FROM identity")
+    url = f"sqlite:///{held}/sotto.db"
+    assert sotto("charges", other, str(held / "east.json"), "--storage", url).code == 0
+    answer = client("catch-up", config, str(held / "east.json"))
+    assert answer.code == 2
+    assert f"they are of client '{other}'" in answer.err
+    unknown = sotto("charges", "nobody", str(held / "nobody.json"), "--storage", url)
+    assert unknown.code == 2
+    assert "'nobody' has no row in the ledger" in unknown.err
+
+
+def test_a_backup_of_an_older_store_is_migrated_when_it_comes_back(held: Path) -> None:
+    settings = load_holder(held / "south" / "client.yaml")
+    unpack(kept(CLIENT)[0], settings.store_file)
+    before = settings.store_file.read_bytes()
+    assert back_up_store(settings, held / "file", NOW).schema == "0.1.0"
+    assert settings.store_file.read_bytes() == before
+    shutil.rmtree(settings.storage)
+    with pytest.raises(ConfigError, match="there is no store at"):
+        back_up_store(settings, held / "none", NOW)
+    restore_store(held / "file", settings, NOW)
+    store = open_client_store(settings.store_file, read_only=True)
+    store.verify_integrity()
+    assert len(store.rows("r")) == 4
+    assert store.restoring.pending_since() is not None
+
+
+def test_members_of_another_name_are_refused_by_a_holder() -> None:
+    names = ("../client.db", "offers/../x.offer", "offers/.x.offer", "offers/x", "key")
+    assert [name for name in (*names, "offers/a/b.offer") if may_hold(name)] == []

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from platform.config import MethodConfig, RunConfig, parse_config
-from platform.errors import Declined, PlatformError
+from platform.errors import Declined
 from platform.holder.own_limits import own_limits, require_within
 from platform.holder.settings import DataSettings, HolderSettings, OwnLimits
 from privacy import GAUSSIAN, NO_NOISE, UPLOAD_NOISE, BudgetExhausted, Release, RunningLedger
@@ -49,13 +49,11 @@ def reasons(settings: HolderSettings, config: RunConfig) -> tuple[str, ...]:
     try:
         require_within(settings, config)
     except Declined as error:
-        assert isinstance(error, PlatformError)
         assert str(error) == error.reasons[0]
         return error.reasons
     return ()
 
 
-NOISE = ("privacy.target_epsilon=null", "privacy.noise_multiplier=0.5")
 ACTIVE = ("secure_aggregation.adversary=active", "secure_aggregation.enrolment=theirs.json")
 DP_SGD = (
     "privacy.mechanism=dp_sgd",
@@ -64,7 +62,6 @@ DP_SGD = (
     "privacy.sampling_probability=0.1",
 )
 DISTRIBUTED = ("privacy.mechanism=distributed_noise",)
-CENTRAL = ("privacy.mechanism=central_noise",)
 POISSON = (
     *("privacy.mechanism=central_noise", "secure_aggregation.enabled=false"),
     *("secure_aggregation.threshold=null", "cohort.sampling=poisson", "cohort.minimum=1"),
@@ -73,8 +70,7 @@ POISSON = (
 BARE = ("privacy.mechanism=none",)
 
 
-def test_a_run_within_all_limits_is_taken():
-    assert reasons(holder(), run()) == ()
+UNMASKED = ("secure_aggregation.enabled=false", "secure_aggregation.threshold=null")
 
 
 @pytest.mark.parametrize(
@@ -86,11 +82,13 @@ def test_a_run_within_all_limits_is_taken():
             ("privacy.target_epsilon=8.000001",),
             "privacy.target_epsilon: 8 is above limits.epsilon_per_run = 8",
         ),
+        ({}, (), ("privacy.noise_source=seeded",), "privacy.noise_source: seeded protects no data"),
         (
-            {"epsilon_per_run": 4.0},
-            ("privacy.target_epsilon=4",),
-            ("privacy.target_epsilon=4.5",),
-            "privacy.target_epsilon: 4.5 is above limits.epsilon_per_run = 4",
+            # Shares that withstand nothing: 3 of 6 against a server that lies.
+            {"identity": True},
+            ACTIVE,
+            (*ACTIVE, "secure_aggregation.threshold=3"),
+            "secure_aggregation.threshold: 3 of 6 does not withstand an active",
         ),
         (
             {"epsilon_total": 5.0},
@@ -104,23 +102,12 @@ def test_a_run_within_all_limits_is_taken():
             ("privacy.target_delta=2e-6",),
             "privacy.target_delta: 2e-06 is above limits.delta = 1e-06",
         ),
-        (
-            {"smallest_cohort": 6},
-            (),
-            ("cohort.size=5",),
-            "cohort.size: 5 is below limits.smallest_cohort = 6",
-        ),
+        ({"smallest_cohort": 6}, (), ("cohort.size=5",), "cohort.size: 5 is below limits.smallest"),
         (
             {"smallest_cohort": 10},
             ("cohort.size=null", "secure_aggregation.threshold=7"),
             ("cohort.size=9", "secure_aggregation.threshold=7"),
             "cohort.size: 9 is below limits.smallest_cohort = 10",
-        ),
-        (
-            {"smallest_sum": 5},
-            (),
-            ("secure_aggregation.threshold=4",),
-            "secure_aggregation.threshold: opens sums of 4, fewer than limits.smallest_sum = 5",
         ),
         (
             # Sums of fewer than `cohort.minimum` are not opened either.
@@ -129,26 +116,7 @@ def test_a_run_within_all_limits_is_taken():
             ("secure_aggregation.threshold=4", "cohort.minimum=4"),
             "secure_aggregation.threshold: opens sums of 4, fewer than limits.smallest_sum = 5",
         ),
-        (
-            # floor(2n/3) + 1 of six.
-            {"smallest_sum": 5},
-            ("secure_aggregation.threshold=null",),
-            ("secure_aggregation.threshold=null", "cohort.size=5"),
-            "secure_aggregation.threshold: opens sums of 4, fewer than limits.smallest_sum = 5",
-        ),
-        (
-            {"smallest_sum": 1},
-            ("secure_aggregation.enabled=false", "secure_aggregation.threshold=null"),
-            ("privacy.target_delta=1e-4",),
-            "privacy.target_delta: 0.0001 is above limits.delta = 1e-05",
-        ),
-        (
-            {"smallest_sum": 2},
-            (),
-            ("secure_aggregation.enabled=false", "secure_aggregation.threshold=null"),
-            "secure_aggregation.enabled: false shows the coordinator each upload alone, and "
-            "limits.smallest_sum = 2",
-        ),
+        ({"smallest_sum": 2}, (), UNMASKED, "secure_aggregation.enabled: false shows"),
         (
             {"methods": ("promptfl", "coop")},
             (),
@@ -165,22 +133,15 @@ def test_a_run_within_all_limits_is_taken():
             {"epsilon_total": None, "epsilon_per_run": None},
             DP_SGD,
             BARE,
-            "privacy.mechanism: none is not among limits.mechanisms = dp_sgd, upload_noise, "
-            "distributed_noise",
-        ),
-        (
-            # It protects against all but the coordinator, so it has to be named.
-            {"mechanisms": ("central_noise",)},
-            CENTRAL,
-            DISTRIBUTED,
-            "privacy.mechanism: distributed_noise is not among limits.mechanisms = central_noise",
+            "privacy.mechanism: none is not among limits.mechanisms = dp_sgd, upload_noise, ",
         ),
     ],
 )
 def test_each_limit_at_its_boundary(limits, within, beyond, sentence):
     settings = holder(**limits)
     assert reasons(settings, run(*within)) == ()
-    assert reasons(settings, run(*beyond)) == (sentence,)
+    (reason,) = reasons(settings, run(*beyond))
+    assert reason.startswith(sentence)
 
 
 def test_a_relation_that_halves_the_noise_has_to_be_named():
@@ -191,23 +152,12 @@ def test_a_relation_that_halves_the_noise_has_to_be_named():
         "privacy.relation: add_or_remove_one is not among limits.relations = replace_one"
     )
     assert reasons(holder(relations=("add_or_remove_one",)), half) == ()
-    (sentence,) = reasons(holder(relations=("add_or_remove_one",)), run())
-    assert sentence.startswith("privacy.relation: replace_one is not among limits.relations")
+    # Where nothing is claimed a relation is about nothing.
+    free = holder(mechanisms=("none",), epsilon_total=None, epsilon_per_run=None)
+    assert reasons(free, run(*BARE, "privacy.relation=add_or_remove_one")) == ()
     # The usual one of `dp_sgd`, and the stronger one.
     assert reasons(holder(), run(*DP_SGD)) == ()
     assert reasons(holder(), run(*DP_SGD, "privacy.relation=replace_one")) == ()
-
-
-def test_central_noise_has_to_be_named():
-    (sentence,) = reasons(holder(), run(*CENTRAL))
-    assert sentence.startswith("privacy.mechanism: central_noise is not among limits.mechanisms")
-
-
-def test_none_is_taken_where_it_is_named():
-    free = holder(mechanisms=("none",), epsilon_total=None, epsilon_per_run=None)
-    assert reasons(free, run(*BARE)) == ()
-    # Where nothing is claimed a relation is about nothing.
-    assert reasons(free, run(*BARE, "privacy.relation=add_or_remove_one")) == ()
 
 
 def test_a_method_from_outside_has_to_be_named(monkeypatch):
@@ -220,24 +170,12 @@ def test_a_method_from_outside_has_to_be_named(monkeypatch):
     assert reasons(holder(methods=("outside",)), config) == ()
 
 
-@pytest.mark.parametrize("mechanism", [(), DP_SGD, DISTRIBUTED, BARE])
-def test_a_seed_is_never_taken(mechanism):
-    free = holder(
-        mechanisms=("none", "dp_sgd", "upload_noise", "distributed_noise"),
-        epsilon_total=None,
-        epsilon_per_run=None,
-    )
-    assert reasons(free, run(*mechanism)) == ()
-    (sentence,) = reasons(free, run(*mechanism, "privacy.noise_source=seeded"))
-    assert sentence.startswith("privacy.noise_source: seeded ")
-
-
-def test_the_size_of_a_poisson_cohort_is_no_promise():
+def test_the_size_of_a_poisson_cohort_is_no_promise_and_central_noise_has_to_be_named():
     settings = holder(mechanisms=("central_noise",), smallest_sum=1)
     (sentence,) = reasons(settings, run(*POISSON))
     assert sentence == "cohort.minimum: 1 is below limits.smallest_cohort = 3"
-    alone = holder(mechanisms=("central_noise",), smallest_sum=1, smallest_cohort=1)
-    assert reasons(alone, run(*POISSON)) == ()
+    (sentence,) = reasons(holder(), run("privacy.mechanism=central_noise"))
+    assert sentence.startswith("privacy.mechanism: central_noise is not among limits.mechanisms")
 
 
 def test_an_active_adversary():
@@ -250,20 +188,9 @@ def test_an_active_adversary():
     assert reasons(holder(identity=True), active) == ()
     (sentence,) = reasons(holder(), active)
     assert sentence.startswith("secure_aggregation.adversary: active needs the holder's identity")
-
-
-def test_without_secure_aggregation_no_adversary_is_withstood():
-    wary = holder(identity=True, adversary="active", smallest_sum=1)
-    off = ("secure_aggregation.enabled=false", "secure_aggregation.threshold=null")
-    (sentence,) = reasons(wary, run(*off))
+    alone = holder(identity=True, adversary="active", smallest_sum=1)
+    (sentence,) = reasons(alone, run(*UNMASKED))
     assert sentence.endswith("is less than limits.adversary = active")
-
-
-def test_terms_that_withstand_nothing_are_declined_with_their_reason():
-    """What the coordinator should have refused: 3 of 6 shares against a server that lies."""
-    lying = run(*ACTIVE, "secure_aggregation.threshold=3")
-    (sentence,) = reasons(holder(identity=True), lying)
-    assert "does not withstand an active adversary" in sentence
 
 
 def test_a_thin_graph_opens_as_many_as_it_says():
@@ -304,14 +231,12 @@ def test_no_coordinator_raises_a_limit():
     assert (limits.target_epsilon, limits.lifetime_budget) == (8.0, 9.0)
     assert limits.lifetime_key == "privacy.lifetime_budget"
     assert limits.delta == 1e-6
-
-
-def test_without_bounds_the_runs_own_remain():
     free = holder(epsilon_total=None, epsilon_per_run=None)
     limits = own_limits(free, run())
     assert (limits.target_epsilon, limits.lifetime_budget) == (8.0, None)
     assert limits.target_key == "privacy.target_epsilon"
-    assert not own_limits(free, run(*NOISE)).any
+    unbounded = run("privacy.target_epsilon=null", "privacy.noise_multiplier=0.5")
+    assert not own_limits(free, unbounded).any
 
 
 def release(round_number: int, noise_multiplier: float, run_id: str = "one") -> Release:
@@ -357,18 +282,11 @@ def test_many_small_runs_end_at_the_total():
         limits.require(RunningLedger(), life, [release(1, 6.0, "another")])
 
 
-def test_no_noise_passes_every_bound():
+def test_no_noise_passes_no_bound():
     """Even where `none` slipped through: what it would spend is infinite."""
     bare = dataclasses.replace(release(1, 6.0), standard_deviation=0.0, law=NO_NOISE)
-    limits = own_limits(holder(), run())
     with pytest.raises(BudgetExhausted):
-        limits.require(RunningLedger(), RunningLedger(), [bare])
-
-
-def test_declined_is_told_whole():
-    error = Declined(("one: first", "two: second"))
-    assert str(error) == "one: first"
-    assert error.reasons == ("one: first", "two: second")
+        own_limits(holder(), run()).require(RunningLedger(), RunningLedger(), [bare])
 
 
 FEDERATED = (

@@ -1,21 +1,18 @@
-"""Releases and stored rows: the same facts, through a database and a client's store as well."""
+"""Releases and stored rows: the same facts, and what the audit log says of them."""
 
 from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterator
-from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
-import storage
 from platform.mechanisms import BUILT_IN
 from platform.protection.charging import as_releases, as_row
+from platform.rounds.audit_trail import AuditTrail
 from privacy import (
     CENTRAL_NOISE,
     DISTRIBUTED_NOISE,
@@ -134,75 +131,10 @@ EXAMPLES: dict[str, Release] = {
 }
 
 
-@pytest.fixture(scope="module")
-def database(tmp_path_factory: pytest.TempPathFactory) -> Iterator[storage.Database]:
-    path = tmp_path_factory.mktemp("ledger") / "sotto.db"
-    with storage.open_database(f"sqlite:///{path}") as opened:
-        with opened.unit_of_work() as unit:
-            unit.runs.create(
-                "run",
-                name="quickstart",
-                config_json="{}",
-                config_digest="d",
-                versions_json="{}",
-                created=datetime(2026, 1, 2, tzinfo=UTC),
-            )
-            unit.commit()
-        yield opened
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("clients")
-
-
 @given(made=reserved_releases())
 def test_a_row_holds_every_fact_of_a_release(made: Release) -> None:
+    """What a ledger keeps of a row is in `tests/storage`."""
     assert as_releases([as_row(made)], BUILT_IN) == [made]
-
-
-@settings(
-    suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=50
-)
-@given(made=reserved_releases())
-def test_a_release_survives_the_coordinators_ledger(
-    database: storage.Database, made: Release
-) -> None:
-    # Never committed, so each example finds an empty ledger.
-    with database.unit_of_work() as unit:
-        unit.ledger.reserve([as_row(made)])
-        assert as_releases(unit.ledger.rows("run"), BUILT_IN) == [made]
-        assert as_releases(unit.ledger.rows_of(["ada"]), BUILT_IN) == [made]
-
-
-@settings(deadline=None, max_examples=30)
-@given(made=reserved_releases())
-def test_a_release_survives_a_clients_own_ledger(
-    tmp_path_factory: pytest.TempPathFactory, made: Release
-) -> None:
-    store = storage.open_client_store(tmp_path_factory.mktemp("client") / "client.db")
-    store.reserve_release(as_row(made), payload=b"noised")
-    assert as_releases(store.rows(), BUILT_IN) == [made]
-
-
-@pytest.mark.parametrize("name", EXAMPLES)
-def test_a_release_of_each_mechanism_is_committed_and_settled(
-    database: storage.Database, folder: Path, name: str
-) -> None:
-    made = dataclasses.replace(EXAMPLES[name], pseudonym=name)
-    store = storage.open_client_store(folder / f"{name}.db")
-    store.reserve_release(as_row(made), payload=b"noised")
-    store.set_status("run", 2, 1, "released")
-    with database.unit_of_work() as unit:
-        unit.ledger.reserve([as_row(made)])
-        unit.commit()
-    with database.unit_of_work() as unit:
-        unit.ledger.set_status("run", 2, 1, "released", pseudonyms=[name])
-        unit.commit()
-    released = dataclasses.replace(made, status="released")
-    with database.unit_of_work(read_only=True) as unit:
-        assert as_releases(unit.ledger.rows_of([name]), BUILT_IN) == [released]
-    assert as_releases(store.rows(), BUILT_IN) == [released]
 
 
 def test_the_columns_of_a_row_are_worked_by_hand() -> None:
@@ -245,11 +177,42 @@ def test_what_nothing_bounds_is_infinity_in_a_row() -> None:
     assert as_releases([as_row(made)], BUILT_IN) == [made]
 
 
-@pytest.mark.parametrize("name", EXAMPLES)
-def test_an_aborted_row_is_free_and_a_reserved_one_is_not(name: str) -> None:
-    row = as_row(EXAMPLES[name])
+def test_an_aborted_row_is_free_and_a_reserved_one_is_not() -> None:
+    row = as_row(EXAMPLES["distributed"])
     (reserved,) = as_releases([row], BUILT_IN)
     (aborted,) = as_releases([dataclasses.replace(row, status="aborted")], BUILT_IN)
     assert reserved.charged
     assert not aborted.charged
     assert aborted == dataclasses.replace(reserved, status="aborted", left_client=False)
+
+
+class Log:
+    """Keeps what is appended."""
+
+    def __init__(self) -> None:
+        self.entries: list[dict[str, Any]] = []
+
+    def append(self, run_id: str, **fields: Any) -> None:
+        self.entries.append(fields)
+
+
+@pytest.mark.parametrize(
+    ("name", "more"),
+    [
+        ("upload", {}),
+        ("record-level", {"count": 160, "sampling": "poisson", "probability": 0.0625}),
+        ("distributed", {"noise": "skellam", "shares": 6}),
+        ("central", {"cohorts": "fixed_size", "size": 5}),
+    ],
+)
+def test_the_audit_log_says_what_a_price_depends_on_and_names_nobody(
+    name: str, more: dict[str, Any]
+) -> None:
+    log = Log()
+    AuditTrail(log, "run").reserved([EXAMPLES[name]])
+    (entry,) = log.entries
+    assert (entry["action"], entry["channel"], entry["round"]) == ("release.reserved", "sum", 2)
+    plain = {"attempt", "clients", "rows_sha256", "clipping_norm", "mechanism", "relation"}
+    assert set(entry["detail"]) == plain | {"standard_deviation"} | set(more)
+    assert entry["detail"].items() >= more.items()
+    assert "ada" not in str(entry)

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import shutil
-from collections.abc import Callable
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from platform.cli.auditing import followed
 from platform.disk import log_files
 from platform.disk.log_files import (
     KeptChanges,
@@ -27,14 +30,12 @@ from platform.errors import ConfigError
 from privacy import Authentication
 from privacy.transparency import (
     Checkpoint,
-    NoteSigner,
     open_change,
     sign_checkpoint,
-    state_lost,
 )
-from storage import TreeHead, open_database
+from storage import LogBroken, TreeHead, open_database
 from tests.trunk._runs import Command, Finished
-from tests.trunk._tampering import execute
+from tests.trunk._tampering import execute, execute_and_rehash
 
 HEADS = [TreeHead(size, bytes([size]) * 32) for size in range(1, 7)]
 
@@ -43,13 +44,6 @@ HEADS = [TreeHead(size, bytes([size]) * 32) for size in range(1, 7)]
 def database(tmp_path: Path) -> Path:
     """Where a database would lie."""
     return tmp_path / "runs.db"
-
-
-@pytest.fixture
-def copied(own_copy: Finished) -> Finished:
-    """A run with its folder's log files."""
-    assert heads_file(own_copy.storage.file).is_file()
-    return own_copy
 
 
 def keep(database: Path, *heads: TreeHead) -> None:
@@ -75,33 +69,26 @@ def test_a_line_that_was_not_finished_is_no_head(database: Path) -> None:
     assert kept_heads(database, known_key(database)).heads == tuple(HEADS[:1])
 
 
-SPOILT: dict[str, Callable[[list[str]], list[str]]] = {
-    "no JSON": lambda lines: ["{", *lines[1:]],
-    "no note": lambda lines: ['{"note":"a"}', *lines[1:]],
-    "a list": lambda lines: ["[]", *lines[1:]],
-    "another size": lambda lines: [lines[0].replace("\\n1\\n", "\\n2\\n"), *lines[1:]],
-    "a changed signature": lambda lines: [lines[0][:-9] + "AAAA" + lines[0][-5:], *lines[1:]],
-    "an empty line": lambda lines: ["", *lines],
-    "bytes": lambda lines: ["\x00\xff", *lines[1:]],
-    "too long": lambda lines: ["x" * (3 << 20), *lines],
-}
-
-
-@pytest.mark.parametrize("spoilt", SPOILT)
-def test_a_spoilt_line_is_named(database: Path, spoilt: str) -> None:
+@pytest.mark.parametrize(
+    "line",
+    ["[]", '{"note":"a"}', "\x00\xff", "x" * (3 << 20)],
+    ids=["a list", "no note", "bytes", "too long"],
+)
+def test_a_spoilt_line_is_named(database: Path, line: str) -> None:
+    """Those that were changed at random are in `test_receipts.py`."""
     keep(database, *HEADS[:3])
     lines = heads_file(database).read_text().splitlines()
-    heads_file(database).write_text("\n".join([*SPOILT[spoilt](lines), ""]), encoding="latin-1")
+    heads_file(database).write_text("\n".join([line, *lines[1:], ""]), encoding="latin-1")
     with pytest.raises(Authentication, match=r"runs\.audit\.heads: line 1"):
         kept_heads(database, known_key(database))
 
 
-def test_a_head_by_another_key_is_named(database: Path) -> None:
-    keep(database, *HEADS[:2])
-    stranger = NoteSigner(log_signer(database).name, bytes(32))
-    add_note(database, sign_checkpoint(Checkpoint(stranger.name, 9, bytes(32)), stranger))
-    with pytest.raises(Authentication, match="line 3: the note is signed by none"):
-        kept_heads(database, known_key(database))
+@pytest.mark.parametrize("text", ["", "[]", '{"origin": "a b", "private": "00"}'])
+def test_what_is_no_key_is_refused(database: Path, text: str) -> None:
+    key_file(database).write_text(text)
+    with pytest.raises(ConfigError, match="is no key of a log"):
+        keep_head(database, HEADS[0])
+    assert not heads_file(database).exists()
 
 
 def test_changes_of_the_key_are_read_on_from_where_they_were_read(database: Path) -> None:
@@ -195,22 +182,6 @@ def test_who_takes_a_log_over_cannot_hide_it(database: Path) -> None:
             kept_heads(database, key)
 
 
-def test_a_false_hand_over_is_named(database: Path) -> None:
-    keep(database, HEADS[0])
-    stranger = NoteSigner(log_signer(database).name, bytes(32))
-    add_note(database, state_lost(stranger).replace("lost", "last"))
-    with pytest.raises(Authentication, match="line 2"):
-        kept_heads(database, known_key(database))
-
-
-@pytest.mark.parametrize("text", ["", "{}", "[]", '{"origin": "a b", "private": "00"}', "\x00"])
-def test_what_is_no_key_is_refused_without_being_shown(database: Path, text: str) -> None:
-    key_file(database).write_text(text)
-    with pytest.raises(ConfigError, match="is no key of a log"):
-        keep_head(database, HEADS[0])
-    assert not heads_file(database).exists()
-
-
 # --- a run's own ----------------------------------------------------------------------------------
 
 
@@ -219,112 +190,249 @@ def verified(sotto: Command, run: Finished, *arguments: str) -> tuple[int, Any]:
     return answer.code, answer.document
 
 
-def test_a_run_keeps_a_head_for_every_step(sotto: Command, copied: Finished) -> None:
-    code, found = verified(sotto, copied)
-    assert (code, found["problems"]) == (0, [])
-    # Set up, started, and for each of three rounds that it was opened and committed, and the end.
-    assert found["log"]["heads"] == 2 + 3 * 2 + 1
-    known = known_key(copied.storage.file)
-    assert known is not None
-    assert found["log"]["key"] == known.encode()
-
-
-def test_a_database_that_was_rolled_back(sotto: Command, copied: Finished) -> None:
+def test_a_database_that_was_rolled_back(sotto: Command, own_copy: Finished) -> None:
     """The file of before the last run, with every record in it agreeing."""
-    before = copied.storage.file.read_bytes()
-    other = copied.storage.run("privacy.mechanism=none", "rounds=1")
-    copied.storage.file.write_bytes(before)
+    before = own_copy.storage.file.read_bytes()
+    other = own_copy.storage.run("privacy.mechanism=none", "rounds=1")
+    own_copy.storage.file.write_bytes(before)
     shutil.rmtree(other.folder)
-    code, found = verified(sotto, copied)
+    code, found = verified(sotto, own_copy)
     assert code == 3
     assert any("a kept head says that there are" in problem for problem in found["problems"])
 
 
-def test_heads_that_are_gone(sotto: Command, copied: Finished) -> None:
-    heads_file(copied.storage.file).unlink()
-    code, found = verified(sotto, copied)
-    assert code == 3
-    assert found["problems"] == ["sotto.audit.heads: no head is there, as there must be"]
-
-
-def test_a_log_whose_key_was_replaced(sotto: Command, copied: Finished) -> None:
+def test_a_log_whose_key_was_replaced(sotto: Command, own_copy: Finished) -> None:
     """Named until somebody gives the new key, of which they have heard in another way."""
-    file = copied.storage.file
+    file = own_copy.storage.file
     trusted = known_key(file)
     assert trusted is not None
     key_file(file).unlink()
-    copied.storage.run("privacy.mechanism=none", "rounds=1")
-    code, found = verified(sotto, copied)
+    own_copy.storage.run("privacy.mechanism=none", "rounds=1")
+    code, found = verified(sotto, own_copy)
     assert code == 3
     assert "a new key took the log over" in found["problems"][0]
-    code, found = verified(sotto, copied, "--key", trusted.encode())
+    code, found = verified(sotto, own_copy, "--key", trusted.encode())
     assert code == 3
     assert "hands the log over to" in found["problems"][0]
     new = known_key(file)
     assert new is not None
-    assert verified(sotto, copied, "--key", new.encode())[0] == 0
+    assert verified(sotto, own_copy, "--key", new.encode())[0] == 0
 
 
 def test_a_forged_event_with_a_chain_and_a_tree_computed_anew(
-    sotto: Command, copied: Finished
+    sotto: Command, own_copy: Finished
 ) -> None:
     """All hashes of the database are the forger's; the heads are not."""
-    from tests.trunk._tampering import execute_and_rehash
-
     execute_and_rehash(
-        copied.storage.file, "UPDATE audit SET actor = 'somebody' WHERE sequence = 2"
+        own_copy.storage.file, "UPDATE audit SET actor = 'somebody' WHERE sequence = 2"
     )
-    code, found = verified(sotto, copied)
+    code, found = verified(sotto, own_copy)
     assert code == 3
     assert any("the log is broken at leaf" in problem for problem in found["problems"])
 
 
-def test_the_key_is_changed_by_a_command(sotto: Command, copied: Finished) -> None:
-    url = copied.storage.url
+def test_the_key_is_changed_by_a_command(sotto: Command, own_copy: Finished) -> None:
+    url = own_copy.storage.url
     shown = sotto("audit", "change-key", "--storage", url)
-    new = known_key(copied.storage.file)
+    new = known_key(own_copy.storage.file)
     assert new is not None
     assert (shown.code, shown.out) == (0, f"key {new.encode()}\n")
-    code, found = verified(sotto, copied)
+    code, found = verified(sotto, own_copy)
     assert (code, found["log"]["key"]) == (0, new.encode())
+    # Set up, started, and for each of three rounds that it was opened and committed, and the end.
+    assert found["log"]["heads"] == 2 + 3 * 2 + 1
     answer = sotto("audit", "verify", "--key", "x+y", "--storage", url)
     assert (answer.code, answer.err.count("\n")) == (2, 1)
     assert "--key: 'x+y' is not valid" in answer.err
 
 
 def test_without_the_key_signatures_are_not_checked_and_that_is_said(
-    sotto: Command, copied: Finished
+    sotto: Command, own_copy: Finished
 ) -> None:
     """As an auditor has it who was given a copy of the database and its heads."""
-    key_file(copied.storage.file).unlink()
-    shown = sotto("audit", "verify", "--storage", copied.storage.url)
+    key_file(own_copy.storage.file).unlink()
+    shown = sotto("audit", "verify", "--storage", own_copy.storage.url)
     assert shown.code == 0
     assert "their signatures unchecked as no key is known" in shown.out.replace("\n", " ")
     for command in ("head", "prove"):
         more = ("1",) if command == "prove" else ()
-        answer = sotto("audit", command, *more, "--storage", copied.storage.url)
+        answer = sotto("audit", command, *more, "--storage", own_copy.storage.url)
         assert answer.code == 2 and "nothing can be signed" in answer.err
-    assert not key_file(copied.storage.file).exists()
+    assert not key_file(own_copy.storage.file).exists()
 
 
-def test_a_full_disk_beside_a_sound_database(copied: Finished) -> None:
-    """What stands in the way of a head is named, and what was committed stays."""
-    execute(copied.storage.file, "UPDATE runs SET status = 'interrupted'")
-    path = heads_file(copied.storage.file)
-    path.unlink()
-    path.mkdir()
-    with pytest.raises(OSError, match=r"sotto\.audit\.heads"):
-        keep_head(copied.storage.file, HEADS[0])
-
-
-def test_a_head_is_kept_where_a_reader_is_in_the_way(copied: Finished) -> None:
+def test_a_head_is_kept_where_a_reader_is_in_the_way(own_copy: Finished) -> None:
     """Somebody reads on while a round is written: the log has grown, and so have its heads."""
-    before = len(kept_heads(copied.storage.file, None).heads)
-    with open_database(copied.storage.url, busy_timeout=0.05) as opened:
+    before = len(kept_heads(own_copy.storage.file, None).heads)
+    with open_database(own_copy.storage.url, busy_timeout=0.05) as opened:
         with opened.unit_of_work(read_only=True) as reader:
             assert reader.runs.list()
             with transaction(opened) as unit:
-                unit.audit.append(copied.run_id, actor="coordinator", action="run.resumed")
-        heads = kept_heads(copied.storage.file, None).heads
+                unit.audit.append(own_copy.run_id, actor="coordinator", action="run.resumed")
+        heads = kept_heads(own_copy.storage.file, None).heads
         assert len(heads) == before + 1
         assert opened.verify_log(heads).size == heads[-1].size
+
+
+# --- heads, proofs and exports, checked by a program that shares no code with ours ----------------
+
+
+ROOT = Path(__file__).resolve().parents[2]
+VERIFIER = ROOT / "docs" / "records" / "verify_log.py"
+
+
+def stranger(*arguments: object) -> tuple[int, str]:
+    """What the independent program says, run where nothing of ours can be imported."""
+    answer = subprocess.run(
+        [sys.executable, "-I", VERIFIER, *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd="/",
+    )
+    return answer.returncode, answer.stdout + answer.stderr
+
+
+def key_of(run: Finished) -> str:
+    found = known_key(run.storage.file)
+    assert found is not None
+    return found.encode()
+
+
+def proof(sotto: Command, run: Finished, event: str) -> dict[str, Any]:
+    answer = sotto("audit", "prove", event, "--storage", run.storage.url, "--json")
+    assert (answer.code, answer.err) == (0, "")
+    return dict(answer.document)
+
+
+def test_a_strangers_program_checks_a_proof(
+    sotto: Command, noised_run: Finished, tmp_path: Path
+) -> None:
+    found = proof(sotto, noised_run, "latest:3")
+    (tmp_path / "proof").write_text(json.dumps(found))
+    code, said = stranger("proof", tmp_path / "proof", key_of(noised_run))
+    assert code == 0
+    assert f"VERIFIED: leaf {found['leaf']} of {found['size']} says sotto-audit-v1" in said
+    assert noised_run.run_id in said
+    by_leaf = proof(sotto, noised_run, str(found["leaf"]))
+    assert by_leaf == found
+
+
+def test_a_strangers_program_refuses_a_spoilt_proof(
+    sotto: Command, noised_run: Finished, tmp_path: Path
+) -> None:
+    found, key = proof(sotto, noised_run, "latest:3"), key_of(noised_run)
+    other = proof(sotto, noised_run, "latest:4")
+    lie = base64.b64encode(base64.b64decode(found["data"]).replace(b"r", b"s", 1)).decode()
+    attacks = {
+        "data": dict(found, data=lie),
+        "place": dict(found, leaf=found["leaf"] + 1),
+        "step": dict(found, proof=other["proof"]),
+        "short": dict(found, proof=found["proof"][:-1]),
+        "long": dict(found, proof=[*found["proof"], found["proof"][0]]),
+        "note": dict(found, checkpoint=found["checkpoint"].replace("sotto/", "sotto0", 1)),
+        "size": dict(found, checkpoint=found["checkpoint"].replace("\n", "\n1", 1)),
+    }
+    for attack, changed in attacks.items():
+        (tmp_path / "proof").write_text(json.dumps(changed))
+        code, said = stranger("proof", tmp_path / "proof", key)
+        assert code == 1, attack
+        assert "NOT VERIFIED" in said, attack
+    (tmp_path / "proof").write_text(json.dumps(found))
+    assert stranger("proof", tmp_path / "proof", key[:-8] + "AAAAAAA=")[0] == 1
+
+
+def exported(sotto: Command, run: Finished, folder: Path, *more: str) -> dict[str, Any]:
+    answer = sotto("audit", "export", str(folder), *more, "--storage", run.storage.url, "--json")
+    assert (answer.code, answer.err) == (0, "")
+    return dict(answer.document)
+
+
+def kept(sotto: Command, run: Finished, file: Path) -> Path:
+    document = sotto("audit", "head", "--storage", run.storage.url, "--json").document
+    file.write_text(document["checkpoint"], "utf-8")
+    return file
+
+
+def test_a_strangers_program_checks_an_export(
+    sotto: Command, own_copy: Finished, tmp_path: Path
+) -> None:
+    """Of a log that grew past a full tile since somebody kept a head of it."""
+    head, key = kept(sotto, own_copy, tmp_path / "head"), key_of(own_copy)
+    with open_database(own_copy.storage.url) as database, database.unit_of_work() as unit:
+        for number in range(600):
+            unit.audit.append(own_copy.run_id, actor="x", action="y", round=number)
+        unit.commit()
+    found = exported(sotto, own_copy, tmp_path / "log")
+    assert {"tile/0/000", "tile/0/001", "tile/entries/001"} <= set(found["files"])
+    assert any(name.startswith("tile/1/000.p/") for name in found["files"])
+    code, said = stranger("export", tmp_path / "log", key, head)
+    assert (code, said) == (
+        0,
+        f"VERIFIED: {found['size']} leaves, root {found['root']}, 1 kept heads are on the way\n",
+    )
+    file = tmp_path / "log" / "tile/entries/001"
+    data = bytearray(file.read_bytes())
+    data[100] ^= 1
+    file.write_bytes(data)
+    assert "the hashes of tile 1 are not" in stranger("export", tmp_path / "log", key)[1]
+
+
+def test_a_fork_is_seen_by_whoever_kept_a_head(
+    sotto: Command, own_copy: Finished, tmp_path: Path
+) -> None:
+    """Two continuations of one log: each holds in itself, and neither beside the other's head."""
+    before = own_copy.storage.file.read_bytes()
+    heads = []
+    for name in ("a", "b"):
+        own_copy.storage.file.write_bytes(before)
+        with open_database(own_copy.storage.url) as database, database.unit_of_work() as unit:
+            unit.audit.append(own_copy.run_id, actor=name, action="y")
+            unit.commit()
+        heads.append(kept(sotto, own_copy, tmp_path / f"head-{name}"))
+        exported(sotto, own_copy, tmp_path / name)
+    key = key_of(own_copy)
+    assert stranger("export", tmp_path / "b", key, heads[1])[0] == 0
+    code, said = stranger("export", tmp_path / "b", key, heads[0])
+    assert code == 1
+    assert "are not those of a kept head" in said
+
+
+@pytest.mark.parametrize("event", ["latest:99", "nobody:1", "99999", ""])
+def test_there_is_no_proof_of_what_is_not_there(
+    sotto: Command, noised_run: Finished, event: str
+) -> None:
+    answer = sotto("audit", "prove", event, "--storage", noised_run.storage.url)
+    assert (answer.code, answer.out, answer.err.count("\n")) == (2, "", 1)
+
+
+def test_a_row_that_was_changed_is_neither_proven_nor_exported(
+    sotto: Command, own_copy: Finished, tmp_path: Path
+) -> None:
+    execute(own_copy.storage.file, "UPDATE audit SET actor = 'x' WHERE sequence = 2")
+    answer = sotto("audit", "prove", "latest:2", "--storage", own_copy.storage.url)
+    assert (answer.code, answer.out) == (3, "")
+    assert "is not what was logged" in answer.err
+    folder = tmp_path / "log"
+    answer = sotto("audit", "export", str(folder), "--storage", own_copy.storage.url)
+    assert answer.code == 3 and "the log is broken at leaf" in answer.err
+    assert not (folder / "checkpoint").exists()
+
+
+def test_events_are_followed(own_copy: Finished) -> None:
+    """What comes is shown, charges too; what is changed behind the reader's back is named."""
+    url = own_copy.storage.url
+
+    def more() -> None:
+        with open_database(url) as database, database.unit_of_work() as unit:
+            unit.audit.append(own_copy.run_id, actor="x", action="y")
+            unit.commit()
+
+    looks = followed(url, more)
+    first = next(looks)
+    assert (first["kind"], first["says"][3:5]) == ("event", ["x", "y"])
+    assert next(looks)["leaf"] == first["leaf"] + 1
+    swap = "UPDATE leaves SET position = {} WHERE position = {}"
+    execute(own_copy.storage.file, *(swap.format(*p) for p in ((-1, 0), (0, 1), (1, -1))))
+    with pytest.raises(LogBroken, match="others than before"):
+        next(looks)

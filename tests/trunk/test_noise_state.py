@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +13,7 @@ import yaml
 
 from platform.bootstrap import Surroundings, create_run, reopen_run
 from platform.config import Sources, parse_config
-from platform.errors import ConfigError
+from platform.errors import ClientsSilent
 from platform.experiment.finishing import execute
 from platform.experiment.simulation import Simulation
 from platform.mechanisms import BUILT_IN
@@ -20,10 +22,11 @@ from platform.rounds.loop import Federation
 from platform.rounds.observing import SilentObserver
 from platform.rounds.run import decode_state
 from platform.wire.codec import decode_arrays
-from platform.wire.transport import InProcessTransport
+from platform.wire.messages import Stage
+from platform.wire.outside_rounds import decode_examination
+from platform.wire.transport import ClientId, Dropout, InProcessTransport
 from privacy import Quantiser, SeededNoise, UnknownMechanism, protect_upload
 from tests.trunk._correlated_mechanism import (
-    CLAIMING,
     FACTS,
     PREVIOUS,
     Calls,
@@ -32,7 +35,6 @@ from tests.trunk._correlated_mechanism import (
 )
 from tests.trunk._runs import (
     ADVERSARIES,
-    FIXED,
     NO_POOL,
     SMALL,
     Crash,
@@ -43,6 +45,7 @@ from tests.trunk._runs import (
     opened,
     over,
 )
+from tests.trunk._transports import carried
 
 CLIENTS, ROUNDS = 5, 3
 ASKED = (
@@ -206,16 +209,61 @@ def test_a_coordinator_that_is_killed_goes_on_with_the_same_noise(
     assert chains(calls) == [1] * (ROUNDS - 1) + [0]
 
 
-def test_where_it_claims_anything_its_law_is_refused(storage: Storage) -> None:
-    sources = Sources(mechanisms=BUILT_IN.adding(correlated([], CLAIMING)))
-    tree = {**yaml.safe_load(SMALL), "storage": {"url": storage.url}}
-    with pytest.raises(ConfigError, match="claiming adds noise of the law anticorrelated, which"):
-        parse_config(tree, (*NO_POOL, *FIXED, "privacy.mechanism=claiming"), sources)
-
-
 def test_a_state_that_is_not_declared_is_refused() -> None:
     hidden = dataclasses.replace(FACTS, keeps_state=False)
     built = Correlated(8.0, None, "replace_one", hidden, [])
     noise = SeededNoise(np.random.default_rng(0))
     with pytest.raises(UnknownMechanism, match="correlated keeps a state and declares none"):
         protect_upload(np.zeros(4), built, Quantiser(8.0, 20), noise)
+
+
+# --- drawn once, whatever stops an attempt before its commit --------------------------------------
+
+
+CENTRAL = (
+    *("privacy.mechanism=central_noise", "privacy.noise_source=os"),
+    *("privacy.target_epsilon=null", "privacy.noise_multiplier=4.0"),
+    *("method.name=promptfl", "method.context_tokens=2"),
+    *("rounds=1", "cohort.dropout_rate=0", "evaluation.local_twins=false"),
+)
+NAME = "client-00001"
+
+
+@dataclass
+class Watched:
+    """Keeps the models that one client is sent to measure; `is_deaf` loses its answers."""
+
+    is_deaf: bool = True
+    models: list[bytes] = field(default_factory=list)
+    within: InProcessTransport | None = None
+
+    def at(self, within: InProcessTransport) -> Watched:
+        self.within = within
+        return self
+
+    def exchange(
+        self, stage: Stage, messages: Mapping[ClientId, bytes], deadline: float | None
+    ) -> Mapping[ClientId, bytes | Dropout]:
+        assert self.within is not None
+        replies = dict(self.within.exchange(stage, messages, deadline))
+        if stage == "evaluate" and NAME in messages:
+            shown = decode_examination(messages[NAME]).broadcast
+            self.models.append(b"".join(shown[name].tobytes() for name in sorted(shown)))
+            if self.is_deaf:
+                del replies[NAME]
+        return replies
+
+
+def test_a_client_that_answers_no_measurement_sees_one_noised_sum(storage: Storage) -> None:
+    """Sums of the same updates under noise of their own would average it away, at one charge."""
+    watched = Watched()
+    place = carried(storage, watched.at)
+    with pytest.raises(ClientsSilent):
+        place.run(*CENTRAL)
+    watched.is_deaf, before = False, len(watched.models)
+    place.resume(storage.only_run())
+    assert 0 < before < len(watched.models)
+    assert len(set(watched.models)) == 1
+    assert storage.rows("SELECT count(*) FROM attempts") == [(1,)]
+    # What was kept of the attempt is gone with it.
+    assert storage.rows("SELECT count(*) FROM stages") == [(0,)]

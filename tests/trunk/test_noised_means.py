@@ -10,8 +10,6 @@ import pytest
 
 from methods import TensorSpec
 from platform.bootstrap import Surroundings, plan_run
-from platform.errors import ConfigError
-from platform.experiment.caveats import run_warnings
 from platform.experiment.evaluation import examine, over_clients
 from platform.parties.scoring import VALIDATION as HELD
 from platform.protection.extras import FLAG, VALIDATION, Extras
@@ -44,11 +42,7 @@ LAWS = {
     ),
     "upload": ("privacy.noise_distribution=discrete_gaussian",),
 }
-BESIDE = {
-    "metric": METRIC,
-    "flag": ADAPTIVE,
-    "both": (*METRIC, *ADAPTIVE),
-}
+BESIDE = {"flag": ADAPTIVE, "both": (*METRIC, *ADAPTIVE)}
 
 
 @pytest.fixture(scope="module")
@@ -63,7 +57,7 @@ def pooled(make_storage: MakeStorage) -> Auditor:
     return Auditor(plan_run(config, SilentObserver(), Surroundings()))
 
 
-@pytest.mark.parametrize("norm", [0.1, 0.3, 1.0, 1.5, 1.9, 1.99])
+@pytest.mark.parametrize("norm", [0.1, 1.99])
 @pytest.mark.parametrize("beside", BESIDE)
 @pytest.mark.parametrize("law", LAWS)
 def test_calibration_starts_where_the_joint_norm_allows_it(
@@ -76,15 +70,12 @@ def test_calibration_starts_where_the_joint_norm_allows_it(
     assert mechanism.noise_multiplier > 1.0
 
 
-@pytest.mark.parametrize("norm", [0.1, 1.5])
 @pytest.mark.parametrize("law", LAWS)
-def test_an_entry_with_noise_of_its_own_has_a_grid_of_its_own(
-    pooled: Auditor, law: str, norm: float
-) -> None:
-    given = (*LAWS[law], *METRIC, *ADAPTIVE, POOL[0], f"privacy.clipping_norm={norm}")
+def test_an_entry_with_noise_of_its_own_has_a_grid_of_its_own(pooled: Auditor, law: str) -> None:
+    given = (*LAWS[law], *METRIC, *ADAPTIVE, POOL[0], "privacy.clipping_norm=1.5")
     protection = pooled.plan(*given).terms.protection
     assert isinstance(protection.entries.mechanism, IntegerUploadNoise)
-    assert protection.entries.mechanism.clipping_norm == norm
+    assert protection.entries.mechanism.clipping_norm == 1.5
 
 
 # --- what is divided by whom ----------------------------------------------------------------------
@@ -169,11 +160,9 @@ def test_a_secret_number_and_noise_alone_tell_no_mean(survivors: int, hides_size
 @pytest.mark.parametrize(
     ("overrides", "hides"),
     [
-        (CENTRAL, False),
         ((*CENTRAL, "cohort.size=3"), False),
         (SECRET, True),
         ((*CENTRAL, "privacy.relation=add_or_remove_one"), True),
-        (("cohort.size=3", "privacy.relation=add_or_remove_one"), False),
         (("cohort.size=3", *LAWS["discrete"]), False),
     ],
 )
@@ -221,10 +210,6 @@ def test_the_mean_of_those_who_came(storage: Storage, mechanism: tuple[str, ...]
             assert abs(released["mean"] - truth) <= 4.5 * released["std"] + 1e-3
             # The mechanism's noise, on a coordinate as long as C.
             assert 0.001 < released["std"] < 0.02
-        widest = {"round": 1, "mean": 0.4, "std": 0.7654}
-        changed = [*documents, {**documents[0], "released_validation": widest}]
-        (text,) = (t for t in run_warnings(simulation.run, changed) if "noised validation" in t)
-    assert "standard deviation up to 0.765;" in text
     largest = max(d["released_validation"]["std"] for d in documents)
     assert any(f"up to {largest:.3f};" in text for text in run.summary["warnings"])
 
@@ -233,20 +218,4 @@ def test_a_secret_cohort_releases_no_mean_and_says_so(storage: Storage) -> None:
     run = storage.run(*NO_POOL, *NOISED, *QUIET, BEST, *SECRET, "rounds=2")
     assert [d["released_validation"] for d in run.summary["rounds"]] == [None, None]
     assert run.summary["best_on_validation"] is None
-    words = " ".join(run.summary["warnings"])
-    assert "noised validation means are withheld" in words
-    assert "had no round to choose from" in words
-
-
-def test_poisson_cohorts_are_refused(storage: Storage) -> None:
-    with pytest.raises(ConfigError, match=r"evaluation\.release: noised .* cohort\.sampling = poi"):
-        storage.config(*NO_POOL, *NOISED, *CENTRAL, "cohort.sampling=poisson")
-
-
-@pytest.mark.parametrize(("law", "dominate"), [("upload", False), ("discrete", True)])
-def test_entries_dominate_only_where_the_sum_is_noised_jointly(
-    storage: Storage, law: str, dominate: bool
-) -> None:
-    with opened(storage.create(*NOISED, *QUIET, *POOL, *LAWS[law])) as simulation:
-        (text,) = (t for t in run_warnings(simulation.run, []) if "are charged beside the sum" in t)
-    assert ("dominate what is spent" in text) is dominate
+    assert any("are withheld" in words for words in run.summary["warnings"])

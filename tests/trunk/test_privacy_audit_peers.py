@@ -1,47 +1,58 @@
-"""The audit of hostile peers: a right build passes, and each way to help a peer is refuted."""
+"""The audits of hostile peers, failing clients, folders and offers: a right build passes each.
+
+And each way to help a peer, to show a failure or to read too much is refuted.
+"""
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import numpy as np
 import pytest
 
+import platform.bootstrap.joining
+import platform.data.loading
+import platform.experiment.dealing
+import platform.parties.totality
 import platform.protection.sums
 from platform.bootstrap import RunPlan, plan_run
-from platform.privacy_auditing.hostile_rounds import PeerAudit, audit_peers
+from platform.parties.client import Client
+from platform.privacy_auditing.audit import AuditPlan, audit_failing, game_of
+from platform.privacy_auditing.beginnings import FolderAudit, audit_folders
+from platform.privacy_auditing.hostile_rounds import FailureAudit, PeerAudit, audit_peers
 from platform.protection.sums import NoisedSum, SumProtection
+from platform.protection.uploads import Protection
 from platform.rounds.observing import SilentObserver
 from platform.rounds.runner import RoundRunner
 from privacy import ProtocolViolation
-from tests.trunk._runs import ADAPTIVE, FIXED, NO_POOL, RECORDS, Storage
+from tests.trunk._audits import DP_SGD, NOISE
+from tests.trunk._runs import (
+    ADAPTIVE,
+    FIXED,
+    GATHERING,
+    NO_POOL,
+    RECORDS,
+    Storage,
+)
 
 CENTRAL = ("privacy.mechanism=central_noise", *FIXED, *NO_POOL)
 PLAIN = "secure_aggregation={enabled: false}"
 GROUPS = "pool={kind: groups, experts: 2}"
-MASKED = {
+EVERY = {
     "upload": FIXED,
-    "upload, discrete": (*FIXED, "privacy.noise_distribution=discrete_gaussian"),
     "distributed": (*FIXED, "privacy.mechanism=distributed_noise"),
-    "steps": RECORDS,
-    "central": CENTRAL,
     "central, adaptive": (*CENTRAL, *ADAPTIVE),
     "central, experts": (*CENTRAL, GROUPS),
     "distributed, experts": ("privacy.mechanism=distributed_noise", *FIXED, *NO_POOL, GROUPS),
+    "steps, no masks": (*RECORDS, PLAIN),
+    "discrete, no masks": (*FIXED, "privacy.noise_distribution=discrete_gaussian", PLAIN),
+    "central, no masks": (*CENTRAL, PLAIN),
 }
-CLEAR = {
-    name: (*MASKED[name], PLAIN)
-    for name in ("upload", "upload, discrete", "steps", "central", "central, adaptive")
-}
-EVERY = {**MASKED, **{f"{name}, no masks": given for name, given in CLEAR.items()}}
-
-
-def plan(storage: Storage, *overrides: str) -> RunPlan:
-    return plan_run(storage.config(*overrides), SilentObserver(), storage.surroundings)
 
 
 def audit(storage: Storage, *overrides: str) -> PeerAudit:
-    return audit_peers(plan(storage, *overrides))
+    return audit_peers(plan_run(storage.config(*overrides), SilentObserver(), storage.surroundings))
 
 
 @pytest.mark.parametrize("mechanism", EVERY.values(), ids=EVERY.keys())
@@ -51,11 +62,6 @@ def test_the_right_build_is_not_refuted(storage: Storage, mechanism: tuple[str, 
     assert verdict.rounds >= 12
     # Under masks a peer can spoil a round. Without them its upload is clipped, or refused alone.
     assert (verdict.lost > 0) == (PLAIN not in mechanism)
-
-
-def test_nothing_is_played_where_nothing_is_summed(storage: Storage) -> None:
-    verdict = audit(storage, "method={name: coop, context_tokens: 2}")
-    assert (verdict.rounds, verdict.passed) == (0, True)
 
 
 # --- mutants --------------------------------------------------------------------------------------
@@ -113,13 +119,6 @@ def test_a_number_in_a_reason_is_refuted(storage: Storage, monkeypatch: Any) -> 
     assert any("the reason for a lost round depends on the data" in r for r in verdict.reasons)
 
 
-def test_noise_that_is_not_added_is_refuted(storage: Storage, monkeypatch: Any) -> None:
-    monkeypatch.setattr(
-        SumProtection, "noised", lambda self, total, clients, *noise: NoisedSum(total, clients)
-    )
-    assert not audit(storage, *CENTRAL).passed
-
-
 def test_a_sum_in_floating_point_is_refuted(storage: Storage, monkeypatch: Any) -> None:
     """The last bits of a sum go where its size says, and noise comes too late for them."""
 
@@ -146,3 +145,145 @@ def test_bare_uploads_in_a_methods_hands_are_refuted(storage: Storage, monkeypat
     monkeypatch.setattr(SumProtection, "add_up", added)
     monkeypatch.setattr(RoundRunner, "_outcome", shown)
     assert not audit(storage, *CENTRAL, PLAIN).passed
+
+
+# --- failing clients ------------------------------------------------------------------------------
+
+
+NETWORK = (
+    "task={dataset: digits, clients: 4, shots: 3, model: null}",
+    "method={name: fedavg, network: cnn, image_size: 16, channels: [2, 3], feature_width: 8}",
+    "rounds=2",
+    *FIXED,
+)
+FAILING = {
+    "upload": NETWORK,
+    "distributed": (*NETWORK, "privacy.mechanism=distributed_noise"),
+    "central": (*NETWORK, "privacy.mechanism=central_noise"),
+    "adaptive": (*NETWORK, "privacy.adaptive_clipping={}"),
+    "hostile experts": (*FIXED, "pool.noise=independent"),
+}
+
+
+def planned(storage: Storage, *overrides: str) -> RunPlan:
+    return plan_run(storage.config(*overrides), SilentObserver(), storage.surroundings)
+
+
+def audit_failures(run: RunPlan) -> FailureAudit:
+    return audit_failing(AuditPlan(run, canaries=0))
+
+
+@pytest.mark.parametrize("mechanism", FAILING.values(), ids=FAILING.keys())
+def test_the_right_build_is_not_refuted_and_clients_did_fail(storage: Storage, mechanism):
+    verdict = audit_failures(planned(storage, *mechanism))
+    assert verdict.passed, verdict.reasons
+    # One message a class, at least, on which some neighbours fail and others do not.
+    assert verdict.split >= (2 if NETWORK[0] in mechanism else 0)
+    assert 0 < verdict.failed
+
+
+def test_a_collection_is_played(storage: Storage):
+    verdict = audit_failures(planned(storage.gathering(), *GATHERING, *FIXED, "pool.noise=null"))
+    assert verdict.passed, verdict.reasons
+
+
+# --- mutants --------------------------------------------------------------------------------------
+
+
+def test_failures_that_raise_are_refuted(storage: Storage, monkeypatch):
+    """As it was: who errors holds the class, and no ledger knows."""
+    run = planned(storage, *NETWORK)
+    monkeypatch.setattr(platform.parties.totality, "_hides_in_round", lambda *_: False)
+    verdict = audit_failures(run)
+    assert not verdict.passed
+    assert any("against class" in reason for reason in verdict.reasons)
+
+
+def test_a_zero_without_noise_is_refuted(storage: Storage, monkeypatch):
+    run = planned(storage, *NETWORK)
+    original = Protection.prepare_nothing
+
+    def bare(self: Protection, *arguments: Any) -> Any:
+        prepared = original(self, *arguments)
+        middle = np.full_like(prepared.levels, self.sums.grid().largest_level // 2)
+        return dataclasses.replace(prepared, levels=middle)
+
+    monkeypatch.setattr(Protection, "prepare_nothing", bare)
+    verdict = audit_failures(run)
+    assert not verdict.passed
+    assert "variance" in " ".join(verdict.reasons)
+
+
+def test_something_else_than_zero_is_refuted(storage: Storage, monkeypatch):
+    """Under central noise the coordinator noises the sum, so a failed client sends zero itself."""
+    run = planned(storage, *FAILING["central"])
+    original = Protection.prepare_nothing
+
+    def shifted(self: Protection, *arguments: Any) -> Any:
+        prepared = original(self, *arguments)
+        return dataclasses.replace(prepared, levels=prepared.levels ^ np.uint64(1 << 12))
+
+    monkeypatch.setattr(Protection, "prepare_nothing", shifted)
+    assert audit_failures(run).reasons == ("the upload of a failed client is not zero",)
+
+
+def test_a_failure_without_a_charge_is_refuted(storage: Storage, monkeypatch):
+    run = planned(storage, *NETWORK)
+    original = Client._reserve
+
+    def unless_failed(self: Client, *arguments: Any) -> None:
+        if not self._store.failures(self.profile.run.run_id):
+            original(self, *arguments)
+
+    monkeypatch.setattr(Client, "_reserve", unless_failed)
+    assert not audit_failures(run).passed
+
+
+# --- folders and offers ---------------------------------------------------------------------------
+
+
+STEPS = (*DP_SGD, *NO_POOL, "secure_aggregation={enabled: false}")
+BEGINNINGS = {
+    "a pool": NOISE,
+    "records": STEPS,
+    "validation": (*NOISE, *NO_POOL, "task.validation_share=0.3", "task.shots=4"),
+    "novel classes": (*NOISE, *NO_POOL, "evaluation.protocol=base_to_novel"),
+}
+
+
+def audit_of_folders(storage: Storage, *overrides: str) -> FolderAudit:
+    run = plan_run(storage.config(*overrides), SilentObserver(), storage.surroundings)
+    return audit_folders(game_of(AuditPlan(run, canaries=0)))
+
+
+@pytest.mark.parametrize("name", BEGINNINGS)
+def test_right_beginnings_are_not_refuted(storage: Storage, name: str):
+    verdict = audit_of_folders(storage, *BEGINNINGS[name])
+    assert verdict.reasons == ()
+    assert verdict.folders == (7 if name == "records" else 4)
+
+
+def test_shots_that_depend_on_how_many_images_others_have_are_refuted(
+    storage: Storage, monkeypatch: pytest.MonkeyPatch
+):
+    def drawn(train: Any, own: Any, shots: int, key: bytes) -> Any:
+        rng = np.random.default_rng(len(train.labels))
+        return np.sort(rng.choice(own, min(shots, len(own)), replace=False))
+
+    monkeypatch.setattr(platform.data.loading, "_few_shots", drawn)
+    reasons = audit_of_folders(storage, *NOISE, *NO_POOL).reasons
+    assert "thrice the images: another client has other records" in reasons
+    assert "thrice the images: another client sends other numbers" in reasons
+
+
+def test_a_split_that_permutes_all_records_is_refuted(
+    storage: Storage, monkeypatch: pytest.MonkeyPatch
+):
+    def permuted(client: Any, split: Any, share: float, key: bytes) -> Any:
+        order = np.random.default_rng(0).permutation(client.train)
+        first = int(share * len(order))
+        return type(client)(np.sort(order[first:]), client.test, np.sort(order[:first]))
+
+    monkeypatch.setattr(platform.data.loading, "carve", permuted)
+    reasons = audit_of_folders(storage, *STEPS, "task.validation_share=0.3").reasons
+    assert "an image more: the side of another image changes" in reasons

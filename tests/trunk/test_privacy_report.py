@@ -4,39 +4,49 @@ from __future__ import annotations
 
 import json
 import math
-from contextlib import closing
-from dataclasses import replace
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import pytest
 
-from platform.agreement.budgets import read_budget
-from platform.disk.opening import open_existing
+from platform.disk.log_files import heads_file, key_file
+from platform.reports import Report
 from platform.reports.blocks import (
     Facts,
     Figure,
-    Line,
-    Paragraph,
-    Plot,
     Table,
     epsilon_text,
     of_a_hundred,
-    ranges,
     text_of,
 )
-from platform.reports.guarantee import trust_section
-from platform.reports.rendering import HEIGHT, WIDTH, canvas
+from platform.reports.rendering import html_page, plain_data
 from platform.reports.report import bases_of
-from platform.reports.subject import Subject
+from tests.trunk._federations import NAMES, Holders, federation, hold, within
 from tests.trunk._reports import (
     answers,
     figures,
+    read_page,
     report_of,
     report_on,
     section,
     sentences,
     text,
 )
-from tests.trunk._runs import FIXED, NO_POOL, NONE, OS, Command, Finished, Storage, gaussian_epsilon
+from tests.trunk._runs import (
+    FIXED,
+    NO_POOL,
+    NONE,
+    OS,
+    RECORDS,
+    Command,
+    Finished,
+    Storage,
+    gaussian_epsilon,
+)
+from tests.trunk._schemas import require_published
+from tests.trunk._tampering import execute, execute_and_rehash
 
 QUICK = ("evaluation.local_twins=false", "rounds=2")
 HONEST = (OS, *QUICK)
@@ -46,26 +56,25 @@ SHARED = (
     *("privacy.target_epsilon=null", "privacy.noise_multiplier=4.0"),
     *NO_POOL,
 )
-CENTRAL = ("privacy.mechanism=central_noise", *NO_POOL, *FIXED)
 SECRET = (
     *("privacy.mechanism=central_noise", "secure_aggregation={enabled: false}"),
     "cohort={sampling: poisson, size: 3, minimum: 1, retries: 0, dropout_rate: 0.0}",
     *(*NO_POOL, *FIXED),
 )
 
-# Every field that the document must hold, and words by which a reader finds it.
+# Every section that the document must hold, and a word by which a reader finds its field.
 FIELDS = {
-    "odds": ("of 100 guesses that would be right 50 times without the run, at most",),
-    "unit": ("unit of privacy is", "neighbouring relation is"),
+    "unit": ("one client with all of its data", "replace_one"),
+    "odds": ("of 100 guesses",),
     "budget": ("Of the run, against server", "Left of the run's limit", "Over a client's lifetime"),
-    "releases": ("approximate differential privacy at delta", "Epsilon of one"),
+    "releases": ("approximate differential privacy",),
     "trust": ("If the server lies", "However many clients lie"),
     "limits": ("Sizes:", "Participation:", "Timing:", "Tuning:", "Selection:", "linkable"),
     "composition": ("composed", "post-processing"),
     "construction": ("Law of the noise", "Randomness of the noise", "Floating point", "Timing"),
-    "use": ("Mean over clients", "Worst client", "Gain over each client alone", "Worth of sharing"),
+    "use": ("Worst client", "Gain over each client alone", "Worth of sharing"),
     "data": ("Data set", "Security at rest", "Kept for good"),
-    "empirical": ("No audit is in the records",),
+    "empirical": ("No audit",),
     "log": ("Head of the run's log", "Heads signed by: sotto/", "torch"),
     "hazards": ("Epsilon is too large", "NIST SP 800-226"),
     "evidence": ("The number in brackets",),
@@ -84,28 +93,13 @@ def shared_run(make_storage) -> Finished:
     return make_storage("shared").run(*SHARED, *HONEST)
 
 
-@pytest.mark.parametrize("anchor", FIELDS)
-def test_the_document_holds_every_field_that_is_asked_of_it(
-    honest_run: Finished, anchor: str
-) -> None:
-    said = "\n".join([*sentences(section(report_of(honest_run), anchor))])
-    heads = [
-        name
-        for block in section(report_of(honest_run), anchor).blocks
-        if isinstance(block, Table)
-        for name in block.columns
-    ]
-    for words in FIELDS[anchor]:
-        assert words in said + "\n" + "\n".join(heads)
-
-
-def test_unit_and_odds_come_before_any_other_section(honest_run: Finished) -> None:
+def test_the_document_holds_every_field_that_is_asked_of_it(honest_run: Finished) -> None:
     report = report_of(honest_run)
+    for anchor, fields in FIELDS.items():
+        said = "\n".join(sentences(section(report, anchor)))
+        for words in fields:
+            assert words in said, anchor
     assert [one.anchor for one in report.sections][:2] == ["unit", "odds"]
-    first = section(report, "unit").blocks[:2]
-    assert all(isinstance(block, Paragraph) for block in first)
-    assert "one client with all of its data" in text_of(first[0].words)
-    assert "replace_one" in text_of(first[1].words)
 
 
 def test_the_odds_are_worked_out_from_the_ledger_alone(honest_run: Finished) -> None:
@@ -119,45 +113,18 @@ def test_the_odds_are_worked_out_from_the_ledger_alone(honest_run: Finished) -> 
         assert float(figure.text) >= expected > float(figure.text) - 0.01
 
 
-@pytest.mark.parametrize(
-    ("share", "shown"),
-    [
-        (0.5, "50"),
-        (0.75, "75"),
-        (0.7310585786, "73.11"),
-        (0.73110000001, "73.12"),
-        (0.9996646, "99.97"),
-        (0.99996, "99.996"),
-        (0.999999, "99.9999"),
-        (0.99999999999, "99.999999999"),
-        (1.0 - 1e-16, "100"),
-        (1.0, "100"),
-    ],
-)
-def test_shares_are_rounded_up_and_read_100_only_where_nothing_is_left(
-    share: float, shown: str
-) -> None:
-    assert of_a_hundred(share) == shown
-
-
-@pytest.mark.parametrize(
-    ("value", "shown"),
-    [
-        (7.9999978, "8.00"),
-        (4.1848469, "4.19"),
-        (0.0, "0.00"),
-        (226.2, "227"),
-        (math.inf, "infinite"),
-        ("inf", "infinite"),
-        (None, "not known"),
-    ],
-)
-def test_epsilons_are_rounded_up(value: float | str | None, shown: str) -> None:
-    assert epsilon_text(value) == shown
-
-
-def test_runs_of_numbers_are_read_as_such() -> None:
-    assert ranges([3, 1, 2, 2, 7, 9, 10]) == "1 to 3, 7, 9 to 10"
+def test_shares_and_epsilons_are_rounded_up() -> None:
+    """A share reads 100 only where nothing is left."""
+    shares = {0.5: "50", 0.73110000001: "73.12", 0.99996: "99.996", 1.0 - 1e-16: "100"}
+    assert {share: of_a_hundred(share) for share in shares} == shares
+    epsilons = {
+        7.9999978: "8.00",
+        0.0: "0.00",
+        226.2: "227",
+        math.inf: "infinite",
+        None: "not known",
+    }
+    assert {value: epsilon_text(value) for value in epsilons} == epsilons
 
 
 def test_without_noise_nothing_is_proven_and_all_guesses_may_be_right(plain_run: Finished) -> None:
@@ -193,36 +160,12 @@ def test_epsilons_are_those_of_the_run_and_of_the_formula(honest_run: Finished) 
     left = rows["Left of the run's limit"][0]
     assert isinstance(left, Figure)
     assert left.value == pytest.approx(8.0 - gaussian_epsilon(z, 2), abs=1e-5)
-
-
-def test_one_release_alone_costs_what_the_formula_says(honest_run: Finished) -> None:
-    report, z = report_of(honest_run), honest_run.noise_multiplier
     (table,) = [b for b in section(report, "releases").blocks if isinstance(b, Table)]
     ((*_, alone),) = table.rows
     (figure,) = [piece for piece in alone if isinstance(piece, Figure)]
     assert figure.value == pytest.approx(gaussian_epsilon(z, 1), rel=1e-6)
     # mu of two releases under replace_one is 2 sqrt(2) / z.
     assert f"mu = {2 * math.sqrt(2) / z:.6g}" in text(report)
-
-
-def test_each_round_is_cumulative(honest_run: Finished) -> None:
-    report, z = report_of(honest_run), honest_run.noise_multiplier
-    tables = [b for b in section(report, "budget").blocks if isinstance(b, Table)]
-    spent = [row[-1][0] for row in tables[0].rows]
-    for number, figure in enumerate(spent, start=1):
-        assert isinstance(figure, Figure)
-        assert figure.value == pytest.approx(gaussian_epsilon(z, number), rel=1e-6)
-
-
-def test_a_rounds_numbers_rest_on_the_entry_that_holds_its_digest(honest_run: Finished) -> None:
-    tables = [b for b in section(report_of(honest_run), "budget").blocks if isinstance(b, Table)]
-    for row in tables[0].rows:
-        (cohort,), (mean,) = row[1], row[3]
-        assert isinstance(cohort, Figure) and isinstance(mean, Figure)
-        assert (cohort.value, cohort.basis) == (5, mean.basis)
-        (number,) = mean.basis.entries
-        query = "SELECT action, round_number FROM audit WHERE sequence = ?"
-        assert honest_run.storage.rows(query, number) == [("round.committed", int(text_of(row[0])))]
 
 
 def test_every_number_names_ledger_rows_or_entries_that_are_there(honest_run: Finished) -> None:
@@ -241,45 +184,12 @@ def test_every_number_names_ledger_rows_or_entries_that_are_there(honest_run: Fi
         assert set(basis.pseudonyms or ()) <= names
         assert all(1 <= entry <= last for entry in basis.entries)
     assert report.bases == bases_of(report.sections[:-1])
-
-
-def test_a_number_of_one_client_rests_on_exactly_its_rows(honest_run: Finished) -> None:
-    report = report_of(honest_run)
+    # A number of one client rests on exactly its rows.
     basis = dict(report.odds)["server"].basis
     (client,) = basis.pseudonyms
-    rows = honest_run.storage.rows(
-        "SELECT round_number, attempt, channel FROM ledger WHERE pseudonym = ?", client
-    )
+    query = "SELECT round_number, attempt, channel FROM ledger WHERE pseudonym = ?"
+    rows = honest_run.storage.rows(query, client)
     assert sorted(basis.places) == sorted(rows) and len(rows) == 2
-
-
-def test_every_number_leads_to_leaves_that_prove_its_records(
-    sotto: Command, honest_run: Finished
-) -> None:
-    report = report_of(honest_run)
-    (numbers, rows) = [b for b in section(report, "evidence").blocks if isinstance(b, Table)]
-    leaf = numbers.columns.index("Leaves")
-    shown = [text_of(row[leaf]) for row in numbers.rows]
-    # Nothing but the log itself is no leaf of the log.
-    assert [text_of(row[0]) for row in numbers.rows if text_of(row[leaf]) == "none"] == [
-        text_of(row[0]) for row in numbers.rows if "all leaves of the log" in text_of(row[1])
-    ]
-    stored = dict(honest_run.storage.rows("SELECT position, pseudonym FROM leaves"))
-    basis = dict(report.odds)["server"].basis
-    of_server = shown[report.bases.index(basis)]
-    assert {stored[int(one)] for one in of_server.split(", ")} == set(basis.pseudonyms)
-    (proof,) = [
-        text_of(row[-1]).split("audit prove ")[-1]
-        for row in numbers.rows
-        if "summary.json" in text_of(row[1]) and "accuracy.mean" in text_of(row[1])
-    ]
-    answer = sotto("audit", "prove", proof, "--storage", honest_run.storage.url, "--json")
-    assert answer.code == 0 and "run.finished" in answer.document["says"]
-    # All charges of a round lie beside each other, in the order in which clients are named.
-    names, where = (text_of(rows.rows[0][column]) for column in (2, 3))
-    first = int(where.split(" to ")[0])
-    for offset, name in enumerate(names.partition(": ")[2].split(", ")):
-        assert stored[first + offset] == name
 
 
 def test_shares_of_noise_are_priced_again_for_more_colluding_clients(shared_run: Finished) -> None:
@@ -301,19 +211,6 @@ def test_shares_of_noise_are_priced_again_for_more_colluding_clients(shared_run:
     assert isinstance(nothing, Figure) and nothing.value == "inf"
 
 
-def test_on_a_graph_that_was_drawn_for_so_many_nothing_is_priced_of_more(
-    shared_run: Finished,
-) -> None:
-    with closing(open_existing(shared_run.storage.url)) as database:
-        subject = Subject(read_budget(database, shared_run.run_id))
-    assert subject.terms is not None
-    regular = replace(subject.terms, degree=4)
-    vars(subject)["terms"] = regular
-    part = trust_section(subject)
-    assert not [block for block in part.blocks if isinstance(block, Table)]
-    assert "3 of one client's 4 neighbours may be among them" in "\n".join(sentences(part))
-
-
 def shares_epsilon(run: Finished, *, deviations: float) -> float:
     """By the Gaussian's Renyi divergences, orders 2 to 200, of as many rounds, without rounding."""
     ((deviation, norm),) = set(
@@ -328,15 +225,6 @@ def shares_epsilon(run: Finished, *, deviations: float) -> float:
     return best
 
 
-def test_the_coordinators_own_noise_is_said_to_trust_it(storage: Storage) -> None:
-    report = report_of(storage.run(*CENTRAL, *HONEST))
-    odds = dict(report.odds)
-    assert odds["server"].value == 100.0 and odds["peers"].value < 100.0
-    assert "nothing is proven" in "\n".join(sentences(section(report, "odds")))
-    assert "trusted entirely" in "\n".join(sentences(section(report, "trust")))
-    assert report.warnings[0] == "against server epsilon is infinite: nothing is proven"
-
-
 def test_secret_draws_are_not_told_by_the_report(storage: Storage) -> None:
     run = storage.run(*SECRET, *HONEST)
     said = text(report_of(run))
@@ -346,28 +234,8 @@ def test_secret_draws_are_not_told_by_the_report(storage: Storage) -> None:
     # Whoever was drawn, all clients stand alike.
     blocks = [b for b in section(report_of(run), "budget").blocks if isinstance(b, Table)]
     (clients,) = [block for block in blocks if block.columns[0] == "Clients"]
-    assert len(clients.rows) == 1 and "(withheld)" not in said and "withheld, as" not in said
-    assert "secret" in said and "who was drawn is the coordinator's secret" in said
-    # All clients have a row for every round, so the places tell nothing.
-    rows = storage.rows("SELECT count(*) FROM ledger")
-    assert rows == [(10,)]
-    assert any("publish the final model only" in warning for warning in report_of(run).warnings)
-
-
-def test_runs_are_compared_where_they_can_be(storage: Storage) -> None:
-    first = storage.run(*HONEST)
-    other = storage.run(*HONEST, "privacy.target_epsilon=4.0")
-    third = storage.run(*HONEST, "privacy.target_delta=1e-6")
-    report = report_on(storage, first.run_id, other.run_id, third.run_id)
-    said = "\n".join(sentences(section(report, "comparison")))
-    assert f"This run and {other.run_id} have the same unit, relation and delta" in said
-    assert f"and of {third.run_id} are not directly comparable: delta 1e-05 here, 1e-06" in said
-    (table,) = [b for b in section(report, "comparison").blocks if isinstance(b, Table)]
-    ids = [text_of(row[0]) for row in table.rows]
-    assert ids == [first.run_id, other.run_id, third.run_id]
-    for row, run in zip(table.rows, (first, other, third), strict=True):
-        (figure,) = row[3]
-        assert figure.value == run.summary["final"]["epsilon"]["server"]
+    assert len(clients.rows) == 1 and "(withheld)" not in said
+    assert "who was drawn is the coordinator's secret" in said
 
 
 def test_the_report_of_a_run_that_has_not_finished_says_so(storage: Storage) -> None:
@@ -380,45 +248,305 @@ def test_the_report_of_a_run_that_has_not_finished_says_so(storage: Storage) -> 
     assert "No release of any client is in the ledger." in text(report)
 
 
-def test_unpriced_runs_state_no_number(storage: Storage) -> None:
-    simulation = storage.create(NONE, *QUICK)
-    simulation.database.close()
-    report = report_on(storage, simulation.run_id)
-    assert [figure for _, figure in report.odds] == [None, None, None]
-    assert "0.00" not in text(report)
+# --- what an audit saw ----------------------------------------------------------------------------
 
 
-def test_json_holds_numbers_as_numbers(sotto: Command, honest_run: Finished) -> None:
-    answer = sotto(*("report", "latest", "--storage", honest_run.storage.url, "--format", "json"))
-    assert (answer.code, answer.err) == (0, "")
-    document = answer.document
-    assert next(iter(document)) == "warnings"
-    guesses = document["right_guesses_of_100_at_most"]
-    assert guesses == {name: f.value for name, f in report_of(honest_run).odds}
-    numbers = {one["number"] for one in document["rests_on"]}
-    text_ = json.dumps(document)
-    assert numbers == set(range(1, len(numbers) + 1)) and "NaN" not in text_
-    assert set(FIELDS) <= {one["anchor"] for one in document["sections"]}
+ONCE = ("evaluation.local_twins=false", "rounds=1", OS)
+NOISE = 4.0
+NOISY = ("privacy.target_epsilon=null", f"privacy.noise_multiplier={NOISE}")
+
+Channels = list[dict[str, Any]]
 
 
-def test_a_plot_keeps_within_its_canvas() -> None:
-    plot = Plot(
-        title="t",
-        says="s",
-        across="x",
-        up="y",
-        lines=(Line("a", ((1.0, 0.0), (3.0, 9.7))), Line("b", ((1.0, 2.0), (200.0, 3.0)))),
-        limit=(20.0, "limit 20"),
+@pytest.fixture(scope="module")
+def noisy_run(make_storage: Callable[[str], Storage]) -> Finished:
+    return make_storage("audited").run(*ONCE, *NOISY)
+
+
+def an_audit(**changed: Any) -> Channels:
+    """As `audit-privacy --json` prints it of one release at noise 4 under replace_one."""
+    seen = {
+        "channel": "sum",
+        "mechanism": "upload_noise",
+        "unit": "client",
+        "claimed_mu": 0.5,
+        "estimated_mu": 0.48,
+        "mu_interval": [0.0, "inf"],
+        "epsilon_lower_bound_95": 0.3179,
+        "claimed_epsilon": gaussian_epsilon(NOISE, 1),
+        "delta": 1e-5,
+        "clip_respected": None,
+        "canaries": 1000,
+        "power": 0.875,
+        "is_tight": True,
+        "passed": True,
+        "reasons": [],
+        "array": None,
+    }
+    passed = {"mechanism": "upload_noise", "passed": True, "reasons": []}
+    return [
+        {**seen, **changed},
+        {**passed, "channel": "offers", "offers": 45, "accepted": 37, "split": 0},
+        {**passed, "channel": "folders", "folders": 4},
+        {**passed, "channel": "failures", "rounds": 8, "failed": 2, "split": 0},
+        {**passed, "channel": "peers", "rounds": 6, "lost": 0},
+    ]
+
+
+def reported(sotto: Command, noisy_run: Finished, file: Path) -> Any:
+    return sotto(
+        *("report", noisy_run.run_id, "--storage", noisy_run.storage.url),
+        *("--format", "json", "--audit", str(file)),
     )
-    drawn = canvas(plot)
-    spots = [spot for line in drawn["lines"] for spot in line["spots"]]
-    assert all(0 <= x <= WIDTH and 0 <= y <= HEIGHT for x, y in spots)
-    assert drawn["limit"] is not None and drawn["limit"] <= min(y for _, y in spots)
-    assert len({(line["mark"], line["dashes"]) for line in drawn["lines"]}) == 2
-    labels = [label for _, label in drawn["up"]]
-    assert labels[0] == "0" and len(labels) <= 7
 
 
-def test_a_plot_of_one_round_is_drawn() -> None:
-    plot = Plot(title="t", says="s", across="x", up="y", lines=(Line("a", ((1.0, 0.0),)),))
-    assert canvas(plot)["lines"][0]["spots"]
+def written(folder: Path, found: Any) -> Path:
+    file = folder / "audit.json"
+    file.write_text(found if isinstance(found, str) else json.dumps(found))
+    return file
+
+
+def test_a_refuted_claim_is_the_first_warning(
+    sotto: Command, noisy_run: Finished, tmp_path: Path
+) -> None:
+    found = an_audit()
+    found[1] |= {"passed": False, "reasons": ["it is"]}
+    document = reported(sotto, noisy_run, written(tmp_path, found)).document
+    assert document["warnings"][0].startswith("an audit has refuted the claim on channel sum")
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({"mechanism": "dp_sgd"}, "mechanism is 'dp_sgd' there"),
+        ({"unit": "record"}, "unit is 'record' there"),
+        # As much noise again: an audit of another run.
+        ({"claimed_epsilon": gaussian_epsilon(2 * NOISE, 1)}, "no release of the run does"),
+    ],
+)
+def test_an_audit_of_another_claim_is_refused(
+    sotto: Command, noisy_run: Finished, tmp_path: Path, changed: dict[str, Any], said: str
+) -> None:
+    answer = reported(sotto, noisy_run, written(tmp_path, an_audit(**changed)))
+    assert (answer.code, answer.out) == (2, "") and answer.err.count("\n") == 1
+    assert "is of another claim" in answer.err and said in answer.err
+
+
+@pytest.mark.slow
+def test_what_the_command_prints_is_what_is_read(
+    sotto: Command, noisy_run: Finished, tmp_path: Path
+) -> None:
+    config = noisy_run.folder / "config.yaml"
+    made = sotto("audit-privacy", str(config), "--canaries", "100", "--json")
+    assert made.code == 0
+    answer = reported(sotto, noisy_run, written(tmp_path, made.out))
+    assert (answer.code, answer.err) == (0, "")
+
+
+# --- whose numbers are stated ---------------------------------------------------------------------
+
+
+TWICE = ("evaluation.local_twins=false", "rounds=2", OS)
+
+
+def rendered(report: Report) -> str:
+    """All forms but paper, each of which must be well-formed; what it says."""
+    read_page(html_page(report))
+    require_published("privacy-report", json.loads(json.dumps(plain_data(report), allow_nan=False)))
+    assert all(figure.text and figure.basis.what for figure in figures(report))
+    return text(report)
+
+
+def test_the_client_that_has_spent_most_is_the_one_that_is_stated(storage: Storage) -> None:
+    """Of five clients two or three are drawn, known to the server, so some release more often."""
+    clear = "secure_aggregation={enabled: false}"
+    run = storage.run(*TWICE, *NO_POOL, *FIXED, "rounds=3", "cohort={size: 2, minimum: 2}", clear)
+    rows = storage.rows("SELECT pseudonym, count(*) FROM ledger GROUP BY pseudonym")
+    most = max(count for _, count in rows)
+    assert min(count for _, count in rows) < most or len(rows) < 5
+    report = report_of(run)
+    basis = dict(report.odds)["server"].basis
+    (client,) = basis.pseudonyms
+    assert dict(rows)[client] == most == len(basis.places)
+    found = [one for one in figures(report) if one.basis == basis]
+    figure = next(one for one in found if one.text == epsilon_text(one.value))
+    assert figure.value == pytest.approx(gaussian_epsilon(4.0, most), rel=1e-6)
+
+
+# --- federations ---------------------------------------------------------------------------------
+
+NOISED = (
+    *("privacy.mechanism=upload_noise", "privacy.clipping_norm=0.1", *FIXED),
+    "secure_aggregation={enabled: false}",
+)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    found = tmp_path / "fed"
+    found.mkdir()
+    return found
+
+
+def test_a_federations_report_names_nobody_and_guesses_no_accuracy(folder: Path) -> None:
+    holders = Holders.written(folder)
+    run_id = hold(federation(folder, *NOISED), within(holders.handlers()))["run_id"]
+    report = report_on(Storage(folder), run_id)
+    said = rendered(report)
+    assert not [name for name in NAMES if re.search(rf"\b{name}\b", said)]
+    assert "known to the clients only" in said and "exact accuracies" not in said
+    assert "each a process with data of its own" in said
+    assert "Each client keeps another on its own machine" in said
+    assert "all runs of this database that the client took part in" in said
+
+
+# --- hazards that are put into real runs on purpose -----------------------------------------------
+
+
+ONE_ROUND = ("evaluation.local_twins=false", "rounds=1")
+LARGE = "Epsilon is too large to mean much"
+DELTA = "Delta leaves room for a complete failure"
+UNIT = "The unit does not cover what people fear, or is no person"
+ELSEWHERE = "The same data are released elsewhere without noise"
+TRUST = "The trust that is assumed does not hold"
+BUILT = "Randomness, floating point, side channels"
+BOUNDED = "What one unit contributes is not bounded"
+MADE_UP = "The records themselves are made up"
+
+CAREFUL = (OS, "privacy.noise_distribution=discrete_gaussian")
+# The run's overrides, the first words of its warnings, and which hazard each is.
+INJECTED: dict[str, tuple[tuple[str, ...], dict[str, str]]] = {
+    "seeded noise, a large epsilon and delta, no masks": (
+        (
+            *("privacy.noise_distribution=gaussian", "privacy.target_epsilon=25.0"),
+            *("privacy.target_delta=0.3", "secure_aggregation={enabled: false}"),
+        ),
+        {
+            "noise_source seeded: the noise can be recomputed": BUILT,
+            "upload_noise draws floating-point noise": BUILT,
+            "delta 0.3 is above 1/clients = 0.2": DELTA,
+            "the largest epsilon, against server, is 25.00, above 20": LARGE,
+            "secure aggregation is off: the server sees every client's upload": "",
+        },
+    ),
+    "no noise, and a round chosen by exact accuracies": (
+        (
+            *(NONE, "evaluation.selection=best_on_validation", "task.validation_share=0.5"),
+            *("task.shots=4", "rounds=2"),
+        ),
+        {
+            "mechanism none: epsilon is infinite": LARGE,
+            "against server, peers, observer epsilon is infinite": BOUNDED,
+            "a round was chosen by exact accuracies": ELSEWHERE,
+        },
+    ),
+    "the unit is an event": ((OS, *RECORDS, *NO_POOL), {"the unit is one record": UNIT}),
+    "a trusted coordinator": (
+        (OS, "privacy.mechanism=central_noise", *NO_POOL, *FIXED),
+        {"against server epsilon is infinite: nothing is proven": TRUST},
+    ),
+}
+
+
+@pytest.fixture(scope="module")
+def careful_run(make_storage: Callable[[str], Storage]) -> Finished:
+    """As much is done right as a simulation can do right."""
+    return make_storage("careful").run(*ONE_ROUND, *CAREFUL)
+
+
+@pytest.mark.parametrize("name", INJECTED)
+def test_a_hazard_in_a_run_is_among_the_warnings_and_in_a_careful_run_is_not(
+    storage: Storage, careful_run: Finished, name: str
+) -> None:
+    overrides, hazards = INJECTED[name]
+    report, careful = report_of(storage.run(*ONE_ROUND, *overrides)), report_of(careful_run)
+    for warning, hazard in hazards.items():
+        assert any(text.startswith(warning) for text in report.warnings), report.warnings
+        assert not any(text.startswith(warning) for text in careful.warnings)
+        assert not hazard or answers(report)[hazard][0] == "hazard"
+        if hazard not in ("", ELSEWHERE):
+            assert answers(careful)[hazard][0] != "hazard"
+
+
+def test_some_hazards_are_in_every_simulation(careful_run: Finished) -> None:
+    report = report_of(careful_run)
+    for warning in (
+        "this document holds exact accuracies of the clients' data",
+        "expert pool: against server and peers its entries are linkable",
+    ):
+        assert any(text.startswith(warning) for text in report.warnings)
+    assert answers(report)[ELSEWHERE][0] == "hazard"
+
+
+def refused(sotto: Command, run: Finished, folder: Path, *, code: int) -> None:
+    for form in ("table", "json", "html", "pdf"):
+        file = folder / f"report.{form}"
+        answer = sotto(
+            *("report", run.run_id, "--storage", run.storage.url),
+            *("--format", form, "--output", str(file)),
+        )
+        assert (answer.code, answer.out) == (code, "")
+        assert answer.err.startswith("error: ") and answer.err.count("\n") == 1
+        assert not file.exists() and list(folder.glob("*.part")) == []
+
+
+UNSIGNED = "no head of the log is signed by a key that is known"
+
+
+def test_an_unsigned_head_is_warned_of(careful_run: Finished, own_copy: Finished) -> None:
+    assert not any(text.startswith(UNSIGNED) for text in report_of(careful_run).warnings)
+    assert answers(report_of(careful_run))[MADE_UP][0] == "open"
+    key, heads = (find(own_copy.storage.file) for find in (key_file, heads_file))
+    key.unlink()
+    for _ in range(2):
+        report = report_of(own_copy)
+        assert any(text.startswith(UNSIGNED) for text in report.warnings)
+        assert answers(report)[MADE_UP][0] == "hazard"
+        # Neither does it help that no head is there at all.
+        heads.unlink(missing_ok=True)
+
+
+def drop_heads(run: Finished) -> None:
+    heads_file(run.storage.file).unlink()
+
+
+def flip_a_signature(run: Finished) -> None:
+    path = heads_file(run.storage.file)
+    text = path.read_text()
+    place = text.rindex("\\n") - 8
+    path.write_text(text[:place] + ("B" if text[place] == "A" else "A") + text[place + 1 :])
+
+
+def change_a_leaf(run: Finished) -> None:
+    execute(run.storage.file, "UPDATE leaves SET hash = zeroblob(32) WHERE position = 3")
+
+
+def halve_the_claim(run: Finished) -> None:
+    execute(run.storage.file, "UPDATE ledger SET standard_deviation = standard_deviation * 2")
+
+
+def rewrite_with_new_hashes(run: Finished) -> None:
+    execute_and_rehash(
+        run.storage.file,
+        """UPDATE audit SET detail = replace(detail, 'replace_one', 'add_or_remove_one')
+        WHERE action = 'release.reserved'""",
+    )
+
+
+@pytest.mark.parametrize(
+    ("spoil", "code"),
+    [
+        *((halve_the_claim, 1), (rewrite_with_new_hashes, 1)),
+        *((drop_heads, 1), (flip_a_signature, 1), (change_a_leaf, 3)),
+    ],
+)
+def test_records_that_do_not_hold_make_no_report(
+    sotto: Command,
+    own_copy: Finished,
+    tmp_path: Path,
+    *,
+    spoil: Callable[[Finished], None],
+    code: int,
+) -> None:
+    spoil(own_copy)
+    refused(sotto, own_copy, tmp_path / "reports", code=code)

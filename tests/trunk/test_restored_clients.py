@@ -1,4 +1,4 @@
-"""A data holder whose store is lost and comes back from a backup: nothing is released twice.
+"""A data holder or coordinator that comes back from a backup: nothing is released twice.
 
 The backup is older than what the client released. Its epsilon may never go down, whoever asks it
 for what.
@@ -10,7 +10,6 @@ import dataclasses
 import json
 import math
 import shutil
-from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -18,6 +17,9 @@ from typing import Any
 
 import pytest
 
+from platform.agreement import backups
+from platform.cli.auditing import audited
+from platform.disk.log_files import key_file
 from platform.disk.opening import open_existing
 from platform.errors import (
     ClientRestored,
@@ -36,10 +38,9 @@ from platform.rounds.spending import charges_of
 from platform.wire.charges import Charges, RunCharges, decode_charges, encode_charges
 from platform.wire.codec import Envelope
 from platform.wire.messages import Invitation, encode_invitation
-from platform.wire.outside_rounds import decode_introduction, encode_roll_call
-from storage import ClientStore
-from tests.trunk._federations import Holders, federation, go_on, hold, within
-from tests.trunk._runs import Crash, crash_at
+from storage import ClientStore, LedgerRow
+from tests.trunk._federations import NAMES, Holders, federation, go_on, hold, within
+from tests.trunk._runs import Crash, Storage, crash_at
 
 NOW = datetime(2026, 11, 22, tzinfo=UTC)
 EARLIER = NOW - timedelta(seconds=1)
@@ -183,14 +184,12 @@ def test_a_client_that_has_caught_up_goes_on_and_has_spent_all_that_it_had(lost:
     assert summary["final"]["epsilon"]["peers"] == pytest.approx(20.0, rel=1e-3)
 
 
-@pytest.mark.parametrize("place", [(1, 1), (2, 1), (2, 7), (3, 1)])
-def test_no_round_that_was_released_is_answered_after_catching_up(
-    lost: Lost, place: tuple[int, int]
-) -> None:
+def test_no_round_that_was_released_is_answered_after_catching_up(lost: Lost) -> None:
     catch_up(lost.store, [lost.charges()], NOW)
     before = lost.store.rows()
-    with pytest.raises(ProtocolError):
-        lost.invited(place, (1, 1))
+    for place in ((1, 1), (2, 1), (2, 7), (3, 1)):
+        with pytest.raises(ProtocolError):
+            lost.invited(place, (1, 1))
     assert lost.store.rows() == before
 
 
@@ -199,13 +198,6 @@ def test_open_attempts_of_a_backup_are_over(lost: Lost) -> None:
     newest = lost.store.sessions.newest(lost.run_id)
     assert newest is not None
     assert (newest.round_number, newest.attempt, newest.state) == (1, 1, b"")
-
-
-def test_it_still_says_who_it_is(lost: Lost) -> None:
-    call = encode_roll_call(Envelope(lost.run_id, 0, 0))
-    said = decode_introduction(lost.holders.handler(LOST)(call))
-    assert said.pseudonym == lost.store.identity.pseudonym
-    assert said.newest == (1, 1)
 
 
 def test_check_names_it_until_it_has_caught_up(lost: Lost) -> None:
@@ -258,34 +250,113 @@ def test_charging_too_much_only_costs_the_client_more(lost: Lost) -> None:
         lost.go_on()
 
 
-def test_catching_up_twice_is_refused(lost: Lost) -> None:
-    charges = lost.charges()
-    catch_up(lost.store, [charges], NOW)
-    with pytest.raises(ConfigError, match="nothing to catch up with"):
-        catch_up(lost.store, [charges], NOW)
-
-
 def test_a_second_restoring_asks_for_a_second_catching_up(lost: Lost) -> None:
     catch_up(lost.store, [lost.charges()], NOW)
+    with pytest.raises(ConfigError, match="nothing to catch up with"):
+        catch_up(lost.store, [lost.charges()], NOW)
     lost.restore()
     with pytest.raises(ClientRestored):
         lost.invited((4, 1), (3, 1))
 
 
-@pytest.mark.parametrize(
-    "spoil",
-    [
-        lambda tree: tree.update(version=2),
-        lambda tree: tree.update(pseudonym=3),
-        lambda tree: tree.update(made="2026-11-22"),
-        lambda tree: tree.update(runs=[]),
-        lambda tree: tree["runs"].update(x={"newest": [1], "rows": []}),
-        lambda tree: tree["runs"].update(x={"newest": [-1, 1], "rows": []}),
-        lambda tree: tree["runs"].update(x={"newest": [1, 1], "rows": [{"channel": "sum"}]}),
-    ],
+SPOILT: tuple[dict[str, Any], ...] = (
+    *({"version": 2}, {"pseudonym": 3}, {"made": "2026-11-22"}, {"runs": []}),
+    *({"runs": {"x": {"newest": newest, "rows": []}}} for newest in ([1], [-1, 1])),
+    {"runs": {"x": {"newest": [1, 1], "rows": [{"channel": "sum"}]}}},
 )
-def test_a_file_that_is_none_of_charges(lost: Lost, spoil: Callable[[Any], None]) -> None:
+
+
+def test_a_file_that_is_none_of_charges(lost: Lost) -> None:
     tree = json.loads(encode_charges(lost.charges()))
-    spoil(tree)
-    with pytest.raises(ConfigError, match="these are no charges"):
-        decode_charges(json.dumps(tree).encode())
+    for spoilt in SPOILT:
+        with pytest.raises(ConfigError, match="these are no charges"):
+            decode_charges(json.dumps({**tree, **spoilt}).encode())
+
+
+# --- a coordinator that comes back ----------------------------------------------------------------
+
+
+@dataclass
+class Federation:
+    """Data holders, and a coordinator that may be lost."""
+
+    folder: Path
+    holders: Holders
+
+    @property
+    def coordinator(self) -> Storage:
+        return Storage(self.folder)
+
+    def begin(self, *overrides: str, last: int) -> str:
+        config = federation(self.folder, *NOISED, *overrides)
+        with pytest.MonkeyPatch.context() as patch, pytest.raises(Crash):
+            crash_at(patch, AuditTrail, "round_opened", last + 1)
+            hold(config, within(self.holders.handlers()))
+        return self.coordinator.only_run()
+
+    def go_on(self, run_id: str, storage: Storage, rounds: int | None = None) -> None:
+        reaching = within(self.holders.handlers())
+        if rounds is None:
+            go_on(run_id, storage.url, reaching)
+            return
+        with pytest.MonkeyPatch.context() as patch, pytest.raises(Crash):
+            crash_at(patch, AuditTrail, "round_opened", rounds + 1)
+            go_on(run_id, storage.url, reaching)
+
+    def own_ledgers(self) -> dict[str, tuple[LedgerRow, ...]]:
+        settings = {n: load_holder(self.folder / n / "client.yaml") for n in self.holders.lines}
+        return {name: own_store(each).rows() for name, each in settings.items()}
+
+    def restored(self, file: Path) -> Storage:
+        place = Storage(self.folder / "back")
+        backups.restore(file, place.url, NOW)
+        # A backup holds no key; its operator has it, or clients are told of another.
+        shutil.copyfile(key_file(self.coordinator.file), key_file(place.file))
+        return place
+
+
+@pytest.fixture
+def fed(tmp_path_factory: pytest.TempPathFactory) -> Federation:
+    folder = tmp_path_factory.mktemp("fed")
+    return Federation(folder, Holders.written(folder))
+
+
+LEDGER = "SELECT run_id, round_number, attempt, pseudonym, channel, status FROM ledger"
+
+
+def test_it_stops_with_the_sentence_and_nothing_is_released_or_priced_anew(
+    fed: Federation,
+) -> None:
+    run_id = fed.begin(last=1)
+    backups.back_up(fed.coordinator.url, fed.folder / "file", NOW)
+    fed.go_on(run_id, fed.coordinator, rounds=2)
+    own, back = fed.own_ledgers(), fed.restored(fed.folder / "file")
+    charged = back.rows(LEDGER)
+    said = "has answered round 3, attempt 1 .*knows of none after round 1, attempt 1"
+    for _ in range(2):
+        with pytest.raises(CoordinatorBehind, match=said):
+            fed.go_on(run_id, back)
+    assert fed.own_ledgers() == own
+    assert back.rows(LEDGER) == charged
+    # The newer database is as good as it was.
+    fed.go_on(run_id, fed.coordinator)
+
+
+def test_clients_that_the_next_round_would_not_ask_are_heard_too(fed: Federation) -> None:
+    """Of a cohort of three in four, one would not notice; its charge would be lost here."""
+    run_id = fed.begin("cohort.size=3", last=1)
+    backups.back_up(fed.coordinator.url, fed.folder / "file", NOW)
+    fed.go_on(run_id, fed.coordinator, rounds=1)
+    back = fed.restored(fed.folder / "file")
+    with pytest.raises(CoordinatorBehind, match="has answered round 2, attempt 1"):
+        fed.go_on(run_id, back)
+
+
+def test_one_that_nobody_is_ahead_of_goes_on(fed: Federation) -> None:
+    run_id = fed.begin(last=2)
+    backups.back_up(fed.coordinator.url, fed.folder / "file", NOW)
+    back = fed.restored(fed.folder / "file")
+    fed.go_on(run_id, back)
+    assert [run["problems"] for run in audited(back.url)["runs"]] == [[]]
+    places = [(row.round_number, row.attempt) for row in fed.own_ledgers()[NAMES[0]]]
+    assert places == [(1, 1), (2, 1), (3, 1), (4, 1)]

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import shutil
 import sqlite3
+from collections.abc import Callable
 from contextlib import closing
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,27 +14,33 @@ import numpy as np
 import pytest
 import yaml
 
-from platform.bootstrap import Surroundings, create_run
-from platform.cli import models
+from platform.bootstrap import create_run
 from platform.config import RunConfig, parse_config
-from platform.errors import ConfigError, RunStopped, UnknownRun
+from platform.contract.driving import a_plan
+from platform.disk.files import only_process_of
+from platform.errors import ConfigError, ProtocolError, RunBusy, RunStopped, UnknownRun
 from platform.experiment.finishing import execute
-from platform.experiment.resuming import require_same_classes
 from platform.parties.client import Client
+from platform.parties.identities import client_names
 from platform.rounds.observing import SilentObserver
 from platform.wire.codec import decode_arrays
-from storage import open_database
+from platform.wire.messages import SumTerms
+from storage import open_client_stores, open_database
 from tests.trunk._runs import (
     GATHERING,
     NONE,
-    Command,
+    RECORDS,
     Crash,
     Finished,
     Storage,
     crash_at,
     of_clients,
     opened,
+    runner_of,
+    stores_of,
 )
+from tests.trunk._secure import frank
+from tests.trunk._tampering import execute as execute_past
 from tests.trunk.conftest import MakeStorage
 
 FIRST = (*GATHERING, "rounds=2", "evaluation.local_twins=true")
@@ -96,6 +102,15 @@ def test_with_the_same_options_it_is_the_first_runs_own_second_phase(
         assert run.summary[name] == first.summary[name]
     assert run.summary["final"]["epsilon"] == first.summary["final"]["epsilon"]
     assert run.summary["phases"]["before"] == first.summary["phases"]["before"]
+    # Nothing is released, so the price is the first run's.
+    mine = of_run(place, run.run_id)
+    assert mine["ledger"] == mine["pool"] == mine["states"] == mine["rounds"] == []
+    query = "SELECT action, detail FROM audit WHERE run_id = ? ORDER BY sequence"
+    actions, details = zip(*place.rows(query, run.run_id), strict=True)
+    assert actions == ("run.created", "run.started", "run.finished")
+    assert json.loads(details[0])["phase_two_of"] == first.run_id == run.summary["phase_two_of"]
+    assert run.summary["warnings"][0].startswith(f"second phase of run {first.run_id}")
+    assert 7.9 < run.summary["final"]["epsilon"]["server"] <= 8.0
 
 
 def test_options_change_what_is_personalised_and_nothing_of_the_first_run(
@@ -115,32 +130,6 @@ def test_options_change_what_is_personalised_and_nothing_of_the_first_run(
         assert np.array_equal(one["gain"], other["gain"]) and one["own"] == other["own"]
     assert run.run_id.startswith("other-")
     assert run.summary["final"]["accuracy"] != first.summary["final"]["accuracy"]
-    gains = [r.summary["gain_over_local"] for r in (run, first)]
-    means = [r.summary["final"]["accuracy"]["mean"] for r in (run, first)]
-    assert gains[0] - gains[1] == pytest.approx(means[0] - means[1])
-
-
-def test_nothing_is_released_and_the_price_is_the_first_runs(
-    place: Storage, first: Finished
-) -> None:
-    run = follow(place, first)
-    mine = of_run(place, run.run_id)
-    assert mine["ledger"] == mine["pool"] == mine["states"] == mine["rounds"] == []
-    actions = [
-        action
-        for (action,) in place.rows(
-            "SELECT action FROM audit WHERE run_id = ? ORDER BY sequence", run.run_id
-        )
-    ]
-    assert actions == ["run.created", "run.started", "run.finished"]
-    ((detail,),) = place.rows(
-        "SELECT detail FROM audit WHERE run_id = ? AND sequence = 1", run.run_id
-    )
-    assert json.loads(detail)["phase_two_of"] == first.run_id
-    assert run.summary["phase_two_of"] == first.run_id
-    assert first.summary["phase_two_of"] is None
-    assert run.summary["warnings"][0].startswith(f"second phase of run {first.run_id}")
-    assert 7.9 < run.summary["final"]["epsilon"]["server"] <= 8.0
 
 
 def test_an_interrupted_one_is_resumed(
@@ -164,62 +153,9 @@ def test_an_interrupted_one_is_resumed(
     assert resumed.summary["phases"]["cost_share"] is None
 
 
-def test_commands_know_it(
-    place: Storage, first: Finished, sotto: Command, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setattr(Surroundings, "with_methods", lambda _, **__: place.surroundings)
-    asked = ("--phase-two-of", first.run_id, "--set", "method.scale=5.0", "--storage", place.url)
-    answer = sotto("run", *asked, "--json")
-    assert answer.code == 0, answer.err
-    run_id = answer.document["run_id"]
-    rows = sotto("runs", "--storage", place.url, "--json").document
-    assert [row["rounds"] for row in rows] == [3, 3]
-    listed = {row["run"]: row["phase_two_of"] for row in rows}
-    assert listed == {first.run_id: None, run_id: first.run_id}
-    report = sotto("report", run_id, "--storage", place.url)
-    assert "second phase of" in report.out and first.run_id in report.out
-    trained = partial(
-        models.load_trained, storage=place.url, surroundings=place.surroundings, client=1
-    )
-    with trained(run_id, read_only=True) as found, trained(first.run_id, read_only=True) as earlier:
-        pass
-    np.testing.assert_allclose(
-        found.model.view.personal["mixed"], 5.0 * earlier.model.view.personal["mixed"], rtol=1e-5
-    )
-    shared = (each.model.view.broadcast["weight"] for each in (found, earlier))
-    assert np.array_equal(*shared)
-    out = tmp_path / "out"
-    answer = sotto("export", run_id, "--client", "1", "--output", str(out), "--storage", place.url)
-    assert answer.code == 0, answer.err
-    assert (out / "MODEL_CARD.md").is_file()
-    for wrong in (("quickstart",), ("--resume", run_id)):
-        answer = sotto("run", *wrong, *asked)
-        assert answer.code == 2 and "--phase-two-of: takes the run's own" in answer.err
-
-
-def test_a_first_run_is_not_pruned_without_what_rests_on_it(
-    place: Storage, first: Finished, sotto: Command
-) -> None:
-    second = follow(place, first, "method.scale=2.0").run_id
-    at = ("--prune", "--yes", "--storage", place.url)
-    answer = sotto("runs", first.run_id, *at)
-    assert answer.code == 2 and f"{second} is a second phase of" in answer.err
-    assert any(kept(place, first, second).values())
-    answer = sotto("runs", first.run_id, second, *at)
-    assert answer.code == 0, answer.err
-    assert place.rows("SELECT count(*) FROM pool") == [(0,)]
-    assert not any(kept(place, first, second).values())
-    assert sotto("audit", "verify", "--storage", place.url).code == 0
-
-
 REFUSED = {
     "task.shots=2": "task.shots: 2 is not run {}'s 1",
-    "seed=4": "seed: 4 is not run",
-    "rounds=3": "rounds: 3 is not run",
     "privacy.target_epsilon=9.0": "privacy.target_epsilon: 9.0 is not run",
-    "pool.minimum=3": "pool.minimum: 3 is not run",
-    "cohort.retries=0": "cohort.retries: 0 is not run",
-    "evaluation.every=2": "evaluation.every: 2 is not run {}'s 1",
     "method.name=promptfl": "method.name: 'promptfl' is not run",
     "method.width=3": "phase_two_of: an expert of another shape: 'gain' is (",
 }
@@ -241,9 +177,7 @@ def test_refused_in_one_sentence_before_anything_is_written(
     )
 
 
-def test_runs_that_have_no_pool_are_refused(
-    place: Storage, first: Finished, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_runs_that_have_no_pool_are_refused(place: Storage, first: Finished) -> None:
     with pytest.raises(UnknownRun, match="nothing"):
         configured = configure(place, first)
         create_run(
@@ -266,22 +200,6 @@ def test_runs_that_have_no_pool_are_refused(
         follow(place, first)
 
 
-def test_a_run_whose_pool_is_made_in_every_round_has_none(storage: Storage) -> None:
-    run = storage.run(NONE, "rounds=1")
-    with pytest.raises(ConfigError, match="has no pool that was made once"):
-        follow(storage, run)
-
-
-def test_unequal_class_lists_are_refused(place: Storage, first: Finished) -> None:
-    folder = place.folder / first.run_id
-    classes = yaml.safe_load((folder / "effective.yaml").read_text())["classes"]
-    require_same_classes(folder, first.run_id, classes)
-    with pytest.raises(
-        ConfigError, match=rf"unequal class lists: another, .* now and {classes[0]}"
-    ):
-        require_same_classes(folder, first.run_id, ["another", *classes[1:]])
-
-
 @pytest.mark.parametrize("name", ["effective.yaml", "summary.json"])
 def test_a_first_run_whose_files_were_edited_is_refused(
     place: Storage, first: Finished, name: str
@@ -293,16 +211,107 @@ def test_a_first_run_whose_files_were_edited_is_refused(
     assert len(place.rows("SELECT * FROM runs")) == 1
 
 
-def test_before_it_has_personalised_a_client_is_where_the_first_run_left_it(
+# --- limits of a second phase ---------------------------------------------------------------------
+
+
+PM_MOE = (
+    "method={name: pm_moe, base: fedper, gate_rounds: 1, "
+    "base_options: {network: features, feature_width: 8}}",
+    "evaluation.local_twins=false",
+    "rounds=1",
+    NONE,
+)
+
+
+def refusal(run: Finished, config: RunConfig) -> str:
+    """Why a second phase is refused, after nothing was written."""
+    rows, files = run.storage.rows("SELECT count(*) FROM audit"), sorted(run.folder.rglob("*"))
+    with pytest.raises(ConfigError) as refused:
+        create_run(config, SilentObserver(), run.storage.surroundings)
+    assert run.storage.rows("SELECT count(*) FROM audit") == rows
+    assert sorted(run.folder.rglob("*")) == files
+    assert len(list(run.storage.folder.glob("*/config.yaml"))) == 1
+    return str(refused.value)
+
+
+def test_the_base_that_made_the_modules_stays(storage: Storage) -> None:
+    """FedRep's tensors have FedPer's names and shapes, so only the options tell them apart."""
+    run = storage.run(*PM_MOE)
+    key = f"is not run {run.run_id}'s"
+    found = refusal(run, configure(run.storage, run, "method.base=fedrep"))
+    assert found.startswith(f"method.base: 'fedrep' {key} 'fedper'") and "valid to change" in found
+    found = refusal(run, configure(run.storage, run, "method.base_options.feature_width=9"))
+    assert found.startswith(f"method.base_options.feature_width: 9 {key} 8")
+    config = configure(run.storage, run, "method.top_k=1", "method.gamma=0.5")
+    with opened(create_run(config, SilentObserver(), storage.surroundings)) as simulation:
+        assert execute(simulation, SilentObserver())["phase_two_of"] == run.run_id
+
+
+def test_a_release_that_the_options_would_not_make_is_refused(storage: Storage) -> None:
+    run = storage.gathering().run(*GATHERING, *RECORDS, "rounds=1", "method.trains=true")
+    found = refusal(run, configure(run.storage, run, "method.trains=false"))
+    assert found.startswith(f"phase_two_of: run {run.run_id}: its ledger has a release on channel")
+
+
+def lose_store(run: Finished) -> str:
+    execute_past(
+        stores_of(run.folder), "DELETE FROM identity WHERE client = 'client-00003'", is_store=True
+    )
+    return "is missing (client-00003 in"
+
+
+def empty_store(run: Finished) -> str:
+    stores_of(run.folder).write_bytes(b"")
+    return "is missing (client-00000 in"
+
+
+def swap_store(run: Finished) -> str:
+    path = stores_of(run.folder)
+    path.unlink()
+    open_client_stores(path, client_names(5))
+    return f"is not that of run {run.run_id}'s ledger"
+
+
+def lose_facts(run: Finished) -> str:
+    (run.folder / "effective.yaml").unlink()
+    return f"phase_two_of: run {run.run_id} has no effective.yaml in"
+
+
+@pytest.mark.parametrize("damage", [lose_store, empty_store, swap_store, lose_facts])
+def test_a_first_run_that_is_not_whole_is_refused_and_left_alone(
+    place: Storage, first: Finished, damage: Callable[[Finished], str]
+) -> None:
+    run = Finished(place, first.run_id, first.summary)
+    expected = damage(run)
+    found = refusal(run, configure(run.storage, run))
+    assert found.startswith("phase_two_of: ") and expected in found and "valid: " in found
+
+
+def test_two_at_once_are_refused_and_a_client_answers_nobody(
     place: Storage, first: Finished
 ) -> None:
-    config = configure(place, first, "method.scale=0.0")
-    with opened(create_run(config, SilentObserver(), place.surroundings)) as simulation:
-        client, last = (
-            simulation.population.clients["client-00001"],
-            simulation.run.terms.final_attempt,
-        )
-        assert last == (4, 0)
-        assert client.state(last).personal["mixed"].any()
-        execute(simulation, SilentObserver())
-        assert not client.state(last).personal["mixed"].any()
+    run = Finished(place, first.run_id, first.summary)
+    with opened(
+        create_run(configure(run.storage, run), SilentObserver(), run.storage.surroundings)
+    ) as simulation:
+        for held in (run.folder, simulation.folder):
+            with only_process_of(held), pytest.raises(RunBusy, match=held.name):
+                execute(simulation, SilentObserver())
+        assert not kept_of(simulation.run_id, run.folder)
+        everybody = tuple(simulation.population.clients)
+        for number in (1, 2):
+            protection = simulation.run.terms.protection
+            at, terms = (number, 1), SumTerms(3)
+            plan = a_plan(simulation.run_id, at, everybody, protection, terms=terms)
+            with pytest.raises(ProtocolError, match="nothing leaves a client"):
+                runner_of(frank(simulation)).run(
+                    plan, lambda client: {}, lambda asked: [()] * len(asked)
+                )
+        assert execute(simulation, SilentObserver())["phase_two_of"] == run.run_id
+    assert len(kept_of(simulation.run_id, run.folder)) == 5
+
+
+def kept_of(run_id: str, folder: Path) -> list[str]:
+    """Stores that hold something under a run's name."""
+    stores = open_client_stores(stores_of(folder)).stores
+    return [name for name, store in stores.items() if store.committed(run_id) is not None]

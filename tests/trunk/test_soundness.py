@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
 
 from platform.config import parse_config
 from platform.data import loading
-from platform.data.catalogue import DataRequest
 from platform.data.dataset import Dataset, Split
 from platform.data.loading import TaskData, load_task_data
 from platform.errors import DataError
@@ -48,19 +46,13 @@ def rows(labels: list[int], domains: list[int]) -> dict[str, object]:
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        (rows([0, 1, 2, 4], [0] * 4), "has 4 for the label of a training example; valid: 0 to 3"),
-        (rows([0, 1, 2, -1], [0] * 4), "has -1 for the label of a training example; valid: 0 to 3"),
-        (rows([0, 1, 2, 3], [0, 0, 2, 0]), "has 2 for the domain of a training example; valid: 0"),
-        (rows([], []), "has no training example; valid: at least one of each side"),
-        (rows([0, 1, 1, 3], [0] * 4), "has no training example of 'c'; valid: at least one"),
-        (rows([0], [0]), "has no training example of 'b', 'c', 'd'; valid"),
+        (rows([0, 1, 2, 4], [0] * 4), "has 4 for the label of a training example"),
+        (rows([0, 1, 2, 3], [0, 0, 2, 0]), "has 2 for the domain of a training example"),
+        (rows([], []), "has no training example"),
+        (rows([0, 1, 1, 3], [0] * 4), "has no training example of 'c'"),
         (
             {"domains": np.zeros(3, np.int64)},
-            "has 3 training domains and 12 labels; valid: as many",
-        ),
-        (
-            {"images": np.zeros((11, 4, 4, 3), np.uint8)},
-            "has 11 training examples and 12 labels; valid: as many",
+            "has 3 training domains and 12 labels",
         ),
     ],
 )
@@ -81,26 +73,8 @@ ONE_HELD_OUT = (
 )
 
 
-def test_a_class_that_only_the_held_out_domain_has_is_refused(monkeypatch: pytest.MonkeyPatch):
-    given(monkeypatch, **rows([0, 1, 2, 3, 0, 1, 2], [0, 0, 0, 0, 1, 1, 1]))
-    with pytest.raises(DataError, match="has no training example of 'd'"):
-        load(*ONE_HELD_OUT, "task.partition.kind=domain_dirichlet")
-
-
 def test_clients_own_images_need_not_be_of_every_class(monkeypatch: pytest.MonkeyPatch):
     """That one client has lost its last image of a class must not end the run of all others."""
     given(monkeypatch, **rows([0, 1, 2, 3, 0, 1, 2], [0, 0, 0, 0, 1, 1, 1]))
     (client,) = load(*ONE_HELD_OUT, "task.partition.kind=domain").clients
     assert len(client.train) == 3
-
-
-def test_a_protocol_without_test_images_is_refused(monkeypatch: pytest.MonkeyPatch):
-    given(monkeypatch)
-    made = loading.load_dataset("", DataRequest(root=Path()))
-    few = Split(made.test.images[:2], made.test.labels[:2], made.test.domains[:2])
-    monkeypatch.setattr(loading, "load_dataset", lambda *_: replace(made, test=few))
-    with pytest.raises(DataError, match="drawn has no novel test example"):
-        load(
-            *("evaluation.protocol=base_to_novel", "task.partition.kind=iid", "task.clients=2"),
-            "task.shots=1",
-        )

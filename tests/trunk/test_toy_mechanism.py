@@ -12,8 +12,10 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 import yaml
+from numpy.typing import NDArray
 
 from platform import mechanisms
 from platform.agreement import faults_of, require_agreement
@@ -25,19 +27,27 @@ from platform.experiment.finishing import execute
 from platform.mechanisms import BUILT_IN, Mechanism, Mechanisms, Settings, Steps, Sums
 from platform.parties.own_ledger import OwnSpending
 from platform.privacy_auditing.audit import AuditPlan, audit_failing, audit_run
-from platform.protection.charging import Limits, as_releases
+from platform.protection.charging import Limits, as_releases, as_row
 from platform.rounds.observing import SilentObserver
 from privacy import (
+    GAUSSIAN,
     BudgetExhausted,
-    MechanismFacts,
+    Grid,
+    NoiseLaw,
+    NoiseSource,
+    NoiseState,
+    Protected,
+    ProtectedUpload,
     ReleaseKey,
     UnknownMechanism,
+    UnsupportedEvent,
     UploadNoise,
+    clip,
     epsilons,
     release_of_upload,
 )
-from storage import LedgerRow
-from tests.trunk._runs import SMALL, Finished, Storage, opened
+from storage import InvalidRecordError, LedgerRow
+from tests.trunk._runs import FIXED, NO_POOL, SMALL, Finished, Storage, opened
 from tests.trunk._toy_mechanism import FACTS, TOY_NOISE, ToyNoise, build
 
 WITH_TOY = BUILT_IN.adding(TOY_NOISE)
@@ -77,6 +87,7 @@ def test_its_ledger_says_its_own_name(ran):
     assert set(rows) == {("toy_noise", "sum", "released"), ("toy_noise", "sum", "reserved")}
     assert (run.summary["mechanism"], run.summary["unit"]) == ("toy_noise", "client")
     assert run.summary["relation"] == "replace_one"
+    assert "toy_noise is for tests and for nobody's data" in run.summary["warnings"]
 
 
 def test_its_epsilon_is_that_of_its_noise(ran, tmp_path):
@@ -92,12 +103,6 @@ def test_its_epsilon_is_that_of_its_noise(ran, tmp_path):
     assert row == same
 
 
-def test_the_report_says_its_own_caveat_and_those_of_its_facts(ran):
-    warnings = ran[1].summary["warnings"]
-    assert "toy_noise is for tests and for nobody's data" in warnings
-    assert any(one.startswith("toy_noise draws floating-point noise") for one in warnings)
-
-
 def test_its_records_agree_where_it_is_known_and_nowhere_else(ran):
     storage, run = ran
     database = open_existing(storage.url)
@@ -106,17 +111,11 @@ def test_its_records_agree_where_it_is_known_and_nowhere_else(ran):
         assert agreed.config.mechanism is TOY_NOISE
         with pytest.raises((ConfigError, RecordsDisagree), match="'toy_noise'"):
             require_agreement(database, run.run_id)
+        with pytest.raises(ConfigError, match=r"privacy\.mechanism: 'toy_noise' is not valid"):
+            reopen_run(run.run_id, storage.url, SilentObserver(), Surroundings())
         assert faults_of(database, run.run_id, None, WITH_TOY)[1] == []
     finally:
         database.close()
-
-
-def test_it_is_resumed_where_it_is_known_and_nowhere_else(ran):
-    storage, run = ran
-    with opened(storage.reopen(run.run_id)) as simulation:
-        assert execute(simulation, SilentObserver()) == run.summary
-    with pytest.raises(ConfigError, match=r"privacy\.mechanism: 'toy_noise' is not valid; valid: "):
-        reopen_run(run.run_id, storage.url, SilentObserver(), Surroundings())
 
 
 def test_a_lifetime_counts_what_it_spent(ran):
@@ -161,27 +160,6 @@ def test_the_audit_judges_it(tmp_path):
     assert audit_failing(plan).passed
 
 
-def test_the_audit_refutes_it_where_it_forgets_half_of_its_noise(tmp_path):
-    def quiet(settings: Settings) -> ToyNoise:
-        built = build(settings)
-
-        @dataclasses.dataclass(frozen=True)
-        class Quiet(ToyNoise):
-            def protect(self, vector, grid, noise, state):
-                return ToyNoise(built.clipping_norm, built.noise_multiplier / 4, "any").protect(
-                    vector, grid, noise, state
-                )
-
-        return Quiet(built.clipping_norm, built.noise_multiplier, built.relation)
-
-    mechanism = dataclasses.replace(TOY_NOISE, upload=quiet, entry=quiet)
-    storage = Storage(tmp_path, surroundings(mechanism))
-    run = plan_run(
-        config(storage, *GIVEN, mechanism=mechanism), SilentObserver(), storage.surroundings
-    )
-    assert not any(one.passed for one in audit_run(AuditPlan(run, 200), lambda *told: None))
-
-
 # --- what does not know it ------------------------------------------------------------------------
 
 
@@ -192,52 +170,11 @@ def test_a_name_that_nobody_knows_is_refused_with_those_that_are(storage: Storag
         "privacy.mechanism: 'toy_noise' is not valid; valid: none, dp_sgd, upload_noise, "
         "distributed_noise, central_noise"
     )
-    with pytest.raises(ConfigError, match=r"central_noise, toy_noise$"):
-        parse_config(
-            tree_of(storage.url), ("privacy.mechanism=magic",), surroundings(TOY_NOISE).sources
-        )
-
-
-def test_a_stored_row_that_nobody_knows_has_no_price(ran):
-    storage, run = ran
-    database = open_existing(storage.url)
-    try:
-        with database.unit_of_work(read_only=True) as uow:
-            rows = uow.ledger.rows(run.run_id)
-    finally:
-        database.close()
-    with pytest.raises(UnknownMechanism, match=r"'toy_noise'; valid are none, dp_sgd"):
-        as_releases(rows, BUILT_IN)
-    assert epsilons(as_releases(rows, WITH_TOY), 1e-5).server <= 8.0
-
-
-@pytest.mark.parametrize(
-    ("overrides", "message"),
-    [
-        (("privacy.noise_distribution=skellam",), "skellam is not available under toy_noise"),
-        (("privacy.relation=add_or_remove_one",), "not available under toy_noise; valid: replace"),
-        (("privacy.clipping_norm=null",), r"privacy\.clipping_norm: is missing; toy_noise needs"),
-        (("cohort.sampling=poisson",), "amplifies only against the observer of central_noise"),
-        (("privacy.personal=decoupled",), "decoupled has no meaning under toy_noise"),
-    ],
-)
-def test_configuration_reads_its_facts(storage: Storage, overrides, message):
-    with pytest.raises(ConfigError, match=message):
-        config(storage, *GIVEN, *overrides)
+    with pytest.raises(ValueError, match="two mechanisms have one name"):
+        WITH_TOY.adding(TOY_NOISE)
 
 
 # --- what it must declare -------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("kind", [Mechanism, MechanismFacts])
-def test_whatever_it_does_not_declare_stops_it_at_once(kind):
-    whole: Any = TOY_NOISE if kind is Mechanism else FACTS
-    declared = {f.name: getattr(whole, f.name) for f in dataclasses.fields(kind)}
-    assert kind(**declared) == whole
-    for name in declared:
-        rest = {key: value for key, value in declared.items() if key != name}
-        with pytest.raises(TypeError, match=name):
-            kind(**rest)
 
 
 @pytest.mark.parametrize(
@@ -294,14 +231,12 @@ def as_another(settings: Settings) -> UploadNoise:
     return UploadNoise(settings.norm, settings.multiplier, settings.relation)
 
 
-@pytest.mark.parametrize("part", ["upload", "entry"])
-def test_a_mechanism_that_would_be_charged_as_another_is_not_built(part: str, storage: Storage):
-    taken = dataclasses.replace(TOY_NOISE, **{part: as_another})
+def test_a_mechanism_that_would_be_charged_as_another_is_not_built(storage: Storage):
+    # An entry may well have another mechanism's noise, and says so: those of sums do.
+    other = dataclasses.replace(TOY_NOISE, entry=as_another)
+    assert other.build_entry(SETTINGS) == as_another(SETTINGS)
+    taken = dataclasses.replace(TOY_NOISE, upload=as_another)
     wrong = config(storage, *GIVEN, mechanism=taken)
-    if part == "entry":
-        # An entry may well have another mechanism's noise, and says so: those of sums do.
-        assert taken.build_entry(SETTINGS) == as_another(SETTINGS)
-        return
     with pytest.raises(UnknownMechanism, match="rows would say upload_noise"):
         create_run(wrong, SilentObserver(), surroundings(taken))
     assert not storage.file.exists()
@@ -314,10 +249,7 @@ def test_an_entry_of_noise_that_needs_a_sum_is_not_built():
         exposed.build_entry(SETTINGS)
 
 
-METHODS = [name for name in vars(ToyNoise) if not name.startswith("_")]
-
-
-@pytest.mark.parametrize("missing", sorted({*METHODS, "relation", "clipping_norm"}))
+@pytest.mark.parametrize("missing", ["protect", "relation"])
 def test_a_mechanism_without_a_part_is_not_built(missing: str):
     class Partial:
         def __getattr__(self, name: str) -> Any:
@@ -328,11 +260,6 @@ def test_a_mechanism_without_a_part_is_not_built(missing: str):
     partial = dataclasses.replace(TOY_NOISE, upload=lambda settings: Partial())
     with pytest.raises(UnknownMechanism, match=f"it has no {missing}"):
         partial.build_upload(SETTINGS)
-
-
-def test_no_two_mechanisms_have_one_name():
-    with pytest.raises(ValueError, match="two mechanisms have one name"):
-        WITH_TOY.adding(TOY_NOISE)
 
 
 # --- those of this package ------------------------------------------------------------------------
@@ -366,3 +293,115 @@ def test_none_is_built_without_what_it_needs(mechanism: Mechanism):
     builder: Callable[[Settings], object] = mechanism.training or mechanism.upload
     with pytest.raises(ValueError, match="missing"):
         builder(dataclasses.replace(bare, steps=None))
+
+
+# --- the law of the noise -------------------------------------------------------------------------
+
+
+class Laplace(NoiseLaw):
+    """Both sides of an exponential law."""
+
+    def sample(self, source: NoiseSource, deviation: float, size: int) -> NDArray[Any]:
+        words = np.frombuffer(source.uniform_bytes(8 * size), "<u8")
+        uniform = (words.astype(np.float64) + 0.5) * 2.0**-64 - 0.5
+        scale = deviation / math.sqrt(2.0)
+        return -scale * np.sign(uniform) * np.log1p(-2.0 * np.abs(uniform))
+
+
+LAPLACE = Laplace("laplace")
+OWN_FACTS = dataclasses.replace(FACTS, name="laplace_noise")
+ASKED = (*NO_POOL, *FIXED, "privacy.mechanism=laplace_noise")
+
+
+@dataclasses.dataclass(frozen=True)
+class LaplaceNoise(ToyNoise):
+    """Clip to C and add Laplace noise; what its row says of that is asked of it."""
+
+    facts: Any = OWN_FACTS
+    stated: NoiseLaw = LAPLACE
+
+    def protect(
+        self, vector: Any, grid: Grid, noise: NoiseSource, state: NoiseState
+    ) -> ProtectedUpload:
+        clipped = clip(vector, self.clipping_norm)
+        drawn = noise.draw(LAPLACE, self.client_deviation, clipped.vector.size)
+        sent = grid.quantise(clipped.vector + drawn)  # type: ignore[attr-defined]
+        return ProtectedUpload(sent.levels, clipped.norm, clipped.was_clipped, sent.saturated)
+
+    def protected(self, dimension: int) -> Protected:
+        return dataclasses.replace(super().protected(dimension), law=self.stated)
+
+
+def mechanism(*, declared: str = "laplace", stated: NoiseLaw = LAPLACE) -> Mechanism:
+    def build(settings: Settings) -> LaplaceNoise:
+        return LaplaceNoise(settings.norm, settings.multiplier, settings.relation, stated=stated)
+
+    return dataclasses.replace(
+        TOY_NOISE, facts=OWN_FACTS, distributions=(declared,), upload=build, entry=build
+    )
+
+
+def test_a_law_that_nobody_prices_is_refused_before_anything_is_made(storage: Storage) -> None:
+    with pytest.raises(ConfigError, match="laplace_noise adds noise of the law laplace, which no"):
+        config(storage, *ASKED, mechanism=mechanism())
+    assert not storage.file.exists()
+
+
+def test_a_declaration_that_its_rows_contradict_is_refused(storage: Storage) -> None:
+    taken = mechanism(declared="gaussian")
+    asked = config(storage, *ASKED, mechanism=taken)
+    with pytest.raises(ConfigError, match="law laplace, and is declared to build gaussian"):
+        create_run(asked, SilentObserver(), surroundings(taken))
+    assert not storage.file.exists()
+
+
+def test_noise_of_another_law_than_stated_is_refuted_by_the_audit(tmp_path: Path) -> None:
+    """A mechanism that states one law and draws from another is no matter of types."""
+    liar = mechanism(declared="gaussian", stated=GAUSSIAN)
+    storage = Storage(tmp_path, surroundings(liar))
+    asked = config(storage, *ASKED, mechanism=liar)
+    plan = plan_run(asked, SilentObserver(), storage.surroundings)
+    (verdict,) = audit_run(AuditPlan(plan, 120), lambda *told: None)
+    assert not verdict.passed
+    assert any("the noise is not normal" in reason for reason in verdict.reasons)
+
+
+# --- in the ledger --------------------------------------------------------------------------------
+
+
+KEY = ReleaseKey(run_id="r", round_number=1, attempt=1, pseudonym="a")
+
+
+def test_a_stored_law_that_nobody_knows_stays_what_it_is_and_has_no_price() -> None:
+    toy = BUILT_IN.adding(TOY_NOISE)
+    release = release_of_upload(ToyNoise(1.0, 4.0, "replace_one"), 8, KEY)
+    row = dataclasses.replace(as_row(release), noise_kind="laplace")
+    (read,) = as_releases([row], toy)
+    assert read.law == NoiseLaw("laplace")
+    assert as_row(read) == row
+    with pytest.raises(UnsupportedEvent, match="no accountant prices toy_noise's noise of the law"):
+        epsilons([read], 1e-5)
+
+
+def test_a_row_from_before_laws_were_named_is_gaussian() -> None:
+    toy = BUILT_IN.adding(TOY_NOISE)
+    release = release_of_upload(ToyNoise(1.0, 4.0, "replace_one"), 8, KEY)
+    old = dataclasses.replace(as_row(release), noise_kind=None)
+    assert as_releases([old], toy) == [release]
+    quiet = release_of_upload(ToyNoise(1.0, 0.0, "replace_one"), 8, KEY)
+    assert as_releases([dataclasses.replace(as_row(quiet), noise_kind=None)], toy) == [quiet]
+    assert quiet.law == NoiseLaw("none")
+
+
+def test_no_new_row_is_without_a_law(own_copy: Finished) -> None:
+    row = as_row(release_of_upload(ToyNoise(1.0, 4.0, "replace_one"), 8, KEY))
+    silent = dataclasses.replace(row, run_id=own_copy.run_id, round_number=99, noise_kind=None)
+    database = open_existing(own_copy.storage.url)
+    try:
+        with (
+            pytest.raises(InvalidRecordError, match="noise_kind"),
+            database.unit_of_work() as unit,
+        ):
+            unit.ledger.reserve([silent])
+    finally:
+        database.close()
