@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -132,26 +131,14 @@ class Rounds:
     clients: Mapping[str, Client]
     number: int = 0
 
-    def play(
-        self,
-        honest: NDArray[np.float64],
-        spoils: Mapping[str, Spoil],
-        noise: NoiseSource,
-        group: int | None = None,
-    ) -> Seen:
+    def play(self, honest, spoils, noise, group=None):
         """The round in which the target uploads this."""
         try:
             return seen(self.outcome(honest, spoils, noise, group))
         except RoundAborted as error:
             return Seen(str(error))
 
-    def outcome(
-        self,
-        honest: NDArray[np.float64],
-        spoils: Mapping[str, Spoil],
-        noise: NoiseSource,
-        group: int | None = None,
-    ) -> RoundOutcome:
+    def outcome(self, honest, spoils, noise, group=None):
         """The same as the coordinator sees it."""
         self.number += 1
         self.method.wanted[TARGET] = (np.asarray(honest, np.float64), group)
@@ -187,16 +174,7 @@ def seen(outcome: RoundOutcome) -> Seen:
     return Seen(None, summed.vector, facts)
 
 
-def rounds(
-    folder: Path,
-    *,
-    masked: bool,
-    multiplier: float,
-    length: int = 16,
-    clients: int = 4,
-    hostiles: int = 1,
-    groups: int | None = None,
-) -> Rounds:
+def rounds(folder, *, masked, multiplier, length=16, clients=4, hostiles=1, groups=None):
     counts = None if groups is None else GroupCounts(groups=groups, ratio=1.0)
     shape = (length,) if groups is None else (groups, length)
     method = Told(shape, grouped=groups is not None)
