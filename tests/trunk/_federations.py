@@ -13,12 +13,7 @@ import yaml
 from PIL import Image
 
 from platform.bootstrap import Surroundings
-from platform.bootstrap.federating import (
-    Reaching,
-    new_federation,
-    reopened_federation,
-    through_hub,
-)
+from platform.bootstrap.federating import Reaching, new_federation, reopened_federation, through_hub
 from platform.bootstrap.joining import host_of
 from platform.bootstrap.simulating import stored_config
 from platform.config import RunConfig, StorageConfig, parse_config
@@ -102,13 +97,7 @@ def federation(folder: Path, *overrides: str) -> RunConfig:
 
 @dataclass
 class Holders:
-    """The data holders of a federation, each with the host that answers for it.
-
-    Attributes:
-        folder: Of all of them.
-        surroundings: What they take from outside.
-        lines: What each of them said.
-    """
+    """The data holders of a federation, what they take from outside, and what each of them said."""
 
     folder: Path
     surroundings: Surroundings

@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from methods import Examples, LocalResult, TensorSpec, Visibility, Weighting
+from methods import Examples, LocalResult, TensorSpec, Weighting
+from methods.interface.defaults import MethodDefaults
 from platform.contract.driving import RUN, a_plan, clients_of
 from platform.errors import RoundAborted
 from platform.parties.client import Client
@@ -31,31 +32,19 @@ SCALE = 2.0**16
 Spoil = Callable[[NDArray[np.uint64]], NDArray[Any]]
 
 
-@dataclass
-class Told:
+@dataclass(frozen=True)
+class Told(MethodDefaults):
     """A method whose clients upload what the test says, and zeros where it says nothing."""
 
     shape: tuple[int, ...]
     wanted: dict[str, tuple[NDArray[np.float64], int | None]] = field(default_factory=dict)
-    needs: frozenset = frozenset()
-    visibility: Visibility = Visibility.AGGREGATE_ONLY
-    units: frozenset = frozenset({"client"})
     grouped: bool = False
 
     def shared_spec(self):
         return {"x": TensorSpec(self.shape, weighting=Weighting.SUM)}
 
-    def pool_policy(self):
-        return None
-
     def init_server(self, rng):
         return {"x": np.zeros(1)}
-
-    def broadcast(self, state, client=None):
-        return state
-
-    def init_client(self, shared_rng, client_rng):
-        return {}
 
     def client_update(self, view, data, trainer, rng):
         name = f"client-{int(data.arrays['place'][0])}"
@@ -184,12 +173,7 @@ def rounds(folder, *, masked, multiplier, length=16, clients=4, hostiles=1, grou
     )
     layout = build_layout(method.shared_spec(), weighs_examples=False, extras=extras.names)
     sums = SumProtection(
-        mechanism=mechanism,
-        layout=layout,
-        bits=BITS,
-        masked=masked,
-        clients=clients,
-        extras=extras,
+        mechanism=mechanism, layout=layout, bits=BITS, masked=masked, clients=clients, extras=extras
     )
     protection = Protection(sums=sums)
     names = [f"client-{i}" for i in range(clients)]

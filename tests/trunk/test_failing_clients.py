@@ -7,9 +7,10 @@ makes the loss of some classes infinite and of others not, so that whoever error
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, NoReturn
 
 import numpy as np
 import pytest
@@ -22,8 +23,8 @@ from methods import (
     PoolPolicy,
     TensorSpec,
     UpdateSpecMismatch,
-    Visibility,
 )
+from methods.interface.defaults import MethodDefaults
 from platform.contract.driving import RUN, Setting, make_clients, make_protection, quick_folder
 from platform.parties.client import Client
 from platform.parties.profile import ClientProfile
@@ -110,14 +111,36 @@ OWN = {"own": np.array([4.0], np.float32)}
 ENVELOPE = Envelope(RUN, 1, 1)
 
 
+NAN = np.full(3, np.nan, np.float32)
+
+
+def raising(*_: Any) -> NoReturn:
+    raise ValueError("the label 7 is nobody's")
+
+
+FAILURES: dict[str, Callable[[dict, dict, dict], LocalResult | None]] = {
+    "raises": raising,
+    "NaN": lambda update, entry, own: LocalResult({**update, "x": NAN}, {**entry, "x": NAN}, own),
+    "a tensor less": lambda update, entry, own: LocalResult({"y": update["y"]}, entry, own),
+    "a tensor more": lambda update, entry, own: LocalResult({**update, "z": NAN}, entry, own),
+    "another shape": lambda update, entry, own: LocalResult(
+        {**update, "x": np.zeros((3, 1), np.float32)}, entry, own
+    ),
+    "no entry": lambda update, entry, own: LocalResult(update, None, own),
+    "another entry": lambda update, entry, own: LocalResult(update, {**entry, "x": NAN}, own),
+    "a personal part with NaN": lambda update, entry, own: LocalResult(update, entry, {"own": NAN}),
+    "a personal part of objects": lambda update, entry, own: LocalResult(
+        update, entry, {"own": np.array([object()])}
+    ),
+    "nothing": lambda update, entry, own: None,
+}
+
+
 @dataclass(frozen=True)
-class Failing:
+class Failing(MethodDefaults):
     """A method that fails as it is told; `zero` does not fail and has learnt nothing."""
 
     how: str
-    select: str = "nearest"
-    needs: frozenset = frozenset()
-    visibility: Visibility = Visibility.AGGREGATE_ONLY
 
     def shared_spec(self):
         return SPEC
@@ -131,40 +154,13 @@ class Failing:
     def init_client(self, shared_rng, client_rng):
         return OWN
 
-    def broadcast(self, state, client=None):
-        return state
-
     def client_update(self, view, data, trainer, rng):
         update, entry = dict(ZERO), {n: np.array(a) for n, a in view.broadcast.items()}
-        personal = dict(view.personal if self.how == "zero" else {"own": np.ones(1, np.float32)})
-        match self.how:
-            case "raises":
-                raise ValueError("the label 7 is nobody's")
-            case "NaN":
-                update["x"] = entry["x"] = np.full(3, np.nan, np.float32)
-            case "a tensor less":
-                del update["x"]
-            case "a tensor more":
-                update["z"] = np.zeros(1)
-            case "another shape":
-                update["x"] = np.zeros((3, 1), np.float32)
-            case "no entry":
-                entry = None
-            case "another entry":
-                entry["x"] = np.full(3, np.nan, np.float32)
-            case "a personal part with NaN":
-                personal["own"] = np.full(1, np.nan, np.float32)
-            case "a personal part of objects":
-                personal["own"] = np.array([object()])
-            case "nothing":
-                return None
-        return LocalResult(update, entry, personal)
+        if self.how == "zero":
+            return LocalResult(update, entry, view.personal)
+        return FAILURES[self.how](update, entry, {"own": np.ones(1, np.float32)})
 
 
-FAILURES = (
-    *("raises", "NaN", "a tensor less", "a tensor more", "another shape", "no entry"),
-    *("another entry", "a personal part with NaN", "a personal part of objects", "nothing"),
-)
 MECHANISMS: dict[str, tuple[ClientMechanism, str]] = {
     "gaussian, same": (UploadNoise(1.0, 2.0), "same"),
     "gaussian, independent": (UploadNoise(1.0, 2.0), "independent"),

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import random
 import shutil
 from collections.abc import Callable
-from contextlib import nullcontext, suppress
+from contextlib import nullcontext
 from pathlib import Path
 
 import numpy as np
@@ -33,7 +32,7 @@ from platform.wire.outside_rounds import (
     encode_roll_call,
 )
 from platform.wire.receipt_messages import bare
-from platform.wire.transport import Dropout, InProcessTransport, answer
+from platform.wire.transport import Dropout, InProcessTransport
 from tests.trunk._federations import (
     MASKED,
     NAMES,
@@ -303,38 +302,3 @@ def test_another_run_under_a_known_name_is_declined(folder):
     changed = dataclasses.replace(offer, config=config)
     (reason,) = decode_acceptance(holders.handler("east")(encode_offer(changed))).reasons
     assert "otherwise" in reason
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("seed", range(30))
-def test_spoilt_messages_are_answered_or_refused_and_take_nothing_back(folder, seed):
-    """Real messages with bytes flipped or cut: what is valid then counts, all else is refused."""
-    holders = Holders.written(folder, names=("east", "north"))
-    overrides = ("federation.clients=[east, north]", "task.clients=2", "rounds=1")
-    draws, handlers, kinds = random.Random(seed), holders.handlers(), []
-
-    def spoilt(name):
-        def handle(message):
-            data = bytearray(message)
-            for _ in range(draws.randint(1, 3)):
-                data[draws.randrange(len(data))] ^= 1 << draws.randrange(8)
-            if draws.random() < 0.3:
-                data = data[: draws.randrange(len(data))]
-            # What every transport delivers by knows all that a client may raise.
-            reply = answer(handlers[name], bytes(data))
-            kinds.append(isinstance(reply, Dropout))
-            before = ledger(folder, name)
-            try:
-                return handlers[name](message)
-            finally:
-                rows = ledger(folder, name)
-                # Nothing is taken back, and nothing is charged for twice under one name.
-                assert set(before) <= set(rows)
-                assert len(rows) == len(set(rows))
-
-        return handle
-
-    # A valid message of the same attempt may have taken the true one's place: a client is lost.
-    with suppress(RunStopped):
-        hold(federation(folder, *overrides), within({n: spoilt(n) for n in handlers}))
-    assert True in kinds

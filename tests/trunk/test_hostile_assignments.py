@@ -19,7 +19,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from methods import Examples, LocalResult, PoolPolicy, TensorSpec, Visibility
+from methods import Examples, LocalResult, PoolPolicy, TensorSpec
+from methods.interface.defaults import MethodDefaults
 from platform.contract.driving import RUN, Setting, make_clients, make_protection, quick_folder
 from platform.errors import ProtocolError
 from platform.parties.client import Client
@@ -42,14 +43,12 @@ ROUNDS, CLIENTS, GENERATIONS, EXPERTS = 5, 4, 2, 3
 
 
 @dataclasses.dataclass(frozen=True)
-class Method:
+class Method(MethodDefaults):
     """Two tensors that are shared, an expert of one, and training that looks at all of it."""
 
     select: str = "nearest"
     pooled: bool = True
     fixed: bool = False
-    needs: frozenset = frozenset()
-    visibility: Visibility = Visibility.AGGREGATE_ONLY
 
     def shared_spec(self):
         return {"x": TensorSpec((2,)), "y": TensorSpec((2, 3))}
@@ -64,18 +63,12 @@ class Method:
     def init_client(self, shared_rng, client_rng):
         return {"own": np.zeros(1, np.float32)}
 
-    def broadcast(self, state, client=None):
-        return state
-
     def client_update(self, view, data, trainer, rng):
         # Signs: with whatever numbers it is sent it works, so that an error is one of arrays.
         handed = sum((np.sign(expert["x"]).sum() for expert in view.experts), np.float32(0.0))
         update = {name: np.sign(view.broadcast[name]) for name in ("x", "y")}
         entry = {"x": view.broadcast["x"] + update["x"]} if self.pooled and not self.fixed else None
         return LocalResult(update, entry, {"own": np.full(1, handed, np.float32)})
-
-    def personalise(self, view, data, trainer, rng):
-        return view.personal
 
 
 def client_of(method: Method, folder: Path, setting: Setting = NOISED) -> Client:

@@ -34,16 +34,7 @@ from platform.wire.transport import ClientId, Dropout, Transport
 from privacy import Authentication
 from storage import ClientStore, SessionRecord
 from tests.trunk._receipts import ROW, RUN, SIGNER, Holder, Log, holder
-from tests.trunk._runs import (
-    OS,
-    Crash,
-    Finished,
-    Storage,
-    command_line,
-    crash_at,
-    opened,
-    over,
-)
+from tests.trunk._runs import OS, Crash, Finished, Storage, command_line, crash_at, opened, over
 from tests.trunk.test_receipts import exact, stores, two_rounds, with_receipts
 
 VECTORS = Path(__file__).parents[1] / "vectors" / "receipts"

@@ -37,14 +37,8 @@ FOUR = ("cohort.size=4", "cohort.dropout_rate=0", "rounds=2", *NO_POOL, *FIXED)
 
 @dataclasses.dataclass
 class Failing:
-    """A transport on which only one client answers, in some attempts from a stage on.
-
-    Attributes:
-        inner: Carries the messages.
-        stage: The stage.
-        attempts: Of which rounds and attempts.
-        keys: What clients answered invitations with, by attempt.
-    """
+    """A transport on which only one client answers, in some attempts from a stage on; it keeps what
+    clients answered invitations with, by attempt."""
 
     inner: InProcessTransport
     stage: Stage
@@ -104,11 +98,7 @@ def require_charges(finished: Finished) -> None:
 
 def test_after_uploads_were_asked_for_both_attempts_are_charged(storage: Storage) -> None:
     finished, transport = run_failing(storage, "train", {(2, 1)}, OS, *FOUR)
-    assert rows(storage) == [
-        (1, 1, "released", 4),
-        (2, 1, "reserved", 4),
-        (2, 2, "released", 4),
-    ]
+    assert rows(storage) == [(1, 1, "released", 4), (2, 1, "reserved", 4), (2, 2, "released", 4)]
     assert aborts(storage) == [{"round": 2, "attempt": 1, "charged": True, "phase": "masked_input"}]
     assert storage.rows("SELECT round_number, attempt FROM rounds") == [(1, 1), (2, 2)]
     require_charges(finished)
@@ -141,11 +131,7 @@ def test_a_budget_without_room_for_a_retry_ends_the_run(storage: Storage) -> Non
     """Calibrated for three rounds: when the third is lost there is nothing left to repeat it."""
     finished, _ = run_failing(storage, "train", {(3, 1)}, OS, *NO_POOL, "cohort.dropout_rate=0")
     assert [r["round"] for r in finished.summary["rounds"]] == [1, 2]
-    assert rows(storage) == [
-        (1, 1, "released", 5),
-        (2, 1, "released", 5),
-        (3, 1, "reserved", 5),
-    ]
+    assert rows(storage) == [(1, 1, "released", 5), (2, 1, "released", 5), (3, 1, "reserved", 5)]
     assert "ended before round 3" in finished.summary["warnings"][0]
     assert 7.9 < finished.summary["final"]["epsilon"]["server"] <= 8.0
     assert len(aborts(storage)) == 1

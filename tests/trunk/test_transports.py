@@ -77,15 +77,8 @@ def test_a_run_whose_messages_come_late_and_in_any_order(storage, reference):
 
 @dataclasses.dataclass
 class Deaf:
-    """Hears nothing of one client at one stage, for a while.
-
-    Attributes:
-        within: Carries the messages.
-        stage: The stage.
-        times: How often nothing comes back.
-        garbage: What comes back instead, None for silence.
-        reached: Whether the message reached the client all the same.
-    """
+    """Hears nothing of one client at one stage, for some times, or hears garbage; its message may
+    have reached the client all the same."""
 
     within: InProcessTransport
     stage: Stage
