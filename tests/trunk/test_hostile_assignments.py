@@ -113,30 +113,72 @@ def require_refused(client: Client, message: bytes) -> None:
 
 X, Y = good().broadcast["x"], good().broadcast["y"]
 EXPERT = good().experts[0]
-HOSTILE: dict[str, dict[str, Any]] = {
-    "nothing": {"broadcast": {}},
-    "missing": {"broadcast": {"x": X}},
-    "renamed": {"broadcast": {"x": X, "z": Y}},
-    "extra": {"broadcast": {"x": X, "y": Y, "z": X}},
-    "flat": {"broadcast": {"x": X, "y": Y.reshape(-1)}},
-    "double": {"broadcast": {"x": X.astype(np.float64), "y": Y}},
-    "one expert more": {"experts": (EXPERT,) * (EXPERTS + 1)},
-    "an expert renamed": {"experts": (EXPERT, {"z": EXPERT["x"]})},
-    "an expert of another shape": {"experts": ({"x": np.zeros((1, 2), np.float32)},)},
-    "another run": {"envelope": dataclasses.replace(ENVELOPE, run_id="other")},
-    "another round": {"envelope": dataclasses.replace(ENVELOPE, round_number=3)},
-    "another attempt": {"envelope": dataclasses.replace(ENVELOPE, attempt=2)},
-    "another commit": {"envelope": dataclasses.replace(ENVELOPE, committed=(1, 1))},
+LAST, BROADCAST = Envelope(RUN, ROUNDS + 1, 0), good().broadcast
+
+
+def guarded(method: Method, folder: Path, **safeguards: Any) -> Client:
+    """The client with other safeguards; outside a simulation its noise is not from a seed."""
+    client = client_of(method, folder)
+    profile, source = client.profile, "os" if not safeguards.get("simulated", True) else "seeded"
+    changed = dataclasses.replace(
+        profile,
+        safeguards=dataclasses.replace(profile.safeguards, **safeguards),
+        randomness=dataclasses.replace(profile.randomness, noise_source=source),
+        measured=MeasuredSets({"local": EvaluationSet(profile.data, ("a",))}),
+    )
+    return Client(changed, client._store, client._make_trainer)
+
+
+def parting(envelope=LAST, broadcast=BROADCAST, fetched=None):
+    return outside.encode_parting(outside.Parting(envelope, broadcast, fetched))
+
+
+def examination(broadcast: Any = BROADCAST, sets: tuple[str, ...] = ("local",)) -> bytes:
+    return outside.encode_examination(outside.Examination(LAST, broadcast, sets))
+
+
+def assigned(**changes: Any) -> bytes:
+    return messages.encode_assignment(dataclasses.replace(good(), **changes))
+
+
+HOSTILE: dict[str, bytes] = {
+    "nothing": assigned(broadcast={}),
+    "missing": assigned(broadcast={"x": X}),
+    "renamed": assigned(broadcast={"x": X, "z": Y}),
+    "extra": assigned(broadcast={"x": X, "y": Y, "z": X}),
+    "flat": assigned(broadcast={"x": X, "y": Y.reshape(-1)}),
+    "double": assigned(broadcast={"x": X.astype(np.float64), "y": Y}),
+    "one expert more": assigned(experts=(EXPERT,) * (EXPERTS + 1)),
+    "an expert renamed": assigned(experts=(EXPERT, {"z": EXPERT["x"]})),
+    "an expert of another shape": assigned(experts=({"x": np.zeros((1, 2), np.float32)},)),
+    "another run": assigned(envelope=dataclasses.replace(ENVELOPE, run_id="other")),
+    "another round": assigned(envelope=dataclasses.replace(ENVELOPE, round_number=3)),
+    "another attempt": assigned(envelope=dataclasses.replace(ENVELOPE, attempt=2)),
+    "another commit": assigned(envelope=dataclasses.replace(ENVELOPE, committed=(1, 1))),
+    # What may not be asked in mid-round, or at all.
+    "a roll call in a round": outside.encode_roll_call(ENVELOPE),
+    "a roll call after a commit": outside.encode_roll_call(Envelope(RUN, 0, 0, (1, 1))),
+    "a roll call of another run": outside.encode_roll_call(Envelope("other", 0, 0)),
+    "a notice where no pool is made once": outside.encode_pool_notice(LAST),
+    "a parting in the last round": parting(Envelope(RUN, ROUNDS, 0)),
+    "a parting of a second attempt": parting(Envelope(RUN, ROUNDS + 1, 1)),
+    "a parting after the next": parting(Envelope(RUN, ROUNDS + 2, 0)),
+    "after a commit it took no part in": parting(dataclasses.replace(LAST, committed=(1, 1))),
+    "after a commit of never": parting(dataclasses.replace(LAST, committed=(ROUNDS + 1, 1))),
+    "a parting with another broadcast": parting(broadcast={"x": X}),
+    "a parting with experts of no pool": parting(fetched=Fetched((EXPERT,), 0)),
+    "a parting with an empty pool": parting(fetched=Fetched((), None)),
+    "an examination on another set": examination(sets=("local", "theirs")),
+    "an examination with another broadcast": examination(broadcast={"y": Y}),
 }
 
 
-@pytest.mark.parametrize("changes", HOSTILE.values(), ids=HOSTILE.keys())
-def test_what_no_method_sends_is_refused_and_changes_nothing(folder, changes):
-    client = client_of(Method(), folder)
+@pytest.mark.parametrize("message", HOSTILE.values(), ids=HOSTILE.keys())
+def test_what_nobody_may_send_is_refused_and_changes_nothing(folder, message):
+    client = guarded(Method(), folder)
     invite(client)
-    hostile = dataclasses.replace(good(), **changes)
     for _ in range(2):
-        require_refused(client, messages.encode_assignment(hostile))
+        require_refused(client, message)
     assert client.handle(messages.encode_assignment(good()))
 
 
@@ -211,77 +253,26 @@ def test_a_clipping_norm_is_one_that_rounds_lead_to(number: int, norm: float, fi
 
 # --- outside rounds -------------------------------------------------------------------------------
 
-LAST = Envelope(RUN, ROUNDS + 1, 0)
-BROADCAST = good().broadcast
 
-
-def guarded(method: Method, folder: Path, **safeguards: Any) -> Client:
-    """The client with other safeguards; outside a simulation its noise is not from a seed."""
-    client = client_of(method, folder)
-    profile, source = client.profile, "os" if not safeguards.get("simulated", True) else "seeded"
-    changed = dataclasses.replace(
-        profile,
-        safeguards=dataclasses.replace(profile.safeguards, **safeguards),
-        randomness=dataclasses.replace(profile.randomness, noise_source=source),
-        measured=MeasuredSets({"local": EvaluationSet(profile.data, ("a",))}),
-    )
-    return Client(changed, client._store, client._make_trainer)
-
-
-def parting(envelope=LAST, broadcast=BROADCAST, fetched=None):
-    return outside.encode_parting(outside.Parting(envelope, broadcast, fetched))
-
-
-def examination(broadcast: Any = BROADCAST, sets: tuple[str, ...] = ("local",)) -> bytes:
-    return outside.encode_examination(outside.Examination(LAST, broadcast, sets))
-
-
-OUTSIDE: dict[str, bytes] = {
-    "a roll call in a round": outside.encode_roll_call(ENVELOPE),
-    "a roll call after a commit": outside.encode_roll_call(Envelope(RUN, 0, 0, (1, 1))),
-    "a roll call of another run": outside.encode_roll_call(Envelope("other", 0, 0)),
-    "a notice where no pool is made once": outside.encode_pool_notice(LAST),
-    "a parting in the last round": parting(Envelope(RUN, ROUNDS, 0)),
-    "a parting of a second attempt": parting(Envelope(RUN, ROUNDS + 1, 1)),
-    "a parting after the next": parting(Envelope(RUN, ROUNDS + 2, 0)),
-    "after a commit it took no part in": parting(dataclasses.replace(LAST, committed=(1, 1))),
-    "after a commit of never": parting(dataclasses.replace(LAST, committed=(ROUNDS + 1, 1))),
-    "a parting with another broadcast": parting(broadcast={"x": X}),
-    "a parting with experts of no pool": parting(fetched=Fetched((EXPERT,), 0)),
-    "a parting with an empty pool": parting(fetched=Fetched((), None)),
-    "an examination on another set": examination(sets=("local", "theirs")),
-    "an examination with another broadcast": examination(broadcast={"y": Y}),
-}
-
-
-@pytest.mark.parametrize("message", OUTSIDE.values(), ids=OUTSIDE.keys())
-def test_what_may_not_be_asked_outside_rounds_is_refused_and_changes_nothing(folder, message):
-    client = guarded(Method(), folder)
-    invite(client)
-    require_refused(client, message)
-    assert client.handle(messages.encode_assignment(good()))
-
-
-POOLS: dict[str, Fetched | None] = {
-    "none": None,
-    "more entries than clients": Fetched((EXPERT,) * (CLIENTS + 1), 0),
-    "an entry of another shape": Fetched(({"x": np.zeros(3, np.float32)},), 0),
-    "an entry with more": Fetched(({**EXPERT, "y": Y},), 0),
-}
-
-
-@pytest.mark.parametrize("pool", POOLS.values(), ids=POOLS.keys())
-def test_a_pool_that_no_run_makes_is_refused_and_changes_nothing(folder, pool):
-    client = guarded(Method(fixed=True), folder)
-    require_refused(client, parting(fetched=pool))
-
-
-@pytest.mark.parametrize(("count", "own"), [(1, 2), (0, 1)])
-def test_a_place_outside_the_pool_is_refused(folder, count, own):
-    client = guarded(Method(fixed=True), folder)
+def placed(count: int, own: int) -> bytes:
     frame = decode_frame(parting(fetched=Fetched((EXPERT,) * 2, 0)))
     fields = {**frame.fields, "pool": [count, own]}
-    require_refused(client, encode_frame(dataclasses.replace(frame, fields=fields)))
+    return encode_frame(dataclasses.replace(frame, fields=fields))
+
+
+POOLS: dict[str, bytes] = {
+    "none": parting(),
+    "more entries than clients": parting(fetched=Fetched((EXPERT,) * (CLIENTS + 1), 0)),
+    "another shape": parting(fetched=Fetched(({"x": np.zeros(3, np.float32)},), 0)),
+    "an entry with more": parting(fetched=Fetched(({**EXPERT, "y": Y},), 0)),
+    "fewer entries than said": placed(1, 2),
+    "a place outside": placed(0, 1),
+}
+
+
+@pytest.mark.parametrize("message", POOLS.values(), ids=POOLS.keys())
+def test_a_pool_that_no_run_makes_is_refused_and_changes_nothing(folder, message):
+    require_refused(guarded(Method(fixed=True), folder), message)
 
 
 def test_a_client_that_is_not_simulated_says_nothing_of_its_data(folder):

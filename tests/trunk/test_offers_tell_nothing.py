@@ -282,4 +282,4 @@ def test_a_client_in_no_run_does_not_start_with_images_that_fail_the_check(tmp_p
     # In a run that goes on its absence would be an answer.
     shutil.rmtree(images)
     serve_holder(own, Surroundings(), lines.append, ended)
-    assert len(lines) == 1 and "listens at" in lines[0]
+    assert "listens at" in lines[-1]

@@ -225,11 +225,9 @@ def test_an_audit_reaches_the_collection_and_the_rounds(storage: Storage) -> Non
     assert audit_failing(AuditPlan(plan, 200)).reasons == ()
 
 
-def test_there_is_no_second_phase(storage: Storage) -> None:
-    place = storage.gathering()
-    run = place.run(*PLAIN, ALL)
+def test_there_is_no_second_phase(whole: Finished) -> None:
     with pytest.raises(ConfigError, match="no pool that was made once, after its last round"):
-        place.create(*PLAIN, ALL, f"phase_two_of={run.run_id}")
+        whole.storage.create(*PLAIN, ALL, f"phase_two_of={whole.run_id}")
 
 
 def test_a_norm_that_adapts_begins_with_the_rounds(storage: Storage) -> None:

@@ -135,7 +135,6 @@ def test_in_a_subspace_it_is_the_coordinates_that_are_measured():
 @pytest.mark.parametrize(
     "overrides",
     [
-        (),
         (
             "privacy.mechanism=central_noise",
             "privacy.relation=add_or_remove_one",
@@ -146,12 +145,12 @@ def test_in_a_subspace_it_is_the_coordinates_that_are_measured():
         (
             "privacy.adaptive_clipping={quantile: 0.5}",
             "privacy.lifetime_budget=9",
-            "pool.clipping_norm=2.0",
-            "pool.noise=independent",
+            "pool={clipping_norm: 2.0, noise: independent}",
             "task.validation_share=0.5",
             "task.shots=4",
             "evaluation={release: noised, selection: best_on_validation}",
         ),
+        ("privacy.mechanism=distributed_noise", "pool={kind: groups, experts: 2}", *NO_POOL),
     ],
 )
 def test_any_protection_of_uploads_is_left_out_of_the_dry_run(overrides):
@@ -221,7 +220,7 @@ def test_arrays_in_memory_are_compared_as_they_are():
 @pytest.mark.parametrize(
     ("overrides", "asked", "said"),
     [
-        (("method.name=zero_shot",), {}, "there is nothing to clip"),
+        (("method={name: zero_shot}",), {}, "there is nothing to clip"),
         (RECORDS, {}, r"privacy\.mechanism: dp_sgd clips each example's gradient and no upload"),
         (("phase_two_of=a-run",), {}, r"phase_two_of: 'a-run' uploads nothing"),
         (("task={dataset: digits}",), {}, r"public_data: null names no image of digits"),

@@ -20,8 +20,6 @@ from platform.wire.transport import ClientId, Dropout, InProcessTransport, Trans
 from tests.trunk._runs import NONE, Finished, Storage, opened
 from tests.trunk._transports import RUNS, carried, left_behind, require_same, run_in_process
 
-UNDER_MASKS, *OTHERS = RUNS
-
 
 @pytest.fixture(scope="module", params=RUNS)
 def reference(request: pytest.FixtureRequest, make_storage: Any) -> tuple[str, Finished]:
