@@ -155,25 +155,19 @@ def test_an_expert_is_in_the_noised_ring_element_alone(folder: Path, count: floa
 # --- a sum in the clear ---------------------------------------------------------------------------
 
 
-ROUNDING = (2.0**46, 2.0**99, -(2.0**99))
-"""After these a coordinate of a floating-point sum is 2^47 if it was above 0 before, else 0."""
-
-
-def three(values: tuple[Any, Any, Any]) -> Mapping[str, Spoil]:
-    return {
-        f"client-{place}": lambda levels, value=value: np.full(len(levels), value)
-        for place, value in enumerate(values, start=2)
-    }
-
-
 def test_three_peers_do_not_compare_a_coordinate(folder: Path) -> None:
+    """After these a coordinate of a floating-point sum is 2^47 if it was above 0 before, else 0."""
     played = rounds(folder, masked=False, multiplier=MULTIPLIER, clients=5, hostiles=3)
+    spoils = {
+        f"client-{place}": lambda levels, value=value: np.full(len(levels), value)
+        for place, value in enumerate((2.0**46, 2.0**99, -(2.0**99)), start=2)
+    }
 
     def guess(seen: Seen) -> int:
         assert seen.released is not None
         return 1 if seen.released[0] > 2.0**46 else -1
 
-    assert right_guesses(played, three(ROUNDING), guess) <= MOST_RIGHT
+    assert right_guesses(played, spoils, guess) <= MOST_RIGHT
 
 
 @pytest.mark.parametrize(

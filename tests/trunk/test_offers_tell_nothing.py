@@ -188,6 +188,7 @@ def test_whatever_lies_in_a_folder(tmp_path_factory, content, share, shots):
 PRIVATE = {
     "upload_noise": NOISED,
     "validated": (*NOISED, "evaluation.release=noised", "task.validation_share=0.25"),
+    "pool": (*NOISED, "method={name: pfedmoap, context_tokens: 2, experts: 1}"),
     "dp_sgd": (
         "privacy={mechanism: dp_sgd, per_sample_clipping_norm: 1.0, noise_multiplier: 2.0, "
         "sampling_probability: 0.5}",
