@@ -16,7 +16,6 @@ from platform.errors import ConfigError
 from platform.experiment.evaluation import harmonic_mean
 from platform.experiment.finishing import execute
 from platform.rounds.observing import SilentObserver
-from platform.rounds.run import Progress
 from tests.trunk._runs import NO_POOL, NONE, Command, Finished, Storage, opened
 from tests.trunk.conftest import MakeStorage
 
@@ -76,23 +75,6 @@ def test_reports_say_it_in_words(sotto: Command, to_novel: Finished, left_out: F
         answer = sotto("report", run.run_id, "--storage", run.storage.url)
         text = " ".join(answer.out.replace("│", " ").split())
         assert answer.code == 0 and all(word in text for word in words)
-
-
-def test_a_round_does_not_pay_for_the_protocol(storage, monkeypatch):
-    """Five clients on their own images: the sets that all have in common wait for the end."""
-    predicted: list[tuple[str, ...]] = []
-    original = ZeroShot.predict
-
-    def counting(self: ZeroShot, *arguments: Any) -> Any:
-        predicted.append(tuple(arguments[-1]))
-        return original(self, *arguments)
-
-    with opened(storage.create(NONE, "method.name=zero_shot", *TO_NOVEL)) as simulation:
-        monkeypatch.setattr(ZeroShot, "predict", counting)
-        start = Progress(completed=0, committed={}, state=simulation.run.terms.initial_state())
-        document = simulation.run.measure(simulation.run, 3, start)
-    assert document["protocol"] == {"name": "client_mean"}
-    assert predicted == [simulation.learning.classes] * 5
 
 
 def test_zero_shot_is_measured_as_by_hand(storage: Storage) -> None:

@@ -104,9 +104,9 @@ def test_the_norm_follows_the_clients_and_goes_on_in_a_resumed_run(storage, monk
         assert 0.0 <= document["clipped_fraction"] <= 1.0
         assert 0.0 <= document["signal_to_noise"]["low"] < document["signal_to_noise"]["high"]
     charged = storage.rows(
-        "SELECT DISTINCT clipping_norm, standard_deviation FROM ledger ORDER BY round_number"
+        "SELECT DISTINCT round_number, clipping_norm, standard_deviation FROM ledger ORDER BY 1"
     )
-    for (joint, deviation), norm in zip(charged, norms, strict=True):
+    for (_, joint, deviation), norm in zip(charged, norms, strict=True):
         assert joint == pytest.approx(norm * np.hypot(1.0, 0.2), rel=1e-12)
         assert deviation == pytest.approx(4.0 * joint, rel=1e-12)
 
