@@ -36,7 +36,7 @@ def leave(folder: Path, name: str, run_id: str | None = None) -> str:
 
 
 class Doing(InProcessTransport):
-    """Does something before or after the n-th exchange of a stage, or of any."""
+    """Does something before or after the n-th exchange of a stage."""
 
     def __init__(self, handlers, at, deed, *, after):
         super().__init__(handlers=handlers, losses=lambda *_: frozenset())
@@ -44,9 +44,8 @@ class Doing(InProcessTransport):
 
     def exchange(self, stage: Stage, messages, deadline):
         self.asked.append((stage, sorted(messages)))
-        counts = self.at[0] in (None, stage)
-        self.__dict__["seen"] += counts
-        now = counts and self.seen == self.at[1]
+        self.__dict__["seen"] += stage == self.at[0]
+        now = stage == self.at[0] and self.seen == self.at[1]
         if now and not self.after:
             self.deed()
         found = super().exchange(stage, messages, deadline)

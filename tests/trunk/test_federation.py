@@ -246,27 +246,6 @@ def test_a_process_a_message_is_the_same_client(folder):
         np.testing.assert_array_equal(found[name], value)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
-@pytest.mark.parametrize("at", range(1, 12))
-def test_a_coordinator_that_dies_at_any_exchange_goes_on(folder, at, after):
-    """Offer, roll call, a round of four exchanges under masks, one of three, and the parting."""
-    holders = Holders.written(folder)
-    config = federation(folder, *MASKED)
-    died = True
-    try:
-        summary = hold(config, doing(Doing(holders.handlers(), (None, at), crash, after=after)))
-        died = False
-    except Crash:
-        url = f"sqlite:///{folder}/sotto.db"
-        summary = go_on(*runs_of(folder), url, within(holders.handlers()))
-    assert died == (at <= 10)
-    assert [r["round"] for r in summary["rounds"]] == [1, 2]
-    assert summary["final"]["epsilon"]["server"] <= 8.0
-    # One release a round and client, whatever was interrupted: an attempt is executed once.
-    assert [len(ledger(folder, name)) for name in NAMES] == [2] * len(NAMES)
-
-
 @pytest.mark.parametrize("stage", ["advertise", "share", "train", "unmask"])
 def test_a_holder_that_dies_in_a_round_is_lost_and_comes_back(folder, stage):
     holders = Holders.written(folder)
