@@ -15,7 +15,6 @@ from platform.experiment.comparisons import train_twin
 from platform.experiment.finishing import execute
 from platform.parties.client import Client
 from platform.privacy_auditing.audit import AuditPlan, audit_failing, audit_run
-from platform.rounds.exchange import Exchange
 from platform.rounds.loop import Federation
 from platform.rounds.observing import SilentObserver
 from platform.wire.layout import handle
@@ -117,16 +116,6 @@ def test_the_ledger_has_one_entry_and_then_the_sums(noised: Finished) -> None:
         there = [n for n, survivors in noised.survivors().items() if client in survivors]
         channels = {1: "pool", 2: "sum", 3: "sum"}
         assert sorted(kept) == [(n, channels[n], "released") for n in there]
-
-
-def test_the_charge_is_written_before_anything_is_asked(storage, monkeypatch):
-    with opened(storage.gathering().create(*OPENING)) as simulation:
-        crash_at(monkeypatch, Exchange, "__call__", 1)
-        with pytest.raises(Crash):
-            execute(simulation, SilentObserver())
-    assert storage.rows("SELECT round_number, channel, status, count(*) FROM ledger") == [
-        (1, "pool", "reserved", 5)
-    ]
 
 
 @pytest.mark.parametrize(
