@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,12 +13,7 @@ import yaml
 from PIL import Image
 
 from platform.bootstrap import Surroundings
-from platform.bootstrap.federating import (
-    Reaching,
-    new_federation,
-    reopened_federation,
-    through_hub,
-)
+from platform.bootstrap.federating import Reaching, new_federation, reopened_federation, through_hub
 from platform.bootstrap.joining import host_of
 from platform.bootstrap.simulating import stored_config
 from platform.config import RunConfig, StorageConfig, parse_config
@@ -28,6 +23,7 @@ from platform.experiment.finishing import conduct
 from platform.holder.settings import load_holder
 from platform.relay.hub import Told
 from platform.rounds.observing import SilentObserver
+from platform.wire.codec import decode_arrays
 from platform.wire.transport import InProcessTransport, Transport
 from tests.trunk._hubs import relayed, served
 
@@ -55,6 +51,14 @@ privacy: {mechanism: none}
 secure_aggregation: {largest_weight: 64}
 evaluation: {local_twins: false, worth_of_sharing: false}
 """
+
+
+MASKED = (
+    "privacy.mechanism=distributed_noise",
+    "privacy.clipping_norm=0.1",
+    "privacy.target_epsilon=8.0",
+    "secure_aggregation={enabled: true, threshold: 3, corrupt: 1}",
+)
 
 
 def write_images(folder: Path, seed: int, each: int = 2) -> None:
@@ -93,22 +97,14 @@ def federation(folder: Path, *overrides: str) -> RunConfig:
 
 @dataclass
 class Holders:
-    """The data holders of a federation, each with the host that answers for it.
-
-    Attributes:
-        folder: Of all of them.
-        surroundings: What they take from outside.
-        lines: What each of them said.
-    """
+    """The data holders of a federation, what they take from outside, and what each of them said."""
 
     folder: Path
     surroundings: Surroundings
     lines: dict[str, list[str]]
 
     @classmethod
-    def written(
-        cls, folder: Path, names: Sequence[str] = NAMES, of: Mapping[str, Any] | None = None
-    ) -> Holders:
+    def written(cls, folder, names=NAMES, of=None):
         """Write all of them; `of` holds what single ones have otherwise."""
         for name in names:
             write_holder(folder, name, **(of or {}).get(name, {}))
@@ -122,6 +118,19 @@ class Holders:
     def handlers(self) -> dict[str, Callable[[bytes], bytes]]:
         """What answers for all of them."""
         return {name: self.handler(name) for name in self.lines}
+
+
+def noted(handlers, note):
+    """The same handlers, behind somebody who reads every message to them."""
+
+    def noting(name: str) -> Callable[[bytes], bytes]:
+        def handle(message: bytes) -> bytes:
+            note(message)
+            return handlers[name](message)
+
+        return handle
+
+    return {name: noting(name) for name in handlers}
 
 
 def within(handlers: Mapping[str, Callable[[bytes], bytes]]) -> Reaching:
@@ -152,6 +161,13 @@ def hold(config: RunConfig, reaching: Reaching) -> dict[str, Any]:
     surroundings = Surroundings()
     with new_federation(config, SilentObserver(), surroundings, reaching=reaching) as conducted:
         return conduct(conducted, SilentObserver())
+
+
+def last_state(folder: Path, run_id: str) -> dict[str, Any]:
+    """The server state after the last round."""
+    with open_storage(f"sqlite:///{folder}/sotto.db") as database:
+        with database.unit_of_work(read_only=True) as uow:
+            return decode_arrays(uow.states.latest(run_id).blob)
 
 
 def go_on(run_id: str, url: str, reaching: Reaching) -> dict[str, Any]:

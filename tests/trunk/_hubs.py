@@ -34,9 +34,7 @@ def relayed(hub: Path, sockets: Mapping[str, Path]) -> Iterator[None]:
 
 
 @contextmanager
-def served(
-    handlers: Mapping[str, Callable[[bytes], bytes]], folder: Path
-) -> Iterator[dict[str, Path]]:
+def served(handlers, folder):
     """Serve each client at a socket of its own."""
     paths = {name: folder / f"{name}.sock" for name in handlers}
     with ExitStack() as stack:

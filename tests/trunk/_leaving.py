@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Callable, Mapping
 from contextlib import closing, nullcontext
 from pathlib import Path
 from typing import Any
@@ -16,14 +15,10 @@ from platform.holder.store import leave_runs
 from platform.wire.messages import Stage
 from platform.wire.transport import InProcessTransport
 from storage import open_client_store
+from tests.trunk import _federations
+from tests.trunk._runs import Crash
 
-MASKED = (
-    "rounds=3",
-    "privacy.mechanism=distributed_noise",
-    "privacy.clipping_norm=0.1",
-    "privacy.target_epsilon=8.0",
-    "secure_aggregation={enabled: true, threshold: 3, corrupt: 1}",
-)
+MASKED = ("rounds=3", *_federations.MASKED)
 NOISED = (
     "rounds=3",
     "privacy.mechanism=upload_noise",
@@ -43,14 +38,7 @@ def leave(folder: Path, name: str, run_id: str | None = None) -> str:
 class Doing(InProcessTransport):
     """Does something before or after the n-th exchange of a stage."""
 
-    def __init__(
-        self,
-        handlers: Mapping[str, Callable[[bytes], bytes]],
-        at: tuple[Stage, int],
-        deed: Callable[[], object],
-        *,
-        after: bool,
-    ) -> None:
+    def __init__(self, handlers, at, deed, *, after):
         super().__init__(handlers=handlers, losses=lambda *_: frozenset())
         self.__dict__.update(at=at, deed=deed, after=after, seen=0, asked=[])
 
@@ -68,6 +56,10 @@ class Doing(InProcessTransport):
 
 def doing(transport: InProcessTransport):
     return lambda section: nullcontext(transport)
+
+
+def crash() -> None:
+    raise Crash
 
 
 def audit(folder: Path, run_id: str, *actions: str) -> list[dict[str, Any]]:

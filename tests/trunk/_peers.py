@@ -5,13 +5,13 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from methods import Examples, LocalResult, TensorSpec, Visibility, Weighting
+from methods import Examples, LocalResult, TensorSpec, Weighting
+from methods.interface.defaults import MethodDefaults
 from platform.contract.driving import RUN, a_plan, clients_of
 from platform.errors import RoundAborted
 from platform.parties.client import Client
@@ -32,31 +32,19 @@ SCALE = 2.0**16
 Spoil = Callable[[NDArray[np.uint64]], NDArray[Any]]
 
 
-@dataclass
-class Told:
+@dataclass(frozen=True)
+class Told(MethodDefaults):
     """A method whose clients upload what the test says, and zeros where it says nothing."""
 
     shape: tuple[int, ...]
     wanted: dict[str, tuple[NDArray[np.float64], int | None]] = field(default_factory=dict)
-    needs: frozenset = frozenset()
-    visibility: Visibility = Visibility.AGGREGATE_ONLY
-    units: frozenset = frozenset({"client"})
     grouped: bool = False
 
     def shared_spec(self):
         return {"x": TensorSpec(self.shape, weighting=Weighting.SUM)}
 
-    def pool_policy(self):
-        return None
-
     def init_server(self, rng):
         return {"x": np.zeros(1)}
-
-    def broadcast(self, state, client=None):
-        return state
-
-    def init_client(self, shared_rng, client_rng):
-        return {}
 
     def client_update(self, view, data, trainer, rng):
         name = f"client-{int(data.arrays['place'][0])}"
@@ -132,26 +120,14 @@ class Rounds:
     clients: Mapping[str, Client]
     number: int = 0
 
-    def play(
-        self,
-        honest: NDArray[np.float64],
-        spoils: Mapping[str, Spoil],
-        noise: NoiseSource,
-        group: int | None = None,
-    ) -> Seen:
+    def play(self, honest, spoils, noise, group=None):
         """The round in which the target uploads this."""
         try:
             return seen(self.outcome(honest, spoils, noise, group))
         except RoundAborted as error:
             return Seen(str(error))
 
-    def outcome(
-        self,
-        honest: NDArray[np.float64],
-        spoils: Mapping[str, Spoil],
-        noise: NoiseSource,
-        group: int | None = None,
-    ) -> RoundOutcome:
+    def outcome(self, honest, spoils, noise, group=None):
         """The same as the coordinator sees it."""
         self.number += 1
         self.method.wanted[TARGET] = (np.asarray(honest, np.float64), group)
@@ -187,16 +163,7 @@ def seen(outcome: RoundOutcome) -> Seen:
     return Seen(None, summed.vector, facts)
 
 
-def rounds(
-    folder: Path,
-    *,
-    masked: bool,
-    multiplier: float,
-    length: int = 16,
-    clients: int = 4,
-    hostiles: int = 1,
-    groups: int | None = None,
-) -> Rounds:
+def rounds(folder, *, masked, multiplier, length=16, clients=4, hostiles=1, groups=None):
     counts = None if groups is None else GroupCounts(groups=groups, ratio=1.0)
     shape = (length,) if groups is None else (groups, length)
     method = Told(shape, grouped=groups is not None)
@@ -206,12 +173,7 @@ def rounds(
     )
     layout = build_layout(method.shared_spec(), weighs_examples=False, extras=extras.names)
     sums = SumProtection(
-        mechanism=mechanism,
-        layout=layout,
-        bits=BITS,
-        masked=masked,
-        clients=clients,
-        extras=extras,
+        mechanism=mechanism, layout=layout, bits=BITS, masked=masked, clients=clients, extras=extras
     )
     protection = Protection(sums=sums)
     names = [f"client-{i}" for i in range(clients)]

@@ -1,17 +1,11 @@
-"""Whole runs over a transport, held against the same runs in one process.
-
-`TransportContract` is what every transport is held to: a test class of its own derives from it.
-"""
+"""Whole runs over a transport, held against the same runs in one process."""
 
 from __future__ import annotations
 
 import dataclasses
 import json
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
-
-import pytest
 
 from platform.experiment.finishing import execute
 from platform.experiment.simulation import Simulation
@@ -31,17 +25,6 @@ RUNS: dict[str, tuple[str, ...]] = {
     # Experts are fetched in the second round, gates stay with their clients, one client is lost.
     "a pool under masks and noise": (*THREE, *FIXED, "rounds=3", "task.clients=4"),
     "a pool that is made once, then personalised": (*GATHERING, *THREE, NONE),
-    "sets that all have in common": (
-        *THREE,
-        NONE,
-        "task.domains=[real, sketch]",
-        "task.held_out_domain=sketch",
-        "task.partition={kind: domain_dirichlet}",
-        "evaluation.protocol=leave_one_domain_out",
-        "evaluation.selection=best_on_validation",
-        "task.validation_share=0.5",
-        "task.shots=2",
-    ),
 }
 Carry = Callable[[InProcessTransport], Transport]
 
@@ -92,18 +75,3 @@ def run_in_process(name: str, make_storage: Any) -> tuple[str, Finished]:
     place = make_storage("reference")
     place = place.gathering() if "gathering" in " ".join(RUNS[name]) else place
     return name, place.run(*RUNS[name])
-
-
-class TransportContract:
-    """A run is the same over this transport: round by round, and bit by bit what it leaves."""
-
-    def carry(self, within: InProcessTransport, folder: Path) -> Transport:
-        """The transport to try: in place of `within`, to the same clients; files go to `folder`."""
-        raise NotImplementedError
-
-    @pytest.mark.parametrize("name", RUNS)
-    def test_a_run_is_the_same(
-        self, name: str, make_storage: Any, storage: Storage, tmp_path: Path
-    ) -> None:
-        expected = run_in_process(name, make_storage)
-        require_same(storage, expected, lambda within: self.carry(within, tmp_path))

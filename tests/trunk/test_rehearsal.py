@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import shutil
-from pathlib import Path
 
 import numpy as np
 import pytest
 import yaml
 
+from methods import ClientView
 from platform.bootstrap import Surroundings, plan_run
 from platform.cli.trying import rehearse
 from platform.config import RunConfig, Sources, parse_config
@@ -23,7 +22,8 @@ from platform.experiment.rehearsal import (
     rehearsal_config,
     rounds_of,
 )
-from platform.parties.profile import batches_of
+from platform.experiment.simulation import randomness, trainer_factory
+from platform.parties.profile import ClientProfile, RunNames, batches_of
 from platform.rounds.observing import SilentObserver
 from platform.wire.codec import Envelope
 from platform.wire.messages import Upload, encode_upload
@@ -46,11 +46,6 @@ def sets(*overrides: str) -> list[str]:
     return [part for one in overrides for part in ("--set", one)]
 
 
-def uploaded(number: int, vector: list[float]) -> bytes:
-    envelope = Envelope("run", number, 1, None)
-    return encode_upload(Upload(envelope, b"", np.array(vector), 1))
-
-
 # --- what is counted -----------------------------------------------------------------------------
 
 
@@ -58,6 +53,9 @@ def test_norms_are_read_off_the_wire_by_round():
     class Scripted:
         def exchange(self, stage, messages, deadline):
             return messages
+
+    def uploaded(number: int, vector: list[float]) -> bytes:
+        return encode_upload(Upload(Envelope("run", number, 1, None), b"", np.array(vector), 1))
 
     listening = Listening(Scripted())
     one = {"a": uploaded(1, [3.0, 4.0]), "b": Dropout("gone"), "c": uploaded(1, [0.0, 2.0])}
@@ -68,23 +66,18 @@ def test_norms_are_read_off_the_wire_by_round():
     assert listening.norms == {1: [5.0, 2.0], 2: [1.0]}
 
 
-def test_quantiles_and_what_would_be_clipped_by_hand():
+def test_quantiles_what_would_be_clipped_and_what_is_recommended_by_hand():
     one = RoundOfNorms(1, np.array([1.0, 2.0, 3.0, 4.0, 5.0]))
     assert one.quantiles() == pytest.approx((1.4, 3.0, 4.6))
     assert one.clipped(3.0) == pytest.approx(0.4)
     assert (one.clipped(0.5), one.clipped(5.0)) == (1.0, 0.0)
-
-
-def test_the_first_rounds_median_is_recommended():
     found = rounds_of({2: [9.0, 9.0, 9.0], 1: [4.0, 1.0, 2.0]})
     assert [one.number for one in found] == [1, 2]
+    # The first round's median.
     assert recommended(found) == 2.0
-
-
-@pytest.mark.parametrize("norms", [{}, {1: [0.0, 0.0]}])
-def test_nothing_with_a_length_gives_no_norm(norms):
-    with pytest.raises(ConfigError, match="there is nothing to clip"):
-        recommended(rounds_of(norms))
+    for nothing in ({}, {1: [0.0, 0.0]}):
+        with pytest.raises(ConfigError, match="there is nothing to clip"):
+            recommended(rounds_of(nothing))
 
 
 # --- what is run ---------------------------------------------------------------------------------
@@ -109,10 +102,6 @@ def test_its_norms_are_those_of_what_clients_would_upload_before_any_clip(tmp_pa
     surroundings = Surroundings(images=Stream.REHEARSAL)
     dry = rehearsal_config(config(*small), 1, f"sqlite:///{tmp_path}/sotto.db", Sources())
     plan = plan_run(dry, SilentObserver(), surroundings)
-    from methods import ClientView
-    from platform.experiment.simulation import randomness, trainer_factory
-    from platform.parties.profile import ClientProfile, RunNames
-
     method, norms = plan.learning.method, []
     for name, data in plan.learning.train.items():
         profile = ClientProfile(
@@ -146,13 +135,6 @@ def test_in_a_subspace_it_is_the_coordinates_that_are_measured():
 @pytest.mark.parametrize(
     "overrides",
     [
-        (),
-        ("privacy.mechanism=none",),
-        (
-            "privacy.mechanism=distributed_noise",
-            "pool={kind: groups, experts: 2, count_ratio: 0.5}",
-            *NO_POOL,
-        ),
         (
             "privacy.mechanism=central_noise",
             "privacy.relation=add_or_remove_one",
@@ -163,8 +145,7 @@ def test_in_a_subspace_it_is_the_coordinates_that_are_measured():
         (
             "privacy.adaptive_clipping={quantile: 0.5}",
             "privacy.lifetime_budget=9",
-            "pool.clipping_norm=2.0",
-            "pool.noise=independent",
+            "pool={clipping_norm: 2.0, noise: independent}",
             "task.validation_share=0.5",
             "task.shots=4",
             "evaluation={release: noised, selection: best_on_validation}",
@@ -180,15 +161,6 @@ def test_any_protection_of_uploads_is_left_out_of_the_dry_run(overrides):
     assert dry.privacy.lifetime_budget is None
 
 
-def test_private_experts_are_as_long_as_one_prompts_update():
-    """Experts start from other prompts, so no upload is the same, but none is of another kind."""
-    small = (*NO_POOL, "cohort.dropout_rate=0")
-    grouped = ("privacy.mechanism=distributed_noise", "pool={kind: groups, experts: 2}")
-    found, single = tried(*small, *grouped, rounds=1), tried(*small, rounds=1)
-    assert found["values"] == single["values"] == 256
-    assert found["clipping_norm"] == pytest.approx(single["clipping_norm"])
-
-
 # --- the command ---------------------------------------------------------------------------------
 
 
@@ -200,14 +172,12 @@ def test_the_command_says_what_to_take_and_leaves_nothing(sotto: Command, tmp_pa
     assert found.code == 0, found.err
     document = found.document
     assert document["clipping_norm"] == document["rounds"][0]["norms"]["0.5"] > 0.0
-    assert document["configured"] == 1.0
     assert document["public"] == {"dataset": "shapes", "root": None, "examples": 20}
-    assert [one["round"] for one in document["rounds"]] == [1, 2]
     told = sotto(*small)
-    assert told.code == 0
     assert f"recommended privacy.clipping_norm: {document['clipping_norm']:.3g}" in told.out
-    assert "20 of shapes, rendered for this: no client's data were looked at" in told.out
     assert [path.name for path in tmp_path.iterdir()] == ["small.yaml"]
+    refused = sotto(*small, "--dataset", "digits")
+    assert refused.code == 2 and len(refused.err.strip().splitlines()) == 1
 
 
 def test_public_images_may_lie_in_a_folder(tmp_path):
@@ -226,30 +196,19 @@ def test_public_images_may_lie_in_a_folder(tmp_path):
 # --- what is refused -----------------------------------------------------------------------------
 
 
-def on_folders(root: Path, *overrides: str) -> RunConfig:
-    return config(*NO_POOL, f"task={{dataset: folders, root: {root}}}", *overrides)
-
-
-@pytest.mark.parametrize("link", [False, True])
-def test_the_clients_own_images_are_not_public(tmp_path, link):
-    own = draw_folders(tmp_path / "own", ("photo",), CLASSES)
-    public = tmp_path / "public"
-    if link:
+@pytest.mark.parametrize("how", ["the folder", "a link", "a link to one image"])
+def test_the_clients_own_images_are_not_public(tmp_path, how):
+    own, public = draw_folders(tmp_path / "own", ("photo",), CLASSES), tmp_path / "public"
+    if how == "a link":
         public.symlink_to(own, target_is_directory=True)
-    else:
-        public = own
-    with pytest.raises(ConfigError, match=r"public_data\.root: .* the federation's own data"):
-        on_public_images(on_folders(own), None, str(public))
-
-
-def test_a_folder_of_links_to_the_clients_images_is_not_public_either(tmp_path):
-    own = draw_folders(tmp_path / "own", ("photo",), CLASSES)
-    public = draw_folders(tmp_path / "public", ("photo",), CLASSES)
-    victim = next(path for path in sorted(public.rglob("*.jpg")))
-    victim.unlink()
-    victim.hardlink_to(next(path for path in sorted(own.rglob("*.jpg"))))
+    elif how == "a link to one image":
+        draw_folders(public, ("photo",), CLASSES)
+        victim = min(public.rglob("*.jpg"))
+        victim.unlink()
+        victim.hardlink_to(min(own.rglob("*.jpg")))
+    federation = config(*NO_POOL, f"task={{dataset: folders, root: {own}}}")
     with pytest.raises(ConfigError, match="the federation's own data"):
-        on_public_images(on_folders(own), None, str(public))
+        on_public_images(federation, None, str(own if how == "the folder" else public))
 
 
 def test_arrays_in_memory_are_compared_as_they_are():
@@ -261,11 +220,12 @@ def test_arrays_in_memory_are_compared_as_they_are():
 @pytest.mark.parametrize(
     ("overrides", "asked", "said"),
     [
+        (("method={name: zero_shot}",), {}, "there is nothing to clip"),
         (RECORDS, {}, r"privacy\.mechanism: dp_sgd clips each example's gradient and no upload"),
         (("phase_two_of=a-run",), {}, r"phase_two_of: 'a-run' uploads nothing"),
         (("task={dataset: digits}",), {}, r"public_data: null names no image of digits"),
         ((), {"dataset": "digits"}, r"public_data\.dataset: digits has other classes"),
-        ((), {"dataset": "homonyms"}, r"label 0 is 'crane' and not 'circle'"),
+        ((), {"dataset": "homonyms"}, "label 0 is 'crane'"),
         ((), {"dataset": "gone"}, r"public_data\.dataset: 'gone' is unknown"),
         ((), {"dataset": "pacs", "root": "nowhere"}, r"public_data\.root: pacs needs"),
     ],
@@ -273,15 +233,3 @@ def test_arrays_in_memory_are_compared_as_they_are():
 def test_what_cannot_be_tried_is_refused(overrides, asked, said):
     with pytest.raises(ConfigError, match=said):
         tried(*NO_POOL, *overrides, **asked)
-
-
-def test_the_command_refuses_with_its_exit_code(sotto: Command, tmp_path):
-    path = tmp_path / "small.yaml"
-    path.write_text(SMALL)
-    refused = sotto("clipping", str(path), "--dataset", "digits")
-    assert refused.code == 2
-    assert len(refused.err.strip().splitlines()) == 1
-    shares_nothing = sotto("clipping", str(path), *sets("method.name=zero_shot"))
-    assert shares_nothing.code == 2
-    assert "there is nothing to clip" in shares_nothing.err
-    assert json.dumps(sorted(p.name for p in tmp_path.iterdir())) == '["small.yaml"]'

@@ -1,142 +1,30 @@
 """A run is the same over any transport, as clients are known by their messages alone.
 
-Whole runs with three clients, once as everybody runs them and once each with clients behind
-functions from bytes to bytes, with a new process for every message, and with messages that come
-in any order, late and twice. What a run leaves behind must be the same, bit for bit.
+Whole runs with three clients, once as everybody runs them, and with messages that come in any
+order, late and twice, or not at all. What a run leaves behind must be the same, bit for bit.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import os
 import time
-from collections.abc import Mapping
-from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
 import pytest
 
-from platform.bootstrap import create_run, reopen_run
 from platform.errors import ClientsSilent, ProtocolError
-from platform.parties.client import Client
 from platform.rounds.asking import TRIES
-from platform.rounds.observing import SilentObserver
 from platform.wire.messages import Stage
 from platform.wire.transport import ClientId, Dropout, InProcessTransport, Transport
-from storage import open_client_stores
 from tests.trunk._runs import NONE, Finished, Storage, opened
 from tests.trunk._transports import RUNS, carried, left_behind, require_same, run_in_process
-
-UNDER_MASKS, *OTHERS = RUNS
 
 
 @pytest.fixture(scope="module", params=RUNS)
 def reference(request: pytest.FixtureRequest, make_storage: Any) -> tuple[str, Finished]:
     """Every run in one process, for reading only."""
     return run_in_process(request.param, make_storage)
-
-
-# --- nothing but bytes ----------------------------------------------------------------------------
-
-
-class Bytes:
-    """Functions from bytes to bytes are all it knows; every message is copied on its way."""
-
-    def __init__(self, within: InProcessTransport) -> None:
-        self.functions = {
-            name: lambda message, name=name: within._deliver("train", name, message)
-            for name in within.handlers
-        }
-        self.stages: list[Stage] = []
-
-    def exchange(
-        self, stage: Stage, messages: Mapping[ClientId, bytes], deadline: float | None
-    ) -> Mapping[ClientId, bytes | Dropout]:
-        self.stages.append(stage)
-        replies: dict[ClientId, bytes | Dropout] = {}
-        for client, message in messages.items():
-            assert type(message) is bytes
-            reply = self.functions[client](bytes(bytearray(message)))
-            assert type(reply) in (bytes, Dropout)
-            replies[client] = reply if isinstance(reply, Dropout) else bytes(bytearray(reply))
-        return replies
-
-
-def test_a_run_whose_clients_are_functions_of_bytes(
-    storage: Storage, reference: tuple[str, Finished]
-) -> None:
-    made: list[Bytes] = []
-
-    def carry(within: InProcessTransport) -> Transport:
-        made.append(Bytes(within))
-        return made[-1]
-
-    require_same(storage, reference, carry)
-    (transport,) = made
-    assert transport.stages[0] == "join" and transport.stages[-1] == "evaluate"
-    assert "personalise" in transport.stages
-    assert ("claim" in transport.stages) is ("made once" in reference[0])
-
-
-# --- a new process for every message --------------------------------------------------------------
-
-
-def in_a_child(client: Client, message: bytes, pids: list[int]) -> bytes:
-    """The answer of a process that opens the client's store anew, answers once, and ends."""
-    read, write = os.pipe()
-    pid = os.fork()
-    if pid == 0:
-        try:
-            os.close(read)
-            path = client._store._file.path
-            store = open_client_stores(path).stores[client.profile.name]
-            again = Client(client.profile, store, client._make_trainer)
-            try:
-                reply = b"A" + again.handle(message)
-            except ProtocolError:
-                reply = b"R"
-            with os.fdopen(write, "wb") as pipe:
-                pipe.write(reply)
-        finally:
-            os._exit(0)
-    os.close(write)
-    with os.fdopen(read, "rb") as pipe:
-        reply = pipe.read()
-    os.waitpid(pid, 0)
-    pids.append(pid)
-    assert reply, "the child died"
-    if reply[:1] == b"R":
-        raise ProtocolError("message: refused")
-    return reply[1:]
-
-
-@pytest.mark.parametrize(
-    "reference",
-    [UNDER_MASKS, *(pytest.param(name, marks=pytest.mark.slow) for name in OTHERS)],
-    indirect=True,
-)
-def test_a_run_with_a_new_process_for_every_message(
-    storage: Storage, reference: tuple[str, Finished]
-) -> None:
-    pids: list[int] = []
-
-    def carry(within: InProcessTransport) -> Transport:
-        clients = {name: handler.__self__ for name, handler in within.handlers.items()}
-        return dataclasses.replace(
-            within,
-            handlers={
-                name: lambda message, client=client: in_a_child(client, message, pids)
-                for name, client in clients.items()
-            },
-            # Each process makes durable what it answers.
-            stage=nullcontext,
-        )
-
-    require_same(storage, reference, carry)
-    # Join, two stages of two rounds at the least, personalise, and four times the own images.
-    assert len(pids) >= 3 * (1 + 4 + 1 + 3)
-    assert os.getpid() not in pids
 
 
 # --- in any order, late, and twice ----------------------------------------------------------------
@@ -150,9 +38,7 @@ class Disorder:
         self.old: list[tuple[ClientId, bytes]] = []
         self.replayed = self.refused = 0
 
-    def exchange(
-        self, stage: Stage, messages: Mapping[ClientId, bytes], deadline: float | None
-    ) -> Mapping[ClientId, bytes | Dropout]:
+    def exchange(self, stage, messages, deadline):
         replies: dict[ClientId, bytes | Dropout] = {}
         for client in self.rng.permutation(sorted(messages)).tolist():
             self._replay()
@@ -171,9 +57,7 @@ class Disorder:
                 self.refused += 1
 
 
-def test_a_run_whose_messages_come_late_and_in_any_order(
-    storage: Storage, reference: tuple[str, Finished]
-) -> None:
+def test_a_run_whose_messages_come_late_and_in_any_order(storage, reference):
     made: list[Disorder] = []
 
     def carry(within: InProcessTransport) -> Transport:
@@ -191,15 +75,8 @@ def test_a_run_whose_messages_come_late_and_in_any_order(
 
 @dataclasses.dataclass
 class Deaf:
-    """Hears nothing of one client at one stage, for a while.
-
-    Attributes:
-        within: Carries the messages.
-        stage: The stage.
-        times: How often nothing comes back.
-        garbage: What comes back instead, None for silence.
-        reached: Whether the message reached the client all the same.
-    """
+    """Hears nothing of one client at one stage, for some times, or hears garbage; its message may
+    have reached the client all the same."""
 
     within: InProcessTransport
     stage: Stage
@@ -207,9 +84,7 @@ class Deaf:
     garbage: bytes | None = None
     reached: bool = True
 
-    def exchange(
-        self, stage: Stage, messages: Mapping[ClientId, bytes], deadline: float | None
-    ) -> Mapping[ClientId, bytes | Dropout]:
+    def exchange(self, stage, messages, deadline):
         name, hears = "client-00001", dict(messages)
         is_lost = stage == self.stage and name in messages and self.times > 0
         if is_lost and not self.reached:
@@ -233,16 +108,9 @@ def gathered(make_storage: Any) -> Finished:
     return place.run(*RUNS[PERSONALISED])
 
 
-@pytest.mark.parametrize(
-    ("stage", "reached"),
-    [
-        *((stage, True) for stage in OUTSIDE),
-        *(pytest.param(stage, False, marks=pytest.mark.slow) for stage in OUTSIDE),
-    ],
-)
-def test_a_message_that_is_lost_is_repeated(
-    storage: Storage, gathered: Finished, stage: Stage, reached: bool
-) -> None:
+@pytest.mark.parametrize("stage", OUTSIDE)
+@pytest.mark.parametrize("reached", [True, pytest.param(False, marks=pytest.mark.slow)])
+def test_a_message_that_is_lost_is_repeated(storage, gathered, stage, reached):
     place = carried(
         storage.gathering(), lambda within: Deaf(within, stage, TRIES - 1, None, reached)
     )
@@ -258,9 +126,7 @@ def test_a_message_that_is_lost_is_repeated(
         *(pytest.param(stage, b"", marks=pytest.mark.slow) for stage in OUTSIDE),
     ],
 )
-def test_a_run_that_cannot_hear_a_client_stops_and_goes_on_later(
-    storage: Storage, gathered: Finished, stage: Stage, garbage: bytes | None
-) -> None:
+def test_a_run_that_cannot_hear_a_client_stops_and_goes_on_later(storage, gathered, stage, garbage):
     place = storage.gathering()
     deaf = carried(place, lambda within: Deaf(within, stage, 1_000, garbage))
     with pytest.raises(ClientsSilent) as stopped:
@@ -275,8 +141,7 @@ def test_a_run_that_cannot_hear_a_client_stops_and_goes_on_later(
     assert place.rows("SELECT status FROM runs WHERE status = 'finished'") == []
     found, expected = left_behind(place.resume(run_id)), left_behind(gathered)
     # Of the resumed run the log says that it was.
-    expected.pop("audit"), found.pop("audit")
-    assert found == expected
+    assert {**found, "audit": None} == {**expected, "audit": None}
 
 
 def test_two_clients_of_one_name_stop_the_run(storage: Storage) -> None:
@@ -286,12 +151,8 @@ def test_two_clients_of_one_name_stop_the_run(storage: Storage) -> None:
         first = within.handlers["client-00000"]
         return dataclasses.replace(within, handlers=dict.fromkeys(within.handlers, first))
 
+    place = carried(storage, carry)
     with pytest.raises(Exception, match="two clients have the pseudonym"):
-        create_run(
-            storage.config(NONE),
-            SilentObserver(),
-            dataclasses.replace(storage.surroundings, carry=carry),
-        )
-    run_id = storage.only_run()
-    with opened(reopen_run(run_id, storage.url, SilentObserver(), storage.surroundings)) as again:
+        place.create(NONE)
+    with opened(storage.reopen(storage.only_run())) as again:
         assert len(set(again.run.roll.pseudonyms.values())) == 5
