@@ -9,6 +9,10 @@ import numpy as np
 from privacy.training import LocalTrainer, TrainingPlan
 
 
+def rng(seed: int = 0) -> np.random.Generator:
+    return np.random.default_rng(seed)
+
+
 @dataclass
 class RecordingTrainer:
     """Trains nothing and keeps what it was asked to train."""

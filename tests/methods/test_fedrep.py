@@ -5,26 +5,20 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from methods import ClientView, Examples, fedper, fedrep
+from methods import ClientView, fedper, fedrep
 from methods.fedper import FedPer
 from methods.fedrep import FedRep
-from privacy.training import seal
 from tests.methods._tiny_networks import (
     arrays,
     counting,
     one_example,
-    private_trainer,
     some_examples,
     tiny,
 )
-from tests.methods._training import trainer
+from tests.methods._training import rng, trainer
 
 HEAD = ("head.weight", "head.bias")
 BODY = ("extractor.fc.weight", "extractor.fc.bias")
-
-
-def rng(seed: int = 0) -> np.random.Generator:
-    return np.random.default_rng(seed)
 
 
 def build(**options) -> FedRep:
@@ -100,32 +94,3 @@ def test_steps_are_shared_out(share, plan, on_head, on_body):
     (first, before), (second, after) = learner.fits
     assert (set(first), before) == (set(HEAD), on_head)
     assert (set(second), after) == (set(BODY), on_body)
-
-
-def test_a_single_step_is_fedpers():
-    data, (body, head) = some_examples(10, 3), begin()
-    view = ClientView(body, personal=head)
-    one, other = (m.client_update(view, data, trainer(steps=1), rng(2)) for m in (build(), plain()))
-    assert all(np.array_equal(one.update[name], other.update[name]) for name in BODY)
-    assert all(np.array_equal(one.personal[name], other.personal[name]) for name in HEAD)
-
-
-@pytest.mark.parametrize("steps", [1, 2, 7])
-def test_noised_steps_are_those_that_are_charged(steps):
-    """The number of examples is not asked for: the data is sealed."""
-    body, head = begin()
-    learner = private_trainer(steps)
-    sealed = Examples(seal(some_examples(10, 3).arrays))
-    result = build().client_update(ClientView(body, personal=head), sealed, learner, rng())
-    assert learner.released.steps == steps
-    assert all(result.personal[name] in learner.released for name in HEAD)
-    for name in BODY:
-        assert (result.update[name] != 0).any()
-
-
-def test_it_is_fedper_to_everybody_else():
-    method = build()
-    assert (method.refines, method.gated_width) == (False, 4)
-    assert method.units == plain().units
-    assert set(method.module_layers) == set(HEAD)
-    assert set(method.shared_spec()) == set(BODY)

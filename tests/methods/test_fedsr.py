@@ -14,15 +14,11 @@ from methods.fedavg import FedAvg
 from methods.fedsr import CENTRE, SCALE, SPREAD, FedSR, divergences
 from methods.networks.draws import Draws
 from methods.networks.layers import linear, linear_layers
-from tests.methods._tiny_networks import private_trainer, some_examples, tiny
-from tests.methods._training import trainer
+from tests.methods._tiny_networks import some_examples, tiny
+from tests.methods._training import rng, trainer
 
 RAW_HALF = math.log(math.exp(0.5) - 1.0)
 """softplus of it is 0.5."""
-
-
-def rng(seed: int = 0) -> np.random.Generator:
-    return np.random.default_rng(seed)
 
 
 def build(given: int = 1, width: int = 1, **options) -> FedSR:
@@ -40,15 +36,6 @@ def test_the_divergence_by_hand():
     assert of([1.0], [0.5], [soft]) == pytest.approx(0.828052, abs=1e-6)
     assert of([1.0], [0.5], [1.0]) == pytest.approx(0.818147, abs=1e-6)
     assert of([0.0], [1.0], [1.0]) == 0.0
-
-
-def test_the_divergence_is_that_of_torch_and_is_added_up():
-    values = [torch.from_numpy(rng(1).uniform(0.2, 2.0, (4, 3))) for _ in range(4)]
-    normal = torch.distributions.Normal
-    expected = torch.distributions.kl_divergence(
-        normal(values[0], values[1]), normal(values[2], values[3])
-    ).sum(1)
-    np.testing.assert_allclose(divergences(*values).numpy(), expected.numpy(), rtol=1e-12)
 
 
 def tensors(*, mean, raw, head=None, **reference) -> dict[str, torch.Tensor]:
@@ -189,40 +176,3 @@ def test_references_are_trained_and_stay_where_the_option_says():
     assert SCALE not in build(2, 3, scale="none").reference_layers
     weightings = {spec.weighting for spec in shared.shared_spec().values()}
     assert weightings == {Weighting.UNIFORM}
-
-
-def test_a_representation_is_drawn_anew_in_each_step():
-    """The head starts at zero, so that z alone sets its first gradient: y - p = 1/2 times z."""
-    method = build(norm_weight=0.0, information_weight=0.0)
-    model = tensors(mean=[0.0], raw=[1.0])
-    leaf = model["head.weight"].requires_grad_()
-    draws, seen = Draws(rng()), []
-    for _ in range(2):
-        value = method.simple_losses(draws, model, batch()).sum()
-        (slope,) = torch.autograd.grad(value, leaf)
-        seen.append(-2.0 * slope[0].item() / math.log(1.0 + math.e))
-        draws.advance({})
-    children = rng().spawn(2)
-    keys = [int(child.integers(0, 2**63)) for child in children]
-    expected = [fedsr.normals(torch.tensor([3]), key, 1).item() for key in keys]
-    assert seen == pytest.approx(expected, rel=1e-5)
-    assert seen[0] != pytest.approx(seen[1], abs=1e-3)
-
-
-def test_a_training_of_three_steps_draws_three_keys():
-    method, batches = build(2, 3), rng()
-    data = Examples(dict(method.prepare(some_examples(8, 2).arrays)))
-    view = ClientView(method.init_server(rng()), personal=method.init_client(rng(), rng()))
-    method.client_update(view, data, trainer(steps=3), batches)
-    assert batches.bit_generator.seed_seq.n_children_spawned == 3
-
-
-def test_under_noised_steps_the_references_are_noised_too():
-    method = build(2, 3)
-    data = Examples(dict(method.prepare(some_examples(8, 2).arrays)))
-    personal = method.init_client(rng(), rng())
-    view = ClientView(method.init_server(rng()), personal=personal)
-    used = private_trainer(2)
-    got = method.client_update(view, data, used, rng())
-    assert all(value in used.released for value in got.personal.values())
-    assert all((got.personal[n] != personal[n]).all() for n in personal)

@@ -18,7 +18,6 @@ from methods import (
     TensorSpec,
     fedpgp,
     pfedmoap,
-    prompt_fedprox,
     promptfl,
     zero_shot,
 )
@@ -27,13 +26,9 @@ from methods.interface.groups import CHOICE, InGroups, in_groups
 from methods.interface.server_optimizers import MEMORY, ServerSGD, WithServerOptimizer
 from methods.interface.subspace import BASIS, COORDINATES, in_subspace, subspace_of
 from methods.prompts.prompt import CONTEXT
-from tests.methods._training import RecordingTrainer, trainer
+from tests.methods._training import RecordingTrainer, rng, trainer
 
 TOKENS, WIDTH, K = 2, 32, 3
-
-
-def rng(seed: int = 0) -> np.random.Generator:
-    return np.random.default_rng(seed)
 
 
 def base(task):
@@ -226,22 +221,6 @@ def test_each_expert_has_directions_of_its_own(task, examples):
         np.testing.assert_array_equal(after[name][others], state[name][others])
     assert not np.allclose(after[BASIS][chosen], state[BASIS][chosen])
     assert subspace_of(method) is method.base
-
-
-def test_the_expert_of_a_client_is_what_a_method_is_anchored_to(task, examples):
-    method = grouped(
-        task,
-        prompt_fedprox.build(prompt_fedprox.Config(context_tokens=TOKENS, mu=1e3), task),
-    )
-    state, watching = spread(method.init_server(rng(4))), RecordingTrainer()
-    watching.charged_steps = None
-    method.client_update(ClientView(method.broadcast(state)), examples, watching, rng(3))
-    best = method.best_for(ClientView(state), examples)
-    np.testing.assert_array_equal(watching.parameters[CONTEXT], state[CONTEXT][best])
-    moved = {CONTEXT: torch.tensor(state[CONTEXT][best] + 0.1)}
-    at_home = {CONTEXT: torch.tensor(state[CONTEXT][best])}
-    assert float(watching.penalty(at_home, {})) == pytest.approx(0.0, abs=1e-6)
-    assert float(watching.penalty(moved, {})) > 1.0
 
 
 def mixing(task, experts=1, **options):

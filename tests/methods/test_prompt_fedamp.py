@@ -7,8 +7,6 @@ import math
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 
 from methods import (
     Aggregate,
@@ -17,25 +15,18 @@ from methods import (
     Registry,
     Task,
     Visibility,
-    coop,
     prompt_fedamp,
     prompt_fedprox,
-    promptfl,
 )
 from methods.prompt_fedamp import attentive_messages
 from methods.prompts.prompt import CONTEXT
 from platform.config import MethodConfig, RunConfig, TrainingConfig, parse_config
-from platform.contract.driving import Setting, play, quick_folder
 from platform.errors import ConfigError
 from platform.experiment.method_building import build_method
 from tests.methods._double import numeric_gradient
-from tests.methods._training import RecordingTrainer, trainer
+from tests.methods._training import RecordingTrainer, rng, trainer
 
 NAMES = ("ada", "ben", "cyd")
-
-
-def rng(seed: int = 0) -> np.random.Generator:
-    return np.random.default_rng(seed)
 
 
 def build(task, **options):
@@ -66,46 +57,6 @@ def test_sigma_scales_the_squared_distance():
     np.testing.assert_allclose(got, [[0.1 * near], [0.9 * near]], rtol=1e-9)
 
 
-def test_messages_are_a_step_on_the_attention_term():
-    """U = W - (alpha / 2) d/dW of the sum over pairs of A: the paper leaves the square's 2 out."""
-    drawn = rng(1).normal(0.0, 0.4, (5, 3, 2))
-    sigma, alpha = 1.7, 0.3
-    leaf = torch.tensor(drawn, requires_grad=True)
-    pairs = [(i, j) for i in range(5) for j in range(i)]
-    total = sum(1 - torch.exp(-(leaf[i] - leaf[j]).square().sum() / sigma) for i, j in pairs)
-    total.backward()
-    got = attentive_messages(drawn, sigma=sigma, alpha=alpha)
-    np.testing.assert_allclose(got, drawn - alpha / 2 * leaf.grad.numpy(), rtol=1e-10)
-
-
-@given(st.integers(0, 1000), st.integers(1, 6), st.floats(0.01, 10.0))
-def test_messages_are_convex_combinations(seed, count, sigma):
-    prompts = rng(seed).normal(size=(count, 4))
-    got = attentive_messages(prompts, sigma=sigma, alpha=sigma / max(count - 1, 1))
-    slack = 1e-9
-    assert (got >= prompts.min(axis=0) - slack).all()
-    assert (got <= prompts.max(axis=0) + slack).all()
-    # The weights are symmetric, so the mean over clients stays where it was.
-    np.testing.assert_allclose(got.mean(axis=0), prompts.mean(axis=0), atol=1e-9)
-
-
-def test_close_prompts_far_from_zero_are_told_apart():
-    """Distances of 1e-3 around 1e4 are not lost in rounding."""
-    prompts = 1e4 + np.array([[0.0], [1e-3]])
-    got = attentive_messages(prompts, sigma=1e-6 / math.log(2.0), alpha=0.2e-6 / math.log(2.0))
-    np.testing.assert_allclose(got - 1e4, [[1e-4], [9e-4]], rtol=1e-4)
-
-
-def test_by_default_equal_prompts_are_mixed_evenly(task):
-    method = build(task, sigma=3.0)
-    assert method.alpha == pytest.approx(3.0 / 4)
-    prompts = {name: np.full((4, 32), i * 1e-4, np.float32) for i, name in enumerate("abcd")}
-    zero = {CONTEXT: np.zeros((4, 32), np.float32)}
-    after = method.server_update(zero, shown(**prompts), (), rng())
-    for name in "abcd":
-        np.testing.assert_allclose(method.broadcast(after, name)[CONTEXT], 1.5e-4, rtol=1e-4)
-
-
 def test_each_client_is_sent_its_own_message(task):
     method = build(task, sigma=1.0, alpha=0.1)
     state = {CONTEXT: np.zeros((4, 32), np.float32)}
@@ -132,22 +83,6 @@ def test_updates_are_differences_to_each_clients_own_message(task):
     np.testing.assert_array_equal(method.broadcast(after, "ben")[CONTEXT], 5 * one)
 
 
-def test_the_order_of_clients_does_not_matter(task):
-    method = build(task)
-    state = {CONTEXT: np.zeros((4, 32), np.float32)}
-    prompts = {n: rng(i).normal(0, 0.1, (4, 32)).astype("f4") for i, n in enumerate(NAMES)}
-    turned = {name: prompts[name] for name in reversed(NAMES)}
-    one, other = (method.server_update(state, shown(**p), (), rng()) for p in (prompts, turned))
-    assert all(np.array_equal(one[name], other[name]) for name in one)
-
-
-def test_a_round_without_anybody_changes_nothing(task):
-    method = build(task)
-    state = method.init_server(rng(1))
-    empty = Aggregate({CONTEXT: np.zeros((4, 32))}, 0.0, 0, 4, {})
-    assert method.server_update(state, empty, (), rng()) == state
-
-
 # --- training -----------------------------------------------------------------------------------
 
 
@@ -164,12 +99,6 @@ def rounds_alone(method, examples, count=3):
     return method.broadcast(state, "ada")[CONTEXT]
 
 
-def test_one_client_without_the_term_is_promptfl(task, examples):
-    method = build(task, proximal_weight=0.0)
-    plain = promptfl.build(promptfl.Config(context_tokens=4), task)
-    assert np.array_equal(rounds_alone(method, examples), rounds_alone(plain, examples))
-
-
 def test_one_client_is_fedprox(task, examples):
     """Its message is its own prompt, so lambda / alpha_k is FedProx's mu."""
     method = build(task, proximal_weight=0.7)
@@ -178,32 +107,6 @@ def test_one_client_is_fedprox(task, examples):
     got = rounds_alone(method, examples)
     assert np.array_equal(got, rounds_alone(prox, examples))
     assert np.abs(got - rounds_alone(free, examples)).max() > 1e-4
-
-
-def test_as_published_it_is_local_training(task, examples):
-    """From the own prompt and without a slope to the message, whatever the message is."""
-    method = build(task, start="own", proximal_weight=0.0)
-    local = coop.build(coop.Config(context_tokens=4), task)
-    broadcast, personal = method.init_server(rng(1)), {}
-    for number in range(2):
-        mine = method.client_update(
-            ClientView(broadcast, personal=personal), examples, trainer(), rng(number)
-        )
-        own = personal or broadcast
-        other = local.client_update(ClientView({}, personal=own), examples, trainer(), rng(number))
-        assert np.array_equal(mine.personal[CONTEXT], other.personal[CONTEXT])
-        expected = mine.personal[CONTEXT] - broadcast[CONTEXT]
-        assert np.array_equal(mine.update[CONTEXT], expected)
-        broadcast, personal = method.init_server(rng(50 + number)), mine.personal
-
-
-@pytest.mark.parametrize(("start", "value"), [("message", 0.25), ("own", 1.0)])
-def test_where_training_starts(task, examples, start, value):
-    method, recorder = build(task, start=start), RecordingTrainer()
-    message = {CONTEXT: np.full((4, 32), 0.25, np.float32)}
-    own = {CONTEXT: np.ones((4, 32), np.float32)}
-    method.client_update(ClientView(message, personal=own), examples, recorder, rng())
-    np.testing.assert_array_equal(recorder.parameters[CONTEXT], value)
 
 
 @pytest.mark.parametrize(
@@ -228,35 +131,7 @@ def test_the_penalty_by_hand_and_by_finite_differences(task, examples, proximal,
     np.testing.assert_allclose([float(leaf.grad[p]) for p in places], slopes, rtol=1e-6)
 
 
-@pytest.mark.parametrize("proximal", ["squared", "norm"])
-def test_at_the_message_the_penalty_has_no_slope(task, examples, proximal):
-    method = build(task, proximal=proximal, proximal_weight=3.0)
-    plain = promptfl.build(promptfl.Config(context_tokens=4), task)
-    state = method.init_server(rng(1))
-    mine, other = (
-        m.client_update(ClientView(state), examples, trainer(steps=1), rng(3))
-        for m in (method, plain)
-    )
-    assert np.array_equal(mine.update[CONTEXT], other.update[CONTEXT])
-
-
-def test_a_client_predicts_with_its_own_prompt(task, examples):
-    method = build(task)
-    message, own = method.init_server(rng(1)), method.init_server(rng(2))
-    np.testing.assert_array_equal(
-        method.predict(ClientView(message, personal=own), examples.arrays, task.classes),
-        method.predict(ClientView(own), examples.arrays, task.classes),
-    )
-
-
 # --- who may see what ---------------------------------------------------------------------------
-
-
-def test_it_is_keyed_alike_on_both_sides(task, examples):
-    with quick_folder() as folder:
-        outcome = play(build(task), dict.fromkeys(NAMES, examples), folder, Setting())
-    assert outcome.individual is not None
-    assert set(outcome.individual) == set(NAMES)
 
 
 def test_a_server_that_sees_no_single_update_is_refused(task):

@@ -4,14 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from methods import Aggregate, ClientView, Task, Visibility, coop, promptfl
+from methods import Aggregate, ClientView, Task, promptfl
 from methods.prompts.prompt import CONTEXT, PromptObjective, build_encoder
 from tests.methods._double import double_backbone, mean_loss, numeric_gradient
-from tests.methods._training import trainer
-
-
-def rng(seed: int = 0) -> np.random.Generator:
-    return np.random.default_rng(seed)
+from tests.methods._training import rng, trainer
 
 
 def build(task, **options):
@@ -21,22 +17,6 @@ def build(task, **options):
 def average(updates) -> Aggregate:
     values = {CONTEXT: np.mean([update[CONTEXT] for update in updates], axis=0)}
     return Aggregate(values, float(len(updates)), len(updates), 4)
-
-
-def test_one_client_is_its_own_centralised_training(task, examples):
-    method, central = build(task), coop.build(coop.Config(context_tokens=4), task)
-    state, batches = method.init_server(rng(1)), rng(3)
-    start = {CONTEXT: state[CONTEXT].copy()}
-    for _ in range(3):
-        result = method.client_update(
-            ClientView(method.broadcast(state)), examples, trainer(epochs=1), batches
-        )
-        state = method.server_update(state, average([result.update]), (), rng())
-    alone = central.client_update(
-        ClientView({}, personal=start), examples, trainer(epochs=3), rng(3)
-    )
-    np.testing.assert_allclose(state[CONTEXT], alone.personal[CONTEXT], atol=1e-6)
-    assert np.abs(state[CONTEXT] - start[CONTEXT]).max() > 1e-4
 
 
 def test_one_step_of_two_halves_is_one_step_of_the_whole(task, examples):
@@ -63,17 +43,6 @@ def test_the_server_adds_the_mean(task):
     )
     assert after[CONTEXT].dtype == np.float32
     np.testing.assert_array_equal(after[CONTEXT], np.full((4, 32), 1.25))
-
-
-def test_every_client_predicts_with_the_global_prompt(task, examples):
-    method = build(task)
-    state = method.init_server(rng(1))
-    alone = method.predict(ClientView(state), examples.arrays, task.classes)
-    other = method.predict(
-        ClientView(state, personal={CONTEXT: np.ones((4, 32))}), examples.arrays, task.classes
-    )
-    np.testing.assert_array_equal(alone, other)
-    assert method.visibility is Visibility.AGGREGATE_ONLY
 
 
 def test_one_step_follows_the_gradient_by_finite_differences(task, examples):
@@ -142,15 +111,3 @@ def test_another_broadcast_has_features_of_its_own_however_near_it_is(task, exam
         ClientView({CONTEXT: context}, is_common=True), examples.arrays, task.classes
     )
     np.testing.assert_array_equal(again, second)
-
-
-def test_what_a_client_trained_is_never_kept(task, examples, monkeypatch):
-    method = build(task)
-    passes = counting(method.encoder, monkeypatch)
-    state = method.init_server(rng(1))
-    result = method.client_update(ClientView(state), examples, trainer(steps=3), rng())
-    own = {CONTEXT: state[CONTEXT] + result.update[CONTEXT]}
-    for _ in range(2):
-        method.predict(ClientView(own), examples.arrays, task.classes)
-        method.prompt_logits(own[CONTEXT], examples.arrays, task.classes)
-    assert passes == [1] * 7

@@ -8,10 +8,8 @@ from typing import Any
 
 import pytest
 
-from methods import Registry
 from platform.config import PACKAGED_CONFIGS, RunConfig, Sources, load_config
 from platform.errors import ConfigError
-from platform.experiment.method_building import validate_options
 from tests.papers import _pm_moe
 from tests.papers._page import Command, commands
 from tests.papers._published import TABLES
@@ -31,17 +29,6 @@ def load(name: str, *overrides: str, method: str | None = None) -> RunConfig:
 def optimiser(run: RunConfig) -> tuple[Any, ...]:
     training = run.training
     return training.optimizer, training.learning_rate, training.momentum, training.weight_decay
-
-
-def without_name(run: RunConfig) -> dict[str, Any]:
-    return {key: value for key, value in run.model_dump().items() if key != "name"}
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_every_table_has_settings_that_its_method_takes(name: str) -> None:
-    run, plain = load(name), load_config(Path("papers") / name)
-    validate_options(Registry(), run.method)
-    assert run.name == f"{plain.name}-published"
 
 
 @pytest.mark.parametrize("command", commands(), ids=lambda command: command.output)
@@ -76,21 +63,6 @@ def test_trip(table: str) -> None:
     assert [options[key] for key in ("experts", "context_tokens", "beta")] == [8, 32, 1.0]
     assert (options["expert_init"], options["clustering"]) == ("equal", "published")
     assert options["average_rounds"] == run.rounds == 15
-
-
-def test_trips_baselines() -> None:
-    runs = {m: load("trip/table-2-office_home", method=m) for m in ("promptfl", "fedotp", "fedapt")}
-    assert optimiser(runs["promptfl"]) == ("sgd", 0.002, 0.9, 5e-4)
-    assert optimiser(runs["fedotp"]) == ("sgd", 0.001, 0.9, 5e-4)
-    assert optimiser(runs["fedapt"]) == ("sgd", 0.01, 0.9, 1e-5)
-    assert all(run.training.betas is run.training.schedule is None for run in runs.values())
-    clip = load("trip/table-2-office_home", method="fedclip")
-    assert optimiser(clip) == ("adam", 5e-5, 0.0, 0.2)
-    assert (clip.training.betas, clip.training.eps) == ((0.9, 0.98), 1e-6)
-    assert (clip.method.options["weighting"], clip.method.options["loss"]) == (
-        "uniform",
-        "symmetric",
-    )
 
 
 def test_a_later_table_changes_what_an_earlier_one_says() -> None:
@@ -165,15 +137,6 @@ def test_overrides_come_last_and_the_order_on_the_command_line_is_free() -> None
     assert load(name, "name=mine").name == "mine"
 
 
-def test_without_it_nothing_of_it_is_read() -> None:
-    plain = load_config(Path("papers/trip/table-1-pacs"))
-    nowhere = Sources(references=Path("nowhere"))
-    assert without_name(load_config(Path("papers/trip/table-1-pacs"), (), nowhere)) == (
-        without_name(plain)
-    )
-    assert plain.method.options["experts"] == 4
-
-
 @pytest.mark.parametrize(
     ("config", "method", "sentence"),
     [
@@ -185,13 +148,6 @@ def test_what_has_no_published_settings(config: str, method: str | None, sentenc
     named = () if method is None else (f"method.name={method}",)
     with pytest.raises(ConfigError, match=sentence):
         load_config(Path(config), named, PUBLISHED)
-
-
-def test_a_file_of_ones_own_has_none(tmp_path: Path) -> None:
-    path = tmp_path / "table-1-pacs.yaml"
-    path.write_text("extends: papers/trip/table-1-pacs\n")
-    with pytest.raises(ConfigError, match=r"^--reference: CONFIG "):
-        load_config(path, (), PUBLISHED)
 
 
 def test_an_unknown_key_of_a_reference_is_refused(tmp_path: Path) -> None:

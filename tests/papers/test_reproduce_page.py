@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import csv
-import re
-from pathlib import Path
 
 import pytest
 
 from platform.data.catalogue import dataset_info
 from tests.papers import _pm_moe
-from tests.papers._page import PAGE, Command, commands, tables
-from tests.papers._published import CLASSES, PAPERS, TABLES
+from tests.papers._page import Command, commands, tables
+from tests.papers._published import PAPERS, TABLES
 
-METHODS = PAPERS.parent / "methods"
 COMMANDS = commands()
 
 
@@ -31,12 +28,6 @@ def test_a_command_is_a_grid_whose_every_cell_is_valid(command: Command):
 def test_every_file_is_swept_and_every_swept_name_is_a_file():
     swept = {config for command in COMMANDS for config in command.configs}
     assert swept == {f"papers/{name}" for name in (*TABLES, *_pm_moe.TABLES)}
-
-
-def test_no_two_commands_write_into_one_folder():
-    folders = [command.output for command in COMMANDS]
-    assert len(set(folders)) == len(folders)
-    assert all(re.fullmatch(r"sweeps/[a-z0-9_-]+", folder) for folder in folders)
 
 
 # Data sets x methods x values, and seeds.
@@ -66,17 +57,6 @@ def test_exceptions_hold_for_their_method_only():
     assert seen["coop"] == (5, 100)
     assert seen["zero_shot"] == (1, 10)
     assert seen["promptfl"] == seen["pfedmoap"] == (120, 10)
-
-
-def test_every_number_has_an_empty_cell_beside_it():
-    compared = [(head, rows) for head, rows in tables() if "ours" in head]
-    assert len(compared) > 30
-    for head, rows in compared:
-        assert head[2::2] == ["ours"] * (len(head) // 2)
-        for row in rows:
-            assert len(row) == len(head)
-            assert set(row[2::2]) == {""}
-            assert all(re.fullmatch(r"-|\d+\.?\d*( ± \d+\.\d+)?", cell) for cell in row[1::2]), row
 
 
 # Averages that the papers print otherwise than their own columns give; the page says so.
@@ -114,48 +94,6 @@ def test_harmonic_means_are_those_of_their_columns():
     assert off == [["89.07", "69.65", "55.25", "68.15"]]
 
 
-def test_methods_in_tables_have_presets():
-    presets = {path.stem for path in METHODS.glob("*.yaml")}
-    named = {
-        name
-        for head, rows in tables()
-        if head[0] == "method"
-        for row in rows
-        for name in re.findall(r"`([a-z_]+)`", row[0])
-    }
-    assert {"zero_shot", "pfedmoap", "fedpgp", "trip", "pm_moe", "fed_syn_moe"} <= named <= presets
-
-
-def test_every_data_set_is_listed_with_its_size():
-    rows = {row[1].strip("`"): row for head, rows in tables() if "tables" in head for row in rows}
-    classes = CLASSES | _pm_moe.CLASSES
-    assert set(rows) == set(classes)
-    for name, row in rows.items():
-        assert int(row[2].split(",")[0]) == classes[name]
-
-
-@pytest.mark.parametrize(
-    "fact",
-    ["842 for one release and 7,985 for ten", "best round *on the test images*", "not built"],
-)
-def test_what_is_odd_is_said(fact):
-    assert fact in PAGE
-
-
-def test_every_configuration_is_listed_with_its_settings():
-    (rows,) = [rows for head, rows in tables() if head[0] == "configuration"]
-    found = {row[0].strip("`").removeprefix("papers/"): row[1:] for row in rows}
-    assert set(found) == {*TABLES, *_pm_moe.TABLES}
-    assert len(rows) == 92
-    for name, stated in TABLES.items():
-        model, cohort, rounds, training, method = found[name]
-        assert (model, rounds) == (stated.model, str(stated.rounds))
-        assert cohort == f"{stated.cohort} of {stated.clients}"
-        assert training.startswith(f"{stated.epochs} epoch")
-        assert training.endswith(f"{stated.optimizer} {stated.rate:g}")
-        assert method.startswith(f"{name.partition('/')[0]}: ")
-
-
 def test_every_number_is_on_the_page():
     files = sorted((PAPERS.parents[1] / "docs" / "papers" / "numbers").rglob("*.csv"))
     assert len(files) == 38
@@ -167,13 +105,20 @@ def test_every_number_is_on_the_page():
             assert (name, *(cell for number in line[1:] for cell in (number, ""))) in rows, path
 
 
-def test_rows_by_readings_of_ours_are_marked_and_no_others():
-    marked = {name.strip("`") for head, rows in tables() for name, *_ in rows if name.endswith("‡")}
-    assert marked == {f"{name}` ‡" for name in READINGS}
-    # Two methods in two tables, three in three.
-    assert sum(name.endswith("‡") for _, rows in tables() for name, *_ in rows) == 4 + 9
+@pytest.mark.parametrize("table", [1, 2, 3, 4])
+def test_trips_baselines_train_as_their_code_does(table: int):
+    (command,) = [c for c in COMMANDS if c.output == f"sweeps/trip-table-{table}"]
+    runs = {cell.method: cell.run for cell in command.grid().cells}
 
+    def optimiser(name: str) -> tuple[object, ...]:
+        training = runs[name].training
+        return training.optimizer, training.learning_rate, training.momentum, training.weight_decay
 
-def test_the_page_is_linked():
-    configuration = Path(PAPERS.parents[1] / "docs" / "configuration.md").read_text("utf-8")
-    assert "(papers/README.md)" in configuration
+    assert optimiser("promptfl") == ("sgd", 0.002, 0.9, 5e-4)
+    assert optimiser("fedotp") == ("sgd", 0.001, 0.9, 5e-4)
+    assert optimiser("fedapt") == ("sgd", 0.01, 0.9, 1e-5)
+    assert optimiser("fedclip") == ("adam", 5e-5, 0.0, 0.2)
+    assert optimiser("trip") == optimiser("trip_lite") == ("adamw", 4e-4, 0.0, 0.01)
+    assert (runs["fedclip"].training.betas, runs["fedclip"].training.eps) == ((0.9, 0.98), 1e-6)
+    for name in ("fedclip", "fedapt"):
+        assert runs[name].method.options["weighting"] == "uniform"
