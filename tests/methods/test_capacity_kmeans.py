@@ -70,9 +70,6 @@ def one_by_one(tokens, seats, rules: Rules):
     return labels, centroids, number
 
 
-# --- by hand ------------------------------------------------------------------------------------
-
-
 def test_a_full_cluster_discards_its_dearest():
     """Tokens 0, 1, 2, 10 from seats 0 and 10, two each: 2 is nearest to 0 but the third there."""
     found = cluster(products(line(0, 1, 2, 10)), np.array([0, 3]), Rules(1.0, 0.0))
@@ -94,19 +91,6 @@ def test_a_multiplier_sends_tokens_elsewhere(step, expected, rounds):
     found = cluster(products(line(0, 1, 2.9, 6)), np.array([0, 3]), Rules(1.0, step))
     assert found.labels.tolist() == [expected]
     assert found.rounds.tolist() == [rounds]
-
-
-def test_the_published_multipliers_only_fall():
-    """What is kept never exceeds the room: theta = (0, -0.6) after round one.
-
-    Then 2.9 costs its plain distance 2.4 on the left and 3.1 - 0.6 = 2.5 on the right, and stays;
-    0.8 in place of 0.6 makes it 2.3, and it moves.
-    """
-    places, seats = products(line(0, 1, 2.9, 6)), np.array([0, 3])
-    stays = cluster(places, seats, Rules(1.0, 0.6, "published"))
-    assert stays.labels.tolist() == [[0, 0, DISCARDED, 1]]
-    moves = cluster(places, seats, Rules(1.0, 0.8, "published"))
-    assert moves.labels.tolist() == [[0, 0, 1, 1]]
 
 
 @pytest.mark.parametrize(
@@ -132,9 +116,6 @@ def test_seats_far_from_one_another():
     assert sorted(farthest_first(products(np.ones((1, 3, 2))), 3)[0]) == [0, 1, 2]
 
 
-# --- against single tokens ----------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("variant", ["paper", "published"])
 @pytest.mark.parametrize(("tokens", "clusters", "factor", "step"), CASES)
 def test_the_loop_over_tokens(variant, tokens, clusters, factor, step):
@@ -147,6 +128,3 @@ def test_the_loop_over_tokens(variant, tokens, clusters, factor, step):
         assert found.labels[i].tolist() == labels.tolist()
         assert found.rounds[i] == rounds
         np.testing.assert_allclose(centroids[i], means, atol=1e-5)
-
-
-# --- by its rules -------------------------------------------------------------------------------

@@ -9,6 +9,7 @@ import torch
 
 from methods import Arrays, ClientView, Examples, Task, ccst
 from methods.ccst import DRAW, MEAN, SQUARE, Ccst, deviation_of, drawn_styles, styled
+from platform.contract.examples import draw_examples
 from tests.methods._training import RecordingTrainer, rng
 
 SMALL = {"network": "cnn", "image_size": 16, "channels": (2, 3), "feature_width": 4}
@@ -17,13 +18,6 @@ PIXELS = {**SMALL, "space": "pixels"}
 
 def build(task: Task, **options) -> Ccst:
     return ccst.build(ccst.Config(**options), task)
-
-
-def examples(method, count: int = 6, seed: int = 1) -> Examples:
-    side = method.pixel_size or 32
-    pixels = rng(seed).integers(0, 256, (count, side, side, 3), dtype=np.uint8)
-    labels = rng(seed).integers(0, len(method.classes), count)
-    return Examples({**method.prepare({"pixels": pixels}), "labels": labels})
 
 
 def view_of(method: Ccst, experts: tuple[Arrays, ...] = ()) -> ClientView:
@@ -56,7 +50,7 @@ def test_a_deviation_by_hand_and_under_noise():
 
 def test_a_style_is_over_all_positions_of_all_images(task: Task):
     method = build(task, **PIXELS)
-    data = examples(method, 70)
+    data = draw_examples(method, 1, 70)
     seen = data.arrays["pixels"].astype(np.float64) / 127.5 - 1.0
     entry = contributed(method, data)
     np.testing.assert_allclose(entry[MEAN], seen.mean((0, 2, 3)), atol=1e-6)
@@ -78,7 +72,7 @@ def test_styles_are_drawn_without_replacement_and_alike_in_all_rounds():
 
 def test_the_training_set_has_k_times_its_rows(task: Task):
     method = build(task, **PIXELS, styles=2)
-    data, recording = examples(method, 4), RecordingTrainer()
+    data, recording = draw_examples(method, 1, 4), RecordingTrainer()
     styles = (a_style(3, 0.5, 0.1), a_style(3, -0.5, 0.2))
     view = view_of(method, styles)
     method.client_update(view, data, recording, rng())

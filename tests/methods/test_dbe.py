@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from methods import Aggregate, ClientView, Examples, dbe, fedavg
+from methods import Aggregate, ClientView, Examples, dbe
 from methods.dbe import CLIENT_MEAN, CONSENSUS, FEATURE_MEAN, HAS_CONSENSUS, RunningMean
 from methods.networks.extractors import OnFeatures
 from tests.methods._training import rng, trainer
@@ -50,10 +50,6 @@ def drawn(count: int, seed: int = 0) -> Examples:
     return examples(rng.uniform(0.1, 1, (count, 2)), rng.integers(0, 2, count))
 
 
-def one_step(**options):
-    return trainer(steps=1, **options)
-
-
 def test_the_shift_is_added_to_the_features_before_the_head():
     """Features (1, 0) and shift (0.5, 2) make (1.5, 2); what is negative stays so."""
     view = ClientView(broadcast(NETWORK, (0, 0)), personal=shift(0.5, 2.0))
@@ -89,19 +85,12 @@ def test_the_loss_by_hand():
     np.testing.assert_allclose(got, [math.log(2) + 10.0] * 2, rtol=1e-6)
 
 
-def test_before_there_is_a_consensus_the_loss_is_cross_entropy():
-    """Logits (1, 0) and (3, 2)."""
-    got = losses(build(mean_weight=4.0), None, [[1.0, 0.0], [3.0, 2.0]], [0, 1], NETWORK)
-    by_hand = [math.log1p(math.exp(-1)), math.log1p(math.exp(1))]
-    np.testing.assert_allclose(got, by_hand, rtol=1e-6)
-
-
 @pytest.mark.parametrize(("momentum", "share"), [(1.0, 1.0), (0.5, 0.5)])
 def test_one_step_pulls_the_mean_towards_the_consensus(momentum, share):
     """The gradient of 4 MSE at mean (2, 1) and consensus (1, 3) is 4 (1, -2); the rate is 1/2."""
     view = ClientView(broadcast({**IDENTITY, **NO_HEAD}, (1.0, 3.0)), personal=shift(0.0, 0.0))
     result = build(mean_weight=4.0, momentum=momentum).client_update(
-        view, examples([[1.0, 0.5], [3.0, 1.5]], [0, 1]), one_step(), rng(3)
+        view, examples([[1.0, 0.5], [3.0, 1.5]], [0, 1]), trainer(steps=1), rng(3)
     )
     moved = result.update["extractor.fc.bias"]
     np.testing.assert_allclose(moved, share * np.array([-2.0, 4.0]), rtol=1e-5)
@@ -110,24 +99,19 @@ def test_one_step_pulls_the_mean_towards_the_consensus(momentum, share):
 def test_one_step_moves_the_shift_by_the_gradient_of_cross_entropy():
     """Features (1, 1) of class 0 under the identity: p = (1/2, 1/2), so z moves by -(p - y) / 2."""
     view = ClientView(broadcast(NETWORK, (1.0, 1.0)), personal=shift(0.0, 0.0))
-    result = build().client_update(view, examples([[1.0, 1.0]], [0]), one_step(), rng(3))
+    result = build().client_update(view, examples([[1.0, 1.0]], [0]), trainer(steps=1), rng(3))
     np.testing.assert_allclose(result.personal[CLIENT_MEAN], [0.25, -0.25], rtol=1e-6)
 
 
-def test_the_first_round_is_fedavg_and_the_mean_of_the_features():
+def test_the_first_round_sends_the_mean_of_the_features():
     data = drawn(12)
-    method = build()
-    result = method.client_update(
+    result = build().client_update(
         ClientView(broadcast(NETWORK), personal=shift(0.0, 0.0)), data, trainer(), rng(3)
     )
-    plain = fedavg.FedAvg(fedavg.Config(network="features"), OnFeatures(2, 2), CLASSES)
-    expected = plain.client_update(ClientView(NETWORK), data, trainer(), rng(3)).update
-    assert set(result.update) == {*expected, FEATURE_MEAN}
-    for name, value in expected.items():
-        np.testing.assert_array_equal(result.update[name], value)
     assert not result.personal[CLIENT_MEAN].any()
     weight, bias = (
-        NETWORK[f"extractor.fc.{n}"] + expected[f"extractor.fc.{n}"] for n in ("weight", "bias")
+        NETWORK[f"extractor.fc.{n}"] + result.update[f"extractor.fc.{n}"]
+        for n in ("weight", "bias")
     )
     features = np.maximum(ROOT * data.arrays["features"] @ weight.T + bias, 0.0)
     np.testing.assert_allclose(result.update[FEATURE_MEAN], features.mean(0), rtol=1e-5)
@@ -155,8 +139,5 @@ def test_the_server_takes_the_first_mean_as_consensus_for_good():
         first, aggregate({**changes, FEATURE_MEAN: np.array([7.0, 7.0])}), (), rng(3)
     )
     np.testing.assert_array_equal(second[CONSENSUS], [3.0, 4.0])
-    assert set(state) == set(first) == set(second)
     np.testing.assert_allclose(second["head.bias"], state["head.bias"] + 1.0, rtol=1e-6)
-    for after in (first, second):
-        assert after[HAS_CONSENSUS].tolist() == [1]
-        assert {n: a.dtype for n, a in after.items()} == {n: a.dtype for n, a in state.items()}
+    assert first[HAS_CONSENSUS].tolist() == second[HAS_CONSENSUS].tolist() == [1]

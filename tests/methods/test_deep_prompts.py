@@ -12,7 +12,6 @@ from torch.nn import functional
 
 from methods.clip.adapter import Backbone, load_backbone
 from methods.prompts.deep import DeepImageEncoder, DeepTextEncoder
-from methods.prompts.prompt import PromptEncoder
 from tests.methods._models import MODELS, TEXT, VIT, make_model, write_folder
 
 CLASSES = ("circle", "old grey flower", "star")
@@ -143,17 +142,3 @@ def test_images_are_open_clips_with_hooks(backbone, depth, length):
     expected = plain_images(backbone, pixels, prompts)
     torch.testing.assert_close(features, expected, atol=1e-6, rtol=0)
     same_gradients(features, expected, prompts)
-
-
-def test_prompts_of_one_layer_are_the_plain_prompt(backbone):
-    """At depth 1 the text tower is CoOp's; without vision prompts the image tower is CLIP's."""
-    context = draw(4, backbone.token_dim)
-    plain = PromptEncoder(backbone, 4).text_features(context, CLASSES)
-    deep = DeepTextEncoder(backbone, 4, None).text_features(context.unsqueeze(0), CLASSES)
-    torch.testing.assert_close(deep, plain, atol=1e-6, rtol=0)
-    encoder = DeepImageEncoder.of(backbone)
-    for depth in (1, encoder.depth):
-        none = torch.zeros((depth, 0, encoder.width))
-        with torch.no_grad():
-            features = encoder.image_features(encoder.embed(backbone.to_pixels(images())), none)
-        np.testing.assert_allclose(features, backbone.encode_images(images()), atol=1e-6)

@@ -83,10 +83,8 @@ def test_with_all_factors_the_personal_prompt_takes_the_whole_step(task, example
         (0.4, 1, math.sqrt(3), 0.742),
         # A batch of 32, of which one example may change the whole clipped gradient: 2C = 20.
         (0.4, 1, 64.0, 59.8),
-        (0.1, 1, 64.0, 9.30),
         # Ten batches in each of 100 rounds.
         (0.4, 10, 64.0, 385.0),
-        (0.1, 10, 64.0, 42.5),
     ],
 )
 def test_what_the_stated_noise_is_worth(stated, rounds, sensitivity, worth):

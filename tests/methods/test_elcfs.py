@@ -116,20 +116,3 @@ def test_the_episodic_step_is_made_of_plain_ones(task: Task, beta: float, clip: 
     for name, value in got.items():
         np.testing.assert_allclose(value, first[name] + second[name], atol=2e-7)
     assert any(np.abs(first[n] - second[n]).max() > 1e-5 for n in got)
-
-
-def test_each_image_draws_a_client_and_a_share(task: Task):
-    method, recording = build(task, mix="uniform"), RecordingTrainer()
-    data = examples(method, 300)
-    blocks = tuple({BLOCK: np.full((3, 1, 1), v, np.float32)} for v in (0.2, 0.4, -0.1))
-    view = ClientView(method.init_server(rng()), blocks)
-    method.client_update(view, data, recording, rng())
-    drawn = recording.examples["other_amplitude"][:, 0, 0, 0]
-    # What noise made negative counts as zero; each of three is drawn by a third.
-    for value in (0.0, 0.2, 0.4):
-        assert 60 < np.isclose(drawn, value).sum() < 140
-    shares = recording.examples["share"]
-    assert 0.0 <= shares.min() < 0.1 and 0.9 < shares.max() < 1.0
-    full, recording = build(task), RecordingTrainer()
-    full.client_update(view, data, recording, rng())
-    assert np.array_equal(recording.examples["share"], np.ones(300, np.float32))

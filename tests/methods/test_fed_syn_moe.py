@@ -77,9 +77,6 @@ def test_everything_is_trained_in_one_fit():
     assert build().units == {"client", "record"}
 
 
-# --- the published wiring -----------------------------------------------------------------------
-
-
 def extracted(view: ClientView, batch, *, local: bool) -> np.ndarray:
     """Logits of one of the two extractors below the personal head, as FedAvg's own."""
     prefix, arrays = (LOCAL, view.personal) if local else ("", view.broadcast)
@@ -100,15 +97,3 @@ def test_published_the_mixture_is_of_features_before_one_head():
     # Not those of whole networks: the head's bias counts once, whatever the weights add up to.
     weights = method.expert_weights(view, batch, CLASSES)
     np.testing.assert_allclose(weights, [[0.75, 0.25]] * 5, atol=1e-6)
-
-
-def test_published_the_extractor_alone_is_shared():
-    method = build(wiring="published")
-    view = first(method)
-    assert set(view.broadcast) == set(method.extractor.layers)
-    assert {n for n in view.personal if n.startswith(LOCAL)} == {
-        f"{LOCAL}{n}" for n in view.broadcast
-    }
-    assert {n for n in view.personal if n.startswith("head.")} == {"head.weight", "head.bias"}
-    # Three colours of 16 x 16 pixels.
-    assert view.personal["moe.1.weight"].shape == (128, 768)

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 import torch
 
-from methods import ClientView, Examples, Weighting, fedadg
+from methods import ClientView, Examples, fedadg
 from methods.fedadg import FedADG, mixed_losses, smoothed_losses, telling_apart
 from methods.networks.draws import Draws, uniforms
-from tests.methods._tiny_networks import CLASSES, CountingTrainer, some_examples, tiny
+from tests.methods._tiny_networks import CountingTrainer, some_examples, tiny
 from tests.methods._training import rng, trainer
 
 
@@ -137,16 +137,3 @@ def test_three_tenths_of_the_steps_are_cross_entropy_alone():
     judge = tuple(method.personal_layers)
     assert used.fits[0] == (network, 3)
     assert used.fits[1:] == [(judge, 1), (network, 1), (made, 1)] * 7
-
-
-def test_the_discriminator_stays_and_the_rest_is_averaged_plainly():
-    method = build()
-    spec = method.shared_spec()
-    assert not any(name.startswith("discriminator") for name in spec)
-    assert {one.weighting for one in spec.values()} == {Weighting.UNIFORM}
-    assert set(spec) == set(method.network_layers) | set(method.generator_layers)
-    # Nobody's discriminator is needed to predict.
-    images = {n: v for n, v in prepared(method).arrays.items() if n != "labels"}
-    view = view_of(method)
-    logits = method.predict(ClientView(view.broadcast), images, CLASSES)
-    assert np.array_equal(logits, method.predict(view, images, CLASSES))

@@ -10,21 +10,8 @@ import pytest
 import torch
 from torch.nn import functional
 
-from methods import (
-    Aggregate,
-    ClientView,
-    Examples,
-    Task,
-    fedapt,
-    promptfl,
-)
-from methods.fedapt import (
-    KEYS,
-    QUERY,
-    Config,
-    mixture,
-    unlock,
-)
+from methods import Aggregate, ClientView, Examples, Task, fedapt, promptfl
+from methods.fedapt import KEYS, QUERY, Config, mixture, unlock
 from methods.prompts.prompt import CONTEXT, as_tensor
 from tests.methods._training import rng, trainer
 
@@ -52,9 +39,6 @@ def draw_state(method, seed: int = 1, spread: float = 1.0) -> dict[str, np.ndarr
     return {**method.init_server(rng(seed)), CONTEXT: context}
 
 
-# --- keys ---------------------------------------------------------------------------------------
-
-
 def test_unlocking_by_hand():
     prompts = unlock(torch.tensor([[2.0, -1.0]]), torch.tensor([[[0.5, 0.25]], [[0.0, 1.0]]]))
     np.testing.assert_allclose(prompts, [[[3.0, -1.25]], [[2.0, -2.0]]])
@@ -64,15 +48,6 @@ def test_the_mixture_by_hand():
     """Answers (3, 1): mean 2, unbiased variance 2, hence +-1/sqrt2; over sqrt2/ln3: +-ln3/2."""
     weights = mixture(torch.tensor([[3.0, 1.0]]), math.sqrt(2) / LOG3)
     np.testing.assert_allclose(weights, [[0.75, 0.25]], rtol=1e-6)
-
-
-@pytest.mark.parametrize("answers", [[[5.0]], [[-0.1]], [[2.0, 2.0, 2.0]]])
-def test_answers_that_are_all_alike_weigh_all_keys_alike(answers):
-    size = len(answers[0])
-    np.testing.assert_allclose(mixture(torch.tensor(answers), 0.01), [[1 / size] * size], rtol=1e-6)
-
-
-# --- losses -------------------------------------------------------------------------------------
 
 
 def test_each_example_is_trained_under_its_own_domains_key(three, mixed):
@@ -94,17 +69,16 @@ def test_each_example_is_trained_under_its_own_domains_key(three, mixed):
             torch.testing.assert_close(losses[row], known + 0.7 * named, rtol=1e-4, atol=1e-5)
 
 
-# --- laws ---------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("clipping", [None, 0.5])
-def test_without_keys_it_is_promptfl(three, mixed, clipping):
+def test_without_keys_it_is_promptfl(three, mixed):
     """k = 0 unlocks the meta prompt itself, and without its loss the query takes no part."""
-    method, plain = build(three, domain_weight=0.0), promptfl.build(_plain(), three)
+    method, plain = (
+        build(three, domain_weight=0.0),
+        promptfl.build(promptfl.Config(context_tokens=4), three),
+    )
     state = draw_state(method, spread=0.1)
     state[KEYS] = np.zeros_like(state[KEYS])
-    mine = method.client_update(ClientView(state), mixed, trainer(clipping=clipping), rng(3))
-    other = plain.client_update(ClientView(state), mixed, trainer(clipping=clipping), rng(3))
+    mine = method.client_update(ClientView(state), mixed, trainer(), rng(3))
+    other = plain.client_update(ClientView(state), mixed, trainer(), rng(3))
     np.testing.assert_allclose(mine.update[CONTEXT], other.update[CONTEXT], atol=1e-5)
     assert not mine.update[QUERY].any()
     np.testing.assert_allclose(
@@ -114,10 +88,6 @@ def test_without_keys_it_is_promptfl(three, mixed, clipping):
     )
 
 
-def _plain() -> promptfl.Config:
-    return promptfl.Config(context_tokens=4)
-
-
 def test_the_keys_are_sent_but_stay_as_they_are(three, mixed):
     method = build(three)
     state = method.init_server(rng(1))
@@ -125,12 +95,6 @@ def test_the_keys_are_sent_but_stay_as_they_are(three, mixed):
     assert set(result.update) == set(method.shared_spec()) == {CONTEXT, QUERY}
     after = method.server_update(state, Aggregate(result.update, 10.0, 1, 4), (), rng())
     assert np.array_equal(after[KEYS], state[KEYS])
-    assert state[KEYS].shape == (3, 4, 32)
-    assert 0 <= state[KEYS].min() < 0.1
-    assert 0.9 < state[KEYS].max() < 1
-
-
-# --- prediction ---------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("temperature", [0.01, 1.0])
@@ -148,6 +112,3 @@ def test_prediction_image_by_image(three, mixed, temperature, classes):
         with torch.no_grad():
             text = method.encoder.text_features(prompt, classes).numpy()
         np.testing.assert_allclose(got[row], three.backbone.logit_scale * text @ image, atol=2e-3)
-
-
-# --- options ------------------------------------------------------------------------------------

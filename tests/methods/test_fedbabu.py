@@ -8,12 +8,7 @@ import pytest
 from methods import Aggregate, ClientView, fedavg, fedbabu
 from methods.fedavg import FedAvg
 from methods.fedbabu import FedBabu
-from tests.methods._tiny_networks import (
-    arrays,
-    one_example,
-    some_examples,
-    tiny,
-)
+from tests.methods._tiny_networks import arrays, one_example, some_examples, tiny
 from tests.methods._training import rng, trainer
 
 HEAD = ("head.weight", "head.bias")

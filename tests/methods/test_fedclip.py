@@ -5,18 +5,11 @@ from __future__ import annotations
 import math
 
 import numpy as np
-import pytest
 import torch
 from open_clip.loss import ClipLoss
 from torch.nn import functional
 
-from methods import (
-    ClientView,
-    Task,
-    Weighting,
-    fedclip,
-    zero_shot,
-)
+from methods import ClientView, Task, fedclip, zero_shot
 from methods.fedclip import LAYERS, Config, adapt, adapted_objective, symmetric_losses
 from methods.networks.method import BatchObjective
 from tests.methods._training import rng
@@ -36,9 +29,6 @@ def zeros(size: int) -> dict[str, torch.Tensor]:
 def draw_adapter(size: int, seed: int = 4, spread: float = 1.0) -> dict[str, np.ndarray]:
     draws = rng(seed)
     return {name: draws.normal(0, spread, value.shape) for name, value in zeros(size).items()}
-
-
-# --- the adapter --------------------------------------------------------------------------------
 
 
 def test_the_adapter_by_hand():
@@ -69,9 +59,6 @@ def test_an_adapter_of_zeros_is_zero_shot_clip(task, examples):
         got = method.predict(ClientView(adapter), examples.arrays, classes)
         expected = plain.predict(ClientView({}), examples.arrays, classes)
         np.testing.assert_allclose(got, expected, atol=1e-4)
-
-
-# --- losses -------------------------------------------------------------------------------------
 
 
 def test_the_symmetric_loss_by_hand():
@@ -113,22 +100,3 @@ def test_the_other_loss_is_the_cross_entropy_over_all_classes():
     shares = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
     expected = -np.log(shares[np.arange(6), batch["labels"]])
     np.testing.assert_allclose(objective.losses(adapter, {}, batch), expected, rtol=1e-10)
-
-
-# --- federation ---------------------------------------------------------------------------------
-
-
-# --- options ------------------------------------------------------------------------------------
-
-
-def test_a_loss_that_couples_records_is_not_private_by_record(task):
-    assert build(task).units == {"client"}
-    assert build(task, loss="cross_entropy").units == {"client", "record"}
-
-
-@pytest.mark.parametrize(
-    ("option", "expected"), [("examples", Weighting.EXAMPLES), ("uniform", Weighting.UNIFORM)]
-)
-def test_the_weighting_of_clients(task, option, expected):
-    specs = build(task, weighting=option).shared_spec()
-    assert {spec.weighting for spec in specs.values()} == {expected}

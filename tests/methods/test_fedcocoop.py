@@ -8,8 +8,6 @@ import torch
 from methods import ClientView, Task, fedcocoop, promptfl
 from methods.fedcocoop import Config, MetaNet
 from methods.prompts.prompt import CONTEXT, as_tensor
-from privacy.training.per_sample import per_sample_gradients
-from tests.methods._double import double_backbone, to_double
 from tests.methods._training import rng, trainer
 
 
@@ -70,22 +68,3 @@ def test_a_meta_net_that_says_nothing_is_promptfl(task, examples):
     # Behind a zero output layer the hidden one cannot learn yet; the output layer can.
     assert not moved["meta_hidden_weight"].any()
     assert np.abs(moved["meta_output_weight"]).max() > 1e-6
-
-
-def test_each_examples_gradient_is_that_of_the_example_alone(task, examples):
-    """What `vmap` makes of a batch against one backward pass an example."""
-    precise = Task(task.classes, task.domains, 4, double_backbone(task.backbone))
-    method = build(precise)
-    objective = method.training_objective()
-    parameters = to_double(method.init_server(rng(1)))
-    batch = to_double({name: value[:3] for name, value in examples.arrays.items()})
-    together = per_sample_gradients(objective, parameters, batch, trained=parameters.keys())
-    leaves = {n: v.clone().requires_grad_() for n, v in parameters.items()}
-    for row in range(3):
-        one = {name: value[row : row + 1] for name, value in batch.items()}
-        loss = objective.losses(leaves, {}, one)[0]
-        alone = torch.autograd.grad(loss, list(leaves.values()))
-        for name, gradient in zip(leaves, alone, strict=True):
-            torch.testing.assert_close(
-                together.gradients[name][row], gradient, atol=1e-11, rtol=1e-9
-            )

@@ -5,13 +5,12 @@ from __future__ import annotations
 import math
 
 import numpy as np
-import pytest
 import torch
 
-from methods import Aggregate, ClientView, Examples, Task, fedcp, fedper
-from methods.fedcp import NOISE, context_of, mean_discrepancy
+from methods import Aggregate, ClientView, Examples, fedcp, fedper
+from methods.fedcp import context_of
 from methods.networks.extractors import OnFeatures
-from tests.methods._training import RecordingTrainer, rng, trainer
+from tests.methods._training import RecordingTrainer, rng, tensors, trainer
 
 CLASSES = ("ant", "bee")
 ROOT = math.sqrt(2.0)
@@ -52,10 +51,6 @@ def drawn(count: int = 12, seed: int = 0) -> Examples:
     draws = rng(seed)
     features = draws.uniform(0.1, 2, (count, 2)).astype(np.float32)
     return Examples({"features": features, "labels": draws.integers(0, 2, count)})
-
-
-def tensors(arrays):
-    return {name: torch.from_numpy(np.array(a)) for name, a in arrays.items()}
 
 
 def sigmoid(value: float) -> float:
@@ -106,13 +101,6 @@ def test_a_policy_that_calls_everything_personal_is_fedper():
     plain = fedper.FedPer(fedper.Config(network="features"), OnFeatures(2, 2), CLASSES)
     expected = plain.predict(ClientView(EXTRACTOR, personal=HEAD), drawn().arrays, CLASSES)
     np.testing.assert_allclose(got, expected, rtol=1e-6)
-
-
-def test_the_discrepancy_of_two_points_by_hand():
-    """Squared distance 20: 4 + 4 - 2 (e^-1 + e^-2/3 + e^-1/2 + e^-1/5) over the four widths."""
-    one, other = torch.tensor([[0.0, 0.0]]), torch.tensor([[2.0, 4.0]])
-    by_hand = 8 - 2 * (math.exp(-1) + math.exp(-2 / 3) + math.exp(-0.5) + math.exp(-0.2))
-    assert float(mean_discrepancy(one, other)) == pytest.approx(by_hand, rel=1e-6)
 
 
 def loop_discrepancy(one, other) -> float:
@@ -166,31 +154,3 @@ def test_the_new_generic_head_lies_halfway_between():
         expected = 2.0 if name in GENERIC else 3.0
         np.testing.assert_array_equal(value, np.full(value.shape, expected))
         assert value.dtype == np.float32
-
-
-def test_the_noise_is_the_difference_of_two_gumbel_draws():
-    """Against torch's own Gumbel softmax, by the mean and spread of the share of scores (1, 0)."""
-    noise = build().with_noise(drawn(20_000), rng(3)).arrays[NOISE]
-    assert noise.shape == (20_000, 2)
-    assert noise.dtype == np.float32
-    ours = 1.0 / (1.0 + np.exp(-(1.0 + noise[:, 0])))
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
-        scores = torch.tensor([1.0, 0.0]).expand(20_000, 2)
-        theirs = torch.nn.functional.gumbel_softmax(scores, tau=1.0, dim=1)[:, 0].numpy()
-    assert ours.mean() == pytest.approx(theirs.mean(), abs=0.01)
-    assert ours.std() == pytest.approx(theirs.std(), abs=0.01)
-
-
-@pytest.mark.parametrize(
-    ("options", "couples", "private"),
-    [
-        ({}, True, False),
-        ({"mmd_weight": 0.0}, False, True),
-        ({"mmd_weight": 0.0, "gumbel": True}, False, False),
-    ],
-)
-def test_what_the_options_admit(options, couples, private):
-    method = fedcp.build(fedcp.Config(**options), Task(CLASSES, ("one",), 4))
-    assert method.couples_examples == couples
-    assert method.units == {"client"} | ({"record"} if private else set())

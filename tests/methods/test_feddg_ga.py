@@ -7,17 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from methods import (
-    Aggregate,
-    ClientView,
-    Examples,
-    MethodError,
-    Source,
-    Visibility,
-    Weighting,
-    fedavg,
-    scaffold,
-)
+from methods import Aggregate, ClientView, Examples, Source, Weighting, fedavg, scaffold
 from methods.feddg_ga import (
     GAP,
     MEASURED,
@@ -30,8 +20,8 @@ from methods.feddg_ga import (
     scores,
     weighted_mean,
 )
-from tests.methods._tiny_networks import CLASSES, arrays, some_examples, tiny
-from tests.methods._training import RecordingTrainer, rng, trainer
+from tests.methods._tiny_networks import CLASSES, arrays, tiny
+from tests.methods._training import RecordingTrainer, rng
 
 THIRDS = np.full(3, 1.0 / 3.0)
 GAPS = np.array([0.10, -0.05, 0.20])
@@ -107,6 +97,7 @@ def test_a_gap_by_hand(metric, gap, measured):
     # Nothing was trained, so the client's own model is the one that it was sent.
     assert got.personal[MEASURED].tolist() == pytest.approx([measured], abs=1e-6)
     assert idle.examples["labels"].tolist() == [0] * 8
+    assert method.shared_spec()[GAP].source is Source.PERSONAL
 
 
 def aggregate(method: FedDGGA, updates: dict) -> Aggregate:
@@ -159,48 +150,3 @@ def test_who_stays_away_keeps_its_weight_and_who_is_new_has_no_gap():
     assert got[f"{WEIGHT}b"][0] == pytest.approx(0.125)
     assert got[f"{WEIGHT}new"] == 0.25
     assert f"{WEIGHT}c" not in got
-
-
-@pytest.mark.parametrize("base", [fedavg, scaffold])
-def test_without_a_step_it_is_the_base_with_plain_means(base):
-    method = build(2, 3, base=base, metric="loss", step=0.0, held_out=0.0)
-    plain = method.base
-    mine, theirs = method.init_server(rng()), plain.init_server(rng())
-    own = {key: method.init_client(rng(), rng()) for key in "ab"}
-    other = dict(own)
-    for number in range(3):
-        results, expected = {}, {}
-        for i, key in enumerate("ab"):
-            data = some_examples(8 + i, 2, seed=i)
-            view = ClientView(method.broadcast(mine, key), personal=own[key])
-            results[key] = method.client_update(view, data, trainer(), rng(number))
-            view = ClientView(plain.broadcast(theirs, key), personal=other[key])
-            expected[key] = plain.client_update(view, data, trainer(), rng(number))
-            own[key], other[key] = results[key].personal, expected[key].personal
-        updates = {key: dict(result.update) for key, result in results.items()}
-        assert number == 0 or any(update[GAP].any() for update in updates.values())
-        mine = method.server_update(mine, aggregate(method, updates), (), rng())
-        updates = {k: {**r.update, GAP: np.zeros(1)} for k, r in expected.items()}
-        means = without_gap(aggregate(method, updates))
-        theirs = plain.server_update(theirs, means, (), rng())
-        for name in plain.shared_spec():
-            np.testing.assert_allclose(mine[name], theirs[name], atol=1e-6)
-
-
-def without_gap(full: Aggregate) -> Aggregate:
-    values = {n: v for n, v in full.values.items() if n != GAP}
-    return Aggregate(values, full.total_weight, full.cohort_size, full.population)
-
-
-def test_what_it_says_of_itself():
-    """The gap is of one client's data and is sent beside the update: no secure sums, no dp_sgd."""
-    method = build()
-    assert method.visibility is Visibility.PER_CLIENT
-    assert method.units == {"client"}
-    assert method.shared_spec()[GAP].source is Source.PERSONAL
-    state = method.init_server(rng())
-    updates = {"a": upload(method, 1.0, 0.1)}
-    after = method.server_update(state, aggregate(method, updates), (), rng())
-    assert set(method.broadcast(after, "a")) == set(method.base.shared_spec())
-    with pytest.raises(MethodError, match="individual is None"):
-        method.server_update(state, Aggregate({}, 1.0, 1, 2), (), rng())

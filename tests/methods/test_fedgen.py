@@ -7,9 +7,8 @@ import math
 import numpy as np
 import pytest
 import torch
-from torch.nn import functional
 
-from methods import Aggregate, ClientView, Examples, MethodError, Task, Visibility, fedgen
+from methods import Aggregate, ClientView, Examples, Task, fedgen
 from methods.fedgen import SHARES, Generator, Teachers, distribution, likeness, trust_of
 from platform.contract.examples import draw_examples
 from privacy.training import LocalTrainer, TrainingPlan
@@ -62,9 +61,6 @@ def test_the_generator_by_hand():
             "generator.output.bias": [1, 1],
         }
     )
-    assert {n: layer.shape for n, layer in generator.layers.items()} == {
-        n: tuple(a.shape) for n, a in arrays.items()
-    }
     features = generator.features(arrays, torch.tensor([[2.0, -1.0]]), torch.tensor([1]))
     assert features.tolist() == [[13.0, 37.0]]
 
@@ -89,25 +85,6 @@ def test_the_ensemble_of_single_heads_by_hand():
     # A row of class 1, which head one alone is trusted with; the batch is averaged.
     loss = heads.loss(torch.ones(2, 1), torch.tensor([0, 1]))
     assert float(loss) == pytest.approx((0.25 * one + 0.75 * two + one) / 2)
-
-
-def test_the_mean_head_is_the_mean_of_the_logits():
-    """The paper's other ensemble needs no head by itself, as heads are linear."""
-    method = build(ensemble="mean")
-    state = method.init_server(rng(1))
-    updates = [
-        update_of(state, **{n: rng(s).normal(size=state[n].shape) for n in HEAD}) for s in (5, 6)
-    ]
-    given = aggregate(*updates, individual=False)
-    moved = {**state, **{n: state[n] + given.values[n] for n in HEAD}}
-    features, labels = torch.tensor(rng(7).normal(size=(6, 4))).float(), torch.arange(6) % 3
-    logits = torch.zeros(6, 3)
-    for update in updates:
-        weight, bias = (torch.from_numpy(state[n] + update[n]) for n in HEAD)
-        logits += (features @ weight.T + bias) / 2
-    expected = functional.cross_entropy(logits, labels)
-    got = method.teachers(state, moved, given).loss(features, labels)
-    torch.testing.assert_close(got, expected)
 
 
 def test_each_head_is_trusted_with_the_classes_that_are_its_own():
@@ -173,20 +150,3 @@ def test_the_clients_term_by_hand():
     head["head.weight"][:, 1] = np.log([1.0, 5.0, 2.0])
     value = recorder.penalty(tensors(head), {})
     assert float(value) == pytest.approx(3.0 * math.log(8.0 / 5.0), rel=1e-5)
-
-
-def test_only_what_is_asked_for_is_sent():
-    """Without shares, the label distribution is public; then records can be protected."""
-    single, mean = build(labels="uniform"), build(ensemble="mean")
-    bare = build(ensemble="mean", labels="uniform")
-    assert SHARES in single.shared_spec()
-    assert SHARES in mean.shared_spec()
-    assert SHARES not in {**bare.shared_spec(), **bare.init_server(rng(3))}
-    assert single.visibility is Visibility.PER_CLIENT
-    assert mean.visibility is bare.visibility is Visibility.AGGREGATE_ONLY
-    assert single.units == {"client"}
-    assert mean.units == {"client"}
-    assert bare.units == {"client", "record"}
-    state = single.init_server(rng(3))
-    with pytest.raises(MethodError, match=r"aggregate\.individual is None; valid"):
-        single.server_update(state, aggregate(update_of(state), individual=False), (), rng(3))

@@ -5,12 +5,11 @@ from __future__ import annotations
 import math
 
 import numpy as np
-import pytest
 import torch
 
-from methods import Aggregate, ClientView, MethodError, Task, Visibility, fedgh
+from methods import Aggregate, ClientView, Task, fedgh
 from methods.fedgh import known_prototypes
-from methods.networks.class_tables import PRESENCE, PROTOTYPES, class_means
+from methods.networks.class_tables import PRESENCE, PROTOTYPES
 from platform.contract.examples import draw_examples
 from privacy.training import LocalTrainer, TrainingPlan
 from tests.methods._training import rng
@@ -56,14 +55,6 @@ def aggregate(*clients, individual: bool = True):
 
 ONE = sent([[1, 2, 0, 0], [0, 0, 0, 0], [0, 0, 3, 1]], [1, 0, 1])
 TWO = sent([[3, 0, 0, 4], [2, 2, 2, 2], [0, 0, 0, 0]], [1, 1, 0])
-
-
-def test_class_means_by_hand():
-    features = np.array([[1, 0], [3, 4], [5, 6]], np.float32)
-    means, flags = class_means(features, np.array([2, 0, 2]), 4)
-    assert means.tolist() == [[3, 4], [0, 0], [3, 3], [0, 0]]
-    assert flags.tolist() == [1, 0, 1, 0]
-    assert means.dtype == flags.dtype == np.float32
 
 
 def test_a_client_sends_the_means_of_what_its_trained_extractor_makes():
@@ -130,13 +121,3 @@ def test_a_class_below_the_floor_is_left_out():
     strict = build(prototypes="mean", presence_floor=2.0)
     values = sent(np.ones((3, 4)), [1.0, 1.5 / 20, 2.5 / 20])
     assert strict.pairs(Aggregate(values, 20.0, 20, 50))[1].tolist() == [0, 2]
-
-
-def test_what_the_server_must_see():
-    single, mean = build(), build(prototypes="mean")
-    assert single.visibility is Visibility.PER_CLIENT
-    assert single.units == {"client"}
-    assert mean.visibility is Visibility.AGGREGATE_ONLY
-    assert mean.units == {"client"}
-    with pytest.raises(MethodError, match=r"aggregate\.individual is None; valid"):
-        single.server_update(zero_head(), aggregate(ONE, individual=False), (), rng(3))

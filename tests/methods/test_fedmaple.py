@@ -6,18 +6,10 @@ import numpy as np
 import pytest
 import torch
 
-from methods import (
-    ClientView,
-    Examples,
-    Task,
-    fedmaple,
-    promptfl,
-)
+from methods import ClientView, Examples, Task, fedmaple, promptfl
 from methods.clip.adapter import load_backbone
 from methods.fedmaple import BIAS, CONTEXTS, PATCHES, WEIGHT, Config
 from methods.prompts.prompt import CONTEXT
-from privacy.training.per_sample import per_sample_gradients
-from tests.methods._double import double_backbone, to_double
 from tests.methods._models import TEXT, VIT, make_model, write_folder
 from tests.methods._training import rng
 
@@ -111,31 +103,8 @@ def test_without_vision_prompts_and_below_the_first_layer_it_is_promptfl(deep_ta
         np.testing.assert_allclose(method.logits(none, patches), expected, atol=1e-4)
 
 
-def test_each_examples_gradient_is_that_of_the_example_alone(deep_task):
-    """What `vmap` makes of a batch in the image tower against one backward pass an example."""
-    precise = Task(deep_task.classes, (), 4, double_backbone(deep_task.backbone))
-    batch = to_double(draw(build(deep_task), 3).arrays)
-    method = build(precise)
-    objective = method.training_objective()
-    parameters = to_double(method.init_server(rng(1)))
-    together = per_sample_gradients(objective, parameters, batch, trained=parameters.keys())
-    leaves = {n: v.clone().requires_grad_() for n, v in parameters.items()}
-    for row in range(3):
-        one = {name: value[row : row + 1] for name, value in batch.items()}
-        loss = objective.losses(leaves, objective.encode(leaves), one)[0]
-        alone = torch.autograd.grad(loss, list(leaves.values()))
-        for name, gradient in zip(leaves, alone, strict=True):
-            torch.testing.assert_close(
-                together.gradients[name][row], gradient, atol=1e-11, rtol=1e-9
-            )
-
-
-def test_the_paper_s_depth_or_the_shallower_tower(deep_task, task, tmp_path):
-    assert Config() == Config(2, "a photo of a", None)
+def test_the_paper_s_depth_of_nine_or_the_shallower_tower(deep_task, task, tmp_path):
     assert build(deep_task).depth == 3
-    assert build(deep_task, depth=1).depth == 1
-    assert build(task).depth == 1
     config = {"vision_cfg": {**VIT, "layers": 10}, "text_cfg": {**TEXT, "layers": 11}}
     large = load_backbone(write_folder(tmp_path, config, make_model(config)))
     assert build(Task(task.classes, (), 4, large)).depth == 9
-    assert build(Task(task.classes, (), 4, large), depth=10).depth == 10

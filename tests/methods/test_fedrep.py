@@ -8,13 +8,7 @@ import pytest
 from methods import ClientView, fedper, fedrep
 from methods.fedper import FedPer
 from methods.fedrep import FedRep
-from tests.methods._tiny_networks import (
-    arrays,
-    counting,
-    one_example,
-    some_examples,
-    tiny,
-)
+from tests.methods._tiny_networks import arrays, counting, one_example, some_examples, tiny
 from tests.methods._training import rng, trainer
 
 HEAD = ("head.weight", "head.bias")
@@ -31,28 +25,6 @@ def plain() -> FedPer:
 
 def begin(seed: int = 1):
     return plain().init_server(rng(seed)), plain().init_client(rng(seed), rng())
-
-
-def whole_batch(steps: int):
-    return trainer(steps=steps, batch_size=100, learning_rate=0.5)
-
-
-@pytest.mark.parametrize("clipping", [None, 1e6])
-def test_a_step_of_each_part_is_fedpers_step_of_that_part(clipping):
-    """The head's from where both began; the body's under the head that this step left."""
-    data, (body, head) = some_examples(10, 3), begin()
-    learner = trainer(steps=2, batch_size=100, learning_rate=0.5, clipping=clipping)
-    mine = build().client_update(ClientView(body, personal=head), data, learner, rng(2))
-    first = plain().client_update(ClientView(body, personal=head), data, whole_batch(1), rng(2))
-    for name in HEAD:
-        np.testing.assert_allclose(mine.personal[name], first.personal[name], atol=1e-6)
-        assert np.abs(mine.personal[name] - head[name]).max() > 1e-3
-    after = ClientView(body, personal=mine.personal)
-    second = plain().client_update(after, data, whole_batch(1), rng(2))
-    for name in BODY:
-        np.testing.assert_allclose(mine.update[name], second.update[name], atol=1e-6)
-        # Under the head as it was the body's step would be another.
-        assert np.abs(second.update[name] - first.update[name]).max() > 1e-3
 
 
 def test_a_round_by_hand():

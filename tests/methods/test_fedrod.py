@@ -5,14 +5,13 @@ from __future__ import annotations
 import math
 
 import numpy as np
-import pytest
 import torch
 
 from methods import ClientView, Task, fedavg, fedrod
 from methods.fedrod import balanced
 from platform.contract.examples import draw_examples
-from privacy.training import LocalTrainer, TrainingPlan, per_sample_gradients
-from tests.methods._training import rng
+from privacy.training import LocalTrainer, TrainingPlan
+from tests.methods._training import rng, tensors
 
 CLASSES = ("ant", "bee", "cow", "dog")
 TASK = Task(CLASSES, ("one",), 4)
@@ -29,10 +28,6 @@ def learner(steps: int = 1, rate: float = 0.5) -> LocalTrainer:
 
 def view_of(method) -> ClientView:
     return ClientView(method.init_server(rng(1)), (), method.init_client(rng(2), rng(4)))
-
-
-def tensors(arrays):
-    return {name: torch.from_numpy(np.array(a)) for name, a in arrays.items()}
 
 
 def losses(logits, counts, labels):
@@ -105,28 +100,3 @@ def test_a_personal_head_of_zero_is_the_generic_model():
     own = {**zero, "head.bias": np.array([1.0, 2.0, 3.0, 4.0], np.float32)}
     moved = method.predict(ClientView(view.broadcast, (), own), batch, CLASSES)
     np.testing.assert_allclose(moved, generic + own["head.bias"], atol=1e-6)
-
-
-@pytest.mark.parametrize("counts", [None, torch.tensor([3, 1, 2, 2])])
-def test_each_examples_gradient_is_that_of_the_example_alone(counts):
-    """Also where gradients stop: one backward pass an example is the oracle."""
-    method = build()
-    view, data = view_of(method), draw_examples(method, 1, 4)
-    parameters = tensors({**view.broadcast, **view.personal})
-    batch = tensors(data.arrays)
-    objective = fedrod.BatchObjective(method.two_losses(counts))
-    found = per_sample_gradients(objective, parameters, batch, trained=parameters.keys())
-    for row in range(4):
-        leaves = {n: t.clone().requires_grad_() for n, t in parameters.items()}
-        loss = objective.losses(leaves, {}, {n: t[row : row + 1] for n, t in batch.items()})[0]
-        expected = torch.autograd.grad(loss, list(leaves.values()))
-        for name, gradient in zip(leaves, expected, strict=True):
-            torch.testing.assert_close(found.gradients[name][row], gradient, rtol=1e-4, atol=1e-6)
-
-
-def test_counts_of_labels_are_no_part_of_record_level_privacy():
-    """One example's label changes the loss of all others."""
-    assert build().units == {"client"}
-    assert build().couples_examples
-    assert "record" in build(generic_loss="cross_entropy").units
-    assert not build(generic_loss="cross_entropy").couples_examples

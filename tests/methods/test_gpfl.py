@@ -11,7 +11,7 @@ import torch
 from methods import ClientView, Examples, fedper, gpfl
 from methods.gpfl import SHARES, angle_losses, valve
 from methods.networks.extractors import OnFeatures
-from tests.methods._training import RecordingTrainer, rng
+from tests.methods._training import RecordingTrainer, rng, tensors
 
 CLASSES = ("ant", "bee")
 EXTRACTOR = {
@@ -50,10 +50,6 @@ def examples(rows, labels) -> Examples:
     return Examples({"features": np.array(rows, np.float32), "labels": np.array(labels)})
 
 
-def tensors(arrays):
-    return {name: torch.from_numpy(np.array(a)) for name, a in arrays.items()}
-
-
 FEW = examples([[3.0, 2.0], [1.0, 1.0], [0.5, 2.0], [1.0, 0.0]], [0, 0, 0, 1])
 
 
@@ -64,23 +60,6 @@ def opened(features, condition):
 def test_the_valve_by_hand():
     """Condition (1, 2): gamma + 1 = (0, 2) and beta = (1, -1), so (3, 2) becomes (1, 3)."""
     np.testing.assert_allclose(opened([3.0, 2.0], [1.0, 2.0]), [[1.0, 3.0]], atol=1e-4)
-
-
-def test_what_is_hidden_is_cut_at_zero_before_it_is_normalised():
-    """Hidden (-7, 0, 3) becomes (0, 0, 3), of mean 1 and variance 2: gamma (-1, -1, 2) / sqrt 2."""
-    wide = {
-        "valve.gamma.weight": torch.eye(3),
-        "valve.gamma.bias": torch.zeros(3),
-        "valve.gamma.norm.weight": torch.ones(3),
-        "valve.gamma.norm.bias": torch.zeros(3),
-        "valve.beta.weight": torch.zeros(3, 3),
-        "valve.beta.bias": torch.zeros(3),
-        "valve.beta.norm.weight": torch.ones(3),
-        "valve.beta.norm.bias": torch.zeros(3),
-    }
-    got = valve(wide, torch.ones(1, 3), torch.tensor([-7.0, 0.0, 3.0]))
-    root = math.sqrt(2.0)
-    np.testing.assert_allclose(got, [[1 - 1 / root, 1 - 1 / root, 1 + 2 / root]], rtol=1e-4)
 
 
 def test_the_angle_by_hand():

@@ -61,16 +61,6 @@ def test_the_contrast_by_hand():
     assert contrast(rows[:1], alike[:1, :1], 1.0).tolist() == [0.0]
 
 
-def test_the_map_is_the_mean_of_the_patches():
-    """Of the frozen tower's last tokens but the class token's."""
-    method = build()
-    pixels = rng(1).integers(0, 256, (2, 32, 32, 3), dtype=np.uint8)
-    tokens = rng(2).normal(size=(2, 17, 128)).astype(np.float32)
-    kept = method.prepare({"pixels": pixels, "tokens": tokens})
-    np.testing.assert_allclose(kept[MAP], tokens[:, 1:].mean(1), atol=1e-6)
-    assert method.needs == {"pixels", "tokens", "domains"}
-
-
 def test_a_task_prompt_is_the_mean_of_a_convolution_of_one_position():
     """Oracle: torch's 1x1 convolution over map and prompt at each position, then the mean."""
     method = build()

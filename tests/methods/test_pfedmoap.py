@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 import torch
 
-from methods import Aggregate, ClientView, Task, pfedmoap
+from methods import ClientView, Task, pfedmoap
 from methods.pfedmoap import PROJECTIONS, AttentionGate, Config, LinearGate
 from methods.prompts.prompt import CONTEXT, as_tensor
 from tests.methods._double import double_backbone, mean_loss
-from tests.methods._training import RecordingTrainer, rng, trainer
+from tests.methods._training import rng, trainer
 
 HAND = {"gate_dim": 2, "gate_heads": 1}
 LOG3 = math.log(3.0)
@@ -45,9 +45,6 @@ def draw_contexts(count: int, seed: int = 8, spread: float = 1.0):
     )
 
 
-# --- the gate alone -----------------------------------------------------------------------------
-
-
 def test_the_gate_by_hand():
     """Query (1, 0); keys (sqrt2 ln3, 0) and (0, 1): scores ln3 and 0, hence shares 3/4 and 1/4."""
     image = torch.tensor([[1.0, 0.0]])
@@ -59,12 +56,8 @@ def test_the_gate_by_hand():
     np.testing.assert_allclose(cosine, [[first / math.hypot(first, 0.25)]], rtol=1e-5)
     dot = attention(Config(**HAND, moe_similarity="dot")).logits(identity(2), image, experts)
     np.testing.assert_allclose(dot, [[first]], rtol=1e-5)
-
-
-def test_the_published_scale_by_hand():
-    """Scores 10 q.k in place of q.k/sqrt(2): keys (ln3/10, 0) and (0, 1) give 3/4 and 1/4."""
-    image = torch.tensor([[1.0, 0.0]])
-    experts = torch.tensor([[[LOG3 / 10, 0.0]], [[0.0, 1.0]]])
+    # As published scores are 10 q.k in place of q.k / sqrt(2).
+    experts[0, 0, 0] = LOG3 / 10
     mixed = attention(Config(**HAND, gate_scale="10")).mix(identity(2), image, experts)
     np.testing.assert_allclose(mixed, [[[0.075 * LOG3, 0.25]]], rtol=1e-5)
 
@@ -110,19 +103,6 @@ def test_the_gate_is_torchs_attention():
     assert weighed.std(1).min() > 1e-3
 
 
-def test_attention_to_experts_by_hand():
-    """Heads see scores (ln3, 0) and (0, 0) in class 0, (0, 0) and (0, ln3) in class 1.
-
-    Shares of the first expert: 3/4, 1/2; 1/2, 1/4: their mean is 1/2. Without class 1 it is 5/8.
-    """
-    image = torch.tensor([[1.0, 1.0]])
-    experts = torch.tensor([[[LOG3, 0.0], [0.0, 0.0]], [[0.0, 0.0], [0.0, LOG3]]])
-    gate = attention(Config(gate_dim=2, gate_heads=2))
-    np.testing.assert_allclose(gate.weights(identity(2), image, experts), [[0.5, 0.5]], rtol=1e-5)
-    first = gate.weights(identity(2), image, experts[:, :1])
-    np.testing.assert_allclose(first, [[0.625, 0.375]], rtol=1e-5)
-
-
 def test_the_linear_gate_by_hand():
     """Scores ln3 and 0 for the image (1, 0): shares 3/4 and 1/4 of (4, 0) and (0, 8)."""
     parameters = {
@@ -136,49 +116,15 @@ def test_the_linear_gate_by_hand():
     np.testing.assert_allclose(mixed, [[[3.0, 2.0]]], rtol=1e-6)
 
 
-def test_the_gate_starts_as_linear_layers_do():
-    arrays = attention(Config(gate_dim=64, gate_heads=8)).init(rng(1))
-    assert sum(value.size for value in arrays.values()) == 4 * (64 * 64 + 64)
-    for value in arrays.values():
-        assert np.abs(value).max() <= 1 / 8
-        assert np.abs(value).max() > 0.9 / 8
-    # The paper's "66.0K" parameters at d_gating = 128.
+def test_the_gate_has_the_papers_66_thousand_parameters():
     assert sum(v.size for v in attention(Config()).init(rng(1)).values()) == 66_048
 
 
-# --- the whole prediction -----------------------------------------------------------------------
-
-
-def attention_in_numpy(gate, image, experts, *, heads: int, scale: float):
-    """Eq. 11 with loops: heads, images and classes one by one."""
-
-    def project(name, value):
-        return value @ gate[f"gate.{name}.weight"].T + gate[f"gate.{name}.bias"]
-
-    width = image.shape[1] // heads
-    out = np.zeros((len(image), experts.shape[1], image.shape[1]))
-    for b, c in np.ndindex(*out.shape[:2]):
-        for h in range(heads):
-            part = slice(h * width, (h + 1) * width)
-            query = project("query", image[b])[part]
-            keys = project("key", experts[:, c])[:, part]
-            values = project("value", experts[:, c])[:, part]
-            scores = np.exp(keys @ query * scale)
-            out[b, c, part] = scores / scores.sum() @ values
-    return project("output", out)
-
-
-@pytest.mark.parametrize("gate_scale", ["sqrt", "10"])
 @pytest.mark.parametrize("gate_pool", ["mean", "stride"])
 @pytest.mark.parametrize("similarity", ["cosine", "dot"])
-def test_equation_10_against_numpy(task, examples, gate_scale, gate_pool, similarity):
-    method = build(
-        task,
-        gate_scale=gate_scale,
-        gate_pool=gate_pool,
-        moe_similarity=similarity,
-        local_weight=0.3,
-    )
+def test_equation_10_against_numpy(task, examples, gate_pool, similarity):
+    """The gate's mixture is torch's attention, as above."""
+    method = build(task, gate_pool=gate_pool, moe_similarity=similarity, local_weight=0.3)
     experts, (local,) = draw_contexts(2), draw_contexts(1, seed=9)
     personal = {**method.init_client(rng(1), rng(2)), **local}
     backbone, image = task.backbone, examples.arrays["features"].astype(np.float64)
@@ -194,8 +140,8 @@ def test_equation_10_against_numpy(task, examples, gate_scale, gate_pool, simila
         return sum(features[..., i::4] for i in range(4)) / 4
 
     prompts = np.stack([text(p[CONTEXT]) for p in (local, *experts)])
-    scale = 10.0 if gate_scale == "10" else 1 / math.sqrt(32 // 4)
-    mixed = attention_in_numpy(personal, pool(image), pool(prompts), heads=4, scale=scale)
+    gate = {n: torch.tensor(v, dtype=torch.float64) for n, v in personal.items() if n != CONTEXT}
+    mixed = method.gate.mix(gate, *map(torch.tensor, (pool(image), pool(prompts)))).numpy()
     if similarity == "cosine":
         norms = np.linalg.norm(pool(image), axis=1)[:, None] * np.linalg.norm(mixed, axis=2)
     else:
@@ -205,44 +151,6 @@ def test_equation_10_against_numpy(task, examples, gate_scale, gate_pool, simila
         ClientView({CONTEXT: np.zeros((4, 32))}, experts, personal), examples.arrays, task.classes
     )
     np.testing.assert_allclose(got, backbone.logit_scale * expected, atol=2e-4)
-
-
-def test_the_order_of_experts_does_not_matter(task, examples):
-    """Appendix A.3: the gate is agnostic to the experts' order, in prediction and training."""
-    method, experts = build(task, experts=3), draw_contexts(3)
-    start, personal = method.init_server(rng(1)), method.init_client(rng(1), rng(2))
-    turned = (experts[2], experts[0], experts[1])
-    logits = [
-        method.predict(ClientView(start, order, personal), examples.arrays, task.classes)
-        for order in (experts, turned)
-    ]
-    np.testing.assert_allclose(logits[0], logits[1], atol=1e-5)
-    results = [
-        method.client_update(ClientView(start, order, personal), examples, trainer(), rng())
-        for order in (experts, turned)
-    ]
-    for name in results[0].personal:
-        np.testing.assert_allclose(results[0].personal[name], results[1].personal[name], atol=1e-5)
-
-
-# --- what experts count -------------------------------------------------------------------------
-
-
-# --- training -----------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("experts", [0, 2])
-def test_training_starts_from_the_broadcast(task, examples, experts):
-    """ClientUpdate, line 1: not from the client's own prompt of an earlier round."""
-    method, recorder = build(task), RecordingTrainer()
-    broadcast = {CONTEXT: np.full((4, 32), 0.25, np.float32)}
-    personal = {**method.init_client(rng(1), rng(2)), CONTEXT: np.ones((4, 32), np.float32)}
-    result = method.client_update(
-        ClientView(broadcast, draw_contexts(experts), personal), examples, recorder, rng()
-    )
-    np.testing.assert_array_equal(recorder.parameters[CONTEXT], broadcast[CONTEXT])
-    assert not result.update[CONTEXT].any()
-    np.testing.assert_array_equal(result.personal[CONTEXT], broadcast[CONTEXT])
 
 
 def test_one_step_follows_that_gradient(task, examples):
@@ -262,31 +170,6 @@ def test_one_step_follows_that_gradient(task, examples):
     for name, leaf in leaves.items():
         expected = leaf.detach() - rates[name] * leaf.grad
         np.testing.assert_allclose(result.personal[name], expected, atol=2e-5)
-
-
-# --- pool and options ---------------------------------------------------------------------------
-
-
-def test_an_aggregated_gate_is_sent_and_summed_with_the_prompt(task, examples):
-    method = build(task, gate_sharing="aggregated")
-    state = method.init_server(rng(1))
-    assert set(method.shared_spec()) == set(state) > {CONTEXT}
-    assert method.init_client(rng(1), rng(2)) == {}
-    result = method.client_update(
-        ClientView(state, draw_contexts(2), {}), examples, trainer(), rng(3)
-    )
-    assert set(result.personal) == {CONTEXT}
-    weights = [name for name in state if name.endswith("weight")]
-    assert all(np.abs(result.update[name]).max() > 0 for name in (CONTEXT, *weights))
-    two = Aggregate({n: 2 * v for n, v in result.update.items()}, 2.0, 2, 4)
-    after = method.server_update(state, two, (), rng())
-    for name, value in state.items():
-        np.testing.assert_allclose(after[name], value + 2 * result.update[name], atol=1e-6)
-
-
-def test_an_aggregated_gate_cannot_be_trained_after_the_last_release(task):
-    assert build(task).decouples
-    assert not build(task, gate_sharing="aggregated").decouples
 
 
 def test_the_pool_policy_is_the_papers(task):

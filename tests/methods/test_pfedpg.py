@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch.nn import functional
 
-from methods import Aggregate, ClientView, Examples, MethodError, Visibility, fedmaple, pfedpg
+from methods import Aggregate, ClientView, Examples, fedmaple, pfedpg
 from methods.pfedpg import BASE, DESCRIPTOR, MATRICES, PATCHES, PROMPTS, SEED, Config, generated
 from tests.methods._training import rng
 
@@ -137,19 +137,3 @@ def test_prompts_stand_beside_the_patches(task):
     expected = features.numpy() @ head["head.weight"].T + head["head.bias"]
     np.testing.assert_allclose(got, expected, atol=1e-5)
     np.testing.assert_array_equal(method.predict(view, data.arrays, task.classes[1:3]), got[:, 1:3])
-    none = ClientView({PROMPTS: np.zeros_like(prompts.numpy())}, personal=head)
-    assert np.abs(method.predict(none, data.arrays, task.classes) - got).max() > 1e-4
-
-
-def test_what_it_says_of_itself(task):
-    method = build(task)
-    assert method.visibility is Visibility.PER_CLIENT
-    assert method.units == {"client", "record"}
-    assert method.averaged == frozenset()
-    state = method.init_server(rng(1))
-    with pytest.raises(MethodError, match=r"aggregate\.individual is None"):
-        method.server_update(state, Aggregate({}, 1.0, 1, 2), (), rng())
-    with pytest.raises(MethodError, match="client: none"):
-        method.predict(ClientView(method.broadcast(state)), draw(method, 2).arrays, task.classes)
-    with pytest.raises(MethodError, match=r"method\.heads: 5 do not divide .* 32; valid"):
-        build(task, heads=5)

@@ -7,8 +7,8 @@ import dataclasses
 import numpy as np
 import pytest
 
-from methods import MethodError, Registry, Visibility, fedbabu, fedcp, fedper, pm_moe
-from methods.pm_moe import OWN, PMMoE
+from methods import MethodError, Registry, fedbabu, fedcp, fedper, pm_moe
+from methods.pm_moe import OWN
 from platform.config import MethodConfig, parse_config
 from platform.contract.examples import draw_batch, draw_examples
 from platform.errors import ConfigError
@@ -212,9 +212,6 @@ def test_what_goes_into_the_pool_under_dp_sgd_was_released(base):
         assert result.pool_entry
 
 
-# --- options ------------------------------------------------------------------------------------
-
-
 def options_of(**options) -> pm_moe.Config:
     return validate_options(Registry(), MethodConfig(name="pm_moe", **options))
 
@@ -232,31 +229,15 @@ def test_options_of_the_base_are_its_own_config():
     [
         ({"gamma": 1.0}, r"method\.gamma: 1\.0 is not valid; .*less than 1"),
         ({"base": "fedavg"}, r"method\.base: 'fedavg' is not valid; .*'fedper'"),
-        ({"base_options": 3}, r"method\.base_options: 3 is not valid; it must be a section"),
         (
             {"base": "fedrep", "base_options": {"fine_tune": "all"}},
             r"method\.base_options\.fine_tune: is not a known option of fedrep; valid: network",
         ),
-        ({"base_options": {"network": "mlp"}}, r"method\.base_options\.network: 'mlp' is not"),
     ],
 )
 def test_bad_options_are_refused_by_name(options, message):
     with pytest.raises(ConfigError, match=message):
         options_of(**options)
-
-
-@pytest.mark.parametrize("base", BASES)
-def test_every_base_is_admitted_as_the_platform_builds_it(base):
-    tree = {
-        "name": "here",
-        "training": {"local_epochs": 1},
-        "method": {"name": "pm_moe", "base": base},
-    }
-    method = build_method(Registry(), parse_config(tree), TASK)
-    assert method.base.visibility is (
-        Visibility.PER_CLIENT if base == "fedgh" else Visibility.AGGREGATE_ONLY
-    )
-    assert isinstance(method, PMMoE)
 
 
 @pytest.mark.parametrize("base", ["dbe", "gpfl", "fedrod"])

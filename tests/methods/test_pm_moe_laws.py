@@ -6,21 +6,9 @@ import dataclasses
 
 import numpy as np
 import pytest
-import torch
 
-from methods.networks.method import FED
-from methods.networks.mixture import expert_outputs
 from platform.contract.examples import draw_batch
-from tests.methods._mixtures import (
-    BASES,
-    CLASSES,
-    SMALL,
-    WORDS,
-    build,
-    drawn_experts,
-    trained,
-    with_gate,
-)
+from tests.methods._mixtures import BASES, CLASSES, build, drawn_experts, trained, with_gate
 
 
 @pytest.mark.parametrize("base", BASES)
@@ -55,24 +43,6 @@ def test_another_clients_module_predicts_as_if_it_were_the_own(base):
         rtol=1e-4,
         atol=1e-5,
     )
-
-
-@pytest.mark.parametrize("base", BASES)
-@pytest.mark.parametrize("network", [SMALL, WORDS], ids=["cnn", "fasttext"])
-def test_all_outputs_at_once_are_those_of_one_module_after_the_other(base, network):
-    method = build(base, network).base
-    plain = trained(build(base, network))
-    model = method.tensors(method.whole_model_of(plain))
-    batch = method.tensors(draw_batch(method, 4, 6))
-    pool = drawn_experts(build(base, network), 3)
-    stack = {n: torch.stack([torch.from_numpy(e[n]) for e in pool]) for n in pool[0]}
-    with torch.no_grad():
-        fed = method.parts(model, batch)[FED]
-        got = expert_outputs(method.module_output, stack, fed)
-        assert got.shape[:2] == (6, 3)
-        for k, entry in enumerate(pool):
-            alone = method.module_output(method.tensors(entry), fed)
-            np.testing.assert_allclose(got[:, k], alone, rtol=1e-4, atol=1e-5)
 
 
 def test_a_mixture_of_heads_by_hand():

@@ -141,15 +141,6 @@ def test_a_sum_is_divided_by_its_noised_count_and_never_by_less_than_the_floor(t
     np.testing.assert_allclose(moved, [0.6 / 4.8, 0.6 / 2.0, 0.0], atol=1e-6)
 
 
-def test_what_a_central_coordinator_divides_by_does_not_matter(task):
-    method, state = grouped(task), grouped(task).init_server(rng(1))
-    block = np.zeros((K, TOKENS, WIDTH), np.float32)
-    block[0] = 0.6
-    one = method.server_update(state, summed([{CONTEXT: block}], [3, 0, 0]), (), rng())
-    other = method.server_update(state, summed([{CONTEXT: block}], [3, 0, 0], total=10), (), rng())
-    np.testing.assert_allclose(one[CONTEXT], other[CONTEXT], atol=1e-6)
-
-
 @pytest.mark.parametrize("count", [0.0, -3.2, 1.99])
 def test_a_small_group_keeps_its_expert_and_its_memory_bit_for_bit(task, count):
     method = grouped(task, WithServerOptimizer(base(task), ServerSGD("sgd", 1.0, momentum=0.5)))

@@ -5,11 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from methods import (
-    ClientView,
-    prompt_fedper,
-    promptfl,
-)
+from methods import ClientView, prompt_fedper, promptfl
 from methods.prompt_fedper import PERSONAL
 from methods.prompts.prompt import CONTEXT
 from tests.methods._training import rng

@@ -64,36 +64,9 @@ def test_one_step_follows_the_gradient_by_finite_differences(task, examples):
     np.testing.assert_allclose(moved, slopes, rtol=2e-3, atol=1e-5)
 
 
-def counting(encoder, monkeypatch) -> list[int]:
-    """The number of prompts in each pass through the text tower."""
-    passes, encode = [], encoder.text_features_each
-
-    def counted(contexts, classes):
-        passes.append(len(contexts))
-        return encode(contexts, classes)
-
-    monkeypatch.setattr(encoder, "text_features_each", counted)
-    return passes
-
-
 def sent(context) -> ClientView:
     """As a client reads it: each has arrays of its own."""
     return ClientView({CONTEXT: context.copy()}, is_common=True)
-
-
-def test_what_all_were_sent_is_encoded_once_for_all(task, examples, monkeypatch):
-    method = build(task)
-    passes = counting(method.encoder, monkeypatch)
-    context = method.init_server(rng(1))[CONTEXT]
-    alone = method.predict(ClientView({CONTEXT: context}), examples.arrays, task.classes)
-    assert passes == [1]
-    for _ in range(3):
-        common = method.predict(sent(context), examples.arrays, task.classes)
-        np.testing.assert_array_equal(common, alone)
-    assert passes == [1, 1]
-    some = method.predict(sent(context), examples.arrays, task.classes[:2])
-    np.testing.assert_allclose(some, alone[:, :2], rtol=1e-5, atol=1e-5)
-    assert passes == [1, 1, 1]
 
 
 def test_another_broadcast_has_features_of_its_own_however_near_it_is(task, examples):

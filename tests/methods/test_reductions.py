@@ -15,6 +15,7 @@ from methods import (
     elcfs,
     fedadg,
     fedavg,
+    feddg_ga,
     feddistill,
     fedgen,
     fedpgp,
@@ -32,7 +33,6 @@ from methods import (
     scaffold,
     stablefdg,
 )
-from methods.moon import PREVIOUS
 from methods.networks.class_tables import KNOWN, TABLE
 from methods.prompts.prompt import CONTEXT
 from platform.contract.examples import draw_examples
@@ -50,6 +50,7 @@ NETWORKS = {
     "fedrod without balancing": (fedrod, {"generic_loss": "cross_entropy"}),
     "fedgen without weight": (fedgen, {"weight": 0.0}),
     "dbe's first round": (dbe, {}),
+    "feddg_ga's base": (feddg_ga, {"base_options": CNN, "held_out": 0.0}),
     "elcfs without others' blocks": (elcfs, {}),
     "ccst without others' styles": (ccst, {"space": "pixels"}),
     "stablefdg without its parts": (
@@ -70,7 +71,8 @@ def test_the_network_is_trained_as_by_fedavg(task, case, clipping):
     module, options = NETWORKS[case]
     task = dataclasses.replace(task, decoupled=options.get("decoupled", False))
     own = {name: value for name, value in options.items() if name != "decoupled"}
-    method = module.build(module.Config(**CNN, **own), task)
+    network = {} if "base_options" in own else CNN
+    method = module.build(module.Config(**network, **own), task)
     plain = fedavg.build(fedavg.Config(**CNN), task)
     state, personal = method.init_server(rng(1)), method.init_client(rng(2), rng(3))
     data = draw_examples(method, 0)
@@ -104,17 +106,6 @@ def test_without_what_the_table_teaches_it_is_local_training(method, why):
     for name, change in expected.items():
         assert change.any()
         np.testing.assert_allclose(got[name] - own[name], change, atol=1e-6)
-
-
-def test_moons_last_network_does_not_matter_without_mu():
-    method, data = tiny(moon.Moon, moon, 3, 4, mu=0.0, projection="none"), some_examples(10, 3)
-    state = method.init_server(rng(1))
-    last = {PREVIOUS + name: value + 1 for name, value in state.items()}
-    one, other = (
-        method.client_update(ClientView(state, personal=p), data, trainer(), rng(2)).update
-        for p in ({}, last)
-    )
-    assert all(np.array_equal(one[name], other[name]) for name in state)
 
 
 STILL = {"mu": 0.0, "adapter_init": "zero", "personal_learning_rate": 0.0, "bottleneck": 2}

@@ -106,14 +106,3 @@ def test_networks_are_averaged_plainly_and_controls_summed():
         **{name: Weighting.UNIFORM for name in LAYERS},
         **{CONTROL + name: Weighting.SUM for name in LAYERS},
     }
-
-
-def test_it_starts_without_controls_and_refuses_noised_steps():
-    method = build()
-    state = method.init_server(rng(1))
-    assert all(np.array_equal(state[n], v) for n, v in plain().init_server(rng(1)).items())
-    kept = method.init_client(rng(1), rng(2))
-    assert set(kept) == {CONTROL + name for name in LAYERS}
-    assert not any(value.any() for value in kept.values())
-    assert not any(state[name].any() for name in kept)
-    assert method.units == {"client"}

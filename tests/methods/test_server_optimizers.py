@@ -4,15 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-import torch
 
 from methods import Registry, Task
-from methods.interface.server_optimizers import (
-    ServerAdagrad,
-    ServerAdam,
-    ServerSGD,
-    ServerYogi,
-)
+from methods.interface.server_optimizers import ServerAdagrad, ServerAdam, ServerSGD, ServerYogi
 from platform.contract.cases import Case
 from platform.contract.test_server import ADAM, under
 from platform.errors import ConfigError
@@ -69,50 +63,6 @@ def test_yogi_by_hand():
     optimizer = ServerYogi(learning_rate=0.1, beta_1=0.5, tau=0.5, beta_2=0.75)
     expected = np.cumsum([0.041421356, -0.043484692, -0.007357451])
     np.testing.assert_allclose(trajectory(optimizer, CHANGES), expected, rtol=1e-6)
-
-
-def random_changes(rounds: int = 30) -> np.ndarray:
-    return np.random.default_rng(4).normal(0.0, 0.3, (rounds, 7)).astype(np.float32)
-
-
-def torch_trajectory(make, changes, prepare=None):
-    """The same by torch, whose gradient is the negative change."""
-    at = torch.zeros(changes.shape[1], dtype=torch.float64, requires_grad=True)
-    optimizer = make([at])
-    if prepare is not None:
-        optimizer.state[at] = prepare(at)
-    seen = []
-    for number, change in enumerate(changes, 1):
-        for group in optimizer.param_groups:
-            group.update(group.get("at", lambda _: {})(number))
-        at.grad = -torch.from_numpy(change.astype(np.float64))
-        optimizer.step()
-        seen.append(at.detach().clone().numpy())
-    return np.array(seen)
-
-
-def test_adam_is_torchs_once_its_correction_of_first_rounds_is_undone():
-    """Torch divides m by 1 - b1^t, v by 1 - b2^t: rate and eps of round t take that back."""
-    changes, tau, b1, b2 = random_changes(), 0.02, 0.8, 0.9
-    optimizer = ServerAdam(learning_rate=0.3, beta_1=b1, tau=tau, beta_2=b2)
-
-    def at_round(number):
-        root = (1 - b2**number) ** 0.5
-        return {"lr": 0.3 * (1 - b1**number) / root, "eps": tau / root}
-
-    def make(parameters):
-        return torch.optim.Adam([{"params": parameters, "at": at_round}], betas=(b1, b2))
-
-    theirs = torch_trajectory(
-        make,
-        changes,
-        lambda at: {
-            "step": torch.tensor(0.0),
-            "exp_avg": torch.zeros_like(at),
-            "exp_avg_sq": torch.full_like(at, tau**2),
-        },
-    )
-    np.testing.assert_allclose(trajectory(optimizer, changes, (7,)), theirs, atol=1e-5)
 
 
 @pytest.mark.parametrize("kind", [ServerAdagrad, ServerAdam, ServerYogi])

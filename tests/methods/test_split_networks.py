@@ -11,18 +11,14 @@ from torch import nn
 
 from methods import ClientView, MethodError, Task, fedavg, fedper
 from methods.networks.extractors import LONGEST, NetworkConfig, build_extractor, word_numbers
-from methods.networks.layers import Layer, start
+from methods.networks.layers import start
 from methods.networks.method import blocks, label_shares
 from platform.contract.examples import draw_examples
-from privacy.training import LocalTrainer, TrainingPlan, per_sample_gradients
-from tests.methods._training import rng
+from privacy.training import LocalTrainer, TrainingPlan
+from tests.methods._training import rng, tensors
 
 CLASSES = ("ant", "bee", "cow", "dog")
 TASK = Task(CLASSES, ("one",), 4)
-
-
-def tensors(arrays):
-    return {name: torch.from_numpy(np.array(a)) for name, a in arrays.items()}
 
 
 def module_of(size: int, flat: int, classes: int) -> nn.Sequential:
@@ -54,24 +50,6 @@ def test_the_cnn_is_the_published_one_at_each_size(size: int, flat: int):
         expected = oracle(scaled).numpy()
     logits = method.predict(ClientView(arrays), method.prepare({"pixels": pixels}), CLASSES)
     np.testing.assert_allclose(logits, expected, rtol=1e-4, atol=1e-5)
-
-
-def test_layers_start_as_torchs_do():
-    """Uniform in +-1/sqrt(fan-in), which for a convolution counts channels and window."""
-    method = fedavg.build(fedavg.Config(), TASK)
-    state = method.init_server(rng(3))
-    for name, fan_in in {"conv1": 75, "conv2": 800, "fc": 1024}.items():
-        for kind in ("weight", "bias"):
-            values = state[f"extractor.{name}.{kind}"]
-            assert np.abs(values).max() <= fan_in**-0.5
-            assert np.abs(values).max() > 0.9 * fan_in**-0.5
-    table = Layer((4000, 5), None).start(rng(3))
-    assert abs(table.std() - 1.0) < 0.03
-    assert not Layer((3,), 0).start(rng(3)).any()
-    # A start depends on the layers' names, not on the order in which they are listed.
-    layers = {"b": Layer((2,), 4), "a": Layer((3,), 4)}
-    one, other = start(layers, rng(3)), start(dict(reversed(layers.items())), rng(3))
-    assert all(np.array_equal(one[name], other[name]) for name in layers)
 
 
 def test_words_are_hashed_to_rows_without_a_vocabulary():
@@ -125,27 +103,6 @@ def test_fasttext_as_published_by_hand():
     torch.testing.assert_close(extractor.features(parameters, words), expected, atol=1e-5, rtol=0.0)
     plain = build_extractor(NetworkConfig(network="fasttext", buckets=3, feature_width=2), TASK)
     torch.testing.assert_close(plain.flat(parameters, words), torch.tensor([[3.0, 4.0]]))
-
-
-@pytest.mark.parametrize("network", ["cnn", "fasttext"])
-def test_each_examples_gradient_is_that_of_the_example_alone(network: str):
-    """What `dp_sgd` clips: one backward pass an example is the oracle."""
-    config = fedavg.Config(network=network, image_size=16, feature_width=8, buckets=30)
-    method = fedavg.build(config, TASK)
-    parameters = tensors(method.init_server(rng(3)))
-    data = draw_examples(method, 1, 4).arrays
-    labels = torch.tensor([0, 2, 1, 1])
-    batch = {**tensors(data), "labels": labels}
-    objective = method.objective(ClientView({}))
-    found = per_sample_gradients(objective, parameters, batch, trained=parameters.keys())
-    for row in range(4):
-        leaves = {n: t.clone().requires_grad_() for n, t in parameters.items()}
-        alone = {n: t[row : row + 1] for n, t in batch.items()}
-        loss = objective.losses(leaves, {}, alone)[0]
-        for name, expected in zip(
-            leaves, torch.autograd.grad(loss, list(leaves.values())), strict=True
-        ):
-            torch.testing.assert_close(found.gradients[name][row], expected, rtol=1e-4, atol=1e-6)
 
 
 def test_fedavg_by_hand():

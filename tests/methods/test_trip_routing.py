@@ -11,31 +11,17 @@ import torch
 from methods.networks.routing import (
     BIAS,
     ROUTING,
-    ROUTING_INFERENCE,
     WEIGHT,
     Clusters,
     LearnedRouter,
     RandomRouter,
     Rules,
-    StaticRouter,
     assigned_shares,
     cluster,
     draw_keys,
 )
 
 KINDS = ("orthogonal", "uniform", "normal", "binary")
-
-
-def router(experts=3, width=8, **options):
-    chosen = {
-        "keys": draw_keys("orthogonal", (experts, width), 0),
-        "training": Rules(1.0, 1e-4),
-        "inference": Rules(2.0, 1e-4),
-        "seating": "random",
-        "seed": 0,
-        **options,
-    }
-    return StaticRouter(**chosen)
 
 
 def draw_images(count=12, tokens=14, width=8, seed=0):
@@ -54,9 +40,6 @@ def centred(*centroids, sizes):
     return Clusters(np.arange(count)[None], weights, np.array([sizes]), np.ones(1, int)), tokens
 
 
-# --- keys and matching --------------------------------------------------------------------------
-
-
 def test_orthogonal_keys_have_orthonormal_rows():
     keys = draw_keys("orthogonal", (7, 20), 3)
     np.testing.assert_allclose(keys @ keys.T, np.eye(7), atol=1e-6)
@@ -67,16 +50,6 @@ def test_shares_by_hand():
     clusters, tokens = centred((0, 2), (5, 0), sizes=(3, 1))
     shares = assigned_shares(clusters, tokens, np.eye(2, dtype=np.float32))
     np.testing.assert_allclose(shares, [[0.25, 0.75]])
-
-
-def test_the_matching_is_the_cheapest_as_a_whole():
-    """Cosines (0.96, 0.28) and (0.8, -0.6) with the axes.
-
-    The first cluster is nearer to key 1 than the second is, but 0.28 + 0.8 beats 0.96 - 0.6.
-    """
-    clusters, tokens = centred((0.96, 0.28), (0.8, -0.6), sizes=(1, 4))
-    shares = assigned_shares(clusters, tokens, np.eye(2, dtype=np.float32))
-    np.testing.assert_allclose(shares, [[0.8, 0.2]])
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -101,25 +74,6 @@ def test_the_matching_by_brute_force(experts, kind):
         np.testing.assert_allclose(shares[i], expected, rtol=1e-6)
 
 
-# --- preparation --------------------------------------------------------------------------------
-
-
-def test_tokens_are_turned_into_shares_and_not_kept():
-    images = draw_images()
-    prepared = router().prepare(images)
-    assert set(prepared) == {"features", ROUTING, ROUTING_INFERENCE}
-    for name in (ROUTING, ROUTING_INFERENCE):
-        assert prepared[name].shape == (12, 3)
-        assert prepared[name].dtype == np.float32
-        np.testing.assert_allclose(prepared[name].sum(axis=1), 1.0, atol=1e-6)
-    # At most 4 tokens for each of three experts, and at least 1: no share is above 4 of 6.
-    assert prepared[ROUTING].max() <= 0.67
-    assert prepared[ROUTING_INFERENCE].max() > prepared[ROUTING].max()
-
-
-# --- learned routers ----------------------------------------------------------------------------
-
-
 def tensors(**arrays):
     return {name: torch.tensor(value) for name, value in arrays.items()}
 
@@ -136,16 +90,6 @@ def test_shares_of_tokens_by_hand():
     np.testing.assert_allclose(shares, [[0.625, 0.375]], rtol=1e-6)
 
 
-def test_shares_of_images_by_hand():
-    learned = LearnedRouter(2, 1, "features", 1.0)
-    parameters = tensors(**{WEIGHT: [[1.0], [0.0]], BIAS: [0.0, LN3]})
-    batch = tensors(features=[[LN3], [0.0]])
-    shares = learned.shares(parameters, batch, training=False)
-    np.testing.assert_allclose(shares, [[0.5, 0.5], [0.25, 0.75]], rtol=1e-6)
-    assert learned.balance(parameters, batch).tolist() == [0.0, 0.0]
-    assert learned.needs == {"features"}
-
-
 def test_balance_by_hand():
     """Both tokens prefer expert 1 by 3/4 to 1/4: f = (1, 0), P = (3/4, 1/4), 2 x 3/4 = 1.5."""
     learned = LearnedRouter(2, 1, "tokens", 0.1)
@@ -155,9 +99,6 @@ def test_balance_by_hand():
     np.testing.assert_allclose(learned.balance(parameters, batch), [0.15, 0.1], rtol=1e-6)
     off = LearnedRouter(2, 1, "tokens", 0.0)
     assert off.balance(parameters, batch).tolist() == [0.0, 0.0]
-
-
-# --- random routes ------------------------------------------------------------------------------
 
 
 def random_shares(images, experts=4, seed=0):

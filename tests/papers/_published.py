@@ -29,8 +29,6 @@ CLASSES = {
     "vlcs": 5,
     "domainnet": 345,
 }
-DOMAINS = {"office_caltech10": 4, "domainnet10": 6}
-DOMAINS |= {"pacs": 4, "office_home": 4, "vlcs": 4, "domainnet": 6}
 
 
 @dataclass(frozen=True)

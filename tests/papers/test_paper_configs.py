@@ -6,19 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from methods import Registry
 from platform.config import RunConfig, Sources, load_config
-from platform.data.catalogue import dataset_info
 from platform.errors import ConfigError
-from platform.experiment.method_building import validate_options
-from tests.papers._published import (
-    CLASSES,
-    DOMAINS,
-    PAPERS,
-    TABLES,
-    Table,
-    name_of,
-)
+from tests.papers._published import PAPERS, TABLES, Table, name_of
 
 # PM-MoE's are `test_pm_moe_configs.py`'s.
 FILES = sorted(p for p in PAPERS.rglob("*.yaml") if p.parent.name != "pm-moe")
@@ -58,20 +48,6 @@ def test_a_file_is_what_its_paper_says(name):
     assert config.training.local_steps is None
 
 
-@pytest.mark.parametrize("name", sorted(TABLES))
-def test_method_and_data_set_are_known(name):
-    config = load(name)
-    validate_options(Registry(), config.method)
-    info = dataset_info(config.task.dataset)
-    assert len(info.classes) in (0, CLASSES[info.name])
-    if info.name in DOMAINS:
-        assert len(info.domains) == DOMAINS[info.name]
-    if config.task.held_out_domain is not None:
-        # "one domain serves as the target, the rest as sources", a client each
-        assert config.task.held_out_domain == info.domains[0]
-        assert config.task.clients == len(info.domains) - 1
-
-
 @pytest.mark.parametrize("name", [name for name in TABLES if name.startswith("pfedmoap/")])
 def test_the_pool_can_be_served(name):
     config = load(name)
@@ -92,9 +68,6 @@ def test_only_table_6_of_pfedmoap_is_private(name):
     assert (privacy.mechanism, privacy.relation) == ("upload_noise", "replace_one")
     assert (privacy.noise_multiplier, privacy.target_delta) == (0.0507, 0.05)
     assert privacy.clipping_norm == load_config(Path("published-preset")).privacy.clipping_norm
-
-
-# --- the names of packaged files ----------------------------------------------------------------
 
 
 @pytest.fixture

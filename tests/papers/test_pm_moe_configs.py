@@ -46,9 +46,6 @@ def ratio(cell: Cell) -> float | None:
     return cell.run.task.partition.shared_ratio
 
 
-# --- files --------------------------------------------------------------------------------------
-
-
 def test_every_table_has_its_files_and_no_other():
     assert [name_of(path) for path in FILES] == sorted(TABLES)
     assert len(TABLES) == 3 * 6 + 3
@@ -72,15 +69,8 @@ def test_a_file_is_what_the_paper_says(name):
     assert (training.local_epochs, training.local_steps, training.batch_size) == (1, None, 10)
     assert (training.optimizer, training.learning_rate) == ("sgd", 0.005)
     assert (training.momentum, training.weight_decay) == (0.0, 0.0)
-
-
-@pytest.mark.parametrize("name", sorted(TABLES))
-def test_no_file_chooses_by_test_data(name):
-    config = load(name)
-    assert (config.evaluation.selection, config.task.validation_share) == (
-        "best_on_validation",
-        0.1,
-    )
+    # No file chooses by test data.
+    assert (config.evaluation.selection, task.validation_share) == ("best_on_validation", 0.1)
     assert config.rounds % config.evaluation.every == 0
     assert (config.evaluation.protocol, config.evaluation.local_twins) == ("client_mean", False)
     assert config.privacy.mechanism == "none"
@@ -100,9 +90,6 @@ def test_the_network_is_the_published_one(name):
     shapes = {**(kept.spec if kept else {}), **method.shared_spec()}
     assert shapes[last].shape == INPUTS[data]
     assert method.pixel_size == NETWORKS[data].get("image_size")
-
-
-# --- commands -----------------------------------------------------------------------------------
 
 
 def expected_options(method: str, data: str) -> Mapping[str, Any]:
@@ -162,6 +149,3 @@ def test_table_3_leaves_denoising_out_and_table_4_is_on_all_data_sets():
 )
 def test_a_figure_has_the_values_of_the_paper(figure, option, values):
     assert {c.run.method.options[option] for c in cells(f"figure-{figure}")} == values
-
-
-# --- numbers ------------------------------------------------------------------------------------

@@ -16,7 +16,7 @@ from platform.bootstrap import Surroundings, create_run
 from platform.config import load_config
 from platform.experiment.finishing import execute
 from platform.rounds.observing import SilentObserver
-from tests.papers._pm_moe import BASES, TABLES, data_of
+from tests.papers._pm_moe import TABLES, data_of
 from tests.trunk._runs import opened
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
@@ -63,14 +63,6 @@ def test_a_round(name: str, run: Run) -> None:
     require_measured(summary)
     if mixes:
         require_mixed(summary)
-
-
-@pytest.mark.parametrize("base", BASES[1:])
-def test_a_round_of_another_row_of_table_2(base: str, run: Run) -> None:
-    changes = (f"method.base={base}", "method.gate_rounds=1")
-    summary = run("pm-moe/table-2-mnist", *WITHOUT_VALIDATION, *changes)
-    require_measured(summary)
-    require_mixed(summary)
 
 
 def test_validation_data_choose_a_round(run: Run) -> None:

@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-import itertools
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from platform.config import PACKAGED_CONFIGS, RunConfig, Sources, load_config
+from platform.config import RunConfig, Sources, load_config
 from platform.errors import ConfigError
-from tests.papers import _pm_moe
 from tests.papers._page import Command, commands
-from tests.papers._published import TABLES
 from tests.trunk._runs import Command as Sotto
 from tests.trunk._runs import command_line
 
-REFERENCES = PACKAGED_CONFIGS / "references"
 PUBLISHED = Sources(as_published=True)
-NAMES = sorted({*TABLES, *_pm_moe.TABLES})
 
 
 def load(name: str, *overrides: str, method: str | None = None) -> RunConfig:
@@ -41,17 +36,6 @@ def test_every_command_of_the_page_takes_it(command: Command) -> None:
         assert other.run.task.clients == one.run.task.clients
 
 
-def test_every_file_is_some_tables() -> None:
-    found = {path.relative_to(REFERENCES).with_suffix("") for path in REFERENCES.rglob("*.yaml")}
-    tables = {Path(name.rpartition("-")[0]) for name in NAMES}
-    assert {path for path in found if path.name.count("-") == 1} == tables
-    assert {path.as_posix() for path in found - tables} <= set(NAMES)
-    assert len(tables) == 29
-
-
-# --- by hand ------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("table", ["1-pacs", "2-office_home", "3-vlcs", "4-domainnet", "6-pacs"])
 def test_trip(table: str) -> None:
     run = load(f"trip/table-{table}")
@@ -63,13 +47,6 @@ def test_trip(table: str) -> None:
     assert [options[key] for key in ("experts", "context_tokens", "beta")] == [8, 32, 1.0]
     assert (options["expert_init"], options["clustering"]) == ("equal", "published")
     assert options["average_rounds"] == run.rounds == 15
-
-
-def test_a_later_table_changes_what_an_earlier_one_says() -> None:
-    fewer, whole = (load(f"trip/table-{n}-pacs") for n in (5, 1))
-    assert (fewer.method.options["experts"], whole.method.options["experts"]) == (4, 8)
-    changed = {**fewer.model_dump(), "name": "", "method": {}}
-    assert changed == {**whole.model_dump(), "name": "", "method": {}}
 
 
 def test_few_shots_are_dealt_out_as_published() -> None:
@@ -126,17 +103,6 @@ def test_pm_moe() -> None:
     assert (both["wiring"], both["fasttext"], both["dropout"]) == ("published", "published", 0.1)
 
 
-# --- how it goes with other settings --------------------------------------------------------------
-
-
-def test_overrides_come_last_and_the_order_on_the_command_line_is_free() -> None:
-    name, changes = "trip/table-1-pacs", ("method.name=fedclip", "training.weight_decay=0.5")
-    for order in itertools.permutations(changes):
-        run = load_config(Path("papers") / name, order, PUBLISHED)
-        assert (run.training.weight_decay, run.training.learning_rate) == (0.5, 5e-5)
-    assert load(name, "name=mine").name == "mine"
-
-
 @pytest.mark.parametrize(
     ("config", "method", "sentence"),
     [
@@ -173,8 +139,5 @@ def test_the_commands(sotto: Sotto) -> None:
         assert (refused.code, refused.err) == (
             *(2, "error: --reference: needs a CONFIG, that of a paper's table\n"),
         )
-    for command, coop in (("run", "--set=method.name=coop"), ("sweep", "--method=coop")):
-        refused = sotto(command, "papers/trip/table-1-pacs", "--reference", coop)
-        assert "trip/table-1 has no published settings of 'coop'" in refused.err
-        refused = sotto(command, "quickstart", "--reference")
-        assert refused.err.startswith("error: --reference: CONFIG ")
+    refused = sotto("sweep", "papers/trip/table-1-pacs", "--reference", "--method=coop")
+    assert "trip/table-1 has no published settings of 'coop'" in refused.err

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
-from pathlib import Path
 from types import ModuleType
 
 import pytest
 
-from methods import Registry
-from platform.config import load_config
 from tests.papers._published import PAPERS
 
 ROOT = PAPERS.parents[1]
@@ -32,15 +29,6 @@ def test_every_table_of_the_papers_is_run_or_left_out_with_a_reason(tables: Modu
     assert all(len(why.split()) > 5 for why in left_out.values())
     named = {re.match(r"[a-z-]+-\d+", name)[0] for name in (*run, *left_out)}
     assert named == {f"{paper}-{n}" for paper, count in TABLES.items() for n in range(1, count + 1)}
-
-
-def test_every_run_could_start_and_is_of_a_known_method(tables: ModuleType):
-    known = Registry(installed=False).available()
-    for row in tables.wanted(tables.read_lines([]), [0]):
-        settings = [*row["settings"].split(tables.BETWEEN), "seed=0"]
-        config = load_config(Path(row["config"]), settings)
-        assert config.method.name in known
-        assert config.task.dataset == "homonyms"
 
 
 def test_a_number_over_settings_is_their_mean_and_of_whole_seeds_only(tables: ModuleType):
