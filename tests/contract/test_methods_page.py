@@ -19,13 +19,10 @@ def page() -> str:
     [
         # 16 tokens of width 128.
         "| [`promptfl`](#promptfl) | context | 2048 | features | all | averaged |",
-        "| [`zero_shot`](#zero_shot) | nothing | 0 | features | all | - |",
         # 20 prototypes of width 512, and as many flags.
         "| [`fedgh`](#fedgh) | prototypes, presence, seen one by one | 10260 | pixels "
         "| `none`, `upload_noise` | personal |",
         # The mean over clients suffices; rows of logits are 20 wide.
-        "| [`fedproto`](#fedproto) | prototypes, presence | 10260 | pixels "
-        "| all but `dp_sgd` | personal |",
         "| [`feddistill`](#feddistill) | logits, presence | 420 | pixels "
         "| all but `dp_sgd` | personal |",
     ],

@@ -16,7 +16,6 @@ from tests.methods._training import rng, trainer
 CLASSES = ("ant", "bee", "cow", "dog")
 TASK = Task(CLASSES, ("one",), 6)
 SMALL = {"image_size": 16, "channels": (2, 3), "feature_width": 5}
-WORDS = {"network": "fasttext", "buckets": 30, "feature_width": 4}
 BASES = (
     *("fedper", "lg_fedavg", "fedrep", "fedrod", "fedgh"),
     *("fedbabu", "gpfl", "fedcp", "dbe"),

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from methods import ClientView, Examples, Task, ditto, fedavg
+from methods import ClientView, Examples, Task, ditto
 from methods.ditto import OWN, Ditto
-from tests.methods._tiny_networks import arrays, moved, one_example, tiny
+from tests.methods._tiny_networks import arrays, one_example, tiny
 from tests.methods._training import rng, trainer
 
 CLASSES = ("no", "yes")
@@ -42,19 +42,13 @@ def test_a_step_by_hand():
     assert not result.update["extractor.fc.weight"].any()
 
 
-def test_decoupled_the_rounds_are_fedavgs_and_the_personal_network_comes_last():
-    config = ditto.Config(network="fasttext", buckets=30, feature_width=4, personal_rounds=2)
+def test_decoupled_the_personal_network_comes_last():
+    network = {"network": "fasttext", "buckets": 30, "feature_width": 4}
+    config = ditto.Config(**network, personal_rounds=2)
     method = ditto.build(config, Task(CLASSES, (), 2, decoupled=True))
-    simple = fedavg.Config(network="fasttext", buckets=30, feature_width=4)
-    whole = fedavg.build(simple, Task(CLASSES, (), 2))
-    state = method.init_server(rng(1))
-    words = rng(3).integers(0, 30, (10, 6))
-    data = Examples({"words": words, "labels": rng(4).integers(0, 2, 10)})
-    result = method.client_update(ClientView(state), data, whole_batch(2), rng(2))
-    assert result.personal == {}
-    expected = whole.client_update(ClientView(state), data, whole_batch(2), rng(2)).update
-    assert all(np.array_equal(result.update[name], value) for name, value in expected.items())
-    last = moved(state, result.update)
+    last = method.init_server(rng(1))
+    data = Examples({"words": rng(3).integers(0, 30, (10, 6)), "labels": rng(4).integers(0, 2, 10)})
+    assert method.client_update(ClientView(last), data, whole_batch(2), rng(2)).personal == {}
     learner = whole_batch(2)
     personal = method.personalise(ClientView(last), data, learner, rng(2))
     assert [report.steps for report in learner.reports] == [4]

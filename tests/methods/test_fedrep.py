@@ -48,11 +48,8 @@ def test_a_round_by_hand():
 @pytest.mark.parametrize(
     ("share", "plan", "on_head", "on_body"),
     [
-        (0.5, {"local_steps": 2}, 1, 1),
-        (10 / 11, {"local_steps": 11}, 10, 1),
         (10 / 11, {"local_epochs": 11}, 10, 1),
         (0.5, {"local_epochs": 2, "batch_size": 4}, 3, 3),
-        (0.3, {"local_steps": 6}, 2, 4),
         (0.01, {"local_steps": 4}, 1, 3),
         (0.99, {"local_steps": 4}, 3, 1),
     ],
