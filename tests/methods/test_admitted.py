@@ -71,3 +71,8 @@ def test_what_is_seen_and_protected(task, module, options, visibility, units):
 )
 def test_what_can_be_trained_after_the_last_release(task, module, options, decouples):
     assert module.build(module.Config(**options), task).decouples == decouples
+
+
+def test_single_updates_come_in_the_order_of_their_keys():
+    told = Aggregate({}, 2.0, 2, 4, {"b": {}, "a": {}})
+    assert list(told.each()) == ["a", "b"]

@@ -18,6 +18,7 @@ from methods import (
     TensorSpec,
     fedpgp,
     pfedmoap,
+    prompt_fedamp,
     promptfl,
     zero_shot,
 )
@@ -315,6 +316,7 @@ class Elsewhere(OverMethod):
     ("build", "said"),
     [
         (lambda task: zero_shot.build(zero_shot.Config(), task), "shares nothing"),
+        (lambda task: prompt_fedamp.build(prompt_fedamp.Config(), task), "needs each"),
         (lambda task: fedpgp.build(fedpgp.Config(), task), "keeps what was trained"),
         (lambda task: mixing(task, select="random"), "drawn from at random"),
         (lambda task: Fixed(mixing(task)), "made once"),

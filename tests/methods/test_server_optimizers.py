@@ -27,10 +27,17 @@ def trajectory(optimizer, changes, shape=()):
     return np.array(seen)
 
 
-def test_momentum_by_hand():
-    # m: 1, 0.5 - 2 = -1.5, -0.75 + 0.5 = -0.25; eta m: 0.1, -0.15, -0.025.
-    optimizer = ServerSGD("sgd", learning_rate=0.1, momentum=0.5)
-    np.testing.assert_allclose(trajectory(optimizer, CHANGES), [0.1, -0.05, -0.075], atol=1e-7)
+@pytest.mark.parametrize(
+    ("momentum", "expected"),
+    [
+        (0.0, [0.1, -0.1, -0.05]),
+        # m: 1, 0.5 - 2 = -1.5, -0.75 + 0.5 = -0.25; eta m: 0.1, -0.15, -0.025.
+        (0.5, [0.1, -0.05, -0.075]),
+    ],
+)
+def test_sgd_by_hand(momentum, expected):
+    optimizer = ServerSGD("sgd", learning_rate=0.1, momentum=momentum)
+    np.testing.assert_allclose(trajectory(optimizer, CHANGES), expected, atol=1e-7)
 
 
 def test_adagrad_by_hand():
