@@ -8,7 +8,6 @@ from methods import Aggregate, ClientView, Task, promptfl
 from methods.prompts.prompt import CONTEXT, PromptObjective, build_encoder
 from tests.methods._double import double_backbone, mean_loss, numeric_gradient
 from tests.methods._training import rng, trainer
-from tests.methods.conftest import CLASSES
 
 
 def build(task, **options):
@@ -74,9 +73,10 @@ def test_another_broadcast_has_features_of_its_own_however_near_it_is(task, exam
     context = method.init_server(rng(1))[CONTEXT]
     moved = context.copy()
     moved[0, 0] += np.float32(1e-2)
-    first, second = (method.predict(sent(c), examples.arrays, CLASSES) for c in (context, moved))
+    batch, classes = examples.arrays, task.classes
+    first, second = (method.predict(sent(c), batch, classes) for c in (context, moved))
     assert np.any(first != second)
     # An array that is written to after it was seen is another broadcast too.
     context[...] = moved
-    again = method.predict(ClientView({CONTEXT: context}, is_common=True), examples.arrays, CLASSES)
+    again = method.predict(ClientView({CONTEXT: context}, is_common=True), batch, classes)
     np.testing.assert_array_equal(again, second)
