@@ -21,6 +21,7 @@ from torch.nn import functional
 
 from methods import BackboneError, TensorSpec
 from methods.interface.averaging import AveragedMethod
+from methods.networks.method import BatchObjective
 
 VARIANTS = ({"momentum": 0.0},)
 
@@ -36,19 +37,6 @@ class Config:
 
     momentum: float = 0.9
     scale: float = 10.0
-
-
-@dataclass(frozen=True)
-class Loss:
-    scale: float
-    encoder_parameters: frozenset = frozenset()
-
-    def encode(self, parameters):
-        return {}
-
-    def losses(self, parameters, encoded, batch):
-        logits = self.scale * batch["features"] @ parameters["weight"].T
-        return functional.cross_entropy(logits, batch["labels"], reduction="none")
 
 
 @dataclass(frozen=True)
@@ -78,7 +66,11 @@ class Momentum(AveragedMethod):
         return {"weight": state["weight"]}
 
     def training_objective(self):
-        return Loss(self.config.scale)
+        def losses(parameters, batch):
+            logits = self.config.scale * batch["features"] @ parameters["weight"].T
+            return functional.cross_entropy(logits, batch["labels"], reduction="none")
+
+        return BatchObjective(losses)
 
     def server_update(self, state, aggregate, pool, rng):
         velocity = self.config.momentum * state["velocity"] + aggregate.values["weight"]

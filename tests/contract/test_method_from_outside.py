@@ -1,4 +1,4 @@
-"""The contract suite on somebody else's methods: in a folder, in an ini file, in a package."""
+"""Somebody else's methods: the contract suite on a folder and a package, and a protected run."""
 
 from __future__ import annotations
 
@@ -7,12 +7,17 @@ from pathlib import Path
 
 import pytest
 
+from platform.bootstrap import Surroundings, create_run
+from platform.config import parse_config
+from platform.contract.examples import random_backbone
+from platform.errors import ConfigError
+from platform.experiment.finishing import execute
+from platform.rounds.observing import SilentObserver
 from tests._forking import ROOT, UNPLUGGED, in_checkout, run_tests
 from tests.contract._momentum import write_momentum
 
 SUITE = "platform/contract"
 ELSEWHERE = [word for name in UNPLUGGED for word in ("-p", f"no:{name}")]
-FEW = ("-k", "test_the_update_is_what_was_announced")
 
 
 def run_suite(folder: Path, *options: str) -> tuple[int, str]:
@@ -56,13 +61,6 @@ def test_what_a_method_says_of_itself_falsely_is_found(tmp_path: Path):
     assert all(f"{name}" in said.partition("short test summary")[2] for name in found)
 
 
-def test_an_ini_file_names_the_folder(tmp_path: Path):
-    write_momentum(tmp_path / "mine")
-    (tmp_path / "pytest.ini").write_text("[pytest]\nsotto_methods = mine\n")
-    code, said = run_from(tmp_path, *FEW)
-    assert code == 0 and "2 passed" in said, said
-
-
 def test_a_method_of_an_installed_package_is_tried_by_default(tmp_path: Path):
     write_momentum(tmp_path / "theirs_of_contract")
     (tmp_path / "theirs_of_contract" / "__init__.py").write_text("")
@@ -99,3 +97,41 @@ def test_what_cannot_be_tried_is_one_sentence(tmp_path: Path, options: tuple[str
     code, said = run_from(tmp_path, *options)
     assert code == 4 and words in said, said
     assert "Traceback" not in said
+
+
+def run_of(folder: Path, tmp_path: Path):
+    """A protected run of the folder's method, in which a client is lost in each round."""
+    (tmp_path / "model").mkdir()
+    random_backbone(tmp_path / "model")
+    tree = {
+        "name": "outside",
+        "rounds": 2,
+        "device": "cpu",
+        "task": {
+            **{"dataset": "shapes", "clients": 4, "shots": 4, "test_per_class": 6},
+            "model": {"name": f"local-dir:{tmp_path}/model"},
+        },
+        "method": {"name": "momentum"},
+        "training": {"local_steps": 2, "learning_rate": 0.5},
+        "cohort": {"dropout_rate": 0.25},
+        "secure_aggregation": {"enabled": True, "threshold": 3},
+        "privacy": {"mechanism": "upload_noise", "clipping_norm": 1.0, "target_epsilon": 8.0},
+        "storage": {"url": f"sqlite:///{tmp_path}/runs/sotto.db"},
+    }
+    return create_run(parse_config(tree), SilentObserver(), Surroundings.with_methods(folder))
+
+
+def test_a_method_from_outside_is_protected_like_any_other(tmp_path: Path):
+    summary = execute(run_of(write_momentum(tmp_path / "mine"), tmp_path), SilentObserver())
+    assert (summary["method"], summary["unit"]) == ("momentum", "client")
+    assert [document["dropped"] for document in summary["rounds"]] == [1, 1]
+    assert 0 < summary["final"]["epsilon"]["server"] <= 8.0
+
+
+def test_a_mechanism_that_a_method_does_not_admit_is_refused(tmp_path: Path):
+    averaged = "    @property\n    def averaged(self)"
+    units = "    @property\n    def units(self):\n        return frozenset()\n\n"
+    folder = write_momentum(tmp_path / "mine", (averaged, units + averaged))
+    with pytest.raises(ConfigError, match=r"privacy\.mechanism: 'upload_noise' .*valid: none"):
+        run_of(folder, tmp_path)
+    assert not (tmp_path / "runs" / "sotto.db").exists()

@@ -10,7 +10,9 @@ import numpy as np
 import pytest
 from torch.nn import functional
 
-from methods import LocalResult, ParameterGroup, PoolPolicy, TensorSpec, Visibility
+from methods import LocalResult, ParameterGroup, PoolPolicy, TensorSpec
+from methods.interface.defaults import MethodDefaults
+from methods.networks.method import BatchObjective
 from platform.config import parse_config
 from platform.contract.driving import quick_folder
 from platform.contract.examples import EMBED_DIM, draw_examples
@@ -22,39 +24,18 @@ SHAPE = (4, EMBED_DIM)
 ZEROS = np.zeros(SHAPE, np.float32)
 
 
-@dataclass(frozen=True)
-class Loss:
+def losses(parameters, batch):
     """A linear classifier's."""
-
-    encoder_parameters: frozenset = frozenset()
-
-    def encode(self, parameters):
-        return {}
-
-    def losses(self, parameters, encoded, batch):
-        logits = batch["features"] @ parameters["weight"].T
-        return functional.cross_entropy(logits, batch["labels"], reduction="none")
+    logits = batch["features"] @ parameters["weight"].T
+    return functional.cross_entropy(logits, batch["labels"], reduction="none")
 
 
 @dataclass(frozen=True)
-class Honest:
+class Honest(MethodDefaults):
     """Trains a linear classifier and shows everybody what it trained."""
-
-    needs: frozenset = frozenset({"features"})
-    pixel_size: int | None = None
-    visibility: Visibility = Visibility.AGGREGATE_ONLY
-    units: frozenset = frozenset({"client", "record"})
-    has_personal_state: bool = True
-    decouples: bool = False
-    couples_examples: bool = False
-    plain_sgd: bool = False
-    centralised: bool = False
 
     def shared_spec(self):
         return {"weight": TensorSpec(SHAPE)}
-
-    def prepare(self, arrays):
-        return arrays
 
     def pool_policy(self):
         return PoolPolicy({"weight": TensorSpec(SHAPE)}, 1)
@@ -65,13 +46,15 @@ class Honest:
     def init_client(self, shared_rng, client_rng):
         return {"own": ZEROS}
 
-    def broadcast(self, state, client=None):
-        return state
-
     def fit(self, start, data, trainer, rng, steps=None):
         groups = (ParameterGroup(("weight",)),)
         return trainer.fit(
-            Loss(), {"weight": start}, data.arrays, groups=groups, rng=rng, steps=steps
+            BatchObjective(losses),
+            {"weight": start},
+            data.arrays,
+            groups=groups,
+            rng=rng,
+            steps=steps,
         )["weight"]
 
     def client_update(self, view, data, trainer, rng):

@@ -14,11 +14,7 @@ PASS = 0o011
 
 @contextmanager
 def readable_for_nobody(folder: Path) -> Iterator[None]:
-    """Gives up the superuser's rights for a while; all folders above stay open to look through.
-
-    Args:
-        folder: A temporary folder whose parents the superuser alone could pass.
-    """
+    """Gives up the superuser's rights for a while; all folders above stay open to look through."""
     user = os.geteuid()
     if user != 0:
         yield

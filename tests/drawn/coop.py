@@ -40,16 +40,9 @@ def draw_coop(
     test: int = 2,
     size: int = 24,
 ) -> Path:
-    """Draws one and gives its folder.
+    """Draws one below `task.root` and gives its folder; classes are called `kind_of_0` and so on.
 
-    Args:
-        root: What `task.root` is to be.
-        name: Name as in `task.dataset`.
-        classes: How many; all that it has when published, if None. Their names are `kind_of_0`...
-        train: Training images of each class.
-        val: Validation images of each class.
-        test: Test images of each class.
-        size: Side of an image in pixels.
+    Numbers are of images of each class; without a number of classes all that it has are drawn.
     """
     folder, images, split, pattern = PLACES[name]
     parts: dict[str, list[list[object]]] = {"train": [], "val": [], "test": []}

@@ -38,16 +38,7 @@ def draw_folders(
     ending: str = ".jpg",
     size: int = 24,
 ) -> Path:
-    """Draws `<root>/<domain>/<class>/<image>` and gives the root.
-
-    Args:
-        root: The folder.
-        domains: Names of the domains' folders.
-        classes: Names of the classes' folders, in label order.
-        per_class: Images of each class in each domain.
-        ending: Of the files.
-        size: Side of an image in pixels.
-    """
+    """Draws `<root>/<domain>/<class>/<image>`, classes in label order, and gives the root."""
     for index, domain in enumerate(domains):
         for label, name in enumerate(classes):
             for number in range(per_class):

@@ -11,21 +11,16 @@ from methods import Arrays, ClientView, Task, pm_moe
 from methods.networks.mixture import Gate
 from methods.pm_moe import OWN, PMMoE
 from platform.contract.examples import draw_examples, frozen
-from tests.methods._training import trainer
+from tests.methods._training import rng, trainer
 
 CLASSES = ("ant", "bee", "cow", "dog")
 TASK = Task(CLASSES, ("one",), 6)
 SMALL = {"image_size": 16, "channels": (2, 3), "feature_width": 5}
-WORDS = {"network": "fasttext", "buckets": 30, "feature_width": 4}
 BASES = (
     *("fedper", "lg_fedavg", "fedrep", "fedrod", "fedgh"),
     *("fedbabu", "gpfl", "fedcp", "dbe"),
 )
 PREFIX = "moe."
-
-
-def rng(seed: int = 3) -> np.random.Generator:
-    return np.random.default_rng(seed)
 
 
 def build(base: str = "fedper", network: Mapping | None = None, **options) -> PMMoE:
@@ -42,7 +37,7 @@ def trained(method: PMMoE, seed: int = 0, rounds: int = 2) -> ClientView:
     for number in range(rounds):
         view = ClientView(frozen(sent), (), frozen(personal))
         data = draw_examples(method, seed + 10 * number, 9)
-        personal = dict(method.client_update(view, data, trainer(), rng()).personal)
+        personal = dict(method.client_update(view, data, trainer(), rng(3)).personal)
     return ClientView(sent, (), personal)
 
 

@@ -5,31 +5,19 @@ from __future__ import annotations
 from collections import Counter
 
 import numpy as np
-import pytest
 import torch
 
-from methods import Arrays, ClientView, Examples, MethodError, Task, Weighting, ccst, fedavg
+from methods import Arrays, ClientView, Examples, Task, ccst
 from methods.ccst import DRAW, MEAN, SQUARE, Ccst, deviation_of, drawn_styles, styled
-from tests.methods._training import RecordingTrainer, trainer
+from platform.contract.examples import draw_examples
+from tests.methods._training import RecordingTrainer, rng
 
 SMALL = {"network": "cnn", "image_size": 16, "channels": (2, 3), "feature_width": 4}
 PIXELS = {**SMALL, "space": "pixels"}
-CLIP = {"network": "clip"}
-
-
-def rng(seed: int = 0) -> np.random.Generator:
-    return np.random.default_rng(seed)
 
 
 def build(task: Task, **options) -> Ccst:
     return ccst.build(ccst.Config(**options), task)
-
-
-def examples(method, count: int = 6, seed: int = 1) -> Examples:
-    side = method.pixel_size or 32
-    pixels = rng(seed).integers(0, 256, (count, side, side, 3), dtype=np.uint8)
-    labels = rng(seed).integers(0, len(method.classes), count)
-    return Examples({**method.prepare({"pixels": pixels}), "labels": labels})
 
 
 def view_of(method: Ccst, experts: tuple[Arrays, ...] = ()) -> ClientView:
@@ -54,17 +42,6 @@ def test_a_style_is_put_on_by_hand():
     np.testing.assert_allclose(there.flatten(), [2.8787, 7.1213], atol=1e-4)
 
 
-def test_channels_and_images_have_styles_of_their_own():
-    found = torch.from_numpy(rng().normal(2.0, 5.0, (3, 2, 4, 6)))
-    mean, deviation = (torch.tensor([[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]]) + n for n in (0.0, 0.5))
-    there = styled(found, mean, deviation, torch.tensor([False, True, False]))
-    for image in (0, 2):
-        np.testing.assert_allclose(there[image].mean((-2, -1)), mean[image], atol=1e-5)
-        np.testing.assert_allclose(there[image].std((-2, -1)), deviation[image], atol=1e-4)
-    # The owner's own style is the image as it is.
-    assert torch.equal(there[1], found[1])
-
-
 def test_a_deviation_by_hand_and_under_noise():
     """5 - 2^2 = 1; where noise makes a second moment too small there is the constant's root."""
     style = {MEAN: np.array([2.0, 2.0]), SQUARE: np.array([5.0, 3.0])}
@@ -73,24 +50,11 @@ def test_a_deviation_by_hand_and_under_noise():
 
 def test_a_style_is_over_all_positions_of_all_images(task: Task):
     method = build(task, **PIXELS)
-    data = examples(method, 70)
+    data = draw_examples(method, 1, 70)
     seen = data.arrays["pixels"].astype(np.float64) / 127.5 - 1.0
     entry = contributed(method, data)
     np.testing.assert_allclose(entry[MEAN], seen.mean((0, 2, 3)), atol=1e-6)
     np.testing.assert_allclose(deviation_of(entry), seen.std((0, 2, 3)), atol=1e-4)
-
-
-def test_a_style_of_patches_is_that_of_the_first_convolution(task: Task):
-    method = build(task, **CLIP)
-    data = examples(method, 5)
-    shown = method.extractor.inputs(method.tensors({"pixels": data.arrays["pixels"]}))
-    first = task.backbone.image_module.conv1
-    with torch.no_grad():
-        patches = torch.nn.functional.conv2d(shown, first.weight, stride=first.stride).numpy()
-    entry = contributed(method, data)
-    assert entry[MEAN].shape == (first.out_channels,)
-    np.testing.assert_allclose(entry[MEAN], patches.mean((0, 2, 3)), atol=1e-5)
-    np.testing.assert_allclose(entry[SQUARE], (patches**2).mean((0, 2, 3)), atol=1e-5)
 
 
 def test_styles_are_drawn_without_replacement_and_alike_in_all_rounds():
@@ -108,7 +72,7 @@ def test_styles_are_drawn_without_replacement_and_alike_in_all_rounds():
 
 def test_the_training_set_has_k_times_its_rows(task: Task):
     method = build(task, **PIXELS, styles=2)
-    data, recording = examples(method, 4), RecordingTrainer()
+    data, recording = draw_examples(method, 1, 4), RecordingTrainer()
     styles = (a_style(3, 0.5, 0.1), a_style(3, -0.5, 0.2))
     view = view_of(method, styles)
     method.client_update(view, data, recording, rng())
@@ -122,66 +86,3 @@ def test_the_training_set_has_k_times_its_rows(task: Task):
             np.testing.assert_allclose(rows["style_mean"][row], styles[style][MEAN])
             deviation = deviation_of(styles[style])
             np.testing.assert_allclose(rows["style_deviation"][row], deviation, rtol=1e-6)
-
-
-@pytest.mark.parametrize("options", [PIXELS, CLIP], ids=["pixels", "patches"])
-def test_without_others_styles_it_is_fedavg(task: Task, options: dict):
-    method = build(task, **options)
-    plain = fedavg.build(fedavg.Config(**{k: v for k, v in options.items() if k != "space"}), task)
-    data, view = examples(method), view_of(method)
-    updates = [
-        each.client_update(view, data, trainer(learning_rate=0.01), rng(4)).update
-        for each in (method, plain)
-    ]
-    for name, value in updates[1].items():
-        assert value.any()
-        assert np.array_equal(updates[0][name], value)
-    assert {spec.weighting for spec in method.shared_spec().values()} == {Weighting.UNIFORM}
-
-
-@pytest.mark.parametrize("rank", [None, 2])
-def test_maps_that_are_not_changed_give_the_same_features(task: Task, rank: int | None):
-    method = build(task, **CLIP, lora_rank=rank)
-    tower = method.extractor
-    parameters = method.tensors(method.init_server(rng()))
-    for value in parameters.values():
-        value += 0.01
-    shown = tower.inputs(method.tensors({"pixels": examples(method).arrays["pixels"]}))
-    before = {n: w.clone() for n, w in task.backbone.image_parameters.items()}
-    with torch.no_grad():
-        plain = tower.features(parameters, shown)
-        same = tower.features_after(parameters, shown, lambda found: found)
-        twice = tower.features_after(parameters, shown, lambda found: 2.0 * found)
-        again = tower.features(parameters, shown)
-        found = tower.first_map(parameters, shown)
-    assert torch.equal(plain, same) and torch.equal(plain, again)
-    assert not torch.allclose(plain, twice, atol=1e-4)
-    assert found.shape[:2] == (len(shown), tower.first_width)
-    now = task.backbone.image_parameters
-    assert now.keys() == before.keys()
-    assert all(torch.equal(now[n], w) for n, w in before.items())
-
-
-@pytest.mark.parametrize("options", [PIXELS, CLIP], ids=["pixels", "patches"])
-def test_a_style_changes_what_is_learnt_and_not_what_is_predicted(task: Task, options: dict):
-    method = build(task, **options)
-    data, width = examples(method), method.style_width
-    others = (a_style(width, 0.3, 0.05), a_style(width, -0.3, 0.5))
-    plain, restyled = view_of(method), view_of(method, others)
-    first, second = (
-        method.client_update(view, data, trainer(learning_rate=0.01), rng(4)).update
-        for view in (plain, restyled)
-    )
-    assert any(not np.allclose(first[n], second[n], atol=1e-7) for n in first)
-    batch = {"pixels": data.arrays["pixels"]}
-    logits = [method.predict(view, batch, method.classes) for view in (plain, restyled)]
-    assert np.array_equal(*logits)
-
-
-def test_what_is_refused(task: Task):
-    with pytest.raises(MethodError, match=r"^method\.style: 'single'.*; valid: overall"):
-        build(task, **PIXELS, style="single")
-    with pytest.raises(MethodError, match=r"^method\.space: 'patches'.*; valid: pixels"):
-        build(task, **SMALL)
-    with pytest.raises(MethodError, match=r"^method\.network: 'features'.*; valid: cnn, clip"):
-        build(task, network="features")

@@ -9,11 +9,7 @@ import torch
 from methods import Aggregate, ClientView, Examples, Source, Weighting, fedproto
 from methods.networks.class_tables import KNOWN, PRESENCE, PROTOTYPES, TABLE, negative_distances
 from tests.methods._tiny_networks import arrays, some_examples, tiny
-from tests.methods._training import RecordingTrainer, trainer
-
-
-def rng(seed: int = 0) -> np.random.Generator:
-    return np.random.default_rng(seed)
+from tests.methods._training import RecordingTrainer, rng, trainer
 
 
 def build(given: int = 3, width: int = 4, **options):
@@ -54,15 +50,6 @@ def test_a_class_that_nobody_has_keeps_its_row():
     assert second[KNOWN].tolist() == [1, 1]
 
 
-def test_clipping_what_one_client_sends_changes_nothing():
-    method = build()
-    state = method.init_server(rng())
-    short = {name: np.float32(0.01) * value for name, value in ONE.items()}
-    whole, clipped = (method.server_update(state, mean(c), (), rng()) for c in (ONE, short))
-    np.testing.assert_allclose(clipped[TABLE], whole[TABLE], rtol=1e-5)
-    assert clipped[KNOWN].tolist() == whole[KNOWN].tolist()
-
-
 def test_flags_below_the_floor_are_noise():
     """Half of what one of twenty clients adds, where the largest flag is 1."""
     method = build()
@@ -72,14 +59,6 @@ def test_flags_below_the_floor_are_noise():
         after = method.server_update(state, Aggregate(values, 20.0, 20, 50), (), rng())
         assert after[KNOWN].tolist() == [1, known]
         assert bool(after[TABLE][1].any()) == bool(known)
-
-
-def test_noise_without_any_flag_leaves_everything_as_it_was():
-    method = build()
-    state = method.init_server(rng())
-    after = method.server_update(state, mean(sent(np.ones((2, 4)), [-1, 0])), (), rng())
-    assert not after[TABLE].any()
-    assert not after[KNOWN].any()
 
 
 def test_every_message_has_one_shape_whatever_classes_a_client_has():
@@ -117,23 +96,6 @@ def test_rows_are_means_of_what_the_trained_network_makes():
     np.testing.assert_allclose(moving.update[PROTOTYPES], expected, atol=1e-5)
 
 
-def test_the_whole_network_is_trained_and_kept_and_the_table_is_held():
-    method, noted = build(), RecordingTrainer()
-    own = method.init_client(rng(1), rng())
-    state = method.init_server(rng())
-    result = method.client_update(ClientView(state, (), own), some_examples(4, 3), noted, rng())
-    ((group,),) = (noted.groups,)
-    assert set(group.names) == set(own) == set(method.personal_layers)
-    assert set(noted.parameters) == {*own, TABLE, KNOWN}
-    assert set(own) <= set(result.personal)
-    assert set(result.update).isdisjoint(own)
-
-
-def test_no_record_is_claimed_to_be_protected():
-    assert build().units == {"client"}
-    assert not build().averaged
-
-
 @pytest.mark.parametrize(
     ("candidates", "expected"),
     [
@@ -148,17 +110,3 @@ def test_only_candidates_are_near(candidates, expected):
     table = torch.tensor([[0.0, 0.0], [1.0, 2.0], [5.0, 0.0]])
     got = negative_distances(rows, table, torch.tensor(candidates))
     np.testing.assert_allclose(got, expected, atol=1e-5)
-
-
-def test_a_table_of_many_examples_is_that_of_each_by_itself():
-    """Of 300: more than are held at once."""
-    method = build()
-    own = method.init_client(rng(1), rng())
-    data = some_examples(300, 3)
-    features, labels = data.arrays["features"], data.arrays["labels"]
-    view = ClientView(method.init_server(rng()), (), own)
-    sent = method.client_update(view, data, RecordingTrainer(), rng()).update[PROTOTYPES]
-    weight, bias = own["extractor.fc.weight"], own["extractor.fc.bias"]
-    made = np.maximum(features * np.sqrt(3) @ weight.T + bias, 0)
-    for label in (0, 1):
-        np.testing.assert_allclose(sent[label], made[labels == label].mean(0) / 2, atol=1e-5)

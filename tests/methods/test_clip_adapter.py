@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import pickle
 
@@ -62,15 +61,6 @@ def test_image_features_are_open_clips(pair, images):
     np.testing.assert_allclose(backbone.encode_images(images), expected, atol=1e-6, rtol=0)
 
 
-def test_what_the_adapter_says_of_a_model_is_so(pair):
-    backbone, model, tokenizer = pair
-    assert backbone.embed_dim == model.encode_text(tokenizer(TEXTS)).shape[1]
-    assert backbone.context_length == model.context_length == tokenizer(TEXTS).shape[1]
-    assert backbone.logit_scale == pytest.approx(model.logit_scale.exp().item())
-    assert backbone.token_dim == backbone.embed_tokens(TEXTS).embeddings.shape[2]
-    assert len(backbone.fingerprint) == len(backbone.transform_digest) == 64
-
-
 def test_gradients_are_those_of_the_whole_uncut_sequence(pair):
     backbone, model, tokenizer = pair
     ids = tokenizer(TEXTS)
@@ -96,25 +86,8 @@ def test_gradients_are_those_of_the_whole_uncut_sequence(pair):
 
 
 @pytest.mark.parametrize("shared", [1, 4])
-def test_a_shared_prefix_changes_neither_features_nor_gradients(pair, shared):
-    backbone, _, _ = pair
-    tokens = backbone.embed_tokens(["x x x circle.", "x x x old house.", "x x x star."])
-    prefix = tokens.embeddings[0, :shared].clone().requires_grad_()
-    suffixes = tokens.embeddings[:, shared:]
-    whole = torch.cat([prefix.expand(3, -1, -1), suffixes], dim=1)
-    expected = backbone.encode_embeddings(whole, tokens.end_of_text)
-    features = backbone.encode_prefixed(prefix, suffixes, tokens.end_of_text)
-    torch.testing.assert_close(features, expected, atol=1e-6, rtol=0)
-    weights = torch.randn(features.shape, generator=torch.manual_seed(2))
-    one, other = (
-        torch.autograd.grad((result * weights).sum(), prefix)[0] for result in (features, expected)
-    )
-    torch.testing.assert_close(one, other, atol=4e-6 * float(other.abs().max()), rtol=0)
-
-
-@pytest.mark.parametrize("shared", [1, 4])
 def test_each_of_several_prefixes_is_as_if_alone(pair, shared):
-    """One pass for all prefixes against a loop, values and gradients of both parts."""
+    """One pass for all prefixes against whole sequences, values and gradients of both parts."""
     backbone, _, _ = pair
     tokens = backbone.embed_tokens(["x x x circle.", "x x x old house.", "x x x star."])
     noise = torch.randn((4, shared, backbone.token_dim), generator=torch.manual_seed(3))
@@ -124,10 +97,10 @@ def test_each_of_several_prefixes_is_as_if_alone(pair, shared):
     together = backbone.encode_behind(prefixes, following)
     # What follows is prepared once, for any number of passes.
     assert torch.equal(backbone.encode_behind(prefixes, following), together)
-    alone = torch.stack(
-        [backbone.encode_prefixed(p, suffixes, tokens.end_of_text) for p in prefixes]
-    )
-    assert together.shape == (4, 3, backbone.embed_dim)
+    whole = [torch.cat((p.expand(3, -1, -1), suffixes), dim=1) for p in prefixes]
+    alone = torch.stack([backbone.encode_embeddings(w, tokens.end_of_text) for w in whole])
+    one = backbone.encode_prefixed(prefixes[0], suffixes, tokens.end_of_text)
+    torch.testing.assert_close(one, alone[0], atol=1e-6, rtol=0)
     torch.testing.assert_close(together, alone, atol=1e-6, rtol=0)
     assert float((alone[0] - alone[1]).detach().abs().max()) > 1e-4
     weights = torch.randn(together.shape, generator=torch.manual_seed(2))
@@ -136,17 +109,7 @@ def test_each_of_several_prefixes_is_as_if_alone(pair, shared):
         for result in (together, alone)
     )
     for one, other in zip(ours, theirs, strict=True):
-        torch.testing.assert_close(one, other, atol=2e-6 * float(other.abs().max()), rtol=0)
-
-
-def test_pooled_tokens_are_the_image_features(pair, images):
-    backbone, _, _ = pair
-    tokens = backbone.encode_tokens(images)
-    assert tokens.dtype == np.float32
-    assert tokens.shape[::2] == (len(images), backbone.image_tower.token_width)
-    with torch.no_grad():
-        pooled = functional.normalize(backbone.image_tower.pool(torch.tensor(tokens)), dim=-1)
-    np.testing.assert_allclose(pooled, backbone.encode_images(images), atol=1e-6, rtol=0)
+        torch.testing.assert_close(one, other, atol=4e-6 * float(other.abs().max()), rtol=0)
 
 
 def plain_local_features(model, pixels):
@@ -199,99 +162,12 @@ def test_projected_tokens_are_open_clips_local_features(pair, images):
     assert local.shape[1] > 1
 
 
-def test_a_norm_after_the_pooling_is_each_patchs_own(tmp_path, images):
-    """The pooled feature norms a mean of patches; a local one norms the patch."""
-    vision = {**VIT, "pool_type": "avg", "final_ln_after_pool": True}
-    config = {"vision_cfg": vision, "text_cfg": TEXT}
-    model = make_model(config)
-    backbone = load_backbone(write_folder(tmp_path, config, model))
-    tokens = backbone.encode_tokens(images)
-    with torch.no_grad():
-        pixels = backbone.to_pixels(images)
-        expected = functional.normalize(plain_local_features(model, pixels), dim=-1)
-        pooled = functional.normalize(backbone.image_tower.pool(torch.tensor(tokens)), dim=-1)
-    np.testing.assert_allclose(backbone.project_tokens(tokens), expected, atol=1e-6, rtol=0)
-    np.testing.assert_allclose(pooled, backbone.encode_images(images), atol=1e-6, rtol=0)
-
-
-def test_tokens_in_batches_are_the_same_tokens(tiny, images):
-    whole = tiny.encode_tokens(images)
-    assert whole.shape == (5, 65, 128)
-    np.testing.assert_allclose(tiny.encode_tokens(images, batch_size=2), whole, atol=1e-5)
-    assert tiny.encode_tokens(images[:0]).shape[::2] == (0, 128)
-
-
-def test_an_image_tower_without_tokens_is_one_sentence(tmp_path, images):
-    vision = {**VIT, "attentional_pool": True, "attn_pooler_heads": 4}
-    config = {"vision_cfg": vision, "text_cfg": TEXT}
-    backbone = load_backbone(write_folder(tmp_path, config, make_model(config)))
-    with pytest.raises(BackboneError, match="image tower gives no tokens; valid") as caught:
-        backbone.encode_tokens(images)
-    assert "\n" not in str(caught.value)
-
-
-def test_sequences_are_cut_behind_the_last_end_of_text(tiny):
-    tokens = tiny.embed_tokens(["a heart.", "a photo of a heart."])
-    assert tokens.embeddings.shape == (2, 8, 128)
-    assert tokens.end_of_text.tolist() == [4, 7]
-    assert tokens.end_of_text.dtype == torch.int64
-
-
-def test_nothing_of_the_model_can_be_trained(tiny, images):
-    embeddings = tiny.embed_tokens(["a heart."])
-    assert not embeddings.embeddings.requires_grad
-    assert not tiny.encode_texts(["a heart."]).requires_grad
-    assert not any(parameter.requires_grad for parameter in tiny._model.parameters())
-    assert not any(module.training for module in tiny._model.modules())
-    with pytest.raises(dataclasses.FrozenInstanceError):
-        tiny.logit_scale = 1.0
-
-
-def test_batching_changes_nothing(tiny, images):
-    whole = tiny.encode_images(images)
-    np.testing.assert_allclose(tiny.encode_images(images, batch_size=2), whole, atol=1e-6)
-    assert tiny.encode_images(images[:0]).shape == (0, 128)
-    np.testing.assert_allclose(np.linalg.norm(whole, axis=1), 1, atol=1e-6)
-
-
-def test_a_non_contiguous_view_is_encoded_as_its_copy(tiny, images):
-    view = images[:, ::-1, ::-1]
-    np.testing.assert_array_equal(tiny.encode_images(view), tiny.encode_images(view.copy()))
-
-
-@pytest.mark.parametrize(
-    "bad",
-    [np.zeros((2, 32, 32, 3)), np.zeros((2, 3, 32, 32), np.uint8), np.zeros((4, 4, 3), np.uint8)],
-)
-def test_images_of_another_kind_are_refused(tiny, bad):
-    with pytest.raises(BackboneError, match="uint8"):
-        tiny.encode_images(bad)
-
-
-def test_sixteen_context_tokens_and_every_class_name_fit(tiny):
-    from platform.data.loaders.embedded import DIGITS
-    from platform.data.shapes import CLASSES as SHAPES
-
-    tokens = tiny.embed_tokens([f"{'x ' * 16}{name}." for name in (*SHAPES, *DIGITS)])
-    assert tokens.embeddings.shape[1] <= tiny.context_length == 24
-
-
 def test_a_text_that_would_be_cut_is_refused(tiny):
     with pytest.raises(BackboneError, match=r"25 tokens.*at most 24"):
         tiny.embed_tokens(["x " * 23])
     tiny.embed_tokens(["x " * 22])
-    long = torch.zeros((1, 25, 128))
     with pytest.raises(BackboneError, match="25 tokens"):
-        tiny.encode_embeddings(long, torch.tensor([24]))
-    with pytest.raises(BackboneError, match="25 tokens"):
-        tiny.encode_prefixed(long[0, :5], long[:, 5:], torch.tensor([24]))
-    with pytest.raises(BackboneError, match="25 tokens"):
-        tiny.follow(5, long[:, 5:], torch.tensor([24]))
-
-
-def test_no_text_is_refused(tiny):
-    with pytest.raises(BackboneError, match="at least 1"):
-        tiny.encode_texts([])
+        tiny.follow(5, torch.zeros((1, 20, 128)), torch.tensor([24]))
 
 
 @pytest.fixture(scope="module")
@@ -349,8 +225,6 @@ def test_a_checkpoint_of_another_architecture_is_refused(registered, tmp_path):
         ("vit-of-nobody", None, ["task.model.name", "vit-of-nobody", "sotto-tiny", "ViT-B-16"]),
         ("ViT-B-32", "no-such-tag", ["task.model.pretrained", "no-such-tag", "openai"]),
         ("ViT-B-32", "no/such/file.pt", ["no/such/file.pt", "local checkpoint"]),
-        ("ViT-B-32", None, ["task.model.pretrained", "None", "openai"]),
-        ("sotto-tiny", "openai", ["openai", "sotto-tiny"]),
         ("local-dir:no/such/folder", None, ["local-dir:no/such/folder", "cannot be loaded"]),
     ],
 )
@@ -361,19 +235,6 @@ def test_what_does_not_exist_is_one_sentence(name, pretrained, words):
     assert all(word in message for word in words)
     assert message.endswith(".")
     assert "\n" not in message
-
-
-@pytest.mark.parametrize("device", ["abacus", "cuda:99"])
-def test_a_device_that_is_not_there_is_one_sentence(device):
-    with pytest.raises(BackboneError, match=f"device is '{device}'"):
-        load_backbone("sotto-tiny", device=device)
-
-
-def test_a_folder_without_weights_is_refused(tmp_path):
-    write_folder(tmp_path, MODELS["vit-gelu"], make_model(MODELS["vit-gelu"]))
-    (tmp_path / "open_clip_model.safetensors").unlink()
-    with pytest.raises(BackboneError, match="cannot be loaded"):
-        load_backbone(f"local-dir:{tmp_path}")
 
 
 @pytest.mark.parametrize(
@@ -411,59 +272,26 @@ def test_untrained_rows_are_the_same_on_every_version_of_numpy():
     assert rows.std() == pytest.approx(0.02, rel=1e-3)
 
 
-def test_a_saved_tiny_model_comes_back_in_half_precision(tmp_path):
-    model, path = _tiny.build(3), tmp_path / "tiny.safetensors"
-    with torch.no_grad():
-        model.token_embedding.weight[[5, 320]] = 0.25
-    _tiny.save(model, path, token_ids=[320, 5, 5], seed=3, header={"note": "of a test"})
-    back = _tiny.load(path)
-    for key, value in model.state_dict().items():
-        error = (back.state_dict()[key] - value).abs()
-        assert float((error - value.abs() * 2**-10).max()) <= 1e-7, key
-    untouched = torch.from_numpy(_tiny.untrained_token_rows(3))
-    assert torch.equal(back.token_embedding.weight[6:300], untouched[6:300])
-    assert (back.token_embedding.weight[[5, 320]] == 0.25).all()
-
-
-def test_the_shipped_file_is_small_and_says_where_it_comes_from():
-    assert _tiny.WEIGHTS.stat().st_size <= 8e6
-    from safetensors import safe_open
-
-    with safe_open(_tiny.WEIGHTS, framework="np") as file:
-        header = file.metadata()
-    assert header["format"] == "sotto-tiny/1"
-    assert json.loads(header["config"])["embed_dim"] % 8 == 0
-    assert {"seed", "steps", "recipe", "torch"} <= header.keys()
-
-
-def test_missing_or_foreign_weights_are_one_sentence(tmp_path):
-    with pytest.raises(BackboneError, match=r"missing.*make pretrain"):
-        _tiny.load(tmp_path / "sotto-tiny.safetensors")
-    path = tmp_path / "other.safetensors"
-    path.write_bytes(b"not safetensors")
-    with pytest.raises(BackboneError, match="not valid safetensors"):
-        _tiny.load(path)
-    save_file({"x": torch.zeros(1)}, path, metadata={"format": "sotto-tiny/0"})
-    with pytest.raises(BackboneError, match="'sotto-tiny/0'"):
-        _tiny.load(path)
-
-
-def test_building_leaves_torchs_generator_alone():
-    before = torch.random.get_rng_state()
-    first, again = _tiny.build(7), _tiny.build(7)
-    assert torch.equal(torch.random.get_rng_state(), before)
-    assert torch.equal(first.text_projection, again.text_projection)
-    assert not torch.equal(first.text_projection, _tiny.build(8).text_projection)
+def test_weights_of_another_activation_are_refused():
+    """open_clip loads them and only warns; every feature would be wrong."""
+    with pytest.raises(BackboneError, match=r"another activation .*openai.* is 'RN50-quickgelu'\."):
+        load_backbone("RN50", "openai")
 
 
 @pytest.mark.parametrize(
-    ("name", "tag", "fitting"),
+    "other",
     [
-        ("RN50", "openai", "RN50-quickgelu"),
-        ("ViT-B-16", "openai", "ViT-B-16-quickgelu"),
+        {**MODELS["vit-gelu"], "quick_gelu": True},
+        {**MODELS["vit-gelu"], "vision_cfg": {**VIT, "head_width": VIT["width"]}},
+        {**MODELS["vit-gelu"], "text_cfg": {**TEXT, "heads": 1}},
     ],
+    ids=["activation", "image heads", "text heads"],
 )
-def test_weights_of_another_activation_are_refused(name: str, tag: str, fitting: str):
-    """open_clip loads them and only warns; every feature would be wrong."""
-    with pytest.raises(BackboneError, match=rf"another activation .*{tag}.* is '{fitting}'\."):
-        load_backbone(name, tag)
+def test_shared_weights_of_another_architecture_have_another_fingerprint(tmp_path, other):
+    model, found = make_model(MODELS["vit-gelu"]), []
+    for number, config in enumerate((MODELS["vit-gelu"], other)):
+        (tmp_path / str(number)).mkdir()
+        name = write_folder(tmp_path / str(number), config, model)
+        found.append(load_backbone(name))
+    assert found[0].fingerprint != found[1].fingerprint
+    assert found[0].transform_digest == found[1].transform_digest

@@ -11,10 +11,8 @@ import torch
 from torch.nn import functional
 
 from methods.clip.adapter import Backbone, load_backbone
-from methods.errors import BackboneError
 from methods.prompts.deep import DeepImageEncoder, DeepTextEncoder
-from methods.prompts.prompt import PromptEncoder
-from tests.methods._models import MODELS, RESNET, TEXT, VIT, make_model, write_folder
+from tests.methods._models import MODELS, TEXT, VIT, make_model, write_folder
 
 CLASSES = ("circle", "old grey flower", "star")
 OPENING = "a photo of a"
@@ -144,51 +142,3 @@ def test_images_are_open_clips_with_hooks(backbone, depth, length):
     expected = plain_images(backbone, pixels, prompts)
     torch.testing.assert_close(features, expected, atol=1e-6, rtol=0)
     same_gradients(features, expected, prompts)
-
-
-def test_prompts_of_one_layer_are_the_plain_prompt(backbone):
-    """At depth 1 the text tower is CoOp's; without vision prompts the image tower is CLIP's."""
-    context = draw(4, backbone.token_dim)
-    plain = PromptEncoder(backbone, 4).text_features(context, CLASSES)
-    deep = DeepTextEncoder(backbone, 4, None).text_features(context.unsqueeze(0), CLASSES)
-    torch.testing.assert_close(deep, plain, atol=1e-6, rtol=0)
-    encoder = DeepImageEncoder.of(backbone)
-    for depth in (1, encoder.depth):
-        none = torch.zeros((depth, 0, encoder.width))
-        with torch.no_grad():
-            features = encoder.image_features(encoder.embed(backbone.to_pixels(images())), none)
-        np.testing.assert_allclose(features, backbone.encode_images(images()), atol=1e-6)
-
-
-def test_words_behind_the_prompts_stay(backbone):
-    """The first two tokens of "a photo of a" put back are the words themselves."""
-    encoder = DeepTextEncoder(backbone, 2, OPENING)
-    start = encoder.init_contexts(np.random.default_rng(0), 1)
-    features = encoder.text_features(torch.tensor(start), CLASSES)
-    expected = backbone.encode_texts([f"{OPENING} {name}." for name in CLASSES])
-    torch.testing.assert_close(features, expected, atol=1e-6, rtol=0)
-
-
-def test_prompts_start_from_words_and_noise(backbone):
-    encoder = DeepTextEncoder(backbone, 2, OPENING)
-    contexts = encoder.init_contexts(np.random.default_rng(0), 3)
-    words = backbone.embed_tokens([OPENING]).embeddings[0, 1:3]
-    np.testing.assert_array_equal(contexts[0], words)
-    assert contexts.dtype == np.float32
-    assert contexts[1:].std() == pytest.approx(0.02, rel=0.3)
-    drawn = DeepTextEncoder(backbone, 2, None).init_contexts(np.random.default_rng(0), 3)
-    np.testing.assert_array_equal(drawn[1:], contexts[1:])
-    assert drawn.std() == pytest.approx(0.02, rel=0.3)
-
-
-def test_too_few_words_are_refused(backbone):
-    with pytest.raises(BackboneError, match=r"method\.context_init: 'a photo' has 2 tokens.* = 3"):
-        DeepTextEncoder(backbone, 3, "a photo")
-
-
-def test_a_resnet_is_refused(tmp_path):
-    config = {"vision_cfg": RESNET, "text_cfg": TEXT}
-    backbone = load_backbone(write_folder(tmp_path, config, make_model(config)))
-    with pytest.raises(BackboneError, match="image tower takes no prompts; valid") as caught:
-        DeepImageEncoder.of(backbone)
-    assert str(caught.value).endswith(".")

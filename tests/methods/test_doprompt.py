@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import math
-from dataclasses import replace
 from functools import cache
 
 import numpy as np
-import pytest
 import torch
 from torch.nn import functional
 
-from methods import BackboneError, ClientView, Examples, MethodError, Task, doprompt
+from methods import Examples, Task, doprompt
 from methods.clip.adapter import load_backbone
 from methods.doprompt import PROMPTS, Config, mixed
 from methods.prompts.deep import DeepImageEncoder
-from tests.methods._models import MODELS, make_model, write_folder
-from tests.methods._training import RecordingTrainer, trainer
+from tests.methods._training import rng
 
 CLASSES = ("triangle", "circle", "square")
 DOMAINS = ("ink", "paint")
@@ -25,10 +21,6 @@ DOMAINS = ("ink", "paint")
 @cache
 def task() -> Task:
     return Task(CLASSES, DOMAINS, 1, backbone=load_backbone("sotto-tiny"))
-
-
-def rng(seed: int = 0) -> np.random.Generator:
-    return np.random.default_rng(seed)
 
 
 def build(**options) -> doprompt.DoPrompt:
@@ -61,21 +53,6 @@ def test_a_mixture_by_hand():
     prompts = torch.tensor([[[4.0, 0.0]], [[0.0, 8.0]]])
     shares = torch.tensor([[[0.25, 0.75]], [[1.0, 0.0]]])
     assert mixed(shares, prompts).tolist() == [[[1.0, 6.0]], [[4.0, 0.0]]]
-
-
-def test_an_adapter_that_knows_nothing_costs_the_logarithm_of_two():
-    """Equal logits of two domains: w = 1/2 everywhere, BCE = ln 2."""
-    method = build(domain_weight=1.0)
-    personal = start(method)
-    for name in ("adapter.outer.weight", "adapter.outer.bias"):
-        personal[name] = np.zeros_like(personal[name])
-    parameters, some = method.tensors(personal), batch(method)
-    np.testing.assert_allclose(method.shares(parameters, method.tower.inputs(some)), 0.5)
-    with_it = method.losses(parameters, some)
-    without = replace(method, config=replace(method.config, domain_weight=0.0))
-    np.testing.assert_allclose(
-        (with_it - without.losses(parameters, some)).detach(), math.log(2.0), rtol=1e-5
-    )
 
 
 def test_prompts_are_beside_the_patches_in_every_layer():
@@ -130,64 +107,3 @@ def test_the_loss_is_of_both_passes_and_of_domains():
             flags = torch.eye(2)[domain].expand(2, 2)
             expected[row] += 0.7 * functional.binary_cross_entropy(shares, flags)
         np.testing.assert_allclose(method.losses(parameters, some), expected, rtol=1e-4)
-
-
-def test_the_feature_that_the_adapter_sees_is_held():
-    """The tower's gradient of the domains' loss comes from nowhere."""
-    method = build()
-    parameters, some = method.tensors(start(method)), batch(method)
-    leaves = {n: t.requires_grad_(t.is_floating_point()) for n, t in parameters.items()}
-    shares = method.shares(leaves, method.tower.inputs(some))
-    names = [n for n in leaves if n.startswith("extractor.")]
-    found = torch.autograd.grad(
-        shares[:, :, 0].sum(), [leaves[n] for n in names], allow_unused=True
-    )
-    assert all(one is None for one in found)
-    adapter = torch.autograd.grad(
-        method.shares(leaves, method.tower.inputs(some))[:, :, 0].sum(),
-        leaves["adapter.inner.bias"],
-    )[0]
-    assert adapter.abs().max() > 0.0
-
-
-def test_an_image_s_domain_is_never_asked_for():
-    method = build()
-    view, data = ClientView({}, personal=start(method)), draw(method)
-    pixels = {"pixels": data.arrays["pixels"]}
-    found = method.predict(view, pixels, CLASSES)
-    np.testing.assert_array_equal(found, method.predict(view, data.arrays, CLASSES))
-    alone = np.concatenate(
-        [method.predict(view, {"pixels": row[None]}, CLASSES) for row in pixels["pixels"]]
-    )
-    np.testing.assert_allclose(found, alone, atol=1e-4)
-    assert "domains" in method.needs
-
-
-def test_training_has_four_rates_and_lowers_the_loss():
-    method, taken = build(), RecordingTrainer()
-    view, data = ClientView({}, personal=start(method)), draw(method)
-    method.client_update(view, data, taken, rng())
-    assert [group.learning_rate for group in taken.groups] == [None, 1e-4, 5e-6, 5e-4]
-    named = [name for group in taken.groups for name in group.names]
-    assert sorted(named) == sorted(method.personal_layers)
-    result = method.client_update(view, data, trainer(steps=4, learning_rate=0.05), rng(1))
-    assert dict(result.update) == {}
-
-    def loss(personal) -> float:
-        some = batch(method)
-        with torch.no_grad():
-            return float(method.losses(method.tensors(personal), some).mean())
-
-    assert loss(result.personal) < loss(view.personal)
-
-
-def test_what_it_says_of_itself(tmp_path):
-    method = build()
-    assert method.centralised
-    assert method.shared_spec() == {}
-    with pytest.raises(MethodError, match="client: none"):
-        method.predict(ClientView({}), draw(method).arrays, CLASSES)
-    config = MODELS["resnet-gelu"]
-    backbone = load_backbone(write_folder(tmp_path, config, make_model(config)))
-    with pytest.raises(BackboneError, match="takes no prompts; valid"):
-        doprompt.build(Config(), Task(CLASSES, DOMAINS, 1, backbone=backbone))

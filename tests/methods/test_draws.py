@@ -8,12 +8,9 @@ import torch
 from torch.func import vmap
 
 from methods.networks.draws import MARK, Draws, marked, mixed, normals, uniforms
+from tests.methods._training import rng
 
 GOLDEN = 0x9E3779B97F4A7C15
-
-
-def rng(seed: int = 0) -> np.random.Generator:
-    return np.random.default_rng(seed)
 
 
 def test_the_mixer_is_the_published_generator():
@@ -40,26 +37,6 @@ def test_the_law_of_the_numbers(marks: torch.Tensor):
     flat = uniforms(marks, 5, 100)
     assert 0.0 < flat.min() < 1e-4
     assert 1.0 - 1e-4 < flat.max() < 1.0
-
-
-def test_no_number_follows_from_its_neighbours(marks: torch.Tensor):
-    """Correlation between columns, between examples, and between steps; one deviation is 1/441."""
-    drawn, later = normals(marks, 5, 100), normals(marks, 6, 100)
-    near = torch.from_numpy(np.arange(2_000))
-    beside = normals(near, 5, 100)
-    for one, other in (
-        (drawn[:, 1:], drawn[:, :-1]),
-        (beside[1:], beside[:-1]),
-        (drawn, later),
-    ):
-        pair = np.corrcoef(one.flatten().numpy(), other.flatten().numpy())
-        assert abs(pair[0, 1]) < 7 / 441
-
-
-def test_the_largest_numbers_are_finite():
-    """A hash of all ones or zeros gives the ends, which are no 0 and no 1."""
-    ends = (torch.tensor([0, 2**23 - 1]).to(torch.float32) + 0.5) / 2.0**23
-    assert torch.isfinite(torch.erfinv(2.0 * ends - 1.0)).all()
 
 
 def test_an_example_has_its_own_numbers_in_any_company(marks: torch.Tensor):

@@ -6,16 +6,11 @@ import numpy as np
 import pytest
 import torch
 
-from methods import Arrays, ClientView, Examples, MethodError, Task, elcfs, fedavg
+from methods import Arrays, ClientView, Examples, Task, elcfs, fedavg
 from methods.elcfs import BLOCK, Elcfs, low_amplitudes, mixed_in
-from tests.methods._training import RecordingTrainer, trainer
+from tests.methods._training import RecordingTrainer, rng, trainer
 
 SMALL = {"network": "cnn", "image_size": 16, "channels": (2, 3), "feature_width": 4}
-CLIP = {"network": "clip"}
-
-
-def rng(seed: int = 0) -> np.random.Generator:
-    return np.random.default_rng(seed)
 
 
 def build(task: Task, **options) -> Elcfs:
@@ -60,11 +55,6 @@ def test_amplitudes_are_mixed_by_hand():
         np.testing.assert_allclose(mixed, one + moved, atol=1e-12)
 
 
-def test_pixels_stay_within_their_range():
-    dark, bright = torch.zeros(1, 3, 4, 4), torch.full((1, 3, 1, 1), 2.0)
-    assert torch.equal(mixed_in(dark, bright, torch.ones(1)), torch.full((1, 3, 4, 4), 255.0))
-
-
 @pytest.mark.parametrize(("height", "width", "half"), [(8, 8, 2), (9, 7, 3), (6, 9, 2)])
 def test_blocks_by_numpy(height: int, width: int, half: int):
     """The published way: frequency 0 to the middle, another square around it, and back."""
@@ -94,15 +84,6 @@ def test_an_entry_is_the_mean_over_images_and_no_longer_than_sqrt_3(task: Task):
     white = {"pixels": np.full((2, 3, 16, 16), 255, np.uint8), "labels": np.zeros(2, np.int64)}
     length = np.linalg.norm(entry_of(method, Examples(white))[BLOCK])
     assert length == pytest.approx(np.sqrt(3.0))
-
-
-@pytest.mark.parametrize("options", [{}, CLIP], ids=["cnn", "clip"])
-def test_without_others_blocks_it_is_fedavg(task: Task, options: dict):
-    method, other = build(task, **options), plain(task, **options)
-    data = examples(method)
-    mine, theirs = (step(m, data, learning_rate=0.01) for m in (method, other))
-    for name, value in theirs.items():
-        assert value.any() and np.array_equal(mine[name], value)
 
 
 def brighter(data: Examples, by: int) -> Examples:
@@ -135,40 +116,3 @@ def test_the_episodic_step_is_made_of_plain_ones(task: Task, beta: float, clip: 
     for name, value in got.items():
         np.testing.assert_allclose(value, first[name] + second[name], atol=2e-7)
     assert any(np.abs(first[n] - second[n]).max() > 1e-5 for n in got)
-
-
-def test_each_image_draws_a_client_and_a_share(task: Task):
-    method, recording = build(task, mix="uniform"), RecordingTrainer()
-    data = examples(method, 300)
-    blocks = tuple({BLOCK: np.full((3, 1, 1), v, np.float32)} for v in (0.2, 0.4, -0.1))
-    view = ClientView(method.init_server(rng()), blocks)
-    method.client_update(view, data, recording, rng())
-    drawn = recording.examples["other_amplitude"][:, 0, 0, 0]
-    # What noise made negative counts as zero; each of three is drawn by a third.
-    for value in (0.0, 0.2, 0.4):
-        assert 60 < np.isclose(drawn, value).sum() < 140
-    shares = recording.examples["share"]
-    assert 0.0 <= shares.min() < 0.1 and 0.9 < shares.max() < 1.0
-    full, recording = build(task), RecordingTrainer()
-    full.client_update(view, data, recording, rng())
-    assert np.array_equal(recording.examples["share"], np.ones(300, np.float32))
-
-
-def test_a_block_changes_nothing_of_what_is_predicted(task: Task):
-    method = build(task)
-    data, state = examples(method), method.init_server(rng())
-    block = {BLOCK: np.ones((3, 1, 1), np.float32)}
-    batch = {"pixels": data.arrays["pixels"]}
-    views = (ClientView(state), ClientView(state, (block,)))
-    assert np.array_equal(*(method.predict(view, batch, method.classes) for view in views))
-
-
-@pytest.mark.parametrize("spectrum", ["per_image", "full"])
-def test_spectra_of_single_images_are_refused(task: Task, spectrum: str):
-    with pytest.raises(MethodError, match=r"^method\.spectrum: .*; valid: client_mean"):
-        build(task, spectrum=spectrum)
-
-
-def test_a_network_without_images_is_refused(task: Task):
-    with pytest.raises(MethodError, match=r"^method\.network: 'features'.*; valid: cnn, clip"):
-        build(task, network="features")

@@ -7,18 +7,12 @@ import math
 import numpy as np
 import pytest
 import torch
-from torch.nn import functional
 
-from methods import ClientView, Examples, Weighting, fedadg, fedavg
+from methods import ClientView, Examples, fedadg
 from methods.fedadg import FedADG, mixed_losses, smoothed_losses, telling_apart
-from methods.fedavg import FedAvg
 from methods.networks.draws import Draws, uniforms
-from tests.methods._tiny_networks import CLASSES, CountingTrainer, some_examples, tiny
-from tests.methods._training import trainer
-
-
-def rng(seed: int = 0) -> np.random.Generator:
-    return np.random.default_rng(seed)
+from tests.methods._tiny_networks import CountingTrainer, some_examples, tiny
+from tests.methods._training import rng, trainer
 
 
 def build(given: int = 2, width: int = 4, **options) -> FedADG:
@@ -44,16 +38,6 @@ def test_smoothed_labels_by_hand():
     assert got.item() == pytest.approx(1.2 * math.log(2.0))
 
 
-def test_smoothing_is_torchs_under_another_name():
-    """torch shares e among all classes, the right one too: e there is s C / (C - 1) here."""
-    logits = torch.from_numpy(rng().normal(size=(6, 4)))
-    labels = torch.tensor([0, 1, 2, 3, 0, 1])
-    expected = functional.cross_entropy(
-        logits, labels, label_smoothing=0.3 * 4 / 3, reduction="none"
-    )
-    torch.testing.assert_close(smoothed_losses(logits, labels, 0.3), expected)
-
-
 def tensors(**values) -> dict[str, torch.Tensor]:
     """Of a network of width 4 on one feature; what is not given is zero."""
     method = build(1)
@@ -71,17 +55,6 @@ def batch(label: int = 1) -> dict[str, torch.Tensor]:
         "labels": torch.tensor([label]),
         "mark": torch.tensor([5]),
     }
-
-
-def logit(share: float) -> float:
-    return math.log(share / (1.0 - share))
-
-
-def test_the_generators_loss_by_hand():
-    """D says 0.8 whatever it sees: 0.64."""
-    parameters = tensors(discriminator__output__bias=[logit(0.8)])
-    got = build(1).generator_losses(Draws(rng()), parameters, batch())
-    assert got.item() == pytest.approx(0.64)
 
 
 def test_a_verdict_by_hand():
@@ -115,15 +88,6 @@ def test_a_generated_feature_by_hand(output, last):
     scale = 1.0 if output == "unit" else noise
     first = 2.0 / math.sqrt(5.0) if output == "unit" else 2.0
     np.testing.assert_allclose(got.numpy(), [first * scale, 0, 0, last * scale], atol=1e-6)
-
-
-def test_labels_reach_the_generator_scaled():
-    parameters = tensors(generator__output__bias=[0.0])
-    parameters["generator.hidden.weight"][0, 3] = 10.0
-    parameters["generator.output.weight"][:, 0] = 1.0
-    method = build(1, label_scale=0.6)
-    assert method.generated(Draws(rng()), parameters, batch(1))[0].tolist() == [6.0] * 4
-    assert method.generated(Draws(rng()), parameters, batch(0))[0].tolist() == [0.0] * 4
 
 
 def prepared(method: FedADG, count: int = 8) -> Examples:
@@ -173,92 +137,3 @@ def test_three_tenths_of_the_steps_are_cross_entropy_alone():
     judge = tuple(method.personal_layers)
     assert used.fits[0] == (network, 3)
     assert used.fits[1:] == [(judge, 1), (network, 1), (made, 1)] * 7
-
-
-def test_all_three_fits_of_a_step_see_one_batch():
-    method, seen = build(first_share=0.0), []
-
-    class Noting(CountingTrainer):
-        def fit(self, objective, parameters, examples, *, rng, **options):
-            seen.append(rng.bit_generator.state["state"]["state"])
-            return super().fit(objective, parameters, examples, rng=rng, **options)
-
-    used = Noting(trainer(steps=2, batch_size=3).plan)
-    method.client_update(view_of(method), prepared(method), used, rng())
-    assert seen[0] == seen[1] == seen[2] != seen[3]
-    assert seen[3] == seen[4] == seen[5]
-
-
-def test_each_step_has_noise_of_its_own():
-    method, batches = build(first_share=0.5), rng()
-    method.client_update(view_of(method), prepared(method), trainer(steps=6), batches)
-    assert batches.bit_generator.seed_seq.n_children_spawned == 3
-
-
-def test_without_an_adversary_it_is_fedavg():
-    """All steps by cross-entropy, without smoothing."""
-    method, plain = build(first_share=1.0, smoothing=0.0), tiny(FedAvg, fedavg, 2, 4)
-    view, data = view_of(method), prepared(method)
-    got = method.client_update(view, data, trainer(steps=5), rng(2)).update
-    start = ClientView({n: view.broadcast[n] for n in method.network_layers})
-    expected = plain.client_update(start, data, trainer(steps=5), rng(2)).update
-    for name, value in expected.items():
-        assert value.any()
-        assert np.array_equal(got[name], value)
-    assert not any(got[name].any() for name in method.generator_layers)
-
-
-def test_with_alpha_one_the_network_does_not_hear_the_discriminator():
-    """Its own gradient is cross-entropy's; generator and discriminator go on."""
-    method = build(alpha=1.0, smoothing=0.0)
-    parameters = {n: torch.tensor(v) for n, v in view_of(method).broadcast.items()}
-    parameters |= {n: torch.tensor(v) for n, v in view_of(method).personal.items()}
-    rows = {n: torch.from_numpy(np.array(v)) for n, v in prepared(method).arrays.items()}
-    expected = functional.cross_entropy(
-        method.logits(parameters, rows), rows["labels"], reduction="none"
-    )
-    torch.testing.assert_close(method.network_losses(parameters, rows), expected)
-
-
-@pytest.mark.parametrize(("projection", "is_moved"), [("trained", True), ("fixed", False)])
-def test_a_fixed_projection_stays(projection, is_moved):
-    method = build(projection=projection, first_share=0.0)
-    view = view_of(method)
-    got = method.client_update(view, prepared(method), trainer(), rng())
-    same = np.array_equal(got.personal[fedadg.PROJECTION], view.personal[fedadg.PROJECTION])
-    assert same != is_moved
-    assert (got.personal["discriminator.hidden.weight"] != 0).any()
-
-
-def test_the_discriminator_stays_and_the_rest_is_averaged_plainly():
-    method = build()
-    spec = method.shared_spec()
-    assert not any(name.startswith("discriminator") for name in spec)
-    assert {one.weighting for one in spec.values()} == {Weighting.UNIFORM}
-    assert set(spec) == set(method.network_layers) | set(method.generator_layers)
-    # Nobody's discriminator is needed to predict.
-    images = {n: v for n, v in prepared(method).arrays.items() if n != "labels"}
-    view = view_of(method)
-    logits = method.predict(ClientView(view.broadcast), images, CLASSES)
-    assert np.array_equal(logits, method.predict(view, images, CLASSES))
-
-
-def test_it_asks_for_plain_sgd_and_for_mechanisms_on_uploads():
-    method = build()
-    assert method.plain_sgd
-    assert method.units == {"client"}
-    assert method.couples_examples
-
-
-def test_features_come_closer_to_what_is_generated():
-    """Against a discriminator that knows the two apart, the network's term falls."""
-    method = build(first_share=0.0, alpha=0.0)
-    view, data = view_of(method), prepared(method, 40)
-    rows = {n: torch.from_numpy(np.array(v)) for n, v in data.arrays.items()}
-    used = trainer(steps=60, learning_rate=0.5, batch_size=40)
-    got = method.client_update(view, data, used, rng())
-    before = {n: torch.tensor(v) for n, v in {**view.broadcast, **got.personal}.items()}
-    after = {n: torch.tensor(view.broadcast[n] + v) for n, v in got.update.items()}
-    after |= {n: torch.tensor(v) for n, v in got.personal.items()}
-    old, new = (method.network_losses(one, rows).mean().item() for one in (before, after))
-    assert new < old

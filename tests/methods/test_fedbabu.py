@@ -5,29 +5,15 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from methods import Aggregate, ClientView, Examples, MethodError, fedavg, fedbabu, fedper
+from methods import Aggregate, ClientView, fedavg, fedbabu
 from methods.fedavg import FedAvg
 from methods.fedbabu import FedBabu
-from methods.fedper import FedPer
-from privacy.training import seal
-from tests.methods._tiny_networks import (
-    arrays,
-    counting,
-    moved,
-    one_example,
-    private_trainer,
-    some_examples,
-    tiny,
-)
-from tests.methods._training import trainer
+from tests.methods._tiny_networks import arrays, one_example, some_examples, tiny
+from tests.methods._training import rng, trainer
 
 HEAD = ("head.weight", "head.bias")
 BODY = ("extractor.fc.weight", "extractor.fc.bias")
 CHOICES = {"head": HEAD, "body": BODY, "all": (*BODY, *HEAD)}
-
-
-def rng(seed: int = 0) -> np.random.Generator:
-    return np.random.default_rng(seed)
 
 
 def build(**options) -> FedBabu:
@@ -62,17 +48,6 @@ def test_the_head_is_drawn_once_for_all_and_never_moves_in_rounds():
         personal = result.personal
         assert set(personal) == set(HEAD)
         assert all(np.array_equal(personal[name], head[name]) for name in HEAD)
-
-
-def test_the_bodys_step_is_fedpers_under_the_same_head():
-    data, (body, head) = some_examples(10, 3), begin()
-    view = ClientView(body, personal=head)
-    mine, other = (
-        method.client_update(view, data, whole_batch(1), rng(2)).update
-        for method in (build(), tiny(FedPer, fedper, 3, 4))
-    )
-    for name in BODY:
-        np.testing.assert_allclose(mine[name], other[name], atol=1e-7)
 
 
 def test_a_round_and_fine_tuning_by_hand():
@@ -111,58 +86,3 @@ def test_what_is_fine_tuned_and_what_is_held(choice):
     got = method.predict(ClientView(body, personal=after), data.arrays, ("yes", "no"))
     whole = plain().predict(ClientView(expected), data.arrays, ("yes", "no"))
     np.testing.assert_allclose(got, whole, atol=1e-5)
-
-
-@pytest.mark.parametrize("choice", CHOICES)
-@pytest.mark.parametrize(
-    ("plan", "steps"), [({"local_steps": 2}, 6), ({"local_epochs": 2, "batch_size": 4}, 18)]
-)
-def test_fine_tuning_takes_so_many_rounds_worth_of_steps(choice, plan, steps):
-    body, head = begin()
-    learner = counting(**plan)
-    method = build(fine_tune=choice, fine_tuning_rounds=3)
-    method.personalise(ClientView(body, personal=head), some_examples(10, 3), learner, rng())
-    ((names, taken),) = learner.fits
-    assert (set(names), taken) == (set(CHOICES[choice]), steps)
-
-
-def test_noised_fine_tuning_takes_the_steps_that_are_charged():
-    """As PM-MoE has it done before a head goes into the pool; the data is sealed there."""
-    body, head = begin()
-    learner, view = private_trainer(5), ClientView(body, personal=head)
-    sealed = Examples(seal(some_examples(10, 3).arrays))
-    after = build().personalise(view, sealed, learner, rng())
-    assert learner.released.steps == 5
-    assert all(after[name] in learner.released for name in HEAD)
-
-
-def test_a_body_of_its_own_is_for_predictions_alone():
-    """A later round, or fine-tuning again, starts from the broadcast all the same."""
-    data, (body, head) = some_examples(10, 3), begin()
-    method = build(fine_tune="all", fine_tuning_rounds=1)
-    strange = {name: value + 1 for name, value in body.items()}
-    tuned = {**head, **strange}
-    for own in (head, tuned):
-        view = ClientView(body, personal=own)
-        results = method.client_update(view, data, trainer(), rng(2))
-        again = method.personalise(view, data, trainer(), rng(2))
-        if own is head:
-            expected = results, again
-    for name in BODY:
-        assert np.array_equal(results.update[name], expected[0].update[name])
-        assert np.array_equal(again[name], expected[1][name])
-    got = method.predict(ClientView(body, personal=tuned), data.arrays, ("no", "yes"))
-    whole = plain().predict(ClientView(moved(tuned, {})), data.arrays, ("no", "yes"))
-    np.testing.assert_array_equal(got, whole)
-
-
-def test_the_body_alone_is_no_network():
-    body, _ = begin()
-    with pytest.raises(MethodError, match="client: none"):
-        build().predict(ClientView(body), some_examples(2, 3).arrays, ("no", "yes"))
-
-
-def test_its_module_is_the_head_that_was_fine_tuned():
-    assert build().refines
-    assert set(build(fine_tune="all").module_layers) == set(HEAD)
-    assert "record" in build().units

@@ -5,13 +5,12 @@ from __future__ import annotations
 import math
 
 import numpy as np
-import pytest
 import torch
 
-from methods import Aggregate, ClientView, Examples, Task, fedavg, fedcp, fedper
-from methods.fedcp import NOISE, context_of, mean_discrepancy
+from methods import Aggregate, ClientView, Examples, fedcp, fedper
+from methods.fedcp import context_of
 from methods.networks.extractors import OnFeatures
-from tests.methods._training import RecordingTrainer, trainer
+from tests.methods._training import RecordingTrainer, rng, tensors, trainer
 
 CLASSES = ("ant", "bee")
 ROOT = math.sqrt(2.0)
@@ -36,12 +35,7 @@ HEAD = {
     "head.weight": np.array([[1, 2], [2, 2]], np.float32),  # column sums (3, 4)
     "head.bias": np.array([0.5, 0.25], np.float32),
 }
-NOT_YET = {name: np.zeros_like(value) for name, value in HEAD.items()}
 BATCH = {"features": np.array([[2.0, 1.0]], np.float32)}
-
-
-def rng(seed: int = 3) -> np.random.Generator:
-    return np.random.default_rng(seed)
 
 
 def build(**options) -> fedcp.FedCP:
@@ -57,10 +51,6 @@ def drawn(count: int = 12, seed: int = 0) -> Examples:
     draws = rng(seed)
     features = draws.uniform(0.1, 2, (count, 2)).astype(np.float32)
     return Examples({"features": features, "labels": draws.integers(0, 2, count)})
-
-
-def tensors(arrays):
-    return {name: torch.from_numpy(np.array(a)) for name, a in arrays.items()}
 
 
 def sigmoid(value: float) -> float:
@@ -88,15 +78,6 @@ def test_the_shares_by_hand():
     np.testing.assert_allclose(shares(parameters, BATCH), [[SHARE_1, SHARE_2]], rtol=1e-4)
 
 
-def test_the_shares_depend_on_the_context():
-    """With the columns turned round, v * h = (1.6, 0.6) and the policy sees (4, 0.75, ...)."""
-    turned = {**HEAD, "head.weight": HEAD["head.weight"][:, ::-1]}
-    parameters = tensors(build().model_of(view(turned)))
-    deviation = math.sqrt((4**2 + 0.75**2) / 2)
-    by_hand = [[sigmoid(4 / deviation), sigmoid(0.75 / deviation)]]
-    np.testing.assert_allclose(shares(parameters, BATCH), by_hand, rtol=1e-4)
-
-
 def test_the_logits_are_both_heads_on_their_parts():
     """Of features (2, 1) the personal head is fed (2 r1, r2), the generic one what is left."""
     logits = build().predict(view(), BATCH, CLASSES)
@@ -106,20 +87,6 @@ def test_the_logits_are_both_heads_on_their_parts():
         2 * first + 2 * second + 0.25 + (1 - second) + 20,
     ]
     np.testing.assert_allclose(logits, [by_hand], rtol=1e-5)
-
-
-def test_the_personal_part_is_what_a_pool_feeds_to_other_heads():
-    method = build()
-    parameters = tensors(method.model_of(view()))
-    parts = method.parts(parameters, tensors(BATCH))
-    np.testing.assert_allclose(parts["fed"], [[2 * SHARE_1, SHARE_2]], rtol=1e-4)
-    np.testing.assert_array_equal(parts["gated"], parts["fed"])
-    other = method.module_output({n: 2 * parameters[n] for n in HEAD}, parts["fed"])
-    own = method.module_output(parameters, parts["fed"])
-    mixed = method.combine(parameters, parts, 0.5 * other + 0.5 * own)
-    generic = parts["generic"].numpy()
-    np.testing.assert_allclose(mixed, generic + 1.5 * own.numpy(), rtol=1e-5)
-    assert method.gated_width == 2
 
 
 def settled(personal: float, generic: float):
@@ -136,22 +103,6 @@ def test_a_policy_that_calls_everything_personal_is_fedper():
     np.testing.assert_allclose(got, expected, rtol=1e-6)
 
 
-def test_a_policy_that_calls_everything_generic_is_fedavg():
-    no_bias = {**HEAD, "head.bias": np.zeros(2, np.float32)}
-    got = build().predict(view(no_bias, **settled(0.0, 200.0)), drawn().arrays, CLASSES)
-    plain = fedavg.FedAvg(fedavg.Config(network="features"), OnFeatures(2, 2), CLASSES)
-    head = {n.replace("generic", "head"): v for n, v in GENERIC.items()}
-    expected = plain.predict(ClientView({**EXTRACTOR, **head}), drawn().arrays, CLASSES)
-    np.testing.assert_allclose(got, expected, rtol=1e-6)
-
-
-def test_the_discrepancy_of_two_points_by_hand():
-    """Squared distance 20: 4 + 4 - 2 (e^-1 + e^-2/3 + e^-1/2 + e^-1/5) over the four widths."""
-    one, other = torch.tensor([[0.0, 0.0]]), torch.tensor([[2.0, 4.0]])
-    by_hand = 8 - 2 * (math.exp(-1) + math.exp(-2 / 3) + math.exp(-0.5) + math.exp(-0.2))
-    assert float(mean_discrepancy(one, other)) == pytest.approx(by_hand, rel=1e-6)
-
-
 def loop_discrepancy(one, other) -> float:
     def kernel(a, b):
         return sum(math.exp(-sum((a - b) ** 2) / (2 * w)) for w in (10, 15, 20, 50))
@@ -162,19 +113,11 @@ def loop_discrepancy(one, other) -> float:
     return mean(one, one) + mean(other, other) - 2 * mean(one, other)
 
 
-def test_the_discrepancy_by_brute_force():
-    draws = rng()
-    one, other = draws.normal(0, 3, (4, 3)), draws.normal(1, 3, (6, 3))
-    got = float(mean_discrepancy(torch.from_numpy(one), torch.from_numpy(other)))
-    assert got == pytest.approx(loop_discrepancy(one, other), rel=1e-9)
-    assert float(mean_discrepancy(torch.from_numpy(one), torch.from_numpy(one))) == 0.0
-
-
 def losses_where_features_are_doubled(weight: float):
     method = build(mmd_weight=weight)
     recording = RecordingTrainer()
     data = drawn(3)
-    method.client_update(view(), data, recording, rng())
+    method.client_update(view(), data, recording, rng(3))
     doubled = 2.0 * recording.parameters["extractor.fc.weight"]
     parameters = {**tensors(recording.parameters), "extractor.fc.weight": torch.tensor(doubled)}
     return recording.objective.losses(parameters, {}, tensors(recording.examples)).numpy(), data
@@ -190,23 +133,8 @@ def test_the_loss_holds_the_discrepancy_to_the_broadcast_features():
     )
 
 
-def test_training_holds_generic_head_and_context():
-    recording = RecordingTrainer()
-    build().client_update(view(), drawn(), recording, rng())
-    (group,) = recording.groups
-    assert set(group.names) == {*EXTRACTOR, *POLICY, *HEAD}
-    held = set(recording.parameters) - set(group.names)
-    assert held == {*GENERIC, "context"}
-
-
-def test_without_weight_no_example_is_looked_at_past_the_trainer():
-    recording = RecordingTrainer()
-    build(mmd_weight=0.0).client_update(view(), drawn(), recording, rng())
-    assert set(recording.examples) == {"features", "labels"}
-
-
 def test_a_client_sends_its_head_as_a_difference_to_the_generic_one():
-    result = build().client_update(view(), drawn(), trainer(), rng())
+    result = build().client_update(view(), drawn(), trainer(), rng(3))
     assert set(result.personal) == set(HEAD)
     for name, value in result.personal.items():
         generic = name.replace("head", "generic")
@@ -220,75 +148,9 @@ def test_the_new_generic_head_lies_halfway_between():
     method = build()
     state = {n: np.ones_like(v) for n, v in SHARED.items()}
     changes = {n: np.full(v.shape, (2 - 1 + 4 - 1) / 2) for n, v in SHARED.items()}
-    after = method.server_update(state, Aggregate(changes, 2.0, 2, 2), (), rng())
+    after = method.server_update(state, Aggregate(changes, 2.0, 2, 2), (), rng(3))
     assert set(after) == set(SHARED)
     for name, value in after.items():
         expected = 2.0 if name in GENERIC else 3.0
         np.testing.assert_array_equal(value, np.full(value.shape, expected))
         assert value.dtype == np.float32
-
-
-def test_a_first_head_is_the_generic_one():
-    method = build()
-    first = method.init_client(rng(), rng())
-    assert {n: a.shape for n, a in first.items()} == {n: a.shape for n, a in HEAD.items()}
-    copied = {n.replace("generic", "head"): v for n, v in GENERIC.items()}
-    fresh, same = (method.model_of(view(personal)) for personal in (first, copied))
-    for name, value in same.items():
-        np.testing.assert_array_equal(fresh[name], value)
-    np.testing.assert_allclose(fresh["context"], [1 / ROOT, 1 / ROOT], rtol=1e-6)
-
-
-def test_a_head_without_weights_is_still_a_head():
-    """Zeros in one array alone mean nothing."""
-    only_bias = {**NOT_YET, "head.bias": HEAD["head.bias"]}
-    np.testing.assert_array_equal(
-        build().model_of(view(only_bias))["head.weight"], NOT_YET["head.weight"]
-    )
-
-
-def test_noise_moves_the_scores():
-    """One more for the first feature, two less for the second."""
-    parameters = tensors(build().model_of(view()))
-    got = shares(parameters, {**BATCH, NOISE: np.array([[1.0, -2.0]], np.float32)})
-    by_hand = [[sigmoid(3 / math.sqrt(5) + 1), sigmoid(1 / math.sqrt(5) - 2)]]
-    np.testing.assert_allclose(got, by_hand, rtol=1e-4)
-
-
-def test_the_noise_is_the_difference_of_two_gumbel_draws():
-    """Against torch's own Gumbel softmax, by the mean and spread of the share of scores (1, 0)."""
-    noise = build().with_noise(drawn(20_000), rng()).arrays[NOISE]
-    assert noise.shape == (20_000, 2)
-    assert noise.dtype == np.float32
-    ours = 1.0 / (1.0 + np.exp(-(1.0 + noise[:, 0])))
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
-        scores = torch.tensor([1.0, 0.0]).expand(20_000, 2)
-        theirs = torch.nn.functional.gumbel_softmax(scores, tau=1.0, dim=1)[:, 0].numpy()
-    assert ours.mean() == pytest.approx(theirs.mean(), abs=0.01)
-    assert ours.std() == pytest.approx(theirs.std(), abs=0.01)
-
-
-def test_noise_is_for_training_alone_and_only_if_asked():
-    plain, noisy = build(), build(gumbel=True)
-    one, other = (m.client_update(view(), drawn(), trainer(), rng()) for m in (plain, noisy))
-    assert np.abs(one.update["policy.weight"] - other.update["policy.weight"]).max() > 0
-    again = noisy.client_update(view(), drawn(), trainer(), rng())
-    np.testing.assert_array_equal(again.update["policy.weight"], other.update["policy.weight"])
-    np.testing.assert_array_equal(
-        plain.predict(view(), BATCH, CLASSES), noisy.predict(view(), BATCH, CLASSES)
-    )
-
-
-@pytest.mark.parametrize(
-    ("options", "couples", "private"),
-    [
-        ({}, True, False),
-        ({"mmd_weight": 0.0}, False, True),
-        ({"mmd_weight": 0.0, "gumbel": True}, False, False),
-    ],
-)
-def test_what_the_options_admit(options, couples, private):
-    method = fedcp.build(fedcp.Config(**options), Task(CLASSES, ("one",), 4))
-    assert method.couples_examples == couples
-    assert method.units == {"client"} | ({"record"} if private else set())

@@ -8,26 +8,15 @@ import numpy as np
 import pytest
 import torch
 
-from methods import ClientView, Examples, fedavg, feddistill
-from methods.fedavg import FedAvg
+from methods import ClientView, Examples, feddistill
 from methods.feddistill import FedDistill
 from methods.networks.class_tables import KNOWN, PRESENCE, TABLE
-from tests.methods._tiny_networks import arrays, one_example, some_examples, tiny
-from tests.methods._training import RecordingTrainer, trainer
-
-CLASSES = ("no", "yes")
-
-
-def rng(seed: int = 0) -> np.random.Generator:
-    return np.random.default_rng(seed)
+from tests.methods._tiny_networks import arrays, one_example, tiny
+from tests.methods._training import RecordingTrainer, rng, trainer
 
 
 def build(given: int = 3, width: int = 4, **options) -> FedDistill:
     return tiny(FedDistill, feddistill, given, width, **options)
-
-
-def plain(given: int = 3, width: int = 4) -> FedAvg:
-    return tiny(FedAvg, fedavg, given, width)
 
 
 def table(rows, known):
@@ -53,12 +42,6 @@ def test_a_row_as_it_is_by_hand():
     method = build(1, 1, target="logits")
     parameters = {**network(2, 0), **table([[1, -1], [9, 9]], [1, 1])}
     assert loss_of(method, parameters, 0) == pytest.approx(0.126928 - 2.0, abs=1e-5)
-
-
-def test_a_row_that_says_the_same_teaches_nothing():
-    """Softmax of (1, -1) is that of (2, 0)."""
-    parameters = {**network(2, 0), **table([[1, -1], [9, 9]], [1, 1])}
-    assert loss_of(build(1, 1), parameters, 0) == pytest.approx(0.126928, abs=1e-5)
 
 
 @pytest.mark.parametrize("gamma", [1.0, 0.5, 0.0])
@@ -100,25 +83,6 @@ def test_a_step_by_hand(target, taught):
     np.testing.assert_allclose(own["head.bias"], -0.4 * gradient, atol=1e-6)
 
 
-@pytest.mark.parametrize("clipping", [None, 0.3])
-@pytest.mark.parametrize("why", ["gamma is zero", "no rows"])
-def test_without_the_second_term_it_is_local_training(why, clipping):
-    """What FedAvg's client makes of the same network, bit for bit where gamma is zero."""
-    data, own = some_examples(10, 3), build().init_client(rng(1), rng())
-    given = why == "gamma is zero"
-    broadcast = table([[3, 0], [0, 3]], [given, given])
-    method = build(distillation_weight=0.0 if given else 5.0)
-    learner = trainer(clipping=clipping)
-    got = method.client_update(ClientView(broadcast, (), own), data, learner, rng(2)).personal
-    expected = plain().client_update(ClientView(own), data, learner, rng(2)).update
-    assert set(got) == set(own)
-    for name, change in expected.items():
-        assert change.any()
-        if given:
-            assert np.array_equal(got[name] - own[name], change)
-        np.testing.assert_allclose(got[name] - own[name], change, atol=1e-6)
-
-
 def test_a_client_sends_mean_logits_of_its_classes():
     """f = relu(x), logits (f, 2f + 1): of 1 and 3 in class 1 (2, 5), over the root of two."""
     method = build(1, 1)
@@ -131,12 +95,3 @@ def test_a_client_sends_mean_logits_of_its_classes():
     expected = np.array([[0, 0], [2, 5]]) / math.sqrt(2)
     np.testing.assert_allclose(sent["logits"], expected, atol=1e-6)
     assert sent[PRESENCE].tolist() == [0, 1]
-
-
-def test_the_own_head_predicts_whatever_the_table():
-    method, own = build(), build().init_client(rng(1), rng())
-    batch = some_examples(5, 3).arrays
-    expected = plain().predict(ClientView(own), batch, CLASSES)
-    for broadcast in (method.init_server(rng()), table([[9, -9], [4, 1]], [1, 1])):
-        got = method.predict(ClientView(broadcast, (), own), batch, CLASSES)
-        np.testing.assert_array_equal(got, expected)

@@ -8,26 +8,17 @@ import numpy as np
 import pytest
 import torch
 
-from methods import ClientView, Examples, MethodError, fedavg, fedproto
-from methods.fedavg import FedAvg
+from methods import ClientView, fedproto
 from methods.fedproto import OWN, FedProto
 from methods.networks.class_tables import KNOWN, TABLE
-from tests.methods._tiny_networks import arrays, one_example, some_examples, tiny
-from tests.methods._training import trainer
+from tests.methods._tiny_networks import arrays, one_example, tiny
+from tests.methods._training import rng, trainer
 
 CLASSES = ("no", "yes")
 
 
-def rng(seed: int = 0) -> np.random.Generator:
-    return np.random.default_rng(seed)
-
-
 def build(given: int = 3, width: int = 4, **options) -> FedProto:
     return tiny(FedProto, fedproto, given, width, **options)
-
-
-def plain(given: int = 3, width: int = 4) -> FedAvg:
-    return tiny(FedAvg, fedavg, given, width)
 
 
 def table(rows, known):
@@ -63,11 +54,6 @@ def test_the_distance_is_to_the_prototype_of_the_examples_own_class():
     assert loss_of(method, parameters, 1) == pytest.approx(math.log(2) + 0.5, abs=1e-5)
 
 
-def test_a_class_without_a_prototype_has_no_distance():
-    parameters = {**network(3, 1), **table([[9, 9], [3, 0]], [0, 1])}
-    assert loss_of(build(1, 2), parameters, 0) == pytest.approx(math.log(2), abs=1e-6)
-
-
 def test_a_step_draws_the_feature_to_its_prototype():
     """The head is zero, so the distance alone moves it: 2 (f - p) / 2 = (2, -4) by a rate of 0.1.
 
@@ -79,41 +65,9 @@ def test_a_step_draws_the_feature_to_its_prototype():
     np.testing.assert_allclose(own["extractor.fc.bias"], [2.8, 1.4], atol=1e-6)
 
 
-@pytest.mark.parametrize("clipping", [None, 0.3])
-@pytest.mark.parametrize("why", ["lambda is zero", "no prototypes"])
-def test_without_the_second_term_it_is_local_training(why, clipping):
-    """What FedAvg's client makes of the same network, bit for bit where lambda is zero."""
-    data, own = some_examples(10, 3), build().init_client(rng(1), rng())
-    given = why == "lambda is zero"
-    broadcast = table(np.ones((2, 4)), [given, given])
-    method = build(prototype_weight=0.0 if given else 5.0)
-    learner = trainer(clipping=clipping)
-    got = method.client_update(ClientView(broadcast, (), own), data, learner, rng(2)).personal
-    expected = plain().client_update(ClientView(own), data, learner, rng(2)).update
-    for name, change in expected.items():
-        assert change.any()
-        if given:
-            assert np.array_equal(got[name] - own[name], change)
-        np.testing.assert_allclose(got[name] - own[name], change, atol=1e-6)
-
-
-def test_clients_start_alike():
-    one, other = (build().init_client(rng(1), rng(seed)) for seed in (2, 3))
-    assert all(np.array_equal(one[name], other[name]) for name in one)
-
-
 def predicted(method, broadcast, own, classes=CLASSES):
     view = ClientView(broadcast, (), own)
     return method.predict(view, one_example().arrays, classes)
-
-
-def test_the_nearest_prototype_by_hand():
-    """Feature (3, 1): 12.5 from (0, 5) and 0.5 from (3, 0)."""
-    method = build(1, 2, inference="all_prototypes")
-    broadcast = table([[0, 5], [3, 0]], [1, 1])
-    np.testing.assert_allclose(predicted(method, broadcast, network(3, 1)), [[-12.5, -0.5]])
-    turned = predicted(method, broadcast, network(3, 1), CLASSES[::-1])
-    np.testing.assert_allclose(turned, [[-0.5, -12.5]])
 
 
 def test_among_which_classes_it_looks_for_the_nearest():
@@ -142,16 +96,3 @@ def test_where_there_is_no_prototype_the_head_predicts(known, mine):
     own = {**network(1, 0), "head.weight": np.array([[2, 0], [5, 0]], np.float32)}
     own[OWN] = np.array(mine, np.float32)
     assert predicted(build(1, 2), table(np.ones((2, 2)), known), own).tolist() == [[2, 5]]
-
-
-def test_a_client_keeps_which_classes_are_its_own():
-    method, data = build(), some_examples(6, 3)
-    labels = np.ones(6, np.int64)
-    view = ClientView(method.init_server(rng()), (), method.init_client(rng(1), rng()))
-    some = Examples({**data.arrays, "labels": labels})
-    assert method.client_update(view, some, trainer(), rng()).personal[OWN].tolist() == [0, 1]
-
-
-def test_nobody_in_particular_predicts_nothing():
-    with pytest.raises(MethodError, match="a part of the network is a client's own"):
-        predicted(build(1, 2), table(np.ones((2, 2)), [1, 1]), {})

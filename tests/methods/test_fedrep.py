@@ -5,26 +5,14 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from methods import ClientView, Examples, fedper, fedrep
+from methods import ClientView, fedper, fedrep
 from methods.fedper import FedPer
 from methods.fedrep import FedRep
-from privacy.training import seal
-from tests.methods._tiny_networks import (
-    arrays,
-    counting,
-    one_example,
-    private_trainer,
-    some_examples,
-    tiny,
-)
-from tests.methods._training import trainer
+from tests.methods._tiny_networks import arrays, counting, one_example, some_examples, tiny
+from tests.methods._training import rng, trainer
 
 HEAD = ("head.weight", "head.bias")
 BODY = ("extractor.fc.weight", "extractor.fc.bias")
-
-
-def rng(seed: int = 0) -> np.random.Generator:
-    return np.random.default_rng(seed)
 
 
 def build(**options) -> FedRep:
@@ -37,28 +25,6 @@ def plain() -> FedPer:
 
 def begin(seed: int = 1):
     return plain().init_server(rng(seed)), plain().init_client(rng(seed), rng())
-
-
-def whole_batch(steps: int):
-    return trainer(steps=steps, batch_size=100, learning_rate=0.5)
-
-
-@pytest.mark.parametrize("clipping", [None, 1e6])
-def test_a_step_of_each_part_is_fedpers_step_of_that_part(clipping):
-    """The head's from where both began; the body's under the head that this step left."""
-    data, (body, head) = some_examples(10, 3), begin()
-    learner = trainer(steps=2, batch_size=100, learning_rate=0.5, clipping=clipping)
-    mine = build().client_update(ClientView(body, personal=head), data, learner, rng(2))
-    first = plain().client_update(ClientView(body, personal=head), data, whole_batch(1), rng(2))
-    for name in HEAD:
-        np.testing.assert_allclose(mine.personal[name], first.personal[name], atol=1e-6)
-        assert np.abs(mine.personal[name] - head[name]).max() > 1e-3
-    after = ClientView(body, personal=mine.personal)
-    second = plain().client_update(after, data, whole_batch(1), rng(2))
-    for name in BODY:
-        np.testing.assert_allclose(mine.update[name], second.update[name], atol=1e-6)
-        # Under the head as it was the body's step would be another.
-        assert np.abs(second.update[name] - first.update[name]).max() > 1e-3
 
 
 def test_a_round_by_hand():
@@ -82,11 +48,8 @@ def test_a_round_by_hand():
 @pytest.mark.parametrize(
     ("share", "plan", "on_head", "on_body"),
     [
-        (0.5, {"local_steps": 2}, 1, 1),
-        (10 / 11, {"local_steps": 11}, 10, 1),
         (10 / 11, {"local_epochs": 11}, 10, 1),
         (0.5, {"local_epochs": 2, "batch_size": 4}, 3, 3),
-        (0.3, {"local_steps": 6}, 2, 4),
         (0.01, {"local_steps": 4}, 1, 3),
         (0.99, {"local_steps": 4}, 3, 1),
     ],
@@ -100,32 +63,3 @@ def test_steps_are_shared_out(share, plan, on_head, on_body):
     (first, before), (second, after) = learner.fits
     assert (set(first), before) == (set(HEAD), on_head)
     assert (set(second), after) == (set(BODY), on_body)
-
-
-def test_a_single_step_is_fedpers():
-    data, (body, head) = some_examples(10, 3), begin()
-    view = ClientView(body, personal=head)
-    one, other = (m.client_update(view, data, trainer(steps=1), rng(2)) for m in (build(), plain()))
-    assert all(np.array_equal(one.update[name], other.update[name]) for name in BODY)
-    assert all(np.array_equal(one.personal[name], other.personal[name]) for name in HEAD)
-
-
-@pytest.mark.parametrize("steps", [1, 2, 7])
-def test_noised_steps_are_those_that_are_charged(steps):
-    """The number of examples is not asked for: the data is sealed."""
-    body, head = begin()
-    learner = private_trainer(steps)
-    sealed = Examples(seal(some_examples(10, 3).arrays))
-    result = build().client_update(ClientView(body, personal=head), sealed, learner, rng())
-    assert learner.released.steps == steps
-    assert all(result.personal[name] in learner.released for name in HEAD)
-    for name in BODY:
-        assert (result.update[name] != 0).any()
-
-
-def test_it_is_fedper_to_everybody_else():
-    method = build()
-    assert (method.refines, method.gated_width) == (False, 4)
-    assert method.units == plain().units
-    assert set(method.module_layers) == set(HEAD)
-    assert set(method.shared_spec()) == set(BODY)

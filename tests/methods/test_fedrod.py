@@ -5,22 +5,17 @@ from __future__ import annotations
 import math
 
 import numpy as np
-import pytest
 import torch
 
-from methods import ClientView, Examples, Task, fedavg, fedrod
+from methods import ClientView, Task, fedavg, fedrod
 from methods.fedrod import balanced
-from methods.networks.method import FED, GATED
 from platform.contract.examples import draw_examples
-from privacy.training import LocalTrainer, TrainingPlan, per_sample_gradients
+from privacy.training import LocalTrainer, TrainingPlan
+from tests.methods._training import rng, tensors
 
 CLASSES = ("ant", "bee", "cow", "dog")
 TASK = Task(CLASSES, ("one",), 4)
 SMALL = {"network": "fasttext", "buckets": 20, "feature_width": 3}
-
-
-def rng(seed: int = 3) -> np.random.Generator:
-    return np.random.default_rng(seed)
 
 
 def build(**options):
@@ -33,10 +28,6 @@ def learner(steps: int = 1, rate: float = 0.5) -> LocalTrainer:
 
 def view_of(method) -> ClientView:
     return ClientView(method.init_server(rng(1)), (), method.init_client(rng(2), rng(4)))
-
-
-def tensors(arrays):
-    return {name: torch.from_numpy(np.array(a)) for name, a in arrays.items()}
 
 
 def losses(logits, counts, labels):
@@ -62,22 +53,13 @@ def test_a_class_without_examples_drops_out():
     torch.testing.assert_close(gradient, torch.tensor(expected))
 
 
-@pytest.mark.parametrize("counts", [[1, 1, 1], [40, 40, 40]])
-def test_equal_counts_are_plain_cross_entropy(counts):
-    logits, labels = [[0.3, -1.0, 2.0], [4.0, 0.0, 0.5]], [2, 1]
-    plain = torch.nn.functional.cross_entropy(
-        torch.tensor(logits), torch.tensor(labels), reduction="none"
-    )
-    torch.testing.assert_close(losses(logits, counts, labels), plain)
-
-
 def test_one_step_by_hand():
     """Extractor and generic head descend the balanced loss alone, the personal head the other."""
     method, data = build(), draw_examples(build(), 3)
     view = view_of(method)
     counts = np.bincount(data.arrays["labels"], minlength=4)
     assert len(set(counts.tolist())) > 1, "the two losses would be alike"
-    result = method.client_update(view, data, learner(), rng())
+    result = method.client_update(view, data, learner(), rng(3))
     leaves = {n: t.requires_grad_() for n, t in tensors(view.broadcast).items()}
     batch = tensors(data.arrays)
     words = leaves["extractor.embedding"][batch["words"]]
@@ -106,26 +88,6 @@ def as_fedavg(shared):
     return {name.replace("generic", "head"): value for name, value in shared.items()}
 
 
-def test_without_balancing_the_shared_part_is_fedavg():
-    """The personal head adds nothing to it, over several steps."""
-    method, plain = build(generic_loss="cross_entropy"), fedavg.build(fedavg.Config(**SMALL), TASK)
-    view, data = view_of(method), draw_examples(method, 1)
-    got = method.client_update(view, data, learner(4), rng()).update
-    alone = ClientView(as_fedavg(view.broadcast))
-    expected = plain.client_update(alone, data, learner(4), rng()).update
-    for name, value in as_fedavg(got).items():
-        np.testing.assert_array_equal(value, expected[name])
-
-
-def test_a_client_of_one_class_says_nothing_about_the_shared_part():
-    method, data = build(), draw_examples(build(), 1)
-    alike = Examples({**data.arrays, "labels": np.full(8, 2)})
-    view = view_of(method)
-    result = method.client_update(view, alike, learner(3), rng())
-    assert not any(value.any() for value in result.update.values())
-    assert np.abs(result.personal["head.weight"] - view.personal["head.weight"]).max() > 0.01
-
-
 def test_a_personal_head_of_zero_is_the_generic_model():
     method, plain = build(), fedavg.build(fedavg.Config(**SMALL), TASK)
     view, data = view_of(method), draw_examples(method, 1)
@@ -138,50 +100,3 @@ def test_a_personal_head_of_zero_is_the_generic_model():
     own = {**zero, "head.bias": np.array([1.0, 2.0, 3.0, 4.0], np.float32)}
     moved = method.predict(ClientView(view.broadcast, (), own), batch, CLASSES)
     np.testing.assert_allclose(moved, generic + own["head.bias"], atol=1e-6)
-
-
-def test_the_personal_logits_reach_the_personal_head_alone():
-    """What a gate over heads is trained by moves neither the features nor the generic head."""
-    method = build()
-    view, data = view_of(method), draw_examples(method, 1)
-    both = {**view.broadcast, **view.personal}
-    leaves = {n: t.requires_grad_() for n, t in tensors(both).items()}
-    batch = tensors(data.arrays)
-    loss = method.cross_entropies(leaves, batch).sum()
-    gradients = torch.autograd.grad(loss, list(leaves.values()), allow_unused=True)
-    touched = {n for n, g in zip(leaves, gradients, strict=True) if g is not None and g.any()}
-    assert touched == {"head.weight", "head.bias"}
-    parts = method.parts(leaves, batch)
-    assert not parts[FED].requires_grad
-    assert not parts[GATED].requires_grad
-
-
-@pytest.mark.parametrize("counts", [None, torch.tensor([3, 1, 2, 2])])
-def test_each_examples_gradient_is_that_of_the_example_alone(counts):
-    """Also where gradients stop: one backward pass an example is the oracle."""
-    method = build()
-    view, data = view_of(method), draw_examples(method, 1, 4)
-    parameters = tensors({**view.broadcast, **view.personal})
-    batch = tensors(data.arrays)
-    objective = fedrod.BatchObjective(method.two_losses(counts))
-    found = per_sample_gradients(objective, parameters, batch, trained=parameters.keys())
-    for row in range(4):
-        leaves = {n: t.clone().requires_grad_() for n, t in parameters.items()}
-        loss = objective.losses(leaves, {}, {n: t[row : row + 1] for n, t in batch.items()})[0]
-        expected = torch.autograd.grad(loss, list(leaves.values()))
-        for name, gradient in zip(leaves, expected, strict=True):
-            torch.testing.assert_close(found.gradients[name][row], gradient, rtol=1e-4, atol=1e-6)
-
-
-def test_heads_are_shared_and_kept():
-    method = build()
-    assert {n.split(".")[0] for n in method.shared_spec()} == {"extractor", "generic"}
-    assert set(method.init_client(rng(), rng())) == {"head.weight", "head.bias"}
-
-
-def test_counts_of_labels_are_no_part_of_record_level_privacy():
-    """One example's label changes the loss of all others."""
-    assert build().units == {"client"}
-    assert build().couples_examples
-    assert "record" in build(generic_loss="cross_entropy").units
-    assert not build(generic_loss="cross_entropy").couples_examples

@@ -10,14 +10,10 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from methods import ClientView, Examples, MethodError, Weighting, fedtpg
+from methods import ClientView, Examples, fedtpg
 from methods.fedtpg import QUERIES, Config, generated, normed, shapes_of
 from methods.prompts.prompt import PromptConfig, build_encoder
-from tests.methods._training import RecordingTrainer, trainer
-
-
-def rng(seed: int = 0) -> np.random.Generator:
-    return np.random.default_rng(seed)
+from tests.methods._training import RecordingTrainer, rng
 
 
 def build(task, **options):
@@ -58,38 +54,11 @@ def test_the_attention_is_torchs():
         np.testing.assert_allclose(generated(net, names, 4), expected, rtol=1e-9)
 
 
-def test_over_one_name_attention_is_one():
-    """With the last layer zero every row is W_O (W_V LN(t) + b_V) + b_O, whatever the queries."""
-    net = drawn()
-    net |= {name: torch.zeros_like(net[name]) for name in ("outer.weight", "outer.bias")}
-    name = torch.tensor(rng(51).normal(size=(1, 6)))
-    value = normed(net, "name_norm", name) @ net["value.weight"].T + net["value.bias"]
-    row = value @ net["out.weight"].T + net["out.bias"]
-    np.testing.assert_allclose(generated(net, name, 2), row.expand(3, -1), rtol=1e-9)
-
-
 def test_layer_norm_by_hand():
     """(1, 3): mean 2, deviation 1; times 2 plus 0.5."""
     net = {"name_norm.weight": torch.full((2,), 2.0), "name_norm.bias": torch.full((2,), 0.5)}
     got = normed(net, "name_norm", torch.tensor([[1.0, 3.0]]))
     np.testing.assert_allclose(got, [[-1.5, 2.5]], atol=1e-4)
-
-
-def test_the_order_of_names_says_nothing(task, examples):
-    """Attention sums over names, so columns change places with the names, and nothing else does."""
-    method = build(task)
-    view = ClientView(method.init_server(rng(1)))
-    there = method.predict(view, examples.arrays, task.classes)
-    back = method.predict(view, examples.arrays, task.classes[::-1])
-    np.testing.assert_allclose(back[:, ::-1], there, atol=1e-3)
-
-
-def test_the_prompt_follows_from_the_names_that_are_asked_about(task, examples):
-    method = build(task)
-    view = ClientView(method.init_server(rng(1)))
-    whole = method.predict(view, examples.arrays, task.classes)
-    two = method.predict(view, examples.arrays, task.classes[:2])
-    assert np.abs(whole[:, :2] - two).max() > 1e-3
 
 
 def held(labels) -> Examples:
@@ -117,34 +86,3 @@ def test_whose_names(task, names, count):
     chances = logits.softmax(dim=1)
     wanted = [-math.log(chances[row, asked.index(label)]) for row, label in enumerate((1, 3, 3))]
     np.testing.assert_allclose(losses.detach(), wanted, rtol=1e-4)
-
-
-def test_training_lowers_the_loss_and_clients_count_alike(task, examples):
-    method = build(task, names="all")
-    state = method.init_server(rng(1))
-    learner = trainer(steps=20, learning_rate=0.01, batch_size=10)
-    update = method.client_update(ClientView(state), examples, learner, rng()).update
-    after = {name: state[name] + change for name, change in update.items()}
-
-    def loss(net):
-        logits = torch.tensor(method.predict(ClientView(net), examples.arrays, task.classes))
-        return float(functional.cross_entropy(logits, torch.tensor(examples.arrays["labels"])))
-
-    assert loss(after) < loss(state) - 0.05
-    assert {spec.weighting for spec in method.shared_spec().values()} == {Weighting.UNIFORM}
-
-
-def test_it_starts_as_published(task):
-    state = build(task).init_server(rng(1))
-    assert state[QUERIES].std() == pytest.approx(0.02, rel=0.2)
-    assert (state["query_norm.weight"] == 1).all()
-    assert not state["value.bias"].any()
-    # Of width 32 and features 128: sqrt(6 / (128 + 96)) and 1 / sqrt(32).
-    assert 0.95 * 0.163663 < np.abs(state["key.weight"]).max() <= 0.163663
-    assert 0.95 * 0.176777 < np.abs(state["inner.bias"]).max() <= 0.176777
-    assert 0.95 * 0.088388 < np.abs(state["outer.weight"]).max() <= 0.088388
-
-
-def test_heads_that_do_not_divide(task):
-    with pytest.raises(MethodError, match=r"method\.heads: 5 do not divide .* width of 32"):
-        build(task, heads=5)

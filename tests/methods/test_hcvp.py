@@ -10,12 +10,11 @@ import pytest
 import torch
 from torch.nn import functional
 
-from methods import BackboneError, ClientView, Examples, MethodError, Task, hcvp
+from methods import Examples, Task, hcvp
 from methods.clip.adapter import load_backbone
 from methods.hcvp import MAP, Config, contrast
 from methods.prompts.deep import DeepImageEncoder
-from tests.methods._models import MODELS, make_model, write_folder
-from tests.methods._training import RecordingTrainer, trainer
+from tests.methods._training import rng
 
 CLASSES = ("triangle", "circle", "square")
 DOMAINS = ("ink", "paint")
@@ -25,10 +24,6 @@ ALL = {"domain_contrast": 0.5, "task_contrast": 0.25, "class_contrast": 2.0}
 @cache
 def task() -> Task:
     return Task(CLASSES, DOMAINS, 1, backbone=load_backbone("sotto-tiny"))
-
-
-def rng(seed: int = 0) -> np.random.Generator:
-    return np.random.default_rng(seed)
 
 
 def build(**options) -> hcvp.Hcvp:
@@ -64,30 +59,6 @@ def test_the_contrast_by_hand():
     # At t = 1/2 cosines count twice: -ln(e^2 / (e^2 + 1)).
     assert contrast(rows, alike, 0.5)[0] == pytest.approx(math.log1p(math.exp(-2.0)), rel=1e-5)
     assert contrast(rows[:1], alike[:1, :1], 1.0).tolist() == [0.0]
-
-
-def test_the_contrast_is_the_definition_row_by_row():
-    rows, alike = rng(4).normal(size=(7, 5)), rng(5).random((7, 7)) < 0.5
-    found = contrast(torch.tensor(rows), torch.tensor(alike), 0.3)
-    for i, one in enumerate(rows):
-        sums = [1e-7, 1e-7]
-        for k, other in enumerate(rows):
-            if k == i:
-                continue
-            near = math.exp(one @ other / np.linalg.norm(one) / np.linalg.norm(other) / 0.3)
-            sums[0] += near * alike[i, k]
-            sums[1] += near
-        assert float(found[i]) == pytest.approx(-math.log(sums[0] / sums[1]), rel=1e-9)
-
-
-def test_the_map_is_the_mean_of_the_patches():
-    """Of the frozen tower's last tokens but the class token's."""
-    method = build()
-    pixels = rng(1).integers(0, 256, (2, 32, 32, 3), dtype=np.uint8)
-    tokens = rng(2).normal(size=(2, 17, 128)).astype(np.float32)
-    kept = method.prepare({"pixels": pixels, "tokens": tokens})
-    np.testing.assert_allclose(kept[MAP], tokens[:, 1:].mean(1), atol=1e-6)
-    assert method.needs == {"pixels", "tokens", "domains"}
 
 
 def test_a_task_prompt_is_the_mean_of_a_convolution_of_one_position():
@@ -174,36 +145,3 @@ def test_factors_add_their_contrasts():
         np.testing.assert_allclose(method.losses(parameters, some), expected, rtol=1e-5)
         one = functional.cross_entropy(method.logits(parameters, some), labels, reduction="none")
         np.testing.assert_allclose(plain.losses(parameters, some), one, rtol=1e-5)
-
-
-def test_training_lowers_the_loss_and_a_domain_is_never_asked_for():
-    method, taken = build(**ALL), RecordingTrainer()
-    view, data = ClientView({}, personal=method.init_client(rng(1), rng(2))), draw(method)
-    method.client_update(view, data, taken, rng())
-    assert [group.learning_rate for group in taken.groups] == [None, 5e-5]
-    assert sorted(n for g in taken.groups for n in g.names) == sorted(method.personal_layers)
-    quick = trainer(steps=5, learning_rate=0.01, batch_size=6)
-    result = method.client_update(view, data, quick, rng(1))
-    assert dict(result.update) == {}
-    with torch.no_grad():
-        before, after = (
-            float(method.losses(method.tensors(one), batch(method)).mean())
-            for one in (view.personal, result.personal)
-        )
-    assert after < before
-    seen = {name: data.arrays[name] for name in ("pixels", MAP)}
-    np.testing.assert_array_equal(
-        method.predict(view, seen, CLASSES), method.predict(view, data.arrays, CLASSES)
-    )
-
-
-def test_what_it_says_of_itself(tmp_path):
-    method = build()
-    assert method.centralised
-    assert method.shared_spec() == {}
-    with pytest.raises(MethodError, match="client: none"):
-        method.predict(ClientView({}), draw(method).arrays, CLASSES)
-    config = MODELS["resnet-gelu"]
-    backbone = load_backbone(write_folder(tmp_path, config, make_model(config)))
-    with pytest.raises(BackboneError, match="takes no prompts; valid"):
-        hcvp.build(Config(), Task(CLASSES, DOMAINS, 1, backbone=backbone))

@@ -8,23 +8,14 @@ import numpy as np
 import pytest
 import torch
 
-from methods import ClientView, Examples, Task, fedavg, moon
-from methods.fedavg import FedAvg
+from methods import ClientView, moon
 from methods.moon import COMMON, PREVIOUS, Moon, contrastive_losses
 from tests.methods._tiny_networks import arrays, moved, one_example, some_examples, tiny
-from tests.methods._training import RecordingTrainer, trainer
-
-
-def rng(seed: int = 0) -> np.random.Generator:
-    return np.random.default_rng(seed)
+from tests.methods._training import RecordingTrainer, rng, trainer
 
 
 def build(given: int = 3, width: int = 4, **options) -> Moon:
     return tiny(Moon, moon, given, width, **{"projection": "none", **options})
-
-
-def plain(given: int = 3, width: int = 4) -> FedAvg:
-    return tiny(FedAvg, fedavg, given, width)
 
 
 def rows(*values) -> torch.Tensor:
@@ -46,18 +37,6 @@ def test_the_contrastive_loss_by_hand():
     got = contrastive_losses(z, near, far, 0.5)
     np.testing.assert_allclose(got.numpy(), expected, rtol=1e-6)
     assert got[0].item() == pytest.approx(0.126928, abs=1e-6)
-
-
-def test_a_small_temperature_overflows_nothing():
-    got = contrastive_losses(rows([1, 0]), rows([-1, 0]), rows([1, 0]), 1e-3)
-    assert got.item() == pytest.approx(2000.0)
-
-
-def test_features_that_are_all_zero_have_a_finite_gradient():
-    """ReLU can leave an example nothing."""
-    z = torch.zeros(1, 2, requires_grad=True)
-    contrastive_losses(torch.relu(z), rows([1, 0]).float(), rows([0, 1]).float(), 0.5).backward()
-    assert torch.isfinite(z.grad).all()
 
 
 def three_networks() -> dict[str, torch.Tensor]:
@@ -98,66 +77,6 @@ def test_the_representation_is_that_of_the_projection_head():
     np.testing.assert_allclose(logits, [[-2.5, 0.0]])
 
 
-def test_the_hidden_layer_of_the_projection_has_a_relu():
-    method = build(1, 1, projection="mlp", projection_width=1)
-    one, zero = torch.ones(1, 1), torch.zeros(1)
-    parameters = {
-        "extractor.fc.weight": one,
-        "extractor.fc.bias": zero,
-        "projection.fc1.weight": -one,
-        "projection.fc1.bias": zero,
-        "projection.fc2.weight": one,
-        "projection.fc2.bias": zero,
-    }
-    assert method.features(parameters, {"features": one}).item() == 0.0
-
-
-def test_behind_a_projection_too_the_term_is_beside_the_cross_entropy_of_the_logits():
-    """With all three networks alike it is log 2; the head reads z in training as in prediction."""
-    method = build(mu=3.0, projection="mlp", projection_width=2)
-    state = method.init_server(rng(1))
-    data = some_examples(6, 3)
-    networks = {p + n: v for n, v in state.items() for p in ("", COMMON, PREVIOUS)}
-    losses = method.contrasted(method.tensors(networks), method.tensors(data.arrays))
-    logits = method.predict(ClientView(state), data.arrays, ("no", "yes")).astype(np.float64)
-    own = logits[np.arange(6), data.arrays["labels"]]
-    expected = np.log(np.exp(logits).sum(axis=1)) - own + 3 * math.log(2)
-    np.testing.assert_allclose(losses.numpy(), expected, atol=1e-5)
-
-
-@pytest.mark.parametrize("mu", [0.0, 1.0])
-def test_the_last_network_is_kept_where_somebody_reads_it(mu):
-    config = moon.Config(network="fasttext", buckets=30, feature_width=4, mu=mu)
-    method = moon.build(config, Task(("no", "yes"), (), 2))
-    assert method.has_personal_state == (mu > 0)
-    state = method.init_server(rng(1))
-    words = {"words": np.ones((3, 200), np.int64), "labels": np.array([0, 1, 1])}
-    result = method.client_update(ClientView(state), Examples(words), trainer(), rng())
-    assert set(result.personal) == ({PREVIOUS + name for name in state} if mu else set())
-
-
-@pytest.mark.parametrize("clipping", [None, 0.3])
-def test_without_mu_it_is_fedavg_bit_for_bit(clipping):
-    data, state = some_examples(10, 3), plain().init_server(rng(1))
-    last = {PREVIOUS + name: value + 1 for name, value in state.items()}
-    mine = build(mu=0.0).client_update(
-        ClientView(state, personal=last), data, trainer(clipping=clipping), rng(2)
-    )
-    other = plain().client_update(ClientView(state), data, trainer(clipping=clipping), rng(2))
-    assert set(mine.update) == set(other.update)
-    assert all(np.array_equal(mine.update[name], other.update[name]) for name in state)
-
-
-def test_the_first_round_is_fedavgs():
-    """Both networks are the broadcast then: the term is log 2 wherever z is."""
-    data, state = some_examples(10, 3), plain().init_server(rng(1))
-    view = ClientView(state, personal=build().init_client(rng(1), rng(2)))
-    mine = build(mu=5.0).client_update(view, data, trainer(), rng(2))
-    other = plain().client_update(ClientView(state), data, trainer(), rng(2))
-    for name in state:
-        np.testing.assert_allclose(mine.update[name], other.update[name], atol=1e-6)
-
-
 def test_what_was_trained_is_kept_for_the_next_round():
     method, data = build(mu=5.0), some_examples(10, 3)
     state = method.init_server(rng(1))
@@ -191,13 +110,3 @@ def test_features_are_drawn_to_the_broadcast_and_away_from_the_last():
     factor = 1 / (1 + math.exp(0.08)) / 0.5
     expected = -factor * np.array([[28.0], [-21.0]]) / 625
     np.testing.assert_allclose(update["extractor.fc.weight"], expected, atol=1e-6)
-
-
-def test_it_predicts_with_the_shared_network():
-    method, data = build(), some_examples(5, 3)
-    state = method.init_server(rng(1))
-    last = {PREVIOUS + name: value + 1 for name, value in state.items()}
-    expected = plain().predict(ClientView(state), data.arrays, ("no", "yes"))
-    for personal in ({}, last):
-        got = method.predict(ClientView(state, personal=personal), data.arrays, ("no", "yes"))
-        np.testing.assert_array_equal(got, expected)

@@ -9,15 +9,11 @@ import pytest
 import torch
 from torch.nn import functional
 
-from methods import Aggregate, ClientView, Examples, MethodError, Visibility, fedmaple, pfedpg
+from methods import Aggregate, ClientView, Examples, fedmaple, pfedpg
 from methods.pfedpg import BASE, DESCRIPTOR, MATRICES, PATCHES, PROMPTS, SEED, Config, generated
-from tests.methods._training import RecordingTrainer, trainer
+from tests.methods._training import rng
 
 WIDTH = 32
-
-
-def rng(seed: int = 0) -> np.random.Generator:
-    return np.random.default_rng(seed)
 
 
 def build(task, **options):
@@ -108,27 +104,6 @@ def test_the_step_is_the_chain_rule_by_differences(task, options):
     assert after[SEED] == state[SEED]
 
 
-def test_prompts_go_where_clients_took_them(task):
-    """A client's next prompt is nearer to what it asked for; others' descriptors stay."""
-    method = build(task, server_rate=0.1)
-    state = method.init_server(rng(1))
-    before = method.broadcast(state, "a")[PROMPTS]
-    change = rng(3).normal(size=before.shape).astype(np.float32)
-    after = method.server_update(state, aggregate({"a": {PROMPTS: change}}), (), rng())
-    moved = method.broadcast(after, "a")[PROMPTS] - before
-    assert (moved * change).sum() > 0.0
-    assert {n for n in after if n.startswith(DESCRIPTOR)} == {f"{DESCRIPTOR}a"}
-    # Two clients move the base by the sum of what each moves it by.
-    both = {"a": {PROMPTS: change}, "b": {PROMPTS: -2.0 * change}}
-    other = method.server_update(state, aggregate({"b": both["b"]}), (), rng())
-    together = method.server_update(state, aggregate(both), (), rng())
-    np.testing.assert_allclose(
-        together[BASE] - state[BASE],
-        (after[BASE] - state[BASE]) + (other[BASE] - state[BASE]),
-        atol=1e-7,
-    )
-
-
 def test_descriptors_start_from_names_and_are_kept(task):
     method = build(task, descriptor="row")
     state = method.init_server(rng(1))
@@ -162,68 +137,3 @@ def test_prompts_stand_beside_the_patches(task):
     expected = features.numpy() @ head["head.weight"].T + head["head.bias"]
     np.testing.assert_allclose(got, expected, atol=1e-5)
     np.testing.assert_array_equal(method.predict(view, data.arrays, task.classes[1:3]), got[:, 1:3])
-    none = ClientView({PROMPTS: np.zeros_like(prompts.numpy())}, personal=head)
-    assert np.abs(method.predict(none, data.arrays, task.classes) - got).max() > 1e-4
-
-
-def test_prompts_and_head_are_trained_together(task):
-    method, taken = build(task), RecordingTrainer()
-    view = ClientView(
-        method.broadcast(method.init_server(rng(1)), "a"),
-        personal=method.init_client(rng(2), rng(3)),
-    )
-    method.client_update(view, draw(method), taken, rng())
-    assert {n for group in taken.groups for n in group.names} == {PROMPTS, *view.personal}
-    result = method.client_update(view, draw(method), trainer(steps=5, learning_rate=0.1), rng(3))
-    assert set(result.update) == {PROMPTS}
-    assert np.abs(result.update[PROMPTS]).max() > 0.0
-    assert set(result.personal) == set(view.personal)
-    trained = ClientView(
-        {PROMPTS: view.broadcast[PROMPTS] + result.update[PROMPTS]}, personal=result.personal
-    )
-
-    def loss(seen: ClientView) -> float:
-        data = draw(method).arrays
-        logits = torch.tensor(method.predict(seen, data, task.classes))
-        return float(functional.cross_entropy(logits, torch.tensor(data["labels"])))
-
-    assert loss(trained) < loss(view)
-
-
-def test_after_rounds_each_prompt_is_where_its_client_first_wanted_it(task):
-    """Two clients whose images differ, five rounds."""
-    method = build(task, server_rate=1.0)
-    state, heads = method.init_server(rng(1)), {n: method.init_client(rng(2), rng(3)) for n in "ab"}
-    data = {"a": draw(method, 8), "b": draw(method, 6)}
-    wanted = []
-    for number in range(5):
-        results = {
-            name: method.client_update(
-                ClientView(method.broadcast(state, name), personal=heads[name]),
-                data[name],
-                trainer(steps=3, learning_rate=0.1),
-                rng(number),
-            )
-            for name in "ab"
-        }
-        wanted.append({n: r.update for n, r in results.items()})
-        state = method.server_update(state, aggregate(wanted[-1]), (), rng())
-        heads = {n: r.personal for n, r in results.items()}
-    fresh = method.init_server(rng(1))
-    for name in "ab":
-        moved = method.broadcast(state, name)[PROMPTS] - method.broadcast(fresh, name)[PROMPTS]
-        assert (moved * wanted[0][name][PROMPTS]).sum() > 0.0
-
-
-def test_what_it_says_of_itself(task):
-    method = build(task)
-    assert method.visibility is Visibility.PER_CLIENT
-    assert method.units == {"client", "record"}
-    assert method.averaged == frozenset()
-    state = method.init_server(rng(1))
-    with pytest.raises(MethodError, match=r"aggregate\.individual is None"):
-        method.server_update(state, Aggregate({}, 1.0, 1, 2), (), rng())
-    with pytest.raises(MethodError, match="client: none"):
-        method.predict(ClientView(method.broadcast(state)), draw(method, 2).arrays, task.classes)
-    with pytest.raises(MethodError, match=r"method\.heads: 5 do not divide .* 32; valid"):
-        build(task, heads=5)

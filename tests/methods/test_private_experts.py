@@ -18,7 +18,7 @@ from methods import (
     TensorSpec,
     fedpgp,
     pfedmoap,
-    prompt_fedprox,
+    prompt_fedamp,
     promptfl,
     zero_shot,
 )
@@ -27,13 +27,9 @@ from methods.interface.groups import CHOICE, InGroups, in_groups
 from methods.interface.server_optimizers import MEMORY, ServerSGD, WithServerOptimizer
 from methods.interface.subspace import BASIS, COORDINATES, in_subspace, subspace_of
 from methods.prompts.prompt import CONTEXT
-from tests.methods._training import RecordingTrainer, trainer
+from tests.methods._training import RecordingTrainer, rng, trainer
 
 TOKENS, WIDTH, K = 2, 32, 3
-
-
-def rng(seed: int = 0) -> np.random.Generator:
-    return np.random.default_rng(seed)
 
 
 def base(task):
@@ -146,15 +142,6 @@ def test_a_sum_is_divided_by_its_noised_count_and_never_by_less_than_the_floor(t
     np.testing.assert_allclose(moved, [0.6 / 4.8, 0.6 / 2.0, 0.0], atol=1e-6)
 
 
-def test_what_a_central_coordinator_divides_by_does_not_matter(task):
-    method, state = grouped(task), grouped(task).init_server(rng(1))
-    block = np.zeros((K, TOKENS, WIDTH), np.float32)
-    block[0] = 0.6
-    one = method.server_update(state, summed([{CONTEXT: block}], [3, 0, 0]), (), rng())
-    other = method.server_update(state, summed([{CONTEXT: block}], [3, 0, 0], total=10), (), rng())
-    np.testing.assert_allclose(one[CONTEXT], other[CONTEXT], atol=1e-6)
-
-
 @pytest.mark.parametrize("count", [0.0, -3.2, 1.99])
 def test_a_small_group_keeps_its_expert_and_its_memory_bit_for_bit(task, count):
     method = grouped(task, WithServerOptimizer(base(task), ServerSGD("sgd", 1.0, momentum=0.5)))
@@ -226,22 +213,6 @@ def test_each_expert_has_directions_of_its_own(task, examples):
         np.testing.assert_array_equal(after[name][others], state[name][others])
     assert not np.allclose(after[BASIS][chosen], state[BASIS][chosen])
     assert subspace_of(method) is method.base
-
-
-def test_the_expert_of_a_client_is_what_a_method_is_anchored_to(task, examples):
-    method = grouped(
-        task,
-        prompt_fedprox.build(prompt_fedprox.Config(context_tokens=TOKENS, mu=1e3), task),
-    )
-    state, watching = spread(method.init_server(rng(4))), RecordingTrainer()
-    watching.charged_steps = None
-    method.client_update(ClientView(method.broadcast(state)), examples, watching, rng(3))
-    best = method.best_for(ClientView(state), examples)
-    np.testing.assert_array_equal(watching.parameters[CONTEXT], state[CONTEXT][best])
-    moved = {CONTEXT: torch.tensor(state[CONTEXT][best] + 0.1)}
-    at_home = {CONTEXT: torch.tensor(state[CONTEXT][best])}
-    assert float(watching.penalty(at_home, {})) == pytest.approx(0.0, abs=1e-6)
-    assert float(watching.penalty(moved, {})) > 1.0
 
 
 def mixing(task, experts=1, **options):
@@ -345,6 +316,7 @@ class Elsewhere(OverMethod):
     ("build", "said"),
     [
         (lambda task: zero_shot.build(zero_shot.Config(), task), "shares nothing"),
+        (lambda task: prompt_fedamp.build(prompt_fedamp.Config(), task), "needs each"),
         (lambda task: fedpgp.build(fedpgp.Config(), task), "keeps what was trained"),
         (lambda task: mixing(task, select="random"), "drawn from at random"),
         (lambda task: Fixed(mixing(task)), "made once"),

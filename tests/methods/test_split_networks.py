@@ -11,20 +11,14 @@ from torch import nn
 
 from methods import ClientView, MethodError, Task, fedavg, fedper
 from methods.networks.extractors import LONGEST, NetworkConfig, build_extractor, word_numbers
-from methods.networks.layers import Layer, start
+from methods.networks.layers import start
+from methods.networks.method import blocks, label_shares
 from platform.contract.examples import draw_examples
-from privacy.training import LocalTrainer, TrainingPlan, per_sample_gradients
+from privacy.training import LocalTrainer, TrainingPlan
+from tests.methods._training import rng, tensors
 
 CLASSES = ("ant", "bee", "cow", "dog")
 TASK = Task(CLASSES, ("one",), 4)
-
-
-def rng(seed: int = 3) -> np.random.Generator:
-    return np.random.default_rng(seed)
-
-
-def tensors(arrays):
-    return {name: torch.from_numpy(np.array(a)) for name, a in arrays.items()}
 
 
 def module_of(size: int, flat: int, classes: int) -> nn.Sequential:
@@ -50,30 +44,12 @@ def test_the_cnn_is_the_published_one_at_each_size(size: int, flat: int):
     assert {n: s.shape for n, s in method.shared_spec().items()} == {
         n: a.shape for n, a in arrays.items()
     }
-    pixels = rng().integers(0, 256, (4, size, size, 3), dtype=np.uint8)
+    pixels = rng(3).integers(0, 256, (4, size, size, 3), dtype=np.uint8)
     with torch.no_grad():
         scaled = torch.from_numpy(pixels).permute(0, 3, 1, 2) / 255.0 * 2.0 - 1.0
         expected = oracle(scaled).numpy()
     logits = method.predict(ClientView(arrays), method.prepare({"pixels": pixels}), CLASSES)
     np.testing.assert_allclose(logits, expected, rtol=1e-4, atol=1e-5)
-
-
-def test_layers_start_as_torchs_do():
-    """Uniform in +-1/sqrt(fan-in), which for a convolution counts channels and window."""
-    method = fedavg.build(fedavg.Config(), TASK)
-    state = method.init_server(rng())
-    for name, fan_in in {"conv1": 75, "conv2": 800, "fc": 1024}.items():
-        for kind in ("weight", "bias"):
-            values = state[f"extractor.{name}.{kind}"]
-            assert np.abs(values).max() <= fan_in**-0.5
-            assert np.abs(values).max() > 0.9 * fan_in**-0.5
-    table = Layer((4000, 5), None).start(rng())
-    assert abs(table.std() - 1.0) < 0.03
-    assert not Layer((3,), 0).start(rng()).any()
-    # A start depends on the layers' names, not on the order in which they are listed.
-    layers = {"b": Layer((2,), 4), "a": Layer((3,), 4)}
-    one, other = start(layers, rng()), start(dict(reversed(layers.items())), rng())
-    assert all(np.array_equal(one[name], other[name]) for name in layers)
 
 
 def test_words_are_hashed_to_rows_without_a_vocabulary():
@@ -92,7 +68,7 @@ def test_words_are_hashed_to_rows_without_a_vocabulary():
 def test_fasttext_is_the_mean_of_its_words_embeddings():
     """Against torch's EmbeddingBag; padding counts for nothing, and no words give zero."""
     extractor = build_extractor(NetworkConfig(network="fasttext", buckets=40), TASK)
-    parameters = tensors(start(extractor.layers, rng()))
+    parameters = tensors(start(extractor.layers, rng(3)))
     texts = np.array(["one two three two", "three", ""])
     words = torch.from_numpy(word_numbers(texts, 40))
     flat = extractor.flat(parameters, words)
@@ -129,40 +105,14 @@ def test_fasttext_as_published_by_hand():
     torch.testing.assert_close(plain.flat(parameters, words), torch.tensor([[3.0, 4.0]]))
 
 
-@pytest.mark.parametrize("network", ["cnn", "fasttext"])
-def test_each_examples_gradient_is_that_of_the_example_alone(network: str):
-    """What `dp_sgd` clips: one backward pass an example is the oracle."""
-    config = fedavg.Config(network=network, image_size=16, feature_width=8, buckets=30)
-    method = fedavg.build(config, TASK)
-    parameters = tensors(method.init_server(rng()))
-    data = draw_examples(method, 1, 4).arrays
-    labels = torch.tensor([0, 2, 1, 1])
-    batch = {**tensors(data), "labels": labels}
-    objective = method.objective(ClientView({}))
-    found = per_sample_gradients(objective, parameters, batch, trained=parameters.keys())
-    for row in range(4):
-        leaves = {n: t.clone().requires_grad_() for n, t in parameters.items()}
-        alone = {n: t[row : row + 1] for n, t in batch.items()}
-        loss = objective.losses(leaves, {}, alone)[0]
-        for name, expected in zip(
-            leaves, torch.autograd.grad(loss, list(leaves.values())), strict=True
-        ):
-            torch.testing.assert_close(found.gradients[name][row], expected, rtol=1e-4, atol=1e-6)
-
-
-def test_a_head_on_clip_features_needs_a_clip_model():
-    with pytest.raises(MethodError, match=r"method\.network: .*task\.model is null; valid"):
-        fedavg.build(fedavg.Config(network="features"), TASK)
-
-
 def test_fedavg_by_hand():
     """One step of gradient descent on all of it, weights averaged by number of examples."""
     config = fedavg.Config(network="fasttext", buckets=20, feature_width=2)
     method = fedavg.build(config, TASK)
-    state = method.init_server(rng())
+    state = method.init_server(rng(3))
     trainer = LocalTrainer(TrainingPlan(local_steps=1, batch_size=8, learning_rate=0.5))
     data = draw_examples(method, 0)
-    update = method.client_update(ClientView(state), data, trainer, rng()).update
+    update = method.client_update(ClientView(state), data, trainer, rng(3)).update
     leaves = {n: t.requires_grad_() for n, t in tensors(state).items()}
     batch = tensors(data.arrays)
     words = leaves["extractor.embedding"][batch["words"]]
@@ -177,27 +127,40 @@ def test_fedavg_by_hand():
         np.testing.assert_allclose(update[name], -0.5 * gradient.numpy(), atol=1e-6)
 
 
-def test_fedper_shares_the_extractor_and_starts_all_heads_alike():
-    method = fedper.build(fedper.Config(image_size=16), TASK)
-    assert {name.split(".")[0] for name in method.shared_spec()} == {"extractor"}
-    heads = [method.init_client(rng(1), rng(seed)) for seed in (2, 3)]
-    assert heads[0].keys() == {"head.weight", "head.bias"}
-    assert all(np.array_equal(heads[0][n], heads[1][n]) for n in heads[0])
-
-
 def test_fedper_is_fedavg_on_one_client():
     """Both parts are trained together: a federation of one cannot tell where the cut is."""
     whole = fedavg.build(fedavg.Config(image_size=16), TASK)
     split = fedper.build(fedper.Config(image_size=16), TASK)
-    state, data = whole.init_server(rng()), draw_examples(whole, 0)
+    state, data = whole.init_server(rng(3)), draw_examples(whole, 0)
     trainer = LocalTrainer(TrainingPlan(local_steps=3, batch_size=4, learning_rate=0.1))
-    one = whole.client_update(ClientView(state), data, trainer, rng()).update
+    one = whole.client_update(ClientView(state), data, trainer, rng(3)).update
     head = {name: state[name] for name in ("head.weight", "head.bias")}
     view = ClientView({n: v for n, v in state.items() if n not in head}, (), head)
-    other = split.client_update(view, data, trainer, rng())
+    other = split.client_update(view, data, trainer, rng(3))
     for name in other.update:
         np.testing.assert_array_equal(other.update[name], one[name])
     for name in head:
         np.testing.assert_allclose(other.personal[name], head[name] + one[name], atol=1e-6)
     with pytest.raises(MethodError, match="client: none"):
         split.predict(ClientView(view.broadcast), {"pixels": data.arrays["pixels"]}, CLASSES)
+
+
+@pytest.mark.parametrize(
+    ("count", "rows", "sizes"),
+    [(5, 2, [2, 2, 1]), (4, 2, [2, 2]), (3, 9, [3]), (1, 1, [1]), (0, 4, [0])],
+)
+def test_every_row_comes_once_and_in_order(count, rows, sizes):
+    arrays = {"labels": np.arange(count), "pixels": np.arange(3 * count).reshape(count, 3)}
+    found = list(blocks(arrays, rows))
+    assert [len(block["labels"]) for block in found] == sizes
+    for name, array in arrays.items():
+        np.testing.assert_array_equal(np.concatenate([block[name] for block in found]), array)
+        assert all(block[name].shape[1:] == array.shape[1:] for block in found)
+
+
+def test_shares_of_labels():
+    """Class 1 and those behind the last label that occurs have none."""
+    shares = label_shares(np.array([2, 0, 2, 2]), 5)
+    assert shares.tolist() == [0.25, 0.0, 0.75, 0.0, 0.0]
+    assert shares.dtype == np.float32
+    assert label_shares(np.array([], np.int64), 2).tolist() == [0.0, 0.0]

@@ -10,12 +10,9 @@ from methods.interface.groups import in_groups, splits
 from methods.interface.server_optimizers import MEMORY, ServerSGD, WithServerOptimizer
 from methods.interface.subspace import BASIS, in_subspace
 from methods.prompts.prompt import CONTEXT
+from tests.methods._training import rng
 
 TOKENS, WIDTH, K = 2, 32, 4
-
-
-def rng(seed: int = 0) -> np.random.Generator:
-    return np.random.default_rng(seed)
 
 
 @pytest.mark.parametrize(
@@ -118,39 +115,3 @@ def test_in_a_subspace_a_copy_moves_within_the_experts_directions(task):
     basis = after[BASIS][0].astype(float)
     assert np.linalg.norm(apart) == pytest.approx(0.01 * np.sqrt(rank), rel=1e-4)
     np.testing.assert_allclose(basis.T @ (basis @ apart), apart, atol=1e-6)
-
-
-class Pulls:
-    """Two groups of clients at -1 and +1 on a line, who fit the nearer of two experts."""
-
-    def __init__(self) -> None:
-        self.homes = np.repeat([-1.0, 1.0], 50)
-
-    def choices(self, experts):
-        return np.abs(self.homes[:, None] - experts[None, :]).argmin(axis=1)
-
-    def round(self, experts, split, draws):
-        """As the server moves experts: by means, and copies aside by the length of the mean."""
-        choices = self.choices(experts)
-        counts = np.bincount(choices, minlength=len(experts)).astype(float)
-        after, means = experts.copy(), np.zeros(len(experts))
-        for k in np.flatnonzero(counts):
-            means[k] = 0.3 * (self.homes[choices == k] - experts[k]).mean()
-            after[k] = experts[k] + means[k]
-        if split:
-            for empty, crowded in splits(Groups(counts, 1.0)):
-                after[empty] = after[crowded] + abs(means[crowded]) * draws.choice([-1.0, 1.0])
-        return after
-
-
-@pytest.mark.parametrize("split", [False, True])
-def test_two_groups_in_one_expert_come_apart_only_where_it_is_split(split):
-    """The reason for it, in one dimension: all 100 start at one expert and four are far away."""
-    task, draws = Pulls(), rng(1)
-    experts = np.array([0.1, 40.0, 50.0, 60.0, 70.0])
-    for _ in range(30):
-        experts = task.round(experts, split, draws)
-    apart = len(set(task.choices(experts))) > 1
-    assert apart == split
-    reached = np.abs(task.homes - experts[task.choices(experts)])
-    assert (reached.max() < 0.05) == split

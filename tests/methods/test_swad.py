@@ -9,18 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from methods import ClientView, MethodError, fedavg, swad
+from methods import ClientView, fedavg, swad
 from methods.fedavg import FedAvg
 from methods.swad import Config, Swad, count_segments, held_out
-from platform.wire.codec import decode_arrays, encode_arrays
 from tests.methods._tiny_networks import some_examples, tiny
-from tests.methods._training import trainer
+from tests.methods._training import rng, trainer
 
 DEEP = (0.9, 0.7, 0.6, 0.6, 0.5, 0.6, 0.7, 0.66, *(0.9 for _ in range(6)))
-
-
-def rng(seed: int = 0) -> np.random.Generator:
-    return np.random.default_rng(seed)
 
 
 def mean_of(counts, values) -> float:
@@ -49,21 +44,6 @@ def test_a_segment_that_counts_twice():
     assert found.final == found.settled
     plain = count_segments(DEEP, patience(3, 6, bookkeeping="plain"))
     assert plain.final == (0, 0, 0, 0, 1, 1, 1, 1, 0, 0, 0, 0, 0, 0)
-
-
-def test_a_copy_that_nothing_overwrote():
-    """Begins with .5, mean 1, threshold 1.3; then N_e = 1 loss above it: the copy alone."""
-    found = count_segments((0.5, 1.0, 1.5), patience(3, 3))
-    assert (found.first, found.settled) == (0, (0, 0, 0))
-    # If training ended now: the first is dropped, then 1.0 and min(1.5) is above 1.3.
-    assert found.final == (0, 1, 0)
-    assert not any(count_segments((0.5, 1.0, 1.5, 9.0, 9.0), patience(3, 2)).final[2:])
-
-
-def test_losses_that_only_fall_never_begin_a_valley():
-    for bookkeeping in ("published", "plain"):
-        found = count_segments((0.9, 0.8, 0.7, 0.6), patience(3, 6, bookkeeping=bookkeeping))
-        assert (found.first, found.final) == (None, (0, 0, 0, 1))
 
 
 def by_queues(losses, optimum: int, overfit: int, tolerance: float) -> float:
@@ -141,21 +121,6 @@ def test_what_is_kept_gives_the_average_of_the_queues(losses, optimum, overfit):
         assert got == pytest.approx(expected, rel=1e-6)
 
 
-@given(st.lists(st.integers(1, 6), min_size=1, max_size=12), st.integers(1, 4), st.integers(1, 6))
-def test_what_is_kept_gives_the_plain_average(losses, optimum, overfit):
-    options = {"optimum_patience": optimum, "overfit_patience": overfit, "bookkeeping": "plain"}
-    method = tiny(Told, swad, **options)
-    object.__setattr__(method, "losses", losses)
-    personal, segments = method.init_client(rng(1), rng(2)), Segments()
-    for _ in losses:
-        view = ClientView({}, personal=personal)
-        personal = method.client_update(view, some_examples(6, 1), segments, rng()).personal
-    counts = count_segments(losses, method.config).final
-    assert set(counts) <= {0, 1}
-    got = method.average(personal)["head.bias"][0]
-    assert got == pytest.approx(mean_of(counts, range(1, len(losses) + 1)), rel=1e-6)
-
-
 def test_a_segment_is_the_mean_over_its_steps():
     """Of plain training on the same examples by one step, by two and by three."""
     method, plain = tiny(Swad, swad, 3, 4), tiny(FedAvg, fedavg, 3, 4)
@@ -174,36 +139,6 @@ def test_a_segment_is_the_mean_over_its_steps():
         expected = value + sum(one[name] for one in after) / 3
         np.testing.assert_allclose(averaged[name], expected, atol=1e-6)
         np.testing.assert_allclose(result.personal[name], value + after[-1][name], atol=1e-6)
-    got = method.predict(ClientView({}, personal=result.personal), data.arrays, ("no", "yes"))
-    expected = plain.predict(ClientView(averaged), data.arrays, ("no", "yes"))
-    np.testing.assert_array_equal(got, expected)
-
-
-def test_what_is_kept_stays_bounded():
-    """All but one loss a round."""
-    method, sizes = tiny(Swad, swad, 3, 4), []
-    personal, data = method.init_client(rng(1), rng(2)), some_examples(12, 3)
-    for _ in range(9):
-        view = ClientView({}, personal=personal)
-        personal = method.client_update(view, data, trainer(), rng(3)).personal
-        sizes.append(sum(value.size for value in personal.values()))
-    assert set(np.diff(sizes)) == {1}
-
-
-def test_rounds_that_go_on_from_stored_state_have_the_same_bits():
-    """Through the beginning of a valley and beyond."""
-    method, data = tiny(Swad, swad, 3, 4, tolerance=5.0), some_examples(12, 3)
-    kept = stored = method.init_client(rng(1), rng(2))
-    for number in range(9):
-        kept, stored = (
-            method.client_update(
-                ClientView({}, personal=one), data, trainer(learning_rate=3.0), rng(number)
-            ).personal
-            for one in (kept, decode_arrays(encode_arrays(stored)))
-        )
-    assert int(kept[swad.COUNT]) > 1
-    assert kept.keys() == stored.keys()
-    assert all(np.array_equal(kept[name], stored[name]) for name in kept)
 
 
 def test_examples_that_are_held_out():
@@ -213,8 +148,3 @@ def test_examples_that_are_held_out():
     assert [held[labels == label].sum() for label in range(3)] == [2, 1, 0]
     assert np.array_equal(held, held_out(labels, 0.2, 7))
     assert any(not np.array_equal(held, held_out(labels, 0.2, seed)) for seed in range(8))
-
-
-def test_no_network_without_a_party():
-    with pytest.raises(MethodError, match="client: none"):
-        tiny(Swad, swad).predict(ClientView({}), some_examples(2, 1).arrays, ("no", "yes"))

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 import numpy as np
 import pytest
 import torch
 
 from methods import ClientView, MethodError, zero_shot
-from tests.methods._training import RecordingTrainer
 
 
 def test_logits_are_those_of_open_clip(task, small_backbone, examples):
@@ -32,31 +29,7 @@ def test_the_order_of_classes_is_that_of_the_columns(task, examples):
     np.testing.assert_allclose(there, back[:, ::-1], atol=1e-4)
 
 
-def test_it_never_trains(task, examples):
-    method, trainer = zero_shot.build(zero_shot.Config(), task), RecordingTrainer()
-    rng = np.random.default_rng(0)
-    method.client_update(ClientView({}), examples, trainer, rng)
-    method.personalise(ClientView({}), examples, trainer, rng)
-    assert trainer.fits == 0
-
-
 @pytest.mark.parametrize("template", ["a photo", "{} and {}", "{0}", "{name}", ""])
 def test_a_template_without_exactly_one_place_for_the_class_is_refused(task, template):
     with pytest.raises(MethodError, match=r"method\.template: .*exactly once"):
         zero_shot.build(zero_shot.Config(template), task)
-
-
-@pytest.mark.parametrize("template", ["a {} {x}", "a {{}}", "a {} {", "a {} }"])
-def test_other_braces_cannot_fail_later(task, examples, template):
-    """A template is either refused at once or puts the class name in its place."""
-    try:
-        method = zero_shot.build(zero_shot.Config(template), task)
-    except MethodError:
-        return
-    logits = method.predict(ClientView({}), examples.arrays, task.classes)
-    assert np.ptp(logits, axis=1).min() > 0
-
-
-def test_the_configuration_is_frozen():
-    with pytest.raises(dataclasses.FrozenInstanceError):
-        zero_shot.Config().template = "{}"

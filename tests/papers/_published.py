@@ -6,9 +6,7 @@ Sources: pFedMoAP (Luo et al. 2025), section 5.1 and appendices A.1 to A.4; FedP
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass, field
-from itertools import takewhile
 from pathlib import Path
 
 from platform.config import PACKAGED_CONFIGS
@@ -31,8 +29,6 @@ CLASSES = {
     "vlcs": 5,
     "domainnet": 345,
 }
-DOMAINS = {"office_caltech10": 4, "domainnet10": 6}
-DOMAINS |= {"pacs": 4, "office_home": 4, "vlcs": 4, "domainnet": 6}
 
 
 @dataclass(frozen=True)
@@ -149,12 +145,3 @@ TABLES = _all()
 def name_of(path: Path) -> str:
     """A file's name below `configs/papers`."""
     return path.relative_to(PAPERS).with_suffix("").as_posix()
-
-
-def heads_of(path: Path) -> tuple[str, str]:
-    """What a file says of itself before its first key, and that with the heads of its bases."""
-    own = "".join(
-        takewhile(lambda line: line.startswith("#"), path.read_text("utf-8").splitlines(True))
-    )
-    base = re.search(r"^extends: papers/(.+)$", path.read_text("utf-8"), re.MULTILINE)
-    return own, own + (heads_of(PAPERS / f"{base[1]}.yaml")[1] if base else "")

@@ -16,7 +16,7 @@ from platform.bootstrap import Surroundings, create_run
 from platform.config import load_config
 from platform.experiment.finishing import execute
 from platform.rounds.observing import SilentObserver
-from tests.papers._pm_moe import BASES, CLASSES, FEDERATED, TABLES, data_of
+from tests.papers._pm_moe import TABLES, data_of
 from tests.trunk._runs import opened
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
@@ -63,26 +63,6 @@ def test_a_round(name: str, run: Run) -> None:
     require_measured(summary)
     if mixes:
         require_mixed(summary)
-
-
-@pytest.mark.parametrize("method", [*FEDERATED[1:], *BASES])
-def test_a_round_of_another_row_of_table_1(method: str, run: Run) -> None:
-    changes = (f"method.name={method}", "method.image_size=32")
-    require_measured(run("pm-moe/table-1-cifar10", *WITHOUT_VALIDATION, *changes))
-
-
-@pytest.mark.parametrize("base", BASES[1:])
-def test_a_round_of_another_row_of_table_2(base: str, run: Run) -> None:
-    changes = (f"method.base={base}", "method.gate_rounds=1")
-    summary = run("pm-moe/table-2-mnist", *WITHOUT_VALIDATION, *changes)
-    require_measured(summary)
-    require_mixed(summary)
-
-
-@pytest.mark.parametrize("data", sorted(CLASSES))
-def test_the_shared_fifth_can_be_dealt_out(data: str, run: Run) -> None:
-    shared = "task.partition.shared_ratio=0.2"
-    require_measured(run(f"pm-moe/table-1-{data}", *WITHOUT_VALIDATION, shared))
 
 
 def test_validation_data_choose_a_round(run: Run) -> None:

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
-from pathlib import Path
 from types import ModuleType
 
 import pytest
 
-from methods import Registry
-from platform.config import load_config
 from tests.papers._published import PAPERS
 
 ROOT = PAPERS.parents[1]
@@ -32,48 +29,6 @@ def test_every_table_of_the_papers_is_run_or_left_out_with_a_reason(tables: Modu
     assert all(len(why.split()) > 5 for why in left_out.values())
     named = {re.match(r"[a-z-]+-\d+", name)[0] for name in (*run, *left_out)}
     assert named == {f"{paper}-{n}" for paper, count in TABLES.items() for n in range(1, count + 1)}
-
-
-def test_rows_that_are_not_run_have_a_reason(tables: ModuleType):
-    remarks = tables.remarks()
-    assert set(remarks["trip-1"].omitted) == {
-        *("`swad`", "`hcvp`", "`doprompt`"),
-        "`feddg_ga` over `elcfs`",
-    }
-    assert len(tables.read_lines(["trip-1"])) == 13
-    assert len(tables.read_lines(["trip-4"])) == 6
-
-
-def test_a_row_that_the_paper_has_not_is_refused(
-    tables: ModuleType, monkeypatch: pytest.MonkeyPatch
-):
-    document = tables._document()
-    document["tables"]["trip-4"]["rows"]["`tripp`"] = {"method": "trip"}
-    monkeypatch.setattr(tables, "_document", lambda: document)
-    with pytest.raises(SystemExit, match="trip-4: '`tripp`' is no row of trip/table-4"):
-        tables.read_lines(["trip-4"])
-
-
-def test_an_unknown_table_is_refused_with_the_valid_ones(tables: ModuleType):
-    with pytest.raises(SystemExit, match="'trip-9' is none of the tables; valid: pfedmoap-1"):
-        tables.read_lines(["trip-9"])
-
-
-def test_every_run_could_start_and_is_of_a_known_method(tables: ModuleType):
-    known = Registry(installed=False).available()
-    for row in tables.wanted(tables.read_lines([]), [0]):
-        settings = [*row["settings"].split(tables.BETWEEN), "seed=0"]
-        config = load_config(Path(row["config"]), settings)
-        assert config.method.name in known
-        assert config.task.dataset == "homonyms"
-
-
-def test_seeds_take_turns_with_the_style_that_is_held_out(tables: ModuleType):
-    line = tables.read_lines(["trip-1"])[0]
-    held = [
-        re.search(r"held_out_domain=(\w+)", line.runs(seed)[0]["settings"]) for seed in range(5)
-    ]
-    assert [each[1] for each in held] == ["clipart", "painting", "real", "sketch", "clipart"]
 
 
 def test_a_number_over_settings_is_their_mean_and_of_whole_seeds_only(tables: ModuleType):
