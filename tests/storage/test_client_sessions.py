@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from dataclasses import replace
 from pathlib import Path
 
@@ -33,11 +32,6 @@ def keep(
 ) -> None:
     after = store.sessions.newest(record.run_id)
     store.sessions.keep(record, after=after, request_digest=request, reply=reply)
-
-
-def test_none_before_the_first_attempt(store: storage.ClientStore) -> None:
-    assert store.sessions.newest(RUN) is None
-    assert store.sessions.reply(RUN, b"d" * 32) is None
 
 
 def test_a_session_outlives_its_process(file: Path, store: storage.ClientStore) -> None:
@@ -118,23 +112,6 @@ def test_a_block_is_kept_whole_or_not_at_all(store: storage.ClientStore) -> None
         assert store.pending(RUN) is not None
     assert store.sessions.newest(RUN) == FIRST
     assert store.pending(RUN) == (2, 1, b"p", b"")
-
-
-def test_another_thread_does_not_write_into_a_block(store: storage.ClientStore) -> None:
-    """What it wrote would be undone with the block, after it was told that it is durable."""
-    done = threading.Event()
-
-    def write() -> None:
-        store.add_failure(RUN, 1, 1, reason="of another thread")
-        done.set()
-
-    other = threading.Thread(target=write)
-    with pytest.raises(KeyError), store.atomically():
-        other.start()
-        assert not done.wait(0.2)
-        raise KeyError
-    other.join()
-    assert [failure.reason for failure in store.failures(RUN)] == ["of another thread"]
 
 
 def test_failures_are_kept_by_attempt(store: storage.ClientStore) -> None:

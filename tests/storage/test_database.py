@@ -6,10 +6,8 @@ import logging
 import os
 import signal
 import sqlite3
-import stat
 import subprocess
 import sys
-import threading
 import traceback
 from collections.abc import Callable
 from contextlib import closing
@@ -34,14 +32,6 @@ def on_disk(path: Path) -> bytes:
     """The database's bytes with those of its write-ahead log."""
     files = (path, path.with_name(path.name + "-wal"))
     return b"".join(file.read_bytes() for file in files if file.exists())
-
-
-def test_leaving_without_commit_rolls_back(database: storage.Database) -> None:
-    with database.unit_of_work() as unit:
-        unit.states.save("r", 0, b"lost")
-        assert unit.states.latest("r") == (0, b"lost")
-    with database.unit_of_work() as unit:
-        assert unit.states.latest("r") is None
 
 
 def test_an_exception_rolls_back_every_table(
@@ -179,23 +169,6 @@ def test_what_cannot_be_written_says_so(path: Path, database: storage.Database) 
         unit.states.save("r", 0, b"x")
 
 
-def test_every_pooled_connection_is_set_up(path: Path, database: storage.Database) -> None:
-    connections = [database._engine.connect() for _ in range(4)]
-    try:
-        for connection in connections:
-            connection = connection.execution_options(sotto_begin="")
-            ask = lambda name, c=connection: c.exec_driver_sql(f"PRAGMA {name}").scalar_one()  # noqa: E731
-            assert ask("secure_delete") == 1
-            assert ask("foreign_keys") == 1
-            assert ask("journal_mode") == "wal"
-            assert ask("synchronous") == 2
-            assert ask("temp_store") == 2
-            assert ask("busy_timeout") == 1000
-    finally:
-        for connection in connections:
-            connection.close()
-
-
 def test_set_up_does_not_rely_on_how_sqlite_was_built(tmp_path: Path) -> None:
     with closing(sqlite3.connect(tmp_path / "x.db")) as connection:
         for pragma in ("secure_delete", "foreign_keys", "synchronous"):
@@ -203,6 +176,7 @@ def test_set_up_does_not_rely_on_how_sqlite_was_built(tmp_path: Path) -> None:
         configure_connection(connection, busy_timeout=0.25)
         ask = lambda name: connection.execute(f"PRAGMA {name}").fetchone()[0]  # noqa: E731
         assert [ask(n) for n in ("secure_delete", "foreign_keys", "synchronous")] == [1, 1, 2]
+        assert (ask("temp_store"), ask("journal_mode")) == (2, "wal")
         assert ask("busy_timeout") == 250
 
 
@@ -231,20 +205,6 @@ def test_a_checkpoint_in_a_readers_way_is_reported_and_made_up_for(
             assert unit.runs.get("r").name == "n"
         database.checkpoint()
         assert wal_size(path) == 0
-
-
-def test_commit_waits_for_a_reader_to_go(path: Path, database: storage.Database) -> None:
-    reader = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
-    with closing(reader):
-        reader.execute("BEGIN")
-        reader.execute("SELECT count(*) FROM runs").fetchone()
-        timer = threading.Timer(0.2, reader.execute, ["COMMIT"])
-        timer.start()
-        with database.unit_of_work() as unit:
-            unit.states.save("r", 0, b"x")
-            unit.commit()
-        timer.join()
-    assert wal_size(path) == 0
 
 
 def test_the_busy_flag_is_read_and_retried(
@@ -288,30 +248,10 @@ def test_values_are_in_no_message_and_no_log(
     assert "somebody" not in shown
 
 
-@pytest.mark.parametrize(
-    "url",
-    [
-        "sqlite://",
-        "sqlite:///:memory:",
-        "sqlite:///file:x?mode=memory&uri=true",
-        "postgresql://host/db",
-        "nonsense",
-        "",
-    ],
-)
-def test_only_sqlite_files_are_taken(url: str) -> None:
-    with pytest.raises(storage.InvalidRecordError, match=r"storage\.url"):
-        storage.open_database(url)
-
-
 def test_a_folder_that_cannot_be_made_is_a_storage_error(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(storage.StorageError, match="cannot be created"):
         storage.open_database(f"sqlite:///{tmp_path}/file/sotto.db")
-
-
-def test_the_file_is_its_owners(path: Path, database: storage.Database) -> None:
-    assert stat.S_IMODE(path.stat().st_mode) == 0o600
 
 
 def test_a_missing_parent_row_is_not_found(
@@ -319,6 +259,7 @@ def test_a_missing_parent_row_is_not_found(
 ) -> None:
     calls: list[Callable[[storage.UnitOfWork], object]] = [
         lambda unit: unit.runs.get("x"),
+        lambda unit: unit.attempts.open("x", 1, 1, {}),
         lambda unit: unit.runs.set_status("x", "finished"),
         lambda unit: unit.states.save("x", 0, b""),
         lambda unit: unit.states.latest("x"),

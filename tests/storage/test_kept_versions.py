@@ -96,8 +96,3 @@ def test_a_version_and_its_number(text: str, number: int) -> None:
 )
 def test_what_is_no_version(text: str) -> None:
     assert SchemaVersion.parse(text) is None
-
-
-def test_versions_are_ordered_as_numbers() -> None:
-    ordered = [SchemaVersion.parse(text) for text in ("0.2.0", "0.10.0", "0.10.1", "1.0.0")]
-    assert ordered == sorted(ordered, key=lambda version: version or (0, 0, 0))

@@ -56,17 +56,6 @@ def test_reading_changes_no_file(folder: Path) -> None:
     assert contents(folder) == before
 
 
-def test_what_is_read_is_what_a_writer_reads(folder: Path) -> None:
-    with storage.open_database(f"sqlite:///{folder}/sotto.db") as database:
-        for read_only in (False, True):
-            with database.unit_of_work(read_only=read_only) as unit:
-                assert unit.ledger.rows("r") == read_database(folder / "sotto.db")["r"][3]
-    store = storage.open_client_store(folder / "client.db")
-    reader = storage.open_client_store(folder / "client.db", read_only=True)
-    assert reader.identity == store.identity
-    assert reader.rows() == store.rows() != ()
-
-
 @pytest.fixture
 def medium(folder: Path, tmp_path: Path) -> Iterator[Path]:
     """The folder once more, on a medium that nobody can write to."""

@@ -10,7 +10,6 @@ import sys
 import threading
 from collections.abc import Callable
 from contextlib import closing
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -212,13 +211,3 @@ def test_two_processes_stages_follow_one_another(file: Path, opened: storage.Cli
         release(opened.stores[NAMES[0]])
     thread.join()
     assert found == [ROW]
-
-
-def test_a_resend_in_a_later_stage_is_free(opened: storage.ClientStores) -> None:
-    store = opened.stores[NAMES[0]]
-    for expected in ("reserved", "resend"):
-        with opened.stage(), store.kept_open():
-            assert release(store) == expected
-    with opened.stage(), pytest.raises(storage.ReleaseRefusedError), store.kept_open():
-        release(store, b"other bytes")
-    assert store.rows() == (replace(ROW),)
