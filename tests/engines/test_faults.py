@@ -1,4 +1,4 @@
-"""A schedule of faults over each engine; `make test-slow` has more of them."""
+"""Schedules of faults over each engine, which itself is killed, stopped and cut off."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ import pytest
 from tests.engines._flare import MISSING
 from tests.engines._tormented import FLOWER, Reached, hold, tormented_flare, tormented_flower
 
-SEEDS = [0]
+SEEDS = range(3)
+"""One of each setup."""
 pytestmark = pytest.mark.slow
 
 

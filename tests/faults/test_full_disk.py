@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import errno
 import io
-import shutil
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
 from pathlib import Path
 
 import numpy as np
@@ -20,8 +19,8 @@ from platform.cli import serving
 from platform.cli.running import FederationLines, FederationScreen
 from platform.disk.files import write_bytes
 from platform.disk.opening import open_existing
-from platform.errors import PlatformError, RunStopped, Unwritable
-from platform.wire.transport import InProcessTransport, Transport
+from platform.errors import PlatformError, Unwritable
+from platform.wire.transport import InProcessTransport
 from storage import StorageError, open_client_store
 from tests.faults._disks import Disk, can_mount, mounted
 from tests.faults._federation import state_of
@@ -33,15 +32,11 @@ from tests.trunk._federations import (
     federation,
     go_on,
     hold,
-    over_sockets,
     within,
     write_holder,
 )
 
 needs_root = pytest.mark.skipif(not can_mount(), reason="only root can mount a small disk")
-STEP = 24 * 1024
-MOST = 60
-"""Steps after which there is room for all of a run."""
 EXCHANGES = 6
 """Of a run of two rounds until its last commit: offer, roll call, and two each."""
 Handlers = Mapping[str, Callable[[bytes], bytes]]
@@ -109,93 +104,6 @@ def filling(handlers: Handlers, disk: Disk, at: int) -> Reaching:
 
     asked: list[str] = []
     return lambda section: nullcontext(Filling(handlers=handlers, losses=lambda *_: frozenset()))
-
-
-@needs_root
-@pytest.mark.slow
-@pytest.mark.timeout(1200)
-def test_a_client_whose_disk_is_full_is_lost_and_takes_part_again(folder, disk):
-    stages: set[str] = set()
-    for step in range(MOST):
-        own = disk.folder / f"store-{step}"
-        here = folder / f"run-{step}"
-        holders = Holders.written(here, of={"north": {"storage": str(own)}})
-        failures = _hold_with_full_disk(holders, here, disk, spare=step * STEP)
-        stages |= {stage for stage, _ in failures}
-        for _, error in failures:
-            assert isinstance(error, CAN_FAIL)
-            assert "\n" not in str(error)
-        _require_charged(here, own / "client.db")
-        shutil.rmtree(own)
-        if not failures:
-            break
-    assert not failures
-    # It could not even keep what it accepted, or not answer in a round.
-    assert {"join", "train"} <= stages
-
-
-def _hold_with_full_disk(
-    holders: Holders, here: Path, disk: Disk, *, spare: int
-) -> list[tuple[str, Exception]]:
-    """Holds a run of which north's disk is full until it has failed once."""
-    failed: list[tuple[str, Exception]] = []
-    stage = [""]
-    handlers = holders.handlers()
-    north = handlers["north"]
-
-    def failing(message: bytes) -> bytes:
-        try:
-            return north(message)
-        except Exception as error:
-            failed.append((stage[0], error))
-            raise
-
-    def reaching(section):
-        @contextmanager
-        def watched() -> Iterator[Transport]:
-            with over_sockets({**handlers, "north": failing}, here)(section) as transport:
-                yield Watched(transport)
-
-        return watched()
-
-    class Watched:
-        def __init__(self, inner: Transport) -> None:
-            self.inner = inner
-
-        def exchange(self, asked, messages, deadline):
-            stage[0] = asked
-            found = self.inner.exchange(asked, messages, deadline)
-            if failed:
-                disk.free()
-            return found
-
-    disk.fill(spare)
-    overrides = ("federation.phase_seconds=60", "federation.joining_seconds=60")
-    try:
-        summary = hold(federation(here, *overrides), reaching)
-    except RunStopped as error:
-        # It could not set the run up, and says so by name; nothing is kept of that.
-        assert "north" in str(error)
-        failed.append(("join", error))
-        disk.free()
-        summary = go_on(*names_of(here / "sotto.db"), f"sqlite:///{here}/sotto.db", reaching)
-    disk.free()
-    assert [document["round"] for document in summary["rounds"]] == [1, 2]
-    return failed
-
-
-def _require_charged(here: Path, store: Path) -> None:
-    own = open_client_store(store, read_only=True)
-    rows = rows_of(
-        here / "sotto.db",
-        "SELECT round_number, attempt, status, pseudonym FROM ledger",
-    )
-    rows = [row[:3] for row in rows if row[3] == own.identity.pseudonym]
-    released = {row[:2] for row in rows if row[2] == "released"}
-    charged = {row[:2] for row in rows if row[2] != "aborted"}
-    mine = [(row.round_number, row.attempt) for row in own.rows()]
-    assert released <= set(mine) <= charged
-    assert len(mine) == len(set(mine))
 
 
 @needs_root
