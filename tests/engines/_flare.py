@@ -26,13 +26,7 @@ MISSING = None if PYTHON.exists() else "NVIDIA FLARE is not installed: `make nvf
 
 @dataclass
 class Flare:
-    """A project that runs on this machine.
-
-    Attributes:
-        folder: Where hub and clients' sockets are expected.
-        names: Of clients and sites.
-        kits: The start-up kits, each the folder of what runs from it.
-    """
+    """A project that runs on this machine."""
 
     folder: Path
     names: tuple[str, ...]

@@ -15,11 +15,7 @@ SIZE = 64 << 20
 
 @dataclass(frozen=True)
 class Disk:
-    """A file system of its own, as large as it is.
-
-    Attributes:
-        folder: Where it is mounted.
-    """
+    """A file system of its own, as large as it is."""
 
     folder: Path
 

@@ -12,7 +12,7 @@ import pytest
 from platform.bootstrap import Surroundings
 from platform.config import load_config
 from tests.faults._federation import NAMES, write_federation
-from tests.faults._invariants import OWN, ROUND_DOCUMENTS, ROWS, Watch
+from tests.faults._invariants import OWN, Watch
 from tests.faults._processes import found_in, rows_of
 from tests.trunk._federations import Holders, hold, within
 
@@ -99,30 +99,6 @@ def test_it_does_not_pass_where_it_has_read_nothing(folder):
     watch.look()
     with pytest.raises(AssertionError, match="nothing was read of the coordinator's rounds"):
         watch.require_seen()
-
-
-def test_a_database_that_is_locked_is_left_for_the_next_look(folder, monkeypatch):
-    monkeypatch.setattr("tests.faults._processes.PATIENCE", 0.01)
-    watch = Watch(folder, NAMES)
-    watch.look()
-    for database, query in ((NORTH, OWN), (COORDINATOR, ROWS), (COORDINATOR, ROUND_DOCUMENTS)):
-        path, read = folder / database, found_in(folder / database, query)
-        assert read
-        with closing(sqlite3.connect(path, isolation_level=None)) as db:
-            db.execute("PRAGMA journal_mode = DELETE")
-            db.execute("BEGIN EXCLUSIVE")
-            assert found_in(path, query) is None
-            watch.look()
-        assert found_in(path, query) == read
-    watch.require_seen()
-
-
-def test_nothing_is_read_where_no_table_was_made_yet(tmp_path):
-    database = tmp_path / "new.db"
-    assert found_in(database, ROWS) is None
-    database.touch()
-    assert found_in(database, ROWS) is None
-    assert rows_of(database, ROWS) == []
 
 
 @pytest.mark.parametrize(

@@ -20,11 +20,7 @@ FILE = re.compile(r"^# (/\S+) on ([\w' ]+)$")
 class Step:
     """One thing that the guide asks for.
 
-    Attributes:
-        kind: `commands`, `file` or `travels`; `aside` for commands that only some type.
-        where: The machine, in the guide's words.
-        what: An account, a path, or nothing.
-        text: The commands, the file, or what travels where.
+    Of the kind `commands`, `file` or `travels`, or `aside` for commands that only some type.
     """
 
     kind: str
@@ -34,13 +30,7 @@ class Step:
 
 
 def steps_of(page: Path, first: str = "", until: str = "") -> list[Step]:
-    """All that a page asks for; a block that says of itself neither is an error.
-
-    Args:
-        page: A Markdown file.
-        first: The heading to begin at; the page's beginning without one.
-        until: The heading to end before; the page's end without one.
-    """
+    """All that a page, or a part between two headings, asks for; each block must say where."""
     text = page.read_text("utf-8")
     text = text[text.index(f"\n## {first}\n") if first else 0 :]
     text = text[: text.index(f"\n## {until}\n") if until else None]

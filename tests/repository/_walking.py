@@ -25,13 +25,7 @@ LONGEST = 400.0
 class Walk:
     """A walk through pages, with all that was learnt on the way.
 
-    Attributes:
-        machines: By name.
-        carry: What people do where a paragraph of the guide that begins so says **Travels**.
-        waits: What people wait for before commands that begin so.
-        checkout: Runs the commands of a checkout.
-        known: What a placeholder stands for.
-        said: What each block of commands printed, with its machine and text.
+    People carry, or wait for, something where a paragraph, or a command, begins so.
     """
 
     machines: Mapping[str, Machine]

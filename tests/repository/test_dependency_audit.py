@@ -57,18 +57,14 @@ def test_the_reasons_that_are_given_are_valid(audit: ModuleType):
 
 
 @pytest.mark.parametrize("answer", [{"dependencies": [{"name": "a", "skip_reason": "x"}]}, "none"])
-def test_where_nobody_answers_that_is_said(
-    audit: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: Any, answer: Any
-):
+def test_where_nobody_answers_that_is_said(audit, monkeypatch, capsys, answer):
     monkeypatch.setattr(audit, "audit", lambda lock: answer)
     assert audit.main([str(ROOT / "requirements.lock")]) == 0
     assert capsys.readouterr().out.startswith("skipped: ")
 
 
 @pytest.mark.parametrize(("found", "code"), [((FINDING,), 1), ((), 0)])
-def test_a_finding_fails(
-    audit: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: Any, found: Any, code: int
-):
+def test_a_finding_fails(audit, monkeypatch, capsys, found, code):
     monkeypatch.setattr(audit, "audit", lambda lock: report(*found))
     monkeypatch.setattr(audit.yaml, "safe_load", lambda text: [])
     assert audit.main([str(ROOT / "requirements.lock")]) == code

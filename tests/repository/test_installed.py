@@ -72,18 +72,14 @@ def script(installed: Environment) -> Path:
 
 
 @pytest.mark.parametrize("words", [(), ("run",), ("client", "receipts", "verify")])
-def test_the_script_answers_under_its_own_name(
-    script: Path, tmp_path: Path, words: tuple[str, ...]
-):
+def test_the_script_answers_under_its_own_name(script, tmp_path, words):
     out = run(script, *words, "--help", cwd=tmp_path)
     assert out.startswith(f"Usage: {' '.join(('sotto', *words))} [OPTIONS]")
 
 
 @pytest.mark.parametrize("files", [False, True], ids=["packages", "folders"])
 @pytest.mark.parametrize("command", [COORDINATOR, CLIENT])
-def test_an_installed_command_finds_its_own_packages(
-    installed: Environment, tmp_path: Path, command: tuple[str, ...], files: bool
-) -> None:
+def test_an_installed_command_finds_its_own_packages(installed, tmp_path, command, files):
     folder = fill(tmp_path / "mine", files=files)
     done = call(installed.python, *command, "--help", cwd=folder)
     assert (done.returncode, done.stderr) == (0, "")
@@ -98,7 +94,7 @@ def test_the_data_holders_commands_are_the_same(script: Path, tmp_path: Path):
 
 
 def test_the_version_says_whether_it_is_a_checkout(
-    wheel_environment: Environment, editable_environment: Environment, tmp_path: Path
+    wheel_environment, editable_environment, tmp_path
 ):
     for environment, home in (
         (wheel_environment, f"installed in {wheel_environment.site_packages}"),
@@ -120,35 +116,14 @@ def test_the_version_says_whether_it_is_a_checkout(
         (("run", "--phase"), {"--phase-two-of"}, {"--seed"}),
     ],
 )
-def test_bash_is_told_what_a_word_may_become(
-    script: Path, tmp_path: Path, words: tuple[str, ...], among: set[str], never: set[str]
-):
+def test_bash_is_told_what_a_word_may_become(script, tmp_path, words, among, never):
     told = {"_SOTTO_COMPLETE": "complete_bash", "COMP_WORDS": " ".join(("sotto", *words))}
     done = call(script, cwd=tmp_path, **told, COMP_CWORD=str(len(words)))
     assert (done.returncode, done.stderr) == (0, "")
     assert among <= set(done.stdout.split()) and not never & set(done.stdout.split())
 
 
-def test_bash_completes_by_what_the_script_prints(script: Path, tmp_path: Path):
-    shell = shutil.which("bash")
-    if shell is None:
-        pytest.skip("there is no bash on this machine")
-    program = f"""
-PATH={script.parent}:$PATH
-eval "$(_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION=1 sotto --show-completion bash)"
-complete -p sotto
-COMP_WORDS=(sotto client rec); COMP_CWORD=2
-_sotto_completion sotto
-echo "${{COMPREPLY[@]}}"
-"""
-    said = run(shell, "-c", program, cwd=tmp_path).splitlines()
-    assert said[0].endswith("-F _sotto_completion sotto") and said[-1] == "receipts"
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_another_programs_own_platform_stays_its_own(
-    wheel_environment: Environment, tmp_path: Path
-) -> None:
+def test_another_programs_own_platform_stays_its_own(wheel_environment, tmp_path):
     """The hook is in every program of the environment, and takes nothing away from those."""
     (tmp_path / "platform.py").write_text("mine = 1\n")
     (tmp_path / "program.py").write_text("import platform\nprint(platform.mine)\n")
@@ -157,9 +132,7 @@ def test_another_programs_own_platform_stays_its_own(
 
 
 @pytest.mark.parametrize("as_json", [False, True])
-def test_what_pythonpath_puts_first_is_named(
-    wheel_environment: Environment, tmp_path: Path, as_json: bool
-) -> None:
+def test_what_pythonpath_puts_first_is_named(wheel_environment, tmp_path, as_json):
     place = tmp_path / "storage.py"
     place.write_text("raise ImportError('mine')")
     options = ("--json",) if as_json else ()
@@ -195,9 +168,7 @@ def test_a_checkout_without_an_install_works_from_its_root(tmp_path: Path) -> No
 
 
 @pytest.mark.slow
-def test_a_run_among_such_names_comes_back_from_a_backup(
-    installed: Environment, tmp_path: Path
-) -> None:
+def test_a_run_among_such_names_comes_back_from_a_backup(installed, tmp_path):
     python, folder = installed.run, fill(tmp_path / "mine")
     summary = json.loads(python(*COORDINATOR, "run", "quickstart", *SETTINGS, "--json", cwd=folder))
     assert [row["round"] for row in summary["rounds"]] == [1]
@@ -210,9 +181,7 @@ def test_a_run_among_such_names_comes_back_from_a_backup(
 
 
 @pytest.mark.slow
-def test_a_sweeps_workers_run_the_wheel_among_such_names(
-    wheel_environment: Environment, tmp_path: Path
-) -> None:
+def test_a_sweeps_workers_run_the_wheel_among_such_names(wheel_environment, tmp_path):
     folder = fill(tmp_path / "mine")
     axis = ("--seed", "0,1", "--jobs", "2", "--output", "out")
     wheel_environment.run(*COORDINATOR, "sweep", "quickstart", *SETTINGS, *axis, cwd=folder)
@@ -220,9 +189,7 @@ def test_a_sweeps_workers_run_the_wheel_among_such_names(
 
 
 @pytest.mark.slow
-def test_a_method_of_ones_own_is_held_to_the_contract(
-    wheel_environment: Environment, tmp_path: Path
-) -> None:
+def test_a_method_of_ones_own_is_held_to_the_contract(wheel_environment, tmp_path):
     """Without any setting of ours: a fresh folder, and what the wheel brings."""
     wheel_environment.run(*COORDINATOR, "new", "method", "mine", cwd=tmp_path)
     few = ("-k", "test_interface", "-p", "no:cacheprovider", "-W", "error")

@@ -39,9 +39,7 @@ def pip_lines(lines: list[str]) -> list[str]:
         ("nvflare", "FLARE", "requirements-nvflare.lock"),
     ],
 )
-def test_all_that_is_locked_is_installed_with_hashes(
-    tmp_path: Path, target: str, variable: str, lock: str
-):
+def test_all_that_is_locked_is_installed_with_hashes(tmp_path, target, variable, lock):
     lines = pip_lines(planned(tmp_path / "v", f"{variable}={tmp_path / 'v'}", target=target))
     assert lines[0] == f"--no-deps --require-hashes -r {lock}"
 
@@ -128,9 +126,7 @@ NEIGHBOURS_START = (
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["wheel_environment", "editable_environment"])
-def test_neighbours_start_with_our_hook_in_place(
-    request: pytest.FixtureRequest, tmp_path: Path, kind: str
-):
+def test_neighbours_start_with_our_hook_in_place(request, tmp_path, kind):
     environment: Environment = request.getfixturevalue(kind)
     seen = "import platform, sys; sys.exit(not hasattr(platform, '__path__'))"
     environment.run("-c", seen, cwd=tmp_path)

@@ -96,9 +96,7 @@ def test_golden_chain(database: storage.Database) -> None:
     numbers=st.tuples(st.integers(), st.none() | st.integers() | st.booleans() | st.floats()),
     channel=st.none() | st.text(max_size=4),
 )
-def test_the_encoding_is_that_of_json(
-    previous: str, texts: list[str], numbers: tuple[int, Any], channel: str | None
-) -> None:
+def test_the_encoding_is_that_of_json(previous, texts, numbers, channel):
     run, actor, action, moment, detail = texts
     values = [numbers[0], run, actor, action, numbers[1], channel, moment, detail]
     text = json.dumps([previous, *values], separators=(",", ":"))
@@ -169,18 +167,14 @@ ATTACKS = {
 
 
 @pytest.mark.parametrize("attack", ATTACKS)
-def test_a_chain_is_broken_where_it_was_changed(
-    filled: storage.Database, raw: Callable[[], Any], attack: str
-) -> None:
+def test_a_chain_is_broken_where_it_was_changed(filled, raw, attack):
     sequence, statements = ATTACKS[attack]
     tamper(raw, *statements)
     assert first_bad(filled) == sequence
 
 
 @pytest.mark.parametrize("kept", [0, 5])
-def test_a_cut_tail_is_found_with_the_head_only(
-    filled: storage.Database, raw: Callable[[], Any], kept: int
-) -> None:
+def test_a_cut_tail_is_found_with_the_head_only(filled, raw, kept):
     head = head_of(filled)
     tamper(raw, f"DELETE FROM audit WHERE run_id = 'r' AND sequence > {kept}")  # noqa: S608
     with filled.unit_of_work(read_only=True) as unit:
@@ -188,9 +182,7 @@ def test_a_cut_tail_is_found_with_the_head_only(
     assert first_bad(filled, head) == kept + 1
 
 
-def test_a_rewritten_chain_is_found_with_the_head(
-    filled: storage.Database, raw: Callable[[], Any]
-) -> None:
+def test_a_rewritten_chain_is_found_with_the_head(filled, raw):
     head = head_of(filled)
     tamper(raw, "DELETE FROM audit WHERE run_id = 'r' AND sequence > 4")
     with filled.unit_of_work() as unit:
@@ -212,9 +204,7 @@ def test_a_rewritten_chain_is_found_with_the_head(
         ({"detail": {"handle": b"bytes"}}, "detail"),
     ],
 )
-def test_bad_entries_are_refused(
-    database: storage.Database, changes: dict[str, Any], message: str
-) -> None:
+def test_bad_entries_are_refused(database, changes, message):
     arguments: dict[str, Any] = {"actor": "a", "action": "b", **changes}
     with (
         pytest.raises(storage.InvalidRecordError, match=message),
@@ -223,9 +213,7 @@ def test_bad_entries_are_refused(
         unit.audit.append("r", **arguments)
 
 
-def test_a_query_shows_nothing_of_a_broken_chain(
-    filled: storage.Database, raw: Callable[[], Any]
-) -> None:
+def test_a_query_shows_nothing_of_a_broken_chain(filled, raw):
     """An entry whose actor was changed would be missing from what that actor did."""
     tamper(raw, "UPDATE audit SET actor = 'nobody' WHERE run_id = 'r' AND sequence = 2")
     with filled.unit_of_work(read_only=True) as unit:

@@ -67,9 +67,7 @@ def test_a_session_never_goes_back(store: storage.ClientStore, older: tuple[int,
     assert store.sessions.newest(RUN) == FIRST
 
 
-def test_two_processes_of_a_client_do_not_both_answer(
-    file: Path, store: storage.ClientStore
-) -> None:
+def test_two_processes_of_a_client_do_not_both_answer(file, store):
     """Both made an answer from the same state; whoever is second must not send it."""
     other = storage.open_client_store(file)
     keep(store, FIRST)
@@ -86,9 +84,7 @@ def test_two_processes_of_a_client_do_not_both_answer(
     assert other.sessions.newest(RUN) == replace(FIRST, state=b"one way")
 
 
-def test_a_forgotten_session_leaves_its_number_and_no_secret(
-    file: Path, store: storage.ClientStore
-) -> None:
+def test_a_forgotten_session_leaves_its_number_and_no_secret(file, store):
     secret, reply = bytes(range(256)) * 40, bytes(reversed(range(256))) * 40
     keep(store, replace(FIRST, state=secret), reply=reply)
     assert secret[:300] in file.read_bytes() and reply[:300] in file.read_bytes()

@@ -9,7 +9,6 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -106,9 +105,7 @@ def test_runs_are_apart(store: storage.ClientStore) -> None:
 
 
 @pytest.mark.parametrize("last", [None, (0, 5), (1, 0)])
-def test_a_coordinator_from_the_past_is_noticed(
-    store: storage.ClientStore, last: tuple[int, int] | None
-) -> None:
+def test_a_coordinator_from_the_past_is_noticed(store, last):
     put(store, 1, 1)
     store.roll("r", (1, 1))
     put(store, 2)
@@ -145,18 +142,14 @@ def test_one_payload_per_attempt_and_channel(store: storage.ClientStore, make_ro
         *({"count": 301}, {"shares": 8}, {"cohort_drawn": True}, {"sampling_probability": 0.5}),
     ],
 )
-def test_a_resend_has_the_same_facts(
-    store: storage.ClientStore, make_row: MakeRow, full: dict[str, Any], changes: dict[str, Any]
-) -> None:
+def test_a_resend_has_the_same_facts(store, make_row, full, changes):
     store.reserve_release(make_row(**full), payload=b"noised")
     with pytest.raises(storage.ReleaseRefusedError):
         store.reserve_release(make_row(**(full | changes)), payload=b"noised")
     assert store.rows() == (make_row(**full),)
 
 
-def test_a_row_of_the_store_holds_every_fact(
-    file: Path, store: storage.ClientStore, make_row: MakeRow, full: dict[str, Any]
-) -> None:
+def test_a_row_of_the_store_holds_every_fact(file, store, make_row, full):
     rows = (make_row(**full), make_row(round_number=2))
     for row in rows:
         assert store.reserve_release(row, payload=b"noised") == "reserved"

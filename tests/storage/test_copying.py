@@ -109,9 +109,7 @@ def test_a_transaction_that_is_open_is_not_in_it(pair: Pair) -> None:
     assert pair.copied() == ([1], [1])
 
 
-def test_one_that_is_written_to_all_the_time_is_busy(
-    pair: Pair, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_one_that_is_written_to_all_the_time_is_busy(pair, monkeypatch):
     monkeypatch.setattr(copying, "_TRIES", 3)
 
     def others() -> Mapping[str, Path]:

@@ -199,9 +199,7 @@ def sql_of(path: Path, kind: str, table: str) -> dict[str, str]:
         ("DROP TABLE stages", "is missing"),
     ],
 )
-def test_another_schema_than_the_migrations_make_is_named(
-    filled: Path, statement: str, reason: str
-) -> None:
+def test_another_schema_than_the_migrations_make_is_named(filled, statement, reason):
     edit(filled, statement)
     for read_only in (False, True):
         with pytest.raises(storage.DatabaseDamaged) as caught:
@@ -260,8 +258,8 @@ def test_an_index_that_says_something_else_than_its_table_is_named(filled: Path)
     "damage", ["empty", "zeros", "text", "a page", "half", "a page less", "a few bytes less"]
 )
 def test_a_file_that_was_cut_emptied_or_overwritten_is_named(
-    filled: Path, store: Path, damage: str, is_store: bool, read_only: bool
-) -> None:
+    filled, store, damage, is_store, read_only
+):
     path = store if is_store else filled
     whole = path.read_bytes()
     path.write_bytes(

@@ -12,7 +12,6 @@ import traceback
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
-from typing import Any
 
 import pytest
 from sqlalchemy import event
@@ -34,9 +33,7 @@ def on_disk(path: Path) -> bytes:
     return b"".join(file.read_bytes() for file in files if file.exists())
 
 
-def test_an_exception_rolls_back_every_table(
-    database: storage.Database, make_row: Callable[..., storage.LedgerRow]
-) -> None:
+def test_an_exception_rolls_back_every_table(database, make_row):
     with pytest.raises(ZeroDivisionError), database.unit_of_work() as unit:
         unit.states.save("r", 0, b"lost")
         unit.rounds.add("r", 0, 0, {"accuracy": 1.0})
@@ -61,20 +58,6 @@ def test_work_after_a_commit_is_a_new_transaction(database: storage.Database) ->
         unit.states.save("r", 1, b"lost")
     with database.unit_of_work() as unit:
         assert unit.states.latest("r") == (0, b"kept")
-
-
-def test_a_read_only_unit_sees_a_snapshot_and_cannot_commit(database: storage.Database) -> None:
-    with database.unit_of_work(read_only=True) as reader:
-        before = reader.runs.list()
-        with pytest.raises(storage.StorageError, match="read-only"):
-            reader.commit()
-        told = pytest.raises(storage.CheckpointError)
-        with told, database.unit_of_work() as writer:
-            writer.runs.set_status("r", "stopped")
-            writer.commit()
-        assert reader.runs.list() == before
-    with database.unit_of_work(read_only=True) as reader:
-        assert reader.runs.get("r").status == "stopped"
 
 
 def test_a_second_writer_waits_and_then_is_told(path: Path, database: storage.Database) -> None:
@@ -102,9 +85,7 @@ with storage.open_database(sys.argv[1]) as database:
 """
 
 
-def test_kill_9_in_a_transaction_leaves_the_previous_state(
-    path: Path, database: storage.Database
-) -> None:
+def test_kill_9_in_a_transaction_leaves_the_previous_state(path, database):
     child = subprocess.Popen(
         [sys.executable, "-c", KILLED, f"sqlite:///{path}"],
         stdout=subprocess.PIPE,
@@ -139,9 +120,7 @@ def limit_pages(database: storage.Database, spare: int) -> None:
 
 
 @pytest.mark.parametrize("size", [40_000, 4_000_000])
-def test_a_full_disk_leaves_nothing_half_written(
-    path: Path, database: storage.Database, make_row: Callable[..., storage.LedgerRow], size: int
-) -> None:
+def test_a_full_disk_leaves_nothing_half_written(path, database, make_row, size):
     with database.unit_of_work() as unit:
         unit.states.save("r", 0, b"before")
         unit.commit()
@@ -189,9 +168,7 @@ def test_commit_empties_the_write_ahead_log(path: Path, database: storage.Databa
     assert path.stat().st_size > 100_000
 
 
-def test_a_checkpoint_in_a_readers_way_is_reported_and_made_up_for(
-    path: Path, raw: Callable[[], Any]
-) -> None:
+def test_a_checkpoint_in_a_readers_way_is_reported_and_made_up_for(path, raw):
     with storage.open_database(f"sqlite:///{path}", busy_timeout=0.1) as database, raw() as reader:
         reader.execute("BEGIN")
         reader.execute("SELECT count(*) FROM runs").fetchone()
@@ -207,9 +184,7 @@ def test_a_checkpoint_in_a_readers_way_is_reported_and_made_up_for(
         assert wal_size(path) == 0
 
 
-def test_the_busy_flag_is_read_and_retried(
-    path: Path, database: storage.Database, raw: Callable[[], Any]
-) -> None:
+def test_the_busy_flag_is_read_and_retried(path, database, raw):
     engine = make_engine(path, busy_timeout=0.0)
     naps: list[float] = []
     with raw() as reader, raw() as writer:
@@ -231,9 +206,7 @@ def test_the_busy_flag_is_read_and_retried(
 HANDLE, ENTRY = b"handle-of-somebody", b"words-of-somebody" * 1000
 
 
-def test_values_are_in_no_message_and_no_log(
-    path: Path, caplog: pytest.LogCaptureFixture, database: storage.Database
-) -> None:
+def test_values_are_in_no_message_and_no_log(path, caplog, database):
     caplog.set_level(logging.DEBUG)
     caplog.set_level(logging.DEBUG, logger="sqlalchemy.engine")
     with storage.open_database(f"sqlite:///{path}") as logged:
@@ -254,9 +227,7 @@ def test_a_folder_that_cannot_be_made_is_a_storage_error(tmp_path: Path) -> None
         storage.open_database(f"sqlite:///{tmp_path}/file/sotto.db")
 
 
-def test_a_missing_parent_row_is_not_found(
-    database: storage.Database, make_row: Callable[..., storage.LedgerRow]
-) -> None:
+def test_a_missing_parent_row_is_not_found(database, make_row):
     calls: list[Callable[[storage.UnitOfWork], object]] = [
         lambda unit: unit.runs.get("x"),
         lambda unit: unit.attempts.open("x", 1, 1, {}),

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import asdict, fields
-from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -30,9 +29,7 @@ def statuses(database: storage.Database) -> dict[tuple[str, str], str]:
         return {(row.pseudonym, row.channel): row.status for row in unit.ledger.rows("r")}
 
 
-def test_rows_are_read_back_by_run_and_pseudonym(
-    database: storage.Database, make_row: MakeRow
-) -> None:
+def test_rows_are_read_back_by_run_and_pseudonym(database, make_row):
     rows = [make_row(pseudonym=name) for name in ("bob", "alice")]
     other = make_row(run_id="s", round_number=9)
     reserve(database, *rows, other)
@@ -43,9 +40,7 @@ def test_rows_are_read_back_by_run_and_pseudonym(
         assert unit.ledger.rows("s") == (other,)
 
 
-def test_rows_of_clients_are_read_over_all_runs(
-    database: storage.Database, make_row: MakeRow
-) -> None:
+def test_rows_of_clients_are_read_over_all_runs(database, make_row):
     rows = [
         make_row(run_id=run_id, round_number=number, pseudonym=name)
         for run_id in ("r", "s")
@@ -66,9 +61,7 @@ def test_reserving_nothing_adds_nothing(database: storage.Database) -> None:
     assert statuses(database) == {}
 
 
-def test_every_fact_is_read_back(
-    database: storage.Database, make_row: MakeRow, full: dict[str, Any]
-) -> None:
+def test_every_fact_is_read_back(database, make_row, full):
     rows = (make_row(**full), make_row(pseudonym="bob"))
     reserve(database, *rows)
     with database.unit_of_work() as unit:
@@ -91,15 +84,7 @@ def test_every_fact_is_read_back(
     probability=st.floats(min_value=0.0, max_value=1.0, exclude_min=True),
     share=st.floats(min_value=0.0, exclude_min=True, allow_infinity=False),
 )
-def test_floats_round_trip_exactly(
-    database: storage.Database,
-    make_row: MakeRow,
-    full: dict[str, Any],
-    deviation: float,
-    norm: float,
-    probability: float,
-    share: float,
-) -> None:
+def test_floats_round_trip_exactly(database, make_row, full, deviation, norm, probability, share):
     floats = {
         "standard_deviation": deviation,
         "clipping_norm": norm,
@@ -148,9 +133,7 @@ def test_floats_round_trip_exactly(
         ("cohort_drawn", 1),
     ],
 )
-def test_bad_rows_are_refused(
-    database: storage.Database, make_row: MakeRow, full: dict[str, Any], field: str, value: Any
-) -> None:
+def test_bad_rows_are_refused(database, make_row, full, field, value):
     with pytest.raises(storage.InvalidRecordError, match=field):
         reserve(database, make_row(**(full | {field: value})))
 
@@ -168,9 +151,7 @@ def test_bad_rows_are_refused(
         | {"cohort_drawn": None},
     ],
 )
-def test_the_ends_of_the_ranges_are_taken(
-    database: storage.Database, make_row: MakeRow, full: dict[str, Any], facts: dict[str, Any]
-) -> None:
+def test_the_ends_of_the_ranges_are_taken(database, make_row, full, facts):
     row = make_row(**(full | facts))
     reserve(database, row)
     with database.unit_of_work() as unit:
@@ -178,9 +159,7 @@ def test_the_ends_of_the_ranges_are_taken(
 
 
 @pytest.mark.parametrize("name", [*SHARES, *COHORT])
-def test_half_a_group_is_refused(
-    database: storage.Database, make_row: MakeRow, full: dict[str, Any], name: str
-) -> None:
+def test_half_a_group_is_refused(database, make_row, full, name):
     """A row with some of its shares, or some of its cohort, has no price."""
     with pytest.raises(storage.InvalidRecordError, match=f"{name}.* must be given"):
         reserve(database, make_row(**(full | {name: None})))
@@ -197,9 +176,7 @@ def test_a_release_is_reserved_once(database: storage.Database, make_row: MakeRo
     assert statuses(database) == {("alice", "sum"): "reserved"}
 
 
-def test_rows_are_settled_by_pseudonym_and_channel(
-    database: storage.Database, make_row: MakeRow
-) -> None:
+def test_rows_are_settled_by_pseudonym_and_channel(database, make_row):
     names = ("alice", "bob", "carol")
     rows = [make_row(pseudonym=n, channel=c) for n in names for c in ("sum", "pool")]
     reserve(database, *rows)
@@ -228,9 +205,7 @@ def test_settling_touches_one_attempt_only(database: storage.Database, make_row:
 
 @pytest.mark.parametrize("first", ["released", "aborted"])
 @pytest.mark.parametrize("second", ["reserved", "released", "aborted"])
-def test_a_settled_row_stays_as_it_is(
-    database: storage.Database, make_row: MakeRow, first: Any, second: Any
-) -> None:
+def test_a_settled_row_stays_as_it_is(database, make_row, first, second):
     reserve(database, make_row(), make_row(pseudonym="bob"))
     with database.unit_of_work() as unit:
         unit.ledger.set_status("r", 1, 0, first, pseudonyms=["alice"])
@@ -263,13 +238,7 @@ def test_settling_what_is_not_there(database: storage.Database, make_row: MakeRo
         ("UPDATE ledger SET status = 'spent'", "settled|ck_ledger_status"),
     ],
 )
-def test_the_file_itself_guards_the_ledger(
-    database: storage.Database,
-    make_row: MakeRow,
-    raw: Callable[[], Any],
-    statement: str,
-    message: str,
-) -> None:
+def test_the_file_itself_guards_the_ledger(database, make_row, raw, statement, message):
     reserve(database, make_row())
     with database.unit_of_work() as unit:
         unit.ledger.set_status("r", 1, 0, "released")
@@ -282,14 +251,7 @@ def test_the_file_itself_guards_the_ledger(
     "fact", [field.name for field in fields(storage.LedgerRow) if field.name != "status"]
 )
 @pytest.mark.parametrize("value", ["NULL", "1"])
-def test_no_fact_of_a_row_can_be_changed(
-    database: storage.Database,
-    make_row: MakeRow,
-    full: dict[str, Any],
-    raw: Callable[[], Any],
-    fact: str,
-    value: str,
-) -> None:
+def test_no_fact_of_a_row_can_be_changed(database, make_row, full, raw, fact, value):
     """Every field of the type is under the trigger, a new one as well."""
     reserve(database, make_row(**full))
     value = f"CAST({value} AS BOOLEAN)" if fact == "cohort_drawn" else value
@@ -297,9 +259,7 @@ def test_no_fact_of_a_row_can_be_changed(
         connection.execute(f"UPDATE ledger SET {fact} = {value}")  # noqa: S608
 
 
-def test_a_client_that_was_not_drawn_is_settled_like_the_others(
-    database: storage.Database, make_row: MakeRow
-) -> None:
+def test_a_client_that_was_not_drawn_is_settled_like_the_others(database, make_row):
     drawn = make_row(**(COHORT | {"cohort_drawn": True}))
     reserve(database, drawn, make_row(pseudonym="bob", **COHORT))
     with database.unit_of_work() as unit:

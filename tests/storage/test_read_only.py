@@ -166,9 +166,7 @@ def test_a_write_in_the_middle_of_reading_is_noticed(folder: Path) -> None:
             assert unit.runs.get("r").status == "stopped"
 
 
-def test_the_version_is_read_again_when_a_writer_came_in_between(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_version_is_read_again_when_a_writer_came_in_between(folder, monkeypatch):
     path = folder / "sotto.db"
     read = homes.schema.version_of
 
@@ -186,9 +184,7 @@ def test_the_version_is_read_again_when_a_writer_came_in_between(
 
 
 @pytest.mark.parametrize("nth", [1, 2, 3])
-def test_a_writer_that_ends_while_a_reader_opens_is_no_kill(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, nth: int
-) -> None:
+def test_a_writer_that_ends_while_a_reader_opens_is_no_kill(folder, monkeypatch, nth):
     """It takes log and index along, after the reader has seen that they are there."""
     path = folder / "sotto.db"
     writing = storage.open_database(f"sqlite:///{path}")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta, timezone
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -54,9 +53,7 @@ def test_status(database: storage.Database, status: Any) -> None:
         ({"created": datetime(2026, 1, 1)}, "created must carry a time zone"),
     ],
 )
-def test_bad_runs_are_refused(
-    database: storage.Database, changes: dict[str, Any], message: str
-) -> None:
+def test_bad_runs_are_refused(database, changes, message):
     with (
         pytest.raises(storage.InvalidRecordError, match=message),
         database.unit_of_work() as unit,
@@ -181,9 +178,7 @@ def test_rounds_and_attempts_count_from_one(uow: storage.UnitOfWork, key: tuple[
         uow.attempts.open(RUN, *key, PLAN)
 
 
-def test_stages_of_an_ended_attempt_are_not_in_the_file(
-    database: storage.Database, path: Path
-) -> None:
+def test_stages_of_an_ended_attempt_are_not_in_the_file(database, path):
     secret = bytes(range(256)) * 64
     with database.unit_of_work() as work:
         work.runs.create(RUN, **ARGUMENTS)

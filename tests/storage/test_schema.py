@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -37,9 +36,7 @@ def shape(connection: sqlite3.Connection) -> dict[str, Any]:
     }
 
 
-def test_a_fresh_upgrade_is_what_sqlite_would_make_of_the_metadata(
-    path: Path, database: storage.Database, raw: Callable[[], Any], tmp_path: Path
-) -> None:
+def test_a_fresh_upgrade_is_what_sqlite_would_make_of_the_metadata(path, database, raw, tmp_path):
     engine = sa.create_engine(f"sqlite:///{tmp_path}/declared.db")
     Base.metadata.create_all(engine)
     engine.dispose()
@@ -65,13 +62,7 @@ OTHER = {
 
 @pytest.mark.parametrize("revision", OTHER)
 @pytest.mark.parametrize("read_only", [False, True])
-def test_another_schema_is_refused_and_left_alone(
-    path: Path,
-    database: storage.Database,
-    raw: Callable[[], Any],
-    revision: str,
-    read_only: bool,
-) -> None:
+def test_another_schema_is_refused_and_left_alone(path, database, raw, revision, read_only):
     database.close()
     with raw() as connection:
         connection.execute("UPDATE alembic_version SET version_num = ?", [revision])
@@ -89,9 +80,7 @@ def test_a_foreign_database_is_refused(tmp_path: Path) -> None:
         storage.open_database(f"sqlite:///{tmp_path}/other.db")
 
 
-def test_the_two_kinds_of_database_refuse_each_other(
-    path: Path, tmp_path: Path, database: storage.Database
-) -> None:
+def test_the_two_kinds_of_database_refuse_each_other(path, tmp_path, database):
     storage.open_client_store(tmp_path / "client.db")
     with pytest.raises(storage.SchemaMismatch):
         storage.open_database(f"sqlite:///{tmp_path}/client.db")
