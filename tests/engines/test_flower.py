@@ -22,7 +22,6 @@ from platform.bootstrap.federating import through_hub
 from platform.relay.flower import flower_on_localhost
 from platform.relay.flower.development import DevelopmentRoot, Running, node_key
 from platform.relay.hub import Hub, Told
-from platform.wire.transport import Dropout
 from tests.repository._source import ROOT
 from tests.trunk._federations import NAMES, Holders, federation, hold, within
 from tests.trunk._hubs import served
@@ -115,18 +114,6 @@ def test_the_same_numbers_come_over_flower_and_within_one_process(flower):
     assert first.keys() == second.keys()
     for name in first:
         np.testing.assert_array_equal(first[name], second[name])
-
-
-def test_what_is_late_harms_nothing_that_is_asked_next(flower):
-    held = threading.Event()
-    handlers = echoes() | {"north": lambda message: held.wait(30) and message}
-    with flower.reached(handlers) as hub:
-        found = hub.exchange("train", dict.fromkeys(NAMES, b"a"), 4.0)
-        held.set()
-        again = hub.exchange("train", dict.fromkeys(NAMES, b"b"), SECONDS)
-    assert isinstance(found["north"], Dropout)
-    assert found["east"] == b"east:a"
-    assert again == {name: name.encode() + b":b" for name in NAMES} | {"north": b"b"}
 
 
 @pytest.mark.parametrize("victim", ["north", "link", "superlink"])

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import errno
 import io
+import os
+import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -22,7 +25,6 @@ from platform.disk.opening import open_existing
 from platform.errors import PlatformError, Unwritable
 from platform.wire.transport import InProcessTransport
 from storage import StorageError, open_client_store
-from tests.faults._disks import Disk, can_mount, mounted
 from tests.faults._federation import state_of
 from tests.faults._processes import COORDINATOR, Processes, rows_of
 from tests.trunk._federations import (
@@ -35,6 +37,46 @@ from tests.trunk._federations import (
     within,
     write_holder,
 )
+
+SIZE = 64 << 20
+"""Bytes of a disk."""
+
+
+@dataclass(frozen=True)
+class Disk:
+    """A file system of its own, as large as it is."""
+
+    folder: Path
+
+    def fill(self, spare: int) -> None:
+        """Leaves so many bytes free, about."""
+        found = os.statvfs(self.folder)
+        with (self.folder / "ballast").open("wb") as file:
+            file.write(bytes(max(0, found.f_bavail * found.f_frsize - spare)))
+
+    def free(self) -> None:
+        """Makes room again."""
+        (self.folder / "ballast").unlink(missing_ok=True)
+
+
+def can_mount() -> bool:
+    """Whether this user may."""
+    if os.geteuid() != 0:
+        return False
+    probe = ["unshare", "--mount", "mount", "-t", "tmpfs", "tmpfs", "/mnt"]
+    return subprocess.run(probe, capture_output=True, check=False).returncode == 0
+
+
+@contextmanager
+def mounted(folder: Path) -> Iterator[Disk]:
+    """A small disk as long as the context lasts."""
+    folder.mkdir(parents=True)
+    subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={SIZE}", "tmpfs", folder], check=True)
+    try:
+        yield Disk(folder)
+    finally:
+        subprocess.run(["umount", "--lazy", folder], check=True)
+
 
 needs_root = pytest.mark.skipif(not can_mount(), reason="only root can mount a small disk")
 EXCHANGES = 6

@@ -13,16 +13,6 @@ RUN = "a-run"
 FIRST = storage.SessionRecord(RUN, 2, 1, 1, b"a state")
 
 
-@pytest.fixture
-def file(tmp_path: Path) -> Path:
-    return tmp_path / "clients" / "c.db"
-
-
-@pytest.fixture
-def store(file: Path) -> storage.ClientStore:
-    return storage.open_client_store(file)
-
-
 def keep(
     store: storage.ClientStore,
     record: storage.SessionRecord,

@@ -18,16 +18,6 @@ ROOT = Path(__file__).resolve().parents[2]
 MakeRow = Callable[..., storage.LedgerRow]
 
 
-@pytest.fixture
-def file(tmp_path: Path) -> Path:
-    return tmp_path / "clients" / "c.db"
-
-
-@pytest.fixture
-def store(file: Path) -> storage.ClientStore:
-    return storage.open_client_store(file)
-
-
 def put(store: storage.ClientStore, round_number: int, attempt: int = 0) -> None:
     text = f"{round_number}.{attempt}".encode()
     store.put_pending("r", round_number, attempt, personal=b"p" + text, experts=b"e" + text)

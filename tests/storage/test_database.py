@@ -17,7 +17,9 @@ import pytest
 from sqlalchemy import event
 
 import storage
+from storage import InvalidRecordError, open_database
 from storage.engine import checkpoint, configure_connection, make_engine
+from storage.homes import file_of, shown
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -254,3 +256,45 @@ def test_a_missing_parent_row_is_not_found(database, make_row):
             database.unit_of_work() as unit,
         ):
             call(unit)
+
+
+@pytest.mark.parametrize("name", ["runs/a@b:c.db", "/srv/a b%20.db", "x"])
+def test_a_file(name: str) -> None:
+    assert file_of(f"sqlite:///{name}") == Path(name)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        *("mysql://db/sotto", "postgresql:///sotto?host=/run/pg", "sqlite://", "sqlite:///", ""),
+        *("sqlite:///x.db?mode=ro", "sqlite:///:memory:", "sqlite+pysqlite:///x.db", "x.db"),
+    ],
+)
+def test_what_names_no_file_is_refused(url: str) -> None:
+    for ask in (file_of, open_database):
+        with pytest.raises(InvalidRecordError, match="it must be sqlite:/// and a file's path"):
+            ask(url)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "postgresql+psycopg://lab:secret@db/sotto?folder=f",
+        "postgresql://lab:se@secret/x@db/sotto?folder=f",
+        "postgresql://:secret@db/sotto",
+        "postgresql://db/sotto?folder=f&password=secret",
+        "postgresql://db/sotto?PASSWORD=secret&folder=f",
+        "postgresql://db/sotto?passfile=secret",
+        "nonsense://lab:secret@",
+    ],
+)
+def test_no_message_holds_a_password(url: str) -> None:
+    assert "secret" not in shown(url)
+    with pytest.raises(InvalidRecordError) as caught:
+        file_of(url)
+    assert "secret" not in str(caught.value)
+
+
+@pytest.mark.parametrize("url", ["mysql://db/x?folder=f", "sqlite:///runs/a:b@c.db", "x", ""])
+def test_what_holds_none_is_shown_as_it_is(url: str) -> None:
+    assert shown(url) == url

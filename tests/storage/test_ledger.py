@@ -11,8 +11,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import storage
+from tests.storage._filling import COHORT, INTEGER_NOISE
 from tests.storage._raw import REFUSED
-from tests.storage._rows import COHORT, INTEGER_NOISE
 
 SHARES = [name for name in INTEGER_NOISE if name != "noise_kind"]
 MakeRow = Callable[..., storage.LedgerRow]

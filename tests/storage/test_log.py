@@ -22,9 +22,8 @@ from storage.homes import file_of, open_home
 from storage.leaves import charge_data, settled_data
 from storage.merkle import leaf_hash, root_from_inclusion
 from storage.sealing import row_digest
-from tests.storage._filling import ROW
+from tests.storage._filling import COHORT, ROW
 from tests.storage._raw import REFUSED, unguarded
-from tests.storage._rows import COHORT
 from tests.storage.test_merkle import mth
 
 Raw = Callable[[], Any]
