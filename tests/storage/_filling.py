@@ -78,10 +78,7 @@ def read_database(path: Path) -> dict[str, Any]:
 def read_at(url: str) -> dict[str, Any]:
     """The same of a database wherever it is."""
     found: dict[str, Any] = {}
-    with (
-        storage.open_database(url, read_only=True) as database,
-        database.unit_of_work() as unit,
-    ):
+    with storage.open_database(url, read_only=True) as database, database.unit_of_work() as unit:
         found["runs"] = unit.runs.list()
         for run_id in ("r", "s"):
             found[run_id] = (

@@ -206,10 +206,7 @@ def test_a_rewritten_chain_is_found_with_the_head(filled, raw):
 )
 def test_bad_entries_are_refused(database, changes, message):
     arguments: dict[str, Any] = {"actor": "a", "action": "b", **changes}
-    with (
-        pytest.raises(storage.InvalidRecordError, match=message),
-        database.unit_of_work() as unit,
-    ):
+    with pytest.raises(storage.InvalidRecordError, match=message), database.unit_of_work() as unit:
         unit.audit.append("r", **arguments)
 
 

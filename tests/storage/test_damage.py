@@ -239,14 +239,14 @@ def test_a_row_without_its_run_is_named(filled: Path) -> None:
 
 
 def test_an_index_that_says_something_else_than_its_table_is_named(filled: Path) -> None:
-    """Every bit of the ledger's index page: none may hide a row or make another of it."""
+    """Bits all over the ledger's index page: none may hide a row or make another of it."""
     with closing(sqlite3.connect(filled)) as connection:
         page_size = connection.execute("PRAGMA page_size").fetchone()[0]
         (page,) = connection.execute(
             "SELECT rootpage FROM sqlite_master WHERE name = 'sqlite_autoindex_ledger_1'"
         ).fetchone()
     contents = filled.read_bytes()
-    places = [n for n in range((page - 1) * page_size, page * page_size) if contents[n]]
+    places = [n for n in range((page - 1) * page_size, page * page_size) if contents[n]][::3]
     bits = [8 * place + place % 8 for place in places]
     named = flips_are_named_or_harmless(filled, read_database, iter(bits))
     assert named > len(bits) // 2

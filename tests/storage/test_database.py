@@ -100,10 +100,7 @@ def test_kill_9_in_a_transaction_leaves_the_previous_state(path, database):
         child.send_signal(signal.SIGKILL)
         assert child.wait(10) == -signal.SIGKILL
     assert b"UNCOMMITTED" in on_disk(path)
-    with (
-        storage.open_database(f"sqlite:///{path}") as reopened,
-        reopened.unit_of_work() as unit,
-    ):
+    with storage.open_database(f"sqlite:///{path}") as reopened, reopened.unit_of_work() as unit:
         assert unit.states.latest("r") == (1, b"committed")
         assert unit.rounds.all("r") == ()
         assert unit.audit.verify("r").count == 0

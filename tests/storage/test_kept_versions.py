@@ -11,7 +11,6 @@ import pytest
 
 import storage
 from storage import client_files, schema
-from storage.engine import Statements
 from storage.schema import SchemaVersion
 from tests.storage._filling import read_database, read_store
 from tests.storage._kept_versions import CLIENT, COORDINATOR, kept, unpack
@@ -64,20 +63,6 @@ def test_a_kept_version_is_migrated_with_what_is_in_it(file: Path, tmp_path: Pat
         assert known == rows, name
     read = read_database(path) if kind == COORDINATOR else read_store(path)
     assert read
-
-
-@pytest.mark.parametrize("kind", [COORDINATOR, CLIENT])
-def test_what_is_migrated_is_as_if_it_had_been_made_today(kind: str, tmp_path: Path) -> None:
-    path = tmp_path / "kept.db"
-    unpack(kept(kind)[0], path)
-    open_for_writing(path, kind)
-    with closing(sqlite3.connect(path)) as connection:
-        statements = Statements(lambda: connection, "here")
-        if kind == CLIENT:
-            assert client_files.version_of(statements) == client_files.NEWEST
-        else:
-            ((version,),) = statements.run("SELECT version_num FROM alembic_version")
-            assert version == schema.newest_version()
 
 
 @pytest.mark.parametrize(

@@ -194,10 +194,7 @@ def test_generations_are_deleted_whole_and_per_run(database: storage.Database) -
     ],
 )
 def test_bad_generations_are_refused(database, entries, message):
-    with (
-        pytest.raises(storage.InvalidRecordError, match=message),
-        database.unit_of_work() as unit,
-    ):
+    with pytest.raises(storage.InvalidRecordError, match=message), database.unit_of_work() as unit:
         unit.pool.add_generation("r", 3, entries)
 
 

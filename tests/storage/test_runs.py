@@ -54,10 +54,7 @@ def test_status(database: storage.Database, status: Any) -> None:
     ],
 )
 def test_bad_runs_are_refused(database, changes, message):
-    with (
-        pytest.raises(storage.InvalidRecordError, match=message),
-        database.unit_of_work() as unit,
-    ):
+    with pytest.raises(storage.InvalidRecordError, match=message), database.unit_of_work() as unit:
         unit.runs.create("new", **{**ARGUMENTS, **changes})
 
 
@@ -170,6 +167,8 @@ def test_a_stage_is_kept_once(uow: storage.UnitOfWork) -> None:
     uow.attempts.add_stage(RUN, 1, 1, stage="train", blob=b"one")
     with pytest.raises(storage.AlreadyExistsError):
         uow.attempts.add_stage(RUN, 1, 1, stage="train", blob=b"two")
+    with pytest.raises(storage.InvalidRecordError, match="stage"):
+        uow.attempts.add_stage(RUN, 1, 1, stage="", blob=b"two")
 
 
 @pytest.mark.parametrize("key", [(0, 1), (1, 0), (-1, 1)])
