@@ -12,7 +12,6 @@ import pytest
 
 from docs.pages import __main__ as pages
 from docs.pages import api, built, reproduce, site
-from docs.pages.markdown import merged
 from tests.repository._source import ROOT, module_name, python_files
 from tests.repository.test_docs import broken_links
 
@@ -82,46 +81,6 @@ def test_the_interface_has_every_module_of_its_packages_and_no_other(written: Pa
     assert sorted(found) == sorted(expected)
 
 
-SOURCE = '''"""A module: of <b>two</b> names."""
-
-from __future__ import annotations
-
-from pathlib import Path
-
-
-def read(path: Path, *, size: int = 3) -> bytes:
-    """Read a file.
-
-    Args:
-        path: Which one.
-        size: How much, in bytes.
-
-    Returns:
-        What is in it.
-
-    Raises:
-        OSError: If it is not there.
-    """
-
-
-def _hidden() -> None:
-    """Hidden."""
-'''
-
-
-def test_a_function_is_shown_as_its_docstring_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    (tmp_path / "leaf").mkdir()
-    (tmp_path / "leaf" / "__init__.py").write_text(SOURCE)
-    monkeypatch.setattr(api, "PACKAGES", ("leaf",))
-    monkeypatch.setattr(api, "PUBLIC", ("leaf",))
-    text = api.pages(tmp_path)["leaf.md"]
-    assert "A module: of &lt;b>two&lt;/b> names." in text
-    assert "```{py:function} read(path: pathlib.Path, *, size: int = 3) -> bytes\n" in text
-    for line in ("- `path` (`Path`): Which one.", "- What is in it.", "- `OSError`: If it is not"):
-        assert line in text
-    assert "idden" not in text
-
-
 GOOD = '<a href="b.html#there">b</a><link rel="stylesheet" href="s.css"><a href="https://a.b">x</a>'
 
 
@@ -185,27 +144,3 @@ def test_a_block_is_a_command_for_each_of_its_names(tmp_path: Path):
         f"{start}table-1-pacs {held}art_painting,cartoon,photo,sketch --seed 5 "
         "--output sweeps/trip-c",
     ]
-
-
-SECOND = """# The second
-
-## A part
-
-```bash
-# no heading
-```
-
-[x](beside.md) [y](https://a.b/c.md)
-"""
-
-
-def test_merged_files_are_one_page(tmp_path: Path):
-    paths = [tmp_path / "first.md", tmp_path / "second.md"]
-    paths[0].write_text("# One\n\n[two](second.md) [part](second.md#a-part) [own](#one)\n")
-    paths[1].write_text(SECOND)
-    text = merged(paths, tmp_path / "out", lambda path: path.read_text())
-    assert text == (
-        "# One\n\n[two](#the-second) [part](#a-part) [own](#one)\n\n"
-        "## The second\n\n### A part\n\n```bash\n# no heading\n```\n\n"
-        "[x](../beside.md) [y](https://a.b/c.md)\n"
-    )

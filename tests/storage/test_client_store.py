@@ -47,30 +47,6 @@ def test_the_file_is_its_owners_and_no_log_stays(file: Path, store: storage.Clie
     assert [entry.name for entry in file.parent.iterdir()] == ["c.db"]
 
 
-def test_roll_forward(store: storage.ClientStore) -> None:
-    put(store, 0)
-    assert store.pending("r") == (0, 0, b"p0.0", b"e0.0")
-    assert store.committed("r") is None
-    store.roll("r", (0, 0))
-    assert store.committed("r") == (0, 0, b"p0.0", b"e0.0")
-    assert store.pending("r") is None
-    put(store, 1, 2)
-    store.roll("r", (1, 2))
-    assert store.committed("r") == (1, 2, b"p1.2", b"e1.2")
-    store.roll("r", (1, 2))
-    assert store.committed("r") == (1, 2, b"p1.2", b"e1.2")
-
-
-@pytest.mark.parametrize("last", [(0, 0), (1, 1), (3, 0)])
-def test_roll_back(store: storage.ClientStore, last: tuple[int, int]) -> None:
-    put(store, 0)
-    store.roll("r", (0, 0))
-    put(store, 1)
-    store.roll("r", last)
-    assert store.pending("r") is None
-    assert store.committed("r") == (0, 0, b"p0.0", b"e0.0")
-
-
 def test_roll_back_to_nothing(store: storage.ClientStore) -> None:
     store.roll("r", (4, 0))
     assert store.committed("r") is None
@@ -79,11 +55,30 @@ def test_roll_back_to_nothing(store: storage.ClientStore) -> None:
     assert (store.pending("r"), store.committed("r")) == (None, None)
 
 
-def test_a_new_pending_takes_the_place_of_the_old(store: storage.ClientStore) -> None:
+@pytest.mark.parametrize(
+    ("kept", "last", "committed"),
+    [
+        ([], (0, 0), "0.0"),
+        ([(1, 2)], (1, 2), "1.2"),
+        # A new one takes the place of the old.
+        ([(1, 0), (1, 1)], (1, 1), "1.1"),
+        ([(1, 0)], (0, 0), "0.0"),
+        ([(1, 0)], (1, 1), "0.0"),
+        ([(1, 0)], (3, 0), "0.0"),
+    ],
+)
+def test_what_is_pending_is_committed_or_goes_back(store, kept, last, committed):
     put(store, 0)
-    put(store, 0, 1)
-    store.roll("r", (0, 1))
-    assert store.committed("r") == (0, 1, b"p0.1", b"e0.1")
+    assert store.pending("r") == (0, 0, b"p0.0", b"e0.0")
+    assert store.committed("r") is None
+    store.roll("r", (0, 0))
+    for key in kept:
+        put(store, *key)
+    for _ in range(2):
+        store.roll("r", last)
+        (number, attempt), text = map(int, committed.split(".")), committed.encode()
+        assert store.committed("r") == (number, attempt, b"p" + text, b"e" + text)
+        assert store.pending("r") is None
 
 
 def test_runs_are_apart(store: storage.ClientStore) -> None:
