@@ -33,14 +33,9 @@ Values = Sequence[Any]
 
 @dataclass(frozen=True)
 class Generation:
-    """What the files show of one generation.
+    """What the files show of one generation."""
 
-    Attributes:
-        rows: By view, a value of each entry.
-        clients: By view, a value of each client that has one of them.
-        owners: Which of the clients each entry is of: the answer.
-    """
-
+    # A value of each entry, and of each client, by view; and which client each entry is of.
     rows: Mapping[str, Values]
     clients: Mapping[str, Values]
     owners: tuple[int, ...]
@@ -48,20 +43,12 @@ class Generation:
 
 @dataclass(frozen=True)
 class Files:
-    """The files as they were right after a commit, before the log was emptied.
-
-    Attributes:
-        database: The database's bytes.
-        log: The write-ahead log's.
-        generation: The newest one in the pool.
-        rows: Its rows: key, handle, entry and digest.
-        charges: Of its round: pseudonym, digest of the ledger's row, hash of its leaf.
-        clock: Microseconds of the newest event.
-    """
+    """The files as they were right after a commit, before the log was emptied."""
 
     database: bytes
     log: bytes
     generation: int
+    # Key, handle, entry and digest; then pseudonym, digest of the ledger's row, hash of its leaf.
     rows: list[tuple[bytes, bytes, bytes, bytes]]
     charges: list[tuple[str, bytes, bytes]]
     clock: int
@@ -88,12 +75,7 @@ class Files:
         return cls(*both, newest, rows, charges, int(re.findall(r"\d+", time)[-1]))
 
     def shown(self, clients: Sequence[str], owners: Mapping[bytes, str]) -> Generation:
-        """What there is to see.
-
-        Args:
-            clients: Pseudonyms of who has an entry, in the order of their names.
-            owners: Pseudonym by handle.
-        """
+        """What there is to see."""
         rows: dict[str, list[Any]] = {}
         for (key, handle, entry, digest), whole in itertools.product(
             self.rows, (("database", self.database), ("log", self.log))
@@ -128,12 +110,7 @@ class Files:
 
 @dataclass
 class Watcher:
-    """Takes the files whenever a generation has come into them; set as `Database.checkpoint`.
-
-    Attributes:
-        path: Of the database.
-        seen: What was taken, oldest first.
-    """
+    """Takes the files whenever a generation has come into them; set as `Database.checkpoint`."""
 
     path: Path
     seen: list[Files]

@@ -27,18 +27,12 @@ PART = 200.0
 
 @dataclass(frozen=True)
 class Durations:
-    """How long slow tests take on an idle core.
-
-    Attributes:
-        shards: Into how many the tests are dealt.
-        others: Seconds of a case of a test that is not listed.
-        tests: Seconds of a case, by `FILE::TEST`.
-        together: Files whose tests share minutes of set-up, so that one shard has all of them.
-    """
+    """How long slow tests take on an idle core."""
 
     shards: int
     others: float
     tests: Mapping[str, float]
+    # Files whose tests share minutes of set-up.
     together: frozenset[str] = frozenset()
 
     @classmethod

@@ -26,13 +26,7 @@ MISSING = None if PYTHON.exists() else "NVIDIA FLARE is not installed: `make nvf
 
 @dataclass
 class Flare:
-    """A project that runs on this machine.
-
-    Attributes:
-        folder: Where hub and clients' sockets are expected.
-        names: Of clients and sites.
-        kits: The start-up kits, each the folder of what runs from it.
-    """
+    """A project that runs on this machine."""
 
     folder: Path
     names: tuple[str, ...]
@@ -102,22 +96,3 @@ def in_flares_environment(program: str, *arguments: str, cwd: Path) -> str:
     sys.stderr.write(done.stderr)
     assert done.returncode == 0, done.stderr
     return done.stdout
-
-
-ECHO = """
-import sys, threading, time
-from pathlib import Path
-from platform.holder.serving import Serving
-name, path, word, seconds = sys.argv[1:]
-def handle(message):
-    print("asked", flush=True)
-    time.sleep(float(seconds))
-    return word.encode() + b":" + message
-Serving(name=name, path=Path(path), handler=handle).until(threading.Event())
-"""
-
-
-def start_client(name: str, path: Path, word: str, seconds: float) -> subprocess.Popen[bytes]:
-    """A client's process that answers with a word and what it was sent, after so many seconds."""
-    command = [sys.executable, "-c", ECHO, name, str(path), word, str(seconds)]
-    return subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE)

@@ -9,36 +9,24 @@ import json
 import os
 import socket
 import ssl
-import sys
 import threading
 import time
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import numpy as np
 import pytest
-from cryptography import x509
-from cryptography.hazmat.primitives.asymmetric import rsa
-from cryptography.hazmat.primitives.hashes import SHA256
-from cryptography.hazmat.primitives.serialization import (
-    Encoding,
-    NoEncryption,
-    PrivateFormat,
-)
-from cryptography.x509.oid import NameOID
 
-from platform.relay.hub import HubTransport, Told
-from platform.wire.transport import Dropout
+from platform.relay.hub import HubTransport
 from tests.engines._flare import (
     MISSING,
     Flare,
     in_flares_environment,
     running_flare,
-    start_client,
 )
+from tests.engines.test_node_keys import a_site
 from tests.repository._source import ROOT
 from tests.trunk._federations import NAMES, Holders, federation, hold, within
-from tests.trunk.test_federation import MASKED, last_state
+from tests.trunk.test_federation import last_state
 
 pytestmark = [
     pytest.mark.slow,
@@ -55,12 +43,8 @@ def flare(tmp_path_factory) -> Flare:
         yield flare
 
 
-def echo(name: str):
-    return lambda message: name.encode() + b":" + message
-
-
 def echoes() -> dict:
-    return {name: echo(name) for name in NAMES}
+    return {name: lambda m, name=name: name.encode() + b":" + m for name in NAMES}
 
 
 def test_each_client_gets_its_own_bytes_whatever_they_are(flare):
@@ -85,56 +69,6 @@ def test_the_same_numbers_come_over_flare_and_within_one_process(flare):
     assert first.keys() == second.keys()
     for name in first:
         np.testing.assert_array_equal(first[name], second[name])
-
-
-def test_masked_and_noised_sums_pass_through_flare(flare):
-    here = flare.folder / "masked"
-    handlers = Holders.written(here).handlers()
-    summary = hold(flare.at_its_hub(federation(here, *MASKED)), flare.reaching(handlers))
-    assert summary["final"]["epsilon"]["peers"] == pytest.approx(8.0, rel=1e-3)
-    assert [r["dropped"] for r in summary["rounds"]] == [0, 0]
-
-
-def test_a_slow_client_holds_up_nobody_else(flare):
-    held, missing = threading.Event(), []
-    told = Told(waiting=lambda stage, names: missing.append((time.monotonic(), names)))
-    handlers = echoes() | {"east": lambda message: held.wait(30) and message}
-    with flare.reached(handlers, told) as hub:
-        hub.exchange("train", dict.fromkeys(set(NAMES) - {"east"}, b"first"), SECONDS)
-        missing.clear()
-        started = time.monotonic()
-        threading.Timer(4.0, held.set).start()
-        found = hub.exchange("train", dict.fromkeys(NAMES, b"m"), SECONDS)
-    assert not [name for name, outcome in found.items() if isinstance(outcome, Dropout)]
-    assert time.monotonic() - started > 3.9
-    only_east = next(moment for moment, names in missing if names == {"east"})
-    assert only_east - started < 3.0
-
-
-def test_a_clients_process_that_is_killed_is_asked_again_when_it_is_back(flare):
-    handlers = {name: handler for name, handler in echoes().items() if name != "east"}
-    first = start_client("east", flare.sockets["east"], "first", 60.0)
-    second = None
-
-    def kill_and_start() -> None:
-        nonlocal second
-        first.stdout.readline()  # It was asked.
-        first.kill()
-        first.wait()
-        second = start_client("east", flare.sockets["east"], "second", 0.0)
-
-    blow = threading.Thread(target=kill_and_start)
-    blow.start()
-    try:
-        with flare.reached(handlers) as hub:
-            found = hub.exchange("train", dict.fromkeys(NAMES, b"m"), SECONDS)
-    finally:
-        blow.join()
-        for process in (first, second):
-            process.kill()
-            process.wait()
-            process.stdout.close()
-    assert found == {name: name.encode() + b":m" for name in NAMES} | {"east": b"second:m"}
 
 
 @pytest.mark.parametrize(
@@ -191,7 +125,8 @@ def test_flares_server_hears_nobody_without_a_certificate_of_the_project(flare, 
     if shown == "a site's":
         context.load_cert_chain(startup / "client.crt", startup / "client.key")
     if shown == "another's":
-        context.load_cert_chain(*self_signed(tmp_path, "east"))
+        own = a_site(tmp_path, "east")
+        context.load_cert_chain(own / "client.crt", own / "client.key")
     with socket.create_connection(("localhost", port), timeout=5.0) as plain:
         if shown == "nothing":
             plain.sendall(b"SFM" * 100)
@@ -212,30 +147,6 @@ def was_hung_up(sock: socket.socket) -> bool:
         return True
 
 
-def self_signed(folder: Path, name: str) -> tuple[Path, Path]:
-    """A certificate of this name that no project's root has signed, and its key."""
-    key, own = (
-        rsa.generate_private_key(65537, 2048),
-        x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)]),
-    )
-    now = datetime.now(UTC)
-    made = (
-        x509.CertificateBuilder()
-        .subject_name(own)
-        .issuer_name(own)
-        .public_key(key.public_key())
-        .serial_number(1)
-        .not_valid_before(now - timedelta(days=1))
-        .not_valid_after(now + timedelta(days=1))
-        .sign(key, SHA256())
-    )
-    (folder / "own.crt").write_bytes(made.public_bytes(Encoding.PEM))
-    (folder / "own.key").write_bytes(
-        key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
-    )
-    return folder / "own.crt", folder / "own.key"
-
-
 def test_only_the_server_has_a_site_deliver_and_only_to_itself(flare):
     program = Path(__file__).with_name("_callers.py").read_text()
     places = (str(flare.folder / "site"), str(flare.kits / "east" / "startup"))
@@ -244,9 +155,7 @@ def test_only_the_server_has_a_site_deliver_and_only_to_itself(flare):
 
 
 def test_flares_environment_has_this_platform_and_nothing_that_trains(flare):
-    program = "import platform, sys, platform.relay.nvflare.job; print(platform.__path__[0]); "
-    program += "import importlib.util; print(importlib.util.find_spec('torch'))"
-    here, torch = in_flares_environment(program, cwd=flare.folder).split()
-    assert here == str(ROOT / "platform")
-    assert torch == "None"
-    assert sys.modules.get("nvflare") is None
+    program = "import platform.relay.nvflare.job, importlib.util as util; "
+    program += "print(platform.__path__[0], util.find_spec('torch'))"
+    said = in_flares_environment(program, cwd=flare.folder).split()
+    assert said == [str(ROOT / "platform"), "None"]

@@ -77,13 +77,10 @@ def test_a_relative_socket_is_taken_from_where_it_was_said(tmp_path, monkeypatch
     ["", "[]", "{}", '{"socket": 3}', '{"socket": "client.sock"}', '{"socket": "/s", "more": 1}'],
 )
 def test_a_sites_file_says_one_socket_and_nothing_else(tmp_path, text):
+    with pytest.raises(ConfigError, match="cannot be read"):
+        socket_of(tmp_path)
     (tmp_path / "sotto.json").write_text(text)
     with pytest.raises(ConfigError, match=r"sotto\.json"):
-        socket_of(tmp_path)
-
-
-def test_a_site_that_was_not_settled_delivers_nowhere(tmp_path):
-    with pytest.raises(ConfigError, match="cannot be read"):
         socket_of(tmp_path)
 
 
@@ -100,12 +97,6 @@ def test_the_server_has_the_enrolment_and_no_site_has(tmp_path, capsys, kind):
     assert main(["site", str(kit), "/s", *more]) == 2
     assert "the enrolment at the server, and none at a site" in capsys.readouterr().err
     assert not (kit / "local" / "sotto.json").exists()
-
-
-@pytest.mark.parametrize("words", [[], ["site"], ["keep", "kit"], ["site", "a", "b", "c", "d"]])
-def test_other_commands_are_answered_with_the_usage(words, capsys):
-    assert main(words) == 2
-    assert "keep KIT CLIENT..." in capsys.readouterr().err
 
 
 def test_a_job_is_for_its_sites_only_and_names_no_path():

@@ -35,12 +35,7 @@ def charges(rows: Sequence[tuple]) -> set[Charge]:
 
 @dataclass
 class Watch:
-    """Looks at both sides while a run goes on: nothing that was there may ever be gone.
-
-    Attributes:
-        folder: Of the run and its clients.
-        names: The clients.
-    """
+    """Looks at both sides while a run goes on: nothing that was there may ever be gone."""
 
     folder: Path
     names: Sequence[str]

@@ -55,16 +55,7 @@ def rows_of(database: Path, query: str) -> list[tuple]:
 
 @dataclass
 class Processes:
-    """Client processes, a relay and a coordinator, each of which can be started and killed.
-
-    Attributes:
-        folder: With each client's own folder, and the coordinator's.
-        names: The clients.
-        hub: Where the relay connects to; None where an engine relays.
-        sockets: Where the relay finds each client.
-        said: What each has printed, of all its lives.
-        ends: With which exit codes each ended by itself.
-    """
+    """Client processes, a relay and a coordinator, each of which can be started and killed."""
 
     folder: Path
     names: tuple[str, ...]

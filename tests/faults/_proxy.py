@@ -49,18 +49,12 @@ class _Pair:
 
 @dataclass
 class Proxy:
-    """Carries connections to a target, badly when it is told to.
-
-    Attributes:
-        listens: Where.
-        target: Where connections lead; may be changed for those that follow.
-        framed: Whether these are packets behind their lengths.
-        saw: Told of every packet: there once it was sent whole, back once it came.
-    """
+    """Carries connections to a target, badly when it is told to."""
 
     listens: Address
     target: Address
     framed: bool = True
+    # There once a packet was sent whole, back once it came.
     saw: Saw = lambda number, way, packet: None
     _state: threading.Lock = field(default_factory=threading.Lock)
     _pairs: set[int] = field(default_factory=set)

@@ -33,14 +33,7 @@ JUMPS = (-86_400.0 * 400, -3_600.0, -1.0, 3_600.0, 86_400.0 * 400)
 
 @dataclass(frozen=True)
 class Blow:
-    """One fault.
-
-    Attributes:
-        after: Packets that cross the wire before it, so that it strikes anywhere in a run.
-        what: Which kind.
-        who: Which process or network path.
-        how: What the kind takes.
-    """
+    """One fault, after so many more packets, so that it strikes anywhere in a run."""
 
     after: int
     what: str
@@ -56,15 +49,7 @@ def schedule(
     engine: tuple[str, ...] = (),
     between: bool = False,
 ) -> list[Blow]:
-    """Draws a schedule.
-
-    Args:
-        seed: All that it depends on.
-        names: The clients.
-        blows: How many.
-        engine: Parts of an engine that can be killed and stopped; where there is one it relays.
-        between: Whether there is a proxy inside the engine, too.
-    """
+    """Draws a schedule, for our own relay or an engine that relays and may be cut between."""
     draws = random.Random(seed)
     processes = (*names, *(engine or (RELAY,)), COORDINATOR)
     ours = (*names, COORDINATOR)
@@ -102,31 +87,19 @@ def schedule(
 
 @dataclass
 class Storm:
-    """What a schedule is carried out on.
-
-    Attributes:
-        processes: Ours.
-        proxies: Between relay and hub, and relay and each client.
-        wire: What crosses them.
-        watch: Looks at both sides after each blow.
-        engine: How each part of an engine is killed and started again, or stopped (by a signal).
-        trace: What was done when, in seconds.
-    """
+    """What a schedule is carried out on."""
 
     processes: Processes
     proxies: Mapping[str, Proxy]
     wire: Wire
     watch: Watch
+    # How each part of an engine is killed and started again, or stopped.
     engine: Mapping[str, Callable[[str], None]] = field(default_factory=dict)
     trace: list[str] = field(default_factory=list)
     _begun: float = field(default_factory=time.monotonic)
 
     def run(self, blows: list[Blow], seconds: float) -> None:
-        """Carries a schedule out, and has the run finish then.
-
-        Raises:
-            AssertionError: If it has not finished in time, or somebody ended as nobody should.
-        """
+        """Carries a schedule out, and has the run finish then."""
         end = time.monotonic() + seconds
         for blow in blows:
             if self._waited_for(blow.after):

@@ -41,17 +41,7 @@ def torment(
     engine: Parts | None = None,
     **times: float,
 ) -> None:
-    """Holds a federation under a schedule.
-
-    Args:
-        folder: Of this federation only.
-        seed: Of the schedule, and which of the setups it is.
-        proxies: At which whoever relays finds hub and clients.
-        blows: How many.
-        seconds: In which it must have finished.
-        engine: Parts of an engine that relays; None where our own relay does.
-        times: Of the federation's configuration.
-    """
+    """Holds a federation under a schedule."""
     setup, wire, parts = SETUPS[seed % len(SETUPS)], Wire(), engine or {}
     write_federation(folder, setup, folder / "hub.sock", **times)
     proxies[HUB].target = folder / "hub.sock"

@@ -20,14 +20,7 @@ Key = tuple[str, str, int, int]
 
 @dataclass
 class Wire:
-    """Digests of what crossed it.
-
-    Attributes:
-        answers: What was answered to a client's request, by client and request.
-        uploads: What a client uploaded in an attempt.
-        disclosures: What a client disclosed, so that a sum could be opened.
-        packets: How many crossed it.
-    """
+    """Digests of what crossed it."""
 
     answers: dict[tuple[str, str], set[str]] = field(default_factory=lambda: defaultdict(set))
     uploads: dict[Key, set[str]] = field(default_factory=lambda: defaultdict(set))

@@ -60,9 +60,7 @@ def folder(tmp_path_factory) -> Path:
     return tmp_path_factory.mktemp("clock")
 
 
-@pytest.mark.parametrize(
-    "jumps", [(-400, 400), (400, -400, 0), (-0.1,)], ids=["back", "forth", "ever earlier"]
-)
+@pytest.mark.parametrize("jumps", [(400, -400, 0), (-0.1,)], ids=["forth", "ever earlier"])
 def test_a_run_whose_clock_jumps_is_sound_and_costs_the_same(folder, jumps, monkeypatch):
     """Days; audit entries have the times that the clock told, and their order is their number's."""
     days, at = itertools.accumulate(itertools.cycle(jumps)), datetime(2026, 1, 1, tzinfo=UTC)

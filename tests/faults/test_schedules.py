@@ -18,7 +18,7 @@ from tests.faults._tormenting import proxies_in, torment
 SECONDS = 240.0
 BLOWS = 8
 SCHEDULES = 100
-QUICK = 3
+QUICK = 1
 
 
 def hold(folder: Path, seed: int) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import signal
 import threading
 import time
@@ -16,10 +15,6 @@ from platform.bootstrap.joining import serve_holder
 from platform.disk.files import only_process_of
 from platform.errors import ConfigError, RunBusy
 from platform.holder.settings import load_holder
-from platform.relay.hub import Hub
-from platform.relay.links import HubLink
-from platform.relay.packets import Outcome, encode_packet
-from platform.wire.transport import Dropout
 from tests.faults._federation import NAMES, write_federation
 from tests.faults._processes import COORDINATOR, Processes
 from tests.trunk._federations import (
@@ -139,27 +134,3 @@ def test_a_second_coordinator_at_another_socket_is_refused_before_any_round(fold
     first.join()
     with only_process_of(run):
         pass
-
-
-def test_what_is_late_for_a_coordinator_that_is_gone_counts_for_no_other(folder):
-    """Each counts its requests; one that is started anew must not take the old one's outcomes."""
-    path, found = folder / "hub.sock", {}
-
-    def asked(body: bytes) -> tuple[Hub, threading.Thread, HubLink, int]:
-        hub = stack.enter_context(Hub(path=path, clients=["north"]))
-        link = stack.enter_context(HubLink.to(path, ["north"]))
-        work = threading.Thread(
-            target=lambda: found.update(hub.exchange("train", {"north": body}, 1.0))
-        )
-        work.start()
-        (parcel,) = link.waiting(10.0)
-        return hub, work, link, parcel.number
-
-    with contextlib.ExitStack() as stack:
-        _, work, _, number = asked(b"before")
-        work.join()
-    with contextlib.ExitStack() as stack:
-        _, work, link, _ = asked(b"after")
-        link.answer(encode_packet(Outcome(number, "answer", "", b"late")))
-        work.join()
-    assert isinstance(found["north"], Dropout)

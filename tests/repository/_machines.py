@@ -34,12 +34,7 @@ MISSING = (
 
 @dataclass(frozen=True)
 class Machine:
-    """A machine that runs.
-
-    Attributes:
-        name: Its host name.
-        pid: Of its first process, as the host sees it.
-    """
+    """A machine that runs."""
 
     name: str
     pid: int
@@ -95,14 +90,7 @@ class Machine:
 def running_machines(
     names: Sequence[str], folder: Path, shown: Mapping[Path, str], image: Path = IMAGE
 ) -> Iterator[dict[str, Machine]]:
-    """Start machines; afterwards nothing of them runs.
-
-    Args:
-        names: Of all of them, the first of which the others can reach; they reach nobody else.
-        folder: For their disks.
-        shown: Folders of this machine that each can read, and where it finds them.
-        image: What is on each disk at first.
-    """
+    """Start machines, of which the others reach the first alone; they read the folders shown."""
     with ExitStack() as stack:
         found = {}
         for name in names:

@@ -12,8 +12,49 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tests.repository._guide import Step, steps_of
 from tests.repository._machines import Machine
+
+BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+TRAVELS = re.compile(r"^\*\*Travels:\*\* (.*?)(?=\n\n|\Z)", re.MULTILINE | re.DOTALL)
+COMMANDS = re.compile(r"^# ([\w' ]+?)(?:, as (root|sotto))?(, where it applies)?$")
+FILE = re.compile(r"^# (/\S+) on ([\w' ]+)$")
+
+
+@dataclass(frozen=True)
+class Step:
+    """One thing that the guide asks for.
+
+    Of the kind `commands`, `file` or `travels`, or `aside` for commands that only some type.
+    """
+
+    kind: str
+    where: str
+    what: str
+    text: str
+
+
+def steps_of(page: Path, first: str = "", until: str = "") -> list[Step]:
+    """All that a page, or a part between two headings, asks for; each block must say where."""
+    text = page.read_text("utf-8")
+    text = text[text.index(f"\n## {first}\n") if first else 0 :]
+    text = text[: text.index(f"\n## {until}\n") if until else None]
+    found = [(match.start(), _block(match[1], match[2])) for match in BLOCK.finditer(text)]
+    found += [
+        (match.start(), Step("travels", "", "", " ".join(match[1].split())))
+        for match in TRAVELS.finditer(text)
+    ]
+    return [step for _, step in sorted(found, key=lambda pair: pair[0])]
+
+
+def _block(language: str, text: str) -> Step:
+    head, _, rest = text.partition("\n")
+    if (file := FILE.match(head)) is not None:
+        return Step("file", file[2], file[1], text)
+    commands = COMMANDS.match(head)
+    assert commands is not None and language == "sh", f"a block without a place: {head}"
+    kind = "aside" if commands[3] else "commands"
+    return Step(kind, commands[1], commands[2] or "", rest)
+
 
 HOLDERS = ("north", "east", "south")
 COORDINATOR = "coordinator.example"
@@ -25,13 +66,7 @@ LONGEST = 400.0
 class Walk:
     """A walk through pages, with all that was learnt on the way.
 
-    Attributes:
-        machines: By name.
-        carry: What people do where a paragraph of the guide that begins so says **Travels**.
-        waits: What people wait for before commands that begin so.
-        checkout: Runs the commands of a checkout.
-        known: What a placeholder stands for.
-        said: What each block of commands printed, with its machine and text.
+    People carry, or wait for, something where a paragraph, or a command, begins so.
     """
 
     machines: Mapping[str, Machine]

@@ -21,14 +21,7 @@ INPUTS = (*PACKAGES, "configs", "pyproject.toml", "setup.py", "LICENSE", "README
 
 @dataclass(frozen=True)
 class Environment:
-    """A virtual environment that has Sotto installed.
-
-    Attributes:
-        python: Its interpreter.
-        site_packages: Where its packages lie.
-        wheel: The wheel that was installed.
-        source: The copy of the repository that the wheel was made from.
-    """
+    """A virtual environment that has Sotto installed."""
 
     python: Path
     site_packages: Path
@@ -53,13 +46,8 @@ def run(python: Path | str, *arguments: str, cwd: Path) -> str:
 def make_environment(folder: Path, hook: str) -> Environment:
     """Builds Sotto as pip would and installs it into a new environment.
 
-    Args:
-        folder: An empty folder.
-        hook: The function of the build back end: `build_wheel` or `build_editable`.
-
-    Returns:
-        The environment. Dependencies are not installed again: a `.pth` shows it this
-        interpreter's. The `.pth` files that lie there are not run, so no hook but its own is on.
+    Dependencies are not installed again: a `.pth` shows it this interpreter's. The `.pth` files
+    that lie there are not run, so no hook but its own is on.
     """
     source, home, out = folder / "source", folder / "home", folder / "out"
     copy_source(source)

@@ -5,11 +5,18 @@ from __future__ import annotations
 import os
 import re
 import subprocess
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
+from pkgutil import resolve_name
+from typing import Any
 
 import pytest
+from typer.main import get_command
 
-from tests.repository._source import ROOT
+from platform.cli.app import app
+from platform.cli.client_app import client_app
+from platform.cli.reporting import heading
+from tests.repository._source import PACKAGES, ROOT, python_files
 
 LEFT_OUT = {
     ".git",
@@ -32,6 +39,15 @@ ADR_NAMED = re.compile(r"\bADRs?[\s#]+(\d+(?:(?:,|\s+and)\s+\d+)*)\b|\bdocs/adr/
 # Those that hold today; a new one takes the place of others, or is merged with one.
 MOST_ADRS = 30
 HISTORY = "../../CHANGELOG.md#decisions-that-were-merged-or-replaced"
+FOLDERS = "|".join((*PACKAGES, "benchmarks", "configs", "docs", "tests"))
+PATH = re.compile(rf"(?<![\w./-])((?:{FOLDERS})/(?:[\w.-]+/)*[\w.-]*\w)(?![\w/]*[*{{<])")
+MODULE = re.compile(rf"(?<![\w./-])((?:{'|'.join(PACKAGES)})(?:\.\w+)+)\b(?!/)")
+# Sections of a configuration have the names of two packages.
+KEY = re.compile(r"^(?:privacy|storage)\.\w+$")
+# What a walk-through asks to write is not there yet.
+ADDED = re.compile(r"^\d+\. Write `([\w./]+)`", re.MULTILINE)
+# A column of numbers beside, or above, what a client reaches alone.
+COMPARES = re.compile(r"\| (gain|gain over local|alone) \|")
 # The targets that people and CI call by name.
 TARGETS = {"demo", "test", "test-slow", "check", "pretrain", "clean", "help"}
 
@@ -99,88 +115,77 @@ def name_of(path: Path) -> str:
     return str(path.relative_to(ROOT))
 
 
-@pytest.mark.parametrize(
-    "path", [path for path in repository_files() if path.suffix == ".md"], ids=name_of
-)
-def test_relative_links_resolve(path):
-    assert broken_links(path) == []
+def named_paths(text: str) -> Iterator[str]:
+    """Yield paths that do not exist and that the text does not ask to write."""
+    added = set(ADDED.findall(text))
+    for name in PATH.findall(text):
+        known = (ROOT / name).exists() or any((ROOT / name).parent.glob(f"{Path(name).name}.*"))
+        if name not in added and not known:
+            yield name
 
 
-@pytest.mark.parametrize(
-    "path",
-    [
-        path
-        for path in repository_files()
-        # Results are written by benchmarks, with the numbers in their sentences.
-        if path.suffix == ".md" and path.parent != ROOT / "docs" / "results"
-    ],
-    ids=name_of,
-)
-def test_prose_is_wrapped(path):
-    assert unwrapped(path.read_text("utf-8")) == []
+def named_modules(text: str) -> Iterator[str]:
+    """Yield dotted names that are neither a module nor a name within one."""
+    added = {name.removesuffix(".py").replace("/", ".") for name in ADDED.findall(text)}
+    for name in MODULE.findall(text):
+        if name.endswith((".py", ".md")) or KEY.match(name) or name in added:
+            continue
+        try:
+            resolve_name(name)
+        except (ImportError, AttributeError):
+            yield name
 
 
-@pytest.mark.parametrize(
-    ("text", "found"),
-    [
-        ("word " * 25, True),
-        ("word " * 20, False),
-        ("| word " * 25, False),
-        ("```\n" + "word " * 25 + "\n```", False),
-    ],
-)
-def test_a_line_that_is_not_wrapped_is_found(text, found):
-    assert bool(unwrapped(text)) is found
+def told(found: Callable[[Path], Iterable[object]], paths: Iterable[Path]) -> dict[str, list]:
+    """What is found in each of some files, by their names."""
+    each = ((name_of(path), list(found(path))) for path in paths)
+    return {name: wrong for name, wrong in each if wrong}
+
+
+def documents() -> list[Path]:
+    return [path for path in repository_files() if path.suffix == ".md"]
+
+
+def test_relative_links_resolve():
+    assert told(broken_links, documents()) == {}
+
+
+def test_prose_is_wrapped():
+    """But for results, which benchmarks write with the numbers in their sentences."""
+    paths = [path for path in documents() if path.parent != ROOT / "docs" / "results"]
+    assert told(lambda path: unwrapped(path.read_text("utf-8")), paths) == {}
+
+
+def test_what_documents_and_sources_name_is_there():
+    """Decisions tell of their time, and the change log of all of them."""
+    pages = [path for path in documents() if path.name != "CHANGELOG.md" and path.parent != ADRS]
+    for found in (named_paths, named_modules):
+        assert told(lambda path, found=found: found(path.read_text("utf-8")), pages) == {}
+    assert told(lambda path: named_paths(path.read_text("utf-8")), python_files()) == {}
 
 
 def test_no_file_names_a_path_of_a_machine():
-    found = [
-        f"{name_of(path)}:{number}: {line.strip()[:100]}"
-        for path in repository_files()
-        for number, line in enumerate((text_of(path) or "").splitlines(), 1)
-        if MACHINE_PATH.search(line)
-    ]
-    assert found == []
+    def found(path: Path) -> list[str]:
+        lines = (text_of(path) or "").splitlines()
+        return [line.strip()[:100] for line in lines if MACHINE_PATH.search(line)]
+
+    assert told(found, repository_files()) == {}
 
 
 def test_decisions_have_one_number_each_and_the_list_names_them():
     names = sorted(path.name for path in ADRS.glob("*.md") if path.name != "README.md")
     assert all(map(ADR_NAME.match, names)), f"an ADR is named like 0001-some-words.md: {names}"
-    assert len({int(name[:4]) for name in names}) == len(names) <= MOST_ADRS
+    numbers = {int(name[:4]) for name in names}
+    assert len(numbers) == len(names) <= MOST_ADRS
     assert sorted(LINK.findall((ADRS / "README.md").read_text("utf-8"))) == [HISTORY, *names]
-
-
-def test_every_decision_that_a_file_names_is_there():
-    numbers = {int(path.name[:4]) for path in ADRS.glob("0*.md")}
-    found = {
-        f"{name_of(path)}: ADR {number}"
-        for path in repository_files()
-        for number in decisions_in(text_of(path) or "")
-        if number not in numbers
-    }
-    assert found == set()
-
-
-@pytest.mark.parametrize(
-    ("text", "numbers"),
-    [
-        ("see {} 999.", [999]),
-        ("# as {}\n# 999 says", [999]),
-        ("{}s 7, 8 and 999", [7, 8, 999]),
-        ("docs/{}/0999-gone.md", [999]),
-        ("a new {}, and 3 of them", []),
-    ],
-)
-def test_a_decision_that_a_text_names_is_found(text, numbers):
-    assert decisions_in(text.format("adr" if "/" in text else "ADR")) == numbers
-
-
-@pytest.mark.parametrize("path", sorted(ADRS.glob("0*.md")), ids=name_of)
-def test_a_decision_has_its_sections(path):
-    text = path.read_text("utf-8")
-    assert text.startswith(f"# {int(path.name[:4])}. ")
-    for heading in ("## Context", "## Decision", "## Consequences"):
-        assert heading in text
+    assert (
+        told(lambda path: set(decisions_in(text_of(path) or "")) - numbers, repository_files())
+        == {}
+    )
+    for name in names:
+        text = (ADRS / name).read_text("utf-8")
+        assert text.startswith(f"# {int(name[:4])}. ")
+        assert all(f"## {word}" in text for word in ("Context", "Decision", "Consequences")), name
 
 
 def test_make_help_lists_every_target():
@@ -191,10 +196,44 @@ def test_make_help_lists_every_target():
     assert listed == set(phony[1].split())
 
 
-def test_contributing_names_the_checks():
-    text = (ROOT / "CONTRIBUTING.md").read_text("utf-8")
-    for command in ("make check", "make test", "make test-slow"):
-        assert command in text
+def test_the_readme_shows_what_the_quickstart_prints_today():
+    """Its rows and notes are those of a run; numbers differ from run to run."""
+    readme = (ROOT / "README.md").read_text("utf-8")
+    assert readme.index("# Sotto") < readme.index("make demo") < readme.index("\n## ")
+    assert set(heading(1e-5).splitlines()) <= set(readme.splitlines())
+    block = readme.split("```")[3]
+    for word in ("method, data", "gain over local", "worth of sharing", "epsilon for observer"):
+        assert f"\n{word}  " in block
+    assert max(map(len, block.splitlines())) <= 80
+
+
+def test_no_page_claims_a_gain_over_a_weak_opponent():
+    """What a run printed may stand there; who compares says how weak training alone was."""
+    prose = "".join((ROOT / "README.md").read_text("utf-8").split("```")[::2])
+    assert re.findall(r"[+-]?\d[\d.]*%? points", prose) == []
+    results = [path.read_text("utf-8") for path in (ROOT / "docs" / "results").glob("*.md")]
+    comparing = [text for text in results if COMPARES.search(text)]
+    assert comparing
+    for text in (prose, *comparing):
+        assert "the best that a client alone can do" in " ".join(text.split())
+
+
+def commands(group: Any, before: str = "") -> Iterator[str]:
+    for name, command in group.commands.items():
+        if hasattr(command, "commands") and command.commands:
+            yield from commands(command, f"{before}{name} ")
+        else:
+            yield f"{before}{name}"
+
+
+def test_every_command_is_on_the_page_of_commands():
+    page = (ROOT / "docs" / "commands.md").read_text("utf-8")
+    assert "`sotto client CONFIG`" in page
+    for name in {*commands(get_command(app)), *commands(get_command(client_app))} - {"CONFIG"}:
+        *group, last = name.split()
+        # A group is named once, and its commands in one list after it.
+        assert re.search(rf"`(?:{re.escape(name)}|{re.escape(last)})[ `]", page), name
+        assert not group or f"`{group[0]} " in page
 
 
 @pytest.mark.parametrize(
@@ -202,7 +241,6 @@ def test_contributing_names_the_checks():
     [
         ("[a](gone.md)", ["gone.md"]),
         ("[a](there.md#no-such-part)", ["there.md#no-such-part"]),
-        ("[a](#no-such-part)", ["#no-such-part"]),
         ("[a](there.md#a-part-its-name) [b](https://example.org) [c](mailto:a@b.c)", []),
         ("```\n[a](gone.md)\n```", []),
     ],
@@ -214,13 +252,26 @@ def test_a_broken_link_is_found(tmp_path, text, expected):
     assert broken_links(page) == expected
 
 
+# Written so that this file itself passes.
+A_PATH, A_NUMBER = "/".join(("see ", "root", "x")), "docs/{}/0999-gone.md".format("adr")
+
+
 @pytest.mark.parametrize(
-    "parts", [("", "home", "ann", "x"), ("see ", "root", "x"), ("", "work", "")]
+    ("check", "text", "found"),
+    [
+        (unwrapped, "word " * 25, ["word " * 25]),
+        (unwrapped, "| word " * 25 + "\n```\n" + "word " * 25 + "\n```", []),
+        (decisions_in, "as {}\n# 7, 8 and 999 say".format("ADRs"), [7, 8, 999]),
+        (decisions_in, A_NUMBER, [999]),
+        (decisions_in, "a new {}, and 3 of them".format("ADR"), []),
+        (MACHINE_PATH.findall, A_PATH, [A_PATH[4:10]]),
+        (MACHINE_PATH.findall, "frame/work/a ~/home/a https://a.org/home/b `/run`", []),
+        (named_paths, "`platform/gone.py`", ["platform/gone.py"]),
+        (named_paths, "platform/wire/codec.py, platform/wire, platform/data/loaders/*.py", []),
+        (named_paths, "1. Write `platform/wire/mailbox.py`. `platform/wire/mailbox.py` is", []),
+        (named_modules, "python -m platform.gone.away", ["platform.gone.away"]),
+        (named_modules, "`platform.wire.codec.encode_frame`, `privacy.mechanism` is a key", []),
+    ],
 )
-def test_a_machine_path_is_found(parts):
-    assert MACHINE_PATH.search("/".join(parts))
-
-
-@pytest.mark.parametrize("line", ["frame/work/a", "~/home/a", "https://a.org/home/b", "`/run`"])
-def test_what_only_looks_like_a_machine_path_passes(line):
-    assert not MACHINE_PATH.search(line)
+def test_each_check_finds_what_it_should_and_nothing_else(check, text, found):
+    assert list(check(text)) == found

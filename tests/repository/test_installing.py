@@ -5,10 +5,8 @@ from __future__ import annotations
 import json
 import os
 import re
-import shutil
 import subprocess
 import sys
-import sysconfig
 from pathlib import Path
 
 import pytest
@@ -19,7 +17,6 @@ from tests.repository.conftest import Environment, run
 from tests.repository.test_lock import LOCKS, entries, locked
 
 INDEX = "file:///an/index"
-NEIGHBOURS = ("celery", "ipython", "pytest", "uv", "uvicorn", "virtualenv")
 
 
 def planned(folder: Path, *arguments: str, target: str = "install") -> list[str]:
@@ -34,11 +31,17 @@ def pip_lines(lines: list[str]) -> list[str]:
     return [line.split(" --quiet ")[1] for line in lines if " -m pip install " in line]
 
 
-def test_by_default_all_that_is_locked_is_installed_with_hashes(tmp_path: Path):
-    assert pip_lines(planned(tmp_path / "venv")) == [
-        "--no-deps --require-hashes -r requirements.lock",
-        "--no-deps --no-build-isolation --editable .",
-    ]
+@pytest.mark.parametrize(
+    ("target", "variable", "lock"),
+    [
+        ("install", "VENV", "requirements.lock"),
+        ("flower", "FLOWER", "requirements-flower.lock"),
+        ("nvflare", "FLARE", "requirements-nvflare.lock"),
+    ],
+)
+def test_all_that_is_locked_is_installed_with_hashes(tmp_path, target, variable, lock):
+    lines = pip_lines(planned(tmp_path / "v", f"{variable}={tmp_path / 'v'}", target=target))
+    assert lines[0] == f"--no-deps --require-hashes -r {lock}"
 
 
 def test_an_index_gives_torch_alone_and_the_lock_the_rest(tmp_path: Path):
@@ -72,13 +75,6 @@ def test_an_environment_with_another_torch_is_made_anew(tmp_path: Path, told: st
     assert venv.exists() is kept
 
 
-@pytest.mark.parametrize("engine", ["flower", "nvflare"])
-def test_an_engine_is_installed_with_hashes(tmp_path: Path, engine: str):
-    variable = {"flower": "FLOWER", "nvflare": "FLARE"}[engine]
-    lines = pip_lines(planned(tmp_path, f"{variable}={tmp_path / 'engine'}", target=engine))
-    assert lines[0] == f"--no-deps --require-hashes -r requirements-{engine}.lock"
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("lock", LOCKS)
 def test_the_list_of_parts_has_every_version_and_every_hash(lock: str, tmp_path: Path):
@@ -105,53 +101,36 @@ def test_the_list_of_parts_has_every_version_and_every_hash(lock: str, tmp_path:
     assert str(ROOT) not in out.read_text("utf-8")
 
 
-def test_neighbours_are_here():
-    assert set(NEIGHBOURS) <= set(locked())
-    assert list(Path(sysconfig.get_path("purelib")).glob("_sotto_startup.pth"))
-
-
 def test_nothing_that_is_installed_misses_anything():
     assert "No broken requirements" in run(sys.executable, "-m", "pip", "check", cwd=ROOT)
 
 
-NEIGHBOURS_START = {
-    "standard": ("-c", "import platform; print(platform.system())"),
-    "celery": ("-m", "celery", "--version"),
-    "ipython": ("-m", "IPython", "-c", "import platform; print(platform.machine())"),
-    "pytest": ("-m", "pytest", "--version"),
-    "uv": ("-m", "uv", "--version"),
-    "uvicorn": ("-m", "uvicorn", "--version"),
-    "virtualenv": ("-m", "virtualenv", "--version"),
-}
+CELERY = """
+import celery, platform
+app = celery.Celery(broker="memory://", backend="cache+memory://")
+app.conf.task_always_eager = True
+@app.task(name="node")
+def node(): return platform.node() or "nameless"
+print(node.delay().get())
+"""
+NEIGHBOURS_START = (
+    ("-c", "import platform; print(platform.system())"),
+    ("-c", CELERY),
+    ("-m", "celery", "--version"),
+    ("-m", "IPython", "-c", "import platform; print(platform.machine())"),
+    ("-m", "pytest", "--version"),
+    ("-m", "uv", "--version"),
+    ("-m", "uvicorn", "--version"),
+)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", NEIGHBOURS_START)
 @pytest.mark.parametrize("kind", ["wheel_environment", "editable_environment"])
-def test_neighbours_start_with_our_hook_in_place(
-    request: pytest.FixtureRequest, tmp_path: Path, kind: str, name: str
-):
+def test_neighbours_start_with_our_hook_in_place(request, tmp_path, kind):
     environment: Environment = request.getfixturevalue(kind)
     seen = "import platform, sys; sys.exit(not hasattr(platform, '__path__'))"
     environment.run("-c", seen, cwd=tmp_path)
-    assert environment.run(*NEIGHBOURS_START[name], cwd=tmp_path)
-
-
-@pytest.mark.slow
-def test_a_worker_of_celery_runs_a_task(editable_environment: Environment, tmp_path: Path):
-    program = (
-        "import celery, platform\n"
-        "app = celery.Celery(broker='memory://', backend='cache+memory://')\n"
-        "app.conf.task_always_eager = True\n"
-        "@app.task(name='node')\n"
-        "def node(): return platform.node() or 'nameless'\n"
-        "print(node.delay().get())\n"
-    )
-    assert editable_environment.run("-c", program, cwd=tmp_path)
-
-
-@pytest.mark.slow
-def test_virtualenv_makes_an_environment(editable_environment: Environment, tmp_path: Path):
-    editable_environment.run("-m", "virtualenv", "--no-download", "made", cwd=tmp_path)
-    shown = run(tmp_path / "made" / "bin" / "python", "-c", "import platform", cwd=tmp_path)
-    assert shown == "" and shutil.which("python", path=str(tmp_path / "made" / "bin"))
+    for command in NEIGHBOURS_START:
+        assert environment.run(*command, cwd=tmp_path)
+    environment.run("-m", "virtualenv", "--no-download", "made", cwd=tmp_path)
+    assert run(tmp_path / "made" / "bin" / "python", "-c", "import platform", cwd=tmp_path) == ""

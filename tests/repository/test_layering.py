@@ -121,6 +121,7 @@ def violations(root: Path) -> list[str]:
 
 
 def test_every_import_follows_the_picture():
+    assert {path.relative_to(ROOT).parts[0] for path in python_files()} == set(PACKAGES)
     assert violations(ROOT) == []
 
 
@@ -128,57 +129,28 @@ def test_every_import_follows_the_picture():
     ("file", "line"),
     [
         ("methods/one.py", "import privacy"),
-        ("methods/one.py", "import platform"),
         ("methods/one.py", "from platform import system"),
-        ("methods/one.py", "import sqlalchemy.orm"),
         ("methods/one.py", "import pydantic"),
         ("methods/deep/one.py", "from ... import storage"),
         ("privacy/one.py", "import torch"),
-        ("privacy/accounting/one.py", "from opacus import PrivacyEngine"),
         ("privacy/training_notes.py", "import torch"),
-        ("privacy/one.py", "from storage.tables import Row"),
         ("privacy/one.py", "def inner():\n    import methods.interface.registry"),
         ("privacy/one.py", "__import__('methods')"),
-        ("storage/one.py", "import numpy"),
         ("storage/one.py", "import importlib\nimportlib.import_module('methods.coop')"),
         ("storage/one.py", "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import yaml"),
         ("platform/one.py", "import sqlalchemy"),
-        ("platform/one.py", "import pickle5"),
-        ("platform/__init__.py", "import numpy"),
         ("platform/_startup_hook.py", "import packaging"),
     ],
 )
 def test_a_wrong_arrow_is_found(tmp_path, file, line):
-    path = tmp_path / file
+    write(tmp_path, file, line)
+    assert [text.partition(":")[0] for text in violations(tmp_path)] == [file]
+
+
+def write(root: Path, file: str, line: str) -> None:
+    path = root / file
     path.parent.mkdir(parents=True)
     path.write_text(f"{line}\n")
-    found = violations(tmp_path)
-    assert len(found) == 1
-    assert found[0].startswith(f"{file}:")
-
-
-@pytest.mark.parametrize(
-    ("file", "line"),
-    [
-        ("methods/one.py", "import torch, numpy as np, open_clip.model"),
-        ("methods/one.py", "from . import _interface\nfrom ._clip import Backbone"),
-        ("methods/one.py", "import methods.interface.registry, sys"),
-        ("privacy/training/one.py", "import torch\nfrom opacus import PrivacyEngine"),
-        ("privacy/one.py", "from privacy.errors import PrivacyError"),
-        ("storage/one.py", "import sqlalchemy, alembic, sqlite3"),
-        ("platform/one.py", "import methods, privacy, storage, typer, torch"),
-        ("platform/one.py", "import importlib\nimportlib.import_module('storage')"),
-    ],
-)
-def test_a_right_arrow_passes(tmp_path, file, line):
-    path = tmp_path / file
-    path.parent.mkdir(parents=True)
-    path.write_text(f"{line}\n")
-    assert violations(tmp_path) == []
-
-
-def test_the_check_reads_every_package():
-    assert {path.relative_to(ROOT).parts[0] for path in python_files()} == set(PACKAGES)
 
 
 def test_nothing_imports_the_suite_that_ships():
@@ -217,27 +189,20 @@ def climbing(root: Path) -> list[str]:
     return found
 
 
-def test_every_shared_folder_of_methods_has_a_floor():
-    folders = {path.parent.name for path in (ROOT / "methods").glob("*/__init__.py")}
-    assert folders == {name for names in METHOD_FLOORS for name in names}
-
-
-def test_no_import_between_the_shared_folders_of_methods_climbs():
-    assert climbing(ROOT) == []
-
-
 @pytest.mark.parametrize(
     ("file", "line"),
     [
         ("methods/clip/one.py", "from methods.interface.method import Task"),
         ("methods/clip/one.py", "from methods import Task"),
-        ("methods/errors/one.py", "import methods.clip.adapter"),
         ("methods/prompts/one.py", "from methods.pfedmoap import Gate"),
-        ("methods/networks/one.py", "from methods.fedavg import FedAvg"),
     ],
 )
 def test_an_import_that_climbs_is_found(tmp_path, file, line):
-    path = tmp_path / file
-    path.parent.mkdir(parents=True)
-    path.write_text(f"{line}\n")
+    write(tmp_path, file, line)
     assert [text.partition(":")[0] for text in climbing(tmp_path)] == [file]
+
+
+def test_no_import_between_the_shared_folders_of_methods_climbs():
+    folders = {path.parent.name for path in (ROOT / "methods").glob("*/__init__.py")}
+    assert folders == {name for names in METHOD_FLOORS for name in names}
+    assert climbing(ROOT) == []

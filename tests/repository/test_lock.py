@@ -52,52 +52,19 @@ def entries(lock: str = "requirements.lock") -> dict[str, list[str]]:
     return {line.strip(): [f"--hash={each.strip()}" for each in hashes] for line, *hashes in split}
 
 
-def lines(lock: str = "requirements.lock") -> list[str]:
-    """The requirements of a lock, without hashes."""
-    return list(entries(lock))
-
-
 def locked(lock: str = "requirements.lock") -> dict[str, str]:
     """Version by normalised name."""
-    requirements = [Requirement(line) for line in lines(lock)]
+    requirements = [Requirement(line) for line in entries(lock)]
     return {canonicalize_name(r.name): next(iter(r.specifier)).version for r in requirements}
 
 
-def declared() -> list[Requirement]:
-    """What `pyproject.toml` asks for, at run time, for the page and for development."""
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
-    extras = project["optional-dependencies"]
-    return [
-        Requirement(text) for text in (*project["dependencies"], *extras["dev"], *extras["serve"])
-    ]
-
-
 @pytest.mark.parametrize("lock", LOCKS)
-def test_every_line_is_one_exact_version_from_the_index(lock):
-    assert [line for line in lines(lock) if not LINE.match(line)] == []
-    assert len(locked(lock)) == len(lines(lock))
-
-
-@pytest.mark.parametrize("lock", LOCKS)
-def test_every_line_has_the_hashes_of_its_files(lock):
-    spoilt = {line: found for line, found in entries(lock).items() if not all_hashes(found)}
-    assert spoilt == {}
-
-
-def all_hashes(found: list[str]) -> bool:
-    """Whether there are hashes, all of them SHA-256."""
-    return bool(found) and all(map(HASH.match, found))
-
-
-@pytest.mark.parametrize("found", [[], ["--hash=md5:" + 32 * "0"], ["--hash=sha256:abc"]])
-def test_what_is_no_hash_is_found(found):
-    assert not all_hashes(found)
-
-
-@pytest.mark.parametrize("lock", LOCKS)
-def test_the_lock_is_sorted(lock):
+def test_every_line_is_one_exact_version_with_the_hashes_of_its_files(lock):
+    found = entries(lock)
+    assert [line for line in found if not LINE.match(line)] == []
+    assert [line for line, all_ in found.items() if not (all_ and all(map(HASH.match, all_)))] == []
     names = list(locked(lock))
-    assert names == sorted(names)
+    assert names == sorted(names) and len(names) == len(found)
 
 
 def test_the_lock_without_cuda_is_the_other_one_but_for_torch_and_its_parts():
@@ -115,36 +82,28 @@ def test_another_lock_has_the_same_versions(lock):
     assert {name: other[name] for name in shared} == {name: own[name] for name in shared}
 
 
-def test_what_a_run_needs_is_locked_without_what_development_needs():
+def test_each_lock_covers_what_is_declared_for_it():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
-    needed = {canonicalize_name(Requirement(text).name) for text in project["dependencies"]}
-    others = {
-        canonicalize_name(Requirement(text).name)
-        for extra in project["optional-dependencies"].values()
-        for text in extra
+    extras = {
+        name: [Requirement(text) for text in texts]
+        for name, texts in project["optional-dependencies"].items()
     }
-    assert needed <= locked(RUN).keys() <= locked().keys()
+    needed = [Requirement(text) for text in project["dependencies"]]
+    whole = "requirements.lock"
+    asked = {whole: [*needed, *extras["dev"], *extras["serve"]], RUN: needed}
+    asked |= {lock: extras[lock.split("-")[1].removesuffix(".lock")] for lock in ENGINES}
+    for lock, requirements in asked.items():
+        for one in requirements:
+            assert locked(lock)[canonicalize_name(one.name)] in one.specifier
+    names = {canonicalize_name(one.name) for one in needed}
+    others = {canonicalize_name(one.name) for each in extras.values() for one in each} - names
     # These come with what is needed.
-    assert locked(RUN).keys() & (others - needed) == {"packaging", "setuptools"}
+    assert locked(RUN).keys() & others == {"packaging", "setuptools"}
 
 
-@pytest.mark.parametrize("lock", ENGINES)
-def test_an_engines_lock_covers_its_extra(lock):
-    extra = lock.removeprefix("requirements-").removesuffix(".lock")
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
-    for text in project["optional-dependencies"][extra]:
-        requirement = Requirement(text)
-        assert locked(lock)[canonicalize_name(requirement.name)] in requirement.specifier
-
-
-@pytest.mark.parametrize("requirement", declared(), ids=str)
-def test_the_lock_covers_what_is_declared(requirement):
-    assert locked()[canonicalize_name(requirement.name)] in requirement.specifier
-
-
-@pytest.mark.parametrize("name", sorted(FLWR))
-def test_flwr_could_be_installed_beside_it(name):
-    assert locked()[name] in SpecifierSet(FLWR[name])
+def test_flwr_could_be_installed_beside_it():
+    own = locked()
+    assert [name for name, valid in FLWR.items() if own[name] not in SpecifierSet(valid)] == []
 
 
 def test_the_environment_has_the_locked_versions():

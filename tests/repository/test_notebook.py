@@ -31,25 +31,21 @@ def cells(book: Any) -> dict[str, Any]:
     return {cell.id: cell for cell in book.cells if cell.cell_type == "code"}
 
 
-@pytest.fixture(scope="module")
-def executed(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], Path]:
-    """The cells of the notebook with their outputs, and the folder in which it ran."""
-    folder = tmp_path_factory.mktemp("notebook")
-    target = tmp_path_factory.mktemp("executed") / "notebook.ipynb"
+def executed(place: Path) -> dict[str, Any]:
+    """The cells of the notebook with their outputs, run in a folder of their own.
+
+    In a process of its own: a kernel's libraries warn, and warnings are errors here. Its own
+    settings must not come from whoever runs the tests.
+    """
+    folder, target = place / "notebook", place / "executed.ipynb"
+    folder.mkdir()
     command = [sys.executable, "-c", EXECUTE, str(NOTEBOOK), str(target), str(folder)]
-    # In a process of its own: a kernel's libraries warn, and warnings are errors here. Its own
-    # settings must not come from whoever runs the tests.
-    environment = {
-        **os.environ,
-        "PYTHONPATH": str(ROOT),
-        "JUPYTER_PLATFORM_DIRS": "1",
-        "IPYTHONDIR": str(target.parent / "ipython"),
-    }
+    own = {"PYTHONPATH": str(ROOT), "JUPYTER_PLATFORM_DIRS": "1", "IPYTHONDIR": str(place / "own")}
     done = subprocess.run(
-        command, cwd=target.parent, env=environment, text=True, capture_output=True, check=False
+        command, cwd=place, env=os.environ | own, text=True, capture_output=True, check=False
     )
     assert done.returncode == 0, done.stderr[-4000:]
-    return cells(nbformat.read(target, as_version=4)), folder
+    return cells(nbformat.read(target, as_version=4))
 
 
 def data_of(cell: Any, kind: str) -> list[str]:
@@ -72,8 +68,8 @@ def test_it_carries_no_outputs():
 # On a machine that does much else beside it.
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
-def test_its_cells_show_what_they_say(executed: tuple[dict[str, Any], Path]):
-    found, folder = executed
+def test_its_cells_show_what_they_say(tmp_path: Path):
+    found, folder = executed(tmp_path), tmp_path / "notebook"
     assert "written to epsilons" in said_by(found["run"])
     (table,) = data_of(found["load"], "text/html")
     assert table.count("<tr") == 4

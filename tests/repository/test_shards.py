@@ -1,16 +1,18 @@
-"""Slow tests in shards: each test in one, none too long, and the same in every process."""
+"""Slow tests in shards: each test in one, none too long; and which cases coverage watches."""
 
 from __future__ import annotations
 
 import ast
 import re
+import sys
 from collections import Counter
 from dataclasses import replace
 
 import pytest
 
 from tests._forking import ROOT, run_tests
-from tests._shards import CORES, LONGEST, PART, Durations, chosen, dealt, function_of, overfull
+from tests._shards import CORES, LONGEST, PART, Durations, chosen, dealt, overfull
+from tests._watching import WATCHED, watched
 
 LISTED = Durations.read()
 FEW = Durations(3, 1.0, {"a.py::long": 400.0, "b.py::many": 5.0})
@@ -19,21 +21,12 @@ CASES = ["a.py::long", *(f"b.py::many[{n}]" for n in range(120)), "c.py::one", "
 
 def test_every_case_is_in_one_shard_and_shards_are_balanced():
     shards = dealt(CASES, FEW)
+    assert dealt(reversed(CASES), FEW) == shards
     assert Counter(case for shard in shards for case in shard) == Counter(CASES)
     sums = [sum(map(FEW.of, shard)) for shard in shards]
     assert sum(sums) == 1002.0
     assert max(sums) - min(sums) <= PART
     assert overfull(shards, FEW) is None
-
-
-def test_the_order_of_collection_changes_nothing():
-    assert dealt(reversed(CASES), FEW) == dealt(CASES, FEW)
-
-
-def test_neighbouring_cases_share_what_they_set_up():
-    (shard,) = [shard for shard in dealt(CASES, FEW) if "b.py::many[0]" in shard]
-    together = [case for case in shard if function_of(case) == "b.py::many"]
-    assert len(together) % int(PART / 5.0) == 0
 
 
 def test_shards_that_would_take_too_long_are_refused():
@@ -80,8 +73,22 @@ def collected(*arguments: str) -> list[str]:
     return sorted(line for line in said.splitlines() if re.match(r"\S+\.py::", line))
 
 
-def test_a_shard_is_of_the_slow_tests():
-    code, said = run_tests(
-        ROOT, "--collect-only", "--shard", "1", "tests/repository/test_shards.py"
-    )
-    assert (code, "--shard: valid with `-m slow`" in said) == (pytest.ExitCode.USAGE_ERROR, True)
+@pytest.mark.parametrize("count", [1, WATCHED, WATCHED + 1, 57])
+def test_some_cases_of_every_test_are_watched_and_other_ones_of_the_next(count: int):
+    for turns in range(5):
+        before = [f"file.py::test_{turn}" for turn in range(turns)]
+        both = [f"file.py::{test}[{case}]" for test in ("one", "two") for case in range(count)]
+        marks = watched([*before, *both])
+        one, two = marks[turns : turns + count], marks[turns + count :]
+        assert marks[:turns] == [True] * turns
+        assert 1 <= sum(one) <= WATCHED and 1 <= sum(two) <= WATCHED
+        assert (count > WATCHED or all(one + two)) and (count < 57 or one != two)
+
+
+@pytest.mark.parametrize("case", range(2 * WATCHED))
+def test_what_is_not_watched_runs_without_a_tracer(case: int, request: pytest.FixtureRequest):
+    tests = [item.nodeid for item in request.session.items]
+    is_watched = dict(zip(tests, watched(tests), strict=True))[request.node.nodeid]
+    # Without `--cov` nothing is measured, and there is nothing to see here.
+    measures = request.config.pluginmanager.hasplugin("_cov")
+    assert (sys.gettrace() is not None) == (is_watched and measures)

@@ -8,7 +8,22 @@ from pathlib import Path
 from typing import Any
 
 import storage
-from tests.storage._rows import COHORT, INTEGER_NOISE
+
+INTEGER_NOISE: dict[str, Any] = {
+    "noise_kind": "skellam",
+    "share_deviation": 12.5,
+    "shares": 7,
+    "dimension": 512,
+    "corrupt": 2,
+}
+COHORT: dict[str, Any] = {
+    "cohort_kind": "fixed_size",
+    "cohort_size": 5,
+    "cohort_population": 40,
+    "cohort_drawn": False,
+}
+SAMPLED: dict[str, Any] = {"sampling": "poisson", "sampling_probability": 0.125, "count": 300}
+
 
 ROW = storage.LedgerRow(
     run_id="r",
@@ -63,10 +78,7 @@ def read_database(path: Path) -> dict[str, Any]:
 def read_at(url: str) -> dict[str, Any]:
     """The same of a database wherever it is."""
     found: dict[str, Any] = {}
-    with (
-        storage.open_database(url, read_only=True) as database,
-        database.unit_of_work() as unit,
-    ):
+    with storage.open_database(url, read_only=True) as database, database.unit_of_work() as unit:
         found["runs"] = unit.runs.list()
         for run_id in ("r", "s"):
             found[run_id] = (

@@ -14,8 +14,8 @@ import pytest
 
 import storage
 from storage.homes import file_of
+from tests.storage._filling import COHORT, INTEGER_NOISE, ROW, SAMPLED
 from tests.storage._raw import RawFile
-from tests.storage._rows import COHORT, INTEGER_NOISE, SAMPLED
 
 START = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 
@@ -80,17 +80,15 @@ def full() -> dict[str, Any]:
 
 @pytest.fixture
 def make_row() -> Callable[..., storage.LedgerRow]:
-    row = storage.LedgerRow(
-        run_id="r",
-        round_number=1,
-        attempt=0,
-        pseudonym="alice",
-        channel="sum",
-        mechanism="upload_noise",
-        standard_deviation=1.5,
-        clipping_norm=0.3,
-        relation="replace_one",
-        sampling="none",
-        noise_kind="gaussian",
-    )
-    return lambda **changes: replace(row, **changes)
+    return lambda **changes: replace(ROW, **{"attempt": 0, **changes})
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    """A client's store."""
+    return tmp_path / "clients" / "c.db"
+
+
+@pytest.fixture
+def store(file: Path) -> storage.ClientStore:
+    return storage.open_client_store(file)

@@ -6,7 +6,6 @@ import hashlib
 import json
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,7 +14,6 @@ from hypothesis import strategies as st
 
 import storage
 from storage.leaves import event_data
-from tests.storage._raw import REFUSED
 
 START = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 EMPTY = "0" * 64
@@ -98,34 +96,17 @@ def test_golden_chain(database: storage.Database) -> None:
     numbers=st.tuples(st.integers(), st.none() | st.integers() | st.booleans() | st.floats()),
     channel=st.none() | st.text(max_size=4),
 )
-def test_the_encoding_is_that_of_json(
-    previous: str, texts: list[str], numbers: tuple[int, Any], channel: str | None
-) -> None:
+def test_the_encoding_is_that_of_json(previous, texts, numbers, channel):
     run, actor, action, moment, detail = texts
     values = [numbers[0], run, actor, action, numbers[1], channel, moment, detail]
     text = json.dumps([previous, *values], separators=(",", ":"))
     assert event_data(previous, values) == b"sotto-audit-v1\n" + text.encode("ascii")
 
 
-def test_the_encoding_has_no_two_readings() -> None:
-    encoded = {
-        event_data(EMPTY, (1, "r", actor, action, None, channel, "t", "{}"))
-        for actor, action, channel in [
-            ("a", "b", None),
-            ("ab", "", None),
-            ('a","b', "", None),
-            ("a", "b", "null"),
-            ("a", 'b",null', None),
-        ]
-    }
-    assert len(encoded) == 5
-
-
 @pytest.mark.parametrize(
     ("conditions", "sequences"),
     [
         ({"run": "r"}, [1, 2, 3, 4, 5, 6]),
-        ({"run": "s"}, [1]),
         ({}, [1, 2, 3, 4, 5, 6, 1]),
         ({"actor": "client"}, [1, 3, 5]),
         ({"action": "open"}, [1, 2, 3, 1]),
@@ -133,8 +114,6 @@ def test_the_encoding_has_no_two_readings() -> None:
         ({"channel": "sum"}, [5]),
         ({"since": START + timedelta(seconds=4), "run": "r"}, [5, 6]),
         ({"until": START + timedelta(seconds=1)}, [1, 2]),
-        ({"since": START + timedelta(seconds=2), "until": START + timedelta(seconds=2)}, [3]),
-        ({"detail_contains": '"number":3'}, [4]),
         ({"detail_contains": "50%_\u00fc"}, [6]),
         ({"detail_contains": "5%"}, []),
         ({"run": "r", "actor": "client", "action": "open", "round": 1}, [3]),
@@ -163,65 +142,39 @@ def test_an_untouched_chain_verifies_with_and_without_a_head(filled: storage.Dat
         assert unit.audit.verify("s").count == 1
 
 
-@pytest.mark.parametrize("sequence", [1, 3, 6])
-@pytest.mark.parametrize(
-    "change",
-    [
-        "actor = 'mallory'",
-        "action = 'x'",
-        "round_number = 99",
-        "round_number = NULL",
-        "channel = 'other'",
-        "time = '2020-01-01T00:00:00.000000+00:00'",
-        "detail = '{}'",
-        "hash = replace(hash, substr(hash, 1, 1), 'x')",
-    ],
+SET = "UPDATE audit SET {} WHERE run_id = 'r' AND sequence = {}"
+MOVE = "UPDATE audit SET sequence = {} WHERE run_id = 'r' AND sequence = {}"
+GONE = "DELETE FROM audit WHERE run_id = 'r' AND sequence = {}"
+CHANGES = (
+    *("actor = 'mallory'", "action = 'x'", "round_number = 99", "round_number = NULL"),
+    *("channel = 'other'", "time = '2020-01-01T00:00:00.000000+00:00'", "detail = '{}'"),
+    "hash = replace(hash, substr(hash, 1, 1), 'x')",
+    # One bit in a row's header is enough to make bytes of a text.
+    *("actor = CAST(actor AS BLOB)", "hash = CAST(hash AS BLOB)", "channel = x'78'"),
 )
-def test_a_changed_row_is_found(
-    filled: storage.Database, raw: Callable[[], Any], change: str, sequence: int
-) -> None:
-    tamper(raw, f"UPDATE audit SET {change} WHERE run_id = 'r' AND sequence = {sequence}")  # noqa: S608
+ATTACKS = {
+    **{change: (3, [SET.format(change, 3)]) for change in CHANGES},
+    "the first row": (1, [SET.format("actor = 'x'", 1)]),
+    "the last row": (6, [SET.format("actor = 'x'", 6)]),
+    "a row is gone": (3, [GONE.format(3)]),
+    "and the rest renumbered": (3, [GONE.format(3), *(MOVE.format(n - 1, n) for n in (4, 5, 6))]),
+    "two are swapped": (2, [MOVE.format(99, 2), MOVE.format(2, 4), MOVE.format(4, 99)]),
+    "one of another run": (
+        1,
+        [GONE.format(1), "UPDATE audit SET run_id = 'r' WHERE run_id = 's'"],
+    ),
+}
+
+
+@pytest.mark.parametrize("attack", ATTACKS)
+def test_a_chain_is_broken_where_it_was_changed(filled, raw, attack):
+    sequence, statements = ATTACKS[attack]
+    tamper(raw, *statements)
     assert first_bad(filled) == sequence
 
 
-def test_a_removed_row_is_found(filled: storage.Database, raw: Callable[[], Any]) -> None:
-    tamper(raw, "DELETE FROM audit WHERE run_id = 'r' AND sequence = 3")
-    assert first_bad(filled) == 3
-
-
-def test_a_removed_row_is_found_when_the_rest_is_renumbered(
-    filled: storage.Database, raw: Callable[[], Any]
-) -> None:
-    tamper(
-        raw,
-        "DELETE FROM audit WHERE run_id = 'r' AND sequence = 3",
-        *(
-            f"UPDATE audit SET sequence = {n - 1} WHERE run_id = 'r' AND sequence = {n}"  # noqa: S608
-            for n in (4, 5, 6)
-        ),
-    )
-    assert first_bad(filled) == 3
-
-
-def test_swapped_rows_are_found(filled: storage.Database, raw: Callable[[], Any]) -> None:
-    move = "UPDATE audit SET sequence = {} WHERE run_id = 'r' AND sequence = {}"
-    tamper(raw, move.format(99, 2), move.format(2, 4), move.format(4, 99))
-    assert first_bad(filled) == 2
-
-
-def test_a_row_from_another_run_is_found(filled: storage.Database, raw: Callable[[], Any]) -> None:
-    tamper(
-        raw,
-        "DELETE FROM audit WHERE run_id = 'r' AND sequence = 1",
-        "UPDATE audit SET run_id = 'r' WHERE run_id = 's'",
-    )
-    assert first_bad(filled) == 1
-
-
-@pytest.mark.parametrize("kept", [0, 3, 5])
-def test_a_cut_tail_is_found_with_the_head_only(
-    filled: storage.Database, raw: Callable[[], Any], kept: int
-) -> None:
+@pytest.mark.parametrize("kept", [0, 5])
+def test_a_cut_tail_is_found_with_the_head_only(filled, raw, kept):
     head = head_of(filled)
     tamper(raw, f"DELETE FROM audit WHERE run_id = 'r' AND sequence > {kept}")  # noqa: S608
     with filled.unit_of_work(read_only=True) as unit:
@@ -229,9 +182,7 @@ def test_a_cut_tail_is_found_with_the_head_only(
     assert first_bad(filled, head) == kept + 1
 
 
-def test_a_rewritten_chain_is_found_with_the_head(
-    filled: storage.Database, raw: Callable[[], Any]
-) -> None:
+def test_a_rewritten_chain_is_found_with_the_head(filled, raw):
     head = head_of(filled)
     tamper(raw, "DELETE FROM audit WHERE run_id = 'r' AND sequence > 4")
     with filled.unit_of_work() as unit:
@@ -240,20 +191,6 @@ def test_a_rewritten_chain_is_found_with_the_head(
         unit.commit()
         unit.audit.verify("r")
     assert first_bad(filled, head) == 6
-
-
-@pytest.mark.parametrize("statement", ["UPDATE audit SET actor = 'x'", "DELETE FROM audit"])
-def test_the_file_itself_refuses_changes(
-    filled: storage.Database, raw: Callable[[], Any], statement: str
-) -> None:
-    with raw() as connection, pytest.raises(REFUSED, match="append-only"):
-        connection.execute(statement)
-
-
-def test_there_is_no_way_to_change_or_delete(database: storage.Database) -> None:
-    with database.unit_of_work() as unit:
-        public = {name for name in dir(unit.audit) if not name.startswith("_")}
-    assert public == {"append", "beginnings", "query", "head", "heads", "known", "verify"}
 
 
 @pytest.mark.parametrize(
@@ -267,20 +204,13 @@ def test_there_is_no_way_to_change_or_delete(database: storage.Database) -> None
         ({"detail": {"handle": b"bytes"}}, "detail"),
     ],
 )
-def test_bad_entries_are_refused(
-    database: storage.Database, changes: dict[str, Any], message: str
-) -> None:
+def test_bad_entries_are_refused(database, changes, message):
     arguments: dict[str, Any] = {"actor": "a", "action": "b", **changes}
-    with (
-        pytest.raises(storage.InvalidRecordError, match=message),
-        database.unit_of_work() as unit,
-    ):
+    with pytest.raises(storage.InvalidRecordError, match=message), database.unit_of_work() as unit:
         unit.audit.append("r", **arguments)
 
 
-def test_a_query_shows_nothing_of_a_broken_chain(
-    filled: storage.Database, raw: Callable[[], Any]
-) -> None:
+def test_a_query_shows_nothing_of_a_broken_chain(filled, raw):
     """An entry whose actor was changed would be missing from what that actor did."""
     tamper(raw, "UPDATE audit SET actor = 'nobody' WHERE run_id = 'r' AND sequence = 2")
     with filled.unit_of_work(read_only=True) as unit:
@@ -288,13 +218,3 @@ def test_a_query_shows_nothing_of_a_broken_chain(
             with pytest.raises(storage.AuditChainBroken, match="broken at entry 2"):
                 unit.audit.query(**conditions)
         assert [entry.sequence for entry in unit.audit.query(run="s")] == [1]
-
-
-@pytest.mark.parametrize("field", ["actor", "detail", "time", "channel", "hash"])
-def test_bytes_in_the_place_of_a_text_are_found(
-    path: Path, filled: storage.Database, raw: Callable[[], Any], field: str
-) -> None:
-    """One bit in a row's header is enough to make them of it."""
-    change = f"UPDATE audit SET {field} = CAST(coalesce({field}, 'x') AS BLOB)"  # noqa: S608
-    tamper(raw, f"{change} WHERE run_id = 'r' AND sequence = 3")
-    assert first_bad(filled) == 3

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,16 +13,6 @@ RUN = "a-run"
 FIRST = storage.SessionRecord(RUN, 2, 1, 1, b"a state")
 
 
-@pytest.fixture
-def file(tmp_path: Path) -> Path:
-    return tmp_path / "clients" / "c.db"
-
-
-@pytest.fixture
-def store(file: Path) -> storage.ClientStore:
-    return storage.open_client_store(file)
-
-
 def keep(
     store: storage.ClientStore,
     record: storage.SessionRecord,
@@ -33,11 +22,6 @@ def keep(
 ) -> None:
     after = store.sessions.newest(record.run_id)
     store.sessions.keep(record, after=after, request_digest=request, reply=reply)
-
-
-def test_none_before_the_first_attempt(store: storage.ClientStore) -> None:
-    assert store.sessions.newest(RUN) is None
-    assert store.sessions.reply(RUN, b"d" * 32) is None
 
 
 def test_a_session_outlives_its_process(file: Path, store: storage.ClientStore) -> None:
@@ -73,9 +57,7 @@ def test_a_session_never_goes_back(store: storage.ClientStore, older: tuple[int,
     assert store.sessions.newest(RUN) == FIRST
 
 
-def test_two_processes_of_a_client_do_not_both_answer(
-    file: Path, store: storage.ClientStore
-) -> None:
+def test_two_processes_of_a_client_do_not_both_answer(file, store):
     """Both made an answer from the same state; whoever is second must not send it."""
     other = storage.open_client_store(file)
     keep(store, FIRST)
@@ -92,9 +74,7 @@ def test_two_processes_of_a_client_do_not_both_answer(
     assert other.sessions.newest(RUN) == replace(FIRST, state=b"one way")
 
 
-def test_a_forgotten_session_leaves_its_number_and_no_secret(
-    file: Path, store: storage.ClientStore
-) -> None:
+def test_a_forgotten_session_leaves_its_number_and_no_secret(file, store):
     secret, reply = bytes(range(256)) * 40, bytes(reversed(range(256))) * 40
     keep(store, replace(FIRST, state=secret), reply=reply)
     assert secret[:300] in file.read_bytes() and reply[:300] in file.read_bytes()
@@ -118,23 +98,6 @@ def test_a_block_is_kept_whole_or_not_at_all(store: storage.ClientStore) -> None
         assert store.pending(RUN) is not None
     assert store.sessions.newest(RUN) == FIRST
     assert store.pending(RUN) == (2, 1, b"p", b"")
-
-
-def test_another_thread_does_not_write_into_a_block(store: storage.ClientStore) -> None:
-    """What it wrote would be undone with the block, after it was told that it is durable."""
-    done = threading.Event()
-
-    def write() -> None:
-        store.add_failure(RUN, 1, 1, reason="of another thread")
-        done.set()
-
-    other = threading.Thread(target=write)
-    with pytest.raises(KeyError), store.atomically():
-        other.start()
-        assert not done.wait(0.2)
-        raise KeyError
-    other.join()
-    assert [failure.reason for failure in store.failures(RUN)] == ["of another thread"]
 
 
 def test_failures_are_kept_by_attempt(store: storage.ClientStore) -> None:

@@ -2,37 +2,20 @@
 
 from __future__ import annotations
 
-import signal
 import sqlite3
 import stat
-import subprocess
-import sys
-import timeit
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 import storage
 
 ROOT = Path(__file__).resolve().parents[2]
 MakeRow = Callable[..., storage.LedgerRow]
-
-
-@pytest.fixture
-def file(tmp_path: Path) -> Path:
-    return tmp_path / "clients" / "c.db"
-
-
-@pytest.fixture
-def store(file: Path) -> storage.ClientStore:
-    return storage.open_client_store(file)
 
 
 def put(store: storage.ClientStore, round_number: int, attempt: int = 0) -> None:
@@ -64,49 +47,38 @@ def test_the_file_is_its_owners_and_no_log_stays(file: Path, store: storage.Clie
     assert [entry.name for entry in file.parent.iterdir()] == ["c.db"]
 
 
-def test_nothing_before_the_first_round(store: storage.ClientStore) -> None:
-    assert store.committed("r") is None
-    assert store.pending("r") is None
-    store.roll("r", None)
+def test_roll_back_to_nothing(store: storage.ClientStore) -> None:
     store.roll("r", (4, 0))
     assert store.committed("r") is None
-
-
-def test_roll_forward(store: storage.ClientStore) -> None:
-    put(store, 0)
-    assert store.pending("r") == (0, 0, b"p0.0", b"e0.0")
-    assert store.committed("r") is None
-    store.roll("r", (0, 0))
-    assert store.committed("r") == (0, 0, b"p0.0", b"e0.0")
-    assert store.pending("r") is None
-    put(store, 1, 2)
-    store.roll("r", (1, 2))
-    assert store.committed("r") == (1, 2, b"p1.2", b"e1.2")
-    store.roll("r", (1, 2))
-    assert store.committed("r") == (1, 2, b"p1.2", b"e1.2")
-
-
-@pytest.mark.parametrize("last", [(0, 0), (1, 1), (3, 0)])
-def test_roll_back(store: storage.ClientStore, last: tuple[int, int]) -> None:
-    put(store, 0)
-    store.roll("r", (0, 0))
-    put(store, 1)
-    store.roll("r", last)
-    assert store.pending("r") is None
-    assert store.committed("r") == (0, 0, b"p0.0", b"e0.0")
-
-
-def test_roll_back_to_nothing(store: storage.ClientStore) -> None:
     put(store, 0)
     store.roll("r", None)
     assert (store.pending("r"), store.committed("r")) == (None, None)
 
 
-def test_a_new_pending_takes_the_place_of_the_old(store: storage.ClientStore) -> None:
+@pytest.mark.parametrize(
+    ("kept", "last", "committed"),
+    [
+        ([], (0, 0), "0.0"),
+        ([(1, 2)], (1, 2), "1.2"),
+        # A new one takes the place of the old.
+        ([(1, 0), (1, 1)], (1, 1), "1.1"),
+        ([(1, 0)], (0, 0), "0.0"),
+        ([(1, 0)], (1, 1), "0.0"),
+        ([(1, 0)], (3, 0), "0.0"),
+    ],
+)
+def test_what_is_pending_is_committed_or_goes_back(store, kept, last, committed):
     put(store, 0)
-    put(store, 0, 1)
-    store.roll("r", (0, 1))
-    assert store.committed("r") == (0, 1, b"p0.1", b"e0.1")
+    assert store.pending("r") == (0, 0, b"p0.0", b"e0.0")
+    assert store.committed("r") is None
+    store.roll("r", (0, 0))
+    for key in kept:
+        put(store, *key)
+    for _ in range(2):
+        store.roll("r", last)
+        (number, attempt), text = map(int, committed.split(".")), committed.encode()
+        assert store.committed("r") == (number, attempt, b"p" + text, b"e" + text)
+        assert store.pending("r") is None
 
 
 def test_runs_are_apart(store: storage.ClientStore) -> None:
@@ -118,9 +90,7 @@ def test_runs_are_apart(store: storage.ClientStore) -> None:
 
 
 @pytest.mark.parametrize("last", [None, (0, 5), (1, 0)])
-def test_a_coordinator_from_the_past_is_noticed(
-    store: storage.ClientStore, last: tuple[int, int] | None
-) -> None:
+def test_a_coordinator_from_the_past_is_noticed(store, last):
     put(store, 1, 1)
     store.roll("r", (1, 1))
     put(store, 2)
@@ -138,15 +108,6 @@ def test_pending_is_newer_than_committed(store: storage.ClientStore, key: tuple[
         put(store, *key)
 
 
-@settings(
-    suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=20
-)
-@given(personal=st.binary(max_size=5000), experts=st.binary(max_size=5000))
-def test_blobs_round_trip(store: storage.ClientStore, personal: bytes, experts: bytes) -> None:
-    store.put_pending("r", 0, 0, personal=personal, experts=experts)
-    assert store.pending("r") == (0, 0, personal, experts)
-
-
 def test_one_payload_per_attempt_and_channel(store: storage.ClientStore, make_row: MakeRow) -> None:
     assert store.reserve_release(make_row(), payload=b"noised") == "reserved"
     assert store.reserve_release(make_row(), payload=b"noised") == "resend"
@@ -160,37 +121,26 @@ def test_one_payload_per_attempt_and_channel(store: storage.ClientStore, make_ro
 
 
 @pytest.mark.parametrize(
-    "changes", [{"standard_deviation": 9.0}, {"pseudonym": "bob"}, {"relation": "add_or_remove"}]
+    "changes",
+    [
+        *({"standard_deviation": 9.0}, {"pseudonym": "bob"}, {"relation": "add_or_remove"}),
+        *({"count": 301}, {"shares": 8}, {"cohort_drawn": True}, {"sampling_probability": 0.5}),
+    ],
 )
-def test_a_resend_has_the_same_facts(
-    store: storage.ClientStore, make_row: MakeRow, changes: dict[str, Any]
-) -> None:
-    store.reserve_release(make_row(), payload=b"noised")
+def test_a_resend_has_the_same_facts(store, make_row, full, changes):
+    store.reserve_release(make_row(**full), payload=b"noised")
     with pytest.raises(storage.ReleaseRefusedError):
-        store.reserve_release(make_row(**changes), payload=b"noised")
-    assert store.rows() == (make_row(),)
+        store.reserve_release(make_row(**(full | changes)), payload=b"noised")
+    assert store.rows() == (make_row(**full),)
 
 
-def test_a_row_of_the_store_holds_every_fact(
-    file: Path, store: storage.ClientStore, make_row: MakeRow, full: dict[str, Any]
-) -> None:
+def test_a_row_of_the_store_holds_every_fact(file, store, make_row, full):
     rows = (make_row(**full), make_row(round_number=2))
     for row in rows:
         assert store.reserve_release(row, payload=b"noised") == "reserved"
     assert storage.open_client_store(file).rows() == rows
     assert type(store.rows()[0].cohort_drawn) is bool
     assert store.reserve_release(rows[0], payload=b"noised") == "resend"
-
-
-@pytest.mark.parametrize(
-    "fact", [{"count": 301}, {"shares": 8}, {"cohort_drawn": True}, {"sampling_probability": 0.5}]
-)
-def test_a_resend_has_the_same_further_facts(
-    store: storage.ClientStore, make_row: MakeRow, full: dict[str, Any], fact: dict[str, Any]
-) -> None:
-    store.reserve_release(make_row(**full), payload=b"noised")
-    with pytest.raises(storage.ReleaseRefusedError):
-        store.reserve_release(make_row(**(full | fact)), payload=b"noised")
 
 
 def test_tombstones_outlive_settling(store: storage.ClientStore, make_row: MakeRow) -> None:
@@ -213,28 +163,6 @@ def test_bad_releases_leave_nothing(store: storage.ClientStore, make_row: MakeRo
     assert store.reserve_release(make_row(), payload=b"y") == "reserved"
 
 
-RESERVES = """
-import os, signal, sys
-import storage
-store = storage.open_client_store(sys.argv[1])
-row = storage.LedgerRow(
-    *("r", 1, 0, "alice", "sum", "upload_noise", 1.5, 0.3, "replace_one", "none"),
-    noise_kind="gaussian",
-)
-store.reserve_release(row, payload=b"noised")
-os.kill(os.getpid(), signal.SIGKILL)
-"""
-
-
-def test_a_reservation_survives_a_kill_before_sending(file: Path, make_row: MakeRow) -> None:
-    done = subprocess.run([sys.executable, "-c", RESERVES, str(file)], cwd=ROOT, check=False)
-    assert done.returncode == -signal.SIGKILL
-    store = storage.open_client_store(file)
-    assert store.rows() == (make_row(),)
-    with pytest.raises(storage.ReleaseRefusedError):
-        store.reserve_release(make_row(), payload=b"another")
-
-
 def test_old_personal_state_is_erased(file: Path, store: storage.ClientStore) -> None:
     store.put_pending("r", 0, 0, personal=b"OLD-PERSONAL" * 1000, experts=b"OLD-EXPERTS")
     store.roll("r", (0, 0))
@@ -242,28 +170,6 @@ def test_old_personal_state_is_erased(file: Path, store: storage.ClientStore) ->
     store.put_pending("r", 1, 0, personal=b"new" * 1000, experts=b"new")
     store.roll("r", (1, 0))
     assert b"OLD-PERSONAL" not in file.read_bytes()
-
-
-def test_another_version_is_refused(file: Path, store: storage.ClientStore) -> None:
-    with closing(sqlite3.connect(file)) as connection:
-        connection.execute("PRAGMA user_version=99000")
-    newer = r"has schema 0\.99\.0: it was made by a newer version; valid: up to 0\.4\.0"
-    with pytest.raises(storage.SchemaMismatch, match=newer):
-        storage.open_client_store(file)
-
-
-def test_opening_again_is_cheap(file: Path, store: storage.ClientStore) -> None:
-    """It reads the whole file, as SQLite's own check does, and little besides."""
-
-    def check() -> None:
-        with closing(sqlite3.connect(file)) as connection:
-            connection.execute("PRAGMA integrity_check").fetchall()
-
-    def fastest(call: Callable[[], object]) -> float:
-        return min(timeit.repeat(call, number=1, repeat=20))
-
-    # 4 times was measured; the fastest of 20 each bears a busy machine.
-    assert fastest(lambda: storage.open_client_store(file)) < 30 * fastest(check)
 
 
 def test_two_threads_may_use_one_store(store: storage.ClientStore) -> None:

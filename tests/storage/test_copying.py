@@ -101,17 +101,7 @@ def test_commits_while_it_is_copied_are_not_in_it(pair: Pair) -> None:
     assert pair.copied() == ([1], [1])
 
 
-def test_a_transaction_that_is_open_is_not_in_it(pair: Pair) -> None:
-    pair.main.execute("BEGIN IMMEDIATE")
-    pair.main.execute("INSERT INTO t VALUES (30)")
-    pair.copy()
-    pair.main.execute("COMMIT")
-    assert pair.copied() == ([1], [1])
-
-
-def test_one_that_is_written_to_all_the_time_is_busy(
-    pair: Pair, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_one_that_is_written_to_all_the_time_is_busy(pair, monkeypatch):
     monkeypatch.setattr(copying, "_TRIES", 3)
 
     def others() -> Mapping[str, Path]:

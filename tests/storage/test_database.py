@@ -6,21 +6,20 @@ import logging
 import os
 import signal
 import sqlite3
-import stat
 import subprocess
 import sys
-import threading
 import traceback
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
-from typing import Any
 
 import pytest
 from sqlalchemy import event
 
 import storage
+from storage import InvalidRecordError, open_database
 from storage.engine import checkpoint, configure_connection, make_engine
+from storage.homes import file_of, shown
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -36,17 +35,7 @@ def on_disk(path: Path) -> bytes:
     return b"".join(file.read_bytes() for file in files if file.exists())
 
 
-def test_leaving_without_commit_rolls_back(database: storage.Database) -> None:
-    with database.unit_of_work() as unit:
-        unit.states.save("r", 0, b"lost")
-        assert unit.states.latest("r") == (0, b"lost")
-    with database.unit_of_work() as unit:
-        assert unit.states.latest("r") is None
-
-
-def test_an_exception_rolls_back_every_table(
-    database: storage.Database, make_row: Callable[..., storage.LedgerRow]
-) -> None:
+def test_an_exception_rolls_back_every_table(database, make_row):
     with pytest.raises(ZeroDivisionError), database.unit_of_work() as unit:
         unit.states.save("r", 0, b"lost")
         unit.rounds.add("r", 0, 0, {"accuracy": 1.0})
@@ -71,20 +60,6 @@ def test_work_after_a_commit_is_a_new_transaction(database: storage.Database) ->
         unit.states.save("r", 1, b"lost")
     with database.unit_of_work() as unit:
         assert unit.states.latest("r") == (0, b"kept")
-
-
-def test_a_read_only_unit_sees_a_snapshot_and_cannot_commit(database: storage.Database) -> None:
-    with database.unit_of_work(read_only=True) as reader:
-        before = reader.runs.list()
-        with pytest.raises(storage.StorageError, match="read-only"):
-            reader.commit()
-        told = pytest.raises(storage.CheckpointError)
-        with told, database.unit_of_work() as writer:
-            writer.runs.set_status("r", "stopped")
-            writer.commit()
-        assert reader.runs.list() == before
-    with database.unit_of_work(read_only=True) as reader:
-        assert reader.runs.get("r").status == "stopped"
 
 
 def test_a_second_writer_waits_and_then_is_told(path: Path, database: storage.Database) -> None:
@@ -112,9 +87,7 @@ with storage.open_database(sys.argv[1]) as database:
 """
 
 
-def test_kill_9_in_a_transaction_leaves_the_previous_state(
-    path: Path, database: storage.Database
-) -> None:
+def test_kill_9_in_a_transaction_leaves_the_previous_state(path, database):
     child = subprocess.Popen(
         [sys.executable, "-c", KILLED, f"sqlite:///{path}"],
         stdout=subprocess.PIPE,
@@ -127,10 +100,7 @@ def test_kill_9_in_a_transaction_leaves_the_previous_state(
         child.send_signal(signal.SIGKILL)
         assert child.wait(10) == -signal.SIGKILL
     assert b"UNCOMMITTED" in on_disk(path)
-    with (
-        storage.open_database(f"sqlite:///{path}") as reopened,
-        reopened.unit_of_work() as unit,
-    ):
+    with storage.open_database(f"sqlite:///{path}") as reopened, reopened.unit_of_work() as unit:
         assert unit.states.latest("r") == (1, b"committed")
         assert unit.rounds.all("r") == ()
         assert unit.audit.verify("r").count == 0
@@ -149,9 +119,7 @@ def limit_pages(database: storage.Database, spare: int) -> None:
 
 
 @pytest.mark.parametrize("size", [40_000, 4_000_000])
-def test_a_full_disk_leaves_nothing_half_written(
-    path: Path, database: storage.Database, make_row: Callable[..., storage.LedgerRow], size: int
-) -> None:
+def test_a_full_disk_leaves_nothing_half_written(path, database, make_row, size):
     with database.unit_of_work() as unit:
         unit.states.save("r", 0, b"before")
         unit.commit()
@@ -179,23 +147,6 @@ def test_what_cannot_be_written_says_so(path: Path, database: storage.Database) 
         unit.states.save("r", 0, b"x")
 
 
-def test_every_pooled_connection_is_set_up(path: Path, database: storage.Database) -> None:
-    connections = [database._engine.connect() for _ in range(4)]
-    try:
-        for connection in connections:
-            connection = connection.execution_options(sotto_begin="")
-            ask = lambda name, c=connection: c.exec_driver_sql(f"PRAGMA {name}").scalar_one()  # noqa: E731
-            assert ask("secure_delete") == 1
-            assert ask("foreign_keys") == 1
-            assert ask("journal_mode") == "wal"
-            assert ask("synchronous") == 2
-            assert ask("temp_store") == 2
-            assert ask("busy_timeout") == 1000
-    finally:
-        for connection in connections:
-            connection.close()
-
-
 def test_set_up_does_not_rely_on_how_sqlite_was_built(tmp_path: Path) -> None:
     with closing(sqlite3.connect(tmp_path / "x.db")) as connection:
         for pragma in ("secure_delete", "foreign_keys", "synchronous"):
@@ -203,6 +154,7 @@ def test_set_up_does_not_rely_on_how_sqlite_was_built(tmp_path: Path) -> None:
         configure_connection(connection, busy_timeout=0.25)
         ask = lambda name: connection.execute(f"PRAGMA {name}").fetchone()[0]  # noqa: E731
         assert [ask(n) for n in ("secure_delete", "foreign_keys", "synchronous")] == [1, 1, 2]
+        assert (ask("temp_store"), ask("journal_mode")) == (2, "wal")
         assert ask("busy_timeout") == 250
 
 
@@ -215,9 +167,7 @@ def test_commit_empties_the_write_ahead_log(path: Path, database: storage.Databa
     assert path.stat().st_size > 100_000
 
 
-def test_a_checkpoint_in_a_readers_way_is_reported_and_made_up_for(
-    path: Path, raw: Callable[[], Any]
-) -> None:
+def test_a_checkpoint_in_a_readers_way_is_reported_and_made_up_for(path, raw):
     with storage.open_database(f"sqlite:///{path}", busy_timeout=0.1) as database, raw() as reader:
         reader.execute("BEGIN")
         reader.execute("SELECT count(*) FROM runs").fetchone()
@@ -233,23 +183,7 @@ def test_a_checkpoint_in_a_readers_way_is_reported_and_made_up_for(
         assert wal_size(path) == 0
 
 
-def test_commit_waits_for_a_reader_to_go(path: Path, database: storage.Database) -> None:
-    reader = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
-    with closing(reader):
-        reader.execute("BEGIN")
-        reader.execute("SELECT count(*) FROM runs").fetchone()
-        timer = threading.Timer(0.2, reader.execute, ["COMMIT"])
-        timer.start()
-        with database.unit_of_work() as unit:
-            unit.states.save("r", 0, b"x")
-            unit.commit()
-        timer.join()
-    assert wal_size(path) == 0
-
-
-def test_the_busy_flag_is_read_and_retried(
-    path: Path, database: storage.Database, raw: Callable[[], Any]
-) -> None:
+def test_the_busy_flag_is_read_and_retried(path, database, raw):
     engine = make_engine(path, busy_timeout=0.0)
     naps: list[float] = []
     with raw() as reader, raw() as writer:
@@ -271,9 +205,7 @@ def test_the_busy_flag_is_read_and_retried(
 HANDLE, ENTRY = b"handle-of-somebody", b"words-of-somebody" * 1000
 
 
-def test_values_are_in_no_message_and_no_log(
-    path: Path, caplog: pytest.LogCaptureFixture, database: storage.Database
-) -> None:
+def test_values_are_in_no_message_and_no_log(path, caplog, database):
     caplog.set_level(logging.DEBUG)
     caplog.set_level(logging.DEBUG, logger="sqlalchemy.engine")
     with storage.open_database(f"sqlite:///{path}") as logged:
@@ -288,37 +220,16 @@ def test_values_are_in_no_message_and_no_log(
     assert "somebody" not in shown
 
 
-@pytest.mark.parametrize(
-    "url",
-    [
-        "sqlite://",
-        "sqlite:///:memory:",
-        "sqlite:///file:x?mode=memory&uri=true",
-        "postgresql://host/db",
-        "nonsense",
-        "",
-    ],
-)
-def test_only_sqlite_files_are_taken(url: str) -> None:
-    with pytest.raises(storage.InvalidRecordError, match=r"storage\.url"):
-        storage.open_database(url)
-
-
 def test_a_folder_that_cannot_be_made_is_a_storage_error(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(storage.StorageError, match="cannot be created"):
         storage.open_database(f"sqlite:///{tmp_path}/file/sotto.db")
 
 
-def test_the_file_is_its_owners(path: Path, database: storage.Database) -> None:
-    assert stat.S_IMODE(path.stat().st_mode) == 0o600
-
-
-def test_a_missing_parent_row_is_not_found(
-    database: storage.Database, make_row: Callable[..., storage.LedgerRow]
-) -> None:
+def test_a_missing_parent_row_is_not_found(database, make_row):
     calls: list[Callable[[storage.UnitOfWork], object]] = [
         lambda unit: unit.runs.get("x"),
+        lambda unit: unit.attempts.open("x", 1, 1, {}),
         lambda unit: unit.runs.set_status("x", "finished"),
         lambda unit: unit.states.save("x", 0, b""),
         lambda unit: unit.states.latest("x"),
@@ -342,3 +253,45 @@ def test_a_missing_parent_row_is_not_found(
             database.unit_of_work() as unit,
         ):
             call(unit)
+
+
+@pytest.mark.parametrize("name", ["runs/a@b:c.db", "/srv/a b%20.db", "x"])
+def test_a_file(name: str) -> None:
+    assert file_of(f"sqlite:///{name}") == Path(name)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        *("mysql://db/sotto", "postgresql:///sotto?host=/run/pg", "sqlite://", "sqlite:///", ""),
+        *("sqlite:///x.db?mode=ro", "sqlite:///:memory:", "sqlite+pysqlite:///x.db", "x.db"),
+    ],
+)
+def test_what_names_no_file_is_refused(url: str) -> None:
+    for ask in (file_of, open_database):
+        with pytest.raises(InvalidRecordError, match="it must be sqlite:/// and a file's path"):
+            ask(url)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "postgresql+psycopg://lab:secret@db/sotto?folder=f",
+        "postgresql://lab:se@secret/x@db/sotto?folder=f",
+        "postgresql://:secret@db/sotto",
+        "postgresql://db/sotto?folder=f&password=secret",
+        "postgresql://db/sotto?PASSWORD=secret&folder=f",
+        "postgresql://db/sotto?passfile=secret",
+        "nonsense://lab:secret@",
+    ],
+)
+def test_no_message_holds_a_password(url: str) -> None:
+    assert "secret" not in shown(url)
+    with pytest.raises(InvalidRecordError) as caught:
+        file_of(url)
+    assert "secret" not in str(caught.value)
+
+
+@pytest.mark.parametrize("url", ["mysql://db/x?folder=f", "sqlite:///runs/a:b@c.db", "x", ""])
+def test_what_holds_none_is_shown_as_it_is(url: str) -> None:
+    assert shown(url) == url

@@ -8,7 +8,6 @@ import sqlite3
 import stat
 import subprocess
 import sys
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -49,9 +48,7 @@ LOSSES = {delete: "was deleted while", take_back_an_older_copy: "was replaced by
 
 
 @pytest.mark.parametrize("lose", LOSSES)
-def test_a_database_that_is_lost_in_a_unit_commits_nothing(
-    path: Path, lose: Callable[[Path], None]
-) -> None:
+def test_a_database_that_is_lost_in_a_unit_commits_nothing(path, lose):
     with storage.open_database(f"sqlite:///{path}") as database:
         with database.unit_of_work() as unit:
             unit.runs.set_status("r", "stopped")
@@ -68,9 +65,7 @@ def test_a_database_that_is_lost_in_a_unit_commits_nothing(
 
 
 @pytest.mark.parametrize("lose", LOSSES)
-def test_what_was_lost_while_it_was_committed_is_not_called_done(
-    path: Path, lose: Callable[[Path], None]
-) -> None:
+def test_what_was_lost_while_it_was_committed_is_not_called_done(path, lose):
     """The last moment: the file goes between the check before the commit and the commit."""
     with storage.open_database(f"sqlite:///{path}") as database, database.unit_of_work() as unit:
         unit.runs.set_status("r", "stopped")
@@ -87,9 +82,7 @@ def test_what_was_lost_while_it_was_committed_is_not_called_done(
 
 
 @pytest.mark.parametrize("lose", LOSSES)
-def test_a_store_that_is_lost_releases_nothing(
-    store_path: Path, lose: Callable[[Path], None]
-) -> None:
+def test_a_store_that_is_lost_releases_nothing(store_path, lose):
     store = storage.open_client_store(store_path)
     lose(store_path)
     row = replace(ROW, round_number=5)
@@ -98,9 +91,7 @@ def test_a_store_that_is_lost_releases_nothing(
 
 
 @pytest.mark.parametrize("lose", LOSSES)
-def test_a_store_that_is_lost_in_a_block_keeps_nothing(
-    store_path: Path, lose: Callable[[Path], None]
-) -> None:
+def test_a_store_that_is_lost_in_a_block_keeps_nothing(store_path, lose):
     store = storage.open_client_store(store_path)
     with pytest.raises(storage.DatabaseReplaced), store.atomically():
         store.reserve_release(replace(ROW, round_number=5), payload=b"noised")

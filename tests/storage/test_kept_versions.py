@@ -11,7 +11,6 @@ import pytest
 
 import storage
 from storage import client_files, schema
-from storage.engine import Statements
 from storage.schema import SchemaVersion
 from tests.storage._filling import read_database, read_store
 from tests.storage._kept_versions import CLIENT, COORDINATOR, kept, unpack
@@ -66,20 +65,6 @@ def test_a_kept_version_is_migrated_with_what_is_in_it(file: Path, tmp_path: Pat
     assert read
 
 
-@pytest.mark.parametrize("kind", [COORDINATOR, CLIENT])
-def test_what_is_migrated_is_as_if_it_had_been_made_today(kind: str, tmp_path: Path) -> None:
-    path = tmp_path / "kept.db"
-    unpack(kept(kind)[0], path)
-    open_for_writing(path, kind)
-    with closing(sqlite3.connect(path)) as connection:
-        statements = Statements(lambda: connection, "here")
-        if kind == CLIENT:
-            assert client_files.version_of(statements) == client_files.NEWEST
-        else:
-            ((version,),) = statements.run("SELECT version_num FROM alembic_version")
-            assert version == schema.newest_version()
-
-
 @pytest.mark.parametrize(
     ("text", "number"), [("0.1.0", 1000), ("0.2.0", 2000), ("1.0.3", 1_000_003)]
 )
@@ -96,8 +81,3 @@ def test_a_version_and_its_number(text: str, number: int) -> None:
 )
 def test_what_is_no_version(text: str) -> None:
     assert SchemaVersion.parse(text) is None
-
-
-def test_versions_are_ordered_as_numbers() -> None:
-    ordered = [SchemaVersion.parse(text) for text in ("0.2.0", "0.10.0", "0.10.1", "1.0.0")]
-    assert ordered == sorted(ordered, key=lambda version: version or (0, 0, 0))

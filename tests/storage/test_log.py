@@ -6,9 +6,7 @@ import hashlib
 import json
 import math
 import random
-import sqlite3
-from collections.abc import Callable, Sequence
-from contextlib import closing
+from collections.abc import Callable
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -24,9 +22,8 @@ from storage.homes import file_of, open_home
 from storage.leaves import charge_data, settled_data
 from storage.merkle import leaf_hash, root_from_inclusion
 from storage.sealing import row_digest
-from tests.storage._filling import ROW
+from tests.storage._filling import COHORT, ROW
 from tests.storage._raw import REFUSED, unguarded
-from tests.storage._rows import COHORT
 from tests.storage.test_merkle import mth
 
 Raw = Callable[[], Any]
@@ -70,29 +67,6 @@ def test_everything_is_one_leaf_in_its_order(database: storage.Database) -> None
     ]
     # Within a transaction in the order of what was done.
     assert kinds == a_round * 2
-    assert json.loads(said[0][1]) == {
-        "attempt": 1,
-        "channel": "sum",
-        "clipping_norm": 0.3,
-        "cohort_drawn": None,
-        "cohort_kind": None,
-        "cohort_population": None,
-        "cohort_size": None,
-        "corrupt": None,
-        "count": 1,
-        "dimension": None,
-        "mechanism": "upload_noise",
-        "noise_kind": "gaussian",
-        "pseudonym": "p0",
-        "relation": "replace_one",
-        "round_number": 1,
-        "run_id": "r",
-        "sampling": "none",
-        "sampling_probability": 1.0,
-        "share_deviation": None,
-        "shares": None,
-        "standard_deviation": 1.5,
-    }
     assert json.loads(said[3][1])["status"] == "aborted"
     assert json.loads(said[4][1])["status"] == "released"
 
@@ -179,15 +153,6 @@ def test_who_was_drawn_in_secret_is_a_commitment(database: storage.Database) -> 
     assert len({leaf.salt for leaf in leaves}) == 4
 
 
-def test_an_unbounded_clip_is_written_as_a_word(database: storage.Database) -> None:
-    with database.unit_of_work() as unit:
-        unit.ledger.reserve([replace(ROW, clipping_norm=float("inf"))])
-        unit.commit()
-    (said,) = data_of(database)
-    assert json.loads(said.split(b"\n", 1)[1])["clipping_norm"] == "infinity"
-    database.verify_log()
-
-
 def spoil(raw: Raw, *statements: str) -> None:
     """Edits past our code and its triggers, which are put back; each must change something."""
     with raw() as connection, unguarded(connection):
@@ -225,10 +190,6 @@ ATTACKS = {
         "UPDATE leaves SET hash = zeroblob(32) WHERE position = 7",
         "leaf 7: its settled does not fit its hash",
     ),
-    "another status": (
-        "UPDATE leaves SET status = 'aborted' WHERE position = 7",
-        "leaf 7: its settled does not fit its hash",
-    ),
 }
 
 
@@ -242,20 +203,7 @@ def test_an_edit_is_named(attack: str, database: storage.Database, raw: Raw) -> 
         database.verify_log()
 
 
-def test_two_leaves_that_changed_places(database: storage.Database, raw: Raw) -> None:
-    fill(database)
-    swap = "UPDATE leaves SET position = {} WHERE position = {}"
-    spoil(raw, *(swap.format(*pair) for pair in ((-1, 0), (0, 1), (1, -1))))
-    # Their rows are both there, so only a head that was kept can tell.
-    kept = database.verify_log()
-    spoil(raw, *(swap.format(*pair) for pair in ((-1, 0), (0, 1), (1, -1))))
-    with pytest.raises(storage.LogBroken, match="a kept head of 60 leaves has another root"):
-        database.verify_log([kept])
-
-
-def test_a_ledger_row_that_was_resealed_no_longer_fits(
-    database: storage.Database, raw: Raw
-) -> None:
+def test_a_ledger_row_that_was_resealed_no_longer_fits(database, raw):
     """An undercharge by somebody who computes our digests: the leaf still says what it was."""
     fill(database)
     with database.unit_of_work(read_only=True) as unit:
@@ -333,9 +281,7 @@ def add_events(database: storage.Database, count: int) -> None:
         unit.commit()
 
 
-def test_a_writer_need_not_wait_for_a_whole_verification(
-    database: storage.Database, url: str
-) -> None:
+def test_a_writer_need_not_wait_for_a_whole_verification(database, url):
     """What it adds in between is checked as well, and its erasing of old pages is not held up."""
     add_events(database, 10_500)
     told: list[int] = []
@@ -369,63 +315,52 @@ def test_a_leaf_before_the_first(database: storage.Database, raw: Raw) -> None:
         database.verify_log()
 
 
-@pytest.mark.parametrize("table", ["leaves", "tiles"])
+@pytest.mark.parametrize("table", ["audit", "leaves", "tiles"])
 @pytest.mark.parametrize("statement", ["DELETE FROM {}", "UPDATE {} SET hash = x'00'"])
-def test_rows_are_only_ever_added(
-    database: storage.Database, raw: Raw, table: str, statement: str
-) -> None:
-    fill(database, rounds=30)
+def test_rows_are_only_ever_added(database, raw, table, statement):
+    fill(database, rounds=13)
     with raw() as connection, pytest.raises(REFUSED, match="append-only"):
         connection.execute(statement.format(table))
 
 
-def edits(path: Path) -> Sequence[tuple[str, str, int]]:
-    """Every column of the rows that the log is made of, with the number of its rows."""
-    found = []
-    with closing(sqlite3.connect(path)) as connection:
-        for table in ("audit", "ledger", "leaves", "tiles"):
-            count = connection.execute(f"SELECT count(*) FROM {table}").fetchone()[0]  # noqa: S608
-            columns = connection.execute(f"PRAGMA table_info({table})").fetchall()
-            found += [(table, column[1], count) for column in columns]
-    return found
-
-
-def test_any_change_of_any_column_is_noticed(
-    database: storage.Database, raw: Raw, path: Path
-) -> None:
+def test_any_change_of_any_column_is_noticed(database, raw, path):
     """Also of ledger rows, whose digest is put right as a careful forger would."""
     fill(database, rounds=14)
     kept = database.verify_log()
-    dice = random.Random(5)
-    whole = path.read_bytes()
-    for table, column, count in edits(path):
-        if (table, column) == ("ledger", "digest"):
-            continue
-        database.close()
+    database.close()
+    whole, dice = path.read_bytes(), random.Random(5)
+    with raw() as connection:
+        columns = [
+            (table, column[1])
+            for table in ("audit", "ledger", "leaves", "tiles")
+            for column in connection.execute(f"PRAGMA table_info({table})").fetchall()
+        ]
+    columns.remove(("ledger", "digest"))
+    for table, column in columns:
         path.write_bytes(whole)
-        row = dice.randrange(count)
-        order = "level, position" if table == "tiles" else "rowid"
         with raw() as connection:
             connection.execute("PRAGMA ignore_check_constraints=ON")
             connection.unguard()
-            picked = connection.execute(
-                f"SELECT * FROM {table} ORDER BY {order} LIMIT 1 OFFSET {row}"  # noqa: S608
-            )
-            names = [item[0] for item in picked.description]
-            (values,) = picked.fetchall()
-            old = dict(zip(names, values, strict=True))
-            new = spoilt(old[column])
-            where = " AND ".join(f"{name} IS ?" for name in names)
-            changes = {column: new}
-            if table == "ledger":
-                facts = {k: v for k, v in {**old, **changes}.items() if k != "digest"}
-                changes["digest"] = row_digest(table, facts)
-            settings = ", ".join(f"{name} = ?" for name in changes)
-            connection.execute(
-                f"UPDATE {table} SET {settings} WHERE {where}",  # noqa: S608
-                (*changes.values(), *values),
-            )
-        assert is_noticed(path, kept), (table, column, old)
+            change(connection, table, column, dice)
+        assert is_noticed(path, kept), (table, column)
+
+
+def change(connection: Any, table: str, column: str, dice: random.Random) -> None:
+    """Another value in one row of a table."""
+    found = connection.execute(f"SELECT * FROM {table}")  # noqa: S608
+    names, rows = [item[0] for item in found.description], found.fetchall()
+    values = dice.choice(rows)
+    old = dict(zip(names, values, strict=True))
+    changes = {column: spoilt(old[column])}
+    if table == "ledger":
+        facts = {k: v for k, v in {**old, **changes}.items() if k != "digest"}
+        changes["digest"] = row_digest(table, facts)
+    settings = ", ".join(f"{name} = ?" for name in changes)
+    where = " AND ".join(f"{name} IS ?" for name in names)
+    connection.execute(
+        f"UPDATE {table} SET {settings} WHERE {where}",  # noqa: S608
+        (*changes.values(), *values),
+    )
 
 
 def spoilt(value: Any) -> Any:

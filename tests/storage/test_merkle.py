@@ -106,12 +106,6 @@ def test_published_proofs() -> None:
     assert tree.consistency_proof(1) == tree.inclusion_proof(0)
 
 
-@pytest.mark.parametrize("size", [1, 2, 3, 255, 256, 257, 511, 513, 1000])
-def test_roots_by_the_definition(size: int) -> None:
-    leaves = made(size)
-    assert MerkleTree(Store(leaves).read, size).root() == mth(leaves)
-
-
 @pytest.mark.slow
 def test_a_tree_of_three_levels() -> None:
     """More than 256 tiles, so that a tile of the second level is full."""
@@ -187,7 +181,7 @@ def test_there_is_no_proof_of_what_is_not_there() -> None:
     assert tree.consistency_proof(0) == tree.consistency_proof(5) == ()
 
 
-@pytest.mark.parametrize("size", [0, 1, 2, 3, 4, 5, 7, 8, 9, 63, 64, 65, 255, 256, 257, 300])
+@pytest.mark.parametrize("size", [0, 1, 2, 3, 5, 8, 9, 63, 64, 65, 257])
 def test_proofs_of_all_leaves_at_once_lead_to_the_defined_root(size: int) -> None:
     leaves = [bytes([at % 256, at // 256]) for at in range(size)]
     hashes = [leaf_hash(leaf) for leaf in leaves]

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import math
 import secrets
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -60,9 +59,7 @@ def test_entries_are_read_back_in_an_order_of_their_own(database: storage.Databa
 
 
 @pytest.mark.parametrize("delete", [False, True], ids=["fresh pages", "reused pages"])
-def test_order_in_the_file_says_nothing_about_order_of_insertion(
-    path: Path, database: storage.Database, raw: Callable[[], Any], delete: bool
-) -> None:
+def test_order_in_the_file_says_nothing_about_order_of_insertion(path, database, raw, delete):
     """Under the null a trial's rank correlation has mean 0 and variance 1/(n-1).
 
     Pages that are freed come back in an order of their own, so only fresh ones show the order in
@@ -118,9 +115,7 @@ def test_rows_are_shuffled_before_they_are_written() -> None:
         pytest.param(100, 60, 2, marks=pytest.mark.slow),
     ],
 )
-def test_deleted_generations_are_nowhere_in_the_file(
-    path: Path, database: storage.Database, size: int, count: int, kept: int
-) -> None:
+def test_deleted_generations_are_nowhere_in_the_file(path, database, size, count, kept):
     """Without the cover, page splits leave copies that deleting does not reach (16 bytes, 60)."""
     generations = [make_entries(count, size) for _ in range(14)]
     for number, entries in enumerate(generations):
@@ -136,9 +131,7 @@ def test_deleted_generations_are_nowhere_in_the_file(
         assert not [trace for trace in traces(dead) if trace in contents]
 
 
-def test_a_generation_that_is_rolled_back_is_nowhere_after_the_next_commit(
-    path: Path, database: storage.Database
-) -> None:
+def test_a_generation_that_is_rolled_back_is_nowhere_after_the_next_commit(path, database):
     entries = make_entries(40, 100_000)
     with database.unit_of_work() as unit:
         unit.pool.add_generation("r", 0, entries)
@@ -151,9 +144,7 @@ def test_a_generation_that_is_rolled_back_is_nowhere_after_the_next_commit(
     assert not [trace for trace in traces(entries) if trace in contents]
 
 
-def test_a_row_holds_nothing_but_what_it_must(
-    path: Path, database: storage.Database, raw: Callable[[], Any]
-) -> None:
+def test_a_row_holds_nothing_but_what_it_must(path, database, raw):
     with database.unit_of_work() as unit:
         unit.pool.add_generation("r", 0, make_entries(5))
         unit.commit()
@@ -202,13 +193,8 @@ def test_generations_are_deleted_whole_and_per_run(database: storage.Database) -
         ([(b"g", None), (b"h", b"f")], "entry must be bytes"),
     ],
 )
-def test_bad_generations_are_refused(
-    database: storage.Database, entries: Any, message: str
-) -> None:
-    with (
-        pytest.raises(storage.InvalidRecordError, match=message),
-        database.unit_of_work() as unit,
-    ):
+def test_bad_generations_are_refused(database, entries, message):
+    with pytest.raises(storage.InvalidRecordError, match=message), database.unit_of_work() as unit:
         unit.pool.add_generation("r", 3, entries)
 
 

@@ -13,7 +13,7 @@ import pytest
 
 import storage
 import storage.pool
-from tests._linking import SIGNIFICANCE, Files, Generation, Watcher, chance, fixed_points
+from tests._linking import SIGNIFICANCE, Files, Watcher, chance, fixed_points
 
 NAMES = [f"{n:02}-{text}" for n, text in enumerate(("kv", "ab", "zz", "mm", "ca", "qe"))]
 """Pseudonyms, in the order of the clients' names."""
@@ -92,21 +92,6 @@ def test_the_linker_sees_keys_that_count(monkeypatch, path, database, make_row):
 
     monkeypatch.setattr(storage.pool, "arrange", counted)
     assert chance(played(path, database, make_row, SURE)) < SIGNIFICANCE
-
-
-def test_the_linker_sees_a_leak_in_a_third_of_all_generations():
-    """And a client's place under a permutation that it has to learn, in one view of many."""
-    rng = random.Random(5)
-    hidden = rng.sample(range(6), 6)
-
-    def made(number):
-        owners = rng.sample(range(6), 6)
-        leaks = number % 3 == 0
-        shown = [hidden[owner] for owner in owners] if leaks else rng.sample(range(6), 6)
-        noise = {f"view {n}": rng.sample(range(6), 6) for n in range(6)}
-        return Generation({"leak": shown, **noise}, {"place": range(6)}, tuple(owners))
-
-    assert chance([made(number) for number in range(300)]) < SIGNIFICANCE
 
 
 def test_chance_of_matches_by_hand():

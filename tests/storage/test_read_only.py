@@ -56,17 +56,6 @@ def test_reading_changes_no_file(folder: Path) -> None:
     assert contents(folder) == before
 
 
-def test_what_is_read_is_what_a_writer_reads(folder: Path) -> None:
-    with storage.open_database(f"sqlite:///{folder}/sotto.db") as database:
-        for read_only in (False, True):
-            with database.unit_of_work(read_only=read_only) as unit:
-                assert unit.ledger.rows("r") == read_database(folder / "sotto.db")["r"][3]
-    store = storage.open_client_store(folder / "client.db")
-    reader = storage.open_client_store(folder / "client.db", read_only=True)
-    assert reader.identity == store.identity
-    assert reader.rows() == store.rows() != ()
-
-
 @pytest.fixture
 def medium(folder: Path, tmp_path: Path) -> Iterator[Path]:
     """The folder once more, on a medium that nobody can write to."""
@@ -177,9 +166,7 @@ def test_a_write_in_the_middle_of_reading_is_noticed(folder: Path) -> None:
             assert unit.runs.get("r").status == "stopped"
 
 
-def test_the_version_is_read_again_when_a_writer_came_in_between(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_version_is_read_again_when_a_writer_came_in_between(folder, monkeypatch):
     path = folder / "sotto.db"
     read = homes.schema.version_of
 
@@ -197,9 +184,7 @@ def test_the_version_is_read_again_when_a_writer_came_in_between(
 
 
 @pytest.mark.parametrize("nth", [1, 2, 3])
-def test_a_writer_that_ends_while_a_reader_opens_is_no_kill(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, nth: int
-) -> None:
+def test_a_writer_that_ends_while_a_reader_opens_is_no_kill(folder, monkeypatch, nth):
     """It takes log and index along, after the reader has seen that they are there."""
     path = folder / "sotto.db"
     writing = storage.open_database(f"sqlite:///{path}")

@@ -10,7 +10,6 @@ import sys
 import threading
 from collections.abc import Callable
 from contextlib import closing
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -44,9 +43,7 @@ def ledgers(file: Path) -> list[str]:
         return [client for (client,) in connection.execute(query)]
 
 
-def test_all_is_durable_at_its_end_and_nothing_before(
-    file: Path, opened: storage.ClientStores
-) -> None:
+def test_all_is_durable_at_its_end_and_nothing_before(file, opened):
     with opened.stage():
         for store in opened.stores.values():
             with store.kept_open():
@@ -55,9 +52,7 @@ def test_all_is_durable_at_its_end_and_nothing_before(
     assert ledgers(file) == sorted(2 * NAMES)
 
 
-def test_a_client_that_fails_undoes_its_own_writes_only(
-    file: Path, opened: storage.ClientStores
-) -> None:
+def test_a_client_that_fails_undoes_its_own_writes_only(file, opened):
     first, second, third = opened.stores.values()
     with opened.stage():
         with first.kept_open():
@@ -121,17 +116,13 @@ os.kill(os.getpid(), signal.SIGKILL)
             release(store, b"yet other bytes")
 
 
-def test_a_file_that_is_lost_in_a_stage_keeps_nothing_and_says_so(
-    file: Path, opened: storage.ClientStores
-) -> None:
+def test_a_file_that_is_lost_in_a_stage_keeps_nothing_and_says_so(file, opened):
     with pytest.raises(storage.DatabaseReplaced), opened.stage():
         release(next(iter(opened.stores.values())))
         file.unlink()
 
 
-def test_another_threads_calls_wait_for_the_end_of_a_stage(
-    file: Path, opened: storage.ClientStores
-) -> None:
+def test_another_threads_calls_wait_for_the_end_of_a_stage(file, opened):
     """What it wrote would be undone with the stage, after it was told that it is durable."""
     first, second, _ = opened.stores.values()
     done = threading.Event()
@@ -212,13 +203,3 @@ def test_two_processes_stages_follow_one_another(file: Path, opened: storage.Cli
         release(opened.stores[NAMES[0]])
     thread.join()
     assert found == [ROW]
-
-
-def test_a_resend_in_a_later_stage_is_free(opened: storage.ClientStores) -> None:
-    store = opened.stores[NAMES[0]]
-    for expected in ("reserved", "resend"):
-        with opened.stage(), store.kept_open():
-            assert release(store) == expected
-    with opened.stage(), pytest.raises(storage.ReleaseRefusedError), store.kept_open():
-        release(store, b"other bytes")
-    assert store.rows() == (replace(ROW),)

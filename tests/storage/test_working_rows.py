@@ -109,12 +109,7 @@ BLOCKS = st.lists(st.tuples(st.lists(CALL, max_size=6), st.booleans()), max_size
     max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 @given(st.lists(CALL, max_size=5), BLOCKS, st.booleans())
-def test_a_history_is_the_same_as_if_nothing_had_waited(
-    connection: Counted,
-    before: list[tuple[Any, ...]],
-    blocks: list[tuple[list[tuple[Any, ...]], bool]],
-    together: bool,
-) -> None:
+def test_a_history_is_the_same_as_if_nothing_had_waited(connection, before, blocks, together):
     ends = []
     for waits in (False, True):
         told = statements(connection)
@@ -233,9 +228,7 @@ def test_what_cannot_be_undone_any_more_is_not_kept(connection: Counted, is_dele
 
 
 @pytest.mark.parametrize("asked", [{"client": "a"}, {"client": "a", "run_id": "r"}])
-def test_what_was_known_of_a_deletion_is_forgotten_with_it(
-    connection: Counted, asked: dict[str, str]
-) -> None:
+def test_what_was_known_of_a_deletion_is_forgotten_with_it(connection, asked):
     told = statements(connection)
     Rows(told).insert(Failures, failure("a", "r", 1))
     rows = WorkingRows(told)
