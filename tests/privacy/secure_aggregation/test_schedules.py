@@ -301,10 +301,12 @@ class AgainstLiars(Schedule):
     kind = "active"
 
 
-KINDS = [Schedule, OnAGraph, AgainstLiars]
+THOROUGH = pytest.param(1_000, marks=[pytest.mark.slow, pytest.mark.timeout(3600)])
 
 
-def check(machine, examples):
+@pytest.mark.parametrize("examples", [20, THOROUGH])
+@pytest.mark.parametrize("machine", [Schedule, OnAGraph, AgainstLiars])
+def test_the_sum_is_exact_or_the_phase_is_named(machine, examples):
     run_state_machine_as_test(
         machine,
         settings=settings(
@@ -316,15 +318,3 @@ def check(machine, examples):
             suppress_health_check=list(HealthCheck),
         ),
     )
-
-
-@pytest.mark.parametrize("machine", KINDS)
-def test_the_sum_is_exact_or_the_phase_is_named(machine):
-    check(machine, 20)
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(3600)
-@pytest.mark.parametrize("machine", KINDS)
-def test_the_sum_is_exact_or_the_phase_is_named_in_three_thousand_schedules(machine):
-    check(machine, 1_000)

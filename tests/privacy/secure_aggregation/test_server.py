@@ -7,9 +7,8 @@ import dataclasses
 import numpy as np
 import pytest
 
-from privacy.errors import InvalidShare, ProtocolViolation, ThresholdNotMet
-from privacy.secure_aggregation import CollectingMasked, Finished, Phase, Refusal, server
-from privacy.secure_aggregation.keys import PublicKeys
+from privacy.errors import InvalidShare, ProtocolViolation
+from privacy.secure_aggregation import Finished, Phase, Refusal, server
 from privacy.secure_aggregation.messages import (
     CHECKSUM_BYTES,
     Dealing,
@@ -93,28 +92,11 @@ def test_dealings_for_other_peers_are_refused(trace):
     dealing = decode_dealt_shares(PARAMETERS, 3, message)
     box = dealing.boxes[1]
     missing = {index: b for index, b in dealing.boxes.items() if index != 1}
-    for boxes in (missing, missing | {3: box}, dict(dealing.boxes) | {9: box}, {}):
+    for boxes in (missing, missing | {3: box}, dict(dealing.boxes) | {9: box}):
         bad = encode_dealt_shares(PARAMETERS, 3, Dealing(dealing.commitment, boxes))
         state = with_message(trace, Phase.SHARE_KEYS, 3, bad)
         assert state.refused == (Refusal(3, Phase.SHARE_KEYS),)
         assert sorted(state.roster) == [1, 2, 4, 5]
-
-
-def test_a_short_dealing_and_short_keys_are_refused(trace):
-    dealt = Envelope(PARAMETERS, Kind.DEALT_SHARES, sender=3).close(bytes(31))
-    assert with_message(trace, Phase.SHARE_KEYS, 3, dealt).refused
-    keys = Envelope(PARAMETERS, Kind.ADVERTISED_KEYS, sender=3).close(bytes(63))
-    assert with_message(trace, Phase.ADVERTISE_KEYS, 3, keys).refused
-    assert PublicKeys(b"", b"") == PublicKeys(b"", b"")
-
-
-@pytest.mark.parametrize("size", [0, 31, 33, 28, 36])
-def test_a_vector_of_the_wrong_length_is_a_dropout(trace, size):
-    message = Envelope(PARAMETERS, Kind.MASKED_INPUT, sender=3).close(bytes(size))
-    state = trace.server_states[Phase.MASKED_INPUT]
-    assert isinstance(state, CollectingMasked)
-    with pytest.raises(ThresholdNotMet):
-        server.step(state, trace.sent[Phase.MASKED_INPUT] | {3: message})
 
 
 def revealed_by(trace, holder):
@@ -137,9 +119,7 @@ def test_answers_that_do_not_fit_the_survivor_list_are_refused():
     "record",
     [
         b"\x00" + bytes(33),
-        b"\x03" + bytes(33),
         b"\x01" + PRIME.to_bytes(33, "little"),
-        b"\x01" + b"\xff" * 33,
     ],
 )
 def test_misshapen_shares_are_refused(record):
@@ -192,11 +172,6 @@ def test_a_finished_round_takes_nothing(trace):
         server.step(trace.finished, {})
 
 
-def test_a_phase_without_answers_is_named():
-    with pytest.raises(ThresholdNotMet, match=r"0 valid answers.*advertise_keys.*4"):
-        server.step(server.start(PARAMETERS), {})
-
-
 def test_a_step_changes_neither_its_state_nor_its_messages(trace):
     for phase in PHASES:
         state, sent = trace.server_states[phase], dict(trace.sent[phase])
@@ -208,15 +183,3 @@ def test_a_step_changes_neither_its_state_nor_its_messages(trace):
     assert np.array_equal(once.total, twice.total)
     assert not once.total.flags.writeable
     assert not trace.server_states[Phase.UNMASKING].masked_sum.flags.writeable
-
-
-def test_the_masked_sum_is_not_the_sum(trace):
-    masked = trace.server_states[Phase.UNMASKING].masked_sum
-    assert masked.astype(np.uint64).tolist() != trace.finished.total.tolist()
-
-
-def test_the_order_of_arrival_does_not_matter(trace):
-    for phase in PHASES:
-        state, sent = trace.server_states[phase], trace.sent[phase]
-        reverse = dict(reversed(sent.items()))
-        assert server.step(state, reverse)[1] == server.step(state, sent)[1]
