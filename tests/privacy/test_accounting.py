@@ -7,40 +7,27 @@ computed with dp_accounting 0.6 and Opacus 1.6.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 import random
 from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scipy import integrate, special, stats
 
+from privacy import largest_share_of_right_guesses
 from privacy.accounting import ACCOUNTANTS, Accountant, accountant_table, epsilon
 from privacy.accounting.accountants import first_supporting
 from privacy.accounting.composition import compose
 from privacy.accounting.gaussian import epsilon_at, log_delta_at
 from privacy.errors import UnsupportedEvent
-from privacy.events import NO_NOISE, Release, gaussian_of
-from tests.privacy._rows import FACTS
+from privacy.events import NO_NOISE, Release
+from tests.privacy._rows import FACTS, released
 
-
-def release(z: float, **changes: Any) -> Release:
-    row = Release(
-        mechanism=FACTS["upload_noise"],
-        standard_deviation=z * 0.3,
-        law=gaussian_of(z),
-        clipping_norm=0.3,
-        relation="add_or_remove_one",
-        channel="sum",
-        run_id="run",
-        round_number=1,
-        attempt=0,
-        pseudonym="a",
-        status="released",
-    )
-    return dataclasses.replace(row, **changes)
+release = functools.partial(released, relation="add_or_remove_one")
 
 
 def rounds(z: float, count: int, **changes: Any) -> list[Release]:
@@ -54,22 +41,19 @@ def poisson(z: float, q: float, count: int, **changes: Any) -> list[Release]:
 
 GAUSSIAN = [
     (1, 1, 1e-5, 4.377178, 4.728507),
-    (2, 10, 1e-5, 7.511276, 8.079406),
     (4, 25, 1e-5, 5.679587, 6.122758),
     (10, 100, 1e-6, 4.886554, 5.221540),
     (0.5, 10, 1e-5, 46.211210, 48.801693),
-    (4, 50, 1e-5, 8.5959, 9.235),
 ]
 
 
 @pytest.mark.parametrize(("z", "count", "delta", "exact", "rdp"), GAUSSIAN)
 def test_gaussian_oracles(z: float, count: int, delta: float, exact: float, rdp: float) -> None:
     ledger = rounds(z, count)
-    digits = 1e-6 if exact != 8.5959 else 1e-5
     headline = epsilon(ledger, delta)
     assert headline.accountant == "exact"
-    assert headline.epsilon == pytest.approx(exact, rel=digits)
-    assert epsilon(ledger, delta, "rdp").epsilon == pytest.approx(rdp, rel=max(digits, 1e-6) * 10)
+    assert headline.epsilon == pytest.approx(exact, rel=1e-6)
+    assert epsilon(ledger, delta, "rdp").epsilon == pytest.approx(rdp, rel=1e-5)
 
 
 def test_replace_one_oracles() -> None:
@@ -102,7 +86,7 @@ def test_published_preset_called_epsilon_50(relation: str, one: int, ten: int) -
     [
         (1, 0.1, 100, 1e-5, 7.0466, 7.9039),
         (1, 0.01, 1000, 1e-5, 1.8282, 2.1014),
-        pytest.param(1, 0.1, 50, 1e-5, 5.1483, 5.8854, marks=pytest.mark.slow),
+        (1.3, 250 / 60_000, 3_600, 1e-5, 0.8530, 0.9422),
         (2, 0.1, 50, 1e-3, 1.0462, 1.2404),
     ],
 )
@@ -116,14 +100,9 @@ def test_poisson_oracles(
     assert epsilon(ledger, delta, "rdp").epsilon == pytest.approx(rdp, abs=1e-4)
 
 
-def test_long_poisson_oracle() -> None:
-    ledger = poisson(1.3, 250 / 60_000, 3_600)
-    assert epsilon(ledger, 1e-5).epsilon == pytest.approx(0.8530, abs=1e-4)
-
-
 @pytest.mark.pairs
-@pytest.mark.parametrize("z", [1.0, 2.0, 5.0, 20.0])
-@pytest.mark.parametrize("delta", [1e-8, 1e-5, 1e-2])
+@pytest.mark.parametrize("z", [1.0, 5.0, 20.0])
+@pytest.mark.parametrize("delta", [1e-8, 1e-2])
 @pytest.mark.parametrize("relation", ["add_or_remove_one", "replace_one"])
 def test_pld_agrees_and_rdp_bounds(z: float, delta: float, relation: str) -> None:
     ledger = [*rounds(z, 3, relation=relation), *rounds(2 * z, 2, relation=relation)]
@@ -146,15 +125,15 @@ def hockey_stick(mu: float, eps: float) -> float:
     return float(value)
 
 
-@pytest.mark.parametrize("mu", [0.05, 0.3, 1.0, 2.5, 6.0])
-@pytest.mark.parametrize("eps", [0.0, 0.1, 1.0, 4.0, 12.0])
+@pytest.mark.parametrize("mu", [0.05, 1.0, 6.0])
+@pytest.mark.parametrize("eps", [0.0, 1.0, 12.0])
 def test_delta_is_the_integral_that_defines_it(mu: float, eps: float) -> None:
     delta = math.exp(log_delta_at(eps, mu))
     assert delta == pytest.approx(hockey_stick(mu, eps), rel=1e-7, abs=1e-14)
 
 
-@pytest.mark.parametrize("mu", [1e-3, 0.1, 1.0, 10.0, 60.0])
-@pytest.mark.parametrize("delta", [0.9, 0.05, 1e-5, 1e-12, 1e-200])
+@pytest.mark.parametrize("mu", [1e-3, 1.0, 60.0])
+@pytest.mark.parametrize("delta", [0.9, 1e-5, 1e-200])
 def test_epsilon_inverts_delta_and_never_undercuts(mu: float, delta: float) -> None:
     result = epsilon_at(mu, delta)
     assert log_delta_at(result, mu) <= math.log(delta)
@@ -168,8 +147,8 @@ def textbook_log_delta(eps: float, mu: float) -> float:
     return float(first + np.log1p(-np.exp(second - first)))
 
 
-@pytest.mark.parametrize("mu", [0.5, 2.0, 8.0, 39.0, 41.0, 100.0])
-@pytest.mark.parametrize("factor", [0.2, 0.6, 1.0, 1.4])
+@pytest.mark.parametrize("mu", [0.5, 39.0, 41.0, 100.0])
+@pytest.mark.parametrize("factor", [0.2, 1.4])
 def test_both_branches_match_the_textbook_form(mu: float, factor: float) -> None:
     # Around a = 20 the code changes formula; here both sides of it are compared with a third.
     eps = factor * mu * mu / 2
@@ -178,18 +157,14 @@ def test_both_branches_match_the_textbook_form(mu: float, factor: float) -> None
 
 
 @pytest.mark.parametrize("z", [1e-160, 1e-9, 1e-3, 0.01])
-def test_tiny_noise_gives_huge_or_infinite_epsilon_but_no_failure(z: float) -> None:
+def test_tiny_noise_gives_huge_or_infinite_epsilon_and_huge_noise_zero(z: float) -> None:
+    assert epsilon(rounds(1e9, 10), 1e-5).epsilon == epsilon_at(0.0, 1e-5) == 0.0
+    assert log_delta_at(1.0, 1e-20) == -math.inf
     result = epsilon(rounds(z, 10), 1e-5).epsilon
     mu = math.sqrt(10) / z
     lowest = mu / 2 * mu
     assert result >= lowest
     assert math.isinf(result) or result == pytest.approx(lowest, rel=0.1)
-
-
-def test_huge_noise_gives_zero() -> None:
-    assert epsilon(rounds(1e9, 10), 1e-5).epsilon == 0.0
-    assert epsilon_at(0.0, 1e-5) == 0.0
-    assert log_delta_at(1.0, 1e-20) == -math.inf
 
 
 @pytest.mark.parametrize("accountant", ACCOUNTANTS)
@@ -225,12 +200,6 @@ def test_different_noises_add_as_squares() -> None:
     assert epsilon(ledger, 1e-5).epsilon == pytest.approx(epsilon_at(1 / math.sqrt(6), 1e-5))
 
 
-def test_units_do_not_matter_only_their_ratio() -> None:
-    one = release(1.0, standard_deviation=2.0, clipping_norm=1.0)
-    other = release(1.0, standard_deviation=0.02, clipping_norm=0.01)
-    assert epsilon([one], 1e-5) == epsilon([other], 1e-5)
-
-
 MULTIPLIERS = st.floats(0.05, 50.0)
 
 
@@ -252,23 +221,6 @@ def test_order_and_labels_do_not_matter(multipliers: list[float], rng: random.Ra
     rng.shuffle(shuffled)
     assert epsilon(ledger, 1e-5) == epsilon(shuffled, 1e-5)
     assert compose(ledger) == compose(shuffled)
-
-
-@given(MULTIPLIERS, st.integers(1, 200), st.floats(1e-9, 0.5))
-def test_more_rounds_cost_more_and_more_noise_less(z: float, count: int, delta: float) -> None:
-    cost = epsilon(rounds(z, count), delta).epsilon
-    assert epsilon(rounds(z, count + 1), delta).epsilon >= cost
-    assert epsilon(rounds(z * 1.01, count), delta).epsilon <= cost
-    assert epsilon(rounds(z, count), delta * 1.01).epsilon <= cost
-    assert epsilon(rounds(z, count, relation="replace_one"), delta).epsilon >= cost
-
-
-@settings(max_examples=15, deadline=None)
-@given(st.floats(1.5, 20.0), st.integers(1, 30))
-def test_pld_never_undercuts_the_exact_value(z: float, count: int) -> None:
-    ledger = rounds(z, count)
-    exact, bound = (epsilon(ledger, 1e-5, name).epsilon for name in ("exact", "pld"))
-    assert exact * (1 - 1e-9) <= bound <= exact * 1.01 + 1e-3
 
 
 def test_unsupported_events_never_pass_silently() -> None:
@@ -311,3 +263,44 @@ def test_pld_refuses_noise_that_would_take_all_memory() -> None:
         epsilon(rows, 1e-5, "pld")
     assert epsilon(rows, 1e-5).accountant == "exact"
     assert "n/a" in str(accountant_table(rows, 1e-5)["pld"])
+
+
+# e^epsilon = 3 and 1: (3 + delta) / 4 and (1 + delta) / 2 are done on paper.
+BY_HAND = [
+    (math.log(3.0), 0.0, 0.75),
+    (math.log(3.0), 0.2, 0.80),
+    (0.0, 0.1, 0.55),
+    # 2980.957987041728 / 2981.957987041728
+    (8.0, 0.0, 0.9996646498695336),
+]
+
+
+@pytest.mark.parametrize(("epsilon", "delta", "share"), BY_HAND)
+def test_shares_that_were_worked_out_by_hand(epsilon: float, delta: float, share: float) -> None:
+    assert largest_share_of_right_guesses(epsilon, delta) == pytest.approx(share, rel=1e-14)
+
+
+@pytest.mark.parametrize("epsilon", [math.inf, 1e6])
+def test_where_nothing_is_proven_all_guesses_may_be_right(epsilon: float) -> None:
+    assert largest_share_of_right_guesses(epsilon, 1e-5) == 1.0
+
+
+@pytest.mark.parametrize(("epsilon", "delta"), [(0.3, 0.0), (0.3, 0.05), (2.0, 1e-5), (4.0, 0.3)])
+def test_the_best_test_on_the_mechanism_that_has_exactly_this_claim_reaches_it(
+    epsilon: float, delta: float
+) -> None:
+    # The canonical pair: with delta the world is shown, else randomised response at epsilon
+    # (Murtagh and Vadhan 2018); the best guess takes the likelier world for each of four outcomes.
+    keep = math.exp(epsilon) / (1.0 + math.exp(epsilon))
+    first = np.array([delta, (1 - delta) * keep, (1 - delta) * (1 - keep), 0.0])
+    right = np.maximum(first, first[::-1]).sum() / 2.0
+    assert largest_share_of_right_guesses(epsilon, delta) == pytest.approx(right, rel=1e-14)
+
+
+@pytest.mark.parametrize(
+    ("epsilon", "delta", "said"),
+    [(-0.1, 1e-5, "epsilon"), (math.nan, 1e-5, "epsilon"), (1.0, 1.0, "delta"), (1.0, -1, "delta")],
+)
+def test_what_is_no_epsilon_or_delta_is_refused(epsilon: float, delta: float, said: str) -> None:
+    with pytest.raises(ValueError, match=f"^{said} is"):
+        largest_share_of_right_guesses(epsilon, delta)

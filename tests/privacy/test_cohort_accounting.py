@@ -10,14 +10,9 @@ from fractions import Fraction
 from functools import lru_cache
 from typing import Any
 
-import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
-from scipy import integrate, optimize
 
 from privacy.accounting import (
-    accountant_table,
     calibrate,
     claimed_epsilon,
     epsilon,
@@ -28,8 +23,8 @@ from privacy.accounting import (
 from privacy.accounting.composition import FixedSizeTerm, compose, no_cohort
 from privacy.accounting.gaussian import epsilon_at
 from privacy.errors import BudgetExhausted, UnsupportedEvent
-from privacy.events import NO_NOISE, CohortSampling, IntegerNoise, Release, gaussian_of
-from tests.privacy._rows import FACTS
+from privacy.events import NO_NOISE, CohortSampling, IntegerNoise, Release
+from tests.privacy._rows import FACTS, released
 
 DELTA = 1e-5
 relations = pytest.mark.parametrize("relation", ["replace_one", "add_or_remove_one"])
@@ -39,31 +34,16 @@ def drawn(kind: Any = "poisson", size: int = 10, population: int = 100) -> Cohor
     return CohortSampling(kind=kind, size=size, population=population, is_drawn=True)
 
 
-def missed(kind: Any = "poisson", size: int = 10, population: int = 100) -> CohortSampling:
-    return CohortSampling(kind=kind, size=size, population=population, is_drawn=False)
+def missed(*which: Any, **size: int) -> CohortSampling:
+    return dataclasses.replace(drawn(*which, **size), is_drawn=False)
 
 
 def row(z: float = 4.0, **changes: Any) -> Release:
-    fields: dict[str, Any] = {
-        "mechanism": FACTS["central_noise"],
-        "standard_deviation": 0.3 * z,
-        "law": gaussian_of(z),
-        "clipping_norm": 0.3,
-        "relation": "replace_one",
-        "channel": "sum",
-        "run_id": "r",
-        "round_number": 1,
-        "attempt": 1,
-        "pseudonym": "a",
-        "status": "released",
-        "cohort": drawn(),
-    }
-    return Release(**fields | changes)
+    return released(z, **{"mechanism": FACTS["central_noise"], "cohort": drawn()} | changes)
 
 
 def entry(**changes: Any) -> Release:
-    fields = {"mechanism": FACTS["upload_noise"], "channel": "pool", "cohort": None}
-    return row(**fields | changes)
+    return released(**{"channel": "pool"} | changes)
 
 
 def rounds(count: int, **changes: Any) -> list[Release]:
@@ -76,70 +56,6 @@ def gaussian(z: float, count: int, relation: str = "replace_one") -> float:
 
 
 # ------------------------------------------------------------------------- oracles by other means
-
-
-def log_density(x: float, mean: float, z: float, q: float) -> float:
-    """Of a Poisson-sampled Gaussian: nobody at 0, the client at `mean` in C."""
-    away, there = (-0.5 * ((x - m) / z) ** 2 for m in (0.0, mean))
-    both = np.logaddexp(math.log1p(-q) + away, math.log(q) + there)
-    return float(both) - math.log(z * math.sqrt(2 * math.pi))
-
-
-def hockey_stick(eps: float, z: float, q: float, means: tuple[float, float]) -> float:
-    """Integrate max(0, p - e^eps q'); the ratio of the two is monotone, so it has one end."""
-
-    def log_ratio(x: float) -> float:
-        return log_density(x, means[0], z, q) - log_density(x, means[1], z, q) - eps
-
-    def excess(x: float) -> float:
-        log_first = log_density(x, means[0], z, q)
-        return -math.exp(log_first) * math.expm1(-log_ratio(x))
-
-    ends = -60.0 * z - 1.0, 60.0 * z + 1.0
-    if max(map(log_ratio, ends)) <= 0.0:
-        return 0.0
-    root = float(optimize.brentq(log_ratio, *ends, xtol=1e-14))
-    side = math.copysign(z, log_ratio(ends[1]))
-    points = [root + side * step for step in (0, 0.5, 1, 2, 4, 8, 16)]
-    pieces = (
-        integrate.quad(excess, *sorted(pair), epsabs=1e-15) for pair in itertools.pairwise(points)
-    )
-    return math.fsum(float(piece[0]) for piece in pieces)
-
-
-WORST = {
-    # A client whose update is C, out or in; or one at C that gives way to one at -C.
-    "add_or_remove_one": [(1.0, 0.0), (0.0, 1.0)],
-    "replace_one": [(1.0, -1.0)],
-}
-
-
-def integrated_epsilon(z: float, q: float, relation: str, delta: float) -> float:
-    def excess(eps: float) -> float:
-        return max(hockey_stick(eps, z, q, means) for means in WORST[relation]) - delta
-
-    return float(optimize.brentq(excess, 0.0, 60.0, xtol=1e-9))
-
-
-@relations
-@pytest.mark.parametrize(
-    ("z", "size", "delta"),
-    [
-        (1.0, 10, 1e-5),
-        (0.7, 30, 1e-4),
-        pytest.param(2.0, 50, 1e-6, marks=pytest.mark.slow),
-        pytest.param(3.0, 25, 1e-5, marks=pytest.mark.slow),
-    ],
-)
-def test_a_poisson_cohort_costs_what_the_integral_says(
-    relation: str, z: float, size: int, delta: float
-) -> None:
-    ledger = [row(z, relation=relation, cohort=drawn(size=size))]
-    result = epsilon(ledger, delta)
-    expected = integrated_epsilon(z, size / 100, relation, delta)
-    assert result.accountant == "pld"
-    assert result.epsilon == pytest.approx(expected, rel=1e-3)
-    assert result.epsilon >= expected * (1 - 1e-7)
 
 
 EXACTLY = Context(prec=260, Emax=MAX_EMAX, Emin=MIN_EMIN)
@@ -196,9 +112,7 @@ def fixed_size_epsilon(rows: list[tuple[Fraction, float, int]], delta: float) ->
     ("z", "size", "population", "count", "delta"),
     [
         (2.0, 10, 1_000, 1_000, 1e-5),
-        (2.0, 100, 1_000, 50, 1e-5),
         (4.0, 100, 1_000, 50, 1e-3),
-        (4.0, 10, 100, 10, 1e-5),
         (1.0, 1, 2, 3, 1e-5),
         (10.0, 3, 7, 20, 1e-6),
     ],
@@ -229,20 +143,6 @@ def test_published_numbers_without_replacement(
     assert epsilon(ledger, delta).epsilon == pytest.approx(expected, abs=1e-4)
 
 
-def test_cohorts_of_several_sizes_and_whole_rounds_add_up() -> None:
-    ledger = [
-        *rounds(10, z=4.0, cohort=drawn("fixed_size", 10, 100)),
-        *rounds(5, z=6.0, cohort=missed("fixed_size", 30, 60)),
-    ]
-    rows = [(Fraction(1, 10), 2.0, 10), (Fraction(1, 2), 3.0, 5)]
-    assert epsilon(ledger, DELTA).epsilon == pytest.approx(
-        fixed_size_epsilon(rows, DELTA), rel=1e-6
-    )
-    with_whole = epsilon([*ledger, row(8.0, cohort=None)], DELTA)
-    assert with_whole.accountant == "rdp"
-    assert with_whole.epsilon > epsilon(ledger, DELTA).epsilon
-
-
 # ----------------------------------------------------------------------------------- adversaries
 
 
@@ -254,38 +154,12 @@ def test_the_coordinator_sees_bare_sums_and_peers_the_noised_ones(relation: str)
     assert result.accountant == "exact"
 
 
-def test_who_was_not_drawn_shows_nothing_to_who_knows_the_roster() -> None:
-    ledger = rounds(5, cohort=missed())
-    result = epsilons(ledger, DELTA)
-    assert result.server == result.peers == result.claimed == 0.0
-    assert result.observer == epsilon(ledger, DELTA).epsilon > 0.0
-    assert result.accountant == "exact+pld"
-
-
 def test_peers_count_the_rounds_of_a_client_and_nothing_amplifies() -> None:
     ledger = [row(round_number=n, cohort=drawn() if n in (2, 5) else missed()) for n in range(9)]
     result = epsilons(ledger, DELTA)
     assert result.server == math.inf
     assert result.peers == result.claimed == gaussian(4.0, 2)
     assert result.observer == epsilon(ledger, DELTA).epsilon < gaussian(4.0, 9)
-
-
-@pytest.mark.parametrize("kind", ["poisson", "fixed_size"])
-def test_the_observer_s_bound_does_not_depend_on_the_draw(kind: Any) -> None:
-    ledgers = [
-        [row(2.0, round_number=n, cohort=dataclasses.replace(drawn(kind), is_drawn=n < often))]
-        for often in (0, 3, 8)
-        for n in range(8)
-    ]
-    assert len({epsilons(ledger, DELTA).observer for ledger in ledgers}) == 1
-
-
-def test_reserved_and_aborted_rounds_are_charged_and_what_never_left_is_not() -> None:
-    silent = row(status="aborted", left_client=False)
-    assert epsilons([silent], DELTA).server == 0.0
-    assert epsilons([silent], DELTA).observer == 0.0
-    for status in ("reserved", "aborted"):
-        assert epsilons([row(status=status)], DELTA) == epsilons([row()], DELTA)
 
 
 def amplified(ledger: list[Release]) -> bool:
@@ -335,21 +209,12 @@ def test_a_pool_entry_tells_that_its_client_was_drawn() -> None:
     assert epsilons([*ledger, metrics], DELTA).observer == epsilons(ledger, DELTA).observer
 
 
-def test_what_voids_one_run_leaves_another_amplified() -> None:
-    fine = rounds(6, z=2.0, run_id="fine")
-    void = [*rounds(2, z=2.0), row(2.0, attempt=2)]
-    found = epsilons([*fine, *void], DELTA).observer
-    expected = epsilon([*fine, *(dataclasses.replace(r, cohort=None) for r in void)], DELTA)
-    assert found == expected.epsilon < gaussian(2.0, 9)
-
-
 @pytest.mark.parametrize(
     ("changes", "accountant"),
     [
         ({"relation": "add_or_remove_one", "cohort": drawn("fixed_size")}, "auto"),
         ({"relation": "replace_one", "cohort": drawn("fixed_size")}, "pld"),
         ({"relation": "replace_one", "cohort": drawn("poisson")}, "rdp"),
-        ({"relation": "replace_one", "cohort": drawn("poisson")}, "exact"),
     ],
 )
 def test_without_a_theorem_the_observer_is_charged_in_full(
@@ -390,7 +255,7 @@ def test_little_noise_may_cost_less_without_the_theorem() -> None:
     assert result.accountant == "exact"
 
 
-@pytest.mark.parametrize("z", [1e-160, 1e-7, 2.1e3, 1e9])
+@pytest.mark.parametrize("z", [1e-7, 2.1e3])
 def test_noise_at_which_the_theorem_s_sums_fail_is_charged_in_full(z: float) -> None:
     ledger = rounds(2, z=z, cohort=drawn("fixed_size"))
     with pytest.raises(UnsupportedEvent, match="for noise from 1e-06 to 1000 times"):
@@ -398,8 +263,8 @@ def test_noise_at_which_the_theorem_s_sums_fail_is_charged_in_full(z: float) -> 
     assert epsilons(ledger, DELTA).observer == pytest.approx(gaussian(z, 2), rel=1e-12)
 
 
-@pytest.mark.parametrize("noise", [1e-6, 1e-3, 0.5, 30.0, 1e3])
-@pytest.mark.parametrize("size", [1, 100, pytest.param(500, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("noise", [1e-6, 0.5, 1e3])
+@pytest.mark.parametrize("size", [1, 100])
 def test_the_theorem_s_sums_keep_their_digits_in_between(noise: float, size: int) -> None:
     ledger = [row(2 * noise, cohort=drawn("fixed_size", size, 1_000))]
     exact = fixed_size_epsilon([(Fraction(size, 1_000), noise, 1)], 0.3)
@@ -412,7 +277,7 @@ def test_the_theorem_s_sums_keep_their_digits_in_between(noise: float, size: int
 
 
 def test_the_claim_is_against_the_strongest_adversary_that_it_names() -> None:
-    upload = row(mechanism=FACTS["upload_noise"], cohort=None)
+    upload = released()
     assert epsilons([upload], DELTA).claimed == epsilons([upload], DELTA).server < math.inf
     central = rounds(2)
     assert epsilons(central, DELTA).claimed == epsilons(central, DELTA).peers == gaussian(4.0, 2)
@@ -429,7 +294,11 @@ def shared_noise(corrupt: int) -> Release:
     noise = IntegerNoise(
         name="skellam", share_deviation=1_000.0, shares=50, dimension=64, corrupt=corrupt
     )
-    return row(mechanism=FACTS["distributed_noise"], cohort=None, law=noise)
+    return released(mechanism=FACTS["distributed_noise"], law=noise)
+
+
+BARE = released(mechanism=FACTS["none"], standard_deviation=0.0, law=NO_NOISE)
+UNNOISED = row(standard_deviation=0.0, law=NO_NOISE)
 
 
 def test_shared_noise_claims_against_the_server() -> None:
@@ -446,9 +315,9 @@ def test_shared_noise_claims_against_the_server() -> None:
     [
         [],
         rounds(3),
-        [row(mechanism=FACTS["none"], standard_deviation=0.0, law=NO_NOISE, cohort=None)],
-        [row(), row(mechanism=FACTS["none"], standard_deviation=0.0, law=NO_NOISE, cohort=None)],
-        [row(standard_deviation=0.0, law=NO_NOISE)],
+        [BARE],
+        [row(), BARE],
+        [UNNOISED],
         [shared_noise(0), row(pseudonym="b")],
         [row(cohort=missed()), entry(pseudonym="b")],
     ],
@@ -458,36 +327,26 @@ def test_the_claim_alone_is_the_claim_among_all(ledger: list[Release]) -> None:
 
 
 def test_without_noise_everything_is_infinite_for_who_sees_it() -> None:
-    result = epsilons([row(standard_deviation=0.0, law=NO_NOISE)], DELTA)
+    result = epsilons([UNNOISED], DELTA)
     assert result.server == result.peers == result.observer == result.claimed == math.inf
-    unseen = epsilons([row(standard_deviation=0.0, law=NO_NOISE, cohort=missed())], DELTA)
+    unseen = epsilons([dataclasses.replace(UNNOISED, cohort=missed())], DELTA)
     assert (unseen.server, unseen.peers, unseen.observer) == (0.0, 0.0, math.inf)
-    bare = epsilons(
-        [row(mechanism=FACTS["none"], standard_deviation=0.0, law=NO_NOISE, cohort=None)], DELTA
-    )
-    assert bare.claimed == math.inf
+    assert epsilons([BARE], DELTA).claimed == math.inf
 
 
 def test_a_budget_under_central_noise_limits_what_peers_learn() -> None:
-    spent, target = rounds(3), gaussian(4.0, 4)
-    require_affordable(spent, [row(round_number=4)], DELTA, target_epsilon=target)
-    require_affordable(
-        [*spent, row(round_number=4)],
-        [row(round_number=5, cohort=missed())],
-        DELTA,
-        target_epsilon=target,
-    )
+    spent, target = rounds(4), gaussian(4.0, 4)
+    require_affordable(spent[:3], spent[3:], DELTA, target_epsilon=target)
+    unseen = [row(round_number=5, cohort=missed())]
+    require_affordable(spent, unseen, DELTA, target_epsilon=target)
     with pytest.raises(BudgetExhausted, match=r"^privacy.target_epsilon is .* nothing was sent$"):
-        require_affordable(
-            [*spent, row(round_number=4)], [row(round_number=5)], DELTA, target_epsilon=target
-        )
+        require_affordable(spent, [row(round_number=5)], DELTA, target_epsilon=target)
 
 
 def test_a_refusal_names_the_limit_that_it_is_about() -> None:
+    limits: Any = {"target_epsilon": 1.0, "limit_name": "privacy.lifetime_budget"}
     with pytest.raises(BudgetExhausted, match=r"^privacy.lifetime_budget is 1 and"):
-        require_affordable(
-            [], rounds(3), DELTA, target_epsilon=1.0, limit_name="privacy.lifetime_budget"
-        )
+        require_affordable([], rounds(3), DELTA, **limits)
 
 
 def test_calibration_trusts_in_no_draw() -> None:
@@ -497,15 +356,6 @@ def test_calibration_trusts_in_no_draw() -> None:
     z = calibrate(planned, 3.0, DELTA, smallest=1e-3)
     assert gaussian(z, 10) <= 3.0 < gaussian(z * (1 - 2e-6), 10)
     require_affordable(planned(z)[:9], planned(z)[9:], DELTA, target_epsilon=3.0)
-
-
-@pytest.mark.parametrize(
-    ("delta", "accountant", "message"), [(0.0, "auto", "delta"), (1e-5, "prv", "valid are auto")]
-)
-def test_wrong_arguments_are_refused(delta: float, accountant: Any, message: str) -> None:
-    for price in (epsilons, claimed_epsilon):
-        with pytest.raises(ValueError, match=message):
-            price([], delta, accountant)
 
 
 # ------------------------------------------------------------------------------------ compositions
@@ -530,44 +380,15 @@ def test_cohorts_become_terms() -> None:
     assert not compose([row(cohort=drawn("fixed_size"))]).is_empty
 
 
-LEDGER = [
-    *rounds(2),
-    *rounds(3, cohort=missed("fixed_size", 20)),
-    *rounds(2, z=5.0, cohort=drawn("fixed_size", 20)),
-    row(6.0, cohort=None),
-    entry(pseudonym="b"),
-]
-
-
-@given(st.permutations(LEDGER))
-def test_order_does_not_matter(shuffled: list[Release]) -> None:
-    assert hash(compose(shuffled)) == hash(compose(LEDGER))
-    assert compose(shuffled) == compose(LEDGER)
-
-
-def test_tables_say_who_cannot_price_a_cohort() -> None:
-    poisson = accountant_table(rounds(10, relation="add_or_remove_one", z=1.0), DELTA)
-    assert str(poisson.pop("exact")).startswith("n/a: ")
-    assert set(poisson) == {"pld", "rdp", "prv"}
-    # PRV reports the upper end of an interval of 0.01.
-    assert poisson["prv"] == pytest.approx(float(poisson["pld"]) + 0.01, abs=2e-3)
-    fixed = accountant_table(rounds(10, cohort=drawn("fixed_size")), DELTA)
-    assert isinstance(fixed.pop("rdp"), float)
-    assert all(str(reason).startswith("n/a: ") for reason in fixed.values())
-    assert "fixed size" in str(fixed["pld"]) and "fixed size" in str(fixed["prv"])
-
-
 def test_the_support_table_is_what_the_adapters_answer() -> None:
     table = support_table()
     assert len(table) == len({(s.event, s.relation, s.accountant) for s in table}) == 5 * 2 * 4
-    supported = {
-        (event, relation): {
-            s.accountant
-            for s in table
-            if (s.event, s.relation, s.answer) == (event, relation, "yes")
-        }
-        for event, relation in {(s.event, s.relation) for s in table}
-    }
+    supported = {(s.event, s.relation): set() for s in table}
+    for each in table:
+        if each.answer == "yes":
+            supported[each.event, each.relation].add(each.accountant)
+        else:
+            assert len(each.answer) > 20 and not each.answer.startswith("n/a")
     assert supported == {
         ("gaussian", "replace_one"): {"exact", "pld", "rdp", "prv"},
         ("gaussian", "add_or_remove_one"): {"exact", "pld", "rdp", "prv"},
@@ -580,8 +401,61 @@ def test_the_support_table_is_what_the_adapters_answer() -> None:
         ("skellam sum", "replace_one"): {"rdp"},
         ("skellam sum", "add_or_remove_one"): {"rdp"},
     }
-    able = {event for event, relation in supported if supported[event, "replace_one"]}
-    assert able == {s.event for s in table}
-    reasons = [s.answer for s in table if s.answer != "yes"]
-    assert all(len(reason) > 20 and not reason.startswith("n/a") for reason in reasons)
-    assert any("must be `REPLACE_ONE`" in reason for reason in reasons)
+
+
+# ------------------------------------------------------------------- who sees which channel
+
+
+def upload(pseudonym: str, **changes: Any) -> Release:
+    return released(pseudonym=pseudonym, **changes)
+
+
+def price_of(*releases: Release) -> float:
+    return epsilon(releases, DELTA).epsilon
+
+
+def test_metrics_do_not_reach_the_observer() -> None:
+    ledger = [upload("a"), upload("a", channel="metrics")]
+    result = epsilons(ledger, DELTA)
+    assert result.server == result.peers == price_of(*ledger) > price_of(upload("a"))
+    assert result.observer == price_of(upload("a"))
+
+
+def test_pool_entries_reach_the_observer() -> None:
+    # An entry becomes an expert; what others train beside it is in the final parameters.
+    ledger = [upload("a"), upload("a", channel="pool")]
+    result = epsilons(ledger, DELTA)
+    assert result.server == result.peers == result.observer == price_of(*ledger)
+    assert result.observer > price_of(upload("a"))
+
+
+def test_the_maximum_is_over_clients_and_not_their_sum() -> None:
+    ledger = [upload("a"), upload("b"), upload("b", round_number=2), upload("c")]
+    assert epsilons(ledger, DELTA).server == price_of(upload("b"), upload("b", round_number=2))
+
+
+def test_a_retry_is_charged() -> None:
+    retried = [upload("a", status="aborted"), upload("a", attempt=1)]
+    assert epsilons(retried, DELTA).server == price_of(upload("a"), upload("a"))
+
+
+def test_none_is_infinite_for_who_sees_it_and_nothing_released_is_zero() -> None:
+    everything = epsilons([BARE], DELTA)
+    assert everything.server == everything.peers == everything.observer == math.inf
+    assert everything.claimed == math.inf
+    other = dataclasses.replace(BARE, pseudonym="b", channel="metrics")
+    metrics_only = epsilons([upload("a"), other], DELTA)
+    assert metrics_only.server == metrics_only.peers == metrics_only.claimed == math.inf
+    assert metrics_only.observer == price_of(upload("a"))
+    pool_only = epsilons([upload("a"), dataclasses.replace(other, channel="pool")], DELTA)
+    assert pool_only.observer == math.inf
+    nothing = epsilons([], DELTA)
+    assert (nothing.server, nothing.peers, nothing.observer, nothing.claimed) == (0.0,) * 4
+    assert nothing.accountant == "exact"
+
+
+@pytest.mark.parametrize("name", ["upload_noise", "central_noise"])
+def test_coins_for_records_amplify_no_client(name: str) -> None:
+    row = released(mechanism=FACTS[name], sampling="poisson", sampling_probability=0.1)
+    with pytest.raises(UnsupportedEvent, match="amplifies nothing"):
+        epsilons([row], DELTA)

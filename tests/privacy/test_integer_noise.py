@@ -10,8 +10,6 @@ from functools import lru_cache, partial
 
 import numpy as np
 import pytest
-from hypothesis import assume, given, settings
-from hypothesis import strategies as st
 from numpy.typing import NDArray
 from scipy import special, stats
 
@@ -26,7 +24,6 @@ from privacy.integer_noise import (
     block_at,
     cumulative,
     discrete_gaussian_from,
-    draw_words,
     log_factorial,
     nearest,
     skellam_from,
@@ -41,7 +38,7 @@ DRAWS = 1 << 20
 ALPHA = 1e-9
 
 # Below 64 (91 for Skellam) every block is one integer; the next sizes are 2, 16 and 512 integers.
-DEVIATIONS = [0.25, 1.5, 2.7182818, 63.99, 64.0, 91.0, 700.0, 30_000.0]
+DEVIATIONS = [0.25, 1.5, 64.0, 91.0, 30_000.0]
 
 
 @lru_cache
@@ -93,46 +90,8 @@ def test_every_value_has_its_probability(kind: str, deviation: float, source: st
 
 
 @laws
-@pytest.mark.parametrize("deviation", DEVIATIONS[3:])
-@sources
-def test_low_bits_have_their_probability(kind: str, deviation: float, source: str) -> None:
-    # Offsets within blocks, and the seams between blocks, would show here.
-    values, masses = exact_pmf(kind, deviation)
-    size = 2 << DiscreteGaussianLaw(deviation).block_bits
-    expected = np.bincount(values % size, weights=masses) * DRAWS
-    observed = np.bincount(sample(kind, deviation, source) % size)
-    assert chi_square(observed.astype(float), expected) > ALPHA
-
-
-@laws
-@deviations
-@sources
-@pytest.mark.parametrize("bound", [3.0, 4.0])
-def test_tails(kind: str, deviation: float, source: str, bound: float) -> None:
-    values, masses = exact_pmf(kind, deviation)
-    mass = float(masses[np.abs(values) > bound * deviation].sum())
-    beyond = int(np.count_nonzero(np.abs(sample(kind, deviation, source)) > bound * deviation))
-    assert stats.binomtest(beyond, DRAWS, mass).pvalue > ALPHA
-
-
-@laws
-@deviations
-@sources
-def test_mean_and_variance(kind: str, deviation: float, source: str) -> None:
-    values, masses = exact_pmf(kind, deviation)
-    noise = sample(kind, deviation, source).astype(float)
-    variance = float(np.sum(masses * values**2))
-    if deviation >= 1.5:
-        assert variance == pytest.approx(deviation**2, rel=1e-9)
-    spread = math.sqrt(float(np.sum(masses * values**4.0)) - variance**2)
-    limit = stats.norm.isf(ALPHA / 2) / math.sqrt(DRAWS)
-    assert abs(noise.mean()) < limit * math.sqrt(variance)
-    assert abs(np.mean(noise**2) - variance) < 1.1 * limit * spread
-
-
-@laws
-@pytest.mark.parametrize("deviation", [1.5, 64.0, 30_000.0])
-@pytest.mark.parametrize("lag", [1, 2, 1 << 15, DRAWS // 2])
+@pytest.mark.parametrize("deviation", [1.5, 30_000.0])
+@pytest.mark.parametrize("lag", [1, 1 << 15])
 @pytest.mark.parametrize("power", [1, 2])
 def test_draws_are_independent(kind: str, deviation: float, lag: int, power: int) -> None:
     values = sample(kind, deviation, "os").astype(float) ** power
@@ -143,32 +102,7 @@ def test_draws_are_independent(kind: str, deviation: float, lag: int, power: int
 
 
 @laws
-@pytest.mark.parametrize("deviation", [1e6, LARGEST_DEVIATION])
-def test_largest_deviations_are_as_good_as_normal(kind: str, deviation: float) -> None:
-    draw = skellam if kind == "skellam" else discrete_gaussian
-    noise = draw(deviation, 200_000)
-    assert stats.kstest(noise / deviation, "norm").pvalue > ALPHA
-    assert chi_square(np.bincount(noise % 64).astype(float), np.full(64, 3125.0)) > ALPHA
-
-
-@laws
-def test_two_calls_never_repeat(kind: str) -> None:
-    draw = skellam if kind == "skellam" else discrete_gaussian
-    first, second = draw(1e6, 4096), draw(1e6, 4096)
-    assert np.count_nonzero(first == second) < 5
-    assert abs(np.corrcoef(first, second)[0, 1]) * 64 < stats.norm.isf(ALPHA / 2)
-
-
-@laws
-@pytest.mark.parametrize("size", [0, 1, 7])
-def test_size_and_type(kind: str, size: int) -> None:
-    noise = (skellam if kind == "skellam" else discrete_gaussian)(200.0, size)
-    assert noise.shape == (size,)
-    assert noise.dtype == np.int64
-
-
-@laws
-@pytest.mark.parametrize("deviation", [0.0, 0.2, -1.0, math.nan, math.inf, 2.0**21 + 1])
+@pytest.mark.parametrize("deviation", [0.2, math.nan, 2.0**21 + 1])
 def test_deviations_out_of_range_are_refused(kind: str, deviation: float) -> None:
     with pytest.raises(ValueError, match="deviation is"):
         (skellam if kind == "skellam" else discrete_gaussian)(deviation, 1)
@@ -210,18 +144,6 @@ def test_thresholds_are_right_to_the_last_bits(law: Law, bits: int) -> None:
         context.prec = 60
         for position in range(20):
             assert abs(sum(masses[: position + 1]) * 2**bits - sums[position]) < 2
-
-
-@pytest.mark.parametrize("law", [DiscreteGaussianLaw(5000.0), PoissonLaw(5000.0)])
-def test_thresholds_of_blocks_are_sums_of_their_largest_weights(law: Law) -> None:
-    bits = law.block_bits
-    assert bits >= 6
-    sums = cumulative(law, 64)
-    offsets = [nearest(block_at(j), bits) for j in range(len(sums))]
-    weights = np.exp(law.log_weights(np.array(offsets)))
-    np.testing.assert_allclose(
-        np.array(sums, dtype=float) / 2**64, np.cumsum(weights) / weights.sum(), rtol=1e-8
-    )
 
 
 def test_blocks_cover_the_integers_once_and_in_order() -> None:
@@ -268,7 +190,7 @@ def test_the_second_path_decides_by_64_bits() -> None:
 
 
 @pytest.mark.parametrize("law", [DiscreteGaussianLaw(1.5), PoissonLaw(3.0)])
-@pytest.mark.parametrize("position", [0, 3, 7])
+@pytest.mark.parametrize("position", [0, 7])
 @pytest.mark.parametrize("step", [-1, 1])
 def test_the_third_path_decides_at_the_threshold_itself(law: Law, position: int, step: int) -> None:
     # The true threshold to 256 bits; a number just below it and one just above it.
@@ -299,19 +221,6 @@ def test_beyond_the_table_lies_the_tail() -> None:
         context.prec = 60
         left = 1 - sum(masses[:position])
         assert left - masses[position] < Decimal(2) ** -98 < left
-
-
-@settings(max_examples=40, deadline=None)
-@given(word=st.integers(0, 2**64 - 1))
-def test_both_paths_agree_where_both_decide(word: int) -> None:
-    table = table_of(DiscreteGaussianLaw(40.0))
-    prefix, rest = word >> 48, (word & (2**48 - 1)) << 16
-    queue = [prefix.to_bytes(2, "little")]
-    if table.guide[prefix] == UNDECIDED:
-        assume(not any(abs(word - int(edge)) < 9 for edge in table.thresholds))
-        assume(word < 2**64 - 9)
-        queue.append(words(rest))
-    assert table.blocks(replay(*queue), 1).tolist() == [table.settle(word, seeded(0))]
 
 
 @pytest.mark.parametrize(("follow", "expected"), [(0, True), (2**64 - 1, False)])
@@ -356,8 +265,8 @@ def test_the_largest_of_a_block_is_always_kept() -> None:
 # The smallest deviations with blocks of more than one integer, and the largest of all.
 @pytest.mark.parametrize(
     "law",
-    [DiscreteGaussianLaw(deviation) for deviation in (64.0, 5000.0, LARGEST_DEVIATION)]
-    + [PoissonLaw(deviation) for deviation in (90.6, 5000.0, 1e6, LARGEST_DEVIATION)],
+    [DiscreteGaussianLaw(deviation) for deviation in (64.0, LARGEST_DEVIATION)]
+    + [PoissonLaw(deviation) for deviation in (90.6, LARGEST_DEVIATION)],
     ids=str,
 )
 def test_float_weights_are_within_their_bound(law: Law) -> None:
@@ -388,7 +297,7 @@ def test_poisson_weights_far_from_the_mean_are_left_to_decimals() -> None:
     assert float(law.log_weight(-law.centre, 30)) == pytest.approx(expected, rel=1e-12)
 
 
-@pytest.mark.parametrize("k", [0, 1, 2, 20, 1000])
+@pytest.mark.parametrize("k", [0, 2, 1000])
 def test_stirling_against_factorials(k: int) -> None:
     with localcontext() as context:
         context.prec = 60
@@ -396,7 +305,3 @@ def test_stirling_against_factorials(k: int) -> None:
         # ln sqrt(2 pi), 50 digits.
         constant = Decimal("0.91893853320467274178032973640561763986139747363778")
         assert abs(log_factorial(k, 40) + constant - exact) < Decimal(10) ** -40
-
-
-def test_words_are_little_endian() -> None:
-    assert draw_words(replay(bytes([1, 0, 0, 2])), 2, "<u2").tolist() == [1, 512]

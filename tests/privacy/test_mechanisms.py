@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
-import subprocess
-import sys
 
 import numpy as np
 import pytest
@@ -15,7 +12,7 @@ from scipy import stats
 import privacy
 from privacy.accounting.composition import compose
 from privacy.accounting.gaussian import total_mu
-from privacy.errors import NonFiniteUpdate, PrivacyError, UnknownMechanism, UploadSaturated
+from privacy.errors import PrivacyError, UploadSaturated
 from privacy.events import Relation
 from privacy.grids import Quantiser
 from privacy.mechanisms import (
@@ -46,33 +43,19 @@ def upload(
     return result, quantiser.dequantise(result.levels)
 
 
-@pytest.mark.parametrize(
-    ("noise", "alpha"),
-    [pytest.param(seeded(5), 1e-6, id="seeded"), pytest.param(SystemNoise(), 1e-9, id="os")],
-)
 @pytest.mark.parametrize(("clipping_norm", "noise_multiplier"), [(0.3, 4.0), (10.0, 0.05)])
 def test_noise_on_the_wire_has_the_variance_of_the_ledger(
-    noise: NoiseSource, alpha: float, clipping_norm: float, noise_multiplier: float
+    clipping_norm: float, noise_multiplier: float
 ) -> None:
+    alpha = 1e-9
     mechanism = UploadNoise(clipping_norm, noise_multiplier)
-    row = release_of(mechanism, channel="sum", run_id="r", round_number=1, attempt=0, pseudonym="a")
-    _, sent = upload(np.zeros(DIMENSION), mechanism, noise)
+    row = release_of(mechanism)
+    _, sent = upload(np.zeros(DIMENSION), mechanism, SystemNoise())
     square = float(np.sum((sent / row.standard_deviation) ** 2))
     assert stats.chi2.ppf(alpha / 2, DIMENSION) < square < stats.chi2.isf(alpha / 2, DIMENSION)
     assert abs(sent.mean()) / row.standard_deviation < stats.norm.isf(alpha / 2) / math.sqrt(
         DIMENSION
     )
-
-
-@pytest.mark.parametrize(
-    ("noise", "alpha"),
-    [pytest.param(seeded(6), 1e-6, id="seeded"), pytest.param(SystemNoise(), 1e-9, id="os")],
-)
-def test_noise_is_independent_between_rounds(noise: NoiseSource, alpha: float) -> None:
-    mechanism = UploadNoise(1.0, 2.0)
-    first, second = (upload(np.zeros(DIMENSION), mechanism, noise)[1] for _ in range(2))
-    correlation = float(np.corrcoef(first, second)[0, 1])
-    assert abs(correlation) * math.sqrt(DIMENSION) < stats.norm.isf(alpha / 2)
 
 
 @pytest.mark.parametrize("relation", ["replace_one", "add_or_remove_one"])
@@ -82,15 +65,10 @@ def test_neighbours_are_as_far_apart_as_the_accountant_believes(relation: Relati
     mechanism = UploadNoise(2.0, 0.8, relation)
     direction = np.zeros(4_096)
     direction[17] = 1.0
-    far, other = 1e3 * direction, -1e3 * direction
-    neighbour = other if relation == "replace_one" else None
-    _, sent = upload(far, mechanism, seeded(1))
-    reference = (
-        upload(neighbour, mechanism, seeded(1))[1]
-        if neighbour is not None
-        else upload(np.zeros(4_096), mechanism, seeded(1))[1]
-    )
-    row = release_of(mechanism, channel="sum", run_id="r", round_number=1, attempt=0, pseudonym="a")
+    neighbour = (-1e3 if relation == "replace_one" else 0.0) * direction
+    _, sent = upload(1e3 * direction, mechanism, seeded(1))
+    _, reference = upload(neighbour, mechanism, seeded(1))
+    row = release_of(mechanism)
     distance = float(np.linalg.norm(sent - reference))
     mu = total_mu(compose([row]))
     assert distance / row.standard_deviation == pytest.approx(mu, rel=1e-4)
@@ -107,35 +85,11 @@ def test_upload_is_clipped_then_noised_then_quantised() -> None:
     assert result.levels.dtype == np.uint64
 
 
-def test_short_uploads_are_not_scaled() -> None:
-    result, _ = upload(np.array([0.3, 0.4]), UploadNoise(5.0, 1.0), seeded())
-    assert (result.norm, result.was_clipped) == (0.5, False)
-
-
-def test_zero_noise_needs_no_source_and_costs_infinity() -> None:
-    mechanism = UploadNoise(1.0, 0.0)
-    _, sent = upload(np.array([0.6, 0.0]), mechanism, None)
-    np.testing.assert_allclose(sent, [0.6, 0.0], atol=1e-6)
-    row = release_of(mechanism, channel="sum", run_id="r", round_number=1, attempt=0, pseudonym="a")
-    assert privacy.epsilon([row], 1e-5).epsilon == math.inf
-
-
-def test_noise_must_come_from_a_source_that_says_what_it_is() -> None:
-    mechanism = UploadNoise(1.0, 1.0)
-    quantiser = quantiser_for(mechanism, 2)
-    for noise in (None, np.random.default_rng(0)):
-        with pytest.raises(TypeError, match="SystemNoise or SeededNoise"):
-            mechanism.protect(np.ones(2), quantiser, noise)  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize("dimension", [1, 100, 8_192, 10**7])
-@pytest.mark.parametrize("noise_multiplier", [0.0, 0.5, 20.0])
+@pytest.mark.parametrize("dimension", [1, 10**7])
+@pytest.mark.parametrize("noise_multiplier", [0.5, 20.0])
 def test_headroom_bounds_the_chance_of_saturation(dimension: int, noise_multiplier: float) -> None:
-    mechanism = UploadNoise(0.4, noise_multiplier)
-    bound = mechanism.reach(dimension)
-    if noise_multiplier == 0.0:
-        assert bound == 0.4
-        return
+    assert UploadNoise(0.4, 0.0).reach(dimension) == 0.4
+    bound = UploadNoise(0.4, noise_multiplier).reach(dimension)
     # The worst coordinate sits at C; the union bound over all of them.
     chance = 2 * dimension * stats.norm.sf((bound - 0.4) / (0.4 * noise_multiplier))
     assert 2.0**-42 < chance < 2.0**-40
@@ -147,15 +101,6 @@ def test_saturation_of_noise_is_counted_and_not_refused() -> None:
     # One standard deviation: 31.7 % of the coordinates.
     assert stats.binomtest(result.saturated, 10_000, 2 * stats.norm.sf(1.0)).pvalue > 1e-6
     assert int(result.levels.max()) == 2**16 - 1
-
-
-def test_none_carries_the_update_within_half_a_step() -> None:
-    mechanism = NoProtection(8.0)
-    vector = np.random.default_rng(0).uniform(-8, 8, 1_000)
-    result, sent = upload(vector, mechanism, None)
-    assert np.abs(sent - vector).max() <= quantiser_for(mechanism, 1_000).step / 2 * (1 + 1e-6)
-    assert result.norm == pytest.approx(float(np.linalg.norm(vector)))
-    assert (result.was_clipped, result.saturated) == (False, 0)
 
 
 def test_none_refuses_saturation_and_names_the_worst_coordinate() -> None:
@@ -176,50 +121,8 @@ def test_what_was_noised_before_is_cut_and_counted() -> None:
     assert result.norm == pytest.approx(float(np.linalg.norm(vector)))
 
 
-@pytest.mark.parametrize("mechanism", [NoProtection(8.0), UploadNoise(1.0, 1.0)])
-def test_non_finite_updates_are_refused_by_every_mechanism(mechanism: FloatMechanism) -> None:
-    with pytest.raises(NonFiniteUpdate):
-        mechanism.protect(np.array([0.0, np.nan]), Quantiser(8.0, 16), seeded())
-
-
-def test_ledger_rows_repeat_the_mechanism() -> None:
-    row = release_of(
-        UploadNoise(0.5, 3.0, "add_or_remove_one"),
-        channel="pool",
-        run_id="r",
-        round_number=4,
-        attempt=2,
-        pseudonym="p",
-    )
-    assert (row.mechanism.name, row.standard_deviation, row.clipping_norm) == (
-        "upload_noise",
-        1.5,
-        0.5,
-    )
-    assert (row.relation, row.channel, row.status) == ("add_or_remove_one", "pool", "reserved")
-    assert (row.run_id, row.round_number, row.attempt, row.pseudonym) == ("r", 4, 2, "p")
-    bare = release_of(
-        NoProtection(8.0),
-        channel="sum",
-        run_id="r",
-        round_number=1,
-        attempt=0,
-        pseudonym="p",
-        status="released",
-    )
-    assert (bare.mechanism.name, bare.standard_deviation, bare.status) == ("none", 0.0, "released")
-
-
-def test_a_ledger_knows_no_other_mechanism() -> None:
-    row = release_of(
-        NoProtection(8.0), channel="sum", run_id="r", round_number=1, attempt=0, pseudonym="p"
-    )
-    with pytest.raises(UnknownMechanism, match="'magic'; it must be the facts"):
-        dataclasses.replace(row, mechanism="magic")  # type: ignore[arg-type]
-
-
 @pytest.mark.parametrize(
-    ("clipping_norm", "noise_multiplier"), [(0.0, 1.0), (-1.0, 1.0), (1.0, -1.0), (1.0, math.nan)]
+    ("clipping_norm", "noise_multiplier"), [(0.0, 1.0), (1.0, -1.0), (1.0, math.nan)]
 )
 def test_meaningless_mechanisms_are_refused(clipping_norm: float, noise_multiplier: float) -> None:
     with pytest.raises(ValueError, match=r"clipping_norm|noise_multiplier"):
@@ -232,23 +135,10 @@ def test_meaningless_mechanisms_are_refused(clipping_norm: float, noise_multipli
         UploadNoise(1.0, 1.0).reach(0)
 
 
-def test_every_public_name_is_importable_and_every_error_has_one_root() -> None:
-    names = privacy.__all__
-    assert sorted(names) == sorted(set(names))
-    for name in names:
-        assert hasattr(privacy, name)
+def test_every_error_has_one_root() -> None:
     errors = [getattr(privacy.errors, name) for name in dir(privacy.errors)]
     own = [error for error in errors if isinstance(error, type)]
     assert own
     assert all(issubclass(error, PrivacyError) for error in own)
     assert privacy.ThresholdNotMet(phase="unmask").phase == "unmask"
     assert "unmask" in str(privacy.ThresholdNotMet(phase="unmask"))
-
-
-def test_importing_privacy_is_cheap() -> None:
-    code = (
-        "import sys, privacy\n"
-        "print(*sorted({'torch', 'opacus', 'dp_accounting', 'cryptography'} & set(sys.modules)))"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == ""

@@ -20,7 +20,6 @@ from privacy import (
     GAUSSIAN,
     NO_NOISE,
     PRICED_LAWS,
-    UPLOAD_NOISE,
     CohortSampling,
     IntegerNoise,
     NoiseLaw,
@@ -41,21 +40,10 @@ from privacy import (
 )
 from privacy.accounting.composition import compose
 from privacy.auditing import claim_of
+from tests.privacy._rows import released
 
 DELTA = 1e-5
-ROW = Release(
-    mechanism=UPLOAD_NOISE,
-    standard_deviation=4.0,
-    clipping_norm=1.0,
-    relation="replace_one",
-    law=GAUSSIAN,
-    channel="sum",
-    run_id="r",
-    round_number=1,
-    attempt=1,
-    pseudonym="a",
-    status="released",
-)
+ROW = released()
 COHORT = CohortSampling(kind="poisson", size=2, population=20, is_drawn=True)
 NAMES = st.text(min_size=1, max_size=20).filter(lambda name: name not in (*PRICED_LAWS, "none"))
 """All that a database may hold."""
@@ -117,11 +105,6 @@ def test_priced_rows_beside_it_hide_nothing(accountant: Any) -> None:
             epsilon([*beside, made_up], DELTA, accountant)
 
 
-def test_a_release_that_never_left_costs_nothing_whatever_its_law() -> None:
-    row = dataclasses.replace(ROW, law=NoiseLaw("laplace"), status="aborted", left_client=False)
-    assert epsilons([row], DELTA).server == 0.0
-
-
 @pytest.mark.parametrize("name", ["discrete_gaussian", "skellam"])
 def test_the_name_of_a_law_without_its_shares_is_not_that_law(name: str) -> None:
     with pytest.raises(UnsupportedEvent, match=f"law '{name}'"):
@@ -141,7 +124,6 @@ def test_a_law_that_calls_itself_gaussian_and_is_another_is_not_priced() -> None
     [
         {"law": NO_NOISE},
         {"standard_deviation": 0.0},
-        {"standard_deviation": 0.0, "law": NoiseLaw("laplace")},
         {"mechanism": DISTRIBUTED_NOISE},
     ],
     ids=str,
@@ -149,13 +131,6 @@ def test_a_law_that_calls_itself_gaussian_and_is_another_is_not_priced() -> None
 def test_a_row_whose_law_contradicts_it_is_refused(changes: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match="law is"):
         dataclasses.replace(ROW, **changes)
-
-
-def test_no_row_has_a_law_by_default() -> None:
-    fields = {f.name: getattr(ROW, f.name) for f in dataclasses.fields(Release)}
-    del fields["law"]
-    with pytest.raises(TypeError, match="law"):
-        Release(**fields)
 
 
 # --- drawing --------------------------------------------------------------------------------------

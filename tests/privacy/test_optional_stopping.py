@@ -7,9 +7,8 @@ import math
 import numpy as np
 import pytest
 
-from privacy import BudgetExhausted, Release, filter_of, require_affordable
-from privacy.events import gaussian_of
-from tests.privacy._rows import FACTS
+from privacy import DP_SGD, BudgetExhausted, Release, filter_of, require_affordable
+from tests.privacy._rows import released
 from tests.privacy._walk import delta_of, epsilon_of, excess, stopped
 
 DELTA = 1e-5
@@ -17,21 +16,9 @@ DELTA = 1e-5
 
 def row(noise: float, number: int = 1, *, batches: float | None = None) -> Release:
     """A release with so much noise over C, of batches that are drawn with this probability."""
-    return Release(
-        mechanism=FACTS["upload_noise" if batches is None else "dp_sgd"],
-        standard_deviation=noise,
-        clipping_norm=1.0,
-        relation="add_or_remove_one",
-        channel="sum",
-        run_id="r",
-        round_number=number,
-        attempt=1,
-        pseudonym="p",
-        status="reserved",
-        sampling="none" if batches is None else "poisson",
-        sampling_probability=batches or 1.0,
-        law=gaussian_of(noise),
-    )
+    drawn = {"mechanism": DP_SGD, "sampling": "poisson", "sampling_probability": batches}
+    changes = {} if batches is None else drawn
+    return released(noise, relation="add_or_remove_one", round_number=number, **changes)
 
 
 def by_round(step: float, rounds: int) -> list[float]:

@@ -17,50 +17,28 @@ DRAWS = 1 << 18
 Draw = Callable[[int], NDArray[np.float64]]
 
 
-def seeded_bytes(seed: int) -> Callable[[int], bytes]:
-    return np.random.default_rng(seed).bytes
-
-
-def seeded_box_muller(size: int) -> NDArray[np.float64]:
-    return standard_normal_from(seeded_bytes(7), size)
-
-
-def seeded_source(size: int) -> NDArray[np.float64]:
-    return SeededNoise(np.random.default_rng(11)).standard_normal(size)
-
-
-# A right build fails these with the probability given: fixed seeds never, the system's about once
+# A right build fails these with the probability given: the seeded one never, the other about once
 # in 10^8 runs of the suite.
 LAWS = [
-    pytest.param(seeded_box_muller, 1e-6, id="bytes-seeded"),
-    pytest.param(seeded_source, 1e-6, id="generator-seeded"),
+    pytest.param(SeededNoise(np.random.default_rng(11)).standard_normal, 1e-6, id="seeded"),
     pytest.param(SystemNoise().standard_normal, 1e-9, id="os"),
 ]
 
 
 @pytest.mark.parametrize(("draw", "alpha"), LAWS)
-def test_mean_and_variance(draw: Draw, alpha: float) -> None:
+def test_draws_are_standard_normal(draw: Draw, alpha: float) -> None:
     noise = draw(DRAWS)
     limit = stats.norm.isf(alpha / 2)
     assert abs(noise.mean()) * math.sqrt(DRAWS) < limit
     square = float(np.sum(noise**2))
     assert stats.chi2.ppf(alpha / 2, DRAWS) < square < stats.chi2.isf(alpha / 2, DRAWS)
+    assert stats.kstest(noise, "norm").pvalue > alpha
+    beyond = int(np.count_nonzero(np.abs(noise) > 4.0))
+    assert stats.binomtest(beyond, DRAWS, 2 * stats.norm.sf(4.0)).pvalue > alpha
 
 
 @pytest.mark.parametrize(("draw", "alpha"), LAWS)
-def test_whole_distribution_is_gaussian(draw: Draw, alpha: float) -> None:
-    assert stats.kstest(draw(DRAWS), "norm").pvalue > alpha
-
-
-@pytest.mark.parametrize(("draw", "alpha"), LAWS)
-@pytest.mark.parametrize("bound", [3.0, 4.0])
-def test_tail_mass(draw: Draw, alpha: float, bound: float) -> None:
-    beyond = int(np.count_nonzero(np.abs(draw(DRAWS)) > bound))
-    assert stats.binomtest(beyond, DRAWS, 2 * stats.norm.sf(bound)).pvalue > alpha
-
-
-@pytest.mark.parametrize(("draw", "alpha"), LAWS)
-@pytest.mark.parametrize("lag", [1, 2, 8_192, DRAWS // 2])
+@pytest.mark.parametrize("lag", [1, 8_192])
 @pytest.mark.parametrize("power", [1, 2], ids=["values", "squares"])
 def test_draws_are_independent(draw: Draw, alpha: float, lag: int, power: int) -> None:
     # Lag 1 also pairs the cosine with the sine of one Box-Muller step.
@@ -69,12 +47,6 @@ def test_draws_are_independent(draw: Draw, alpha: float, lag: int, power: int) -
     products = standardised[:-lag] * standardised[lag:]
     score = products.sum() / math.sqrt(products.size)
     assert abs(score) < stats.norm.isf(alpha / 2) * (1.1 if power == 2 else 1.0)
-
-
-def test_two_calls_never_repeat() -> None:
-    first, second = SystemNoise().standard_normal(4096), SystemNoise().standard_normal(4096)
-    assert np.intersect1d(first, second).size == 0
-    assert abs(np.corrcoef(first, second)[0, 1]) * 64 < stats.norm.isf(1e-9 / 2)
 
 
 def test_known_bytes_give_known_numbers() -> None:
@@ -120,14 +92,6 @@ def test_sources_say_whom_they_protect() -> None:
     seeded: NoiseSource = SeededNoise(np.random.default_rng(0))
     assert (system.name, system.protects) == ("os", True)
     assert (seeded.name, seeded.protects) == ("seeded", False)
-
-
-def test_seeded_noise_repeats_and_advances() -> None:
-    first = SeededNoise(np.random.default_rng(3))
-    again = SeededNoise(np.random.default_rng(3))
-    one, two = first.standard_normal(5), first.standard_normal(5)
-    assert not np.array_equal(one, two)
-    np.testing.assert_array_equal(again.standard_normal(10), np.concatenate([one, two]))
 
 
 def test_one_kind_cannot_stand_in_for_the_other() -> None:

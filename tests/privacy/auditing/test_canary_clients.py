@@ -26,8 +26,6 @@ KINDS = [
     # Canaries, directions, relation.
     (128, 128, "replace_one"),
     (32, 1, "replace_one"),
-    (64, 16, "replace_one"),
-    (128, 128, "add_or_remove_one"),
     (48, 4, "add_or_remove_one"),
 ]
 
@@ -90,16 +88,6 @@ def test_the_bound_is_above_the_truth_in_one_of_twenty(number, directions, relat
     assert not any(one.is_refuted for one in found)
     shown, ceilings = (np.median([getattr(o, n) for o in found]) for n in ("epsilon", "ceiling"))
     assert shown == pytest.approx(ceilings, rel=0.12, abs=0.1)
-
-
-@pytest.mark.parametrize(("directions", "share"), [(16, 0.41), (128, 0.78), (512, 0.89)])
-def test_the_ceiling_of_two_canaries_a_direction_is_that_of_known_neighbours(directions, share):
-    """1.645 / sqrt(directions) below mu, by hand, where the noise's deviation is known."""
-    length = 2.0 * math.sqrt(directions)
-    found = canary_ceiling(MU, DELTA, length=length, dimension=10**9, relation="replace_one")
-    assert found / 3.12 == pytest.approx(share, abs=0.01)
-    low = MU - 1.644854 / math.sqrt(directions)
-    assert delta_of(low, found) == pytest.approx(DELTA, rel=1e-3)
 
 
 def test_the_ceiling_in_few_dimensions_counts_that_the_deviation_is_seen_too():
@@ -184,16 +172,6 @@ def test_an_audit_that_less_than_half_arrives_in_is_blind():
         for part in (0.0, 0.9, 1.0)
     ]
     assert [one.is_blind for one in seen] == [True, False, False]
-
-
-def test_without_any_noise_all_is_refuted():
-    found = canaries(1, 1, "replace_one", d=2)
-    # A basis of one's own: rounding leaves nothing across it.
-    basis = np.stack([found.scores(unit) for unit in np.eye(2)])
-    bare = 7.0 * found.sides[0] * basis[:, 0]
-    bound = canary_bound(found, bare, claimed_mu=500.0, delta=DELTA, sent=7.0)
-    assert bound.is_refuted
-    assert bound.epsilon > 1e5
 
 
 @pytest.mark.parametrize("mu", [5.0, 60.0])

@@ -10,7 +10,7 @@ import pytest
 from scipy.stats import norm
 
 import privacy.auditing.claims as claims
-from privacy import GAUSSIAN, NO_NOISE, IntegerNoise, Release, SeededNoise, clip
+from privacy import NO_NOISE, IntegerNoise, SeededNoise, clip
 from privacy.accounting.accountants import EpsilonResult
 from privacy.auditing import (
     claim_of,
@@ -20,22 +20,10 @@ from privacy.auditing import (
     play_client_unit,
     play_record_unit,
 )
-from tests.privacy._rows import FACTS
+from tests.privacy._rows import FACTS, released
 
 DELTA = 1e-5
-ROW = Release(
-    mechanism=FACTS["upload_noise"],
-    standard_deviation=1.0,
-    law=GAUSSIAN,
-    clipping_norm=0.5,
-    relation="replace_one",
-    channel="sum",
-    run_id="run",
-    round_number=1,
-    attempt=1,
-    pseudonym="client",
-    status="reserved",
-)
+ROW = released(2.0)
 
 
 @pytest.mark.parametrize(
@@ -43,7 +31,7 @@ ROW = Release(
     [
         ({}, 1.0),
         ({"relation": "add_or_remove_one"}, 0.5),
-        ({"standard_deviation": 0.25}, 4.0),
+        ({"standard_deviation": 0.15}, 4.0),
         ({"count": 9}, 3.0),
     ],
 )

@@ -8,7 +8,7 @@ import itertools
 import numpy as np
 import pytest
 
-from privacy.errors import Authentication, InvalidShare, ProtocolViolation
+from privacy.errors import Authentication, ProtocolViolation
 from privacy.secure_aggregation import (
     Phase,
     client,
@@ -27,7 +27,6 @@ from privacy.secure_aggregation.messages import (
     encode_roster,
     encode_survivors,
 )
-from privacy.secure_aggregation.shamir import combine, lagrange_at_zero
 from tests.privacy.secure_aggregation._drive import (
     FixedEntropy,
     make_parameters,
@@ -161,29 +160,6 @@ def test_one_kind_of_share_is_revealed_for_every_possible_list(trace):
             for dealer, held in state.shares.items():
                 assert (held.seed in message) is (dealer in alive)
                 assert (held.key in message) is (dealer not in alive)
-
-
-@pytest.mark.parametrize("threshold", [2, 4])
-def test_exactly_the_threshold_of_dealt_shares_rebuilds_a_secret(threshold):
-    trace = play(make_parameters(5, threshold=threshold), VECTORS)
-    private = trace.states[Phase.SHARE_KEYS][OWN].mask_private
-    ready = trace.states[Phase.MASKED_INPUT]
-    held = {index: state.shares[OWN] for index, state in ready.items()}
-
-    def rebuilt(chosen):
-        weights = lagrange_at_zero(chosen)
-        of_key, of_seed = ([getattr(held[i], kind) for i in chosen] for kind in ("key", "seed"))
-        return combine(of_key, weights), combine(of_seed, weights)
-
-    for chosen in itertools.combinations(held, threshold):
-        assert rebuilt(chosen) == (private, ready[OWN].seed)
-    for chosen in itertools.combinations(held, threshold - 1):
-        try:
-            key, seed = rebuilt(chosen)
-        except InvalidShare:
-            continue
-        assert key != private
-        assert seed != ready[OWN].seed
 
 
 def test_rosters_that_weaken_the_round_are_refused(trace):

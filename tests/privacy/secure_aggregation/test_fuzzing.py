@@ -102,12 +102,8 @@ def feed_client(rng, name):
     parameters = trace.parameters
     kind = rng.choice([k for k in FROM_SERVER if FROM_SERVER[k] in trace.answers])
     phase = FROM_SERVER[kind]
-    message = trace.answers[phase][1]
-    if rng.random() < 0.5:
-        message = damaged(rng, message)
-    else:
-        body = message[HEADER_BYTES : -trailer(parameters, 0)]
-        message = rewrap(parameters, kind, 0, 1, damaged(rng, body))
+    body = trace.answers[phase][1][HEADER_BYTES : -trailer(parameters, 0)]
+    message = rewrap(parameters, kind, 0, 1, damaged(rng, body))
     identity = identity_of(1) if parameters.is_active else None
     client.step(trace.after[phase][1], message, identity=identity)
 
@@ -117,12 +113,8 @@ def feed_server(rng, name):
     parameters = trace.parameters
     kind = rng.choice([k for k in FROM_CLIENT if FROM_CLIENT[k] in trace.sent])
     phase = FROM_CLIENT[kind]
-    message = trace.sent[phase][1]
-    if rng.random() < 0.5:
-        message = damaged(rng, message)
-    else:
-        body = message[HEADER_BYTES : -trailer(parameters, 1)]
-        message = rewrap(parameters, kind, 1, 0, damaged(rng, body))
+    body = trace.sent[phase][1][HEADER_BYTES : -trailer(parameters, 1)]
+    message = rewrap(parameters, kind, 1, 0, damaged(rng, body))
     server.step(trace.server_states[phase], trace.sent[phase] | {1: message})
 
 

