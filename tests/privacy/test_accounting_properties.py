@@ -6,9 +6,6 @@ Each property runs on a few dozen ledgers in the quick suite and on a thousand i
 from __future__ import annotations
 
 import dataclasses
-import random
-from collections.abc import Callable
-from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
@@ -17,16 +14,16 @@ from hypothesis import strategies as st
 from privacy.accounting import epsilons
 from privacy.accounting.accountants import price
 from privacy.accounting.composition import Composition, Term
-from privacy.events import CohortSampling, Release
+from privacy.events import CohortSampling
 from tests.privacy._rows import FACTS, released
 
 
-def examples(quick: int, slow: int) -> pytest.MarkDecorator:
+def examples(quick, slow):
     thorough = pytest.param(slow, marks=[pytest.mark.slow, pytest.mark.timeout(1_800)])
     return pytest.mark.parametrize("count", [quick, thorough])
 
 
-def check(count: int, strategy: st.SearchStrategy[Any], law: Callable[[Any], None]) -> None:
+def check(count, strategy, law):
     """Run a law over so many examples; a failing one is shrunk and shown."""
     limits = settings(
         max_examples=count,
@@ -43,20 +40,17 @@ MORE = st.sampled_from([1.0001, 1.01, 1.3, 3.0])
 RELATION = st.sampled_from(["replace_one", "add_or_remove_one"])
 
 
-def costs(accountant: Any, *compositions: Composition, delta: float = 1e-5) -> list[float]:
+def costs(accountant, *compositions, delta=1e-5):
     return [price(each, delta, accountant).epsilon for each in compositions]
 
 
-# -------------------------------------------------------------------------------------- monotone
-
-
-def poisson(z: float, q: float, rounds: int, relation: Any = "add_or_remove_one") -> Composition:
+def poisson(z, q, rounds, relation="add_or_remove_one"):
     return Composition(relation, (Term(z, q, rounds),))
 
 
 @examples(25, 1_000)
-def test_the_formula_is_monotone(count: int) -> None:
-    def law(case: tuple[Any, float, int, float, float]) -> None:
+def test_the_formula_is_monotone(count):
+    def law(case):
         relation, z, rounds, more, delta = case
         noisier, here, later = costs(
             "exact",
@@ -71,12 +65,10 @@ def test_the_formula_is_monotone(count: int) -> None:
     check(count, st.tuples(RELATION, noise, st.integers(1, 500), MORE, st.floats(1e-12, 0.5)), law)
 
 
-# ------------------------------------------------------------------------------------- any ledger
-
 COHORT = CohortSampling(kind="fixed_size", size=5, population=40, is_drawn=True)
 CENTRAL = FACTS["central_noise"]
 # Integer noise beside cohorts takes seconds a ledger, as its orders go up to 65,536.
-KINDS: tuple[dict[str, Any], ...] = (
+KINDS = (
     {},
     {"channel": "pool"},
     {"channel": "metrics"},
@@ -86,17 +78,17 @@ KINDS: tuple[dict[str, Any], ...] = (
 )
 
 
-def row(kind: dict[str, Any], **changes: Any) -> Release:
+def row(kind, **changes):
     return released(3.0, **{"status": "reserved"} | kind | changes)
 
 
-def numbers(ledger: list[Release]) -> tuple[float, ...]:
+def numbers(ledger):
     found = epsilons(ledger, 1e-5)
     return found.server, found.peers, found.observer, found.claimed
 
 
 @examples(6, 300)
-def test_the_order_of_rows_does_not_matter(count: int) -> None:
+def test_the_order_of_rows_does_not_matter(count):
     rows = st.builds(
         row,
         st.sampled_from(KINDS),
@@ -106,7 +98,7 @@ def test_the_order_of_rows_does_not_matter(count: int) -> None:
         run_id=st.sampled_from("rs"),
     )
 
-    def law(case: tuple[list[Release], random.Random]) -> None:
+    def law(case):
         ledger, rng = case
         shuffled = rng.sample(ledger, len(ledger))
         assert epsilons(ledger, 1e-5) == epsilons(shuffled, 1e-5) == epsilons(ledger[::-1], 1e-5)
@@ -114,7 +106,7 @@ def test_the_order_of_rows_does_not_matter(count: int) -> None:
     check(count, st.tuples(st.lists(rows, max_size=8), st.randoms(use_true_random=False)), law)
 
 
-def after(ledger: list[Release], action: str, kind: dict[str, Any], index: int) -> list[Release]:
+def after(ledger, action, kind, index):
     """The ledger once one more thing has happened to a run."""
     if action == "reserve" or not ledger:
         rounds = 1 + max((release.round_number for release in ledger), default=0)
@@ -130,9 +122,9 @@ def after(ledger: list[Release], action: str, kind: dict[str, Any], index: int) 
 
 
 @examples(12, 300)
-def test_no_history_lowers_what_was_spent(count: int) -> None:
-    def law(history: list[tuple[str, dict[str, Any], int]]) -> None:
-        ledger: list[Release] = []
+def test_no_history_lowers_what_was_spent(count):
+    def law(history):
+        ledger = []
         before = numbers(ledger)
         for action, kind, index in history:
             if action == "try in vain":

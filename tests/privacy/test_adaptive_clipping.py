@@ -10,7 +10,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
-from numpy.typing import NDArray
 
 from privacy import (
     AdaptiveClipping,
@@ -27,14 +26,11 @@ FINITE = st.floats(-1e6, 1e6)
 VECTORS = hnp.arrays(np.float64, st.integers(0, 30), elements=FINITE)
 
 
-def exact_square(vector: NDArray[np.float64]) -> Fraction:
+def exact_square(vector):
     return sum((Fraction(float(x)) ** 2 for x in vector), Fraction(0))
 
 
-# ------------------------------------------------------------------------------------- the flag
-
-
-def test_flag_by_hand() -> None:
+def test_flag_by_hand():
     adaptive = AdaptiveClipping(flag_ratio=0.1)
     short = adaptive.append_flag(np.array([3.0, 4.0]), 10.0)
     np.testing.assert_array_equal(short.vector, [3.0, 4.0, 1.0])
@@ -47,9 +43,7 @@ def test_flag_by_hand() -> None:
 
 
 @given(VECTORS, st.floats(1e-6, 1e6), st.floats(1e-3, 1.0))
-def test_update_and_flag_together_are_within_the_joint_norm(
-    update: NDArray[np.float64], clipping_norm: float, flag_ratio: float
-) -> None:
+def test_update_and_flag_together_are_within_the_joint_norm(update, clipping_norm, flag_ratio):
     adaptive = AdaptiveClipping(flag_ratio=flag_ratio)
     result = adaptive.append_flag(update, clipping_norm)
     assert result.vector.size == update.size + 1
@@ -68,9 +62,7 @@ def test_update_and_flag_together_are_within_the_joint_norm(
 
 @settings(max_examples=60, deadline=None)
 @given(VECTORS, st.floats(1e-3, 1e3), st.floats(0.01, 10.0), st.integers(0, 2**32))
-def test_what_is_noised_is_within_the_norm_of_the_ledger(
-    update: NDArray[np.float64], clipping_norm: float, flag_ratio: float, seed: int
-) -> None:
+def test_what_is_noised_is_within_the_norm_of_the_ledger(update, clipping_norm, flag_ratio, seed):
     # The mechanism clips once more at the joint norm, so the row holds whatever came before.
     adaptive = AdaptiveClipping(flag_ratio=flag_ratio)
     joint = adaptive.joint_norm(clipping_norm)
@@ -86,13 +78,13 @@ def test_what_is_noised_is_within_the_norm_of_the_ledger(
     assert abs(sent[-1] - flagged[-1]) <= 1.0 / mechanism.scale
 
 
-def test_updates_that_are_not_finite_have_no_flag() -> None:
+def test_updates_that_are_not_finite_have_no_flag():
     with pytest.raises(NonFiniteUpdate):
         AdaptiveClipping().append_flag(np.array([1.0, math.nan]), 1.0)
 
 
 @given(st.lists(st.booleans(), min_size=1, max_size=50), st.floats(1e-6, 1e6))
-def test_the_mean_flag_says_how_many_were_clipped(clipped: list[bool], norm: float) -> None:
+def test_the_mean_flag_says_how_many_were_clipped(clipped, norm):
     adaptive = AdaptiveClipping(flag_ratio=0.3)
     flags = [
         float(adaptive.append_flag(np.array([norm * (3.0 if far else 0.3)]), norm).vector[-1])
@@ -107,11 +99,8 @@ def test_the_mean_flag_says_how_many_were_clipped(clipped: list[bool], norm: flo
     # b = 0.2: (1 + mean / b) / 2 fitted, cut to [0, 1].
     [(0.2, 0.0), (0.1, 0.25), (0.0, 0.5), (-0.2, 1.0), (0.5, 0.0), (-9.0, 1.0)],
 )
-def test_noised_flags_are_cut_to_a_fraction(mean_flag: float, fraction: float) -> None:
+def test_noised_flags_are_cut_to_a_fraction(mean_flag, fraction):
     assert AdaptiveClipping().clipped_fraction(mean_flag, 2.0) == pytest.approx(fraction)
-
-
-# ------------------------------------------------------------------------------------ the update
 
 
 @pytest.mark.parametrize(
@@ -119,12 +108,12 @@ def test_noised_flags_are_cut_to_a_fraction(mean_flag: float, fraction: float) -
     # Andrew et al. 2021, Algorithm 1: C exp(-0.2 (f - 0.5)) with f = 1 - clipped.
     [(0.5, 1.0), (0.0, math.exp(-0.1)), (0.25, math.exp(-0.05))],
 )
-def test_next_norm_by_hand(clipped_fraction: float, factor: float) -> None:
+def test_next_norm_by_hand(clipped_fraction, factor):
     assert AdaptiveClipping().next_norm(3.0, clipped_fraction) == pytest.approx(3.0 * factor)
 
 
 @pytest.mark.parametrize(("quantile", "start"), [(0.1, 50.0), (0.9, 1e-3)])
-def test_the_norm_finds_the_quantile_of_a_fixed_population(quantile: float, start: float) -> None:
+def test_the_norm_finds_the_quantile_of_a_fixed_population(quantile, start):
     # 1,000 clients of one coordinate each, log-normal lengths; everybody in every round, no noise.
     lengths = np.exp(np.random.default_rng(4).standard_normal(1_000))
     adaptive = AdaptiveClipping(quantile=quantile, learning_rate=0.2)
@@ -146,7 +135,7 @@ def test_the_norm_finds_the_quantile_of_a_fixed_population(quantile: float, star
         ({"flag_ratio": math.inf}, "flag_ratio is inf"),
     ],
 )
-def test_numbers_that_mean_nothing_are_refused(changes: dict[str, float], message: str) -> None:
+def test_numbers_that_mean_nothing_are_refused(changes, message):
     with pytest.raises(ValueError, match=message):
         AdaptiveClipping(**changes)
 
@@ -160,28 +149,26 @@ NORMS = st.floats(1e-6, 1e6)
     # b = 0.5 x 4 = 2: 2 (2a - 1).
     [(0.0, -2.0), (0.25, -1.0), (1.0, 2.0)],
 )
-def test_coordinate_of_a_metric_by_hand(value: float, coordinate: float) -> None:
+def test_coordinate_of_a_metric_by_hand(value, coordinate):
     metric = NoisedMetric(ratio=0.5)
     assert metric.bound(4.0) == 2.0
     assert metric.coordinate(value, 4.0) == pytest.approx(coordinate, abs=1e-15)
     assert metric.mean(coordinate, 4.0) == pytest.approx(value, abs=1e-15)
 
 
-def test_the_mean_is_not_cut() -> None:
+def test_the_mean_is_not_cut():
     metric = NoisedMetric()
     assert metric.mean(3.0, 1.0) == 2.0
     assert metric.mean(-2.0, 1.0) == -0.5
 
 
-def test_deviation_of_a_metric_by_hand() -> None:
+def test_deviation_of_a_metric_by_hand():
     # A mean coordinate of deviation 0.6 is an accuracy of deviation 0.6 / (2 x 1.5).
     assert NoisedMetric(ratio=0.5).deviation(0.6, 3.0) == pytest.approx(0.2)
 
 
 @given(st.lists(SHARES, min_size=1, max_size=20), NORMS, st.floats(1e-3, 1e3))
-def test_the_mean_of_the_coordinates_is_that_of_the_shares(
-    values: list[float], norm: float, ratio: float
-) -> None:
+def test_the_mean_of_the_coordinates_is_that_of_the_shares(values, norm, ratio):
     metric = NoisedMetric(ratio=ratio)
     coordinates = [metric.coordinate(value, norm) for value in values]
     assert max(map(abs, coordinates)) <= metric.bound(norm)
@@ -190,12 +177,12 @@ def test_the_mean_of_the_coordinates_is_that_of_the_shares(
 
 
 @pytest.mark.parametrize("value", [-1e-9, 1.0 + 1e-9, math.nan])
-def test_what_is_no_share_is_refused(value: float) -> None:
+def test_what_is_no_share_is_refused(value):
     with pytest.raises(ValueError, match=r"it must lie in \[0, 1\]"):
         NoisedMetric().coordinate(value, 1.0)
 
 
 @pytest.mark.parametrize("ratio", [0.0, math.nan])
-def test_a_ratio_that_means_nothing_is_refused(ratio: float) -> None:
+def test_a_ratio_that_means_nothing_is_refused(ratio):
     with pytest.raises(ValueError, match="ratio is"):
         NoisedMetric(ratio=ratio)

@@ -14,7 +14,7 @@ from privacy.central import noise_for_sum, protect_for_centre
 from tests.privacy._walk import delta_of
 
 
-def mu_of(epsilon: float, delta: float) -> float:
+def mu_of(epsilon, delta):
     """The Gaussian mechanism's, from its formula (Balle and Wang 2018)."""
     return float(brentq(lambda mu: delta_of(epsilon, mu) - delta, 1e-3, 50.0, xtol=1e-12))
 

@@ -8,7 +8,6 @@ import math
 from decimal import MAX_EMAX, MIN_EMIN, Context, Decimal, localcontext
 from fractions import Fraction
 from functools import lru_cache
-from typing import Any
 
 import pytest
 
@@ -23,46 +22,43 @@ from privacy.accounting import (
 from privacy.accounting.composition import FixedSizeTerm, compose, no_cohort
 from privacy.accounting.gaussian import epsilon_at
 from privacy.errors import BudgetExhausted, UnsupportedEvent
-from privacy.events import NO_NOISE, CohortSampling, IntegerNoise, Release
+from privacy.events import NO_NOISE, CohortSampling, IntegerNoise
 from tests.privacy._rows import FACTS, released
 
 DELTA = 1e-5
 relations = pytest.mark.parametrize("relation", ["replace_one", "add_or_remove_one"])
 
 
-def drawn(kind: Any = "poisson", size: int = 10, population: int = 100) -> CohortSampling:
+def drawn(kind="poisson", size=10, population=100):
     return CohortSampling(kind=kind, size=size, population=population, is_drawn=True)
 
 
-def missed(*which: Any, **size: int) -> CohortSampling:
+def missed(*which, **size):
     return dataclasses.replace(drawn(*which, **size), is_drawn=False)
 
 
-def row(z: float = 4.0, **changes: Any) -> Release:
+def row(z=4.0, **changes):
     return released(z, **{"mechanism": FACTS["central_noise"], "cohort": drawn()} | changes)
 
 
-def entry(**changes: Any) -> Release:
+def entry(**changes):
     return released(**{"channel": "pool"} | changes)
 
 
-def rounds(count: int, **changes: Any) -> list[Release]:
+def rounds(count, **changes):
     return [row(round_number=number, **changes) for number in range(count)]
 
 
-def gaussian(z: float, count: int, relation: str = "replace_one") -> float:
+def gaussian(z, count, relation="replace_one"):
     sensitivity = 2.0 if relation == "replace_one" else 1.0
     return epsilon_at(math.sqrt(count) * sensitivity / z, DELTA)
-
-
-# ------------------------------------------------------------------------- oracles by other means
 
 
 EXACTLY = Context(prec=260, Emax=MAX_EMAX, Emin=MIN_EMIN)
 
 
 @lru_cache
-def moments_and_differences(noise: float) -> tuple[list[Decimal], list[Decimal]]:
+def moments_and_differences(noise):
     """e^((i - 1) eps(i)) of the Gaussian for i up to 64, and their forward differences at 0."""
     with localcontext(EXACTLY):
         variance = Decimal(noise) ** 2
@@ -75,7 +71,7 @@ def moments_and_differences(noise: float) -> tuple[list[Decimal], list[Decimal]]
 
 
 @lru_cache(maxsize=4096)
-def log_moment(q: Fraction, noise: float, order: int) -> float:
+def log_moment(q, noise, order):
     """Wang, Balle and Kasiviswanathan 2019, Theorem 27, times (order - 1), in exact digits.
 
     For the Gaussian, of unbounded loss, the factor min(2, (e^eps(inf) - 1)^j) is 2.
@@ -91,17 +87,17 @@ def log_moment(q: Fraction, noise: float, order: int) -> float:
         return float(total.ln())
 
 
-def fixed_size_epsilon(rows: list[tuple[Fraction, float, int]], delta: float) -> float:
+def fixed_size_epsilon(rows, delta):
     """The best order's bound, converted by Canonne, Kamath and Steinke 2020, Proposition 12."""
     orders = [1 + tenth / 10 for tenth in range(1, 100)] + [float(n) for n in range(11, 64)]
 
-    def divergence(q: Fraction, noise: float, order: float) -> float:
+    def divergence(q, noise, order):
         whole, part = math.floor(order), order - math.floor(order)
         # Corollary 10: the logarithm of the moment is convex in the order.
         below, beyond = (log_moment(q, noise, n) for n in (whole, whole + (part > 1e-9)))
         return ((1 - part) * below + part * beyond) / (order - 1)
 
-    def at(order: float) -> float:
+    def at(order):
         spent = sum(count * divergence(q, noise, order) for q, noise, count in rows)
         return spent + math.log1p(-1 / order) - math.log(delta * order) / (order - 1)
 
@@ -117,9 +113,7 @@ def fixed_size_epsilon(rows: list[tuple[Fraction, float, int]], delta: float) ->
         (10.0, 3, 7, 20, 1e-6),
     ],
 )
-def test_cohorts_of_fixed_size_cost_what_the_theorem_says(
-    z: float, size: int, population: int, count: int, delta: float
-) -> None:
+def test_cohorts_of_fixed_size_cost_what_the_theorem_says(z, size, population, count, delta):
     cohort = drawn("fixed_size", size, population)
     result = epsilon(rounds(count, z=z, cohort=cohort), delta)
     # z is noise over C; the theorem's is noise over the sensitivity, 2C.
@@ -130,31 +124,22 @@ def test_cohorts_of_fixed_size_cost_what_the_theorem_says(
 
 @pytest.mark.parametrize(
     ("noise", "size", "count", "delta", "expected"),
-    [
-        (1, 10, 1_000, 1e-5, 3.5761),
-        (1, 100, 50, 1e-5, 9.4277),
-        (2, 100, 50, 1e-3, 2.6646),
-    ],
+    [(1, 10, 1_000, 1e-5, 3.5761), (1, 100, 50, 1e-5, 9.4277), (2, 100, 50, 1e-3, 2.6646)],
 )
-def test_published_numbers_without_replacement(
-    noise: float, size: int, count: int, delta: float, expected: float
-) -> None:
+def test_published_numbers_without_replacement(noise, size, count, delta, expected):
     ledger = rounds(count, z=2 * noise, cohort=drawn("fixed_size", size, 1_000))
     assert epsilon(ledger, delta).epsilon == pytest.approx(expected, abs=1e-4)
 
 
-# ----------------------------------------------------------------------------------- adversaries
-
-
 @relations
-def test_the_coordinator_sees_bare_sums_and_peers_the_noised_ones(relation: str) -> None:
+def test_the_coordinator_sees_bare_sums_and_peers_the_noised_ones(relation):
     result = epsilons(rounds(3, cohort=None, relation=relation), DELTA)
     assert result.server == math.inf
     assert result.peers == result.observer == result.claimed == gaussian(4.0, 3, relation)
     assert result.accountant == "exact"
 
 
-def test_peers_count_the_rounds_of_a_client_and_nothing_amplifies() -> None:
+def test_peers_count_the_rounds_of_a_client_and_nothing_amplifies():
     ledger = [row(round_number=n, cohort=drawn() if n in (2, 5) else missed()) for n in range(9)]
     result = epsilons(ledger, DELTA)
     assert result.server == math.inf
@@ -162,14 +147,14 @@ def test_peers_count_the_rounds_of_a_client_and_nothing_amplifies() -> None:
     assert result.observer == epsilon(ledger, DELTA).epsilon < gaussian(4.0, 9)
 
 
-def amplified(ledger: list[Release]) -> bool:
+def amplified(ledger):
     plain = [dataclasses.replace(release, cohort=None) for release in ledger]
     return epsilons(ledger, DELTA).observer < epsilons(plain, DELTA).observer
 
 
 @pytest.mark.parametrize("kind", ["poisson", "fixed_size"])
 @pytest.mark.parametrize("status", ["released", "aborted", "reserved"])
-def test_a_round_drawn_twice_voids_the_run_s_amplification(kind: Any, status: str) -> None:
+def test_a_round_drawn_twice_voids_the_run_s_amplification(kind, status):
     ledger = rounds(4, cohort=drawn(kind))
     assert amplified(ledger)
     redrawn = [*ledger, row(round_number=2, attempt=2, status=status, cohort=missed(kind))]
@@ -177,13 +162,13 @@ def test_a_round_drawn_twice_voids_the_run_s_amplification(kind: Any, status: st
     assert epsilons(redrawn, DELTA).observer == gaussian(4.0, 5)
 
 
-def test_a_second_draw_of_one_client_voids_it_for_all() -> None:
+def test_a_second_draw_of_one_client_voids_it_for_all():
     others = rounds(2, pseudonym="b", cohort=missed())
     assert amplified(others)
     assert not amplified([*others, *rounds(2, pseudonym="a"), row(attempt=2, pseudonym="a")])
 
 
-def test_throwing_a_draw_away_for_free_is_still_a_choice() -> None:
+def test_throwing_a_draw_away_for_free_is_still_a_choice():
     silent = row(round_number=2, status="aborted", left_client=False)
     redrawn = row(round_number=2, attempt=2)
     assert not amplified([row(), silent, redrawn])
@@ -194,7 +179,7 @@ def test_throwing_a_draw_away_for_free_is_still_a_choice() -> None:
     assert epsilons([row(), row(round_number=2), undone], DELTA) == epsilons(rounds(2), DELTA)
 
 
-def test_a_pool_entry_tells_that_its_client_was_drawn() -> None:
+def test_a_pool_entry_tells_that_its_client_was_drawn():
     ledger = rounds(3)
     result = epsilons([*ledger, entry(round_number=0)], DELTA)
     assert result.observer == result.peers == gaussian(4.0, 4)
@@ -217,9 +202,7 @@ def test_a_pool_entry_tells_that_its_client_was_drawn() -> None:
         ({"relation": "replace_one", "cohort": drawn("poisson")}, "rdp"),
     ],
 )
-def test_without_a_theorem_the_observer_is_charged_in_full(
-    changes: dict[str, Any], accountant: Any
-) -> None:
+def test_without_a_theorem_the_observer_is_charged_in_full(changes, accountant):
     ledger = rounds(3, **changes)
     with pytest.raises(UnsupportedEvent, match=r"refuses|exact Gaussian"):
         epsilon(ledger, DELTA, accountant)
@@ -228,12 +211,12 @@ def test_without_a_theorem_the_observer_is_charged_in_full(
     assert result.observer == result.peers == epsilon(plain, DELTA, accountant).epsilon
 
 
-def test_kinds_that_no_accountant_knows_together_are_charged_in_full() -> None:
+def test_kinds_that_no_accountant_knows_together_are_charged_in_full():
     ledger = [row(), row(round_number=2, cohort=drawn("fixed_size"))]
     assert epsilons(ledger, DELTA).observer == gaussian(4.0, 2)
 
 
-def test_integer_noise_is_not_amplified() -> None:
+def test_integer_noise_is_not_amplified():
     noise = IntegerNoise(name="discrete_gaussian", share_deviation=1_000.0, shares=1, dimension=64)
     ledger = rounds(3, law=noise)
     with pytest.raises(UnsupportedEvent, match="amplifies integer noise"):
@@ -246,7 +229,7 @@ def test_integer_noise_is_not_amplified() -> None:
     )
 
 
-def test_little_noise_may_cost_less_without_the_theorem() -> None:
+def test_little_noise_may_cost_less_without_the_theorem():
     # Theorem 27 has constants; where almost everybody is drawn the exact Gaussian is below it.
     ledger = rounds(5, z=3.0, cohort=drawn("fixed_size", 95))
     assert epsilon(ledger, DELTA).epsilon > gaussian(3.0, 5)
@@ -256,7 +239,7 @@ def test_little_noise_may_cost_less_without_the_theorem() -> None:
 
 
 @pytest.mark.parametrize("z", [1e-7, 2.1e3])
-def test_noise_at_which_the_theorem_s_sums_fail_is_charged_in_full(z: float) -> None:
+def test_noise_at_which_the_theorem_s_sums_fail_is_charged_in_full(z):
     ledger = rounds(2, z=z, cohort=drawn("fixed_size"))
     with pytest.raises(UnsupportedEvent, match="for noise from 1e-06 to 1000 times"):
         epsilon(ledger, DELTA)
@@ -265,7 +248,7 @@ def test_noise_at_which_the_theorem_s_sums_fail_is_charged_in_full(z: float) -> 
 
 @pytest.mark.parametrize("noise", [1e-6, 0.5, 1e3])
 @pytest.mark.parametrize("size", [1, 100])
-def test_the_theorem_s_sums_keep_their_digits_in_between(noise: float, size: int) -> None:
+def test_the_theorem_s_sums_keep_their_digits_in_between(noise, size):
     ledger = [row(2 * noise, cohort=drawn("fixed_size", size, 1_000))]
     exact = fixed_size_epsilon([(Fraction(size, 1_000), noise, 1)], 0.3)
     found = epsilon(ledger, 0.3).epsilon
@@ -273,10 +256,7 @@ def test_the_theorem_s_sums_keep_their_digits_in_between(noise: float, size: int
     assert found == pytest.approx(max(0.0, exact), rel=1e-6, abs=1e-6)
 
 
-# -------------------------------------------------------------------------------- claims and limits
-
-
-def test_the_claim_is_against_the_strongest_adversary_that_it_names() -> None:
+def test_the_claim_is_against_the_strongest_adversary_that_it_names():
     upload = released()
     assert epsilons([upload], DELTA).claimed == epsilons([upload], DELTA).server < math.inf
     central = rounds(2)
@@ -290,7 +270,7 @@ def test_the_claim_is_against_the_strongest_adversary_that_it_names() -> None:
     assert epsilons([upload, row(run_id="s")], DELTA).claimed == gaussian(4.0, 2)
 
 
-def shared_noise(corrupt: int) -> Release:
+def shared_noise(corrupt):
     noise = IntegerNoise(
         name="skellam", share_deviation=1_000.0, shares=50, dimension=64, corrupt=corrupt
     )
@@ -301,7 +281,7 @@ BARE = released(mechanism=FACTS["none"], standard_deviation=0.0, law=NO_NOISE)
 UNNOISED = row(standard_deviation=0.0, law=NO_NOISE)
 
 
-def test_shared_noise_claims_against_the_server() -> None:
+def test_shared_noise_claims_against_the_server():
     alone = epsilons([shared_noise(0)], DELTA)
     assert alone.peers == math.inf
     assert alone.claimed == alone.server < math.inf
@@ -322,11 +302,11 @@ def test_shared_noise_claims_against_the_server() -> None:
         [row(cohort=missed()), entry(pseudonym="b")],
     ],
 )
-def test_the_claim_alone_is_the_claim_among_all(ledger: list[Release]) -> None:
+def test_the_claim_alone_is_the_claim_among_all(ledger):
     assert claimed_epsilon(ledger, DELTA).epsilon == epsilons(ledger, DELTA).claimed
 
 
-def test_without_noise_everything_is_infinite_for_who_sees_it() -> None:
+def test_without_noise_everything_is_infinite_for_who_sees_it():
     result = epsilons([UNNOISED], DELTA)
     assert result.server == result.peers == result.observer == result.claimed == math.inf
     unseen = epsilons([dataclasses.replace(UNNOISED, cohort=missed())], DELTA)
@@ -334,7 +314,7 @@ def test_without_noise_everything_is_infinite_for_who_sees_it() -> None:
     assert epsilons([BARE], DELTA).claimed == math.inf
 
 
-def test_a_budget_under_central_noise_limits_what_peers_learn() -> None:
+def test_a_budget_under_central_noise_limits_what_peers_learn():
     spent, target = rounds(4), gaussian(4.0, 4)
     require_affordable(spent[:3], spent[3:], DELTA, target_epsilon=target)
     unseen = [row(round_number=5, cohort=missed())]
@@ -343,14 +323,14 @@ def test_a_budget_under_central_noise_limits_what_peers_learn() -> None:
         require_affordable(spent, [row(round_number=5)], DELTA, target_epsilon=target)
 
 
-def test_a_refusal_names_the_limit_that_it_is_about() -> None:
-    limits: Any = {"target_epsilon": 1.0, "limit_name": "privacy.lifetime_budget"}
+def test_a_refusal_names_the_limit_that_it_is_about():
+    limits = {"target_epsilon": 1.0, "limit_name": "privacy.lifetime_budget"}
     with pytest.raises(BudgetExhausted, match=r"^privacy.lifetime_budget is 1 and"):
         require_affordable([], rounds(3), DELTA, **limits)
 
 
-def test_calibration_trusts_in_no_draw() -> None:
-    def planned(z: float) -> list[Release]:
+def test_calibration_trusts_in_no_draw():
+    def planned(z):
         return rounds(10, z=z)
 
     z = calibrate(planned, 3.0, DELTA, smallest=1e-3)
@@ -358,10 +338,7 @@ def test_calibration_trusts_in_no_draw() -> None:
     require_affordable(planned(z)[:9], planned(z)[9:], DELTA, target_epsilon=3.0)
 
 
-# ------------------------------------------------------------------------------------ compositions
-
-
-def test_cohorts_become_terms() -> None:
+def test_cohorts_become_terms():
     ledger = [
         *rounds(3, cohort=drawn()),
         row(cohort=missed(size=50, population=500)),
@@ -380,7 +357,7 @@ def test_cohorts_become_terms() -> None:
     assert not compose([row(cohort=drawn("fixed_size"))]).is_empty
 
 
-def test_the_support_table_is_what_the_adapters_answer() -> None:
+def test_the_support_table_is_what_the_adapters_answer():
     table = support_table()
     assert len(table) == len({(s.event, s.relation, s.accountant) for s in table}) == 5 * 2 * 4
     supported = {(s.event, s.relation): set() for s in table}
@@ -403,25 +380,22 @@ def test_the_support_table_is_what_the_adapters_answer() -> None:
     }
 
 
-# ------------------------------------------------------------------- who sees which channel
-
-
-def upload(pseudonym: str, **changes: Any) -> Release:
+def upload(pseudonym, **changes):
     return released(pseudonym=pseudonym, **changes)
 
 
-def price_of(*releases: Release) -> float:
+def price_of(*releases):
     return epsilon(releases, DELTA).epsilon
 
 
-def test_metrics_do_not_reach_the_observer() -> None:
+def test_metrics_do_not_reach_the_observer():
     ledger = [upload("a"), upload("a", channel="metrics")]
     result = epsilons(ledger, DELTA)
     assert result.server == result.peers == price_of(*ledger) > price_of(upload("a"))
     assert result.observer == price_of(upload("a"))
 
 
-def test_pool_entries_reach_the_observer() -> None:
+def test_pool_entries_reach_the_observer():
     # An entry becomes an expert; what others train beside it is in the final parameters.
     ledger = [upload("a"), upload("a", channel="pool")]
     result = epsilons(ledger, DELTA)
@@ -429,17 +403,17 @@ def test_pool_entries_reach_the_observer() -> None:
     assert result.observer > price_of(upload("a"))
 
 
-def test_the_maximum_is_over_clients_and_not_their_sum() -> None:
+def test_the_maximum_is_over_clients_and_not_their_sum():
     ledger = [upload("a"), upload("b"), upload("b", round_number=2), upload("c")]
     assert epsilons(ledger, DELTA).server == price_of(upload("b"), upload("b", round_number=2))
 
 
-def test_a_retry_is_charged() -> None:
+def test_a_retry_is_charged():
     retried = [upload("a", status="aborted"), upload("a", attempt=1)]
     assert epsilons(retried, DELTA).server == price_of(upload("a"), upload("a"))
 
 
-def test_none_is_infinite_for_who_sees_it_and_nothing_released_is_zero() -> None:
+def test_none_is_infinite_for_who_sees_it_and_nothing_released_is_zero():
     everything = epsilons([BARE], DELTA)
     assert everything.server == everything.peers == everything.observer == math.inf
     assert everything.claimed == math.inf
@@ -455,7 +429,7 @@ def test_none_is_infinite_for_who_sees_it_and_nothing_released_is_zero() -> None
 
 
 @pytest.mark.parametrize("name", ["upload_noise", "central_noise"])
-def test_coins_for_records_amplify_no_client(name: str) -> None:
+def test_coins_for_records_amplify_no_client(name):
     row = released(mechanism=FACTS[name], sampling="poisson", sampling_probability=0.1)
     with pytest.raises(UnsupportedEvent, match="amplifies nothing"):
         epsilons([row], DELTA)

@@ -8,14 +8,10 @@ from itertools import combinations, pairwise, product
 import numpy as np
 import pytest
 
-from benchmarks._correlated_noise import (
-    errors,
-    sensitivity,
-    square_root,
-)
+from benchmarks._correlated_noise import errors, sensitivity, square_root
 
 
-def patterns(rounds: int, separation: int):
+def patterns(rounds, separation):
     """Every set of rounds that are at least so far apart."""
     for size in range(1, rounds + 1):
         for chosen in combinations(range(rounds), size):
@@ -23,7 +19,7 @@ def patterns(rounds: int, separation: int):
                 yield chosen
 
 
-def brute_force(factor: np.ndarray, separation: int) -> float:
+def brute_force(factor, separation):
     """The furthest that any client moves C x: all patterns, and each vector of either sign.
 
     The move is convex in each vector, so its largest is at vectors of norm 1; products of columns

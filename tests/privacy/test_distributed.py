@@ -4,21 +4,17 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from numpy.typing import NDArray
 from scipy import stats
 
 from privacy import (
     CalibrationError,
     DistributedNoise,
     IntegerUploadNoise,
-    Release,
     SeededNoise,
     SignedGrid,
     SystemNoise,
@@ -32,7 +28,6 @@ from privacy import (
 )
 from privacy.distributed import largest_sum
 from privacy.errors import SensitivityViolation
-from privacy.randomness import NoiseSource
 from privacy.rounding import round_conditionally, squared_norm_after_rounding
 from tests.privacy._rows import release_of
 
@@ -40,55 +35,41 @@ ALPHA = 1e-9
 DIMENSION = 4_000
 
 BASE = DistributedNoise(
-    clipping_norm=0.3,
-    noise_multiplier=2.0,
-    minimum_survivors=10,
-    corrupt=2,
-    scale=2.0**13,
+    clipping_norm=0.3, noise_multiplier=2.0, minimum_survivors=10, corrupt=2, scale=2.0**13
 )
 
 kinds = pytest.mark.parametrize("kind", ["discrete_gaussian", "skellam"])
 
 
-def mechanism(**changes: Any) -> DistributedNoise:
+def mechanism(**changes):
     return dataclasses.replace(BASE, **changes)
 
 
-def seeded(seed: int) -> SeededNoise:
+def seeded(seed):
     return SeededNoise(np.random.default_rng(seed))
 
 
-def ring_sum(
-    updates: Sequence[NDArray[np.float64]],
-    how: DistributedNoise,
-    ring_bits: int,
-    noise: NoiseSource,
-) -> NDArray[np.uint64]:
+def ring_sum(updates, how, ring_bits, noise):
     total = np.zeros(updates[0].size, dtype=np.uint64)
     for update in updates:
         total += protect_share(update, how, ring_bits=ring_bits, noise=noise).levels
     return total & np.uint64(2**ring_bits - 1)
 
 
-def open_sum(
-    levels: NDArray[np.uint64], how: DistributedNoise, ring_bits: int
-) -> NDArray[np.float64]:
+def open_sum(levels, how, ring_bits):
     return SignedGrid(how.scale, ring_bits, 1_000).dequantise_sum(levels, 1_000)
 
 
-def row(how: DistributedNoise, dimension: int = DIMENSION, **changes: Any) -> Any:
+def row(how, dimension=DIMENSION, **changes):
     return release_of(how, dimension, **changes)
-
-
-# ------------------------------------------------------------------------------ noise of the sum
 
 
 @kinds
 @pytest.mark.parametrize("noise", [SystemNoise(), seeded(3)], ids=["os", "seeded"])
 @pytest.mark.parametrize(("survivors", "corrupt", "scale"), [(10, 2, 2.0**17), (40, 39, 2.0**12)])
 def test_the_honest_shares_alone_have_the_noise_of_the_ledger(
-    kind: str, noise: NoiseSource, survivors: int, corrupt: int, scale: float
-) -> None:
+    kind, noise, survivors, corrupt, scale
+):
     how = mechanism(
         kind=kind, minimum_survivors=survivors, corrupt=corrupt, scale=scale, noise_multiplier=3.0
     )
@@ -102,10 +83,7 @@ def test_the_honest_shares_alone_have_the_noise_of_the_ledger(
     assert row(how).standard_deviation == pytest.approx(3.0 * 0.3)
 
 
-# -------------------------------------------------------------------------------------- rounding
-
-
-def test_bound_after_rounding_by_hand() -> None:
+def test_bound_after_rounding_by_hand():
     # c = 1000, d = 10,000: c^2 + 2500 + (1000 + 50) = 1,003,550, far below (1000 + 100)^2.
     assert squared_norm_after_rounding(1000.0, 10_000) == 1_003_550
     # c = 1, d = 1: (1 + 1)^2 = 4 against 1 + 0.25 + 1.5 = 2.75.
@@ -114,7 +92,7 @@ def test_bound_after_rounding_by_hand() -> None:
     assert squared_norm_after_rounding(0.1, 4) == 2
 
 
-def test_rounding_is_repeated_until_it_is_short() -> None:
+def test_rounding_is_repeated_until_it_is_short():
     # 10,000 times 9.5: all up is 10^6, above 950^2 + 2500 + 1000 = 906,000; all down is 810,000.
     tries = [b"\x00" * 40_000, b"\xff" * 40_000]
     rounded = round_conditionally(lambda count: tries.pop(0), np.full(10_000, 9.5), 950.0)
@@ -123,9 +101,7 @@ def test_rounding_is_repeated_until_it_is_short() -> None:
 
 
 @given(seed=st.integers(0, 2**32), dimension=st.integers(1, 300), norm=st.floats(1.0, 1e9))
-def test_rounded_vectors_are_short_whatever_the_direction(
-    seed: int, dimension: int, norm: float
-) -> None:
+def test_rounded_vectors_are_short_whatever_the_direction(seed, dimension, norm):
     rng = np.random.default_rng(seed)
     direction = rng.standard_normal(dimension) ** 3
     vector = direction / max(1e-300, float(np.linalg.norm(direction))) * norm
@@ -133,7 +109,7 @@ def test_rounded_vectors_are_short_whatever_the_direction(
     assert sum(int(value) ** 2 for value in rounded) <= squared_norm_after_rounding(norm, dimension)
 
 
-def test_vectors_beyond_the_norm_are_refused() -> None:
+def test_vectors_beyond_the_norm_are_refused():
     with pytest.raises(SensitivityViolation, match="no try of rounding has a norm"):
         round_conditionally(np.random.default_rng(0).bytes, np.full(10_000, 20.5), 1500.0)
     with pytest.raises(SensitivityViolation, match="no try of rounding has a norm"):
@@ -142,16 +118,13 @@ def test_vectors_beyond_the_norm_are_refused() -> None:
         squared_norm_after_rounding(2.0**31, 4)
 
 
-# ----------------------------------------------------------------------------- ring and headroom
-
-
 @pytest.mark.parametrize("ring_bits", [1, 65])
-def test_rings_that_hold_nothing_are_refused(ring_bits: int) -> None:
+def test_rings_that_hold_nothing_are_refused(ring_bits):
     with pytest.raises(ValueError, match=f"ring_bits is {ring_bits}; it must be from 2 to 64"):
         protect_share(np.zeros(1), mechanism(), ring_bits=ring_bits, noise=seeded(0))
 
 
-def test_headroom_by_hand() -> None:
+def test_headroom_by_hand():
     # C = 1,000 steps, n = 100, d = 10,000: 100 sqrt(1,003,550), noise 100 a share so 1,000 in all,
     # L = ln(20,000 x 2^40) = 37.6294, sqrt(2 L) = 8.67519, L/3 = 12.543.
     how = mechanism(clipping_norm=1.0, scale=1000.0, noise_multiplier=0.1 * math.sqrt(8))
@@ -160,7 +133,7 @@ def test_headroom_by_hand() -> None:
     assert found == pytest.approx(100 * math.sqrt(1_003_550) + 8_675.19 + 12.543, rel=1e-6)
 
 
-def test_ring_is_chosen_by_the_headroom() -> None:
+def test_ring_is_chosen_by_the_headroom():
     how = mechanism(clipping_norm=1.0, scale=2.0**20, noise_multiplier=1.0)
     assert required_ring_bits(how, dimension=100, clients=1_000) == 32
     assert required_ring_bits(how, dimension=100, clients=3_000) == 33
@@ -171,7 +144,7 @@ def test_ring_is_chosen_by_the_headroom() -> None:
 
 
 @kinds
-def test_tail_bound_of_the_headroom_holds_exactly(kind: str) -> None:
+def test_tail_bound_of_the_headroom_holds_exactly(kind):
     # P(|sum of noise| >= t) against the true law of the sum, at the smallest share allowed.
     n, exponent = 12, math.log(2.0) + 40 * math.log(2.0)
     limit = 1.5 * math.sqrt(n) * math.sqrt(2 * exponent) + exponent / 3
@@ -185,15 +158,12 @@ def test_tail_bound_of_the_headroom_holds_exactly(kind: str) -> None:
 
 
 @pytest.mark.parametrize("clipping_norm", [1e-6, 1.0, 1e9])
-def test_default_scale_is_a_power_of_two_that_is_fine_enough(clipping_norm: float) -> None:
+def test_default_scale_is_a_power_of_two_that_is_fine_enough(clipping_norm):
     scale = default_scale(clipping_norm)
     assert math.frexp(scale)[0] == 0.5
     assert 2.0**16 <= clipping_norm * scale < 2.0**17
     how = mechanism(clipping_norm=clipping_norm, scale=scale)
     assert how.rounded_norm(2**20) < clipping_norm * (1 + 1e-4)
-
-
-# -------------------------------------------------------------------------------------- refusals
 
 
 @pytest.mark.parametrize(
@@ -209,7 +179,7 @@ def test_default_scale_is_a_power_of_two_that_is_fine_enough(clipping_norm: floa
         ({"minimum_survivors": 0, "corrupt": 0}, "no honest share"),
     ],
 )
-def test_what_the_theorems_do_not_carry_is_refused(changes: dict[str, Any], message: str) -> None:
+def test_what_the_theorems_do_not_carry_is_refused(changes, message):
     with pytest.raises(CalibrationError, match=message):
         mechanism(**changes)
 
@@ -226,14 +196,12 @@ def test_what_the_theorems_do_not_carry_is_refused(changes: dict[str, Any], mess
     ],
     ids=str,
 )
-def test_what_means_nothing_is_refused(changes: dict[str, Any]) -> None:
+def test_what_means_nothing_is_refused(changes):
     with pytest.raises(ValueError, match=r"\w+ is"):
         mechanism(**changes)
 
 
-# ----------------------------------------------------------------------------------- calibration
-
-PLAN: dict[str, Any] = {
+PLAN = {
     "dimension": 2_048,
     "clipping_norm": 0.3,
     "minimum_survivors": 60,
@@ -242,12 +210,12 @@ PLAN: dict[str, Any] = {
 }
 
 
-def calibrated(target: float, rounds: int, **plan: Any) -> DistributedNoise:
+def calibrated(target, rounds, **plan):
     """The least noise with which so many sums fit the target, as a run is calibrated."""
     plan = dict(plan)
     dimension = plan.pop("dimension")
 
-    def planned(multiplier: float) -> list[Release]:
+    def planned(multiplier):
         how = DistributedNoise(noise_multiplier=multiplier, **plan)
         return [dataclasses.replace(row(how, dimension), count=rounds)]
 
@@ -258,7 +226,7 @@ def calibrated(target: float, rounds: int, **plan: Any) -> DistributedNoise:
     return DistributedNoise(noise_multiplier=found, **plan)
 
 
-def spend(how: DistributedNoise, rounds: int) -> float:
+def spend(how, rounds):
     rows = [row(how, 2_048, round_number=number) for number in range(rounds)]
     return epsilon(rows, 1e-5).epsilon
 
@@ -266,7 +234,7 @@ def spend(how: DistributedNoise, rounds: int) -> float:
 @kinds
 @pytest.mark.parametrize("relation", ["replace_one", "add_or_remove_one"])
 @pytest.mark.parametrize(("target", "rounds"), [(0.5, 1), (8.0, 10)])
-def test_calibrated_noise_just_fits(kind: str, relation: Any, target: float, rounds: int) -> None:
+def test_calibrated_noise_just_fits(kind, relation, target, rounds):
     plan = PLAN | {"kind": kind, "relation": relation}
     how = calibrated(target, rounds, **plan)
     assert spend(how, rounds) <= target
@@ -280,10 +248,8 @@ def test_calibrated_noise_just_fits(kind: str, relation: Any, target: float, rou
 
 
 @pytest.mark.parametrize(("scaled_norm", "shares"), [(1_000.0, 1), (2.0**30, 300)])
-def test_the_smallest_multiplier_is_allowed_and_nothing_below(
-    scaled_norm: float, shares: int
-) -> None:
-    changes: dict[str, Any] = {"clipping_norm": 0.5, "scale": 2.0 * scaled_norm}
+def test_the_smallest_multiplier_is_allowed_and_nothing_below(scaled_norm, shares):
+    changes = {"clipping_norm": 0.5, "scale": 2.0 * scaled_norm}
     changes |= {"minimum_survivors": shares + 3, "corrupt": 3}
     least = smallest_multiplier(scaled_norm, shares)
     # Of a share it is 1.5 sqrt(shares) / C in steps of the grid.
@@ -305,18 +271,16 @@ def test_the_smallest_multiplier_is_allowed_and_nothing_below(
         (1e-5, {"scale": 2.0**28}, "to 2\\^21"),
     ],
 )
-def test_calibration_refuses(target: float, changes: dict[str, Any], message: str) -> None:
+def test_calibration_refuses(target, changes, message):
     with pytest.raises(CalibrationError, match=message):
         calibrated(target, 1, **PLAN | changes)
 
-
-# --------------------------------------------------------------------------- a share of one's own
 
 ALONE = IntegerUploadNoise(clipping_norm=2.0, noise_multiplier=0.7, scale=500.0)
 
 
 @pytest.mark.parametrize("kind", ["spread", "spike"])
-def test_it_is_distributed_noise_of_a_single_share(kind: str) -> None:
+def test_it_is_distributed_noise_of_a_single_share(kind):
     update = np.full(50, 1.0) if kind == "spread" else np.eye(1, 50)[0] * 9.0
     share = DistributedNoise(
         clipping_norm=2.0, noise_multiplier=0.7, minimum_survivors=1, corrupt=0, scale=500.0
@@ -341,8 +305,6 @@ def test_it_is_distributed_noise_of_a_single_share(kind: str) -> None:
         ({"scale": 499.0}, CalibrationError, "998 steps of the grid; it must be from 1000"),
     ],
 )
-def test_what_no_theorem_covers_is_refused_at_once(
-    changes: dict[str, Any], error: type[Exception], message: str
-) -> None:
+def test_what_no_theorem_covers_is_refused_at_once(changes, error, message):
     with pytest.raises(error, match=message):
         dataclasses.replace(ALONE, **changes)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 import pytest
 
@@ -14,7 +13,7 @@ from tests.privacy._rows import FACTS, released
 ROW = released(2.0, status="reserved")
 
 
-def test_sensitivity_follows_the_relation() -> None:
+def test_sensitivity_follows_the_relation():
     assert ROW.sensitivity == 0.6
     assert replace(ROW, relation="add_or_remove_one").sensitivity == 0.3
 
@@ -28,9 +27,7 @@ def test_sensitivity_follows_the_relation() -> None:
         ("aborted", False, False),
     ],
 )
-def test_only_an_abort_that_nothing_left_is_free(
-    status: str, left_client: bool, charged: bool
-) -> None:
+def test_only_an_abort_that_nothing_left_is_free(status, left_client, charged):
     assert replace(ROW, status=status, left_client=left_client).charged is charged
 
 
@@ -63,7 +60,7 @@ def test_only_an_abort_that_nothing_left_is_free(
     ],
     ids=str,
 )
-def test_rows_that_mean_nothing_are_refused(change: dict[str, Any]) -> None:
+def test_rows_that_mean_nothing_are_refused(change):
     with pytest.raises(ValueError, match=r"\w+ (is|must|can)"):
         replace(ROW, **change)
 
@@ -79,7 +76,7 @@ COHORT = CohortSampling(kind="poisson", size=3, population=12, is_drawn=False)
         ({"size": 13}, "size is 13"),
     ],
 )
-def test_cohorts_that_mean_nothing_are_refused(changes: dict[str, Any], message: str) -> None:
+def test_cohorts_that_mean_nothing_are_refused(changes, message):
     with pytest.raises(ValueError, match=message):
         replace(COHORT, **changes)
 
@@ -100,11 +97,11 @@ def test_cohorts_that_mean_nothing_are_refused(changes: dict[str, Any], message:
         ),
     ],
 )
-def test_rows_that_no_draw_amplifies_have_no_cohort(changes: dict[str, Any], message: str) -> None:
+def test_rows_that_no_draw_amplifies_have_no_cohort(changes, message):
     with pytest.raises(ValueError, match=message):
         replace(ROW, **{"cohort": COHORT} | changes)
 
 
-def test_unknown_mechanisms_are_refused() -> None:
+def test_unknown_mechanisms_are_refused():
     with pytest.raises(UnknownMechanism, match="'magic'; it must be the facts"):
         replace(ROW, mechanism="magic")

@@ -3,25 +3,23 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from numpy.typing import NDArray
 
 from privacy.errors import CalibrationError, NonFiniteUpdate, ProtocolViolation
-from privacy.grids import Grid, Quantiser, SignedGrid
+from privacy.grids import Quantiser, SignedGrid
 
 
-def words(signed: list[int], bits: int) -> np.typing.NDArray[np.uint64]:
+def words(signed, bits):
     """Two's complement by Python's integers, which know no width."""
     return np.array([value % 2**bits for value in signed], dtype=np.uint64)
 
 
 @pytest.mark.parametrize("bits", [2, 33, 64])
-def test_twos_complement_by_hand_at_every_width(bits: int) -> None:
+def test_twos_complement_by_hand_at_every_width(bits):
     half = 2 ** (bits - 1)
     signed = [-half, -half + 1, -1, 0, 1, half - 1]
     grid = SignedGrid(2.0**13, bits, 1)
@@ -37,10 +35,9 @@ def test_twos_complement_by_hand_at_every_width(bits: int) -> None:
 
 
 @given(
-    bits=st.integers(2, 64),
-    values=st.lists(st.integers(-(2**70), 2**70), min_size=1, max_size=40),
+    bits=st.integers(2, 64), values=st.lists(st.integers(-(2**70), 2**70), min_size=1, max_size=40)
 )
-def test_sums_modulo_the_ring_are_right_up_to_its_size(bits: int, values: list[int]) -> None:
+def test_sums_modulo_the_ring_are_right_up_to_its_size(bits, values):
     total = np.zeros(1, dtype=np.uint64)
     for value in values:
         total += words([value], bits)
@@ -52,13 +49,13 @@ def test_sums_modulo_the_ring_are_right_up_to_its_size(bits: int, values: list[i
     assert found == int(float(wanted))
 
 
-def test_the_empty_vector_and_the_empty_sum() -> None:
+def test_the_empty_vector_and_the_empty_sum():
     grid = SignedGrid(4.0, 32, 3)
     assert grid.dequantise(np.zeros(0, np.uint64)).shape == (0,)
     np.testing.assert_array_equal(grid.dequantise_sum(np.zeros(2, np.uint64), 0), [0.0, 0.0])
 
 
-def test_how_many_were_summed_changes_the_check_and_not_the_values() -> None:
+def test_how_many_were_summed_changes_the_check_and_not_the_values():
     grid, levels = SignedGrid(4.0, 32, 3), words([-8, 6], 32)
     for weight in range(4):
         np.testing.assert_array_equal(grid.dequantise_sum(levels, weight), [-2.0, 1.5])
@@ -71,14 +68,14 @@ def test_how_many_were_summed_changes_the_check_and_not_the_values() -> None:
 
 
 @pytest.mark.parametrize("bits", [2, 63])
-def test_levels_outside_the_ring_are_refused(bits: int) -> None:
+def test_levels_outside_the_ring_are_refused(bits):
     grid = SignedGrid(1.0, bits, 1)
     grid.dequantise(np.array([2**bits - 1], dtype=np.uint64))
     with pytest.raises(ValueError, match=f"at or above 2\\^{bits}, the ring's size"):
         grid.dequantise(np.array([0, 2**bits], dtype=np.uint64))
 
 
-def test_levels_that_are_no_unsigned_integers_are_refused() -> None:
+def test_levels_that_are_no_unsigned_integers_are_refused():
     with pytest.raises(ValueError, match="must be unsigned integers"):
         SignedGrid(1.0, 32, 1).dequantise(np.zeros(2, dtype=np.int64))
 
@@ -93,22 +90,17 @@ def test_levels_that_are_no_unsigned_integers_are_refused() -> None:
         (1.0, 65, 1, "bits is 65"),
     ],
 )
-def test_grids_that_carry_nothing_are_refused(
-    scale: float, bits: int, clients: int, message: str
-) -> None:
+def test_grids_that_carry_nothing_are_refused(scale, bits, clients, message):
     with pytest.raises(ValueError, match=message):
         SignedGrid(scale, bits, clients)
 
 
-# ------------------------------------------------------------------------- uploads without a mask
-
-
-def squared(steps: list[int]) -> int:
+def squared(steps):
     """In exact integers, as any of them may be."""
     return sum(step * step for step in steps)
 
 
-def signed(levels: NDArray[np.uint64], bits: int) -> list[int]:
+def signed(levels, bits):
     half = 1 << (bits - 1)
     return [int(level) - (int(level) >= half) * 2 * half for level in levels]
 
@@ -119,9 +111,7 @@ def signed(levels: NDArray[np.uint64], bits: int) -> list[int]:
     steps=st.lists(st.integers(-(2**63), 2**63 - 1), min_size=1, max_size=20),
     size=st.integers(0, 63),
 )
-def test_what_is_admitted_is_never_longer_than_asked(
-    bits: int, longest: int, steps: list[int], size: int
-) -> None:
+def test_what_is_admitted_is_never_longer_than_asked(bits, longest, steps, size):
     grid = SignedGrid(1.0, bits, 1, longest)
     sent = np.array([(step >> size) % 2**bits for step in steps], np.uint64)
     before, after = signed(sent, bits), signed(grid.admit(sent), bits)
@@ -151,13 +141,13 @@ def test_what_is_admitted_is_never_longer_than_asked(
     ],
     ids=["beyond the grid", "numbers", "no number", "signed", "a matrix", "a single one"],
 )
-def test_what_is_no_vector_of_levels_is_not_admitted(grid: Grid, sent: NDArray[Any]) -> None:
+def test_what_is_no_vector_of_levels_is_not_admitted(grid, sent):
     with pytest.raises(ProtocolViolation, match="an upload") as caught:
         grid.admit(np.asarray(sent))
     assert not any(character.isdigit() for character in str(caught.value))
 
 
-def test_hand_worked_levels() -> None:
+def test_hand_worked_levels():
     # 2 bits over [-3, 3]: levels 0..3 stand for -3, -1, 1, 3.
     quantiser = Quantiser(3.0, 2)
     assert quantiser.step == 2.0
@@ -175,9 +165,7 @@ def test_hand_worked_levels() -> None:
     seed=st.integers(0, 2**32 - 1),
     uniform=st.booleans(),
 )
-def test_sum_is_within_half_a_step_per_unit_of_weight(
-    bits: int, value_bound: float, clients: int, seed: int, *, uniform: bool
-) -> None:
+def test_sum_is_within_half_a_step_per_unit_of_weight(bits, value_bound, clients, seed, *, uniform):
     rng = np.random.default_rng(seed)
     quantiser = Quantiser(value_bound, bits)
     updates = rng.uniform(-value_bound, value_bound, (clients, 16))
@@ -193,7 +181,7 @@ def test_sum_is_within_half_a_step_per_unit_of_weight(
     assert error.max() <= 0.5 * weight * quantiser.step * (1 + 1e-6) + rounding
 
 
-def test_low_bits_of_a_huge_sum_survive() -> None:
+def test_low_bits_of_a_huge_sum_survive():
     # Totals near 2^63 differ by one level, which float64 could not tell apart.
     quantiser = Quantiser(1.0, 32)
     weight = 2**31
@@ -203,7 +191,7 @@ def test_low_bits_of_a_huge_sum_survive() -> None:
     np.testing.assert_allclose(values, [0.0, 1.0, -1.0])
 
 
-def test_saturation_is_counted_and_cut() -> None:
+def test_saturation_is_counted_and_cut():
     quantiser = Quantiser(1.0, 8)
     result = quantiser.quantise(np.array([-1.0, 1.0, 1.0001, -7.0, 0.0]))
     assert result.saturated == 2
@@ -226,28 +214,25 @@ def test_saturation_is_counted_and_cut() -> None:
         (20, 0, 16),
     ],
 )
-def test_smallest_ring_without_wrap_around(bits: int, weight: int, ring: int) -> None:
+def test_smallest_ring_without_wrap_around(bits, weight, ring):
     assert Quantiser(1.0, bits).ring_bits(weight) == ring
 
 
-def test_no_ring_is_large_enough() -> None:
+def test_no_ring_is_large_enough():
     with pytest.raises(CalibrationError, match="wraps around"):
         Quantiser(1.0, 32).ring_bits(2**32 + 2)
 
 
-def test_a_sum_above_what_the_weight_can_give_is_refused() -> None:
+def test_a_sum_above_what_the_weight_can_give_is_refused():
     quantiser = Quantiser(1.0, 8)
     quantiser.dequantise_sum(np.array([510], dtype=np.uint64), 2)
-    with pytest.raises(
-        ProtocolViolation,
-        match="above what so many clients can",
-    ):
+    with pytest.raises(ProtocolViolation, match="above what so many clients can"):
         quantiser.dequantise_sum(np.array([511], dtype=np.uint64), 2)
     with pytest.raises(ProtocolViolation):
         quantiser.dequantise(np.array([256], dtype=np.uint64))
 
 
-def test_quantisers_that_mean_nothing_are_refused() -> None:
+def test_quantisers_that_mean_nothing_are_refused():
     quantiser = Quantiser(1.0, 8)
     with pytest.raises(NonFiniteUpdate):
         quantiser.quantise(np.array([np.nan]))

@@ -26,13 +26,13 @@ GROUPS, SIZE = 3, 4
 KEY = ReleaseKey(run_id="r", round_number=1, attempt=1, pseudonym="p")
 
 
-def central(counts: GroupCounts | None, relation="replace_one", norm=0.3, scale=2.0**18):
+def central(counts, relation="replace_one", norm=0.3, scale=2.0**18):
     return CentralNoise(
         clipping_norm=norm, noise_multiplier=1.5, scale=scale, relation=relation, counts=counts
     )
 
 
-def shared(counts: GroupCounts | None, relation="replace_one", kind="discrete_gaussian"):
+def shared(counts, relation="replace_one", kind="discrete_gaussian"):
     return DistributedNoise(
         clipping_norm=0.3,
         noise_multiplier=1.5,
@@ -45,7 +45,7 @@ def shared(counts: GroupCounts | None, relation="replace_one", kind="discrete_ga
     )
 
 
-def uploads(counts: GroupCounts, norm: float, flag: float = 0.0):
+def uploads(counts, norm, flag=0.0):
     """Extreme vectors: updates along and against axes and a diagonal, in each block, and zeros."""
     diagonal = np.full(SIZE, 1 / math.sqrt(SIZE))
     ends = [np.eye(SIZE)[0], diagonal, np.zeros(SIZE)]
@@ -135,13 +135,7 @@ def test_a_count_is_never_rounded_at_random():
 
 @pytest.mark.parametrize(
     "told",
-    [
-        [1.0, 1.0, 0.0],
-        [-1.0, 0.0, 0.0],
-        [0.5, 0.0, 0.0],
-        [1.0, 1e-9, 0.0],
-        [np.nan, 0.0, 0.0],
-    ],
+    [[1.0, 1.0, 0.0], [-1.0, 0.0, 0.0], [0.5, 0.0, 0.0], [1.0, 1e-9, 0.0], [np.nan, 0.0, 0.0]],
 )
 def test_a_client_that_counts_itself_otherwise_sends_nothing(told):
     counts = GroupCounts(groups=GROUPS, ratio=0.5)

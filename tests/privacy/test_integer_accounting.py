@@ -5,11 +5,9 @@ from __future__ import annotations
 import dataclasses
 import math
 from functools import lru_cache
-from typing import Any
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 from scipy import special
 
 from privacy import (
@@ -17,7 +15,6 @@ from privacy import (
     NO_NOISE,
     DistributedNoise,
     IntegerNoise,
-    Release,
     UnsupportedEvent,
     UploadNoise,
     accountant_table,
@@ -33,10 +30,10 @@ DELTA = 1e-5
 kinds = pytest.mark.parametrize("kind", ["discrete_gaussian", "skellam"])
 
 
-def on_the_grid(kind: Any, share: float, shares: int, shift: int, **changes: Any) -> Release:
+def on_the_grid(kind, share, shares, shift, **changes):
     """A release of one coordinate whose norm after rounding is `shift` steps of the grid."""
     law = IntegerNoise(kind, share_deviation=share, shares=shares, dimension=1, corrupt=1)
-    fields: dict[str, Any] = {
+    fields = {
         "mechanism": FACTS["distributed_noise"],
         "standard_deviation": share * math.sqrt(shares),
         "clipping_norm": float(shift),
@@ -46,11 +43,8 @@ def on_the_grid(kind: Any, share: float, shares: int, shift: int, **changes: Any
     return released(**fields | changes)
 
 
-# ---------------------------------------------------------------------------- the exact answer
-
-
 @lru_cache
-def law_of_the_sum(kind: str, share: float, shares: int) -> NDArray[np.float64]:
+def law_of_the_sum(kind, share, shares):
     """Probabilities of the sum of the shares, by convolving the law of one with itself."""
     reach = math.ceil(14 * share + 12)
     k = np.abs(np.arange(-reach, reach + 1))
@@ -61,18 +55,18 @@ def law_of_the_sum(kind: str, share: float, shares: int) -> NDArray[np.float64]:
     return np.asarray(total)
 
 
-def shifted(law: NDArray[np.float64], shift: int) -> tuple[NDArray[np.float64], ...]:
+def shifted(law, shift):
     gap = np.zeros(shift)
     return np.concatenate([law, gap]), np.concatenate([gap, law])
 
 
-def exact_delta(law: NDArray[np.float64], shift: int, eps: float) -> float:
+def exact_delta(law, shift, eps):
     """Hockey-stick divergence; the law is symmetric, so both directions are one."""
     p, q = shifted(law, shift)
     return float(np.maximum(p - math.exp(eps) * q, 0.0).sum())
 
 
-def exact_epsilon(law: NDArray[np.float64], shift: int) -> float:
+def exact_epsilon(law, shift):
     low, high = 0.0, 200.0
     for _ in range(60):
         middle = (low + high) / 2
@@ -80,15 +74,10 @@ def exact_epsilon(law: NDArray[np.float64], shift: int) -> float:
     return high
 
 
-# -------------------------------------------------------------------------- theorems against it
-
-
 @kinds
 @pytest.mark.parametrize(("share", "shares"), [(0.5, 2), (1.0, 3), (1.5, 1), (1.5, 12), (8.0, 20)])
 @pytest.mark.parametrize("shift", [1, 8])
-def test_epsilon_is_above_the_exact_one_and_not_far(
-    kind: str, share: float, shares: int, shift: int
-) -> None:
+def test_epsilon_is_above_the_exact_one_and_not_far(kind, share, shares, shift):
     exact = exact_epsilon(law_of_the_sum(kind, share, shares), shift)
     bound = epsilon([on_the_grid(kind, share, shares, shift)], DELTA).epsilon
     assert exact <= bound
@@ -99,22 +88,19 @@ def test_epsilon_is_above_the_exact_one_and_not_far(
         assert bound <= loose * exact + 0.02
 
 
-# ------------------------------------------------------------------------------ numbers by hand
-
-
 @pytest.mark.parametrize(
     ("share", "expected"), [(0.5, 36_634.0), (1.0, 2.24), (1.5, 9.3e-6)], ids=str
 )
-def test_tau_at_the_paper_s_size(share: float, expected: float) -> None:
+def test_tau_at_the_paper_s_size(share, expected):
     assert tau(share, 90) * 8_192 / 2 == pytest.approx(expected, rel=2e-3)
 
 
-def term(kind: Any, ratio: float, **noise: Any) -> IntegerTerm:
-    fields: dict[str, Any] = {"share_deviation": 2.0, "shares": 25, "dimension": 100}
+def term(kind, ratio, **noise):
+    fields = {"share_deviation": 2.0, "shares": 25, "dimension": 100}
     return IntegerTerm(1.0 / ratio, IntegerNoise(name=kind, **fields | noise), 1)
 
 
-def test_discrete_gaussian_lines_by_hand() -> None:
+def test_discrete_gaussian_lines_by_hand():
     # A single share is Canonne, Kamath and Steinke 2020, Theorem 4: rho = r^2 / 2.
     assert first_line(term("discrete_gaussian", 0.3, shares=1), 1.0).rho == pytest.approx(0.045)
     # replace_one doubles the sensitivity.
@@ -129,7 +115,7 @@ def test_discrete_gaussian_lines_by_hand() -> None:
     assert first_line(fine, 1.0).rho == pytest.approx((0.25 + t + 100 * t * t) / 2)
 
 
-def test_skellam_lines_by_hand() -> None:
+def test_skellam_lines_by_hand():
     # m = 25 x 4 = 100, r = 0.5 so D2 = 5, D1 = min(10, 5) x 5 = 25.
     first, second = (line(term("skellam", 0.5), 1.0) for line in (first_line, second_line))
     for order in (2, 7):
@@ -140,12 +126,12 @@ def test_skellam_lines_by_hand() -> None:
         assert second.rho * order + second.xi == pytest.approx(common + 3 * 25 / 200)
 
 
-def test_an_additive_part_below_zero_is_rounded_up() -> None:
+def test_an_additive_part_below_zero_is_rounded_up():
     # D2 = 200 and d = 1, so 6 D1 < D2^2.
     assert first_line(term("skellam", 20.0, dimension=1), 1.0).xi == 0.0
 
 
-def test_the_smaller_of_skellam_s_two_bounds_speaks() -> None:
+def test_the_smaller_of_skellam_s_two_bounds_speaks():
     # Variance 1 and D1 = D2 = 1: the second is far smaller at high orders.
     row = on_the_grid("skellam", 1.0, 1, 1)
     first, second = (line(*compose([row]).integer_terms, 1.0) for line in (first_line, second_line))
@@ -158,13 +144,11 @@ def test_the_smaller_of_skellam_s_two_bounds_speaks() -> None:
     assert epsilon([row], DELTA).epsilon == pytest.approx(min(by_hand), rel=1e-9)
 
 
-def test_shares_too_small_for_the_theorem_are_not_priced() -> None:
+def test_shares_too_small_for_the_theorem_are_not_priced():
     with pytest.raises(UnsupportedEvent, match=r"share_deviation is 0.4 .* from 0.5 on"):
         epsilon([on_the_grid("discrete_gaussian", 0.4, 2, 1)], DELTA)
     assert epsilon([on_the_grid("discrete_gaussian", 0.4, 1, 1)], DELTA).epsilon > 0
 
-
-# -------------------------------------------------------------------------- ledgers and adversaries
 
 HOW = DistributedNoise(
     clipping_norm=0.3,
@@ -175,16 +159,16 @@ HOW = DistributedNoise(
 )
 
 
-def row(how: DistributedNoise = HOW, dimension: int = 2_048, **changes: Any) -> Release:
+def row(how=HOW, dimension=2_048, **changes):
     return release_of(how, dimension, **changes)
 
 
-def cost(*rows: Release) -> float:
+def cost(*rows):
     return epsilon(rows, DELTA).epsilon
 
 
 @kinds
-def test_rdp_speaks_and_the_others_say_why_not(kind: Any) -> None:
+def test_rdp_speaks_and_the_others_say_why_not(kind):
     rows = [row(dataclasses.replace(HOW, kind=kind))] * 3
     assert epsilon(rows, DELTA).accountant == "rdp"
     table = accountant_table(rows, DELTA)
@@ -194,12 +178,12 @@ def test_rdp_speaks_and_the_others_say_why_not(kind: Any) -> None:
         assert "integer noise" in str(table[name])
     for name in ("exact", "pld"):
         with pytest.raises(UnsupportedEvent):
-            epsilon(rows, DELTA, name)  # type: ignore[arg-type]
+            epsilon(rows, DELTA, name)
 
 
 @kinds
 @pytest.mark.parametrize("relation", ["replace_one", "add_or_remove_one"])
-def test_on_a_fine_grid_it_costs_what_gaussian_noise_does(kind: Any, relation: Any) -> None:
+def test_on_a_fine_grid_it_costs_what_gaussian_noise_does(kind, relation):
     integer = row(dataclasses.replace(HOW, kind=kind, relation=relation))
     plain = UploadNoise(0.3, 4.0, relation)
     gaussian = release_of(plain)
@@ -207,14 +191,14 @@ def test_on_a_fine_grid_it_costs_what_gaussian_noise_does(kind: Any, relation: A
     assert cost(integer) > epsilon([gaussian], DELTA).epsilon
 
 
-def test_replace_one_costs_what_half_the_noise_does() -> None:
+def test_replace_one_costs_what_half_the_noise_does():
     single = dataclasses.replace(HOW, relation="add_or_remove_one", noise_multiplier=2.0)
     assert cost(row()) == pytest.approx(cost(row(single)), rel=1e-6)
     # Forgetting to double would give this, which is far less.
     assert cost(row(dataclasses.replace(HOW, relation="add_or_remove_one"))) < 0.6 * cost(row())
 
 
-def test_pool_entries_with_their_own_gaussian_noise_add_up() -> None:
+def test_pool_entries_with_their_own_gaussian_noise_add_up():
     entry = release_of(UploadNoise(0.3, 8.0), channel="pool")
     both = epsilons([row(), entry], DELTA)
     assert both.server == both.peers == cost(row(), entry) > max(cost(row()), cost(entry))
@@ -223,7 +207,7 @@ def test_pool_entries_with_their_own_gaussian_noise_add_up() -> None:
     assert both.accountant == "rdp"
 
 
-def test_peers_know_their_own_share() -> None:
+def test_peers_know_their_own_share():
     alone = dataclasses.replace(HOW, corrupt=0, minimum_survivors=87)
     result = epsilons([row(alone)], DELTA)
     assert result.peers == math.inf
@@ -232,7 +216,7 @@ def test_peers_know_their_own_share() -> None:
     assert told.server == told.peers == told.observer == cost(row())
 
 
-def test_what_never_left_bares_nothing_to_peers() -> None:
+def test_what_never_left_bares_nothing_to_peers():
     alone = dataclasses.replace(HOW, corrupt=0)
     gone = dataclasses.replace(row(alone), status="aborted", left_client=False)
     assert epsilons([gone], DELTA).peers == 0.0
@@ -241,15 +225,12 @@ def test_what_never_left_bares_nothing_to_peers() -> None:
     assert epsilons([kept], DELTA).peers == math.inf
 
 
-def test_sampling_amplifies_nothing() -> None:
+def test_sampling_amplifies_nothing():
     sampled = dataclasses.replace(row(), sampling="poisson", sampling_probability=0.1)
     with pytest.raises(UnsupportedEvent, match="amplifies integer noise"):
         epsilon([sampled], DELTA)
     with pytest.raises(UnsupportedEvent, match="amplifies nothing"):
         epsilons([sampled], DELTA)
-
-
-# ------------------------------------------------------------------------------ the ledger's rows
 
 
 @pytest.mark.parametrize(
@@ -263,7 +244,7 @@ def test_sampling_amplifies_nothing() -> None:
     ],
     ids=str,
 )
-def test_integer_noise_that_means_nothing_is_refused(changes: dict[str, Any]) -> None:
+def test_integer_noise_that_means_nothing_is_refused(changes):
     right = IntegerNoise("skellam", share_deviation=2.0, shares=3, dimension=4)
     with pytest.raises(ValueError, match=next(iter(changes))):
         dataclasses.replace(right, **changes)
@@ -279,6 +260,6 @@ def test_integer_noise_that_means_nothing_is_refused(changes: dict[str, Any]) ->
         ({"standard_deviation": 0.0}, "it must be 'none' exactly where standard_deviation is 0"),
     ],
 )
-def test_rows_that_contradict_themselves_are_refused(changes: dict[str, Any], message: str) -> None:
+def test_rows_that_contradict_themselves_are_refused(changes, message):
     with pytest.raises(ValueError, match=message):
         dataclasses.replace(row(), **changes)

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from typing import Any
 
 import pytest
 
 from privacy import (
     DpSgd,
     IntegerNoise,
-    Release,
     UploadNoise,
     accountant_table,
     calibrate_noise_multiplier,
@@ -27,8 +25,8 @@ from tests.privacy._rows import release_of, release_of_fits
 DELTA = 1e-5
 
 
-def mechanism(**changes: Any) -> DpSgd:
-    fields: dict[str, Any] = {
+def mechanism(**changes):
+    fields = {
         "noise_multiplier": 1.0,
         "clipping_norm": 0.3,
         "sampling_probability": 0.1,
@@ -38,7 +36,7 @@ def mechanism(**changes: Any) -> DpSgd:
     return DpSgd(**fields | changes)
 
 
-def rows(private: DpSgd, rounds: int = 1, **changes: Any) -> list[Release]:
+def rows(private, rounds=1, **changes):
     return [release_of_fits(private, round_number=n, **changes) for n in range(rounds)]
 
 
@@ -53,7 +51,7 @@ def rows(private: DpSgd, rounds: int = 1, **changes: Any) -> list[Release]:
         ),
     ],
 )
-def test_oracles(private: DpSgd, rounds: int, expected: dict[str, float]) -> None:
+def test_oracles(private, rounds, expected):
     table = accountant_table(rows(private, rounds), DELTA)
     assert str(table.pop("exact")).startswith("n/a: the exact Gaussian formula")
     assert table == pytest.approx(expected, abs=1e-4)
@@ -61,7 +59,7 @@ def test_oracles(private: DpSgd, rounds: int, expected: dict[str, float]) -> Non
     assert (result.epsilon, result.accountant) == (table["pld"], "pld")
 
 
-def test_replace_one_with_sampling_is_priced_by_pld_alone() -> None:
+def test_replace_one_with_sampling_is_priced_by_pld_alone():
     private = mechanism(noise_multiplier=0.8, steps=1, relation="replace_one")
     table = accountant_table(rows(private), 1e-3)
     assert "rdp" in table and str(table["rdp"]).startswith("n/a: ")
@@ -72,7 +70,7 @@ def test_replace_one_with_sampling_is_priced_by_pld_alone() -> None:
         epsilon(rows(private), 1e-3, "rdp")
 
 
-def test_tables_of_nothing_and_of_everything() -> None:
+def test_tables_of_nothing_and_of_everything():
     assert set(accountant_table([], DELTA).values()) == {0.0}
     bare = accountant_table(rows(mechanism(noise_multiplier=0.0)), DELTA)
     assert set(bare.values()) == {math.inf}
@@ -81,13 +79,13 @@ def test_tables_of_nothing_and_of_everything() -> None:
 
 
 @pytest.mark.parametrize(("z", "steps"), [(0.07, 10), (1e-9, 1)])
-def test_prv_gives_no_number_where_its_grid_overflows(z: float, steps: int) -> None:
+def test_prv_gives_no_number_where_its_grid_overflows(z, steps):
     composition = Composition("add_or_remove_one", (Term(z, 1.0, steps),))
     with pytest.raises(UnsupportedEvent, match="Opacus' PRV"):
         opacus_adapters.prv_epsilon(composition, DELTA)
 
 
-def test_prv_knows_no_integer_noise() -> None:
+def test_prv_knows_no_integer_noise():
     noise = IntegerNoise(name="skellam", share_deviation=9.0, shares=3, dimension=2)
     composition = Composition("add_or_remove_one", (), integer_terms=(IntegerTerm(3.0, noise, 1),))
     with pytest.raises(UnsupportedEvent, match="no integer noise"):
@@ -95,27 +93,27 @@ def test_prv_knows_no_integer_noise() -> None:
 
 
 @pytest.mark.parametrize("channel", ["pool", "metrics"])
-def test_training_is_charged_to_the_observer_on_whatever_channel(channel: str) -> None:
+def test_training_is_charged_to_the_observer_on_whatever_channel(channel):
     (row,) = rows(mechanism())
     result = epsilons([dataclasses.replace(row, channel=channel)], DELTA)
     assert result.observer == result.server == result.peers > 0.0
 
 
-def test_a_row_of_many_steps_is_as_many_rows() -> None:
+def test_a_row_of_many_steps_is_as_many_rows():
     one, ten = mechanism(steps=1), mechanism(steps=10)
     assert epsilon(rows(one, 10), DELTA) == epsilon(rows(ten), DELTA)
     assert rows(mechanism(steps=7))[0].count == 7
 
 
-def test_mixed_units_have_no_single_epsilon() -> None:
+def test_mixed_units_have_no_single_epsilon():
     noised = release_of(UploadNoise(1.0, 4.0, "add_or_remove_one"), pseudonym="b")
     with pytest.raises(UnsupportedEvent, match="mixes dp_sgd, whose unit is a record"):
         epsilons([*rows(mechanism()), noised], DELTA)
 
 
-def test_calibrated_noise_just_fits() -> None:
+def test_calibrated_noise_just_fits():
     calibrate_sampled.cache_clear()
-    sampled: dict[str, Any] = {"relation": "replace_one", "sampling_probability": 0.5, "steps": 4}
+    sampled = {"relation": "replace_one", "sampling_probability": 0.5, "steps": 4}
     plan = {"releases_per_round": 1, "rounds": 5} | sampled
     z = calibrate_noise_multiplier(3.0, DELTA, **plan)
     assert epsilon(rows(mechanism(noise_multiplier=z, **sampled), 5), DELTA).epsilon <= 3.0
@@ -125,7 +123,7 @@ def test_calibrated_noise_just_fits() -> None:
     assert calibrate_sampled.cache_info().hits == 1
 
 
-def test_a_search_that_nothing_satisfies_ends() -> None:
+def test_a_search_that_nothing_satisfies_ends():
     with pytest.raises(CalibrationError, match="no noise multiplier up to 1e"):
         bracket(lambda log_z: 1.0)
 
@@ -140,10 +138,8 @@ def test_a_search_that_nothing_satisfies_ends() -> None:
         ({"sampling_probability": 1.5}, CalibrationError, "sampling_probability is 1.5"),
     ],
 )
-def test_calibrations_that_are_refused(
-    changes: dict[str, Any], error: type[Exception], message: str
-) -> None:
-    plan: dict[str, Any] = {
+def test_calibrations_that_are_refused(changes, error, message):
+    plan = {
         "target_epsilon": 2.0,
         "target_delta": DELTA,
         "releases_per_round": 1,
@@ -168,13 +164,13 @@ def test_calibrations_that_are_refused(
         {"relation": "neighbour"},
     ],
 )
-def test_meaningless_mechanisms_are_refused(changes: dict[str, Any]) -> None:
+def test_meaningless_mechanisms_are_refused(changes):
     (name,) = changes
     with pytest.raises(ValueError, match=name):
         mechanism(**changes)
 
 
-def test_the_row_states_noise_norm_and_sampling_apart() -> None:
+def test_the_row_states_noise_norm_and_sampling_apart():
     (row,) = rows(mechanism(noise_multiplier=2.0), status="released")
     assert (row.standard_deviation, row.clipping_norm, row.sensitivity) == (0.6, 0.3, 0.3)
     assert (row.sampling, row.sampling_probability, row.count) == ("poisson", 0.1, 10)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
 from itertools import pairwise
 
 import pytest
@@ -14,7 +13,6 @@ from privacy import (
     NO_NOISE,
     CohortSampling,
     IntegerNoise,
-    Release,
     RunningLedger,
     UnsupportedEvent,
     claimed_epsilon,
@@ -48,11 +46,7 @@ KINDS = (
 )
 rows = st.builds(
     lambda kind, name, number, attempt, is_free: dataclasses.replace(
-        kind,
-        pseudonym=name,
-        round_number=number,
-        attempt=attempt,
-        **(FREE if is_free else {}),
+        kind, pseudonym=name, round_number=number, attempt=attempt, **(FREE if is_free else {})
     ),
     st.sampled_from(KINDS),
     st.sampled_from(["alice", "bob", "carol"]),
@@ -62,18 +56,16 @@ rows = st.builds(
 )
 
 
-def outcome(price: object, *arguments: object) -> object:
+def outcome(price, *arguments):
     """What a pricing gives, or that it refuses."""
     try:
-        return price(*arguments)  # type: ignore[operator]
+        return price(*arguments)
     except UnsupportedEvent:
         return UnsupportedEvent
 
 
 @given(told=st.lists(rows, max_size=12), cuts=st.lists(st.integers(0, 12), max_size=3))
-def test_it_prices_what_all_rows_cost_however_they_were_told(
-    told: Sequence[Release], cuts: Sequence[int]
-) -> None:
+def test_it_prices_what_all_rows_cost_however_they_were_told(told, cuts):
     ledger = RunningLedger()
     for start, end in pairwise([0, *sorted(cuts), 12]):
         ledger.add(told[start:end])
@@ -81,9 +73,7 @@ def test_it_prices_what_all_rows_cost_however_they_were_told(
 
 
 @given(told=st.lists(rows, max_size=8), planned=st.lists(rows, max_size=4))
-def test_what_is_planned_is_priced_and_not_added(
-    told: Sequence[Release], planned: Sequence[Release]
-) -> None:
+def test_what_is_planned_is_priced_and_not_added(told, planned):
     ledger = RunningLedger(told)
     before = outcome(ledger.epsilons, DELTA)
     together = outcome(ledger.claimed_with, planned, DELTA)
@@ -92,7 +82,7 @@ def test_what_is_planned_is_priced_and_not_added(
 
 
 @pytest.mark.parametrize("is_free", [False, True])
-def test_a_draw_that_was_thrown_away_is_not_forgotten(is_free: bool) -> None:
+def test_a_draw_that_was_thrown_away_is_not_forgotten(is_free):
     """Counted rows tell no rounds apart, but what a second draw voids stays void."""
     drawn = dataclasses.replace(ROW, mechanism=FACTS["central_noise"], cohort=COHORT)
     first = [dataclasses.replace(drawn, round_number=n) for n in range(1, 30)]

@@ -11,7 +11,6 @@ from scipy.stats import nct
 
 from privacy.auditing import (
     Canaries,
-    CanaryBound,
     canary_bound,
     canary_ceiling,
     commitment_to,
@@ -30,18 +29,16 @@ KINDS = [
 ]
 
 
-def canaries(number: int, directions: int, relation: str, seed: int = 0, d: int = 256) -> Canaries:
+def canaries(number, directions, relation, seed=0, d=256):
     return Canaries(np.random.default_rng(seed).bytes(32), number, directions, d, relation)
 
 
-def moved(found: Canaries) -> np.ndarray:
+def moved(found):
     """What all canaries send together, added up one by one."""
     return np.sum([found.upload(index) for index in range(found.number)], axis=0)
 
 
-def judged(
-    found: Canaries, mu: float, rng: np.random.Generator, claimed: float = MU
-) -> CanaryBound:
+def judged(found, mu, rng, claimed=MU):
     """The bound of a release that is mu-GDP for one client, whose update has norm 1."""
     deviation = (2.0 if found.relation == "replace_one" else 1.0) / mu
     released = moved(found) + deviation * rng.standard_normal(found.dimension)
@@ -117,7 +114,7 @@ def test_what_is_refuted_has_the_probability_that_is_said():
     assert delta_of(low, bound.epsilon) == pytest.approx(DELTA, rel=1e-3)
 
 
-def _solve(seen: float, freedom: int) -> float:
+def _solve(seen, freedom):
     """The noncentrality at which so large a statistic has probability 5%, by bisection."""
     low, high = 0.0, seen
     for _ in range(60):

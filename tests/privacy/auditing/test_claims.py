@@ -88,7 +88,7 @@ def test_a_row_without_noise_claims_nothing():
 FLAG, C = 0.3, 1.0
 
 
-def flagged(deviation: float, *, honest: bool = True):
+def flagged(deviation, *, honest=True):
     """Clip, append the flag, add noise; a dishonest flag is ten times as long."""
     noise = SeededNoise(np.random.default_rng(11))
 

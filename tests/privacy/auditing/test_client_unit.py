@@ -8,28 +8,16 @@ import math
 import numpy as np
 import pytest
 
-from privacy import (
-    RELATIONS,
-    Quantiser,
-    SeededNoise,
-    UploadNoise,
-)
-from privacy.auditing import (
-    ClientScores,
-    gaussian_claim,
-    judge_client_unit,
-    play_client_unit,
-)
+from privacy import RELATIONS, Quantiser, SeededNoise, UploadNoise
+from privacy.auditing import ClientScores, gaussian_claim, judge_client_unit, play_client_unit
 from privacy.auditing.client_unit import _direction, oversized_needed
 from privacy.errors import NonFiniteUpdate
-from privacy.events import Relation
-from privacy.randomness import NoiseSource
 from tests.privacy.auditing._audits import audit_client_unit
 
 DELTA = 1e-5
 
 
-def release_fn(mechanism: UploadNoise, dimension: int, noise: NoiseSource):
+def release_fn(mechanism, dimension, noise):
     """The way of an upload: clipped, noised, quantised, and read back."""
     quantiser = Quantiser(mechanism.reach(dimension), 24)
 
@@ -39,7 +27,7 @@ def release_fn(mechanism: UploadNoise, dimension: int, noise: NoiseSource):
     return released
 
 
-def audit(fn, mechanism: UploadNoise, *, dimension: int, seed: int = 1, canaries: int = 1000):
+def audit(fn, mechanism, *, dimension, seed=1, canaries=1000):
     return audit_client_unit(
         fn,
         clipping_norm=mechanism.clipping_norm,
@@ -54,11 +42,10 @@ def audit(fn, mechanism: UploadNoise, *, dimension: int, seed: int = 1, canaries
 
 @pytest.mark.parametrize("relation", RELATIONS)
 @pytest.mark.parametrize(
-    ("clipping_norm", "noise_multiplier", "dimension"),
-    [(0.3, 1.0, 2048), (1.0, 4.0, 1)],
+    ("clipping_norm", "noise_multiplier", "dimension"), [(0.3, 1.0, 2048), (1.0, 4.0, 1)]
 )
 def test_a_right_build_passes_and_is_seen_in_full(
-    relation: Relation, clipping_norm, noise_multiplier, dimension
+    relation, clipping_norm, noise_multiplier, dimension
 ):
     mechanism = UploadNoise(clipping_norm, noise_multiplier, relation)
     noise = SeededNoise(np.random.default_rng(5))
@@ -73,7 +60,7 @@ def test_a_right_build_passes_and_is_seen_in_full(
     assert 0.0 < result.epsilon_lower_bound_95 < result.claimed_epsilon
 
 
-def gaussian_scores(rng, *, mu: float, canaries: int, oversized: int = 4) -> ClientScores:
+def gaussian_scores(rng, *, mu, canaries, oversized=4):
     """Scores of a perfect Gaussian build with C = 1 under replace_one."""
     included = rng.random(canaries) < 0.5
     noise = (2.0 / mu) * rng.standard_normal(canaries + oversized)

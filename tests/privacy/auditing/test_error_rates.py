@@ -115,9 +115,6 @@ def test_a_claim_without_meaning_is_refused():
         Claim(1.0, -1.0, 1e-5, is_gaussian=True)
 
 
-# ------------------------------------------------------------------------------------------- power
-
-
 @pytest.mark.parametrize("claimed_mu", [0.75, 4.0])
 def test_a_thousand_canaries_notice_halved_noise(claimed_mu):
     assert canaries_needed(claimed_mu, 2 * claimed_mu) <= 1000

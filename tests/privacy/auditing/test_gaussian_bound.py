@@ -15,7 +15,7 @@ from tests.privacy.auditing.test_client_unit import gaussian_scores
 DELTA = 1e-5
 
 
-def delta_of(mu: float, epsilon: float) -> float:
+def delta_of(mu, epsilon):
     """By integrating how far one density is above e^epsilon times the other."""
     start = epsilon / mu + mu / 2
     gap = lambda x: norm.pdf(x - mu) - math.exp(epsilon) * norm.pdf(x)  # noqa: E731

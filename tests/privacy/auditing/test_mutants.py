@@ -10,20 +10,18 @@ import numpy as np
 import pytest
 
 from privacy import Quantiser, SeededNoise, UploadNoise, clip
-from privacy.auditing import (
-    gaussian_claim,
-)
+from privacy.auditing import gaussian_claim
 from tests.privacy.auditing._audits import audit_client_unit, audit_record_unit
 
 DIMENSION, DELTA, ERROR = 512, 1e-5, 1e-6
 CLAIMED = UploadNoise(clipping_norm=0.5, noise_multiplier=2.0, relation="replace_one")
 
 
-def fresh(seed: int = 17) -> SeededNoise:
+def fresh(seed=17):
     return SeededNoise(np.random.default_rng(seed))
 
 
-def send(vector, mechanism: UploadNoise, noise, *, room: UploadNoise = CLAIMED):
+def send(vector, mechanism, noise, *, room=CLAIMED):
     """What the server reads of an upload."""
     quantiser = Quantiser(20.0 * room.reach(vector.size), 32)
     return quantiser.dequantise(mechanism.protect(vector, quantiser, noise).levels)
@@ -86,11 +84,11 @@ def test_pool_entry_un_noised_is_caught():
     assert pool.mu_interval[0] > pool.claimed_mu
 
 
-def private_step(*, is_personal_private: bool):
+def private_step(*, is_personal_private):
     """One noisy step on shared and personal part; C bounds both together."""
     canary = 5.0 * np.ones(8)
 
-    def train(include: bool, rng: np.random.Generator):
+    def train(include, rng):
         gradient = clip(canary, 1.0).vector if include else np.zeros(8)
         noised = gradient + rng.standard_normal(8)
         personal = noised[4:] if is_personal_private else (canary[4:] if include else np.zeros(4))
@@ -99,7 +97,7 @@ def private_step(*, is_personal_private: bool):
     return train
 
 
-def audit_step(*, is_personal_private: bool):
+def audit_step(*, is_personal_private):
     direction = clip(np.ones(8), 1.0).vector
     return audit_record_unit(
         private_step(is_personal_private=is_personal_private),

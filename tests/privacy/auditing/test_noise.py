@@ -68,7 +68,7 @@ def test_another_law_of_about_the_same_variance_is_refused(shape):
         verify_distribution(shape(np.random.default_rng(4)), 1.0, ALPHA)
 
 
-def noise_of(rounds: int = 6, clients: int = 5, size: int = 200) -> np.ndarray:
+def noise_of(rounds=6, clients=5, size=200):
     return np.random.default_rng(5).standard_normal((rounds, clients, size))
 
 

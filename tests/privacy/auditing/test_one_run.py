@@ -26,11 +26,11 @@ def test_the_p_value_printed_in_the_papers_appendix():
     assert p_value == pytest.approx(0.553, abs=5e-4)
 
 
-def exact_p_value(canaries: int, guesses: int, correct: int, odds: int, delta: Fraction) -> float:
+def exact_p_value(canaries, guesses, correct, odds, delta):
     """Corollary 5.4 in rational numbers, for e^epsilon = odds."""
     right = Fraction(odds, odds + 1)
 
-    def tail(least: int) -> Fraction:
+    def tail(least):
         return sum(
             math.comb(guesses, k) * right**k * (1 - right) ** (guesses - k)
             for k in range(least, guesses + 1)
@@ -45,11 +45,7 @@ def exact_p_value(canaries: int, guesses: int, correct: int, odds: int, delta: F
 @pytest.mark.parametrize("delta", [Fraction(0), Fraction(1, 1000), Fraction(1, 20)])
 def test_the_p_value_is_the_corollary_in_rational_numbers(odds, guesses, correct, delta):
     p_value = one_run_p_value(
-        canaries=40,
-        guesses=guesses,
-        correct=correct,
-        epsilon=math.log(odds),
-        delta=float(delta),
+        canaries=40, guesses=guesses, correct=correct, epsilon=math.log(odds), delta=float(delta)
     )
     assert p_value == pytest.approx(exact_p_value(40, guesses, correct, odds, delta), rel=1e-9)
 
@@ -69,7 +65,7 @@ def test_coverage_is_exactly_kept_by_randomised_response(epsilon, guesses):
         assert wrong > 0.02
 
 
-def bounds_by_correct(canaries: int, guesses: int, delta: float) -> np.ndarray:
+def bounds_by_correct(canaries, guesses, delta):
     return np.array(
         [
             epsilon_lower_bound(canaries=canaries, guesses=guesses, correct=v, delta=delta)

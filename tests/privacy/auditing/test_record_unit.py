@@ -19,10 +19,10 @@ CANARY = 30.0 * np.eye(DIMENSION)[0]
 STEP = C * np.eye(DIMENSION)[0]
 
 
-def trainer(noise_multiplier: float, *, clips: bool = True):
+def trainer(noise_multiplier, *, clips=True):
     """The sum of clipped per-record gradients, with Gaussian noise."""
 
-    def train(include: bool, rng: np.random.Generator):
+    def train(include, rng):
         records = np.vstack([OTHERS, CANARY]) if include else OTHERS
         total = sum((clip(one, C).vector if clips else one for one in records), np.zeros(1))
         return {"shared": total + noise_multiplier * C * rng.standard_normal(DIMENSION)}
@@ -30,7 +30,7 @@ def trainer(noise_multiplier: float, *, clips: bool = True):
     return train
 
 
-def audit(train, claim, *, canaries: int = 1000, directions=None, seed: int = 0):
+def audit(train, claim, *, canaries=1000, directions=None, seed=0):
     return audit_record_unit(
         train,
         claim=claim,
@@ -49,7 +49,7 @@ def test_right_training_passes_and_is_seen_in_full():
     assert 0.0 < result.epsilon_lower_bound_95 < result.claimed_epsilon
 
 
-def poisson_claim(noise_multiplier: float, probability: float, steps: int):
+def poisson_claim(noise_multiplier, probability, steps):
     accountant = PLDAccountant(value_discretization_interval=1e-3)
     event = PoissonSampledDpEvent(probability, GaussianDpEvent(noise_multiplier))
     accountant.compose(SelfComposedDpEvent(event, steps))
@@ -60,8 +60,8 @@ def poisson_claim(noise_multiplier: float, probability: float, steps: int):
     )
 
 
-def only_canary(noise_multiplier: float, probability: float):
-    def train(include: bool, rng: np.random.Generator):
+def only_canary(noise_multiplier, probability):
+    def train(include, rng):
         drawn = include and rng.random() < probability
         return {"shared": drawn * STEP + noise_multiplier * rng.standard_normal(DIMENSION)}
 
@@ -87,7 +87,7 @@ def test_halved_noise_and_a_missing_clip_of_one_record_are_noticed():
 def test_two_arrays_share_the_error_between_them():
     one = trainer(1.0)
 
-    def two(include: bool, rng: np.random.Generator):
+    def two(include, rng):
         shared = one(include, rng)["shared"]
         return {"shared": shared, "copy": shared}
 

@@ -9,13 +9,7 @@ from __future__ import annotations
 import pytest
 
 from privacy.errors import ProtocolViolation
-from privacy.secure_aggregation import (
-    CollectingUnmasking,
-    Phase,
-    RoundParameters,
-    client,
-    server,
-)
+from privacy.secure_aggregation import CollectingUnmasking, Phase, client, server
 from privacy.secure_aggregation.messages import (
     ShareType,
     decode_masked_input,
@@ -40,7 +34,7 @@ from tests.privacy.secure_aggregation._drive import (
 class Execution:
     """One execution up to the masked vectors, by clients that have not met in another one."""
 
-    def __init__(self, parameters: RoundParameters, vectors, label: str) -> None:
+    def __init__(self, parameters, vectors, label):
         self.parameters = parameters
         self.states, self.masked = {}, {}
         entropy = {i: FixedEntropy(f"{label}/{i}") for i in parameters.clients}

@@ -9,11 +9,7 @@ import numpy as np
 import pytest
 
 from privacy.errors import Authentication, ProtocolViolation
-from privacy.secure_aggregation import (
-    Phase,
-    client,
-    encode_client_state,
-)
+from privacy.secure_aggregation import Phase, client, encode_client_state
 from privacy.secure_aggregation.keys import seal
 from privacy.secure_aggregation.messages import (
     ForwardedShares,

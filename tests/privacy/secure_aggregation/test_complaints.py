@@ -8,13 +8,7 @@ import random
 
 import pytest
 
-from privacy.secure_aggregation import (
-    CollectingUnmasking,
-    Phase,
-    Refusal,
-    TooFewLeft,
-    server,
-)
+from privacy.secure_aggregation import CollectingUnmasking, Phase, Refusal, TooFewLeft, server
 from privacy.secure_aggregation.messages import (
     MaskedInput,
     decode_dealt_shares,

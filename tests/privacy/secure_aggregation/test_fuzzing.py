@@ -12,12 +12,7 @@ import random
 import pytest
 
 from privacy.errors import Authentication, ProtocolViolation
-from privacy.secure_aggregation import (
-    Phase,
-    client,
-    decode_enrolment,
-    server,
-)
+from privacy.secure_aggregation import Phase, client, decode_enrolment, server
 from privacy.secure_aggregation.masking import packed_bytes
 from privacy.secure_aggregation.messages import HEADER_BYTES, Envelope, Kind
 from privacy.secure_aggregation.parameters import decode_parameters

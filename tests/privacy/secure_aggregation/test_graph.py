@@ -5,17 +5,8 @@ from __future__ import annotations
 import pytest
 
 from privacy.errors import ProtocolViolation, ThresholdNotMet
-from privacy.secure_aggregation import (
-    CollectingUnmasking,
-    Phase,
-    TooFewLeft,
-    client,
-    server,
-)
-from privacy.secure_aggregation.messages import (
-    decode_roster,
-    encode_roster,
-)
+from privacy.secure_aggregation import CollectingUnmasking, Phase, TooFewLeft, client, server
+from privacy.secure_aggregation.messages import decode_roster, encode_roster
 from privacy.secure_aggregation.parameters import closed_neighbourhoods, ring_order
 from tests.privacy.secure_aggregation._drive import (
     PHASES,

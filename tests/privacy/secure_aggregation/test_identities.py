@@ -196,8 +196,7 @@ class TestWhoMayInvite:
         client.advertise(self.under(newer), 1, credentials=self.credentials(newer))
 
     @pytest.mark.parametrize(
-        ("rate", "clients", "corrupt"),
-        [(0.3, 10, 3), (0.31, 10, 4), (0.07, 100, 7), (0.0, 10, 0)],
+        ("rate", "clients", "corrupt"), [(0.3, 10, 3), (0.31, 10, 4), (0.07, 100, 7), (0.0, 10, 0)]
     )
     def test_the_share_it_insists_on_is_rounded_up(self, rate, clients, corrupt):
         def invited(withstood):

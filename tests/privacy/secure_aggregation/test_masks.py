@@ -18,12 +18,7 @@ from privacy.secure_aggregation import Phase, client
 from privacy.secure_aggregation.keys import PrivateKey, is_usable, seal, unseal
 from privacy.secure_aggregation.masking import LARGEST_STREAM, Mask, add_masks, packed_bytes
 from privacy.secure_aggregation.parameters import LARGEST_INDEX
-from tests.privacy.secure_aggregation._drive import (
-    make_active,
-    make_parameters,
-    make_regular,
-    play,
-)
+from tests.privacy.secure_aggregation._drive import make_active, make_parameters, make_regular, play
 
 SMALL_ORDER = [
     bytes(32),
@@ -34,10 +29,6 @@ SMALL_ORDER = [
     (2**255 - 19).to_bytes(32, "little"),
     (2**255 - 18).to_bytes(32, "little"),
 ]
-
-
-def public_of(private):
-    return X25519PrivateKey.from_private_bytes(private).public_key().public_bytes_raw()
 
 
 @pytest.mark.parametrize("size", [16, 2**18 - 4, 2**18 + 4, 2**19 + 36])

@@ -21,12 +21,7 @@ from privacy.secure_aggregation.parameters import (
     secrecy_bits,
     two_thirds_and_one,
 )
-from tests.privacy.secure_aggregation._drive import (
-    make_active,
-    make_parameters,
-    make_vectors,
-    play,
-)
+from tests.privacy.secure_aggregation._drive import make_active, make_parameters, make_vectors, play
 
 
 def tail(population, marked, drawn, least):

@@ -115,13 +115,7 @@ def test_answers_that_do_not_fit_the_survivor_list_are_refused():
         assert finished.total.tolist() == plain_sum(PARAMETERS, VECTORS, (1, 2, 3, 4, 5))
 
 
-@pytest.mark.parametrize(
-    "record",
-    [
-        b"\x00" + bytes(33),
-        b"\x01" + PRIME.to_bytes(33, "little"),
-    ],
-)
+@pytest.mark.parametrize("record", [b"\x00" + bytes(33), b"\x01" + PRIME.to_bytes(33, "little")])
 def test_misshapen_shares_are_refused(record):
     trace = play(PARAMETERS, VECTORS)
     body = bytearray(trace.sent[Phase.UNMASKING][3][52:-CHECKSUM_BYTES])

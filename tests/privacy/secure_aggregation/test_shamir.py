@@ -40,18 +40,11 @@ def test_lagrange_coefficients_by_hand():
     assert shamir.lagrange_at_zero((1, 2, 3)) == (3, shamir.PRIME - 3, 1)
     # At 2 and 5: 5/3 f(2) - 2/3 f(5).
     third = pow(3, -1, shamir.PRIME)
-    assert shamir.lagrange_at_zero((2, 5)) == (
-        5 * third % shamir.PRIME,
-        -2 * third % shamir.PRIME,
-    )
+    assert shamir.lagrange_at_zero((2, 5)) == (5 * third % shamir.PRIME, -2 * third % shamir.PRIME)
 
 
 @settings(max_examples=60, deadline=None, derandomize=True)
-@given(
-    secret=st.binary(min_size=32, max_size=32),
-    count=st.integers(2, 12),
-    data=st.data(),
-)
+@given(secret=st.binary(min_size=32, max_size=32), count=st.integers(2, 12), data=st.data())
 def test_any_t_of_n_rebuild_any_secret(secret, count, data):
     threshold = data.draw(st.integers(1, count))
     indices = tuple(range(1, count + 1))

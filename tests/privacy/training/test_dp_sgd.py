@@ -6,51 +6,37 @@ Statistical tests draw from the operating system and fail a right build with pro
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
 from itertools import islice
-from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from numpy.typing import NDArray
 from scipy import stats
-from torch import Tensor
 
 from methods.interface.method import ParameterGroup
 from privacy.errors import NonFiniteUpdate
-from privacy.randomness import NoiseSource, SeededNoise, SystemNoise
+from privacy.randomness import SeededNoise, SystemNoise
 from privacy.training import LocalTrainer, TrainingPlan, steps
 from privacy.training.plan import coins_beside, poisson_batches
-from tests.privacy.training._gated import (
-    TRAINED,
-    make_gated,
-)
+from tests.privacy.training._gated import TRAINED, make_gated
 from tests.privacy.training._gated import make_examples as gated_examples
 from tests.privacy.training._gated import make_parameters as gated_parameters
-from tests.privacy.training._linear import (
-    Arrays,
-    Toy,
-    fit,
-    make_examples,
-    mechanism,
-    trainer,
-)
+from tests.privacy.training._linear import Toy, fit, make_examples, mechanism, trainer
 
 ALPHA = 1e-9
 SILENT = SystemNoise()
 WIDTH = 4000
 
 
-def seeded(seed: int = 0) -> SeededNoise:
+def seeded(seed=0):
     return SeededNoise(np.random.default_rng(seed))
 
 
-def zeros(count: int = 3, shared: int = WIDTH, personal: int = WIDTH) -> Arrays:
+def zeros(count=3, shared=WIDTH, personal=WIDTH):
     return make_examples(np.zeros((count, shared)), np.zeros((count, personal)))
 
 
-def require_variance(draws: NDArray[Any], standard_deviation: float) -> None:
+def require_variance(draws, standard_deviation):
     """Two-sided chi-square test of zero-mean normal draws at level ALPHA."""
     statistic = float(((draws / standard_deviation) ** 2).sum())
     low, high = stats.chi2.ppf([ALPHA / 2, 1 - ALPHA / 2], draws.size)
@@ -58,7 +44,7 @@ def require_variance(draws: NDArray[Any], standard_deviation: float) -> None:
 
 
 @pytest.mark.parametrize("noise", [SystemNoise(), seeded()])
-def test_noise_has_the_variance_that_the_ledger_states(noise: NoiseSource) -> None:
+def test_noise_has_the_variance_that_the_ledger_states(noise):
     """Noise of z C / B on every coordinate, personal ones too, whatever the data."""
     private = mechanism(noise_multiplier=1.5, clipping_norm=0.4, expected_batch_size=8.0)
     result = fit(trainer(private, noise), zeros())
@@ -67,11 +53,11 @@ def test_noise_has_the_variance_that_the_ledger_states(noise: NoiseSource) -> No
 
 
 @pytest.mark.parametrize("noise", [SystemNoise(), seeded()])
-def test_noise_is_fresh_each_step_and_for_each_parameter(noise: NoiseSource) -> None:
+def test_noise_is_fresh_each_step_and_for_each_parameter(noise):
     """Increments of consecutive steps, and of the two parameters, are uncorrelated."""
-    positions: list[NDArray[Any]] = [np.zeros(2 * WIDTH)]
+    positions = [np.zeros(2 * WIDTH)]
 
-    def keep(tensors: Mapping[str, Tensor]) -> None:
+    def keep(tensors):
         positions.append(torch.cat([tensors["shared"], tensors["personal"]]).numpy().copy())
 
     private = mechanism(noise_multiplier=1.0, steps=4)
@@ -84,7 +70,7 @@ def test_noise_is_fresh_each_step_and_for_each_parameter(noise: NoiseSource) -> 
     assert np.abs(correlations).max() < limit
 
 
-def test_every_example_is_clipped_over_all_parameters_jointly() -> None:
+def test_every_example_is_clipped_over_all_parameters_jointly():
     """A canary of norm 10 C over both parameters moves the sum by C; so does each of 200."""
     canary = make_examples(np.full((1, 1), 6.0), np.full((1, 1), 8.0))
     result = fit(trainer(mechanism(), SILENT), canary)
@@ -94,7 +80,7 @@ def test_every_example_is_clipped_over_all_parameters_jointly() -> None:
     assert np.hypot(result["shared"][0], result["personal"][0]) == pytest.approx(200, rel=1e-5)
 
 
-def test_an_empty_batch_takes_a_step_of_pure_noise() -> None:
+def test_an_empty_batch_takes_a_step_of_pure_noise():
     private = mechanism(noise_multiplier=2.0, sampling_probability=1e-12, steps=3)
     learner = trainer(private, SystemNoise())
     result = fit(learner, zeros(count=5))
@@ -105,7 +91,7 @@ def test_an_empty_batch_takes_a_step_of_pure_noise() -> None:
 
 
 @pytest.mark.parametrize("count", [0, 7])
-def test_steps_and_noise_do_not_depend_on_the_number_of_examples(count: int) -> None:
+def test_steps_and_noise_do_not_depend_on_the_number_of_examples(count):
     private = mechanism(noise_multiplier=1.0, sampling_probability=0.3, steps=4)
     # Neither do epochs and batch size of the plan, which would.
     learner = trainer(private, SystemNoise(), local_steps=None, local_epochs=3, batch_size=2)
@@ -114,7 +100,7 @@ def test_steps_and_noise_do_not_depend_on_the_number_of_examples(count: int) -> 
     require_variance(result["shared"], 2.0)
 
 
-def test_the_sum_is_divided_by_a_constant() -> None:
+def test_the_sum_is_divided_by_a_constant():
     """Three examples of gradient 1, divisor 8: 3/8, and not the mean 1."""
     private = mechanism(clipping_norm=5.0, expected_batch_size=8.0)
     result = fit(trainer(private, SILENT), make_examples(np.ones((3, 1))))
@@ -122,7 +108,7 @@ def test_the_sum_is_divided_by_a_constant() -> None:
 
 
 @pytest.mark.parametrize("count", [steps.AT_ONCE, 2 * steps.AT_ONCE + 3])
-def test_large_batches_are_taken_in_pieces(count: int) -> None:
+def test_large_batches_are_taken_in_pieces(count):
     """Noise is added once, whatever the number of pieces, and the divisor stays."""
     rng = np.random.default_rng(1)
     examples = make_examples(rng.normal(size=(count, 3)), rng.normal(size=(count, 2)))
@@ -141,7 +127,7 @@ def test_large_batches_are_taken_in_pieces(count: int) -> None:
 
 
 @pytest.mark.parametrize("probability", [0.004, 0.9])
-def test_batch_sizes_are_binomial(probability: float) -> None:
+def test_batch_sizes_are_binomial(probability):
     """Mean and variance: coins of their own, not a fixed size and not blocks."""
     count, batches = 200, 4000
     sizes = np.array(
@@ -155,8 +141,8 @@ def test_batch_sizes_are_binomial(probability: float) -> None:
     assert abs(sizes.var() / variance - 1) < 1.2 * limit * spread
 
 
-def test_coins_are_exact_at_their_ends() -> None:
-    def fixed(word: int) -> Any:
+def test_coins_are_exact_at_their_ends():
+    def fixed(word):
         return lambda size: word.to_bytes(8, "little") * (size // 8)
 
     half = 2**63
@@ -168,13 +154,13 @@ def test_coins_are_exact_at_their_ends() -> None:
     assert len(next(poisson_batches(3, 2.0**-70, fixed(0)))) == 0
 
 
-def test_coins_come_from_where_the_noise_comes_from() -> None:
+def test_coins_come_from_where_the_noise_comes_from():
     rng = np.random.default_rng(0)
     assert coins_beside(SystemNoise(), rng) is os.urandom
     assert coins_beside(seeded(), rng) == rng.bytes
 
 
-def test_a_recorded_seed_repeats_a_simulation_and_not_a_protected_run() -> None:
+def test_a_recorded_seed_repeats_a_simulation_and_not_a_protected_run():
     private = mechanism(noise_multiplier=1.0, sampling_probability=0.5, steps=3)
     examples = make_examples(np.eye(30))
     again = [fit(trainer(private, seeded(1)), examples, seed=2)["shared"] for _ in range(2)]
@@ -185,7 +171,7 @@ def test_a_recorded_seed_repeats_a_simulation_and_not_a_protected_run() -> None:
 
 
 @pytest.mark.parametrize("momentum", [0.0, 0.9])
-def test_without_noise_and_sampling_it_is_clipped_full_batch_descent(momentum: float) -> None:
+def test_without_noise_and_sampling_it_is_clipped_full_batch_descent(momentum):
     """Against Opacus' own optimiser without our overrides, on prompt, gate and transformer."""
     count, norm = 7, 0.05
     plan = TrainingPlan(
@@ -194,7 +180,7 @@ def test_without_noise_and_sampling_it_is_clipped_full_batch_descent(momentum: f
     private = mechanism(
         noise_multiplier=1e-12, clipping_norm=norm, steps=4, expected_batch_size=float(count)
     )
-    options: dict[str, Any] = {"rng": np.random.default_rng(0)}
+    options = {"rng": np.random.default_rng(0)}
     groups = [ParameterGroup(TRAINED)]
     arrays = gated_parameters(4), gated_examples(count, 4)
     noisy = LocalTrainer(plan, dp_sgd=private, noise=SystemNoise())
@@ -205,9 +191,7 @@ def test_without_noise_and_sampling_it_is_clipped_full_batch_descent(momentum: f
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, 1e300])
-def test_an_example_without_finite_gradient_counts_as_zero_and_nothing_is_raised(
-    bad: float,
-) -> None:
+def test_an_example_without_finite_gradient_counts_as_zero_and_nothing_is_raised(bad):
     x = np.full((5, 2), 0.1)
     x[2, 1] = bad
     learner = trainer(mechanism(), SILENT)
@@ -218,7 +202,7 @@ def test_an_example_without_finite_gradient_counts_as_zero_and_nothing_is_raised
     assert report.mean_loss == 0.0
 
 
-def test_a_parameter_without_axes() -> None:
+def test_a_parameter_without_axes():
     scalar = Toy(lambda p, e, b: b["x"][:, 0] * p["shared"] + b["y"] @ p["personal"])
     start = {"shared": np.array(0.0), "personal": np.zeros(1)}
     examples = make_examples(np.array([[0.5], [np.nan], [3.0]]))
@@ -227,7 +211,7 @@ def test_a_parameter_without_axes() -> None:
     np.testing.assert_allclose(result["shared"], -1.5, rtol=1e-5)
 
 
-def test_a_result_that_is_not_finite_is_refused_as_it_follows_from_noised_gradients() -> None:
+def test_a_result_that_is_not_finite_is_refused_as_it_follows_from_noised_gradients():
     with pytest.raises(NonFiniteUpdate, match="'shared' is not finite"):
         fit(
             trainer(mechanism(noise_multiplier=1.0), SystemNoise()),
@@ -236,7 +220,7 @@ def test_a_result_that_is_not_finite_is_refused_as_it_follows_from_noised_gradie
         )
 
 
-def test_amounts_above_the_charge_are_refused_and_below_are_taken() -> None:
+def test_amounts_above_the_charge_are_refused_and_below_are_taken():
     learner = trainer(mechanism(noise_multiplier=1.0, steps=3), SystemNoise())
     with pytest.raises(ValueError, match="steps is 4; valid is at most dp_sgd's 3"):
         fit(learner, zeros(), steps=4)
@@ -248,7 +232,7 @@ def test_amounts_above_the_charge_are_refused_and_below_are_taken() -> None:
     assert learner.charged_steps == 3
 
 
-PRIVATE: dict[str, Any] = {"dp_sgd": mechanism(), "noise": SystemNoise()}
+PRIVATE = {"dp_sgd": mechanism(), "noise": SystemNoise()}
 
 
 @pytest.mark.parametrize(
@@ -260,9 +244,7 @@ PRIVATE: dict[str, Any] = {"dp_sgd": mechanism(), "noise": SystemNoise()}
         (PRIVATE | {"noise": np.random.default_rng(0)}, TypeError, "SystemNoise or SeededNoise"),
     ],
 )
-def test_contradictions_at_the_door(
-    options: dict[str, Any], error: type[Exception], message: str
-) -> None:
+def test_contradictions_at_the_door(options, error, message):
     plan = TrainingPlan(local_steps=1, batch_size=1, learning_rate=1.0)
     with pytest.raises(error, match=message):
         LocalTrainer(plan, **options)

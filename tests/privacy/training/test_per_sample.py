@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
 import torch
-from torch import Tensor
 
 from privacy.training.per_sample import per_sample_gradients
 from tests.privacy.training._gated import (
@@ -27,13 +25,13 @@ from tests.privacy.training._gated import (
 from tests.privacy.training._linear import Toy
 
 
-def relative_error(ours: Tensor, oracle: Tensor) -> float:
+def relative_error(ours, oracle):
     return float((ours - oracle).abs().max() / oracle.abs().max())
 
 
 # 1 and 8 fill one chunk, 9 and 19 leave a remainder; 5 is as many examples as classes.
 @pytest.mark.parametrize(("size", "classes"), [(1, 5), (5, 5), (19, 3)])
-def test_gradients_equal_a_loop_over_examples(size: int, classes: int) -> None:
+def test_gradients_equal_a_loop_over_examples(size, classes):
     objective = make_gated()
     parameters = to_tensors(make_parameters(classes))
     batch = to_tensors(make_examples(size, classes))
@@ -53,12 +51,12 @@ class LowRank(Gated):
 
     encoder_parameters: frozenset[str] = frozenset({"context", "u", "v"})
 
-    def encode(self, parameters: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+    def encode(self, parameters):
         prompt = parameters["context"] + parameters["u"] @ parameters["v"]
         return Gated.encode(self, {**parameters, "context": prompt})
 
 
-def test_gradients_of_low_rank_factors_equal_a_loop_over_examples() -> None:
+def test_gradients_of_low_rank_factors_equal_a_loop_over_examples():
     size, classes = 9, 4
     plain, rng = make_gated(), np.random.default_rng(5)
     objective = LowRank(plain.tower, plain.gate)
@@ -72,7 +70,7 @@ def test_gradients_of_low_rank_factors_equal_a_loop_over_examples() -> None:
 
 
 @pytest.mark.parametrize("trained", [("context",), ("mix", "gate.in_proj_weight")])
-def test_untrained_parameters_are_constants(trained: tuple[str, ...]) -> None:
+def test_untrained_parameters_are_constants(trained):
     objective = make_gated()
     parameters = to_tensors(make_parameters(4))
     batch = to_tensors(make_examples(6, 4))
@@ -82,7 +80,7 @@ def test_untrained_parameters_are_constants(trained: tuple[str, ...]) -> None:
     assert all(relative_error(ours.gradients[n], oracle[n]) < 1e-6 for n in trained)
 
 
-def test_a_row_depends_on_its_own_example_alone() -> None:
+def test_a_row_depends_on_its_own_example_alone():
     objective, parameters = make_gated(), to_tensors(make_parameters(4))
     batch = to_tensors(make_examples(6, 4))
     before = per_sample_gradients(objective, parameters, batch, trained=TRAINED)
@@ -94,7 +92,7 @@ def test_a_row_depends_on_its_own_example_alone() -> None:
         assert not torch.allclose(after.gradients[name][2], before.gradients[name][2])
 
 
-def test_an_empty_batch_gives_no_rows() -> None:
+def test_an_empty_batch_gives_no_rows():
     parameters, batch = to_tensors(make_parameters(4)), to_tensors(make_examples(3, 4))
     empty = {name: value[:0] for name, value in batch.items()}
     ours = per_sample_gradients(make_gated(), parameters, empty, trained=TRAINED)
@@ -116,7 +114,7 @@ DECAYED = Toy(
 DETACHED = replace(DECAYED, encoder=lambda parameters: {"t": parameters["w"].detach()})
 
 
-def test_without_an_encoder_the_loss_alone_is_differentiated() -> None:
+def test_without_an_encoder_the_loss_alone_is_differentiated():
     x = torch.tensor([[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]])
     batch = {"x": x, "labels": torch.zeros(3)}
     parameters = {"w": torch.ones(2), "unused": torch.ones(4)}
@@ -126,7 +124,7 @@ def test_without_an_encoder_the_loss_alone_is_differentiated() -> None:
     assert torch.equal(ours.losses, torch.tensor([3.0, 7.0, 11.0]))
 
 
-def test_a_parameter_may_reach_the_loss_through_both_stages() -> None:
+def test_a_parameter_may_reach_the_loss_through_both_stages():
     x = torch.tensor([[1.0, 0.0], [2.0, -1.0]])
     parameters = {"w": torch.tensor([1.0, 2.0]), "idle": torch.ones(3)}
     batch = {"x": x, "labels": torch.zeros(2)}
@@ -147,15 +145,13 @@ X, LABELS = torch.ones(2, 2), torch.zeros(2)
         (LINEAR, torch.zeros(3), "one number of rows"),
     ],
 )
-def test_what_has_no_rows_of_gradients_is_refused(
-    objective: Toy, labels: Tensor, message: str
-) -> None:
+def test_what_has_no_rows_of_gradients_is_refused(objective, labels, message):
     parameters = {"w": torch.ones(2), "idle": torch.ones(3)}
     with pytest.raises(ValueError, match=message):
         per_sample_gradients(objective, parameters, {"x": X, "labels": labels}, trained=("w",))
 
 
-def test_reading_an_undeclared_trained_parameter_is_noticed() -> None:
+def test_reading_an_undeclared_trained_parameter_is_noticed():
     undeclared = replace(make_gated(), encoder_parameters=frozenset())
     parameters, batch = to_tensors(make_parameters(4)), to_tensors(make_examples(3, 4))
     with pytest.raises(KeyError, match="context"):
@@ -165,6 +161,6 @@ def test_reading_an_undeclared_trained_parameter_is_noticed() -> None:
 @pytest.mark.parametrize(
     ("module", "absent"), [("privacy", "torch"), ("privacy.training", "opacus")]
 )
-def test_heavy_imports_wait_until_they_are_needed(module: str, absent: str) -> None:
+def test_heavy_imports_wait_until_they_are_needed(module, absent):
     code = f"import sys, {module}; sys.exit({absent!r} in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

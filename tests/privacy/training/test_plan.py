@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import pytest
 
@@ -23,12 +21,12 @@ from tests.privacy.training._linear import (
 PARABOLA = Toy(lambda p, e, b: (p["w"] ** 2).sum() / 2.0 + 0.0 * b["labels"])
 
 
-def make_plan(**changes: Any) -> TrainingPlan:
+def make_plan(**changes):
     return TrainingPlan(**{"batch_size": 4, "learning_rate": 0.1, **changes})
 
 
-def trained(start: float, *, rate: float | None = None, **plan: Any) -> float:
-    fields: dict[str, Any] = {"batch_size": 1, "local_steps": 1, "learning_rate": 0.6}
+def trained(start, *, rate=None, **plan):
+    fields = {"batch_size": 1, "local_steps": 1, "learning_rate": 0.6}
     (result,) = LocalTrainer(TrainingPlan(**fields | plan)).fit(
         PARABOLA,
         {"w": np.array([start])},
@@ -42,7 +40,7 @@ def trained(start: float, *, rate: float | None = None, **plan: Any) -> float:
 ADAM = {"optimizer": "adam", "betas": (0.5, 0.5), "eps": 1.0}
 
 
-def test_two_steps_of_adam_by_hand() -> None:
+def test_two_steps_of_adam_by_hand():
     # Step 1: both means are corrected to g = 3 and g^2 = 9; 0.6 x 3 / (3 + 1) = 0.45.
     assert trained(3.0, **ADAM) == pytest.approx(2.55, abs=1e-6)
     # Step 2: g = 2.55; (0.5 x 1.5 + 0.5 x 2.55) / 0.75 = 2.7 and (0.5 x 4.5 + 0.5 x 6.5025) / 0.75
@@ -50,7 +48,7 @@ def test_two_steps_of_adam_by_hand() -> None:
     assert trained(3.0, local_steps=2, **ADAM) == pytest.approx(2.113145, abs=1e-6)
 
 
-def test_adamw_decays_apart_by_hand() -> None:
+def test_adamw_decays_apart_by_hand():
     # First 3 x (1 - 0.6 x 0.1) = 2.82, then the step of 0.45 as above.
     assert trained(3.0, **{**ADAM, "optimizer": "adamw", "weight_decay": 0.1}) == pytest.approx(
         2.37, abs=1e-6
@@ -58,7 +56,7 @@ def test_adamw_decays_apart_by_hand() -> None:
 
 
 @pytest.mark.parametrize("rate", [None, 0.2])
-def test_the_factor_is_of_all_rates(rate: float | None) -> None:
+def test_the_factor_is_of_all_rates(rate):
     # 4 - 0.25 x rate x 4
     wanted = 4.0 - (0.6 if rate is None else rate)
     assert trained(4.0, rate=rate, rate_factor=0.25) == pytest.approx(wanted, abs=1e-6)
@@ -66,10 +64,10 @@ def test_the_factor_is_of_all_rates(rate: float | None) -> None:
     assert LocalTrainer(plan).learning_rate == 0.125
 
 
-def test_the_factor_is_of_noised_steps_too() -> None:
+def test_the_factor_is_of_noised_steps_too():
     """One step from zero along gradient and noise: half the rate, half the way."""
 
-    def moved(factor: float) -> np.ndarray[Any, Any]:
+    def moved(factor):
         fit = trainer(
             mechanism(noise_multiplier=1.0),
             SeededNoise(np.random.default_rng(1)),
@@ -85,13 +83,9 @@ def test_the_factor_is_of_noised_steps_too() -> None:
 
 @pytest.mark.parametrize(
     ("amount", "count", "steps"),
-    [
-        ({"local_steps": 5}, 1, 5),
-        ({"local_epochs": 1}, 5, 2),
-        ({"local_epochs": 3}, 9, 9),
-    ],
+    [({"local_steps": 5}, 1, 5), ({"local_epochs": 1}, 5, 2), ({"local_epochs": 3}, 9, 9)],
 )
-def test_steps_of_a_plan(amount: dict[str, int], count: int, steps: int) -> None:
+def test_steps_of_a_plan(amount, count, steps):
     assert make_plan(**amount).steps_for(count) == steps
 
 
@@ -114,13 +108,13 @@ def test_steps_of_a_plan(amount: dict[str, int], count: int, steps: int) -> None
         ({"optimizer": "adam", "momentum": 0.9}, "momentum is 0.9 with optimizer 'adam'"),
     ],
 )
-def test_plans_that_make_no_sense(changes: dict[str, Any], message: str) -> None:
+def test_plans_that_make_no_sense(changes, message):
     with pytest.raises(ValueError, match=message):
         make_plan(**{"local_steps": 3, **changes})
 
 
 @pytest.mark.parametrize("norm", [0.0, float("nan")])
-def test_norms_that_make_no_sense(norm: float) -> None:
+def test_norms_that_make_no_sense(norm):
     with pytest.raises(ValueError, match="per_sample_clipping_norm"):
         LocalTrainer(make_plan(local_steps=1), norm)
     with pytest.raises(ValueError, match="per_sample_clipping_norm"):

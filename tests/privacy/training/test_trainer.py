@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping
 from itertools import islice
 from typing import Any
 
@@ -13,7 +12,6 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
-from torch import Tensor
 
 from methods.interface.method import ParameterGroup, Trainer
 from privacy.errors import NonFiniteUpdate, PrivacyError
@@ -34,13 +32,11 @@ CLASSES = 4
 BOTH = [None, 0.05]
 
 
-def make_plan(**changes: Any) -> TrainingPlan:
+def make_plan(**changes):
     return TrainingPlan(**{"local_steps": 3, "batch_size": 4, "learning_rate": 0.1, **changes})
 
 
-def fit(
-    trainer: LocalTrainer, *, count: int = 10, seed: int = 5, **options: Any
-) -> dict[str, NDArray[Any]]:
+def fit(trainer, *, count=10, seed=5, **options):
     groups = options.pop("groups", [ParameterGroup(TRAINED)])
     return trainer.fit(
         make_gated(),
@@ -52,7 +48,7 @@ def fit(
     )
 
 
-def clipped_mean(gradients: Mapping[str, Tensor], norm: float) -> tuple[Arrays, float]:
+def clipped_mean(gradients, norm):
     """By hand, in numpy: each example's gradient as one vector, scaled, averaged; share scaled."""
     arrays = {name: g.numpy() for name, g in gradients.items()}
     size = len(next(iter(arrays.values())))
@@ -66,7 +62,7 @@ def clipped_mean(gradients: Mapping[str, Tensor], norm: float) -> tuple[Arrays, 
     return total, scaled / size
 
 
-def middle_norm(count: int) -> float:
+def middle_norm(count):
     """A clipping norm that half of the examples exceed."""
     gradients = looped_gradients(
         make_gated(),
@@ -79,7 +75,7 @@ def middle_norm(count: int) -> float:
 
 # Without momentum a step is learning_rate x mean; the size is also the number of classes once.
 @pytest.mark.parametrize("count", [1, CLASSES, 10])
-def test_opacus_clips_as_by_hand_over_all_tensors_jointly(count: int) -> None:
+def test_opacus_clips_as_by_hand_over_all_tensors_jointly(count):
     norm = middle_norm(count) if count > 1 else 0.3
     trainer = LocalTrainer(make_plan(local_steps=1, batch_size=count), norm)
     start = make_parameters(CLASSES)
@@ -99,7 +95,7 @@ def test_opacus_clips_as_by_hand_over_all_tensors_jointly(count: int) -> None:
 
 
 @pytest.mark.parametrize("trained", [TRAINED, ("context",)])
-def test_a_huge_norm_is_unclipped_training(trained: tuple[str, ...]) -> None:
+def test_a_huge_norm_is_unclipped_training(trained):
     plan = make_plan(local_steps=7, momentum=0.9, weight_decay=0.01)
     groups = [ParameterGroup(trained)]
     clipped = LocalTrainer(plan, 1e6)
@@ -112,9 +108,7 @@ def test_a_huge_norm_is_unclipped_training(trained: tuple[str, ...]) -> None:
 
 
 @pytest.mark.parametrize("norm", BOTH)
-def test_the_same_generator_gives_the_same_bits_whatever_was_trained_before(
-    norm: float | None,
-) -> None:
+def test_the_same_generator_gives_the_same_bits_whatever_was_trained_before(norm):
     trainer = LocalTrainer(make_plan(momentum=0.9), norm)
     first, again, other = fit(trainer), fit(trainer), fit(trainer, seed=6)
     assert all(np.array_equal(first[name], again[name]) for name in first)
@@ -123,7 +117,7 @@ def test_the_same_generator_gives_the_same_bits_whatever_was_trained_before(
 
 
 @pytest.mark.parametrize("norm", BOTH)
-def test_arrays_are_copied_in_and_out(norm: float | None) -> None:
+def test_arrays_are_copied_in_and_out(norm):
     parameters, examples = make_parameters(CLASSES), make_examples(10, CLASSES)
     before = {name: array.copy() for name, array in parameters.items()}
     for array in (*parameters.values(), *examples.values()):
@@ -141,10 +135,10 @@ def test_arrays_are_copied_in_and_out(norm: float | None) -> None:
 
 
 @pytest.mark.parametrize("norm", BOTH)
-def test_after_step_sees_and_corrects_the_trained_tensors(norm: float | None) -> None:
-    seen: list[set[str]] = []
+def test_after_step_sees_and_corrects_the_trained_tensors(norm):
+    seen = []
 
-    def reset(tensors: Mapping[str, Tensor]) -> None:
+    def reset(tensors):
         seen.append(set(tensors))
         tensors["context"].fill_(0.25 * len(seen))
 
@@ -155,7 +149,7 @@ def test_after_step_sees_and_corrects_the_trained_tensors(norm: float | None) ->
 
 
 @pytest.mark.parametrize("norm", BOTH)
-def test_each_group_has_its_own_learning_rate(norm: float | None) -> None:
+def test_each_group_has_its_own_learning_rate(norm):
     rates = {"context": 0.3, "mix": 0.001, "gate.in_proj_bias": 0.0}
     start = make_parameters(CLASSES)
     together = fit(
@@ -178,9 +172,7 @@ def test_each_group_has_its_own_learning_rate(norm: float | None) -> None:
         (make_plan(local_steps=5), 2, (2, 8)),
     ],
 )
-def test_amount_of_training(
-    plan: TrainingPlan, steps: int | None, expected: tuple[int, int]
-) -> None:
+def test_amount_of_training(plan, steps, expected):
     trainer = LocalTrainer(plan)
     fit(trainer, steps=steps)
     (report,) = trainer.reports
@@ -188,7 +180,7 @@ def test_amount_of_training(
     assert report.clipped_fraction is None
 
 
-def test_report_of_one_step() -> None:
+def test_report_of_one_step():
     trainer = LocalTrainer(make_plan(local_steps=1, batch_size=10), 1e-9)
     fit(trainer)
     parameters = to_tensors(make_parameters(CLASSES))
@@ -200,7 +192,7 @@ def test_report_of_one_step() -> None:
 
 
 @given(count=st.integers(1, 30), size=st.integers(1, 40), seed=st.integers(0, 99))
-def test_each_epoch_visits_every_example_once(count: int, size: int, seed: int) -> None:
+def test_each_epoch_visits_every_example_once(count, size, seed):
     per_epoch = -(-count // size)
     batches = list(
         islice(shuffled_batches(count, size, np.random.default_rng(seed)), 3 * per_epoch)
@@ -211,14 +203,14 @@ def test_each_epoch_visits_every_example_once(count: int, size: int, seed: int) 
         assert sorted(np.concatenate(rows).tolist()) == list(range(count))
 
 
-def counted(runs: list[int], *encoded: str) -> Toy:
+def counted(runs, *encoded):
     """Counts how often the encoder runs."""
 
-    def encode(parameters: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+    def encode(parameters):
         runs.append(1)
         return {"text": parameters["prompt"] * 2.0}
 
-    def losses(p: Mapping[str, Tensor], e: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> Tensor:
+    def losses(p, e, b):
         return (p["head"] * e["text"]).sum() * b["labels"].double()
 
     return Toy(losses, encode, frozenset(encoded))
@@ -226,8 +218,8 @@ def counted(runs: list[int], *encoded: str) -> Toy:
 
 @pytest.mark.parametrize("norm", BOTH)
 @pytest.mark.parametrize(("trained", "runs"), [("head", 1), ("prompt", 3)])
-def test_a_constant_encoding_is_computed_once(norm: float | None, trained: str, runs: int) -> None:
-    counts: list[int] = []
+def test_a_constant_encoding_is_computed_once(norm, trained, runs):
+    counts = []
     LocalTrainer(make_plan(), norm).fit(
         counted(counts, "prompt"),
         {"prompt": np.ones(2), "head": np.ones(2)},
@@ -239,7 +231,7 @@ def test_a_constant_encoding_is_computed_once(norm: float | None, trained: str, 
 
 
 @pytest.mark.parametrize(("norm", "gradient"), [(None, 3.0), (2.0, 2.0)])
-def test_two_steps_by_hand(norm: float | None, gradient: float) -> None:
+def test_two_steps_by_hand(norm, gradient):
     """Loss 3 p h with h = 1 constant: gradient 3, or 2 once clipped; decay is added after that."""
     plan = make_plan(local_steps=2, learning_rate=0.5, momentum=0.5, weight_decay=0.1)
     result = LocalTrainer(plan, norm).fit(
@@ -256,7 +248,7 @@ def test_two_steps_by_hand(norm: float | None, gradient: float) -> None:
 
 
 @pytest.mark.parametrize("norm", BOTH)
-def test_non_finite_training_is_an_error(norm: float | None) -> None:
+def test_non_finite_training_is_an_error(norm):
     examples = make_examples(10, CLASSES)
     examples["features"][3] = np.nan
     with pytest.raises(NonFiniteUpdate, match="the loss is not finite"):
@@ -267,7 +259,7 @@ def test_non_finite_training_is_an_error(norm: float | None) -> None:
 
 
 @pytest.mark.parametrize("norm", BOTH)
-def test_an_infinite_gradient_is_an_error(norm: float | None) -> None:
+def test_an_infinite_gradient_is_an_error(norm):
     with pytest.raises(NonFiniteUpdate, match="gradient of 'w'"):
         LocalTrainer(make_plan(), norm).fit(
             # A finite loss with an infinite gradient at zero.
@@ -294,13 +286,13 @@ def test_an_infinite_gradient_is_an_error(norm: float | None) -> None:
         ({"steps": 0}, "steps is 0"),
     ],
 )
-def test_mistakes_at_the_door(options: dict[str, Any], message: str) -> None:
+def test_mistakes_at_the_door(options, message):
     with pytest.raises(ValueError, match=message):
         fit(LocalTrainer(make_plan()), **options)
 
 
-def test_the_trainer_is_what_methods_expect() -> None:
-    trainer: Trainer = LocalTrainer(make_plan())
+def test_the_trainer_is_what_methods_expect():
+    trainer = LocalTrainer(make_plan())
     ours = inspect.signature(type(trainer).fit).parameters.values()
     theirs = inspect.signature(Trainer.fit).parameters.values()
     assert [(p.name, p.kind, p.default) for p in ours] == [
