@@ -6,7 +6,6 @@ computed with dp_accounting 0.6 and Opacus 1.6.
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import math
 
@@ -14,7 +13,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from scipy import integrate, special, stats
+from scipy import special
 
 from privacy import largest_share_of_right_guesses
 from privacy.accounting import ACCOUNTANTS, accountant_table, epsilon
@@ -106,27 +105,6 @@ def test_pld_agrees_and_rdp_bounds(z, delta, relation):
     assert epsilon(ledger, delta, "rdp").epsilon >= exact * (1 - 1e-12)
 
 
-def hockey_stick(mu, eps):
-    """Integrate max(0, p - e^eps q) for p = N(mu, 1), q = N(0, 1), from where p exceeds e^eps q."""
-    start = eps / mu + mu / 2
-
-    def excess(x):
-        return float(stats.norm.pdf(x - mu) - math.exp(eps - x * x / 2) / math.sqrt(2 * math.pi))
-
-    points = [start + step for step in (0.1, 0.5, 1.0, 3.0)]
-    value, _ = integrate.quad(
-        excess, start, start + 40, points=points, limit=400, epsabs=1e-16, epsrel=1e-10
-    )
-    return float(value)
-
-
-@pytest.mark.parametrize("mu", [0.05, 1.0, 6.0])
-@pytest.mark.parametrize("eps", [0.0, 1.0, 12.0])
-def test_delta_is_the_integral_that_defines_it(mu, eps):
-    delta = math.exp(log_delta_at(eps, mu))
-    assert delta == pytest.approx(hockey_stick(mu, eps), rel=1e-7, abs=1e-14)
-
-
 @pytest.mark.parametrize("mu", [1e-3, 1.0, 60.0])
 @pytest.mark.parametrize("delta", [0.9, 1e-5, 1e-200])
 def test_epsilon_inverts_delta_and_never_undercuts(mu, delta):
@@ -193,7 +171,6 @@ def test_different_noises_add_as_squares():
     assert epsilon(ledger, 1e-5).epsilon == pytest.approx(epsilon_at(1 / math.sqrt(6), 1e-5))
 
 
-MULTIPLIERS = st.floats(0.05, 50.0)
 
 
 @given(st.integers(10**9, 10**10 - 1), st.integers(-12, 3), st.floats(1e-9, 1e9))
@@ -203,15 +180,6 @@ def test_products_with_the_clipping_norm_are_undone(digits, exponent, clipping_n
     z = float(f"{digits}e{exponent - 9}")
     row = release(1.0, standard_deviation=z * clipping_norm, clipping_norm=clipping_norm)
     assert [term.noise_to_clip for term in compose([row]).terms] == [z]
-
-
-@given(st.lists(MULTIPLIERS, max_size=12), st.randoms(use_true_random=False))
-def test_order_and_labels_do_not_matter(multipliers, rng):
-    ledger = [release(z, round_number=i) for i, z in enumerate(multipliers)]
-    shuffled = [dataclasses.replace(row, run_id="other", channel="pool") for row in ledger]
-    rng.shuffle(shuffled)
-    assert epsilon(ledger, 1e-5) == epsilon(shuffled, 1e-5)
-    assert compose(ledger) == compose(shuffled)
 
 
 def test_unsupported_events_never_pass_silently():

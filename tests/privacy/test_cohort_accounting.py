@@ -408,11 +408,6 @@ def test_the_maximum_is_over_clients_and_not_their_sum():
     assert epsilons(ledger, DELTA).server == price_of(upload("b"), upload("b", round_number=2))
 
 
-def test_a_retry_is_charged():
-    retried = [upload("a", status="aborted"), upload("a", attempt=1)]
-    assert epsilons(retried, DELTA).server == price_of(upload("a"), upload("a"))
-
-
 def test_none_is_infinite_for_who_sees_it_and_nothing_released_is_zero():
     everything = epsilons([BARE], DELTA)
     assert everything.server == everything.peers == everything.observer == math.inf

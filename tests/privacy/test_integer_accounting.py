@@ -17,7 +17,6 @@ from privacy import (
     IntegerNoise,
     UnsupportedEvent,
     UploadNoise,
-    accountant_table,
     default_scale,
     epsilon,
     epsilons,
@@ -168,20 +167,6 @@ def cost(*rows):
 
 
 @kinds
-def test_rdp_speaks_and_the_others_say_why_not(kind):
-    rows = [row(dataclasses.replace(HOW, kind=kind))] * 3
-    assert epsilon(rows, DELTA).accountant == "rdp"
-    table = accountant_table(rows, DELTA)
-    assert table["rdp"] == cost(*rows)
-    for name in ("exact", "pld", "prv"):
-        assert str(table[name]).startswith("n/a: ")
-        assert "integer noise" in str(table[name])
-    for name in ("exact", "pld"):
-        with pytest.raises(UnsupportedEvent):
-            epsilon(rows, DELTA, name)
-
-
-@kinds
 @pytest.mark.parametrize("relation", ["replace_one", "add_or_remove_one"])
 def test_on_a_fine_grid_it_costs_what_gaussian_noise_does(kind, relation):
     integer = row(dataclasses.replace(HOW, kind=kind, relation=relation))
@@ -223,14 +208,6 @@ def test_what_never_left_bares_nothing_to_peers():
     assert epsilons([gone, row()], DELTA).peers == cost(row())
     kept = dataclasses.replace(row(alone), status="aborted")
     assert epsilons([kept], DELTA).peers == math.inf
-
-
-def test_sampling_amplifies_nothing():
-    sampled = dataclasses.replace(row(), sampling="poisson", sampling_probability=0.1)
-    with pytest.raises(UnsupportedEvent, match="amplifies integer noise"):
-        epsilon([sampled], DELTA)
-    with pytest.raises(UnsupportedEvent, match="amplifies nothing"):
-        epsilons([sampled], DELTA)
 
 
 @pytest.mark.parametrize(

@@ -130,17 +130,6 @@ def test_the_claim_is_reached_where_nobody_hides_the_client(relation):
     assert worst == pytest.approx(most, rel=1e-3)
 
 
-def test_one_way_to_compute_a_mixture_agrees_with_the_other():
-    for mine, minimum in itertools.product((1.0, -1.0, None), (0, 3)):
-        quick = alike(mine, 0.5, 7, 2 / 7, minimum=minimum)
-        slow = brute_force(mine, [0.5] * 6, "poisson", 2, minimum=minimum)
-        if mine is None:
-            # Who is not there was not drawn: the coin that is left over changes nothing.
-            assert {m: p for m, p in quick.items() if p} == pytest.approx(slow)
-        else:
-            assert quick == pytest.approx(slow)
-
-
 def test_noise_alone_below_a_minimum_tells_far_more_than_claimed():
     """At one client less than the minimum, one coin switches the whole sum on.
 

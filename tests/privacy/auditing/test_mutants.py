@@ -117,3 +117,4 @@ def test_personal_part_not_privatised_under_dp_sgd_is_caught():
     # The array that was trained privately is not blamed.
     assert len(result.reasons) == 1
     assert "'expert'" in result.reasons[0]
+    assert result.array == result.document()["array"] == "expert"

@@ -176,13 +176,6 @@ def test_the_bytes_printed_are_the_bytes_sent(capsys, place):
     assert sum(len(messages[1]) for messages in sent.values()) == document["bytes_up"]
 
 
-def test_the_table_says_what_is_refused_and_why(capsys):
-    secagg_plan_command(clients=10, corrupt_rate=0.5, dropout_rate=0.4, as_json=False)
-    printed = capsys.readouterr().out
-    assert "active, complete: 10 clients, 5 of them corrupt, need a threshold of 8" in printed
-    assert "never" in printed
-
-
 def test_the_command_refuses_numbers_out_of_range():
     with pytest.raises(ConfigError, match="secagg-plan: corrupt_rate"):
         secagg_plan_command(clients=10, corrupt_rate=1.5, as_json=False)

@@ -55,14 +55,6 @@ def test_any_t_of_n_rebuild_any_secret(secret, count, data):
     assert shamir.combine([shares[index - 1] for index in chosen], weights) == secret
 
 
-@pytest.mark.parametrize("secret", [bytes(32), b"\xff" * 32])
-def test_the_ends_of_the_secrets(secret):
-    coefficients = (shamir.PRIME - 1, shamir.PRIME - 1)
-    shares = shamir.deal(secret, coefficients=coefficients, indices=(1, 2, 3))
-    assert all(shamir.is_share(share) for share in shares)
-    assert shamir.combine(shares, shamir.lagrange_at_zero((1, 2, 3))) == secret
-
-
 def test_fewer_than_t_shares_fit_every_secret_equally():
     # Perfect secrecy: for two shares of a 3-of-n secret, every other secret has exactly one
     # polynomial that gives the same two shares, found here by solving for its coefficients.

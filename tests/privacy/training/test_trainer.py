@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from itertools import islice
 from typing import Any
 
@@ -13,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from methods.interface.method import ParameterGroup, Trainer
+from methods.interface.method import ParameterGroup
 from privacy.errors import NonFiniteUpdate, PrivacyError
 from privacy.training import FitReport, LocalTrainer, TrainingPlan
 from privacy.training.plan import shuffled_batches
@@ -289,12 +288,3 @@ def test_an_infinite_gradient_is_an_error(norm):
 def test_mistakes_at_the_door(options, message):
     with pytest.raises(ValueError, match=message):
         fit(LocalTrainer(make_plan()), **options)
-
-
-def test_the_trainer_is_what_methods_expect():
-    trainer = LocalTrainer(make_plan())
-    ours = inspect.signature(type(trainer).fit).parameters.values()
-    theirs = inspect.signature(Trainer.fit).parameters.values()
-    assert [(p.name, p.kind, p.default) for p in ours] == [
-        (p.name, p.kind, p.default) for p in theirs
-    ]
