@@ -171,8 +171,6 @@ def test_different_noises_add_as_squares():
     assert epsilon(ledger, 1e-5).epsilon == pytest.approx(epsilon_at(1 / math.sqrt(6), 1e-5))
 
 
-
-
 @given(st.integers(10**9, 10**10 - 1), st.integers(-12, 3), st.floats(1e-9, 1e9))
 def test_products_with_the_clipping_norm_are_undone(digits, exponent, clipping_norm):
     # A multiplier of ten digits comes back from z x C / C without a stray last bit, so that a

@@ -69,6 +69,30 @@ def test_gradients_of_low_rank_factors_equal_a_loop_over_examples():
         assert relative_error(ours.gradients[name], oracle[name]) < 1e-6, name
 
 
+def test_rows_of_classes_are_not_rows_of_examples():
+    """With B = C the wrong reading has the right shape and even the right sum."""
+    objective, classes = make_gated(), 5
+    parameters = to_tensors(make_parameters(classes))
+    batch = to_tensors(make_examples(classes, classes))
+    context = parameters["context"].clone().requires_grad_()
+    text = objective.encode({**parameters, "context": context})["text"]
+    encoded = {"text": text, "experts": parameters["experts"]}
+    total = objective.losses(parameters, encoded, batch).sum()
+    (cotangent,) = torch.autograd.grad(total, text, retain_graph=True)
+    per_class = torch.stack(
+        [
+            torch.autograd.grad(text[c], context, cotangent[c], retain_graph=True)[0]
+            for c in range(classes)
+        ]
+    )
+    ours = per_sample_gradients(objective, parameters, batch, trained=("context",))
+    oracle = looped_gradients(objective, parameters, batch, ("context",))["context"]
+    assert per_class.shape == oracle.shape
+    torch.testing.assert_close(per_class.sum(dim=0), oracle.sum(dim=0))
+    assert relative_error(per_class, oracle) > 0.1
+    assert relative_error(ours.gradients["context"], oracle) < 1e-6
+
+
 @pytest.mark.parametrize("trained", [("context",), ("mix", "gate.in_proj_weight")])
 def test_untrained_parameters_are_constants(trained):
     objective = make_gated()
