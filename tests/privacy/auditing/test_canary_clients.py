@@ -73,6 +73,7 @@ def test_coins_are_fair_and_follow_from_the_key_alone():
     assert commitment_to(bytes(32)) == zero
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("number", "directions", "relation"), KINDS)
 def test_the_bound_is_above_the_truth_in_one_of_twenty(number, directions, relation):
     rng, runs, d = np.random.default_rng(number + directions), 400, 256

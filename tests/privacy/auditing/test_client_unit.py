@@ -68,6 +68,7 @@ def gaussian_scores(rng, *, mu, canaries, oversized=4):
     return ClientScores(scores, included, 1.0 + noise[canaries:], 1.0, "replace_one")
 
 
+@pytest.mark.slow
 def test_right_builds_fail_no_more_often_than_promised():
     mu, rng, runs, error = 0.5, np.random.default_rng(6), 1500, 0.2
     claim = gaussian_claim(mu, DELTA)

@@ -32,6 +32,7 @@ def test_ceilings_where_what_a_neighbour_scores_is_known(directions, share):
     assert delta_of(low, found) == pytest.approx(DELTA, rel=1e-3)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("mu", "canaries"), [(0.3, 400), (0.745, 60), (3.0, 60)])
 def test_the_bound_is_above_the_truth_in_one_of_twenty_and_its_median_is_the_ceiling(mu, canaries):
     rng, runs = np.random.default_rng(int(1000 * mu) + canaries), 600

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import random
 
 import pytest
@@ -60,8 +61,11 @@ class Schedule:
         self.context = rng.randbytes(32)
         self.states = {}
         self.past, self.late = [], []
-        other = dataclasses.replace(self.parameters, attempt=1)
-        self.foreign = play(other, self.vectors, label="foreign")
+
+    @functools.cached_property
+    def foreign(self):
+        """Another attempt at the same round."""
+        return play(dataclasses.replace(self.parameters, attempt=1), self.vectors, label="foreign")
 
     def spoil(self, phase, messages, unrest, *, upward):
         """Loses, changes, delays or swaps some of a phase's messages."""
