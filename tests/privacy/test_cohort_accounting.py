@@ -8,16 +8,10 @@ import math
 from decimal import MAX_EMAX, MIN_EMIN, Context, Decimal, localcontext
 from fractions import Fraction
 from functools import lru_cache
-from typing import Any
 
-import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
-from scipy import integrate, optimize
 
 from privacy.accounting import (
-    accountant_table,
     calibrate,
     claimed_epsilon,
     epsilon,
@@ -28,125 +22,43 @@ from privacy.accounting import (
 from privacy.accounting.composition import FixedSizeTerm, compose, no_cohort
 from privacy.accounting.gaussian import epsilon_at
 from privacy.errors import BudgetExhausted, UnsupportedEvent
-from privacy.events import NO_NOISE, CohortSampling, IntegerNoise, Release, gaussian_of
-from tests.privacy._rows import FACTS
+from privacy.events import NO_NOISE, CohortSampling, IntegerNoise
+from tests.privacy._rows import FACTS, released
 
 DELTA = 1e-5
 relations = pytest.mark.parametrize("relation", ["replace_one", "add_or_remove_one"])
 
 
-def drawn(kind: Any = "poisson", size: int = 10, population: int = 100) -> CohortSampling:
+def drawn(kind="poisson", size=10, population=100):
     return CohortSampling(kind=kind, size=size, population=population, is_drawn=True)
 
 
-def missed(kind: Any = "poisson", size: int = 10, population: int = 100) -> CohortSampling:
-    return CohortSampling(kind=kind, size=size, population=population, is_drawn=False)
+def missed(*which, **size):
+    return dataclasses.replace(drawn(*which, **size), is_drawn=False)
 
 
-def row(z: float = 4.0, **changes: Any) -> Release:
-    fields: dict[str, Any] = {
-        "mechanism": FACTS["central_noise"],
-        "standard_deviation": 0.3 * z,
-        "law": gaussian_of(z),
-        "clipping_norm": 0.3,
-        "relation": "replace_one",
-        "channel": "sum",
-        "run_id": "r",
-        "round_number": 1,
-        "attempt": 1,
-        "pseudonym": "a",
-        "status": "released",
-        "cohort": drawn(),
-    }
-    return Release(**fields | changes)
+def row(z=4.0, **changes):
+    return released(z, **{"mechanism": FACTS["central_noise"], "cohort": drawn()} | changes)
 
 
-def entry(**changes: Any) -> Release:
-    fields = {"mechanism": FACTS["upload_noise"], "channel": "pool", "cohort": None}
-    return row(**fields | changes)
+def entry(**changes):
+    return released(**{"channel": "pool"} | changes)
 
 
-def rounds(count: int, **changes: Any) -> list[Release]:
+def rounds(count, **changes):
     return [row(round_number=number, **changes) for number in range(count)]
 
 
-def gaussian(z: float, count: int, relation: str = "replace_one") -> float:
+def gaussian(z, count, relation="replace_one"):
     sensitivity = 2.0 if relation == "replace_one" else 1.0
     return epsilon_at(math.sqrt(count) * sensitivity / z, DELTA)
-
-
-# ------------------------------------------------------------------------- oracles by other means
-
-
-def log_density(x: float, mean: float, z: float, q: float) -> float:
-    """Of a Poisson-sampled Gaussian: nobody at 0, the client at `mean` in C."""
-    away, there = (-0.5 * ((x - m) / z) ** 2 for m in (0.0, mean))
-    both = np.logaddexp(math.log1p(-q) + away, math.log(q) + there)
-    return float(both) - math.log(z * math.sqrt(2 * math.pi))
-
-
-def hockey_stick(eps: float, z: float, q: float, means: tuple[float, float]) -> float:
-    """Integrate max(0, p - e^eps q'); the ratio of the two is monotone, so it has one end."""
-
-    def log_ratio(x: float) -> float:
-        return log_density(x, means[0], z, q) - log_density(x, means[1], z, q) - eps
-
-    def excess(x: float) -> float:
-        log_first = log_density(x, means[0], z, q)
-        return -math.exp(log_first) * math.expm1(-log_ratio(x))
-
-    ends = -60.0 * z - 1.0, 60.0 * z + 1.0
-    if max(map(log_ratio, ends)) <= 0.0:
-        return 0.0
-    root = float(optimize.brentq(log_ratio, *ends, xtol=1e-14))
-    side = math.copysign(z, log_ratio(ends[1]))
-    points = [root + side * step for step in (0, 0.5, 1, 2, 4, 8, 16)]
-    pieces = (
-        integrate.quad(excess, *sorted(pair), epsabs=1e-15) for pair in itertools.pairwise(points)
-    )
-    return math.fsum(float(piece[0]) for piece in pieces)
-
-
-WORST = {
-    # A client whose update is C, out or in; or one at C that gives way to one at -C.
-    "add_or_remove_one": [(1.0, 0.0), (0.0, 1.0)],
-    "replace_one": [(1.0, -1.0)],
-}
-
-
-def integrated_epsilon(z: float, q: float, relation: str, delta: float) -> float:
-    def excess(eps: float) -> float:
-        return max(hockey_stick(eps, z, q, means) for means in WORST[relation]) - delta
-
-    return float(optimize.brentq(excess, 0.0, 60.0, xtol=1e-9))
-
-
-@relations
-@pytest.mark.parametrize(
-    ("z", "size", "delta"),
-    [
-        (1.0, 10, 1e-5),
-        (0.7, 30, 1e-4),
-        pytest.param(2.0, 50, 1e-6, marks=pytest.mark.slow),
-        pytest.param(3.0, 25, 1e-5, marks=pytest.mark.slow),
-    ],
-)
-def test_a_poisson_cohort_costs_what_the_integral_says(
-    relation: str, z: float, size: int, delta: float
-) -> None:
-    ledger = [row(z, relation=relation, cohort=drawn(size=size))]
-    result = epsilon(ledger, delta)
-    expected = integrated_epsilon(z, size / 100, relation, delta)
-    assert result.accountant == "pld"
-    assert result.epsilon == pytest.approx(expected, rel=1e-3)
-    assert result.epsilon >= expected * (1 - 1e-7)
 
 
 EXACTLY = Context(prec=260, Emax=MAX_EMAX, Emin=MIN_EMIN)
 
 
 @lru_cache
-def moments_and_differences(noise: float) -> tuple[list[Decimal], list[Decimal]]:
+def moments_and_differences(noise):
     """e^((i - 1) eps(i)) of the Gaussian for i up to 64, and their forward differences at 0."""
     with localcontext(EXACTLY):
         variance = Decimal(noise) ** 2
@@ -159,7 +71,7 @@ def moments_and_differences(noise: float) -> tuple[list[Decimal], list[Decimal]]
 
 
 @lru_cache(maxsize=4096)
-def log_moment(q: Fraction, noise: float, order: int) -> float:
+def log_moment(q, noise, order):
     """Wang, Balle and Kasiviswanathan 2019, Theorem 27, times (order - 1), in exact digits.
 
     For the Gaussian, of unbounded loss, the factor min(2, (e^eps(inf) - 1)^j) is 2.
@@ -175,17 +87,17 @@ def log_moment(q: Fraction, noise: float, order: int) -> float:
         return float(total.ln())
 
 
-def fixed_size_epsilon(rows: list[tuple[Fraction, float, int]], delta: float) -> float:
+def fixed_size_epsilon(rows, delta):
     """The best order's bound, converted by Canonne, Kamath and Steinke 2020, Proposition 12."""
     orders = [1 + tenth / 10 for tenth in range(1, 100)] + [float(n) for n in range(11, 64)]
 
-    def divergence(q: Fraction, noise: float, order: float) -> float:
+    def divergence(q, noise, order):
         whole, part = math.floor(order), order - math.floor(order)
         # Corollary 10: the logarithm of the moment is convex in the order.
         below, beyond = (log_moment(q, noise, n) for n in (whole, whole + (part > 1e-9)))
         return ((1 - part) * below + part * beyond) / (order - 1)
 
-    def at(order: float) -> float:
+    def at(order):
         spent = sum(count * divergence(q, noise, order) for q, noise, count in rows)
         return spent + math.log1p(-1 / order) - math.log(delta * order) / (order - 1)
 
@@ -196,16 +108,12 @@ def fixed_size_epsilon(rows: list[tuple[Fraction, float, int]], delta: float) ->
     ("z", "size", "population", "count", "delta"),
     [
         (2.0, 10, 1_000, 1_000, 1e-5),
-        (2.0, 100, 1_000, 50, 1e-5),
         (4.0, 100, 1_000, 50, 1e-3),
-        (4.0, 10, 100, 10, 1e-5),
         (1.0, 1, 2, 3, 1e-5),
         (10.0, 3, 7, 20, 1e-6),
     ],
 )
-def test_cohorts_of_fixed_size_cost_what_the_theorem_says(
-    z: float, size: int, population: int, count: int, delta: float
-) -> None:
+def test_cohorts_of_fixed_size_cost_what_the_theorem_says(z, size, population, count, delta):
     cohort = drawn("fixed_size", size, population)
     result = epsilon(rounds(count, z=z, cohort=cohort), delta)
     # z is noise over C; the theorem's is noise over the sensitivity, 2C.
@@ -216,53 +124,22 @@ def test_cohorts_of_fixed_size_cost_what_the_theorem_says(
 
 @pytest.mark.parametrize(
     ("noise", "size", "count", "delta", "expected"),
-    [
-        (1, 10, 1_000, 1e-5, 3.5761),
-        (1, 100, 50, 1e-5, 9.4277),
-        (2, 100, 50, 1e-3, 2.6646),
-    ],
+    [(1, 10, 1_000, 1e-5, 3.5761), (1, 100, 50, 1e-5, 9.4277), (2, 100, 50, 1e-3, 2.6646)],
 )
-def test_published_numbers_without_replacement(
-    noise: float, size: int, count: int, delta: float, expected: float
-) -> None:
+def test_published_numbers_without_replacement(noise, size, count, delta, expected):
     ledger = rounds(count, z=2 * noise, cohort=drawn("fixed_size", size, 1_000))
     assert epsilon(ledger, delta).epsilon == pytest.approx(expected, abs=1e-4)
 
 
-def test_cohorts_of_several_sizes_and_whole_rounds_add_up() -> None:
-    ledger = [
-        *rounds(10, z=4.0, cohort=drawn("fixed_size", 10, 100)),
-        *rounds(5, z=6.0, cohort=missed("fixed_size", 30, 60)),
-    ]
-    rows = [(Fraction(1, 10), 2.0, 10), (Fraction(1, 2), 3.0, 5)]
-    assert epsilon(ledger, DELTA).epsilon == pytest.approx(
-        fixed_size_epsilon(rows, DELTA), rel=1e-6
-    )
-    with_whole = epsilon([*ledger, row(8.0, cohort=None)], DELTA)
-    assert with_whole.accountant == "rdp"
-    assert with_whole.epsilon > epsilon(ledger, DELTA).epsilon
-
-
-# ----------------------------------------------------------------------------------- adversaries
-
-
 @relations
-def test_the_coordinator_sees_bare_sums_and_peers_the_noised_ones(relation: str) -> None:
+def test_the_coordinator_sees_bare_sums_and_peers_the_noised_ones(relation):
     result = epsilons(rounds(3, cohort=None, relation=relation), DELTA)
     assert result.server == math.inf
     assert result.peers == result.observer == result.claimed == gaussian(4.0, 3, relation)
     assert result.accountant == "exact"
 
 
-def test_who_was_not_drawn_shows_nothing_to_who_knows_the_roster() -> None:
-    ledger = rounds(5, cohort=missed())
-    result = epsilons(ledger, DELTA)
-    assert result.server == result.peers == result.claimed == 0.0
-    assert result.observer == epsilon(ledger, DELTA).epsilon > 0.0
-    assert result.accountant == "exact+pld"
-
-
-def test_peers_count_the_rounds_of_a_client_and_nothing_amplifies() -> None:
+def test_peers_count_the_rounds_of_a_client_and_nothing_amplifies():
     ledger = [row(round_number=n, cohort=drawn() if n in (2, 5) else missed()) for n in range(9)]
     result = epsilons(ledger, DELTA)
     assert result.server == math.inf
@@ -270,32 +147,14 @@ def test_peers_count_the_rounds_of_a_client_and_nothing_amplifies() -> None:
     assert result.observer == epsilon(ledger, DELTA).epsilon < gaussian(4.0, 9)
 
 
-@pytest.mark.parametrize("kind", ["poisson", "fixed_size"])
-def test_the_observer_s_bound_does_not_depend_on_the_draw(kind: Any) -> None:
-    ledgers = [
-        [row(2.0, round_number=n, cohort=dataclasses.replace(drawn(kind), is_drawn=n < often))]
-        for often in (0, 3, 8)
-        for n in range(8)
-    ]
-    assert len({epsilons(ledger, DELTA).observer for ledger in ledgers}) == 1
-
-
-def test_reserved_and_aborted_rounds_are_charged_and_what_never_left_is_not() -> None:
-    silent = row(status="aborted", left_client=False)
-    assert epsilons([silent], DELTA).server == 0.0
-    assert epsilons([silent], DELTA).observer == 0.0
-    for status in ("reserved", "aborted"):
-        assert epsilons([row(status=status)], DELTA) == epsilons([row()], DELTA)
-
-
-def amplified(ledger: list[Release]) -> bool:
+def amplified(ledger):
     plain = [dataclasses.replace(release, cohort=None) for release in ledger]
     return epsilons(ledger, DELTA).observer < epsilons(plain, DELTA).observer
 
 
 @pytest.mark.parametrize("kind", ["poisson", "fixed_size"])
 @pytest.mark.parametrize("status", ["released", "aborted", "reserved"])
-def test_a_round_drawn_twice_voids_the_run_s_amplification(kind: Any, status: str) -> None:
+def test_a_round_drawn_twice_voids_the_run_s_amplification(kind, status):
     ledger = rounds(4, cohort=drawn(kind))
     assert amplified(ledger)
     redrawn = [*ledger, row(round_number=2, attempt=2, status=status, cohort=missed(kind))]
@@ -303,13 +162,13 @@ def test_a_round_drawn_twice_voids_the_run_s_amplification(kind: Any, status: st
     assert epsilons(redrawn, DELTA).observer == gaussian(4.0, 5)
 
 
-def test_a_second_draw_of_one_client_voids_it_for_all() -> None:
+def test_a_second_draw_of_one_client_voids_it_for_all():
     others = rounds(2, pseudonym="b", cohort=missed())
     assert amplified(others)
     assert not amplified([*others, *rounds(2, pseudonym="a"), row(attempt=2, pseudonym="a")])
 
 
-def test_throwing_a_draw_away_for_free_is_still_a_choice() -> None:
+def test_throwing_a_draw_away_for_free_is_still_a_choice():
     silent = row(round_number=2, status="aborted", left_client=False)
     redrawn = row(round_number=2, attempt=2)
     assert not amplified([row(), silent, redrawn])
@@ -320,7 +179,7 @@ def test_throwing_a_draw_away_for_free_is_still_a_choice() -> None:
     assert epsilons([row(), row(round_number=2), undone], DELTA) == epsilons(rounds(2), DELTA)
 
 
-def test_a_pool_entry_tells_that_its_client_was_drawn() -> None:
+def test_a_pool_entry_tells_that_its_client_was_drawn():
     ledger = rounds(3)
     result = epsilons([*ledger, entry(round_number=0)], DELTA)
     assert result.observer == result.peers == gaussian(4.0, 4)
@@ -335,26 +194,15 @@ def test_a_pool_entry_tells_that_its_client_was_drawn() -> None:
     assert epsilons([*ledger, metrics], DELTA).observer == epsilons(ledger, DELTA).observer
 
 
-def test_what_voids_one_run_leaves_another_amplified() -> None:
-    fine = rounds(6, z=2.0, run_id="fine")
-    void = [*rounds(2, z=2.0), row(2.0, attempt=2)]
-    found = epsilons([*fine, *void], DELTA).observer
-    expected = epsilon([*fine, *(dataclasses.replace(r, cohort=None) for r in void)], DELTA)
-    assert found == expected.epsilon < gaussian(2.0, 9)
-
-
 @pytest.mark.parametrize(
     ("changes", "accountant"),
     [
         ({"relation": "add_or_remove_one", "cohort": drawn("fixed_size")}, "auto"),
         ({"relation": "replace_one", "cohort": drawn("fixed_size")}, "pld"),
         ({"relation": "replace_one", "cohort": drawn("poisson")}, "rdp"),
-        ({"relation": "replace_one", "cohort": drawn("poisson")}, "exact"),
     ],
 )
-def test_without_a_theorem_the_observer_is_charged_in_full(
-    changes: dict[str, Any], accountant: Any
-) -> None:
+def test_without_a_theorem_the_observer_is_charged_in_full(changes, accountant):
     ledger = rounds(3, **changes)
     with pytest.raises(UnsupportedEvent, match=r"refuses|exact Gaussian"):
         epsilon(ledger, DELTA, accountant)
@@ -363,12 +211,12 @@ def test_without_a_theorem_the_observer_is_charged_in_full(
     assert result.observer == result.peers == epsilon(plain, DELTA, accountant).epsilon
 
 
-def test_kinds_that_no_accountant_knows_together_are_charged_in_full() -> None:
+def test_kinds_that_no_accountant_knows_together_are_charged_in_full():
     ledger = [row(), row(round_number=2, cohort=drawn("fixed_size"))]
     assert epsilons(ledger, DELTA).observer == gaussian(4.0, 2)
 
 
-def test_integer_noise_is_not_amplified() -> None:
+def test_integer_noise_is_not_amplified():
     noise = IntegerNoise(name="discrete_gaussian", share_deviation=1_000.0, shares=1, dimension=64)
     ledger = rounds(3, law=noise)
     with pytest.raises(UnsupportedEvent, match="amplifies integer noise"):
@@ -381,7 +229,7 @@ def test_integer_noise_is_not_amplified() -> None:
     )
 
 
-def test_little_noise_may_cost_less_without_the_theorem() -> None:
+def test_little_noise_may_cost_less_without_the_theorem():
     # Theorem 27 has constants; where almost everybody is drawn the exact Gaussian is below it.
     ledger = rounds(5, z=3.0, cohort=drawn("fixed_size", 95))
     assert epsilon(ledger, DELTA).epsilon > gaussian(3.0, 5)
@@ -390,17 +238,17 @@ def test_little_noise_may_cost_less_without_the_theorem() -> None:
     assert result.accountant == "exact"
 
 
-@pytest.mark.parametrize("z", [1e-160, 1e-7, 2.1e3, 1e9])
-def test_noise_at_which_the_theorem_s_sums_fail_is_charged_in_full(z: float) -> None:
+@pytest.mark.parametrize("z", [1e-7, 2.1e3])
+def test_noise_at_which_the_theorem_s_sums_fail_is_charged_in_full(z):
     ledger = rounds(2, z=z, cohort=drawn("fixed_size"))
     with pytest.raises(UnsupportedEvent, match="for noise from 1e-06 to 1000 times"):
         epsilon(ledger, DELTA)
     assert epsilons(ledger, DELTA).observer == pytest.approx(gaussian(z, 2), rel=1e-12)
 
 
-@pytest.mark.parametrize("noise", [1e-6, 1e-3, 0.5, 30.0, 1e3])
-@pytest.mark.parametrize("size", [1, 100, pytest.param(500, marks=pytest.mark.slow)])
-def test_the_theorem_s_sums_keep_their_digits_in_between(noise: float, size: int) -> None:
+@pytest.mark.parametrize("noise", [1e-6, 0.5, 1e3])
+@pytest.mark.parametrize("size", [1, 100])
+def test_the_theorem_s_sums_keep_their_digits_in_between(noise, size):
     ledger = [row(2 * noise, cohort=drawn("fixed_size", size, 1_000))]
     exact = fixed_size_epsilon([(Fraction(size, 1_000), noise, 1)], 0.3)
     found = epsilon(ledger, 0.3).epsilon
@@ -408,11 +256,8 @@ def test_the_theorem_s_sums_keep_their_digits_in_between(noise: float, size: int
     assert found == pytest.approx(max(0.0, exact), rel=1e-6, abs=1e-6)
 
 
-# -------------------------------------------------------------------------------- claims and limits
-
-
-def test_the_claim_is_against_the_strongest_adversary_that_it_names() -> None:
-    upload = row(mechanism=FACTS["upload_noise"], cohort=None)
+def test_the_claim_is_against_the_strongest_adversary_that_it_names():
+    upload = released()
     assert epsilons([upload], DELTA).claimed == epsilons([upload], DELTA).server < math.inf
     central = rounds(2)
     assert epsilons(central, DELTA).claimed == epsilons(central, DELTA).peers == gaussian(4.0, 2)
@@ -425,14 +270,18 @@ def test_the_claim_is_against_the_strongest_adversary_that_it_names() -> None:
     assert epsilons([upload, row(run_id="s")], DELTA).claimed == gaussian(4.0, 2)
 
 
-def shared_noise(corrupt: int) -> Release:
+def shared_noise(corrupt):
     noise = IntegerNoise(
         name="skellam", share_deviation=1_000.0, shares=50, dimension=64, corrupt=corrupt
     )
-    return row(mechanism=FACTS["distributed_noise"], cohort=None, law=noise)
+    return released(mechanism=FACTS["distributed_noise"], law=noise)
 
 
-def test_shared_noise_claims_against_the_server() -> None:
+BARE = released(mechanism=FACTS["none"], standard_deviation=0.0, law=NO_NOISE)
+UNNOISED = row(standard_deviation=0.0, law=NO_NOISE)
+
+
+def test_shared_noise_claims_against_the_server():
     alone = epsilons([shared_noise(0)], DELTA)
     assert alone.peers == math.inf
     assert alone.claimed == alone.server < math.inf
@@ -446,52 +295,42 @@ def test_shared_noise_claims_against_the_server() -> None:
     [
         [],
         rounds(3),
-        [row(mechanism=FACTS["none"], standard_deviation=0.0, law=NO_NOISE, cohort=None)],
-        [row(), row(mechanism=FACTS["none"], standard_deviation=0.0, law=NO_NOISE, cohort=None)],
-        [row(standard_deviation=0.0, law=NO_NOISE)],
+        [BARE],
+        [row(), BARE],
+        [UNNOISED],
         [shared_noise(0), row(pseudonym="b")],
         [row(cohort=missed()), entry(pseudonym="b")],
     ],
 )
-def test_the_claim_alone_is_the_claim_among_all(ledger: list[Release]) -> None:
+def test_the_claim_alone_is_the_claim_among_all(ledger):
     assert claimed_epsilon(ledger, DELTA).epsilon == epsilons(ledger, DELTA).claimed
 
 
-def test_without_noise_everything_is_infinite_for_who_sees_it() -> None:
-    result = epsilons([row(standard_deviation=0.0, law=NO_NOISE)], DELTA)
+def test_without_noise_everything_is_infinite_for_who_sees_it():
+    result = epsilons([UNNOISED], DELTA)
     assert result.server == result.peers == result.observer == result.claimed == math.inf
-    unseen = epsilons([row(standard_deviation=0.0, law=NO_NOISE, cohort=missed())], DELTA)
+    unseen = epsilons([dataclasses.replace(UNNOISED, cohort=missed())], DELTA)
     assert (unseen.server, unseen.peers, unseen.observer) == (0.0, 0.0, math.inf)
-    bare = epsilons(
-        [row(mechanism=FACTS["none"], standard_deviation=0.0, law=NO_NOISE, cohort=None)], DELTA
-    )
-    assert bare.claimed == math.inf
+    assert epsilons([BARE], DELTA).claimed == math.inf
 
 
-def test_a_budget_under_central_noise_limits_what_peers_learn() -> None:
-    spent, target = rounds(3), gaussian(4.0, 4)
-    require_affordable(spent, [row(round_number=4)], DELTA, target_epsilon=target)
-    require_affordable(
-        [*spent, row(round_number=4)],
-        [row(round_number=5, cohort=missed())],
-        DELTA,
-        target_epsilon=target,
-    )
+def test_a_budget_under_central_noise_limits_what_peers_learn():
+    spent, target = rounds(4), gaussian(4.0, 4)
+    require_affordable(spent[:3], spent[3:], DELTA, target_epsilon=target)
+    unseen = [row(round_number=5, cohort=missed())]
+    require_affordable(spent, unseen, DELTA, target_epsilon=target)
     with pytest.raises(BudgetExhausted, match=r"^privacy.target_epsilon is .* nothing was sent$"):
-        require_affordable(
-            [*spent, row(round_number=4)], [row(round_number=5)], DELTA, target_epsilon=target
-        )
+        require_affordable(spent, [row(round_number=5)], DELTA, target_epsilon=target)
 
 
-def test_a_refusal_names_the_limit_that_it_is_about() -> None:
+def test_a_refusal_names_the_limit_that_it_is_about():
+    limits = {"target_epsilon": 1.0, "limit_name": "privacy.lifetime_budget"}
     with pytest.raises(BudgetExhausted, match=r"^privacy.lifetime_budget is 1 and"):
-        require_affordable(
-            [], rounds(3), DELTA, target_epsilon=1.0, limit_name="privacy.lifetime_budget"
-        )
+        require_affordable([], rounds(3), DELTA, **limits)
 
 
-def test_calibration_trusts_in_no_draw() -> None:
-    def planned(z: float) -> list[Release]:
+def test_calibration_trusts_in_no_draw():
+    def planned(z):
         return rounds(10, z=z)
 
     z = calibrate(planned, 3.0, DELTA, smallest=1e-3)
@@ -499,19 +338,7 @@ def test_calibration_trusts_in_no_draw() -> None:
     require_affordable(planned(z)[:9], planned(z)[9:], DELTA, target_epsilon=3.0)
 
 
-@pytest.mark.parametrize(
-    ("delta", "accountant", "message"), [(0.0, "auto", "delta"), (1e-5, "prv", "valid are auto")]
-)
-def test_wrong_arguments_are_refused(delta: float, accountant: Any, message: str) -> None:
-    for price in (epsilons, claimed_epsilon):
-        with pytest.raises(ValueError, match=message):
-            price([], delta, accountant)
-
-
-# ------------------------------------------------------------------------------------ compositions
-
-
-def test_cohorts_become_terms() -> None:
+def test_cohorts_become_terms():
     ledger = [
         *rounds(3, cohort=drawn()),
         row(cohort=missed(size=50, population=500)),
@@ -530,44 +357,15 @@ def test_cohorts_become_terms() -> None:
     assert not compose([row(cohort=drawn("fixed_size"))]).is_empty
 
 
-LEDGER = [
-    *rounds(2),
-    *rounds(3, cohort=missed("fixed_size", 20)),
-    *rounds(2, z=5.0, cohort=drawn("fixed_size", 20)),
-    row(6.0, cohort=None),
-    entry(pseudonym="b"),
-]
-
-
-@given(st.permutations(LEDGER))
-def test_order_does_not_matter(shuffled: list[Release]) -> None:
-    assert hash(compose(shuffled)) == hash(compose(LEDGER))
-    assert compose(shuffled) == compose(LEDGER)
-
-
-def test_tables_say_who_cannot_price_a_cohort() -> None:
-    poisson = accountant_table(rounds(10, relation="add_or_remove_one", z=1.0), DELTA)
-    assert str(poisson.pop("exact")).startswith("n/a: ")
-    assert set(poisson) == {"pld", "rdp", "prv"}
-    # PRV reports the upper end of an interval of 0.01.
-    assert poisson["prv"] == pytest.approx(float(poisson["pld"]) + 0.01, abs=2e-3)
-    fixed = accountant_table(rounds(10, cohort=drawn("fixed_size")), DELTA)
-    assert isinstance(fixed.pop("rdp"), float)
-    assert all(str(reason).startswith("n/a: ") for reason in fixed.values())
-    assert "fixed size" in str(fixed["pld"]) and "fixed size" in str(fixed["prv"])
-
-
-def test_the_support_table_is_what_the_adapters_answer() -> None:
+def test_the_support_table_is_what_the_adapters_answer():
     table = support_table()
     assert len(table) == len({(s.event, s.relation, s.accountant) for s in table}) == 5 * 2 * 4
-    supported = {
-        (event, relation): {
-            s.accountant
-            for s in table
-            if (s.event, s.relation, s.answer) == (event, relation, "yes")
-        }
-        for event, relation in {(s.event, s.relation) for s in table}
-    }
+    supported = {(s.event, s.relation): set() for s in table}
+    for each in table:
+        if each.answer == "yes":
+            supported[each.event, each.relation].add(each.accountant)
+        else:
+            assert len(each.answer) > 20 and not each.answer.startswith("n/a")
     assert supported == {
         ("gaussian", "replace_one"): {"exact", "pld", "rdp", "prv"},
         ("gaussian", "add_or_remove_one"): {"exact", "pld", "rdp", "prv"},
@@ -580,8 +378,53 @@ def test_the_support_table_is_what_the_adapters_answer() -> None:
         ("skellam sum", "replace_one"): {"rdp"},
         ("skellam sum", "add_or_remove_one"): {"rdp"},
     }
-    able = {event for event, relation in supported if supported[event, "replace_one"]}
-    assert able == {s.event for s in table}
-    reasons = [s.answer for s in table if s.answer != "yes"]
-    assert all(len(reason) > 20 and not reason.startswith("n/a") for reason in reasons)
-    assert any("must be `REPLACE_ONE`" in reason for reason in reasons)
+
+
+def upload(pseudonym, **changes):
+    return released(pseudonym=pseudonym, **changes)
+
+
+def price_of(*releases):
+    return epsilon(releases, DELTA).epsilon
+
+
+def test_metrics_do_not_reach_the_observer():
+    ledger = [upload("a"), upload("a", channel="metrics")]
+    result = epsilons(ledger, DELTA)
+    assert result.server == result.peers == price_of(*ledger) > price_of(upload("a"))
+    assert result.observer == price_of(upload("a"))
+
+
+def test_pool_entries_reach_the_observer():
+    # An entry becomes an expert; what others train beside it is in the final parameters.
+    ledger = [upload("a"), upload("a", channel="pool")]
+    result = epsilons(ledger, DELTA)
+    assert result.server == result.peers == result.observer == price_of(*ledger)
+    assert result.observer > price_of(upload("a"))
+
+
+def test_the_maximum_is_over_clients_and_not_their_sum():
+    ledger = [upload("a"), upload("b"), upload("b", round_number=2), upload("c")]
+    assert epsilons(ledger, DELTA).server == price_of(upload("b"), upload("b", round_number=2))
+
+
+def test_none_is_infinite_for_who_sees_it_and_nothing_released_is_zero():
+    everything = epsilons([BARE], DELTA)
+    assert everything.server == everything.peers == everything.observer == math.inf
+    assert everything.claimed == math.inf
+    other = dataclasses.replace(BARE, pseudonym="b", channel="metrics")
+    metrics_only = epsilons([upload("a"), other], DELTA)
+    assert metrics_only.server == metrics_only.peers == metrics_only.claimed == math.inf
+    assert metrics_only.observer == price_of(upload("a"))
+    pool_only = epsilons([upload("a"), dataclasses.replace(other, channel="pool")], DELTA)
+    assert pool_only.observer == math.inf
+    nothing = epsilons([], DELTA)
+    assert (nothing.server, nothing.peers, nothing.observer, nothing.claimed) == (0.0,) * 4
+    assert nothing.accountant == "exact"
+
+
+@pytest.mark.parametrize("name", ["upload_noise", "central_noise"])
+def test_coins_for_records_amplify_no_client(name):
+    row = released(mechanism=FACTS[name], sampling="poisson", sampling_probability=0.1)
+    with pytest.raises(UnsupportedEvent, match="amplifies nothing"):
+        epsilons([row], DELTA)

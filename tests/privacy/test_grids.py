@@ -3,28 +3,23 @@
 from __future__ import annotations
 
 import math
-from fractions import Fraction
-from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import assume, given
+from hypothesis import given
 from hypothesis import strategies as st
-from numpy.typing import NDArray
 
-from privacy import CalibrationError, ProtocolViolation, Quantiser, SignedGrid
-from privacy.grids import Grid
-
-widths = pytest.mark.parametrize("bits", range(2, 65))
+from privacy.errors import CalibrationError, NonFiniteUpdate, ProtocolViolation
+from privacy.grids import Quantiser, SignedGrid
 
 
-def words(signed: list[int], bits: int) -> np.typing.NDArray[np.uint64]:
+def words(signed, bits):
     """Two's complement by Python's integers, which know no width."""
     return np.array([value % 2**bits for value in signed], dtype=np.uint64)
 
 
-@widths
-def test_twos_complement_by_hand_at_every_width(bits: int) -> None:
+@pytest.mark.parametrize("bits", [2, 33, 64])
+def test_twos_complement_by_hand_at_every_width(bits):
     half = 2 ** (bits - 1)
     signed = [-half, -half + 1, -1, 0, 1, half - 1]
     grid = SignedGrid(2.0**13, bits, 1)
@@ -40,10 +35,9 @@ def test_twos_complement_by_hand_at_every_width(bits: int) -> None:
 
 
 @given(
-    bits=st.integers(2, 64),
-    values=st.lists(st.integers(-(2**70), 2**70), min_size=1, max_size=40),
+    bits=st.integers(2, 64), values=st.lists(st.integers(-(2**70), 2**70), min_size=1, max_size=40)
 )
-def test_sums_modulo_the_ring_are_right_up_to_its_size(bits: int, values: list[int]) -> None:
+def test_sums_modulo_the_ring_are_right_up_to_its_size(bits, values):
     total = np.zeros(1, dtype=np.uint64)
     for value in values:
         total += words([value], bits)
@@ -55,30 +49,13 @@ def test_sums_modulo_the_ring_are_right_up_to_its_size(bits: int, values: list[i
     assert found == int(float(wanted))
 
 
-@given(st.integers(2, 64), st.data())
-def test_sums_that_fit_are_exact(bits: int, data: st.DataObject) -> None:
-    reach = (2 ** (bits - 1) - 1) // 5
-    values = data.draw(st.lists(st.integers(-reach, reach), min_size=5, max_size=5))
-    total = np.zeros(1, dtype=np.uint64)
-    for value in values:
-        total += words([value], bits)
-    found = SignedGrid(1.0, bits, 5).dequantise_sum(total & np.uint64(2**bits - 1), 5)
-    assert found[0] == float(sum(values))
-
-
-@pytest.mark.parametrize("dtype", [np.uint8, np.uint16, np.uint32, np.uint64])
-def test_every_unsigned_word_is_read(dtype: type[np.unsignedinteger]) -> None:
-    found = SignedGrid(4.0, 8, 3).dequantise_sum(np.array([255, 128, 127, 4], dtype=dtype), 3)
-    np.testing.assert_array_equal(found, [-0.25, -32.0, 31.75, 1.0])
-
-
-def test_the_empty_vector_and_the_empty_sum() -> None:
+def test_the_empty_vector_and_the_empty_sum():
     grid = SignedGrid(4.0, 32, 3)
     assert grid.dequantise(np.zeros(0, np.uint64)).shape == (0,)
     np.testing.assert_array_equal(grid.dequantise_sum(np.zeros(2, np.uint64), 0), [0.0, 0.0])
 
 
-def test_how_many_were_summed_changes_the_check_and_not_the_values() -> None:
+def test_how_many_were_summed_changes_the_check_and_not_the_values():
     grid, levels = SignedGrid(4.0, 32, 3), words([-8, 6], 32)
     for weight in range(4):
         np.testing.assert_array_equal(grid.dequantise_sum(levels, weight), [-2.0, 1.5])
@@ -90,57 +67,40 @@ def test_how_many_were_summed_changes_the_check_and_not_the_values() -> None:
             ask(-1)
 
 
-@pytest.mark.parametrize("bits", [2, 8, 33, 63])
-def test_levels_outside_the_ring_are_refused(bits: int) -> None:
+@pytest.mark.parametrize("bits", [2, 63])
+def test_levels_outside_the_ring_are_refused(bits):
     grid = SignedGrid(1.0, bits, 1)
     grid.dequantise(np.array([2**bits - 1], dtype=np.uint64))
     with pytest.raises(ValueError, match=f"at or above 2\\^{bits}, the ring's size"):
         grid.dequantise(np.array([0, 2**bits], dtype=np.uint64))
 
 
-@pytest.mark.parametrize("dtype", [np.int64, np.float64, np.bool_])
-def test_levels_that_are_no_unsigned_integers_are_refused(dtype: type[np.generic]) -> None:
+def test_levels_that_are_no_unsigned_integers_are_refused():
     with pytest.raises(ValueError, match="must be unsigned integers"):
-        SignedGrid(1.0, 32, 1).dequantise(np.zeros(2, dtype=dtype))
+        SignedGrid(1.0, 32, 1).dequantise(np.zeros(2, dtype=np.int64))
 
 
 @pytest.mark.parametrize(
     ("scale", "bits", "clients", "message"),
     [
         (0.0, 32, 1, "scale is 0"),
-        (math.nan, 32, 1, "scale is nan"),
         (math.inf, 32, 1, "scale is inf"),
         (1.0, 32, 0, "clients is 0"),
         (1.0, 1, 1, "bits is 1; it must be from 2 to 64"),
         (1.0, 65, 1, "bits is 65"),
     ],
 )
-def test_grids_that_carry_nothing_are_refused(
-    scale: float, bits: int, clients: int, message: str
-) -> None:
+def test_grids_that_carry_nothing_are_refused(scale, bits, clients, message):
     with pytest.raises(ValueError, match=message):
         SignedGrid(scale, bits, clients)
 
 
-@pytest.mark.parametrize(
-    ("grid", "ring"), [(SignedGrid(100.0, 32, 4), 32), (Quantiser(2.0, 16), 18)]
-)
-def test_both_grids_keep_the_protocol(grid: Grid, ring: int) -> None:
-    levels = np.array([0, 1, grid.largest_level], dtype=np.uint64)
-    np.testing.assert_array_equal(grid.dequantise(levels), grid.dequantise_sum(levels, 1))
-    # Four levels of 16 bits reach 4 x 65,535 < 2^18.
-    assert grid.ring_bits(4) == ring
-
-
-# ------------------------------------------------------------------------- uploads without a mask
-
-
-def squared(steps: list[int]) -> int:
+def squared(steps):
     """In exact integers, as any of them may be."""
     return sum(step * step for step in steps)
 
 
-def signed(levels: NDArray[np.uint64], bits: int) -> list[int]:
+def signed(levels, bits):
     half = 1 << (bits - 1)
     return [int(level) - (int(level) >= half) * 2 * half for level in levels]
 
@@ -151,9 +111,7 @@ def signed(levels: NDArray[np.uint64], bits: int) -> list[int]:
     steps=st.lists(st.integers(-(2**63), 2**63 - 1), min_size=1, max_size=20),
     size=st.integers(0, 63),
 )
-def test_what_is_admitted_is_never_longer_than_asked(
-    bits: int, longest: int, steps: list[int], size: int
-) -> None:
+def test_what_is_admitted_is_never_longer_than_asked(bits, longest, steps, size):
     grid = SignedGrid(1.0, bits, 1, longest)
     sent = np.array([(step >> size) % 2**bits for step in steps], np.uint64)
     before, after = signed(sent, bits), signed(grid.admit(sent), bits)
@@ -166,12 +124,6 @@ def test_what_is_admitted_is_never_longer_than_asked(
     for was, now in zip(before, after, strict=True):
         assert was * now >= 0 and abs(now) <= abs(was)
         assert abs(now) == pytest.approx(abs(was) * factor, rel=1e-2, abs=2.0)
-
-
-def test_noised_uploads_are_never_shortened() -> None:
-    sent = np.array([2**15, 2**16 - 1, 5], np.uint64)
-    assert SignedGrid(1.0, 16, 1).admit(sent).tolist() == sent.tolist()
-    assert Quantiser(1.0, 16).admit(sent).tolist() == sent.tolist()
 
 
 @pytest.mark.parametrize(
@@ -189,14 +141,105 @@ def test_noised_uploads_are_never_shortened() -> None:
     ],
     ids=["beyond the grid", "numbers", "no number", "signed", "a matrix", "a single one"],
 )
-def test_what_is_no_vector_of_levels_is_not_admitted(grid: Grid, sent: NDArray[Any]) -> None:
+def test_what_is_no_vector_of_levels_is_not_admitted(grid, sent):
     with pytest.raises(ProtocolViolation, match="an upload") as caught:
         grid.admit(np.asarray(sent))
     assert not any(character.isdigit() for character in str(caught.value))
 
 
-@given(st.integers(-(2**40), 2**40), st.floats(-1e12, 1e12))
-def test_rounded_noise_on_an_integer_is_the_noised_integer_rounded(step: int, drawn: float) -> None:
-    """Why rounding the noise is post-processing; ties, of probability zero, go to even numbers."""
-    assume(abs(Fraction(drawn) - math.floor(drawn) - Fraction(1, 2)) > 0)
-    assert step + round(Fraction(drawn)) == round(step + Fraction(drawn))
+def test_hand_worked_levels():
+    # 2 bits over [-3, 3]: levels 0..3 stand for -3, -1, 1, 3.
+    quantiser = Quantiser(3.0, 2)
+    assert quantiser.step == 2.0
+    result = quantiser.quantise(np.array([-3.0, -1.9, -0.1, 0.2, 2.1, 3.0]))
+    np.testing.assert_array_equal(result.levels, [0, 1, 1, 2, 3, 3])
+    assert result.levels.dtype == np.uint64
+    assert result.saturated == 0
+    np.testing.assert_array_equal(quantiser.dequantise(result.levels), [-3, -1, -1, 1, 3, 3])
+
+
+@given(
+    bits=st.integers(2, 32),
+    value_bound=st.floats(1e-6, 1e6),
+    clients=st.integers(1, 30),
+    seed=st.integers(0, 2**32 - 1),
+    uniform=st.booleans(),
+)
+def test_sum_is_within_half_a_step_per_unit_of_weight(bits, value_bound, clients, seed, *, uniform):
+    rng = np.random.default_rng(seed)
+    quantiser = Quantiser(value_bound, bits)
+    updates = rng.uniform(-value_bound, value_bound, (clients, 16))
+    weights = np.ones(clients, dtype=int) if uniform else rng.integers(1, 500, clients)
+    total = np.zeros(16, dtype=np.uint64)
+    for update, weight in zip(updates, weights, strict=True):
+        quantised = quantiser.quantise(update)
+        assert quantised.saturated == 0
+        total += np.uint64(weight) * quantised.levels
+    weight = int(weights.sum())
+    error = np.abs(quantiser.dequantise_sum(total, weight) - weights @ updates)
+    rounding = 1e-13 * weight * value_bound
+    assert error.max() <= 0.5 * weight * quantiser.step * (1 + 1e-6) + rounding
+
+
+def test_low_bits_of_a_huge_sum_survive():
+    # Totals near 2^63 differ by one level, which float64 could not tell apart.
+    quantiser = Quantiser(1.0, 32)
+    weight = 2**31
+    middle = weight * quantiser.largest_level // 2
+    totals = np.array([middle, middle + 1, middle - 1], dtype=np.uint64)
+    values = quantiser.dequantise_sum(totals, weight) / quantiser.step
+    np.testing.assert_allclose(values, [0.0, 1.0, -1.0])
+
+
+def test_saturation_is_counted_and_cut():
+    quantiser = Quantiser(1.0, 8)
+    result = quantiser.quantise(np.array([-1.0, 1.0, 1.0001, -7.0, 0.0]))
+    assert result.saturated == 2
+    np.testing.assert_array_equal(result.levels[:4], [0, 255, 255, 0])
+
+
+@pytest.mark.parametrize(
+    ("bits", "weight", "ring"),
+    [
+        (8, 1, 16),  # none is smaller than 16
+        (8, 257, 16),  # 257 x 255 = 2^16 - 1 just fits
+        (8, 258, 17),
+        (16, 1, 16),
+        (16, 2, 17),
+        (16, 65_537, 32),  # 65537 x 65535 = 2^32 - 1 just fits
+        (16, 65_538, 33),
+        (32, 1, 32),
+        (32, 2, 33),
+        (32, 2**32 + 1, 64),  # (2^32 + 1)(2^32 - 1) = 2^64 - 1 just fits
+        (20, 0, 16),
+    ],
+)
+def test_smallest_ring_without_wrap_around(bits, weight, ring):
+    assert Quantiser(1.0, bits).ring_bits(weight) == ring
+
+
+def test_no_ring_is_large_enough():
+    with pytest.raises(CalibrationError, match="wraps around"):
+        Quantiser(1.0, 32).ring_bits(2**32 + 2)
+
+
+def test_a_sum_above_what_the_weight_can_give_is_refused():
+    quantiser = Quantiser(1.0, 8)
+    quantiser.dequantise_sum(np.array([510], dtype=np.uint64), 2)
+    with pytest.raises(ProtocolViolation, match="above what so many clients can"):
+        quantiser.dequantise_sum(np.array([511], dtype=np.uint64), 2)
+    with pytest.raises(ProtocolViolation):
+        quantiser.dequantise(np.array([256], dtype=np.uint64))
+
+
+def test_quantisers_that_mean_nothing_are_refused():
+    quantiser = Quantiser(1.0, 8)
+    with pytest.raises(NonFiniteUpdate):
+        quantiser.quantise(np.array([np.nan]))
+    with pytest.raises(ValueError, match="unsigned"):
+        quantiser.dequantise(np.array([1, 2]))
+    with pytest.raises(ValueError, match="total_weight"):
+        quantiser.ring_bits(-1)
+    for value_bound, bits in [(0.0, 8), (np.inf, 8), (1.0, 1), (1.0, 33)]:
+        with pytest.raises(ValueError, match=r"value_bound|bits"):
+            Quantiser(value_bound, bits)

@@ -26,13 +26,13 @@ GROUPS, SIZE = 3, 4
 KEY = ReleaseKey(run_id="r", round_number=1, attempt=1, pseudonym="p")
 
 
-def central(counts: GroupCounts | None, relation="replace_one", norm=0.3, scale=2.0**18):
+def central(counts, relation="replace_one", norm=0.3, scale=2.0**18):
     return CentralNoise(
         clipping_norm=norm, noise_multiplier=1.5, scale=scale, relation=relation, counts=counts
     )
 
 
-def shared(counts: GroupCounts | None, relation="replace_one", kind="discrete_gaussian"):
+def shared(counts, relation="replace_one", kind="discrete_gaussian"):
     return DistributedNoise(
         clipping_norm=0.3,
         noise_multiplier=1.5,
@@ -45,7 +45,7 @@ def shared(counts: GroupCounts | None, relation="replace_one", kind="discrete_ga
     )
 
 
-def uploads(counts: GroupCounts, norm: float, flag: float = 0.0):
+def uploads(counts, norm, flag=0.0):
     """Extreme vectors: updates along and against axes and a diagonal, in each block, and zeros."""
     diagonal = np.full(SIZE, 1 / math.sqrt(SIZE))
     ends = [np.eye(SIZE)[0], diagonal, np.zeros(SIZE)]
@@ -65,8 +65,15 @@ def rounded(mechanism, vector, seed):
     return clip_to_grid(vector, mechanism, ring_bits=48, noise=rng)[1]
 
 
+def farthest_of(vectors):
+    return max(
+        float(np.linalg.norm((one - other).astype(float)))
+        for one, other in itertools.combinations(vectors, 2)
+    )
+
+
 @pytest.mark.parametrize("build", [central, shared])
-@pytest.mark.parametrize("ratio", [0.1, 0.25, 1.0])
+@pytest.mark.parametrize("ratio", [0.1, 1.0])
 def test_by_brute_force_no_replaced_client_moves_further_than_the_ledger_says(build, ratio):
     counts = GroupCounts(groups=GROUPS, ratio=ratio)
     mechanism = build(counts)
@@ -74,10 +81,7 @@ def test_by_brute_force_no_replaced_client_moves_further_than_the_ledger_says(bu
         rounded(mechanism, vector, seed)
         for seed, vector in enumerate(uploads(counts, mechanism.clipping_norm))
     ]
-    farthest = max(
-        float(np.linalg.norm((one - other).astype(float)))
-        for one, other in itertools.combinations(all_rounded, 2)
-    )
+    farthest = farthest_of(all_rounded)
     row = release_of_upload(mechanism, GROUPS * SIZE + GROUPS, KEY)
     assert farthest <= row.sensitivity * mechanism.scale
     # Antipodal updates in one block are that far apart, so nothing less would do.
@@ -99,18 +103,15 @@ def test_by_brute_force_with_a_flag_beside_the_blocks_counts_are_charged(build):
         rounded(mechanism, vector, seed)
         for seed, vector in enumerate(uploads(counts, norm, flag=0.9 * norm))
     ]
-    farthest = max(
-        float(np.linalg.norm((one - other).astype(float)))
-        for one, other in itertools.combinations(all_rounded, 2)
-    )
+    farthest = farthest_of(all_rounded)
     row = release_of_upload(mechanism, GROUPS * SIZE + 1 + GROUPS, KEY)
     assert 2.0 * norm * mechanism.scale < farthest <= row.sensitivity * mechanism.scale
     assert row.clipping_norm == pytest.approx(norm * math.sqrt(1.5), rel=1e-4)
 
 
 @pytest.mark.parametrize("build", [central, shared])
-@pytest.mark.parametrize("ratio", [0.25, 1.0])
-def test_a_client_more_or_less_moves_update_and_count(build, ratio):
+def test_a_client_more_or_less_moves_update_and_count(build):
+    ratio = 0.25
     counts = GroupCounts(groups=GROUPS, ratio=ratio)
     mechanism = build(counts, relation="add_or_remove_one")
     vectors = list(uploads(counts, mechanism.clipping_norm))
@@ -134,15 +135,7 @@ def test_a_count_is_never_rounded_at_random():
 
 @pytest.mark.parametrize(
     "told",
-    [
-        [1.0, 1.0, 0.0],
-        [2.0, 0.0, 0.0],
-        [-1.0, 0.0, 0.0],
-        [0.5, 0.0, 0.0],
-        [1.0, 1e-9, 0.0],
-        [np.inf, 0.0, 0.0],
-        [np.nan, 0.0, 0.0],
-    ],
+    [[1.0, 1.0, 0.0], [-1.0, 0.0, 0.0], [0.5, 0.0, 0.0], [1.0, 1e-9, 0.0], [np.nan, 0.0, 0.0]],
 )
 def test_a_client_that_counts_itself_otherwise_sends_nothing(told):
     counts = GroupCounts(groups=GROUPS, ratio=0.5)
@@ -165,25 +158,3 @@ def test_what_has_no_bound_is_refused():
         GroupCounts(groups=2, ratio=1e-6).steps(65_536.0)
     with pytest.raises(SensitivityViolation):
         GroupCounts(groups=2, ratio=1.0).charged_norm(1.0, 1.1, "replace_one")
-
-
-def test_another_norm_keeps_the_cost():
-    counts = GroupCounts(groups=GROUPS, ratio=0.7)
-    one = central(counts)
-    other = one.around(0.123)
-    rows = [release_of_upload(m, 15, KEY) for m in (one, other)]
-    ratios = [row.standard_deviation / row.clipping_norm for row in rows]
-    assert ratios[0] == pytest.approx(ratios[1], rel=1e-12)
-
-
-def test_the_sum_of_all_clients_in_one_group_fits_into_the_ring():
-    counts = GroupCounts(groups=GROUPS, ratio=1.0)
-    mechanism, clients = central(counts), 7
-    vector = next(uploads(counts, mechanism.clipping_norm))
-    grid = grid_of(mechanism, vector.size, bits=20, clients=clients)
-    levels = protect_upload(
-        vector, mechanism, grid, SeededNoise(np.random.default_rng(0))
-    ).levels.astype(np.uint64)
-    total = (levels * np.uint64(clients)) & np.uint64(grid.largest_level)
-    found = grid.dequantise_sum(total, clients)
-    assert found[-GROUPS:] == pytest.approx([clients * 0.3, 0.0, 0.0], rel=1e-4)

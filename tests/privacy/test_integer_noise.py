@@ -4,15 +4,11 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable
 from decimal import Decimal, localcontext
 from functools import lru_cache, partial
 
 import numpy as np
 import pytest
-from hypothesis import assume, given, settings
-from hypothesis import strategies as st
-from numpy.typing import NDArray
 from scipy import special, stats
 
 from privacy.integer_noise import (
@@ -20,19 +16,16 @@ from privacy.integer_noise import (
     LARGEST_DEVIATION,
     UNDECIDED,
     DiscreteGaussianLaw,
-    Law,
     PoissonLaw,
     accept,
     block_at,
     cumulative,
     discrete_gaussian_from,
-    draw_words,
     log_factorial,
     nearest,
     skellam_from,
     table_of,
 )
-from privacy.randomness import Entropy
 
 discrete_gaussian = partial(discrete_gaussian_from, os.urandom)
 skellam = partial(skellam_from, os.urandom)
@@ -41,11 +34,11 @@ DRAWS = 1 << 20
 ALPHA = 1e-9
 
 # Below 64 (91 for Skellam) every block is one integer; the next sizes are 2, 16 and 512 integers.
-DEVIATIONS = [0.25, 1.5, 2.7182818, 63.99, 64.0, 91.0, 700.0, 30_000.0]
+DEVIATIONS = [0.25, 1.5, 64.0, 91.0, 30_000.0]
 
 
 @lru_cache
-def exact_pmf(kind: str, deviation: float) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+def exact_pmf(kind, deviation):
     """Support and probabilities, from sums and Bessel functions that the sampler does not use."""
     reach = math.ceil(12 * deviation + 20)
     values = np.arange(-reach, reach + 1)
@@ -56,19 +49,19 @@ def exact_pmf(kind: str, deviation: float) -> tuple[NDArray[np.int64], NDArray[n
     return values, masses / masses.sum()
 
 
-def seeded(seed: int) -> Entropy:
+def seeded(seed):
     return np.random.default_rng(seed).bytes
 
 
 @lru_cache
-def sample(kind: str, deviation: float, source: str) -> NDArray[np.int64]:
+def sample(kind, deviation, source):
     if source == "os":
         return (skellam if kind == "skellam" else discrete_gaussian)(deviation, DRAWS)
     draw = skellam_from if kind == "skellam" else discrete_gaussian_from
     return draw(seeded(17), deviation, DRAWS)
 
 
-def chi_square(observed: NDArray[np.float64], expected: NDArray[np.float64]) -> float:
+def chi_square(observed, expected):
     statistic = float(np.sum((observed - expected) ** 2 / expected))
     return float(stats.chi2.sf(statistic, len(expected) - 1))
 
@@ -82,7 +75,7 @@ deviations = pytest.mark.parametrize("deviation", DEVIATIONS)
 @laws
 @deviations
 @sources
-def test_every_value_has_its_probability(kind: str, deviation: float, source: str) -> None:
+def test_every_value_has_its_probability(kind, deviation, source):
     values, masses = exact_pmf(kind, deviation)
     # Bins of at least 1/300 of the mass: single integers for small deviations.
     bins = (np.cumsum(masses) * 300).astype(int)
@@ -93,48 +86,10 @@ def test_every_value_has_its_probability(kind: str, deviation: float, source: st
 
 
 @laws
-@pytest.mark.parametrize("deviation", DEVIATIONS[3:])
-@sources
-def test_low_bits_have_their_probability(kind: str, deviation: float, source: str) -> None:
-    # Offsets within blocks, and the seams between blocks, would show here.
-    values, masses = exact_pmf(kind, deviation)
-    size = 2 << DiscreteGaussianLaw(deviation).block_bits
-    expected = np.bincount(values % size, weights=masses) * DRAWS
-    observed = np.bincount(sample(kind, deviation, source) % size)
-    assert chi_square(observed.astype(float), expected) > ALPHA
-
-
-@laws
-@deviations
-@sources
-@pytest.mark.parametrize("bound", [3.0, 4.0])
-def test_tails(kind: str, deviation: float, source: str, bound: float) -> None:
-    values, masses = exact_pmf(kind, deviation)
-    mass = float(masses[np.abs(values) > bound * deviation].sum())
-    beyond = int(np.count_nonzero(np.abs(sample(kind, deviation, source)) > bound * deviation))
-    assert stats.binomtest(beyond, DRAWS, mass).pvalue > ALPHA
-
-
-@laws
-@deviations
-@sources
-def test_mean_and_variance(kind: str, deviation: float, source: str) -> None:
-    values, masses = exact_pmf(kind, deviation)
-    noise = sample(kind, deviation, source).astype(float)
-    variance = float(np.sum(masses * values**2))
-    if deviation >= 1.5:
-        assert variance == pytest.approx(deviation**2, rel=1e-9)
-    spread = math.sqrt(float(np.sum(masses * values**4.0)) - variance**2)
-    limit = stats.norm.isf(ALPHA / 2) / math.sqrt(DRAWS)
-    assert abs(noise.mean()) < limit * math.sqrt(variance)
-    assert abs(np.mean(noise**2) - variance) < 1.1 * limit * spread
-
-
-@laws
-@pytest.mark.parametrize("deviation", [1.5, 64.0, 30_000.0])
-@pytest.mark.parametrize("lag", [1, 2, 1 << 15, DRAWS // 2])
+@pytest.mark.parametrize("deviation", [1.5, 30_000.0])
+@pytest.mark.parametrize("lag", [1, 1 << 15])
 @pytest.mark.parametrize("power", [1, 2])
-def test_draws_are_independent(kind: str, deviation: float, lag: int, power: int) -> None:
+def test_draws_are_independent(kind, deviation, lag, power):
     values = sample(kind, deviation, "os").astype(float) ** power
     standardised = (values - values.mean()) / values.std()
     products = standardised[:-lag] * standardised[lag:]
@@ -143,48 +98,20 @@ def test_draws_are_independent(kind: str, deviation: float, lag: int, power: int
 
 
 @laws
-@pytest.mark.parametrize("deviation", [1e6, LARGEST_DEVIATION])
-def test_largest_deviations_are_as_good_as_normal(kind: str, deviation: float) -> None:
-    draw = skellam if kind == "skellam" else discrete_gaussian
-    noise = draw(deviation, 200_000)
-    assert stats.kstest(noise / deviation, "norm").pvalue > ALPHA
-    assert chi_square(np.bincount(noise % 64).astype(float), np.full(64, 3125.0)) > ALPHA
-
-
-@laws
-def test_two_calls_never_repeat(kind: str) -> None:
-    draw = skellam if kind == "skellam" else discrete_gaussian
-    first, second = draw(1e6, 4096), draw(1e6, 4096)
-    assert np.count_nonzero(first == second) < 5
-    assert abs(np.corrcoef(first, second)[0, 1]) * 64 < stats.norm.isf(ALPHA / 2)
-
-
-@laws
-@pytest.mark.parametrize("size", [0, 1, 7])
-def test_size_and_type(kind: str, size: int) -> None:
-    noise = (skellam if kind == "skellam" else discrete_gaussian)(200.0, size)
-    assert noise.shape == (size,)
-    assert noise.dtype == np.int64
-
-
-@laws
-@pytest.mark.parametrize("deviation", [0.0, 0.2, -1.0, math.nan, math.inf, 2.0**21 + 1])
-def test_deviations_out_of_range_are_refused(kind: str, deviation: float) -> None:
+@pytest.mark.parametrize("deviation", [0.2, math.nan, 2.0**21 + 1])
+def test_deviations_out_of_range_are_refused(kind, deviation):
     with pytest.raises(ValueError, match="deviation is"):
         (skellam if kind == "skellam" else discrete_gaussian)(deviation, 1)
 
 
-def test_negative_sizes_and_broken_sources_are_refused() -> None:
+def test_negative_sizes_and_broken_sources_are_refused():
     with pytest.raises(ValueError, match="size is -1"):
         discrete_gaussian(1.5, -1)
     with pytest.raises(ValueError, match="gave 1 bytes; 2 were asked"):
         discrete_gaussian_from(lambda count: bytes(count - 1), 1.5, 1)
 
 
-# ------------------------------------------------------------------ the exact parts, one by one
-
-
-def decimal_masses(law: Law, count: int) -> list[Decimal]:
+def decimal_masses(law, count):
     """Probabilities of the first blocks in their order, by sums of 60 digits."""
     with localcontext() as context:
         context.prec = 60
@@ -201,7 +128,7 @@ def decimal_masses(law: Law, count: int) -> list[Decimal]:
 
 @pytest.mark.parametrize("law", [DiscreteGaussianLaw(1.5), PoissonLaw(1.5), PoissonLaw(2.0)])
 @pytest.mark.parametrize("bits", [64, 128])
-def test_thresholds_are_right_to_the_last_bits(law: Law, bits: int) -> None:
+def test_thresholds_are_right_to_the_last_bits(law, bits):
     masses = decimal_masses(law, 20)
     sums = cumulative(law, bits)
     assert sums == sorted(sums)
@@ -212,30 +139,18 @@ def test_thresholds_are_right_to_the_last_bits(law: Law, bits: int) -> None:
             assert abs(sum(masses[: position + 1]) * 2**bits - sums[position]) < 2
 
 
-@pytest.mark.parametrize("law", [DiscreteGaussianLaw(5000.0), PoissonLaw(5000.0)])
-def test_thresholds_of_blocks_are_sums_of_their_largest_weights(law: Law) -> None:
-    bits = law.block_bits
-    assert bits >= 6
-    sums = cumulative(law, 64)
-    offsets = [nearest(block_at(j), bits) for j in range(len(sums))]
-    weights = np.exp(law.log_weights(np.array(offsets)))
-    np.testing.assert_allclose(
-        np.array(sums, dtype=float) / 2**64, np.cumsum(weights) / weights.sum(), rtol=1e-8
-    )
-
-
-def test_blocks_cover_the_integers_once_and_in_order() -> None:
+def test_blocks_cover_the_integers_once_and_in_order():
     assert [block_at(j) for j in range(7)] == [0, 1, -1, 2, -2, 3, -3]
     # Blocks of four: -6..-3, -2..1, 2..5; their nearest members are -3, 0 and 2.
     assert [nearest(block, 2) for block in (-1, 0, 1)] == [-3, 0, 2]
     assert [nearest(block, 0) for block in (-1, 0, 1)] == [-1, 0, 1]
 
 
-def replay(*parts: bytes) -> Entropy:
+def replay(*parts):
     """Gives recorded bytes, and fails the test if other numbers of them are asked for."""
     queue = list(parts)
 
-    def entropy(count: int) -> bytes:
+    def entropy(count):
         part = queue.pop(0)
         assert len(part) == count
         return part
@@ -243,11 +158,11 @@ def replay(*parts: bytes) -> Entropy:
     return entropy
 
 
-def words(*values: int) -> bytes:
+def words(*values):
     return b"".join(value.to_bytes(8, "little") for value in values)
 
 
-def test_known_bytes_give_known_numbers() -> None:
+def test_known_bytes_give_known_numbers():
     # sigma = 1.5: P(0) = 0.265962 and P(1) = 0.212965, so u = 0, 0.25, 0.3, 0.5, 0.6 choose
     # 0, 0, 1, -1, -1.
     fractions = [0.0, 0.25, 0.3, 0.5, 0.6]
@@ -256,7 +171,7 @@ def test_known_bytes_give_known_numbers() -> None:
     assert noise.tolist() == [0, 0, 1, -1, -1]
 
 
-def test_the_second_path_decides_by_64_bits() -> None:
+def test_the_second_path_decides_by_64_bits():
     table = table_of(DiscreteGaussianLaw(1.5))
     threshold = int(table.thresholds[0])
     prefix = threshold >> 48
@@ -268,9 +183,9 @@ def test_the_second_path_decides_by_64_bits() -> None:
 
 
 @pytest.mark.parametrize("law", [DiscreteGaussianLaw(1.5), PoissonLaw(3.0)])
-@pytest.mark.parametrize("position", [0, 3, 7])
+@pytest.mark.parametrize("position", [0, 7])
 @pytest.mark.parametrize("step", [-1, 1])
-def test_the_third_path_decides_at_the_threshold_itself(law: Law, position: int, step: int) -> None:
+def test_the_third_path_decides_at_the_threshold_itself(law, position, step):
     # The true threshold to 256 bits; a number just below it and one just above it.
     with localcontext() as context:
         context.prec = 120
@@ -287,7 +202,7 @@ def test_the_third_path_decides_at_the_threshold_itself(law: Law, position: int,
     assert table.blocks(raw, 1).tolist() == [block_at(position if step < 0 else position + 1)]
 
 
-def test_beyond_the_table_lies_the_tail() -> None:
+def test_beyond_the_table_lies_the_tail():
     # All ones but for the last bits: a value that 64 bits have no threshold for.
     table = table_of(DiscreteGaussianLaw(1.5))
     far = table.settle(2**64 - 1, replay(words(2**64 - 2**30)))
@@ -301,31 +216,18 @@ def test_beyond_the_table_lies_the_tail() -> None:
         assert left - masses[position] < Decimal(2) ** -98 < left
 
 
-@settings(max_examples=40, deadline=None)
-@given(word=st.integers(0, 2**64 - 1))
-def test_both_paths_agree_where_both_decide(word: int) -> None:
-    table = table_of(DiscreteGaussianLaw(40.0))
-    prefix, rest = word >> 48, (word & (2**48 - 1)) << 16
-    queue = [prefix.to_bytes(2, "little")]
-    if table.guide[prefix] == UNDECIDED:
-        assume(not any(abs(word - int(edge)) < 9 for edge in table.thresholds))
-        assume(word < 2**64 - 9)
-        queue.append(words(rest))
-    assert table.blocks(replay(*queue), 1).tolist() == [table.settle(word, seeded(0))]
-
-
 @pytest.mark.parametrize(("follow", "expected"), [(0, True), (2**64 - 1, False)])
-def test_acceptance_at_the_limit_asks_for_more_bits(follow: int, expected: bool) -> None:
+def test_acceptance_at_the_limit_asks_for_more_bits(follow, expected):
     # p = 1/3: the first 32 bits of u are those of p, the next 64 are all below or all above.
     third = (2**32 - 1) // 3
-    chance: Callable[[int], Decimal] = lambda digits: Decimal(1) / Decimal(3)  # noqa: E731
+    chance = lambda digits: Decimal(1) / Decimal(3)  # noqa: E731
     assert accept(chance, third, 32, replay(words(follow))) is expected
     assert accept(chance, third - 2, 32, replay()) is True
     assert accept(chance, third + 2, 32, replay()) is False
 
 
 @pytest.mark.parametrize("law", [DiscreteGaussianLaw(100.0), PoissonLaw(200.0)])
-def test_undecided_proposals_are_settled_by_decimals(law: Law) -> None:
+def test_undecided_proposals_are_settled_by_decimals(law):
     # Block 5, last member, kept with probability p; 32 bits of u that equal those of p.
     bits = law.block_bits
     first = (5 << bits) - (1 << bits >> 1)
@@ -345,7 +247,7 @@ def test_undecided_proposals_are_settled_by_decimals(law: Law) -> None:
         assert skellam_from(replay(*pair, words(0), words(0)), 200.0, 1).tolist() == [0]
 
 
-def test_the_largest_of_a_block_is_always_kept() -> None:
+def test_the_largest_of_a_block_is_always_kept():
     table = table_of(DiscreteGaussianLaw(100.0))
     prefix = int(np.flatnonzero(table.guide == 5)[0]).to_bytes(2, "little")
     first = (5 << table.block_bits) - (1 << table.block_bits >> 1)
@@ -356,11 +258,11 @@ def test_the_largest_of_a_block_is_always_kept() -> None:
 # The smallest deviations with blocks of more than one integer, and the largest of all.
 @pytest.mark.parametrize(
     "law",
-    [DiscreteGaussianLaw(deviation) for deviation in (64.0, 5000.0, LARGEST_DEVIATION)]
-    + [PoissonLaw(deviation) for deviation in (90.6, 5000.0, 1e6, LARGEST_DEVIATION)],
+    [DiscreteGaussianLaw(deviation) for deviation in (64.0, LARGEST_DEVIATION)]
+    + [PoissonLaw(deviation) for deviation in (90.6, LARGEST_DEVIATION)],
     ids=str,
 )
-def test_float_weights_are_within_their_bound(law: Law) -> None:
+def test_float_weights_are_within_their_bound(law):
     table, bits = table_of(law), law.block_bits
     assert bits > 0
     reach = table.curves.shape[1] // 2
@@ -373,13 +275,13 @@ def test_float_weights_are_within_their_bound(law: Law) -> None:
             assert abs(float(exact.exp()) - chance) < FLOAT_ERROR / 4
 
 
-def test_blocks_beyond_the_table_are_undecided() -> None:
+def test_blocks_beyond_the_table_are_undecided():
     table = table_of(DiscreteGaussianLaw(100.0))
     far = np.array([10_000, -10_000], dtype=np.int32)
     assert np.isnan(table.chances(far, np.zeros(2, dtype=np.uint16))).all()
 
 
-def test_poisson_weights_far_from_the_mean_are_left_to_decimals() -> None:
+def test_poisson_weights_far_from_the_mean_are_left_to_decimals():
     law = PoissonLaw(91.0)
     assert np.isnan(law.log_weights(np.array([-law.centre, law.centre]))).all()
     assert law.log_weight(-law.centre - 1, 30) == Decimal("-Infinity")
@@ -388,15 +290,11 @@ def test_poisson_weights_far_from_the_mean_are_left_to_decimals() -> None:
     assert float(law.log_weight(-law.centre, 30)) == pytest.approx(expected, rel=1e-12)
 
 
-@pytest.mark.parametrize("k", [0, 1, 2, 20, 1000])
-def test_stirling_against_factorials(k: int) -> None:
+@pytest.mark.parametrize("k", [0, 2, 1000])
+def test_stirling_against_factorials(k):
     with localcontext() as context:
         context.prec = 60
         exact = Decimal(math.factorial(k)).ln()
         # ln sqrt(2 pi), 50 digits.
         constant = Decimal("0.91893853320467274178032973640561763986139747363778")
         assert abs(log_factorial(k, 40) + constant - exact) < Decimal(10) ** -40
-
-
-def test_words_are_little_endian() -> None:
-    assert draw_words(replay(bytes([1, 0, 0, 2])), 2, "<u2").tolist() == [1, 512]

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 import pytest
@@ -20,11 +18,9 @@ from privacy import (
     GAUSSIAN,
     NO_NOISE,
     PRICED_LAWS,
-    UPLOAD_NOISE,
     CohortSampling,
     IntegerNoise,
     NoiseLaw,
-    Release,
     RunningLedger,
     SeededNoise,
     SystemNoise,
@@ -41,25 +37,14 @@ from privacy import (
 )
 from privacy.accounting.composition import compose
 from privacy.auditing import claim_of
+from tests.privacy._rows import released
 
 DELTA = 1e-5
-ROW = Release(
-    mechanism=UPLOAD_NOISE,
-    standard_deviation=4.0,
-    clipping_norm=1.0,
-    relation="replace_one",
-    law=GAUSSIAN,
-    channel="sum",
-    run_id="r",
-    round_number=1,
-    attempt=1,
-    pseudonym="a",
-    status="released",
-)
+ROW = released()
 COHORT = CohortSampling(kind="poisson", size=2, population=20, is_drawn=True)
 NAMES = st.text(min_size=1, max_size=20).filter(lambda name: name not in (*PRICED_LAWS, "none"))
 """All that a database may hold."""
-ROWS: dict[str, Release] = {
+ROWS = {
     "upload": ROW,
     "entry": dataclasses.replace(ROW, channel="pool"),
     "metric": dataclasses.replace(ROW, channel="metrics"),
@@ -77,7 +62,7 @@ ROWS: dict[str, Release] = {
 }
 LEDGER = [dataclasses.replace(ROW, round_number=n) for n in (2, 3)]
 """What is priced beside it, and hides nothing."""
-PRICING: dict[str, Callable[[Release], Any]] = {
+PRICING = {
     **{f"epsilon, {name}": lambda r, n=name: epsilon([r], DELTA, n) for name in ACCOUNTANTS},
     **{f"epsilons, {name}": lambda r, n=name: epsilons([r], DELTA, n) for name in ACCOUNTANTS},
     **{
@@ -99,9 +84,7 @@ PRICING: dict[str, Callable[[Release], Any]] = {
 @pytest.mark.parametrize("pricing", PRICING.values(), ids=PRICING)
 @settings(max_examples=15, deadline=None)
 @given(name=NAMES, kind=st.sampled_from(sorted(ROWS)))
-def test_nothing_prices_a_law_that_it_does_not_know(
-    pricing: Callable[[Release], Any], name: str, kind: str
-) -> None:
+def test_nothing_prices_a_law_that_it_does_not_know(pricing, name, kind):
     made_up = dataclasses.replace(ROWS[kind], law=NoiseLaw(name))
     with pytest.raises(UnsupportedEvent, match="no accountant prices") as refused:
         pricing(made_up)
@@ -110,25 +93,20 @@ def test_nothing_prices_a_law_that_it_does_not_know(
 
 
 @pytest.mark.parametrize("accountant", ACCOUNTANTS)
-def test_priced_rows_beside_it_hide_nothing(accountant: Any) -> None:
+def test_priced_rows_beside_it_hide_nothing(accountant):
     made_up = dataclasses.replace(ROW, law=NoiseLaw("laplace"))
     for beside in (LEDGER, [dataclasses.replace(ROW, standard_deviation=0.0, law=NO_NOISE)]):
         with pytest.raises(UnsupportedEvent, match="no accountant prices"):
             epsilon([*beside, made_up], DELTA, accountant)
 
 
-def test_a_release_that_never_left_costs_nothing_whatever_its_law() -> None:
-    row = dataclasses.replace(ROW, law=NoiseLaw("laplace"), status="aborted", left_client=False)
-    assert epsilons([row], DELTA).server == 0.0
-
-
 @pytest.mark.parametrize("name", ["discrete_gaussian", "skellam"])
-def test_the_name_of_a_law_without_its_shares_is_not_that_law(name: str) -> None:
+def test_the_name_of_a_law_without_its_shares_is_not_that_law(name):
     with pytest.raises(UnsupportedEvent, match=f"law '{name}'"):
         epsilon([dataclasses.replace(ROW, law=NoiseLaw(name))], DELTA)
 
 
-def test_a_law_that_calls_itself_gaussian_and_is_another_is_not_priced() -> None:
+def test_a_law_that_calls_itself_gaussian_and_is_another_is_not_priced():
     class Other(NoiseLaw):
         """Whatever it draws."""
 
@@ -138,37 +116,25 @@ def test_a_law_that_calls_itself_gaussian_and_is_another_is_not_priced() -> None
 
 @pytest.mark.parametrize(
     "changes",
-    [
-        {"law": NO_NOISE},
-        {"standard_deviation": 0.0},
-        {"standard_deviation": 0.0, "law": NoiseLaw("laplace")},
-        {"mechanism": DISTRIBUTED_NOISE},
-    ],
+    [{"law": NO_NOISE}, {"standard_deviation": 0.0}, {"mechanism": DISTRIBUTED_NOISE}],
     ids=str,
 )
-def test_a_row_whose_law_contradicts_it_is_refused(changes: dict[str, Any]) -> None:
+def test_a_row_whose_law_contradicts_it_is_refused(changes):
     with pytest.raises(ValueError, match="law is"):
         dataclasses.replace(ROW, **changes)
-
-
-def test_no_row_has_a_law_by_default() -> None:
-    fields = {f.name: getattr(ROW, f.name) for f in dataclasses.fields(Release)}
-    del fields["law"]
-    with pytest.raises(TypeError, match="law"):
-        Release(**fields)
 
 
 # --- drawing --------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("source", [SystemNoise(), SeededNoise(np.random.default_rng(3))])
-def test_gaussian_draws_are_gaussian(source: Any) -> None:
+def test_gaussian_draws_are_gaussian(source):
     drawn = source.draw(GAUSSIAN, 3.0, 20_000)
     assert stats.kstest(drawn / 3.0, "norm").pvalue > 1e-9
 
 
 @pytest.mark.parametrize("name", ["discrete_gaussian", "skellam"])
-def test_shares_are_integers_of_their_deviation(name: str) -> None:
+def test_shares_are_integers_of_their_deviation(name):
     law = IntegerNoise(name, share_deviation=50.0, shares=3, dimension=20_000)
     drawn = SeededNoise(np.random.default_rng(5)).draw(law, 50.0, 20_000)
     assert drawn.dtype.kind == "i"
@@ -176,12 +142,12 @@ def test_shares_are_integers_of_their_deviation(name: str) -> None:
 
 
 @pytest.mark.parametrize("law", [NO_NOISE, NoiseLaw("laplace"), NoiseLaw("skellam")])
-def test_a_law_that_nothing_draws_is_not_drawn(law: NoiseLaw) -> None:
+def test_a_law_that_nothing_draws_is_not_drawn(law):
     with pytest.raises(UnsupportedEvent, match="nothing here draws"):
         SystemNoise().draw(law, 1.0, 3)
 
 
-def test_who_leaves_the_noise_out_has_the_same_coins() -> None:
+def test_who_leaves_the_noise_out_has_the_same_coins():
     quiet = WithoutNoise(SeededNoise(np.random.default_rng(7)))
     assert not quiet.draw(GAUSSIAN, 5.0, 9).any()
     same = SeededNoise(np.random.default_rng(7)).uniform_bytes(16)

@@ -7,39 +7,26 @@ import math
 import numpy as np
 import pytest
 
-from privacy import BudgetExhausted, Release, filter_of, require_affordable
-from privacy.events import gaussian_of
-from tests.privacy._rows import FACTS
+from privacy import DP_SGD, BudgetExhausted, filter_of, require_affordable
+from tests.privacy._rows import released
 from tests.privacy._walk import delta_of, epsilon_of, excess, stopped
 
 DELTA = 1e-5
 
 
-def row(noise: float, number: int = 1, *, batches: float | None = None) -> Release:
+def row(noise, number=1, *, batches=None):
     """A release with so much noise over C, of batches that are drawn with this probability."""
-    return Release(
-        mechanism=FACTS["upload_noise" if batches is None else "dp_sgd"],
-        standard_deviation=noise,
-        clipping_norm=1.0,
-        relation="add_or_remove_one",
-        channel="sum",
-        run_id="r",
-        round_number=number,
-        attempt=1,
-        pseudonym="p",
-        status="reserved",
-        sampling="none" if batches is None else "poisson",
-        sampling_probability=batches or 1.0,
-        law=gaussian_of(noise),
-    )
+    drawn = {"mechanism": DP_SGD, "sampling": "poisson", "sampling_probability": batches}
+    changes = {} if batches is None else drawn
+    return released(noise, relation="add_or_remove_one", round_number=number, **changes)
 
 
-def by_round(step: float, rounds: int) -> list[float]:
+def by_round(step, rounds):
     """The epsilon of each round, as if it had been fixed beforehand."""
     return [epsilon_of(math.sqrt(t) * step, DELTA) for t in range(1, rounds + 1)]
 
 
-def test_the_walk_that_nobody_stops_is_the_closed_form() -> None:
+def test_the_walk_that_nobody_stops_is_the_closed_form():
     """A stop that no walk reaches leaves all rounds, whose delta is known exactly."""
     for step, rounds in ((0.5, 10), (2.0, 4)):
         epsilon = epsilon_of(math.sqrt(rounds) * step, DELTA)
@@ -53,8 +40,8 @@ def test_the_walk_that_nobody_stops_is_the_closed_form() -> None:
     [(10, 0.5, 4.8, 5.5), (10, 0.25, 4.8, 5.5), (100, 0.5, 9.7, 12.0), (100, 0.25, 9.7, 12.0)],
 )
 def test_a_stop_by_what_was_released_breaks_a_rounds_epsilon_and_not_the_plans(
-    rounds: int, step: float, least: float, most: float
-) -> None:
+    rounds, step, least, most
+):
     claims = by_round(step, rounds)
     naive = stopped(step, claims, claims) / DELTA
     assert least < naive < most
@@ -63,7 +50,7 @@ def test_a_stop_by_what_was_released_breaks_a_rounds_epsilon_and_not_the_plans(
     assert stopped(step, [claims[-1]] * rounds, [claims[-1]] * rounds) < DELTA
 
 
-def test_a_limit_holds_for_gaussian_noise_that_is_chosen_by_what_came_before() -> None:
+def test_a_limit_holds_for_gaussian_noise_that_is_chosen_by_what_came_before():
     """After one release the adversary takes the rest of a budget at once, or nothing more."""
     first, budget = 0.6, 1.5
     rest = math.sqrt(budget**2 - first**2)
@@ -82,7 +69,7 @@ def test_a_limit_holds_for_gaussian_noise_that_is_chosen_by_what_came_before() -
     assert delta_of(limit, budget) == pytest.approx(DELTA)
 
 
-def test_a_limit_on_gaussian_noise_is_one_on_mu() -> None:
+def test_a_limit_on_gaussian_noise_is_one_on_mu():
     """Whatever the parts are, the same sum of squares is affordable, and nothing above it."""
     limit = epsilon_of(1.0, DELTA)
     for parts in ([1.0], [0.6, 0.8], [0.5] * 4, [0.1] * 99 + [math.sqrt(1 - 0.99)]):
@@ -93,7 +80,7 @@ def test_a_limit_on_gaussian_noise_is_one_on_mu() -> None:
         assert filter_of(ledger) == "gaussian"
 
 
-def test_which_limits_are_filters() -> None:
+def test_which_limits_are_filters():
     sampled = [row(2.0, number, batches=0.1) for number in (1, 2)]
     other = row(3.0, 3, batches=0.1)
     assert filter_of(sampled) == "equal"

@@ -4,65 +4,40 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 from scipy import stats
 
 from privacy.randomness import NoiseSource, SeededNoise, SystemNoise, standard_normal_from
 
 DRAWS = 1 << 18
-Draw = Callable[[int], NDArray[np.float64]]
 
 
-def seeded_bytes(seed: int) -> Callable[[int], bytes]:
-    return np.random.default_rng(seed).bytes
-
-
-def seeded_box_muller(size: int) -> NDArray[np.float64]:
-    return standard_normal_from(seeded_bytes(7), size)
-
-
-def seeded_source(size: int) -> NDArray[np.float64]:
-    return SeededNoise(np.random.default_rng(11)).standard_normal(size)
-
-
-# A right build fails these with the probability given: fixed seeds never, the system's about once
+# A right build fails these with the probability given: the seeded one never, the other about once
 # in 10^8 runs of the suite.
 LAWS = [
-    pytest.param(seeded_box_muller, 1e-6, id="bytes-seeded"),
-    pytest.param(seeded_source, 1e-6, id="generator-seeded"),
+    pytest.param(SeededNoise(np.random.default_rng(11)).standard_normal, 1e-6, id="seeded"),
     pytest.param(SystemNoise().standard_normal, 1e-9, id="os"),
 ]
 
 
 @pytest.mark.parametrize(("draw", "alpha"), LAWS)
-def test_mean_and_variance(draw: Draw, alpha: float) -> None:
+def test_draws_are_standard_normal(draw, alpha):
     noise = draw(DRAWS)
     limit = stats.norm.isf(alpha / 2)
     assert abs(noise.mean()) * math.sqrt(DRAWS) < limit
     square = float(np.sum(noise**2))
     assert stats.chi2.ppf(alpha / 2, DRAWS) < square < stats.chi2.isf(alpha / 2, DRAWS)
+    assert stats.kstest(noise, "norm").pvalue > alpha
+    beyond = int(np.count_nonzero(np.abs(noise) > 4.0))
+    assert stats.binomtest(beyond, DRAWS, 2 * stats.norm.sf(4.0)).pvalue > alpha
 
 
 @pytest.mark.parametrize(("draw", "alpha"), LAWS)
-def test_whole_distribution_is_gaussian(draw: Draw, alpha: float) -> None:
-    assert stats.kstest(draw(DRAWS), "norm").pvalue > alpha
-
-
-@pytest.mark.parametrize(("draw", "alpha"), LAWS)
-@pytest.mark.parametrize("bound", [3.0, 4.0])
-def test_tail_mass(draw: Draw, alpha: float, bound: float) -> None:
-    beyond = int(np.count_nonzero(np.abs(draw(DRAWS)) > bound))
-    assert stats.binomtest(beyond, DRAWS, 2 * stats.norm.sf(bound)).pvalue > alpha
-
-
-@pytest.mark.parametrize(("draw", "alpha"), LAWS)
-@pytest.mark.parametrize("lag", [1, 2, 8_192, DRAWS // 2])
+@pytest.mark.parametrize("lag", [1, 8_192])
 @pytest.mark.parametrize("power", [1, 2], ids=["values", "squares"])
-def test_draws_are_independent(draw: Draw, alpha: float, lag: int, power: int) -> None:
+def test_draws_are_independent(draw, alpha, lag, power):
     # Lag 1 also pairs the cosine with the sine of one Box-Muller step.
     values = draw(DRAWS) ** power
     standardised = (values - values.mean()) / values.std()
@@ -71,13 +46,7 @@ def test_draws_are_independent(draw: Draw, alpha: float, lag: int, power: int) -
     assert abs(score) < stats.norm.isf(alpha / 2) * (1.1 if power == 2 else 1.0)
 
 
-def test_two_calls_never_repeat() -> None:
-    first, second = SystemNoise().standard_normal(4096), SystemNoise().standard_normal(4096)
-    assert np.intersect1d(first, second).size == 0
-    assert abs(np.corrcoef(first, second)[0, 1]) * 64 < stats.norm.isf(1e-9 / 2)
-
-
-def test_known_bytes_give_known_numbers() -> None:
+def test_known_bytes_give_known_numbers():
     # u = 2^63 of 2^64 and v = 0: r = sqrt(2 ln 2), angle 0. Then u = 2^62, v = 2^62: a quarter
     # turn with r = sqrt(2 ln 4).
     words = [1 << 63, 0, 1 << 62, 1 << 62]
@@ -88,17 +57,17 @@ def test_known_bytes_give_known_numbers() -> None:
 
 
 @pytest.mark.parametrize(("byte", "radius"), [(b"\x00", 9.4925), (b"\xff", 0.0)])
-def test_extreme_bytes_stay_finite(byte: bytes, radius: float) -> None:
+def test_extreme_bytes_stay_finite(byte, radius):
     numbers = standard_normal_from(lambda count: byte * count, 2)
     assert np.isfinite(numbers).all()
     assert float(np.hypot(*numbers)) == pytest.approx(radius, abs=1e-3)
 
 
 @pytest.mark.parametrize("size", [0, 1, 2, 7])
-def test_size_is_exact_and_asks_for_sixteen_bytes_a_pair(size: int) -> None:
-    asked: list[int] = []
+def test_size_is_exact_and_asks_for_sixteen_bytes_a_pair(size):
+    asked = []
 
-    def entropy(count: int) -> bytes:
+    def entropy(count):
         asked.append(count)
         return os.urandom(count)
 
@@ -108,31 +77,23 @@ def test_size_is_exact_and_asks_for_sixteen_bytes_a_pair(size: int) -> None:
     assert asked == [16 * ((size + 1) // 2)]
 
 
-def test_short_entropy_and_negative_size_are_refused() -> None:
+def test_short_entropy_and_negative_size_are_refused():
     with pytest.raises(ValueError, match="16 were asked for"):
         standard_normal_from(lambda count: bytes(count - 1), 2)
     with pytest.raises(ValueError, match="size is -1"):
         standard_normal_from(os.urandom, -1)
 
 
-def test_sources_say_whom_they_protect() -> None:
-    system: NoiseSource = SystemNoise()
-    seeded: NoiseSource = SeededNoise(np.random.default_rng(0))
+def test_sources_say_whom_they_protect():
+    system = SystemNoise()
+    seeded = SeededNoise(np.random.default_rng(0))
     assert (system.name, system.protects) == ("os", True)
     assert (seeded.name, seeded.protects) == ("seeded", False)
 
 
-def test_seeded_noise_repeats_and_advances() -> None:
-    first = SeededNoise(np.random.default_rng(3))
-    again = SeededNoise(np.random.default_rng(3))
-    one, two = first.standard_normal(5), first.standard_normal(5)
-    assert not np.array_equal(one, two)
-    np.testing.assert_array_equal(again.standard_normal(10), np.concatenate([one, two]))
-
-
-def test_one_kind_cannot_stand_in_for_the_other() -> None:
+def test_one_kind_cannot_stand_in_for_the_other():
     assert not isinstance(np.random.default_rng(0), NoiseSource)
     with pytest.raises(TypeError, match=r"numpy\.random\.Generator"):
-        SeededNoise(SystemNoise())  # type: ignore[arg-type]
+        SeededNoise(SystemNoise())
     with pytest.raises(TypeError):
-        SystemNoise(np.random.default_rng(0))  # type: ignore[call-arg]
+        SystemNoise(np.random.default_rng(0))

@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
-from typing import Any
 
-import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
-from opacus.accountants import PRVAccountant
-from scipy import integrate, stats
 
 from privacy import (
     DpSgd,
     IntegerNoise,
-    Release,
     UploadNoise,
     accountant_table,
     calibrate_noise_multiplier,
@@ -31,8 +25,8 @@ from tests.privacy._rows import release_of, release_of_fits
 DELTA = 1e-5
 
 
-def mechanism(**changes: Any) -> DpSgd:
-    fields: dict[str, Any] = {
+def mechanism(**changes):
+    fields = {
         "noise_multiplier": 1.0,
         "clipping_norm": 0.3,
         "sampling_probability": 0.1,
@@ -42,13 +36,8 @@ def mechanism(**changes: Any) -> DpSgd:
     return DpSgd(**fields | changes)
 
 
-def rows(private: DpSgd, rounds: int = 1, pseudonym: str = "a", **changes: Any) -> list[Release]:
-    return [
-        release_of_fits(
-            private, run_id="r", round_number=number, attempt=0, pseudonym=pseudonym, **changes
-        )
-        for number in range(rounds)
-    ]
+def rows(private, rounds=1, **changes):
+    return [release_of_fits(private, round_number=n, **changes) for n in range(rounds)]
 
 
 @pytest.mark.parametrize(
@@ -62,7 +51,7 @@ def rows(private: DpSgd, rounds: int = 1, pseudonym: str = "a", **changes: Any) 
         ),
     ],
 )
-def test_oracles(private: DpSgd, rounds: int, expected: dict[str, float]) -> None:
+def test_oracles(private, rounds, expected):
     table = accountant_table(rows(private, rounds), DELTA)
     assert str(table.pop("exact")).startswith("n/a: the exact Gaussian formula")
     assert table == pytest.approx(expected, abs=1e-4)
@@ -70,37 +59,9 @@ def test_oracles(private: DpSgd, rounds: int, expected: dict[str, float]) -> Non
     assert (result.epsilon, result.accountant) == (table["pld"], "pld")
 
 
-def test_without_sampling_all_four_speak() -> None:
-    table = accountant_table(rows(mechanism(sampling_probability=1.0, steps=1)), DELTA)
-    assert table["exact"] == pytest.approx(4.377178, abs=1e-6)
-    assert table["pld"] == pytest.approx(4.377178, rel=1e-3)
-    assert table["rdp"] == pytest.approx(4.728507, rel=1e-3)
-    assert table["prv"] == pytest.approx(4.387, abs=1e-3)
-    replaced = mechanism(sampling_probability=1.0, steps=1, relation="replace_one")
-    table = accountant_table(rows(replaced), DELTA)
-    assert table["pld"] == pytest.approx(9.997, rel=1e-3)
-    assert table["prv"] == pytest.approx(9.997, abs=0.011)
-
-
-def replaced_delta(eps: float, z: float, q: float, far: float = -1.0) -> float:
-    """delta(eps) of one Poisson-sampled Gaussian where a record at 1 gives way to one at `far`."""
-
-    def positive_part(x: float) -> float:
-        here, there = (
-            (1 - q) * stats.norm.pdf(x, 0.0, z) + q * stats.norm.pdf(x, mean, z)
-            for mean in (1.0, far)
-        )
-        return max(0.0, float(here - math.exp(eps) * there))
-
-    return float(integrate.quad(positive_part, -12 * z, 12 * z + 1, limit=400)[0])
-
-
-def test_replace_one_with_sampling_is_priced_by_pld_alone() -> None:
+def test_replace_one_with_sampling_is_priced_by_pld_alone():
     private = mechanism(noise_multiplier=0.8, steps=1, relation="replace_one")
     table = accountant_table(rows(private), 1e-3)
-    assert replaced_delta(float(table["pld"]), 0.8, 0.1) == pytest.approx(1e-3, rel=5e-3)
-    # The record at the opposite end of the ball is the worst of those in its place.
-    assert all(replaced_delta(float(table["pld"]), 0.8, 0.1, far) < 1e-3 for far in (0.0, -0.7))
     assert "rdp" in table and str(table["rdp"]).startswith("n/a: ")
     assert str(table["prv"]) == "n/a: Opacus' PRV knows no Poisson sampling under replace_one"
     removed = mechanism(noise_multiplier=0.8, steps=1)
@@ -109,7 +70,7 @@ def test_replace_one_with_sampling_is_priced_by_pld_alone() -> None:
         epsilon(rows(private), 1e-3, "rdp")
 
 
-def test_tables_of_nothing_and_of_everything() -> None:
+def test_tables_of_nothing_and_of_everything():
     assert set(accountant_table([], DELTA).values()) == {0.0}
     bare = accountant_table(rows(mechanism(noise_multiplier=0.0)), DELTA)
     assert set(bare.values()) == {math.inf}
@@ -117,117 +78,54 @@ def test_tables_of_nothing_and_of_everything() -> None:
         accountant_table([], 0.0)
 
 
-@pytest.mark.parametrize(("z", "steps"), [(0.07, 10), (1e-3, 10), (1e-9, 1), (1.0, 10000)])
-def test_prv_gives_no_number_where_its_grid_overflows(z: float, steps: int) -> None:
+@pytest.mark.parametrize(("z", "steps"), [(0.07, 10), (1e-9, 1)])
+def test_prv_gives_no_number_where_its_grid_overflows(z, steps):
     composition = Composition("add_or_remove_one", (Term(z, 1.0, steps),))
     with pytest.raises(UnsupportedEvent, match="Opacus' PRV"):
         opacus_adapters.prv_epsilon(composition, DELTA)
 
 
-def test_an_infinite_bound_of_prv_is_no_number(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(PRVAccountant, "get_epsilon", lambda *_, **__: math.inf)
-    with pytest.raises(UnsupportedEvent, match="no finite bound"):
-        opacus_adapters.prv_epsilon(Composition("add_or_remove_one", (Term(1.0, 0.1, 2),)), DELTA)
-
-
-def test_prv_knows_no_integer_noise() -> None:
+def test_prv_knows_no_integer_noise():
     noise = IntegerNoise(name="skellam", share_deviation=9.0, shares=3, dimension=2)
     composition = Composition("add_or_remove_one", (), integer_terms=(IntegerTerm(3.0, noise, 1),))
     with pytest.raises(UnsupportedEvent, match="no integer noise"):
         opacus_adapters.prv_epsilon(composition, DELTA)
 
 
-def test_every_adversary_pays_the_same() -> None:
-    ledger = rows(mechanism(), 10)
-    result = epsilons(ledger, DELTA)
-    assert result.server == result.peers == result.observer == pytest.approx(7.0466, abs=1e-4)
-    assert result.accountant == "pld"
+@pytest.mark.parametrize("channel", ["pool", "metrics"])
+def test_training_is_charged_to_the_observer_on_whatever_channel(channel):
+    (row,) = rows(mechanism())
+    result = epsilons([dataclasses.replace(row, channel=channel)], DELTA)
+    assert result.observer == result.server == result.peers > 0.0
 
 
-@pytest.mark.parametrize("channel", ["sum", "pool", "metrics"])
-def test_training_is_charged_to_the_observer_on_whatever_channel(channel: str) -> None:
-    fields = {n: getattr(rows(mechanism())[0], n) for n in Release.__dataclass_fields__}
-    result = epsilons([Release(**fields | {"channel": channel})], DELTA)
-    assert result.observer == result.server > 0.0
-
-
-def test_a_row_of_many_steps_is_as_many_rows() -> None:
+def test_a_row_of_many_steps_is_as_many_rows():
     one, ten = mechanism(steps=1), mechanism(steps=10)
     assert epsilon(rows(one, 10), DELTA) == epsilon(rows(ten), DELTA)
     assert rows(mechanism(steps=7))[0].count == 7
 
 
-def test_mixed_units_have_no_single_epsilon() -> None:
-    noised = release_of(
-        UploadNoise(1.0, 4.0, "add_or_remove_one"),
-        channel="sum",
-        run_id="r",
-        round_number=0,
-        attempt=0,
-        pseudonym="b",
-    )
+def test_mixed_units_have_no_single_epsilon():
+    noised = release_of(UploadNoise(1.0, 4.0, "add_or_remove_one"), pseudonym="b")
     with pytest.raises(UnsupportedEvent, match="mixes dp_sgd, whose unit is a record"):
         epsilons([*rows(mechanism()), noised], DELTA)
 
 
-@pytest.mark.parametrize(
-    ("target", "probability", "steps", "relation"),
-    [
-        pytest.param(1.0, 0.1, 10, "add_or_remove_one", marks=pytest.mark.slow),
-        pytest.param(8.0, 0.1, 10, "add_or_remove_one", marks=pytest.mark.slow),
-        (3.0, 0.5, 4, "replace_one"),
-    ],
-)
-def test_calibrated_noise_just_fits(
-    target: float, probability: float, steps: int, relation: Any
-) -> None:
+def test_calibrated_noise_just_fits():
     calibrate_sampled.cache_clear()
-    plan: dict[str, Any] = {
-        "releases_per_round": 1,
-        "rounds": 5,
-        "relation": relation,
-        "sampling_probability": probability,
-        "steps": steps,
-    }
-    z = calibrate_noise_multiplier(target, DELTA, **plan)
-    private = mechanism(
-        noise_multiplier=z, sampling_probability=probability, steps=steps, relation=relation
-    )
-    assert epsilon(rows(private, 5), DELTA).epsilon <= target
-    less = mechanism(
-        noise_multiplier=z * (1 - 4e-5),
-        sampling_probability=probability,
-        steps=steps,
-        relation=relation,
-    )
-    assert epsilon(rows(less, 5), DELTA).epsilon > target
-    assert calibrate_noise_multiplier(target, DELTA, **plan) == z
+    sampled = {"relation": "replace_one", "sampling_probability": 0.5, "steps": 4}
+    plan = {"releases_per_round": 1, "rounds": 5} | sampled
+    z = calibrate_noise_multiplier(3.0, DELTA, **plan)
+    assert epsilon(rows(mechanism(noise_multiplier=z, **sampled), 5), DELTA).epsilon <= 3.0
+    less = mechanism(noise_multiplier=z * (1 - 4e-5), **sampled)
+    assert epsilon(rows(less, 5), DELTA).epsilon > 3.0
+    assert calibrate_noise_multiplier(3.0, DELTA, **plan) == z
     assert calibrate_sampled.cache_info().hits == 1
 
 
-def test_calibration_inverts_the_oracle() -> None:
-    z = calibrate_noise_multiplier(
-        7.04661,
-        DELTA,
-        releases_per_round=1,
-        rounds=10,
-        relation="add_or_remove_one",
-        sampling_probability=0.1,
-        steps=10,
-    )
-    assert z == pytest.approx(1.0, rel=3e-5)
-
-
-def test_a_search_that_nothing_satisfies_ends() -> None:
+def test_a_search_that_nothing_satisfies_ends():
     with pytest.raises(CalibrationError, match="no noise multiplier up to 1e"):
         bracket(lambda log_z: 1.0)
-
-
-def test_without_sampling_steps_are_releases() -> None:
-    plan: dict[str, Any] = {"rounds": 3, "relation": "add_or_remove_one"}
-    assert calibrate_noise_multiplier(
-        4.0, DELTA, releases_per_round=1, steps=4, **plan
-    ) == calibrate_noise_multiplier(4.0, DELTA, releases_per_round=4, **plan)
 
 
 @pytest.mark.parametrize(
@@ -238,13 +136,10 @@ def test_without_sampling_steps_are_releases() -> None:
         ({"accountant": "exact"}, UnsupportedEvent, "does not cover sampled"),
         ({"accountant": "rdp", "relation": "replace_one"}, UnsupportedEvent, "refuses a release"),
         ({"sampling_probability": 1.5}, CalibrationError, "sampling_probability is 1.5"),
-        ({"sampling_probability": 0.0}, CalibrationError, "sampling_probability is 0.0"),
     ],
 )
-def test_calibrations_that_are_refused(
-    changes: dict[str, Any], error: type[Exception], message: str
-) -> None:
-    plan: dict[str, Any] = {
+def test_calibrations_that_are_refused(changes, error, message):
+    plan = {
         "target_epsilon": 2.0,
         "target_delta": DELTA,
         "releases_per_round": 1,
@@ -261,55 +156,24 @@ def test_calibrations_that_are_refused(
     "changes",
     [
         {"noise_multiplier": -1.0},
-        {"noise_multiplier": math.nan},
         {"clipping_norm": 0.0},
         {"sampling_probability": 0.0},
         {"sampling_probability": 1.01},
         {"steps": 0},
         {"expected_batch_size": 0.0},
-        {"expected_batch_size": math.inf},
         {"relation": "neighbour"},
     ],
 )
-def test_meaningless_mechanisms_are_refused(changes: dict[str, Any]) -> None:
+def test_meaningless_mechanisms_are_refused(changes):
     (name,) = changes
     with pytest.raises(ValueError, match=name):
         mechanism(**changes)
 
 
-def test_a_row_stands_for_at_least_one_composition() -> None:
-    fields = {n: getattr(rows(mechanism())[0], n) for n in Release.__dataclass_fields__}
-    with pytest.raises(ValueError, match="count is 0"):
-        Release(**fields | {"count": 0})
-
-
-def test_the_row_states_noise_norm_and_sampling_apart() -> None:
+def test_the_row_states_noise_norm_and_sampling_apart():
     (row,) = rows(mechanism(noise_multiplier=2.0), status="released")
     assert (row.standard_deviation, row.clipping_norm, row.sensitivity) == (0.6, 0.3, 0.3)
     assert (row.sampling, row.sampling_probability, row.count) == ("poisson", 0.1, 10)
     assert (row.mechanism.name, row.channel, row.status) == ("dp_sgd", "sum", "released")
     (whole,) = rows(mechanism(sampling_probability=1.0, relation="replace_one"))
     assert (whole.sampling, whole.sensitivity) == ("none", 0.6)
-
-
-@settings(max_examples=4, deadline=None)
-@given(
-    z=st.floats(0.6, 8.0),
-    q=st.floats(0.001, 0.9),
-    steps=st.integers(1, 400),
-    factor=st.floats(1.01, 2.0),
-)
-def test_more_noise_fewer_steps_and_rarer_records_cost_less(
-    z: float, q: float, steps: int, factor: float
-) -> None:
-    def cost(**changes: Any) -> float:
-        private = mechanism(noise_multiplier=z, sampling_probability=q, steps=steps)
-        fields = {n: getattr(private, n) for n in DpSgd.__dataclass_fields__}
-        return epsilon(rows(DpSgd(**fields | changes)), DELTA, "rdp").epsilon
-
-    # Renyi bounds jump a little where the best order's series does not converge and is left out.
-    reference = cost() * 1.01
-    assert cost(noise_multiplier=z * factor) <= reference
-    assert cost(sampling_probability=q / factor) <= reference
-    assert cost(steps=max(1, int(steps / factor))) <= reference
-    assert np.isfinite(reference)

@@ -10,30 +10,24 @@ from __future__ import annotations
 import itertools
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from typing import Any, Literal
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 from scipy.optimize import brentq
 from scipy.stats import binom, norm
 
-from privacy import GAUSSIAN, CohortKind, CohortSampling, Release, epsilon
-from tests.privacy._rows import FACTS
+from privacy import CohortSampling, epsilon
+from tests.privacy._rows import FACTS, released
 
-Law = Mapping[float, float]
-"""Mean of the released number to its probability."""
-Relation = Literal["replace_one", "add_or_remove_one"]
 DELTA = 1e-5
-PAIRS: dict[Relation, list[tuple[float | None, float | None]]] = {
+PAIRS = {
     "replace_one": [(1.0, -1.0), (-1.0, 1.0)],
     "add_or_remove_one": [(1.0, None), (None, 1.0), (-1.0, None), (None, -1.0)],
 }
 """What the client in question gives in two neighbouring worlds; None is not there at all."""
 
 
-def draws(count: int, how: CohortKind, size: int, population: int) -> list[float]:
+def draws(count, how, size, population):
     """The probability of drawing k given ones and no other of so many clients, for each k."""
     rate = size / population
     if how == "poisson":
@@ -41,13 +35,11 @@ def draws(count: int, how: CohortKind, size: int, population: int) -> list[float
     return [1 / math.comb(population, size) if k == size else 0.0 for k in range(count + 1)]
 
 
-def brute_force(
-    mine: float | None, others: Sequence[float], how: CohortKind, size: int, *, minimum: int = 0
-) -> Law:
+def brute_force(mine, others, how, size, *, minimum=0):
     """Sums every subset of the population; fewer than `minimum` give noise alone."""
     values = [*others] if mine is None else [mine, *others]
     chance = draws(len(values), how, size, len(others) + 1)
-    law: Counter[float] = Counter()
+    law = Counter()
     for subset in itertools.product((False, True), repeat=len(values)):
         drawn = list(itertools.compress(values, subset))
         total = sum(drawn) if len(drawn) >= minimum else 0.0
@@ -55,9 +47,9 @@ def brute_force(
     return law
 
 
-def alike(mine: float | None, other: float, clients: int, rate: float, *, minimum: int = 0) -> Law:
+def alike(mine, other, clients, rate, *, minimum=0):
     """The same of Poisson cohorts where all others give one number, which needs no subsets."""
-    law: Counter[float] = Counter()
+    law = Counter()
     for among in range(clients):
         coin = binom.pmf(among, clients - 1, rate)
         for is_drawn, chance in ((True, rate), (False, 1 - rate)):
@@ -67,11 +59,11 @@ def alike(mine: float | None, other: float, clients: int, rate: float, *, minimu
     return law
 
 
-def density(law: Law, noise: float, line: NDArray[np.float64]) -> Any:
+def density(law, noise, line):
     return sum(p * norm.pdf(line, mean, noise) for mean, p in law.items() if p > 1e-30)
 
 
-def true_epsilon(one: Law, other: Law, noise: float) -> float:
+def true_epsilon(one, other, noise):
     """Where the hockey-stick divergence, integrated over the line, is delta.
 
     What lies beyond 12 deviations is below 1e-30; steps of noise / 200 leave errors below 1e-6.
@@ -81,29 +73,17 @@ def true_epsilon(one: Law, other: Law, noise: float) -> float:
     line = np.linspace(low, high, 1 + math.ceil(200 * (high - low) / noise))
     ours, theirs = density(one, noise, line), density(other, noise, line)
 
-    def beyond(eps: float) -> float:
+    def beyond(eps):
         excess = np.maximum(ours - math.exp(eps) * theirs, 0.0)
         return float(np.trapezoid(excess, line)) - DELTA
 
     return float(brentq(beyond, 0.0, 60.0, xtol=1e-6)) if beyond(0.0) > 0 else 0.0
 
 
-def claimed(noise: float, how: CohortKind, size: int, population: int, relation: Relation) -> float:
+def claimed(noise, how, size, population, relation):
     """What the observer is told of one round."""
-    row = Release(
-        mechanism=FACTS["central_noise"],
-        standard_deviation=noise,
-        law=GAUSSIAN,
-        clipping_norm=1.0,
-        relation=relation,
-        channel="sum",
-        run_id="r",
-        round_number=1,
-        attempt=1,
-        pseudonym="p",
-        status="released",
-        cohort=CohortSampling(kind=how, size=size, population=population, is_drawn=True),
-    )
+    cohort = CohortSampling(kind=how, size=size, population=population, is_drawn=True)
+    row = released(noise, mechanism=FACTS["central_noise"], relation=relation, cohort=cohort)
     return epsilon([row], DELTA).epsilon
 
 
@@ -117,20 +97,12 @@ OTHERS = {
 
 @pytest.mark.parametrize("relation", PAIRS)
 @pytest.mark.parametrize("others", OTHERS)
-@pytest.mark.parametrize(
-    ("population", "size", "noise"),
-    [
-        (2, 1, 1.0),
-        (5, 1, 0.7),
-        (6, 2, 1.0),
-        pytest.param(7, 6, 2.0, marks=pytest.mark.slow),
-    ],
-)
+@pytest.mark.parametrize(("population", "size", "noise"), [(2, 1, 1.0), (5, 1, 0.7), (6, 2, 1.0)])
 @pytest.mark.parametrize("minimum", [0, 1])
 @pytest.mark.pairs
 def test_no_poisson_cohort_tells_more_than_claimed(
-    relation: Relation, others: str, population: int, size: int, noise: float, minimum: int
-) -> None:
+    relation, others, population, size, noise, minimum
+):
     most = claimed(noise, "poisson", size, population, relation)
     rest = OTHERS[others](population - 1)
     for pair in PAIRS[relation]:
@@ -140,9 +112,7 @@ def test_no_poisson_cohort_tells_more_than_claimed(
 
 @pytest.mark.parametrize("others", OTHERS)
 @pytest.mark.parametrize(("population", "size", "noise"), [(2, 1, 1.0), (6, 2, 0.8), (7, 3, 2.0)])
-def test_no_cohort_of_fixed_size_tells_more_than_claimed(
-    others: str, population: int, size: int, noise: float
-) -> None:
+def test_no_cohort_of_fixed_size_tells_more_than_claimed(others, population, size, noise):
     most = claimed(noise, "fixed_size", size, population, "replace_one")
     rest = OTHERS[others](population - 1)
     for pair in PAIRS["replace_one"]:
@@ -151,7 +121,7 @@ def test_no_cohort_of_fixed_size_tells_more_than_claimed(
 
 
 @pytest.mark.parametrize("relation", PAIRS)
-def test_the_claim_is_reached_where_nobody_hides_the_client(relation: Relation) -> None:
+def test_the_claim_is_reached_where_nobody_hides_the_client(relation):
     """It is no looser than it has to be: with zeros beside it, a client costs what is claimed."""
     most = claimed(1.0, "poisson", 20, 100, relation)
     worst = 0.0
@@ -160,27 +130,7 @@ def test_the_claim_is_reached_where_nobody_hides_the_client(relation: Relation) 
     assert worst == pytest.approx(most, rel=1e-3)
 
 
-def test_clients_lost_on_coins_of_their_own_count_as_zero() -> None:
-    """Then they only draw themselves more seldom, and the claim for those drawn still holds."""
-    drawn, kept = 3 / 8, 3 / 8 * 0.7
-    most = claimed(1.0, "poisson", 3, 8, "replace_one")
-    laws = [alike(mine, 1.0, 8, kept) for mine in (1.0, -1.0)]
-    assert kept < drawn
-    assert true_epsilon(laws[0], laws[1], 1.0) <= most
-
-
-def test_one_way_to_compute_a_mixture_agrees_with_the_other() -> None:
-    for mine, minimum in itertools.product((1.0, -1.0, None), (0, 3)):
-        quick = alike(mine, 0.5, 7, 2 / 7, minimum=minimum)
-        slow = brute_force(mine, [0.5] * 6, "poisson", 2, minimum=minimum)
-        if mine is None:
-            # Who is not there was not drawn: the coin that is left over changes nothing.
-            assert {m: p for m, p in quick.items() if p} == pytest.approx(slow)
-        else:
-            assert quick == pytest.approx(slow)
-
-
-def test_noise_alone_below_a_minimum_tells_far_more_than_claimed() -> None:
+def test_noise_alone_below_a_minimum_tells_far_more_than_claimed():
     """At one client less than the minimum, one coin switches the whole sum on.
 
     100 clients, 20 drawn on average, z = 1, and all others at C: were sums of fewer than 20
@@ -192,18 +142,3 @@ def test_noise_alone_below_a_minimum_tells_far_more_than_claimed() -> None:
     assert true_epsilon(withheld[0], withheld[1], 1.0) == pytest.approx(6.416, abs=1e-3)
     released = [alike(mine, 1.0, 100, 0.2) for mine in (-1.0, 1.0)]
     assert true_epsilon(released[0], released[1], 1.0) < most
-
-
-@pytest.mark.parametrize("relation", PAIRS)
-@pytest.mark.parametrize(
-    ("population", "size", "minimum"), [(20, 10, 10), (40, 10, 10), (100, 20, 20)]
-)
-def test_it_breaks_other_populations_as_well(
-    relation: Relation, population: int, size: int, minimum: int
-) -> None:
-    most, rate = claimed(1.0, "poisson", size, population, relation), size / population
-    worst = max(
-        true_epsilon(*(alike(mine, 1.0, population, rate, minimum=minimum) for mine in pair), 1.0)
-        for pair in PAIRS[relation]
-    )
-    assert worst > 1.5 * most

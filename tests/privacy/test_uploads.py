@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from numpy.typing import NDArray
 from scipy import stats
 
 import privacy
@@ -19,7 +17,6 @@ from privacy import (
     NO_NOISE,
     CalibrationError,
     CentralNoise,
-    ClientMechanism,
     CohortSampling,
     DistributedNoise,
     IntegerNoise,
@@ -27,13 +24,10 @@ from privacy import (
     NonFiniteUpdate,
     NoProtection,
     Quantiser,
-    Release,
     SeededNoise,
     SignedGrid,
     UnknownMechanism,
     UploadNoise,
-    UploadSaturated,
-    clip,
     default_scale,
     epsilon,
     grid_of,
@@ -42,6 +36,8 @@ from privacy import (
     protect_upload,
     with_clipping_norm,
 )
+from privacy.central import central_ring_bits, protect_for_centre
+from privacy.errors import PrivacyError, UploadSaturated
 from tests.privacy._recorded import RecordedNoise
 from tests.privacy._rows import release_of
 
@@ -53,12 +49,12 @@ DISTRIBUTED = DistributedNoise(
 )
 CENTRAL = CentralNoise(clipping_norm=0.5, noise_multiplier=2.0, scale=4_096.0)
 
-NOISY: tuple[Any, ...] = (UPLOAD, INTEGER, DISTRIBUTED, CENTRAL)
-ON_THE_GRID: tuple[Any, ...] = (INTEGER, DISTRIBUTED, CENTRAL)
-EVERY: tuple[ClientMechanism, ...] = (NONE, *NOISY)
+NOISY = (UPLOAD, INTEGER, DISTRIBUTED, CENTRAL)
+ON_THE_GRID = (INTEGER, DISTRIBUTED, CENTRAL)
+EVERY = (NONE, *NOISY)
 
 
-def named(mechanism: object) -> str:
+def named(mechanism):
     return type(mechanism).__name__
 
 
@@ -67,24 +63,15 @@ noisy = pytest.mark.parametrize("mechanism", NOISY, ids=named)
 on_the_grid = pytest.mark.parametrize("mechanism", ON_THE_GRID, ids=named)
 
 
-def seeded(seed: int = 0) -> SeededNoise:
+def seeded(seed=0):
     return SeededNoise(np.random.default_rng(seed))
 
 
-def row(mechanism: Any, dimension: int = 64, **changes: Any) -> Release:
-    fields: dict[str, Any] = {
-        "channel": "sum",
-        "run_id": "r",
-        "round_number": 3,
-        "attempt": 1,
-        "pseudonym": "a",
-    }
-    return release_of(mechanism, dimension, **fields | changes)
+def row(mechanism, dimension=64, **changes):
+    return release_of(mechanism, dimension, **{"round_number": 3} | changes)
 
 
-def opened_sum(
-    updates: list[NDArray[np.float64]], mechanism: ClientMechanism, noise: SeededNoise
-) -> NDArray[np.float64]:
+def opened_sum(updates, mechanism, noise):
     """Protect, sum in the ring and open, as a round does."""
     clients = len(updates)
     grid = grid_of(mechanism, updates[0].size, bits=24, clients=clients)
@@ -95,38 +82,9 @@ def opened_sum(
     return grid.dequantise_sum(total & np.uint64(2**ring - 1), clients)
 
 
-def test_the_mechanisms_tested_here_are_all_there_are() -> None:
-    public = (getattr(privacy, name) for name in privacy.__all__)
-    # A field without a default is no attribute of its class, so a method decides.
-    found = {one for one in public if isinstance(one, type) and hasattr(one, "noise_for_sum")}
-    assert {type(mechanism) for mechanism in EVERY} == found - {ClientMechanism}
-
-
-# -------------------------------------------------------------------------------- through the door
-
-
-@every
-@pytest.mark.parametrize("clients", [1, 2, 12])
-def test_the_sum_is_the_clipped_updates_within_the_noise(
-    mechanism: ClientMechanism, clients: int
-) -> None:
-    rng, size = np.random.default_rng(clients), 3_000
-    updates = [rng.standard_normal(size) * scale for scale in np.geomspace(1e-3, 0.5, clients)]
-    found = opened_sum(updates, mechanism, seeded(1))
-    bare = mechanism is NONE
-    wanted = np.sum([u if bare else clip(u, 0.5).vector for u in updates], axis=0)
-    # Rounding: half a step of 24 bits each; on the grid a coin's quarter of a squared step each.
-    rounding = clients * 0.25 / 4_096.0**2
-    variance = noise_in_sum(mechanism, clients) ** 2 * (mechanism is not CENTRAL) + rounding
-    assert np.sum((found - wanted) ** 2) / variance < stats.chi2.isf(1e-9, size)
-    if mechanism is NONE:
-        step = grid_of(mechanism, size, bits=24, clients=1).dequantise(np.array([0, 1], np.uint64))
-        assert np.abs(found - wanted).max() <= clients * (step[1] - step[0]) * 0.5001
-
-
 @noisy
-@pytest.mark.parametrize("clients", [1, 4, 20])
-def test_noise_in_the_sum_is_what_is_measured(mechanism: Any, clients: int) -> None:
+@pytest.mark.parametrize("clients", [4, 20])
+def test_noise_in_the_sum_is_what_is_measured(mechanism, clients):
     size, noise = 20_000, seeded(11)
     found = opened_sum([np.zeros(size)] * clients, mechanism, noise)
     if isinstance(mechanism, CentralNoise):
@@ -136,7 +94,24 @@ def test_noise_in_the_sum_is_what_is_measured(mechanism: Any, clients: int) -> N
     assert stats.chi2.ppf(5e-7, size) < square < stats.chi2.isf(5e-7, size)
 
 
-def test_noise_in_the_sum_by_hand() -> None:
+@noisy
+@pytest.mark.parametrize("relation", ["replace_one", "add_or_remove_one"])
+def test_neighbours_are_as_far_apart_as_the_row_says(mechanism, relation):
+    # The worst neighbours, both far beyond C, with the same coins: what is left is how far one is
+    # from the other.
+    how = dataclasses.replace(mechanism, relation=relation)
+    far = 1e3 * np.eye(64)[17]
+    grid = grid_of(how, 64, bits=24, clients=1)
+    sent, other = (
+        grid.dequantise(protect_upload(vector, how, grid, seeded(1)).levels)
+        for vector in (far, -far if relation == "replace_one" else 0.0 * far)
+    )
+    distance, sensitivity = float(np.linalg.norm(sent - other)), row(how).sensitivity
+    assert distance == pytest.approx(sensitivity, rel=1e-3)
+    assert distance <= sensitivity * (1 + 1e-4)
+
+
+def test_noise_in_the_sum_by_hand():
     # C is 0.5 and the multiplier 2: a deviation of 1, of the whole, of each client or of a share
     # of which 6 - 2 make the whole.
     assert noise_in_sum(NONE, 9) == 0.0
@@ -147,15 +122,9 @@ def test_noise_in_the_sum_by_hand() -> None:
     assert noise_in_sum(CENTRAL, 9) == pytest.approx(1.0)
 
 
-@every
-def test_the_empty_update_passes(mechanism: ClientMechanism) -> None:
-    grid = grid_of(mechanism, 1, bits=16, clients=1)
-    assert protect_upload(np.zeros(0), mechanism, grid, seeded()).levels.shape == (0,)
-
-
 # SHAKE-256 of a fixed name: a change of one coin, of their order or of a sampler shows here.
 # Negative numbers travel as their complement in the ring, whichever that is.
-GOLDEN: dict[str, list[int]] = {
+GOLDEN = {
     "NoProtection": [33177, 31948, 34406, 32768, 27852, 32849],
     "UploadNoise": [32802, 35325, 32692, 28397, 28049, 36927],
     "IntegerUploadNoise": [-905, -2114, -3662, -4511, 652, 652],
@@ -167,30 +136,23 @@ GOLDEN: dict[str, list[int]] = {
 GOLDEN_NOISE = [-125, 2869, -713]
 
 
-@every
-def test_recorded_bytes_give_the_levels_that_are_pinned(mechanism: ClientMechanism) -> None:
+@pytest.mark.parametrize("mechanism", [*EVERY, dataclasses.replace(DISTRIBUTED, kind="skellam")])
+def test_recorded_bytes_give_the_levels_that_are_pinned(mechanism):
+    golden = GOLDEN["skellam" if "skellam" in repr(mechanism) else named(mechanism)]
     update = np.array([0.05, -0.1, 0.2, 0.0, -0.6, 0.01])
     grid = grid_of(mechanism, 6, bits=16, clients=4)
     found = protect_upload(update, mechanism, grid, RecordedNoise())
-    assert found.levels.tolist() == [k % (grid.largest_level + 1) for k in GOLDEN[named(mechanism)]]
+    assert found.levels.tolist() == [k % (grid.largest_level + 1) for k in golden]
 
 
-def test_recorded_bytes_give_the_skellam_levels_that_are_pinned() -> None:
-    mechanism = dataclasses.replace(DISTRIBUTED, kind="skellam")
-    grid = grid_of(mechanism, 6, bits=16, clients=4)
-    update = np.array([0.05, -0.1, 0.2, 0.0, -0.6, 0.01])
-    found = protect_upload(update, mechanism, grid, RecordedNoise())
-    assert found.levels.tolist() == [k % (grid.largest_level + 1) for k in GOLDEN["skellam"]]
-
-
-def test_recorded_bytes_give_the_coordinators_noise_that_is_pinned() -> None:
+def test_recorded_bytes_give_the_coordinators_noise_that_is_pinned():
     found = noise_for_sum(CENTRAL, 3, RecordedNoise())
     assert found.dtype == np.int64 and found.tolist() == GOLDEN_NOISE
 
 
 @on_the_grid
 @pytest.mark.parametrize("bits", [8, 16])
-def test_wrapping_around_loses_utility_and_changes_no_row(mechanism: Any, bits: int) -> None:
+def test_wrapping_around_loses_utility_and_changes_no_row(mechanism, bits):
     updates, noise = [np.full(40, 0.05)] * 12, 5
     wide = SignedGrid(mechanism.scale, 64, 12)
     narrow = SignedGrid(mechanism.scale, bits, 12)
@@ -208,10 +170,7 @@ def test_wrapping_around_loses_utility_and_changes_no_row(mechanism: Any, bits: 
         assert np.abs(turns).max() > 0
 
 
-# ------------------------------------------------------------------------------------------ grids
-
-
-def test_the_grid_of_each_by_hand() -> None:
+def test_the_grid_of_each_by_hand():
     assert grid_of(NONE, 64, bits=12, clients=9) == Quantiser(4.0, 12)
     assert grid_of(UPLOAD, 64, bits=12, clients=9) == Quantiser(UPLOAD.reach(64), 12)
     # 9 clients of 2,048 steps; noise of deviation 4,096 or 2,048 a client, 3 times that in the sum,
@@ -223,7 +182,7 @@ def test_the_grid_of_each_by_hand() -> None:
 
 
 @on_the_grid
-def test_the_ring_grows_with_the_cohort_until_there_is_none(mechanism: Any) -> None:
+def test_the_ring_grows_with_the_cohort_until_there_is_none(mechanism):
     # 2,048 steps a client: 2^20 clients reach 2^31, whatever the noise.
     for clients, ring in ((2**19, 32), (2**20, 33)):
         found = grid_of(mechanism, 64, bits=12, clients=clients)
@@ -234,7 +193,7 @@ def test_the_ring_grows_with_the_cohort_until_there_is_none(mechanism: Any) -> N
 
 
 @every
-def test_no_coordinates_or_clients_have_no_grid(mechanism: ClientMechanism) -> None:
+def test_no_coordinates_or_clients_have_no_grid(mechanism):
     with pytest.raises(ValueError, match="dimension is 0"):
         grid_of(mechanism, 0, bits=16, clients=1)
     if mechanism in ON_THE_GRID:
@@ -243,13 +202,13 @@ def test_no_coordinates_or_clients_have_no_grid(mechanism: ClientMechanism) -> N
 
 
 @pytest.mark.parametrize("mechanism", [NONE, UPLOAD], ids=named)
-def test_noise_on_the_reals_does_not_travel_on_a_signed_grid(mechanism: ClientMechanism) -> None:
+def test_noise_on_the_reals_does_not_travel_on_a_signed_grid(mechanism):
     with pytest.raises(TypeError, match=f"a SignedGrid is not the grid of {named(mechanism)}"):
         protect_upload(np.zeros(3), mechanism, SignedGrid(4_096.0, 32, 1), seeded())
 
 
 @on_the_grid
-def test_integers_do_not_travel_on_another_grid(mechanism: Any) -> None:
+def test_integers_do_not_travel_on_another_grid(mechanism):
     with pytest.raises(TypeError, match=f"a Quantiser is not the grid of {named(mechanism)}"):
         protect_upload(np.zeros(3), mechanism, Quantiser(4.0, 16), seeded())
     # That of another round under adaptive clipping: opened there, every value would be doubled.
@@ -257,12 +216,9 @@ def test_integers_do_not_travel_on_another_grid(mechanism: Any) -> None:
         protect_upload(np.zeros(3), mechanism, SignedGrid(2_048.0, 32, 1), seeded())
 
 
-# --------------------------------------------------------------------------------------- refusals
-
-
 @every
-@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
-def test_updates_that_are_not_finite_are_refused(mechanism: ClientMechanism, value: float) -> None:
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_updates_that_are_not_finite_are_refused(mechanism, value):
     grid = grid_of(mechanism, 2, bits=16, clients=1)
     with pytest.raises(NonFiniteUpdate, match="a coordinate that is not finite"):
         protect_upload(np.array([0.0, value]), mechanism, grid, seeded())
@@ -270,21 +226,10 @@ def test_updates_that_are_not_finite_are_refused(mechanism: ClientMechanism, val
 
 @every
 @pytest.mark.parametrize("bare", [None, 7, np.random.default_rng(0)], ids=named)
-def test_noise_that_does_not_say_what_it_is_is_refused(
-    mechanism: ClientMechanism, bare: Any
-) -> None:
+def test_noise_that_does_not_say_what_it_is_is_refused(mechanism, bare):
     grid = grid_of(mechanism, 2, bits=16, clients=1)
     with pytest.raises(TypeError, match=f"noise is a {named(bare)}; it must be SystemNoise"):
         protect_upload(np.zeros(2), mechanism, grid, bare)
-
-
-def test_none_refuses_what_it_cannot_carry() -> None:
-    grid = grid_of(NONE, 2, bits=16, clients=1)
-    with pytest.raises(UploadSaturated, match="beyond") as caught:
-        protect_upload(np.array([0.0, 4.5]), NONE, grid, seeded())
-    assert caught.value.index == 1
-    cut = protect_upload(np.array([0.0, 4.5]), NoProtection(4.0, cuts=True), grid, seeded())
-    assert (cut.saturated, int(cut.levels[1])) == (1, 2**16 - 1)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -297,8 +242,8 @@ class Magic:
     standard_deviation: float = 1.0
 
 
-def test_a_mechanism_that_is_not_listed_is_refused_at_every_door() -> None:
-    magic: Any = Magic()
+def test_a_mechanism_that_is_not_listed_is_refused_at_every_door():
+    magic = Magic()
     doors = (
         lambda: grid_of(magic, 3, bits=16, clients=1),
         lambda: protect_upload(np.zeros(3), magic, SignedGrid(4_096.0, 32, 1), seeded()),
@@ -310,9 +255,6 @@ def test_a_mechanism_that_is_not_listed_is_refused_at_every_door() -> None:
     for door in doors:
         with pytest.raises(UnknownMechanism, match="Magic is no mechanism for uploads"):
             door()
-
-
-# ------------------------------------------------------------------------------------------- rows
 
 
 @pytest.mark.parametrize(
@@ -327,9 +269,7 @@ def test_a_mechanism_that_is_not_listed_is_refused_at_every_door() -> None:
     ],
     ids=["none", "upload", "integer", "distributed", "central"],
 )
-def test_the_row_of_each_by_hand(
-    mechanism: ClientMechanism, name: str, deviation: float, norm: float
-) -> None:
+def test_the_row_of_each_by_hand(mechanism, name, deviation, norm):
     found = row(mechanism)
     assert (found.mechanism.name, found.relation) == (name, "replace_one")
     assert found.standard_deviation == pytest.approx(deviation)
@@ -350,9 +290,7 @@ def test_the_row_of_each_by_hand(
 
 
 @every
-def test_an_entry_of_the_pool_is_charged_only_where_it_is_protected(
-    mechanism: ClientMechanism,
-) -> None:
+def test_an_entry_of_the_pool_is_charged_only_where_it_is_protected(mechanism):
     if mechanism in (DISTRIBUTED, CENTRAL):
         with pytest.raises(ValueError, match="channel"):
             row(mechanism, channel="pool")
@@ -361,7 +299,7 @@ def test_an_entry_of_the_pool_is_charged_only_where_it_is_protected(
 
 
 @every
-def test_only_a_centrally_noised_sum_has_a_cohort(mechanism: ClientMechanism) -> None:
+def test_only_a_centrally_noised_sum_has_a_cohort(mechanism):
     cohort = CohortSampling(kind="poisson", size=5, population=50, is_drawn=True)
     if mechanism is CENTRAL:
         assert row(mechanism, cohort=cohort).cohort == cohort
@@ -370,17 +308,14 @@ def test_only_a_centrally_noised_sum_has_a_cohort(mechanism: ClientMechanism) ->
             row(mechanism, cohort=cohort)
 
 
-# --------------------------------------------------------------------------------- another norm
-
-
-def price(mechanism: Any, dimension: int = 5_000) -> float:
+def price(mechanism, dimension=5_000):
     return epsilon([row(mechanism, dimension)], 1e-5).epsilon
 
 
 @noisy
 @settings(max_examples=25, deadline=None)
 @given(norm=st.floats(1e-9, 1e9))
-def test_another_norm_keeps_multiplier_and_price(mechanism: Any, norm: float) -> None:
+def test_another_norm_keeps_multiplier_and_price(mechanism, norm):
     moved = with_clipping_norm(mechanism, norm)
     assert type(moved) is type(mechanism)
     assert (moved.clipping_norm, moved.noise_multiplier) == (norm, mechanism.noise_multiplier)
@@ -392,38 +327,152 @@ def test_another_norm_keeps_multiplier_and_price(mechanism: Any, norm: float) ->
     assert price(moved) == pytest.approx(price(mechanism), rel=1e-10)
 
 
-@pytest.mark.parametrize("norm", [0.26, 0.499, 0.501, 0.99, 1.01, 77.0])
-def test_noise_near_the_largest_moves_with_the_norm_too(norm: float) -> None:
+@pytest.mark.parametrize("norm", [0.499, 0.501, 77.0])
+def test_noise_near_the_largest_moves_with_the_norm_too(norm):
     # 65,536 steps times 31 is just below 2^21; with a scale chosen anew 31 might be 62.
     start = IntegerUploadNoise(clipping_norm=0.5, noise_multiplier=31.0, scale=default_scale(0.5))
-    moved: Any = with_clipping_norm(start, norm)
+    moved = with_clipping_norm(start, norm)
     assert moved.share.share_deviation == pytest.approx(31.0 * 65_536, rel=1e-12)
 
 
 @noisy
-@pytest.mark.parametrize("norm", [0.01, 0.7, 30.0])
-def test_another_norm_has_a_grid_and_a_sum(mechanism: Any, norm: float) -> None:
-    moved = with_clipping_norm(mechanism, norm)
-    found = opened_sum([np.full(2_000, norm)] * 6, moved, seeded(2))
-    wanted = 6 * norm / math.sqrt(2_000)
-    error = noise_in_sum(moved, 6) * stats.norm.isf(1e-7) / math.sqrt(2_000)
-    assert abs(float(found.mean()) - wanted) < error + 1e-3 * norm
-
-
-@noisy
-@pytest.mark.parametrize("norm", [0.0, -1.0, math.nan, math.inf])
-def test_another_norm_that_is_none_is_refused(mechanism: Any, norm: float) -> None:
+@pytest.mark.parametrize("norm", [0.0, math.nan])
+def test_another_norm_that_is_none_is_refused(mechanism, norm):
     with pytest.raises(ValueError, match="clipping_norm is"):
         with_clipping_norm(mechanism, norm)
 
 
 @on_the_grid
-def test_a_norm_that_no_grid_resolves_is_refused(mechanism: Any) -> None:
+def test_a_norm_that_no_grid_resolves_is_refused(mechanism):
     with pytest.raises(ValueError, match="scale is inf"):
         with_clipping_norm(mechanism, 5e-324)
 
 
-def test_what_clips_nothing_has_no_other_norm() -> None:
-    bare: Any = NONE
+def test_what_clips_nothing_has_no_other_norm():
+    bare = NONE
     with pytest.raises(UnknownMechanism, match="NoProtection"):
         with_clipping_norm(bare, 1.0)
+
+
+def test_an_update_is_carried_within_a_step_and_right_on_average():
+    vector = np.array([0.1, -0.2, 0.00003, 0.0])
+    how, grid = CENTRAL, SignedGrid(4_096.0, 32, 1)
+    sent = [
+        grid.dequantise(protect_for_centre(vector, how, ring_bits=32, noise=seeded(k)).levels)
+        for k in range(2_000)
+    ]
+    assert np.abs(np.array(sent) - vector).max() < 1 / 4_096
+    # A coin's deviation is at most half a step; five of them over 2,000 tries.
+    assert np.abs(np.mean(sent, axis=0) - vector).max() < 5 * 0.5 / 4_096 / math.sqrt(2_000)
+
+
+def test_no_noise_is_allowed_and_costs_infinity():
+    how = dataclasses.replace(CENTRAL, noise_multiplier=0.0)
+    np.testing.assert_array_equal(noise_for_sum(how, 3, seeded()), [0, 0, 0])
+    assert epsilon([row(how)], 1e-5).epsilon == math.inf
+
+
+def test_the_ring_holds_the_longest_sum():
+    # 2^20 steps over one coordinate: (2^20 + 1)^2 against 2^40 + 1/4 + 2^20 + 1/2, the less.
+    how = dataclasses.replace(CENTRAL, clipping_norm=1.0, scale=2.0**20, noise_multiplier=0.0)
+    longest = math.sqrt(2**40 + 2**20)
+    most = int(2**31 / longest)
+    assert most * longest < 2**31 <= (most + 1) * longest
+    assert central_ring_bits(how, dimension=1, clients=most) == 32
+    assert central_ring_bits(how, dimension=1, clients=most + 1) == 33
+    with pytest.raises(CalibrationError, match="sum of 8796093022208 clients wraps around"):
+        central_ring_bits(how, dimension=1, clients=2**43)
+    for name in ("dimension", "clients"):
+        with pytest.raises(ValueError, match=f"{name} is 0"):
+            central_ring_bits(how, **{"dimension": 1, "clients": 1} | {name: 0})
+
+
+@pytest.mark.parametrize("dimension", [1, 8_192])
+@pytest.mark.parametrize("multiplier", [0.01, 1_000.0])
+def test_the_ring_holds_the_noise_too(dimension, multiplier):
+    how, clients = dataclasses.replace(CENTRAL, noise_multiplier=multiplier), 10
+    deviation = multiplier * how.scaled_norm
+    half = 2 ** (central_ring_bits(how, dimension=dimension, clients=clients) - 1)
+    longest = row(how, dimension).clipping_norm * how.scale
+    chance = 2 * dimension * stats.norm.sf((half - clients * longest) / deviation)
+    assert chance <= 2.0**-40
+    # And not twice as large as it takes: in half of it the chance is above.
+    smaller = 2 * dimension * stats.norm.sf((half / 2 - clients * longest) / deviation)
+    assert smaller > 2.0**-41 or half == 2**15
+
+
+@pytest.mark.parametrize(
+    ("changes", "error", "message"),
+    [
+        ({"clipping_norm": 0.0}, ValueError, "clipping_norm is 0"),
+        ({"scale": math.inf}, ValueError, "scale is inf"),
+        ({"noise_multiplier": -1.0}, ValueError, "noise_multiplier is -1"),
+        ({"relation": "swap"}, ValueError, "relation is 'swap'"),
+        ({"scale": 1_999.0}, CalibrationError, "999.5 steps of the grid; it must be from 1000"),
+        ({"scale": 2.0**32}, CalibrationError, "to 2\\^30"),
+    ],
+)
+def test_central_noise_that_means_nothing_is_refused(changes, error, message):
+    with pytest.raises(error, match=message):
+        dataclasses.replace(CENTRAL, **changes)
+
+
+@pytest.mark.parametrize("dimension", [1, 10**7])
+@pytest.mark.parametrize("noise_multiplier", [0.5, 20.0])
+def test_headroom_bounds_the_chance_of_saturation(dimension, noise_multiplier):
+    assert UploadNoise(0.4, 0.0).reach(dimension) == 0.4
+    bound = UploadNoise(0.4, noise_multiplier).reach(dimension)
+    # The worst coordinate sits at C; the union bound over all of them.
+    chance = 2 * dimension * stats.norm.sf((bound - 0.4) / (0.4 * noise_multiplier))
+    assert 2.0**-42 < chance < 2.0**-40
+
+
+def test_saturation_of_noise_is_counted_and_not_refused():
+    mechanism = UploadNoise(1.0, 10.0)
+    result = mechanism.protect(np.zeros(10_000), Quantiser(10.0, 16), seeded())
+    # One standard deviation: 31.7 % of the coordinates.
+    assert stats.binomtest(result.saturated, 10_000, 2 * stats.norm.sf(1.0)).pvalue > 1e-6
+    assert int(result.levels.max()) == 2**16 - 1
+
+
+def test_none_refuses_saturation_and_names_the_worst_coordinate():
+    vector = np.array([0.0, 8.5, -9.25, 8.0])
+    with pytest.raises(UploadSaturated) as caught:
+        NoProtection(8.0).protect(vector, Quantiser(8.0, 16), None)
+    assert caught.value.index == 2
+    # Of the data it states neither the coordinate, nor its place, nor how many there are.
+    said = "a coordinate is beyond secure_aggregation.value_bound 8; raise the bound"
+    assert str(caught.value) == said
+
+
+def test_what_was_noised_before_is_cut_and_counted():
+    vector = np.array([0.0, 8.5, -9.25, 8.0])
+    quantiser = Quantiser(8.0, 24)
+    result = NoProtection(8.0, cuts=True).protect(vector, quantiser, None)
+    sent = quantiser.dequantise(result.levels)
+    np.testing.assert_allclose(sent, [0.0, 8.0, -8.0, 8.0], atol=1e-6)
+    assert (result.saturated, result.was_clipped) == (2, False)
+    assert result.norm == pytest.approx(float(np.linalg.norm(vector)))
+
+
+@pytest.mark.parametrize(
+    ("clipping_norm", "noise_multiplier"), [(0.0, 1.0), (1.0, -1.0), (1.0, math.nan)]
+)
+def test_meaningless_mechanisms_are_refused(clipping_norm, noise_multiplier):
+    with pytest.raises(ValueError, match=r"clipping_norm|noise_multiplier"):
+        UploadNoise(clipping_norm, noise_multiplier)
+    with pytest.raises(ValueError, match="relation"):
+        UploadNoise(1.0, 1.0, "swap")
+    with pytest.raises(ValueError, match="value_bound"):
+        NoProtection(0.0)
+    with pytest.raises(ValueError, match="dimension"):
+        UploadNoise(1.0, 1.0).reach(0)
+
+
+def test_every_error_has_one_root():
+    errors = [getattr(privacy.errors, name) for name in dir(privacy.errors)]
+    own = [error for error in errors if isinstance(error, type)]
+    assert own
+    assert all(issubclass(error, PrivacyError) for error in own)
+    assert privacy.ThresholdNotMet(phase="unmask").phase == "unmask"
+    assert "unmask" in str(privacy.ThresholdNotMet(phase="unmask"))

@@ -11,7 +11,6 @@ from scipy.stats import nct
 
 from privacy.auditing import (
     Canaries,
-    CanaryBound,
     canary_bound,
     canary_ceiling,
     commitment_to,
@@ -26,24 +25,20 @@ KINDS = [
     # Canaries, directions, relation.
     (128, 128, "replace_one"),
     (32, 1, "replace_one"),
-    (64, 16, "replace_one"),
-    (128, 128, "add_or_remove_one"),
     (48, 4, "add_or_remove_one"),
 ]
 
 
-def canaries(number: int, directions: int, relation: str, seed: int = 0, d: int = 256) -> Canaries:
+def canaries(number, directions, relation, seed=0, d=256):
     return Canaries(np.random.default_rng(seed).bytes(32), number, directions, d, relation)
 
 
-def moved(found: Canaries) -> np.ndarray:
+def moved(found):
     """What all canaries send together, added up one by one."""
     return np.sum([found.upload(index) for index in range(found.number)], axis=0)
 
 
-def judged(
-    found: Canaries, mu: float, rng: np.random.Generator, claimed: float = MU
-) -> CanaryBound:
+def judged(found, mu, rng, claimed=MU):
     """The bound of a release that is mu-GDP for one client, whose update has norm 1."""
     deviation = (2.0 if found.relation == "replace_one" else 1.0) / mu
     released = moved(found) + deviation * rng.standard_normal(found.dimension)
@@ -62,6 +57,7 @@ def test_canaries_have_norm_one_right_angles_and_a_coin_a_direction():
     norms = [np.linalg.norm(out.upload(index)) for index in range(64)]
     assert norms == pytest.approx(out.sides, abs=1e-12)
     assert set(out.sides.tolist()) == {0.0, 1.0}
+    assert (found.together, out.together) == (3, 1)
 
 
 def test_coins_are_fair_and_follow_from_the_key_alone():
@@ -77,6 +73,7 @@ def test_coins_are_fair_and_follow_from_the_key_alone():
     assert commitment_to(bytes(32)) == zero
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("number", "directions", "relation"), KINDS)
 def test_the_bound_is_above_the_truth_in_one_of_twenty(number, directions, relation):
     rng, runs, d = np.random.default_rng(number + directions), 400, 256
@@ -90,16 +87,6 @@ def test_the_bound_is_above_the_truth_in_one_of_twenty(number, directions, relat
     assert not any(one.is_refuted for one in found)
     shown, ceilings = (np.median([getattr(o, n) for o in found]) for n in ("epsilon", "ceiling"))
     assert shown == pytest.approx(ceilings, rel=0.12, abs=0.1)
-
-
-@pytest.mark.parametrize(("directions", "share"), [(16, 0.41), (128, 0.78), (512, 0.89)])
-def test_the_ceiling_of_two_canaries_a_direction_is_that_of_known_neighbours(directions, share):
-    """1.645 / sqrt(directions) below mu, by hand, where the noise's deviation is known."""
-    length = 2.0 * math.sqrt(directions)
-    found = canary_ceiling(MU, DELTA, length=length, dimension=10**9, relation="replace_one")
-    assert found / 3.12 == pytest.approx(share, abs=0.01)
-    low = MU - 1.644854 / math.sqrt(directions)
-    assert delta_of(low, found) == pytest.approx(DELTA, rel=1e-3)
 
 
 def test_the_ceiling_in_few_dimensions_counts_that_the_deviation_is_seen_too():
@@ -129,7 +116,7 @@ def test_what_is_refuted_has_the_probability_that_is_said():
     assert delta_of(low, bound.epsilon) == pytest.approx(DELTA, rel=1e-3)
 
 
-def _solve(seen: float, freedom: int) -> float:
+def _solve(seen, freedom):
     """The noncentrality at which so large a statistic has probability 5%, by bisection."""
     low, high = 0.0, seen
     for _ in range(60):
@@ -152,29 +139,6 @@ def test_halved_noise_is_refuted_and_doubled_noise_shows_less(number, directions
     assert max(one.epsilon for one in timid) < min(one.epsilon for one in broken)
 
 
-def test_what_others_upload_makes_the_bound_smaller_and_never_larger():
-    rng, found = np.random.default_rng(11), canaries(64, 1, "replace_one")
-    noise = 2.0 / MU * rng.standard_normal((200, 256))
-    others = 100.0 * rng.standard_normal(256) / 16.0
-    quiet, loud = (
-        [
-            canary_bound(
-                canaries(64, 1, "replace_one", seed=s),
-                moved(canaries(64, 1, "replace_one", seed=s)) + noise[s] + more,
-                claimed_mu=MU,
-                delta=DELTA,
-                sent=1.0,
-            ).epsilon
-            for s in range(200)
-        ]
-        for more in (0.0, others)
-    )
-    assert found.together == 64
-    assert np.median(loud) < 0.5 * np.median(quiet)
-    truth = gaussian_claim(MU, DELTA).epsilon
-    assert sum(bound > truth for bound in loud) <= 25
-
-
 def test_an_audit_that_less_than_half_arrives_in_is_blind():
     """At L = 32 and a deviation of 2 / 0.745: half of 32 is 6 deviations away, 0.9 of it one."""
     rng, found = np.random.default_rng(4), canaries(32, 1, "replace_one")
@@ -184,16 +148,6 @@ def test_an_audit_that_less_than_half_arrives_in_is_blind():
         for part in (0.0, 0.9, 1.0)
     ]
     assert [one.is_blind for one in seen] == [True, False, False]
-
-
-def test_without_any_noise_all_is_refuted():
-    found = canaries(1, 1, "replace_one", d=2)
-    # A basis of one's own: rounding leaves nothing across it.
-    basis = np.stack([found.scores(unit) for unit in np.eye(2)])
-    bare = 7.0 * found.sides[0] * basis[:, 0]
-    bound = canary_bound(found, bare, claimed_mu=500.0, delta=DELTA, sent=7.0)
-    assert bound.is_refuted
-    assert bound.epsilon > 1e5
 
 
 @pytest.mark.parametrize("mu", [5.0, 60.0])

@@ -8,29 +8,16 @@ import math
 import numpy as np
 import pytest
 
-from privacy import (
-    RELATIONS,
-    Quantiser,
-    SeededNoise,
-    SystemNoise,
-    UploadNoise,
-)
-from privacy.auditing import (
-    ClientScores,
-    gaussian_claim,
-    judge_client_unit,
-    play_client_unit,
-)
+from privacy import RELATIONS, Quantiser, SeededNoise, UploadNoise
+from privacy.auditing import ClientScores, gaussian_claim, judge_client_unit, play_client_unit
 from privacy.auditing.client_unit import _direction, oversized_needed
 from privacy.errors import NonFiniteUpdate
-from privacy.events import Relation
-from privacy.randomness import NoiseSource
 from tests.privacy.auditing._audits import audit_client_unit
 
 DELTA = 1e-5
 
 
-def release_fn(mechanism: UploadNoise, dimension: int, noise: NoiseSource):
+def release_fn(mechanism, dimension, noise):
     """The way of an upload: clipped, noised, quantised, and read back."""
     quantiser = Quantiser(mechanism.reach(dimension), 24)
 
@@ -40,7 +27,7 @@ def release_fn(mechanism: UploadNoise, dimension: int, noise: NoiseSource):
     return released
 
 
-def audit(fn, mechanism: UploadNoise, *, dimension: int, seed: int = 1, canaries: int = 1000):
+def audit(fn, mechanism, *, dimension, seed=1, canaries=1000):
     return audit_client_unit(
         fn,
         clipping_norm=mechanism.clipping_norm,
@@ -55,11 +42,10 @@ def audit(fn, mechanism: UploadNoise, *, dimension: int, seed: int = 1, canaries
 
 @pytest.mark.parametrize("relation", RELATIONS)
 @pytest.mark.parametrize(
-    ("clipping_norm", "noise_multiplier", "dimension"),
-    [(0.3, 1.0, 2048), (10.0, 2.0, 512), (1.0, 4.0, 1), (1.0, 0.5, 3)],
+    ("clipping_norm", "noise_multiplier", "dimension"), [(0.3, 1.0, 2048), (1.0, 4.0, 1)]
 )
 def test_a_right_build_passes_and_is_seen_in_full(
-    relation: Relation, clipping_norm, noise_multiplier, dimension
+    relation, clipping_norm, noise_multiplier, dimension
 ):
     mechanism = UploadNoise(clipping_norm, noise_multiplier, relation)
     noise = SeededNoise(np.random.default_rng(5))
@@ -74,13 +60,7 @@ def test_a_right_build_passes_and_is_seen_in_full(
     assert 0.0 < result.epsilon_lower_bound_95 < result.claimed_epsilon
 
 
-def test_a_right_build_passes_under_system_noise():
-    mechanism = UploadNoise(1.0, 2.0)
-    result = audit(release_fn(mechanism, 64, SystemNoise()), mechanism, dimension=64)
-    assert result.passed
-
-
-def gaussian_scores(rng, *, mu: float, canaries: int, oversized: int = 4) -> ClientScores:
+def gaussian_scores(rng, *, mu, canaries, oversized=4):
     """Scores of a perfect Gaussian build with C = 1 under replace_one."""
     included = rng.random(canaries) < 0.5
     noise = (2.0 / mu) * rng.standard_normal(canaries + oversized)
@@ -88,9 +68,9 @@ def gaussian_scores(rng, *, mu: float, canaries: int, oversized: int = 4) -> Cli
     return ClientScores(scores, included, 1.0 + noise[canaries:], 1.0, "replace_one")
 
 
-@pytest.mark.parametrize("mu", [0.5, 2.0])
-def test_right_builds_fail_no_more_often_than_promised(mu):
-    rng, runs, error = np.random.default_rng(6), 1500, 0.2
+@pytest.mark.slow
+def test_right_builds_fail_no_more_often_than_promised():
+    mu, rng, runs, error = 0.5, np.random.default_rng(6), 1500, 0.2
     claim = gaussian_claim(mu, DELTA)
     failed = sum(
         not judge_client_unit(
@@ -101,40 +81,28 @@ def test_right_builds_fail_no_more_often_than_promised(mu):
     assert 0 < failed <= error * runs
 
 
-def test_the_one_run_bound_is_above_the_truth_at_most_one_time_in_twenty():
-    rng, runs = np.random.default_rng(8), 500
-    claim = gaussian_claim(1.0, 1e-3)
-    above = sum(
-        judge_client_unit(gaussian_scores(rng, mu=1.0, canaries=120), claim).epsilon_lower_bound_95
-        > claim.epsilon
-        for _ in range(runs)
-    )
-    assert above <= 0.05 * runs
-
-
-@pytest.mark.parametrize("dimension", [1, 2, 7, 64])
+@pytest.mark.parametrize("dimension", [1, 7, 64])
 def test_directions_are_orthonormal(dimension):
     signs = np.random.default_rng(0).choice([-1.0, 1.0], size=dimension)
     rows = np.stack([_direction(signs, row) for row in range(dimension)])
     assert np.allclose(rows @ rows.T, np.eye(dimension), atol=1e-12)
 
 
-def test_canaries_are_what_they_are_said_to_be():
-    sent = []
-
-    def released(vector):
-        sent.append(vector)
-        return vector
-
-    scores = play_client_unit(
+def played(released, norm, dimension, canaries, *, relation="replace_one"):
+    return play_client_unit(
         released,
-        clipping_norm=0.5,
-        dimension=128,
-        canaries=128,
+        clipping_norm=norm,
+        dimension=dimension,
+        canaries=canaries,
         oversized=3,
-        relation="replace_one",
+        relation=relation,
         rng=np.random.default_rng(3),
     )
+
+
+def test_canaries_are_what_they_are_said_to_be():
+    sent = []
+    scores = played(lambda vector: sent.append(vector) or vector, 0.5, 128, 128)
     regular, large = np.stack(sent[:128]), np.stack(sent[128:])
     assert np.allclose(np.abs(regular @ regular.T), 0.25 * np.eye(128), atol=1e-12)
     assert np.allclose(np.linalg.norm(large, axis=1), 5.0)
@@ -145,17 +113,16 @@ def test_canaries_are_what_they_are_said_to_be():
 
 
 def test_the_neighbour_under_add_or_remove_is_nothing():
-    scores = play_client_unit(
-        lambda vector: vector,
-        clipping_norm=2.0,
-        dimension=16,
-        canaries=200,
-        oversized=1,
-        relation="add_or_remove_one",
-        rng=np.random.default_rng(3),
-    )
+    scores = played(lambda vector: vector, 2.0, 16, 200, relation="add_or_remove_one")
     assert np.allclose(scores.scores, np.where(scores.included, 2.0, 0.0))
     assert scores.threshold == 1.0
+
+
+def test_rounding_alone_is_no_missing_clip():
+    included = np.arange(200) % 2 == 0
+    sides, large = np.where(included, 1.0, -1.0), np.array([1 + 1e-9])
+    exact = ClientScores(sides, included, large, 1.0, "replace_one")
+    assert judge_client_unit(exact, gaussian_claim(1.0, DELTA)).clip_respected
 
 
 def test_more_noise_than_claimed_passes_but_is_not_tight():
@@ -168,14 +135,7 @@ def test_more_noise_than_claimed_passes_but_is_not_tight():
     assert result.clip_respected
 
 
-def test_an_audit_that_sees_nothing_fails():
-    mechanism, rng = UploadNoise(1.0, 1.0), np.random.default_rng(5)
-    result = audit(lambda vector: rng.standard_normal(vector.size), mechanism, dimension=32)
-    assert not result.passed
-    assert "blind" in result.reasons[0]
-
-
-@pytest.mark.parametrize(("share", "passed"), [(0.3, False), (0.9, True)])
+@pytest.mark.parametrize(("share", "passed"), [(0.0, False), (0.3, False), (0.9, True)])
 def test_canaries_that_arrive_in_part_blind_the_audit(share, passed):
     """A mean over clients instead of their sum would make every build look private."""
     mechanism, rng = UploadNoise(1.0, 1.0), np.random.default_rng(5)
@@ -184,42 +144,9 @@ def test_canaries_that_arrive_in_part_blind_the_audit(share, passed):
         norm = max(1.0, float(np.linalg.norm(vector)))
         return share * vector / norm + rng.standard_normal(vector.size)
 
-    assert audit(released, mechanism, dimension=32).passed is passed
-
-
-def test_no_noise_at_all_fails_without_a_false_word_about_clipping():
-    mechanism = UploadNoise(1.0, 1.0)
-    unnoised = release_fn(UploadNoise(1.0, 0.0), 256, SystemNoise())
-    result = audit(unnoised, mechanism, dimension=256)
-    assert not result.passed
-    assert result.clip_respected
-    assert result.mu_interval[0] > 4.0
-    assert len(result.reasons) == 1
-
-
-def test_rounding_alone_is_no_missing_clip():
-    included = np.arange(200) % 2 == 0
-    exact = ClientScores(
-        np.where(included, 1.0, -1.0), included, np.array([1 + 1e-9]), 1.0, "replace_one"
-    )
-    assert judge_client_unit(exact, gaussian_claim(1.0, DELTA)).clip_respected
-
-
-def test_directions_are_not_known_without_the_generator():
-    def first_direction(seed):
-        sent = []
-        play_client_unit(
-            lambda vector: sent.append(vector) or vector,
-            clipping_norm=1.0,
-            dimension=64,
-            canaries=100,
-            oversized=1,
-            relation="replace_one",
-            rng=np.random.default_rng(seed),
-        )
-        return np.sort(np.abs(np.stack(sent[:64]) @ np.ones(64)))
-
-    assert not np.allclose(first_direction(1), first_direction(2))
+    result = audit(released, mechanism, dimension=32)
+    assert result.passed is passed
+    assert passed or "blind" in result.reasons[0]
 
 
 @pytest.mark.parametrize(("clip_to_noise", "expected"), [(1e-3, 500), (100.0, 1)])
@@ -239,16 +166,6 @@ def test_the_document_is_strict_json():
     assert document["passed"] is True
     assert document["power"] == 0.0
     assert set(document) == set(result.__dataclass_fields__) | {"is_tight"}
-
-
-def test_the_same_seeds_give_the_same_result():
-    mechanism = UploadNoise(1.0, 1.0)
-
-    def once():
-        noise = SeededNoise(np.random.default_rng(5))
-        return audit(release_fn(mechanism, 16, noise), mechanism, dimension=16)
-
-    assert once() == once()
 
 
 @pytest.mark.parametrize(

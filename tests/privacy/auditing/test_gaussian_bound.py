@@ -15,14 +15,14 @@ from tests.privacy.auditing.test_client_unit import gaussian_scores
 DELTA = 1e-5
 
 
-def delta_of(mu: float, epsilon: float) -> float:
+def delta_of(mu, epsilon):
     """By integrating how far one density is above e^epsilon times the other."""
     start = epsilon / mu + mu / 2
     gap = lambda x: norm.pdf(x - mu) - math.exp(epsilon) * norm.pdf(x)  # noqa: E731
     return quad(gap, start, start + 12, epsabs=1e-14)[0]
 
 
-@pytest.mark.parametrize(("directions", "share"), [(16, 0.41), (128, 0.78), (512, 0.89)])
+@pytest.mark.parametrize(("directions", "share"), [(16, 0.41), (512, 0.89)])
 def test_ceilings_where_what_a_neighbour_scores_is_known(directions, share):
     """mu 0.745 has epsilon 3.12; 1.645 / sqrt(d) below it lies what d directions show."""
     assert delta_of(0.745, 3.12) == pytest.approx(DELTA, rel=0.05)
@@ -32,8 +32,8 @@ def test_ceilings_where_what_a_neighbour_scores_is_known(directions, share):
     assert delta_of(low, found) == pytest.approx(DELTA, rel=1e-3)
 
 
-@pytest.mark.parametrize("mu", [0.3, 0.745, 3.0])
-@pytest.mark.parametrize("canaries", [60, 400])
+@pytest.mark.slow
+@pytest.mark.parametrize(("mu", "canaries"), [(0.3, 400), (0.745, 60), (3.0, 60)])
 def test_the_bound_is_above_the_truth_in_one_of_twenty_and_its_median_is_the_ceiling(mu, canaries):
     rng, runs = np.random.default_rng(int(1000 * mu) + canaries), 600
     bounds = []
@@ -64,14 +64,6 @@ def test_with_the_canaries_of_an_audit_it_shows_more_than_four_fifths():
     }
 
 
-def test_halved_noise_shows_more_than_is_claimed():
-    claim = gaussian_claim(0.745, DELTA)
-    scores = gaussian_scores(np.random.default_rng(4), mu=1.49, canaries=4000)
-    result = judge_client_unit(scores, claim)
-    assert result.gaussian is not None
-    assert result.gaussian.epsilon > 1.8 * claim.epsilon
-
-
 def test_where_nothing_is_seen_nothing_is_claimed():
     rng = np.random.default_rng(5)
     same = rng.standard_normal(400)
@@ -88,7 +80,7 @@ def test_bad_numbers_are_refused(number, mu):
         gaussian_bound(np.arange(number) * 1.0, np.arange(9.0), claimed_mu=mu, delta=DELTA)
 
 
-@pytest.mark.parametrize("mu", [0.05, 10.0, 40.0, 60.0, 1e12])
+@pytest.mark.parametrize("mu", [0.05, 40.0, 1e12])
 def test_extreme_distances_are_numbers(mu):
     rng = np.random.default_rng(6)
     inside, outside = mu + rng.standard_normal(50_000), rng.standard_normal(50_000)

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 import pytest
 from dp_accounting import PoissonSampledDpEvent, SelfComposedDpEvent
 from dp_accounting.dp_event import GaussianDpEvent
 from dp_accounting.pld import PLDAccountant
-from scipy.stats import norm
 
 from privacy import clip
 from privacy.auditing import gaussian_claim, sampled_claim
@@ -22,24 +19,18 @@ CANARY = 30.0 * np.eye(DIMENSION)[0]
 STEP = C * np.eye(DIMENSION)[0]
 
 
-def trainer(
-    noise_multiplier: float, *, steps: int = 1, probability: float = 1.0, clips: bool = True
-):
-    """Sums of clipped per-record gradients over Poisson batches, with Gaussian noise."""
+def trainer(noise_multiplier, *, clips=True):
+    """The sum of clipped per-record gradients, with Gaussian noise."""
 
-    def train(include: bool, rng: np.random.Generator):
+    def train(include, rng):
         records = np.vstack([OTHERS, CANARY]) if include else OTHERS
-        total = np.zeros(DIMENSION)
-        for _ in range(steps):
-            batch = records[rng.random(len(records)) < probability]
-            total += sum((clip(one, C).vector if clips else one for one in batch), np.zeros(1))
-            total += noise_multiplier * C * rng.standard_normal(DIMENSION)
-        return {"shared": total}
+        total = sum((clip(one, C).vector if clips else one for one in records), np.zeros(1))
+        return {"shared": total + noise_multiplier * C * rng.standard_normal(DIMENSION)}
 
     return train
 
 
-def audit(train, claim, *, canaries: int = 1000, directions=None, seed: int = 0):
+def audit(train, claim, *, canaries=1000, directions=None, seed=0):
     return audit_record_unit(
         train,
         claim=claim,
@@ -49,8 +40,8 @@ def audit(train, claim, *, canaries: int = 1000, directions=None, seed: int = 0)
     )
 
 
-@pytest.mark.parametrize("noise_multiplier", [0.5, 1.0])
-def test_right_training_passes_and_is_seen_in_full(noise_multiplier):
+def test_right_training_passes_and_is_seen_in_full():
+    noise_multiplier = 0.5
     result = audit(trainer(noise_multiplier), gaussian_claim(1 / noise_multiplier, DELTA))
     assert result.passed
     assert result.is_tight
@@ -58,18 +49,7 @@ def test_right_training_passes_and_is_seen_in_full(noise_multiplier):
     assert 0.0 < result.epsilon_lower_bound_95 < result.claimed_epsilon
 
 
-def test_composed_steps_pass_under_their_composed_claim():
-    result = audit(
-        trainer(2.0, steps=4),
-        gaussian_claim(math.sqrt(4) / 2.0, DELTA),
-        directions={"shared": 4 * STEP},
-        canaries=500,
-    )
-    assert result.passed
-    assert result.is_tight
-
-
-def poisson_claim(noise_multiplier: float, probability: float, steps: int):
+def poisson_claim(noise_multiplier, probability, steps):
     accountant = PLDAccountant(value_discretization_interval=1e-3)
     event = PoissonSampledDpEvent(probability, GaussianDpEvent(noise_multiplier))
     accountant.compose(SelfComposedDpEvent(event, steps))
@@ -80,21 +60,8 @@ def poisson_claim(noise_multiplier: float, probability: float, steps: int):
     )
 
 
-def test_the_total_variation_of_one_sampled_step_has_a_closed_form():
-    claim = poisson_claim(0.5, 0.6, 1)
-    total_variation = 0.6 * (2 * norm.cdf(1.0) - 1)
-    assert claim.mu == pytest.approx(2 * norm.ppf((1 + total_variation) / 2), rel=1e-3)
-
-
-def test_poisson_sampled_training_passes_under_the_accountants_claim():
-    claim = poisson_claim(0.5, 0.6, 1)
-    # Other records come and go too, which hides the canary further in its own direction.
-    alone = trainer(0.5, probability=0.6)
-    assert audit(alone, claim, canaries=1500).passed
-
-
-def only_canary(noise_multiplier: float, probability: float):
-    def train(include: bool, rng: np.random.Generator):
+def only_canary(noise_multiplier, probability):
+    def train(include, rng):
         drawn = include and rng.random() < probability
         return {"shared": drawn * STEP + noise_multiplier * rng.standard_normal(DIMENSION)}
 
@@ -110,73 +77,34 @@ def test_sampling_that_does_not_happen_is_noticed():
     assert not audit(only_canary(0.5, 1.0), claim, canaries=1500).passed
 
 
-def test_right_training_fails_no_more_often_than_promised():
-    claim, error, runs = gaussian_claim(1.0, DELTA), 0.2, 150
-    failed = sum(
-        not audit_record_unit(
-            only_canary(1.0, 1.0),
-            claim=claim,
-            directions={"shared": STEP},
-            canaries=100,
-            rng=np.random.default_rng(seed),
-            family_wise_error=error,
-        ).passed
-        for seed in range(runs)
-    )
-    assert failed <= error * runs
-
-
-def test_a_missing_clip_of_one_record_is_noticed():
+def test_halved_noise_and_a_missing_clip_of_one_record_are_noticed():
+    assert not audit(trainer(0.5), gaussian_claim(1.0, DELTA)).passed
     result = audit(trainer(1.0, clips=False), gaussian_claim(1.0, DELTA), canaries=300)
     assert not result.passed
     assert "'shared'" in result.reasons[0]
 
 
-def test_halved_noise_is_noticed():
-    assert not audit(trainer(0.5), gaussian_claim(1.0, DELTA)).passed
-
-
 def test_two_arrays_share_the_error_between_them():
     one = trainer(1.0)
 
-    def two(include: bool, rng: np.random.Generator):
+    def two(include, rng):
         shared = one(include, rng)["shared"]
         return {"shared": shared, "copy": shared}
 
-    claim, rng = gaussian_claim(1.0, DELTA), np.random.default_rng
-    alone = audit_record_unit(
-        one,
-        claim=claim,
-        directions={"shared": STEP},
-        canaries=300,
-        rng=rng(0),
-        family_wise_error=0.5e-3,
-    )
-    both = audit_record_unit(
-        two,
-        claim=claim,
-        directions={"shared": STEP, "copy": STEP},
-        canaries=300,
-        rng=rng(0),
-        family_wise_error=1e-3,
-    )
+    def judged(train, error, **directions):
+        return audit_record_unit(
+            train,
+            claim=gaussian_claim(1.0, DELTA),
+            directions=directions,
+            canaries=300,
+            rng=np.random.default_rng(0),
+            family_wise_error=error,
+        )
+
+    alone = judged(one, 0.5e-3, shared=STEP)
+    both = judged(two, 1e-3, shared=STEP, copy=STEP)
     assert both.mu_interval == alone.mu_interval
     assert both.epsilon_lower_bound_95 < alone.epsilon_lower_bound_95
-
-
-def test_an_offset_of_the_other_records_does_not_matter():
-    def train(include: bool, rng: np.random.Generator):
-        noised = 1000.0 + include * STEP + rng.standard_normal(DIMENSION)
-        return {"shared": noised}
-
-    result = audit(train, gaussian_claim(1.0, DELTA))
-    assert result.passed
-    assert result.is_tight
-
-
-def test_a_direction_of_another_length_costs_power_only():
-    result = audit(trainer(1.0), gaussian_claim(1.0, DELTA), directions={"shared": 3 * STEP})
-    assert result.passed
 
 
 @pytest.mark.parametrize(

@@ -145,37 +145,10 @@ def plain_sum(parameters: RoundParameters, vectors: Vectors, survivors: tuple[in
     return [sum(column) % 2**parameters.ring_bits for column in columns]
 
 
-def play(
-    parameters: RoundParameters,
-    vectors: Vectors,
-    *,
-    lost: Mapping[Phase, Set[int]] | None = None,
-    tamper: Tamper = lambda phase, sender, message: message,
-    label: str = "",
-    entropy: Mapping[int, Callable[[int], bytes]] | None = None,
-    context: bytes = NO_CONTEXT,
-) -> Trace:
-    """Run a round to its end or its error.
-
-    Args:
-        parameters: The round.
-        vectors: For every client its vector.
-        lost: By phase, the clients that fall silent before they send that phase's message.
-        tamper: What becomes of a client's message on the way to the server; None loses it.
-        label: Gives another fixed entropy.
-        entropy: For every client its source of bytes, in place of the label's.
-        context: Digest of what was broadcast to all.
-    """
+def play(parameters: RoundParameters, vectors: Vectors, **events) -> Trace:
+    """Run a round to its end or its error, with the events of `fill`."""
     trace = Trace(parameters)
-    fill(
-        trace,
-        vectors,
-        lost=lost or {},
-        tamper=tamper,
-        label=label,
-        entropy=entropy,
-        context=context,
-    )
+    fill(trace, vectors, **events)
     return trace
 
 
@@ -183,13 +156,24 @@ def fill(
     trace: Trace,
     vectors: Vectors,
     *,
-    lost: Mapping[Phase, Set[int]],
-    tamper: Tamper,
-    label: str,
+    lost: Mapping[Phase, Set[int]] | None = None,
+    tamper: Tamper = lambda phase, sender, message: message,
+    label: str = "",
     entropy: Mapping[int, Callable[[int], bytes]] | None = None,
     context: bytes = NO_CONTEXT,
 ) -> None:
-    """Run the round of an empty trace, so that a trace of an aborted round can be read too."""
+    """Run the round of an empty trace, so that a trace of an aborted round can be read too.
+
+    Args:
+        trace: The round.
+        vectors: For every client its vector.
+        lost: By phase, the clients that fall silent before they send that phase's message.
+        tamper: What becomes of a client's message on the way to the server; None loses it.
+        label: Gives another fixed entropy.
+        entropy: For every client its source of bytes, in place of the label's.
+        context: Digest of what was broadcast to all.
+    """
+    lost = lost or {}
     parameters = trace.parameters
     entropy = entropy or {i: FixedEntropy(f"{label}/{i}") for i in parameters.clients}
     server_state: ServerState = server.start(parameters, context=context)

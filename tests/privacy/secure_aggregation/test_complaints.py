@@ -8,13 +8,7 @@ import random
 
 import pytest
 
-from privacy.secure_aggregation import (
-    CollectingUnmasking,
-    Phase,
-    Refusal,
-    TooFewLeft,
-    server,
-)
+from privacy.secure_aggregation import CollectingUnmasking, Phase, Refusal, TooFewLeft, server
 from privacy.secure_aggregation.messages import (
     MaskedInput,
     decode_dealt_shares,
@@ -64,7 +58,7 @@ def spoilt(parameters, unreadable, lost=None):
     trace, vectors = Trace(parameters), make_vectors(parameters)
     tamper = spoiling(parameters, unreadable)
     try:
-        fill(trace, vectors, lost=lost or {}, tamper=tamper, label="")
+        fill(trace, vectors, lost=lost, tamper=tamper)
     except TooFewLeft as error:
         return trace, error
     return trace, None
@@ -88,17 +82,6 @@ def test_the_round_goes_on_without_one_unreadable_box(name):
     assert trace.finished.total.tolist() == expected
     said = decode_revealed_shares(parameters, holder, trace.sent[Phase.UNMASKING][holder])
     assert said.keys() == set(parameters.holders(holder)) - {3}
-
-
-@by_regime
-def test_a_lost_dealer_of_an_unreadable_box_is_unmasked_by_the_others(name):
-    parameters = REGIMES[name]
-    (holder,) = peers(parameters, 3, 1)
-    trace, error = spoilt(parameters, {3: [holder]}, {Phase.MASKED_INPUT: {3}})
-    assert error is None
-    survivors = tuple(i for i in parameters.clients if i != 3)
-    expected = plain_sum(parameters, make_vectors(parameters), survivors)
-    assert trace.finished.total.tolist() == expected
 
 
 @by_regime

@@ -12,22 +12,10 @@ import random
 import pytest
 
 from privacy.errors import Authentication, ProtocolViolation
-from privacy.secure_aggregation import (
-    Phase,
-    client,
-    decode_client_state,
-    decode_enrolment,
-    decode_server_state,
-    encode_client_state,
-    encode_server_state,
-    messages,
-    server,
-)
+from privacy.secure_aggregation import Phase, client, server
 from privacy.secure_aggregation.masking import packed_bytes
 from privacy.secure_aggregation.messages import HEADER_BYTES, Envelope, Kind
-from privacy.secure_aggregation.parameters import decode_parameters
 from tests.privacy.secure_aggregation._drive import (
-    enrolment_of,
     identity_of,
     make_active,
     make_parameters,
@@ -58,7 +46,6 @@ FROM_CLIENT = {
     Kind.CONFIRMED_TRANSCRIPT: Phase.CONSISTENCY_CHECK,
     Kind.REVEALED_SHARES: Phase.UNMASKING,
 }
-QUICK = 4_000
 
 
 @functools.cache
@@ -108,12 +95,8 @@ def feed_client(rng, name):
     parameters = trace.parameters
     kind = rng.choice([k for k in FROM_SERVER if FROM_SERVER[k] in trace.answers])
     phase = FROM_SERVER[kind]
-    message = trace.answers[phase][1]
-    if rng.random() < 0.5:
-        message = damaged(rng, message)
-    else:
-        body = message[HEADER_BYTES : -trailer(parameters, 0)]
-        message = rewrap(parameters, kind, 0, 1, damaged(rng, body))
+    body = trace.answers[phase][1][HEADER_BYTES : -trailer(parameters, 0)]
+    message = rewrap(parameters, kind, 0, 1, damaged(rng, body))
     identity = identity_of(1) if parameters.is_active else None
     client.step(trace.after[phase][1], message, identity=identity)
 
@@ -123,57 +106,12 @@ def feed_server(rng, name):
     parameters = trace.parameters
     kind = rng.choice([k for k in FROM_CLIENT if FROM_CLIENT[k] in trace.sent])
     phase = FROM_CLIENT[kind]
-    message = trace.sent[phase][1]
-    if rng.random() < 0.5:
-        message = damaged(rng, message)
-    else:
-        body = message[HEADER_BYTES : -trailer(parameters, 1)]
-        message = rewrap(parameters, kind, 1, 0, damaged(rng, body))
+    body = trace.sent[phase][1][HEADER_BYTES : -trailer(parameters, 1)]
+    message = rewrap(parameters, kind, 1, 0, damaged(rng, body))
     server.step(trace.server_states[phase], trace.sent[phase] | {1: message})
 
 
-def feed_decoder(rng, name):
-    trace = traced(name)
-    parameters = trace.parameters
-    kind = rng.choice(list(Kind))
-    sender, receiver = (0, 1) if kind in FROM_SERVER else (1, 0)
-    body = rng.randbytes(
-        rng.choice((0, 3, 4, 32, 36, 40, 64, 94, 98, 128, 132, 158, 162, 190, 68, 38))
-    )
-    message = rewrap(parameters, kind, sender, receiver, body)
-    match kind:
-        case Kind.CONFIRMED_TRANSCRIPT:
-            messages.decode_confirmed_transcript(parameters, 1, bytes(32), message)
-        case Kind.CONFIRMATIONS:
-            messages.decode_confirmations(parameters, 1, bytes(32), message)
-        case _:
-            getattr(messages, f"decode_{kind.name.lower()}")(parameters, 1, message)
-
-
-def feed_state(rng, name):
-    trace = traced(name)
-    state = trace.after[rng.choice(list(trace.after))][1]
-    decode_client_state(damaged(rng, encode_client_state(state)))
-
-
-def feed_server_state(rng, name):
-    trace = traced(name)
-    state = trace.server_states[rng.choice(list(trace.server_states))]
-    decode_server_state(damaged(rng, encode_server_state(state)))
-
-
-def feed_enrolment(rng, name):
-    decode_enrolment(damaged(rng, enrolment_of((1, 2)).encode()))
-
-
-FEEDERS = [
-    feed_client,
-    feed_server,
-    feed_decoder,
-    feed_state,
-    feed_server_state,
-    feed_enrolment,
-]
+FEEDERS = [feed_client, feed_server]
 
 
 def fuzz(feed, name, count):
@@ -185,37 +123,16 @@ def fuzz(feed, name, count):
         except (ProtocolViolation, Authentication) as error:
             refused += 1
             # The server's aborts carry a phase; whatever a peer sends is refused without a reason.
-            known = str(error) in OPAQUE or "at phase" in str(error)
-            assert known or feed is feed_enrolment
+            assert str(error) in OPAQUE or "at phase" in str(error)
     return refused
 
 
+THOROUGH = pytest.param(200_000, marks=[pytest.mark.slow, pytest.mark.timeout(3600)])
+
+
+@pytest.mark.parametrize("count", [600, THOROUGH])
 @pytest.mark.parametrize("name", ROUNDS)
 @pytest.mark.parametrize("feed", FEEDERS, ids=lambda feed: feed.__name__)
-def test_nothing_but_the_one_error(feed, name):
-    refused = fuzz(feed, name, QUICK // len(FEEDERS))
+def test_nothing_but_the_one_error(feed, name, count):
     # A server takes a damaged message as a dropout, so it raises only below the threshold.
-    assert refused > (0 if feed is feed_server else QUICK // len(FEEDERS) // 2)
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(3600)
-@pytest.mark.parametrize("name", ROUNDS)
-@pytest.mark.parametrize("feed", FEEDERS, ids=lambda feed: feed.__name__)
-def test_nothing_but_the_one_error_in_a_hundred_thousand(feed, name):
-    # Nine kinds of messages share three feeders and two rounds: over 100,000 for each decoder.
-    fuzz(
-        feed, name, 100_000 if feed in (feed_state, feed_server_state, feed_enrolment) else 200_000
-    )
-
-
-@pytest.mark.parametrize("name", ROUNDS)
-def test_damaged_parameters_are_a_value_error(name):
-    rng = random.Random(name)
-    whole = ROUNDS[name].encode()
-    for _ in range(2_000):
-        data = damaged(rng, whole)
-        try:
-            assert decode_parameters(data).encode() == data
-        except ValueError:
-            continue
+    assert fuzz(feed, name, count) > (0 if feed is feed_server else count // 2)

@@ -2,40 +2,24 @@
 
 from __future__ import annotations
 
-import collections
-import hashlib
-
 import pytest
-from scipy import stats
 
 from privacy.errors import ProtocolViolation, ThresholdNotMet
-from privacy.secure_aggregation import (
-    CollectingUnmasking,
-    Phase,
-    TooFewLeft,
-    client,
-    server,
-)
-from privacy.secure_aggregation.messages import (
-    decode_dealt_shares,
-    decode_roster,
-    decode_survivors,
-    encode_roster,
-)
+from privacy.secure_aggregation import CollectingUnmasking, Phase, TooFewLeft, client, server
+from privacy.secure_aggregation.messages import decode_roster, encode_roster
 from privacy.secure_aggregation.parameters import closed_neighbourhoods, ring_order
 from tests.privacy.secure_aggregation._drive import (
     PHASES,
     make_parameters,
     make_regular,
     make_vectors,
-    plain_sum,
     play,
 )
 
 SEED = bytes(range(32))
 
 
-@pytest.mark.parametrize(("count", "degree"), [(3, 2), (8, 4), (12, 6), (13, 12), (50, 10)])
+@pytest.mark.parametrize(("count", "degree"), [(3, 2), (12, 6), (13, 12)])
 def test_every_client_has_k_neighbours_and_they_have_it(count, degree):
     clients = tuple(range(5, 5 + 3 * count, 3))
     around = closed_neighbourhoods(clients, degree, SEED)
@@ -45,38 +29,6 @@ def test_every_client_has_k_neighbours_and_they_have_it(count, degree):
         assert own in members
         assert list(members) == sorted(members)
         assert all(own in around[member] for member in members)
-
-
-def test_the_graph_is_a_harary_graph_over_the_hashed_order():
-    label = b"sotto/secure-aggregation/graph-order"
-    clients = (1, 2, 3, 4, 5, 6, 7)
-    order = sorted(
-        clients, key=lambda i: hashlib.sha256(label + SEED + i.to_bytes(4, "little")).digest()
-    )
-    assert ring_order(clients, SEED) == tuple(order)
-    around = closed_neighbourhoods(clients, 4, SEED)
-    for at, own in enumerate(order):
-        expected = {order[(at + step) % 7] for step in (-2, -1, 0, 1, 2)}
-        assert set(around[own]) == expected
-
-
-def test_the_order_is_uniform_over_seeds():
-    seeds = (hashlib.sha256(b"%d" % i).digest() for i in range(6000))
-    counts = collections.Counter(ring_order((1, 2, 3), seed) for seed in seeds)
-    assert len(counts) == 6
-    assert stats.chisquare(list(counts.values())).pvalue > 1e-6
-
-
-@pytest.mark.parametrize("phase", [None, *PHASES])
-def test_two_lost_at_any_phase_leave_an_exact_sum(phase):
-    parameters = make_regular(12, vector_length=6)
-    vectors = make_vectors(parameters)
-    lost = {phase: {4, 9}} if phase else {}
-    finished = play(parameters, vectors, lost=lost).finished
-    gone = set() if phase in (None, Phase.UNMASKING) else {4, 9}
-    survivors = tuple(sorted(set(parameters.clients) - gone))
-    assert finished.survivors == survivors
-    assert finished.total.tolist() == plain_sum(parameters, vectors, survivors)
 
 
 def test_a_sum_below_the_smallest_is_not_opened():
@@ -100,20 +52,6 @@ def test_a_neighbourhood_below_its_threshold_aborts_before_anything_is_opened():
     assert caught.value.phase == Phase.UNMASKING
 
 
-def test_clients_deal_with_their_neighbours_only():
-    parameters = make_regular(12)
-    trace = play(parameters, make_vectors(parameters), lost={Phase.MASKED_INPUT: {3}})
-    for own in parameters.clients:
-        around = set(parameters.holders(own))
-        roster = decode_roster(parameters, own, trace.answers[Phase.ADVERTISE_KEYS][own])
-        assert set(roster) == around
-        dealing = decode_dealt_shares(parameters, own, trace.sent[Phase.SHARE_KEYS][own])
-        assert dealing.boxes.keys() == around - {own}
-        if own != 3:
-            told = decode_survivors(parameters, own, trace.answers[Phase.MASKED_INPUT][own])
-            assert set(told) == set(parameters.clients) - {3}
-
-
 def test_a_client_refuses_a_roster_with_strangers_to_its_neighbourhood():
     parameters = make_regular(12)
     trace = play(parameters, make_vectors(parameters))
@@ -127,15 +65,6 @@ def test_a_client_refuses_a_roster_with_strangers_to_its_neighbourhood():
     with pytest.raises(ProtocolViolation):
         client.step(state, encode_roster(parameters, 1, more))
     client.step(state, encode_roster(parameters, 1, rosters[1]))
-
-
-def test_messages_do_not_grow_with_the_cohort():
-    sizes = []
-    for count in (12, 40):
-        parameters = make_regular(count)
-        trace = play(parameters, make_vectors(parameters))
-        sizes.append({p: {len(m) for m in trace.sent[p].values()} for p in PHASES})
-    assert sizes[0] == sizes[1]
 
 
 @pytest.mark.parametrize(

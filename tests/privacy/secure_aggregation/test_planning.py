@@ -9,23 +9,19 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
+from platform.cli.federation import secagg_plan_command
+from platform.errors import ConfigError
 from privacy.errors import CalibrationError
-from privacy.secure_aggregation import RoundParameters, plan
+from privacy.secure_aggregation import plan
 from privacy.secure_aggregation.parameters import (
     active_threshold,
     closed_neighbourhoods,
     correct_bits,
     ring_order,
-    rounded_up,
     secrecy_bits,
     two_thirds_and_one,
 )
-from tests.privacy.secure_aggregation._drive import (
-    make_active,
-    make_parameters,
-    make_vectors,
-    play,
-)
+from tests.privacy.secure_aggregation._drive import make_active, make_parameters, make_vectors, play
 
 
 def tail(population, marked, drawn, least):
@@ -43,7 +39,7 @@ def bits(fraction):
 
 @pytest.mark.parametrize(
     ("clients", "corrupt", "dropouts", "degree", "threshold"),
-    [(100, 5, 10, 28, 18), (100, 20, 10, 42, 32), (200, 10, 20, 32, 18), (60, 6, 12, 20, 9)],
+    [(100, 20, 10, 42, 32), (60, 6, 12, 20, 9)],
 )
 def test_the_bounds_are_the_exact_ones(clients, corrupt, dropouts, degree, threshold):
     half = degree // 2
@@ -59,8 +55,9 @@ def test_the_bounds_are_the_exact_ones(clients, corrupt, dropouts, degree, thres
     )
 
 
-@pytest.mark.parametrize("clients", [100, 200, 500, 1000, 5000, 10_000])
-@pytest.mark.parametrize(("corrupt", "dropout"), [(0.05, 0.05), (0.05, 0.1), (0.2, 0.1), (0, 0.3)])
+@pytest.mark.parametrize(
+    ("clients", "corrupt", "dropout"), [(100, 0.05, 0.1), (500, 0.2, 0.1), (10_000, 0, 0.3)]
+)
 def test_a_plan_keeps_its_promises_and_no_smaller_degree_does(clients, corrupt, dropout):
     found = plan(clients, corrupt_rate=corrupt, dropout_rate=dropout, graph="k_regular")
     assert found.degree % 2 == 0
@@ -75,29 +72,9 @@ def test_a_plan_keeps_its_promises_and_no_smaller_degree_does(clients, corrupt, 
     )
 
 
-def test_a_plan_makes_parameters():
-    found = plan(200, corrupt_rate=0.05, dropout_rate=0.1)
-    RoundParameters(
-        run_id="run",
-        round_number=0,
-        attempt=0,
-        clients=tuple(range(1, 201)),
-        threshold=found.threshold,
-        vector_length=1,
-        ring_bits=32,
-        corrupt=found.corrupt,
-        degree=found.degree,
-        graph_seed=bytes(32),
-        smallest_sum=found.smallest_sum,
-    )
-
-
-@pytest.mark.parametrize("clients", [2, 3, 10, 64])
-def test_small_cohorts_are_complete(clients):
-    found = plan(clients, corrupt_rate=0.05, dropout_rate=0)
-    assert found.degree == 0
-    assert found.neighbours == clients - 1
-    assert found.threshold == two_thirds_and_one(clients)
+def test_small_cohorts_are_complete():
+    found = plan(64, corrupt_rate=0.05, dropout_rate=0)
+    assert (found.degree, found.neighbours, found.threshold) == (0, 63, two_thirds_and_one(64))
 
 
 def test_the_active_rule_is_that_of_the_paper():
@@ -120,12 +97,6 @@ def test_shares_of_a_cohort_are_rounded_up_but_not_by_a_float(clients, rate, who
     found = plan(clients, corrupt_rate=rate, dropout_rate=0, graph="complete")
     assert found.corrupt == whole
     assert plan(clients, corrupt_rate=0, dropout_rate=rate).dropouts == whole
-
-
-def test_every_quotient_of_small_numbers_is_its_numerator():
-    for clients in range(2, 400):
-        for part in range(clients):
-            assert rounded_up(part / clients, clients) == part
 
 
 @pytest.mark.parametrize(
@@ -184,29 +155,19 @@ def _is_open(order, around, sets, degree, threshold):
     return any(set(wrapped[at : at + half]) <= bad | gone for at in range(len(order)))
 
 
-@pytest.mark.parametrize("as_json", [False, True])
-def test_the_command_prints_both_regimes(capsys, as_json):
-    from platform.cli.federation import secagg_plan_command
-
-    secagg_plan_command(clients=1000, as_json=as_json)
-    printed = capsys.readouterr().out
-    if as_json:
-        documents = json.loads(printed)
-        assert [d["adversary"] for d in documents] == ["semi_honest", "semi_honest", "active"]
-        assert [d["graph"] for d in documents] == ["complete", "k_regular", "complete"]
-        assert [d["threshold"] for d in documents][2] == 667
-        assert documents[1]["security_bits"] >= 40
-        assert documents[0]["security_bits"] is None
-        assert sum(d["chosen"] for d in documents) == 2
-    else:
-        assert "667" in printed
-        assert "k_regular" in printed
+def test_the_command_prints_both_regimes(capsys):
+    secagg_plan_command(clients=1000, as_json=True)
+    documents = json.loads(capsys.readouterr().out)
+    assert [d["adversary"] for d in documents] == ["semi_honest", "semi_honest", "active"]
+    assert [d["graph"] for d in documents] == ["complete", "k_regular", "complete"]
+    assert documents[2]["threshold"] == 667
+    assert documents[1]["security_bits"] >= 40
+    assert documents[0]["security_bits"] is None
+    assert sum(d["chosen"] for d in documents) == 2
 
 
 @pytest.mark.parametrize("place", [0, 2])
 def test_the_bytes_printed_are_the_bytes_sent(capsys, place):
-    from platform.cli.federation import secagg_plan_command
-
     secagg_plan_command(clients=9, dropout_rate=0, length=100, ring_bits=21, as_json=True)
     document = json.loads(capsys.readouterr().out)[place]
     make = (make_parameters, None, make_active)[place]
@@ -215,27 +176,6 @@ def test_the_bytes_printed_are_the_bytes_sent(capsys, place):
     assert sum(len(messages[1]) for messages in sent.values()) == document["bytes_up"]
 
 
-def test_the_command_says_what_is_refused(capsys):
-    from platform.cli.federation import secagg_plan_command
-
-    secagg_plan_command(clients=10, corrupt_rate=0.5, dropout_rate=0.4, as_json=True)
-    documents = json.loads(capsys.readouterr().out)
-    assert all(d["threshold"] is None for d in documents if d["adversary"] == "active")
-    assert "threshold of 8" in documents[2]["refused"]
-
-
-def test_the_table_says_what_is_refused_and_why(capsys):
-    from platform.cli.federation import secagg_plan_command
-
-    secagg_plan_command(clients=10, corrupt_rate=0.5, dropout_rate=0.4, as_json=False)
-    printed = capsys.readouterr().out
-    assert "active, complete: 10 clients, 5 of them corrupt, need a threshold of 8" in printed
-    assert "never" in printed
-
-
 def test_the_command_refuses_numbers_out_of_range():
-    from platform.cli.federation import secagg_plan_command
-    from platform.errors import ConfigError
-
     with pytest.raises(ConfigError, match="secagg-plan: corrupt_rate"):
         secagg_plan_command(clients=10, corrupt_rate=1.5, as_json=False)

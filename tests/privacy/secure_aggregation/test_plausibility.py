@@ -19,7 +19,7 @@ def test_without_noise_it_is_the_triangle_inequality():
     assert rounded == pytest.approx(14.0 + 8 * 0.05 * 10)
 
 
-@pytest.mark.parametrize("length", [1, 10, 1000, 100_000])
+@pytest.mark.parametrize("length", [1, 1000])
 def test_the_noise_term_covers_all_but_a_trillionth(length):
     bound = largest_norm(length=length, cohort_size=4, clipping_norm=0.0, noise_in_sum=6.0)
     tail = stats.chi2.sf((bound / 6.0) ** 2, length)

@@ -7,9 +7,8 @@ import dataclasses
 import numpy as np
 import pytest
 
-from privacy.errors import InvalidShare, ProtocolViolation, ThresholdNotMet
-from privacy.secure_aggregation import CollectingMasked, Finished, Phase, Refusal, server
-from privacy.secure_aggregation.keys import PublicKeys
+from privacy.errors import InvalidShare, ProtocolViolation
+from privacy.secure_aggregation import Finished, Phase, Refusal, server
 from privacy.secure_aggregation.messages import (
     CHECKSUM_BYTES,
     Dealing,
@@ -93,28 +92,11 @@ def test_dealings_for_other_peers_are_refused(trace):
     dealing = decode_dealt_shares(PARAMETERS, 3, message)
     box = dealing.boxes[1]
     missing = {index: b for index, b in dealing.boxes.items() if index != 1}
-    for boxes in (missing, missing | {3: box}, dict(dealing.boxes) | {9: box}, {}):
+    for boxes in (missing, missing | {3: box}, dict(dealing.boxes) | {9: box}):
         bad = encode_dealt_shares(PARAMETERS, 3, Dealing(dealing.commitment, boxes))
         state = with_message(trace, Phase.SHARE_KEYS, 3, bad)
         assert state.refused == (Refusal(3, Phase.SHARE_KEYS),)
         assert sorted(state.roster) == [1, 2, 4, 5]
-
-
-def test_a_short_dealing_and_short_keys_are_refused(trace):
-    dealt = Envelope(PARAMETERS, Kind.DEALT_SHARES, sender=3).close(bytes(31))
-    assert with_message(trace, Phase.SHARE_KEYS, 3, dealt).refused
-    keys = Envelope(PARAMETERS, Kind.ADVERTISED_KEYS, sender=3).close(bytes(63))
-    assert with_message(trace, Phase.ADVERTISE_KEYS, 3, keys).refused
-    assert PublicKeys(b"", b"") == PublicKeys(b"", b"")
-
-
-@pytest.mark.parametrize("size", [0, 31, 33, 28, 36])
-def test_a_vector_of_the_wrong_length_is_a_dropout(trace, size):
-    message = Envelope(PARAMETERS, Kind.MASKED_INPUT, sender=3).close(bytes(size))
-    state = trace.server_states[Phase.MASKED_INPUT]
-    assert isinstance(state, CollectingMasked)
-    with pytest.raises(ThresholdNotMet):
-        server.step(state, trace.sent[Phase.MASKED_INPUT] | {3: message})
 
 
 def revealed_by(trace, holder):
@@ -133,15 +115,7 @@ def test_answers_that_do_not_fit_the_survivor_list_are_refused():
         assert finished.total.tolist() == plain_sum(PARAMETERS, VECTORS, (1, 2, 3, 4, 5))
 
 
-@pytest.mark.parametrize(
-    "record",
-    [
-        b"\x00" + bytes(33),
-        b"\x03" + bytes(33),
-        b"\x01" + PRIME.to_bytes(33, "little"),
-        b"\x01" + b"\xff" * 33,
-    ],
-)
+@pytest.mark.parametrize("record", [b"\x00" + bytes(33), b"\x01" + PRIME.to_bytes(33, "little")])
 def test_misshapen_shares_are_refused(record):
     trace = play(PARAMETERS, VECTORS)
     body = bytearray(trace.sent[Phase.UNMASKING][3][52:-CHECKSUM_BYTES])
@@ -192,11 +166,6 @@ def test_a_finished_round_takes_nothing(trace):
         server.step(trace.finished, {})
 
 
-def test_a_phase_without_answers_is_named():
-    with pytest.raises(ThresholdNotMet, match=r"0 valid answers.*advertise_keys.*4"):
-        server.step(server.start(PARAMETERS), {})
-
-
 def test_a_step_changes_neither_its_state_nor_its_messages(trace):
     for phase in PHASES:
         state, sent = trace.server_states[phase], dict(trace.sent[phase])
@@ -210,13 +179,47 @@ def test_a_step_changes_neither_its_state_nor_its_messages(trace):
     assert not trace.server_states[Phase.UNMASKING].masked_sum.flags.writeable
 
 
-def test_the_masked_sum_is_not_the_sum(trace):
-    masked = trace.server_states[Phase.UNMASKING].masked_sum
-    assert masked.astype(np.uint64).tolist() != trace.finished.total.tolist()
+def flip_bit(message, bit):
+    changed = bytearray(message)
+    changed[bit // 8] ^= 1 << bit % 8
+    return bytes(changed)
 
 
-def test_the_order_of_arrival_does_not_matter(trace):
-    for phase in PHASES:
-        state, sent = trace.server_states[phase], trace.sent[phase]
-        reverse = dict(reversed(sent.items()))
-        assert server.step(state, reverse)[1] == server.step(state, sent)[1]
+@pytest.mark.parametrize("ring_bits", [21, 32])
+def test_a_masked_vector_changed_on_its_way_changes_the_sum_by_as_much(ring_bits):
+    # What the sender itself could have done, and no more: one element, nobody else's, no mask.
+    parameters = make_parameters(5, ring_bits=ring_bits)
+    vectors = make_vectors(parameters)
+    honest = play(parameters, vectors).finished
+    for bit in (0, ring_bits - 1, 3 * ring_bits, 8 * ring_bits - 1):
+        finished = play(
+            parameters,
+            vectors,
+            tamper=lambda at, sender, m, b=bit: (
+                flip_bit(m, 8 * 52 + b) if (at, sender) == (Phase.MASKED_INPUT, 2) else m
+            ),
+        ).finished
+        assert finished.refused == ()
+        assert finished.survivors == parameters.clients
+        off = (finished.total - honest.total) & np.uint64(2**ring_bits - 1)
+        assert np.flatnonzero(off).tolist() == [bit // ring_bits]
+        changed = int(off[bit // ring_bits])
+        assert changed in (2 ** (bit % ring_bits), 2**ring_bits - 2 ** (bit % ring_bits))
+
+
+@pytest.mark.parametrize("phase", PHASES)
+def test_a_foreign_or_replayed_message_is_its_senders_dropout(phase):
+    parameters = make_parameters(5)
+    vectors = make_vectors(parameters)
+    changes = [{"round_number": 4}, {"attempt": 1}, {"run_id": "other"}, {"threshold": 3}]
+    others = [play(make_parameters(5, **change), vectors).sent[phase][3] for change in changes]
+    honest = play(parameters, vectors).sent
+    others += [honest[phase][4], *(honest[at][3] for at in PHASES if at is not phase)]
+    for other in others:
+        finished = play(
+            parameters,
+            vectors,
+            tamper=lambda at, sender, m, o=other: o if (at, sender) == (phase, 3) else m,
+        ).finished
+        assert finished.refused == (Refusal(3, phase),)
+        assert finished.total.tolist() == plain_sum(parameters, vectors, finished.survivors)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,13 +18,15 @@ Arrays = dict[str, NDArray[Any]]
 
 
 @dataclass(frozen=True)
-class Linear:
-    """Loss of example i: <shared, x_i> + <personal, y_i>, so the gradients are x_i and y_i."""
+class Toy:
+    """An objective of a loss that is given, and of an encoder where one is."""
 
+    loss: Callable[[Mapping[str, Tensor], Mapping[str, Tensor], Mapping[str, Tensor]], Tensor]
+    encoder: Callable[[Mapping[str, Tensor]], Mapping[str, Tensor]] = lambda parameters: {}
     encoder_parameters: frozenset[str] = frozenset()
 
     def encode(self, parameters: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
-        return {}
+        return self.encoder(parameters)
 
     def losses(
         self,
@@ -32,7 +34,11 @@ class Linear:
         encoded: Mapping[str, Tensor],
         batch: Mapping[str, Tensor],
     ) -> Tensor:
-        return batch["x"] @ parameters["shared"] + batch["y"] @ parameters["personal"]
+        return self.loss(parameters, encoded, batch)
+
+
+# Loss of example i: <shared, x_i> + <personal, y_i>, so the gradients are x_i and y_i.
+LINEAR = Toy(lambda p, e, b: b["x"] @ p["shared"] + b["y"] @ p["personal"])
 
 
 def mechanism(**changes: Any) -> DpSgd:
@@ -64,7 +70,7 @@ def fit(learner: LocalTrainer, examples: Arrays, seed: int = 0, **options: Any) 
     """Trains from zero at learning rate 1: the result is minus the sum of the releases."""
     widths = examples["x"].shape[1], examples["y"].shape[1]
     return learner.fit(
-        options.pop("objective", Linear()),
+        options.pop("objective", LINEAR),
         options.pop("parameters", make_parameters(*widths)),
         examples,
         groups=[ParameterGroup(("shared",)), ParameterGroup(("personal",))],

@@ -6,65 +6,45 @@ Statistical tests draw from the operating system and fail a right build with pro
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
 from itertools import islice
-from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from numpy.typing import NDArray
 from scipy import stats
-from torch import Tensor
 
 from methods.interface.method import ParameterGroup
 from privacy.errors import NonFiniteUpdate
-from privacy.randomness import NoiseSource, SeededNoise, SystemNoise
+from privacy.randomness import SeededNoise, SystemNoise
 from privacy.training import LocalTrainer, TrainingPlan, steps
-from privacy.training.opacus_adapters import NoisyOptimizer
 from privacy.training.plan import coins_beside, poisson_batches
-from tests.privacy.training._gated import (
-    TRAINED,
-    looped_gradients,
-    make_gated,
-    to_tensors,
-)
+from tests.privacy.training._gated import TRAINED, make_gated
 from tests.privacy.training._gated import make_examples as gated_examples
 from tests.privacy.training._gated import make_parameters as gated_parameters
-from tests.privacy.training._linear import (
-    Arrays,
-    Linear,
-    fit,
-    make_examples,
-    make_parameters,
-    mechanism,
-    trainer,
-)
+from tests.privacy.training._linear import Toy, fit, make_examples, mechanism, trainer
 
 ALPHA = 1e-9
 SILENT = SystemNoise()
 WIDTH = 4000
 
 
-def seeded(seed: int = 0) -> SeededNoise:
+def seeded(seed=0):
     return SeededNoise(np.random.default_rng(seed))
 
 
-def zeros(count: int = 3, shared: int = WIDTH, personal: int = WIDTH) -> Arrays:
+def zeros(count=3, shared=WIDTH, personal=WIDTH):
     return make_examples(np.zeros((count, shared)), np.zeros((count, personal)))
 
 
-# The checks that mutants must fail. Each raises AssertionError on a wrong build.
-
-
-def require_variance(draws: NDArray[Any], standard_deviation: float) -> None:
+def require_variance(draws, standard_deviation):
     """Two-sided chi-square test of zero-mean normal draws at level ALPHA."""
     statistic = float(((draws / standard_deviation) ** 2).sum())
     low, high = stats.chi2.ppf([ALPHA / 2, 1 - ALPHA / 2], draws.size)
     assert low < statistic < high, f"variance is off by a factor {statistic / draws.size:.3f}"
 
 
-def verify_noise(noise: NoiseSource) -> None:
+@pytest.mark.parametrize("noise", [SystemNoise(), seeded()])
+def test_noise_has_the_variance_that_the_ledger_states(noise):
     """Noise of z C / B on every coordinate, personal ones too, whatever the data."""
     private = mechanism(noise_multiplier=1.5, clipping_norm=0.4, expected_batch_size=8.0)
     result = fit(trainer(private, noise), zeros())
@@ -72,11 +52,12 @@ def verify_noise(noise: NoiseSource) -> None:
         require_variance(result[name], 1.5 * 0.4 / 8.0)
 
 
-def verify_fresh(noise: NoiseSource) -> None:
+@pytest.mark.parametrize("noise", [SystemNoise(), seeded()])
+def test_noise_is_fresh_each_step_and_for_each_parameter(noise):
     """Increments of consecutive steps, and of the two parameters, are uncorrelated."""
-    positions: list[NDArray[Any]] = [np.zeros(2 * WIDTH)]
+    positions = [np.zeros(2 * WIDTH)]
 
-    def keep(tensors: Mapping[str, Tensor]) -> None:
+    def keep(tensors):
         positions.append(torch.cat([tensors["shared"], tensors["personal"]]).numpy().copy())
 
     private = mechanism(noise_multiplier=1.0, steps=4)
@@ -89,7 +70,7 @@ def verify_fresh(noise: NoiseSource) -> None:
     assert np.abs(correlations).max() < limit
 
 
-def verify_clipping() -> None:
+def test_every_example_is_clipped_over_all_parameters_jointly():
     """A canary of norm 10 C over both parameters moves the sum by C; so does each of 200."""
     canary = make_examples(np.full((1, 1), 6.0), np.full((1, 1), 8.0))
     result = fit(trainer(mechanism(), SILENT), canary)
@@ -99,31 +80,7 @@ def verify_clipping() -> None:
     assert np.hypot(result["shared"][0], result["personal"][0]) == pytest.approx(200, rel=1e-5)
 
 
-# The right build.
-
-
-def test_noise_has_the_variance_that_the_ledger_states() -> None:
-    verify_noise(SystemNoise())
-    verify_noise(seeded())
-
-
-def test_noise_is_fresh_each_step_and_for_each_parameter() -> None:
-    verify_fresh(SystemNoise())
-    verify_fresh(seeded())
-
-
-def test_every_example_is_clipped_over_all_parameters_jointly() -> None:
-    verify_clipping()
-
-
-def test_noise_is_fresh_in_each_fit() -> None:
-    learner = trainer(mechanism(noise_multiplier=1.0), SystemNoise())
-    first, second = fit(learner, zeros()), fit(learner, zeros())
-    correlation = np.corrcoef(first["shared"], second["shared"])[0, 1]
-    assert abs(correlation) < stats.norm.isf(ALPHA / 2) / np.sqrt(WIDTH)
-
-
-def test_an_empty_batch_takes_a_step_of_pure_noise() -> None:
+def test_an_empty_batch_takes_a_step_of_pure_noise():
     private = mechanism(noise_multiplier=2.0, sampling_probability=1e-12, steps=3)
     learner = trainer(private, SystemNoise())
     result = fit(learner, zeros(count=5))
@@ -133,8 +90,8 @@ def test_an_empty_batch_takes_a_step_of_pure_noise() -> None:
     assert report.clipped_fraction is None
 
 
-@pytest.mark.parametrize("count", [0, 1, 7, 500])
-def test_steps_and_noise_do_not_depend_on_the_number_of_examples(count: int) -> None:
+@pytest.mark.parametrize("count", [0, 7])
+def test_steps_and_noise_do_not_depend_on_the_number_of_examples(count):
     private = mechanism(noise_multiplier=1.0, sampling_probability=0.3, steps=4)
     # Neither do epochs and batch size of the plan, which would.
     learner = trainer(private, SystemNoise(), local_steps=None, local_epochs=3, batch_size=2)
@@ -143,15 +100,15 @@ def test_steps_and_noise_do_not_depend_on_the_number_of_examples(count: int) -> 
     require_variance(result["shared"], 2.0)
 
 
-def test_the_sum_is_divided_by_a_constant() -> None:
+def test_the_sum_is_divided_by_a_constant():
     """Three examples of gradient 1, divisor 8: 3/8, and not the mean 1."""
     private = mechanism(clipping_norm=5.0, expected_batch_size=8.0)
     result = fit(trainer(private, SILENT), make_examples(np.ones((3, 1))))
     np.testing.assert_allclose(result["shared"], [-3.0 / 8.0])
 
 
-@pytest.mark.parametrize("count", [steps.AT_ONCE - 1, steps.AT_ONCE, 2 * steps.AT_ONCE + 3])
-def test_large_batches_are_taken_in_pieces(count: int) -> None:
+@pytest.mark.parametrize("count", [steps.AT_ONCE, 2 * steps.AT_ONCE + 3])
+def test_large_batches_are_taken_in_pieces(count):
     """Noise is added once, whatever the number of pieces, and the divisor stays."""
     rng = np.random.default_rng(1)
     examples = make_examples(rng.normal(size=(count, 3)), rng.normal(size=(count, 2)))
@@ -169,21 +126,8 @@ def test_large_batches_are_taken_in_pieces(count: int) -> None:
     require_variance(draws["shared"], 1e-3)
 
 
-def test_inclusion_rates_of_a_whole_fit() -> None:
-    """One-hot gradients at full sampling weight: coordinate i counts example i's inclusions."""
-    count, steps_taken, probability = 40, 60, 0.3
-    private = mechanism(sampling_probability=probability, steps=steps_taken)
-    result = fit(trainer(private, SystemNoise()), make_examples(np.eye(count)))
-    times = np.rint(-result["shared"] * (1 + 1e-6))
-    np.testing.assert_allclose(-result["shared"], times, rtol=1e-4)
-    low, high = stats.binom.ppf([ALPHA / 2, 1 - ALPHA / 2], steps_taken * count, probability)
-    assert low <= times.sum() <= high
-    each = stats.binom.ppf([ALPHA / 2 / count, 1 - ALPHA / 2 / count], steps_taken, probability)
-    assert each[0] <= times.min() <= times.max() <= each[1]
-
-
-@pytest.mark.parametrize("probability", [0.004, 0.25, 0.9])
-def test_batch_sizes_are_binomial(probability: float) -> None:
+@pytest.mark.parametrize("probability", [0.004, 0.9])
+def test_batch_sizes_are_binomial(probability):
     """Mean and variance: coins of their own, not a fixed size and not blocks."""
     count, batches = 200, 4000
     sizes = np.array(
@@ -197,8 +141,8 @@ def test_batch_sizes_are_binomial(probability: float) -> None:
     assert abs(sizes.var() / variance - 1) < 1.2 * limit * spread
 
 
-def test_coins_are_exact_at_their_ends() -> None:
-    def fixed(word: int) -> Any:
+def test_coins_are_exact_at_their_ends():
+    def fixed(word):
         return lambda size: word.to_bytes(8, "little") * (size // 8)
 
     half = 2**63
@@ -210,13 +154,13 @@ def test_coins_are_exact_at_their_ends() -> None:
     assert len(next(poisson_batches(3, 2.0**-70, fixed(0)))) == 0
 
 
-def test_coins_come_from_where_the_noise_comes_from() -> None:
+def test_coins_come_from_where_the_noise_comes_from():
     rng = np.random.default_rng(0)
     assert coins_beside(SystemNoise(), rng) is os.urandom
     assert coins_beside(seeded(), rng) == rng.bytes
 
 
-def test_a_recorded_seed_repeats_a_simulation_and_not_a_protected_run() -> None:
+def test_a_recorded_seed_repeats_a_simulation_and_not_a_protected_run():
     private = mechanism(noise_multiplier=1.0, sampling_probability=0.5, steps=3)
     examples = make_examples(np.eye(30))
     again = [fit(trainer(private, seeded(1)), examples, seed=2)["shared"] for _ in range(2)]
@@ -227,7 +171,7 @@ def test_a_recorded_seed_repeats_a_simulation_and_not_a_protected_run() -> None:
 
 
 @pytest.mark.parametrize("momentum", [0.0, 0.9])
-def test_without_noise_and_sampling_it_is_clipped_full_batch_descent(momentum: float) -> None:
+def test_without_noise_and_sampling_it_is_clipped_full_batch_descent(momentum):
     """Against Opacus' own optimiser without our overrides, on prompt, gate and transformer."""
     count, norm = 7, 0.05
     plan = TrainingPlan(
@@ -236,7 +180,7 @@ def test_without_noise_and_sampling_it_is_clipped_full_batch_descent(momentum: f
     private = mechanism(
         noise_multiplier=1e-12, clipping_norm=norm, steps=4, expected_batch_size=float(count)
     )
-    options: dict[str, Any] = {"rng": np.random.default_rng(0)}
+    options = {"rng": np.random.default_rng(0)}
     groups = [ParameterGroup(TRAINED)]
     arrays = gated_parameters(4), gated_examples(count, 4)
     noisy = LocalTrainer(plan, dp_sgd=private, noise=SystemNoise())
@@ -246,41 +190,8 @@ def test_without_noise_and_sampling_it_is_clipped_full_batch_descent(momentum: f
         np.testing.assert_allclose(ours[name], clipped[name], rtol=1e-7, atol=1e-12)
 
 
-def test_one_step_by_hand_on_a_gate_behind_a_prompt() -> None:
-    start, count, norm = gated_parameters(4), 5, 0.02
-    examples = gated_examples(count, 4)
-    gradients = looped_gradients(make_gated(), to_tensors(start), to_tensors(examples))
-    lengths = torch.stack(
-        [g.flatten(1).norm(dim=1) if g.dim() > 1 else g.abs() for g in gradients.values()]
-    ).norm(dim=0)
-    plan = TrainingPlan(local_steps=1, batch_size=1, learning_rate=1.0)
-    private = mechanism(clipping_norm=norm, expected_batch_size=3.0)
-    result = LocalTrainer(plan, dp_sgd=private, noise=SILENT).fit(
-        make_gated(),
-        start,
-        examples,
-        groups=[ParameterGroup(TRAINED)],
-        rng=np.random.default_rng(0),
-    )
-    for name, rows in gradients.items():
-        scaled = torch.einsum("b,b...", (norm / lengths).clamp(max=1.0), rows) / 3.0
-        np.testing.assert_allclose(start[name] - result[name], scaled.numpy(), rtol=1e-4, atol=1e-9)
-
-
-def test_corrections_run_after_the_noise() -> None:
-    def project(tensors: Mapping[str, Tensor]) -> None:
-        tensors["shared"].clamp_(-0.5, 0.5)
-
-    private = mechanism(noise_multiplier=10.0, steps=2)
-    result = fit(trainer(private, SystemNoise()), zeros(), after_step=project)
-    assert np.abs(result["shared"]).max() == 0.5
-    assert np.abs(result["personal"]).max() > 0.5
-
-
-@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf, 1e300])
-def test_an_example_without_finite_gradient_counts_as_zero_and_nothing_is_raised(
-    bad: float,
-) -> None:
+@pytest.mark.parametrize("bad", [np.nan, np.inf, 1e300])
+def test_an_example_without_finite_gradient_counts_as_zero_and_nothing_is_raised(bad):
     x = np.full((5, 2), 0.1)
     x[2, 1] = bad
     learner = trainer(mechanism(), SILENT)
@@ -291,34 +202,16 @@ def test_an_example_without_finite_gradient_counts_as_zero_and_nothing_is_raised
     assert report.mean_loss == 0.0
 
 
-def test_only_examples_without_finite_gradient_is_pure_noise() -> None:
-    learner = trainer(mechanism(noise_multiplier=1.0), SystemNoise())
-    result = fit(learner, make_examples(np.full((4, WIDTH), np.nan)))
-    require_variance(result["shared"], 1.0)
-    assert (learner.reports[0].zeroed, learner.reports[0].mean_loss) == (4, None)
-
-
-class Scalar(Linear):
-    """One trained scalar beside the vectors, so that a parameter without axes is masked too."""
-
-    def losses(
-        self,
-        parameters: Mapping[str, Tensor],
-        encoded: Mapping[str, Tensor],
-        batch: Mapping[str, Tensor],
-    ) -> Tensor:
-        return batch["x"][:, 0] * parameters["shared"] + batch["y"] @ parameters["personal"]
-
-
-def test_a_parameter_without_axes() -> None:
+def test_a_parameter_without_axes():
+    scalar = Toy(lambda p, e, b: b["x"][:, 0] * p["shared"] + b["y"] @ p["personal"])
     start = {"shared": np.array(0.0), "personal": np.zeros(1)}
     examples = make_examples(np.array([[0.5], [np.nan], [3.0]]))
     learner = trainer(mechanism(), SILENT)
-    result = fit(learner, examples, objective=Scalar(), parameters=start)
+    result = fit(learner, examples, objective=scalar, parameters=start)
     np.testing.assert_allclose(result["shared"], -1.5, rtol=1e-5)
 
 
-def test_a_result_that_is_not_finite_is_refused_as_it_follows_from_noised_gradients() -> None:
+def test_a_result_that_is_not_finite_is_refused_as_it_follows_from_noised_gradients():
     with pytest.raises(NonFiniteUpdate, match="'shared' is not finite"):
         fit(
             trainer(mechanism(noise_multiplier=1.0), SystemNoise()),
@@ -327,7 +220,7 @@ def test_a_result_that_is_not_finite_is_refused_as_it_follows_from_noised_gradie
         )
 
 
-def test_amounts_above_the_charge_are_refused_and_below_are_taken() -> None:
+def test_amounts_above_the_charge_are_refused_and_below_are_taken():
     learner = trainer(mechanism(noise_multiplier=1.0, steps=3), SystemNoise())
     with pytest.raises(ValueError, match="steps is 4; valid is at most dp_sgd's 3"):
         fit(learner, zeros(), steps=4)
@@ -339,13 +232,7 @@ def test_amounts_above_the_charge_are_refused_and_below_are_taken() -> None:
     assert learner.charged_steps == 3
 
 
-def test_the_dtype_of_the_parameters_is_kept() -> None:
-    private = mechanism(noise_multiplier=1.0)
-    examples = {n: a.astype(np.float32) if n != "labels" else a for n, a in zeros().items()}
-    start = {n: a.astype(np.float32) for n, a in make_parameters(WIDTH, WIDTH).items()}
-    result = fit(trainer(private, SystemNoise()), examples, parameters=start)
-    assert result["shared"].dtype == np.float32
-    require_variance(result["shared"].astype(np.float64), 1.0)
+PRIVATE = {"dp_sgd": mechanism(), "noise": SystemNoise()}
 
 
 @pytest.mark.parametrize(
@@ -353,90 +240,11 @@ def test_the_dtype_of_the_parameters_is_kept() -> None:
     [
         ({"dp_sgd": mechanism()}, ValueError, "without noise"),
         ({"noise": SystemNoise()}, ValueError, "without dp_sgd"),
-        (
-            {"dp_sgd": mechanism(), "noise": SystemNoise(), "per_sample_clipping_norm": 1.0},
-            ValueError,
-            "per_sample_clipping_norm is 1.0 beside dp_sgd",
-        ),
-        (
-            {"dp_sgd": mechanism(), "noise": np.random.default_rng(0)},
-            TypeError,
-            "SystemNoise or SeededNoise",
-        ),
+        (PRIVATE | {"per_sample_clipping_norm": 1.0}, ValueError, "1.0 beside dp_sgd"),
+        (PRIVATE | {"noise": np.random.default_rng(0)}, TypeError, "SystemNoise or SeededNoise"),
     ],
 )
-def test_contradictions_at_the_door(
-    options: dict[str, Any], error: type[Exception], message: str
-) -> None:
+def test_contradictions_at_the_door(options, error, message):
     plan = TrainingPlan(local_steps=1, batch_size=1, learning_rate=1.0)
     with pytest.raises(error, match=message):
         LocalTrainer(plan, **options)
-
-
-# Wrong builds, each of which a check above must notice.
-
-
-def halve_noise(self: NoisyOptimizer) -> None:
-    """Noise of half the standard deviation."""
-    self.noise_multiplier /= 2.0
-    ADD_NOISE(self)
-
-
-def spare_personal(self: NoisyOptimizer) -> None:
-    """The personal parameter keeps its raw clipped sum."""
-    ADD_NOISE(self)
-    self.params[1].grad = self.params[1].summed_grad.clone()
-
-
-def repeat_noise(self: NoisyOptimizer) -> None:
-    """The same noise in every step."""
-    self._source = seeded()
-    ADD_NOISE(self)
-
-
-ADD_NOISE = NoisyOptimizer.add_noise
-
-
-@pytest.mark.parametrize(
-    ("mutant", "check"),
-    [
-        (halve_noise, lambda: verify_noise(SystemNoise())),
-        (spare_personal, lambda: verify_noise(SystemNoise())),
-        (repeat_noise, lambda: verify_fresh(SystemNoise())),
-    ],
-    ids=["noise halved", "personal part not privatised", "same noise each step"],
-)
-def test_mutants_of_the_noise_are_caught(
-    monkeypatch: pytest.MonkeyPatch, mutant: Any, check: Any
-) -> None:
-    monkeypatch.setattr(NoisyOptimizer, "add_noise", mutant)
-    with pytest.raises(AssertionError):
-        check()
-
-
-def skip_clipping(self: NoisyOptimizer) -> None:
-    """Rows are added up as they are."""
-    norm, self.max_grad_norm = self.max_grad_norm, 1e9
-    CLIP(self)
-    self.max_grad_norm = norm
-
-
-def clip_apart(self: NoisyOptimizer) -> None:
-    """Each parameter has the norm for itself."""
-    for p in self.params:
-        rows = p.grad_sample.flatten(1)
-        lengths = rows.norm(dim=1, keepdim=True)
-        p.grad_sample = (rows * (self.max_grad_norm / lengths).clamp(max=1.0)).view_as(
-            p.grad_sample
-        )
-    skip_clipping(self)
-
-
-CLIP = NoisyOptimizer.clip_and_accumulate
-
-
-@pytest.mark.parametrize("mutant", [skip_clipping, clip_apart])
-def test_mutants_of_the_clipping_are_caught(monkeypatch: pytest.MonkeyPatch, mutant: Any) -> None:
-    monkeypatch.setattr(NoisyOptimizer, "clip_and_accumulate", mutant)
-    with pytest.raises(AssertionError):
-        verify_clipping()

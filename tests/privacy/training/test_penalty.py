@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from methods.interface.method import ParameterGroup
 from privacy.errors import NonFiniteUpdate
@@ -17,7 +16,6 @@ from privacy.randomness import SeededNoise
 from privacy.training import LocalTrainer, TrainingPlan
 from tests.privacy.training._gated import (
     TRAINED,
-    looped_gradients,
     make_examples,
     make_gated,
     make_parameters,
@@ -33,7 +31,7 @@ CLASSES, RATE = 4, 0.1
 TINY = 1e-4
 
 
-def one_step(norm: float | None = None, **options: Any) -> Arrays:
+def one_step(norm=None, **options):
     """All examples in one step of plain descent, so that a step is RATE times a gradient."""
     plan = TrainingPlan(local_steps=1, batch_size=8, learning_rate=RATE, **options.pop("plan", {}))
     return LocalTrainer(plan, norm).fit(
@@ -46,17 +44,17 @@ def one_step(norm: float | None = None, **options: Any) -> Arrays:
     )
 
 
-def pull(parameters: Mapping[str, Tensor], encoded: Mapping[str, Tensor]) -> Tensor:
+def pull(parameters, encoded):
     """3/2 ||context - 1||^2, whose gradient is 3 (context - 1)."""
     return 1.5 * ((parameters["context"] - 1.0) ** 2).sum()
 
 
-def read_text(parameters: Mapping[str, Tensor], encoded: Mapping[str, Tensor]) -> Tensor:
+def read_text(parameters, encoded):
     return (encoded["text"] ** 3).sum()
 
 
 @pytest.mark.parametrize("norm", [None, TINY])
-def test_a_penalty_adds_its_own_gradient(norm: float | None) -> None:
+def test_a_penalty_adds_its_own_gradient(norm):
     """Also where every example is clipped to next to nothing: the penalty is not."""
     start, without, with_it = make_parameters(CLASSES), one_step(norm), one_step(norm, penalty=pull)
     moved = with_it["context"] - without["context"]
@@ -68,7 +66,7 @@ def test_a_penalty_adds_its_own_gradient(norm: float | None) -> None:
 
 
 @pytest.mark.parametrize("norm", [None, TINY])
-def test_a_penalty_reaches_the_prompt_through_the_encoder(norm: float | None) -> None:
+def test_a_penalty_reaches_the_prompt_through_the_encoder(norm):
     leaves = to_tensors(make_parameters(CLASSES))
     leaves["context"].requires_grad_()
     encoded = make_gated().encode(leaves)
@@ -78,16 +76,16 @@ def test_a_penalty_reaches_the_prompt_through_the_encoder(norm: float | None) ->
     assert np.abs(moved).max() > 1e-4
 
 
-def test_a_penalty_is_added_behind_the_noise() -> None:
+def test_a_penalty_is_added_behind_the_noise():
     """With the same noise the two results differ by the penalty's gradient alone, undivided."""
     examples = linear_examples(np.ones((3, 5)), np.ones((3, 5)))
     private = mechanism(noise_multiplier=2.0, expected_batch_size=16.0)
 
-    def fit(penalty: Any) -> Arrays:
+    def fit(penalty):
         noise = SeededNoise(np.random.default_rng(1))
         return fit_linear(linear_trainer(private, noise), examples, penalty=penalty)
 
-    def slope(parameters: Mapping[str, Tensor], encoded: Mapping[str, Tensor]) -> Tensor:
+    def slope(parameters, encoded):
         return 7.0 * parameters["shared"].sum()
 
     without, with_it = fit(None), fit(slope)
@@ -96,42 +94,6 @@ def test_a_penalty_is_added_behind_the_noise() -> None:
     np.testing.assert_array_equal(with_it["personal"], without["personal"])
 
 
-def gradients() -> Arrays:
-    each = looped_gradients(
-        make_gated(), to_tensors(make_parameters(CLASSES)), to_tensors(make_examples(8, CLASSES))
-    )
-    return {name: gradient.mean(dim=0).numpy() for name, gradient in each.items()}
-
-
-@pytest.mark.parametrize(("name", "decay"), [("adam", 0.0), ("adam", 0.5), ("adamw", 0.5)])
-def test_the_first_step_of_adam_by_hand(name: str, decay: float) -> None:
-    """Both moments are corrected for their start, so the first step is rate x g / (|g| + 1e-8).
-
-    Adam's decay is a part of the gradient, AdamW's shrinks the parameter beside it.
-    """
-    start, result = (
-        make_parameters(CLASSES),
-        one_step(plan={"optimizer": name, "weight_decay": decay}),
-    )
-    for key, gradient in gradients().items():
-        slope = gradient + decay * start[key] if name == "adam" else gradient
-        shrunk = start[key] * (1 - RATE * decay) if name == "adamw" else start[key]
-        expected = shrunk - RATE * slope / (np.abs(slope) + 1e-8)
-        np.testing.assert_allclose(result[key], expected, rtol=1e-5, atol=1e-7)
-
-
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        ({"optimizer": "rmsprop"}, "optimizer is 'rmsprop'; valid: sgd, adam, adamw"),
-        ({"optimizer": "adam", "momentum": 0.9}, "momentum is 0.9 with optimizer 'adam'"),
-    ],
-)
-def test_an_optimiser_that_cannot_be_is_refused(options: dict[str, Any], words: str) -> None:
-    with pytest.raises(ValueError, match=words):
-        TrainingPlan(local_steps=1, batch_size=1, learning_rate=0.1, **options)
-
-
-def test_a_penalty_that_is_not_finite_stops_training() -> None:
+def test_a_penalty_that_is_not_finite_stops_training():
     with pytest.raises(NonFiniteUpdate, match="not finite"):
         one_step(penalty=lambda parameters, encoded: parameters["context"].sum() * torch.inf)

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Mapping
-from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
@@ -14,9 +11,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
-from torch import Tensor
 
-from methods.interface.method import ParameterGroup, Trainer
+from methods.interface.method import ParameterGroup
 from privacy.errors import NonFiniteUpdate, PrivacyError
 from privacy.training import FitReport, LocalTrainer, TrainingPlan
 from privacy.training.plan import shuffled_batches
@@ -28,19 +24,18 @@ from tests.privacy.training._gated import (
     make_parameters,
     to_tensors,
 )
+from tests.privacy.training._linear import Toy
 
 Arrays = dict[str, NDArray[Any]]
 CLASSES = 4
 BOTH = [None, 0.05]
 
 
-def make_plan(**changes: Any) -> TrainingPlan:
+def make_plan(**changes):
     return TrainingPlan(**{"local_steps": 3, "batch_size": 4, "learning_rate": 0.1, **changes})
 
 
-def fit(
-    trainer: LocalTrainer, *, count: int = 10, seed: int = 5, **options: Any
-) -> dict[str, NDArray[Any]]:
+def fit(trainer, *, count=10, seed=5, **options):
     groups = options.pop("groups", [ParameterGroup(TRAINED)])
     return trainer.fit(
         make_gated(),
@@ -52,7 +47,7 @@ def fit(
     )
 
 
-def clipped_mean(gradients: Mapping[str, Tensor], norm: float) -> tuple[Arrays, float]:
+def clipped_mean(gradients, norm):
     """By hand, in numpy: each example's gradient as one vector, scaled, averaged; share scaled."""
     arrays = {name: g.numpy() for name, g in gradients.items()}
     size = len(next(iter(arrays.values())))
@@ -66,7 +61,7 @@ def clipped_mean(gradients: Mapping[str, Tensor], norm: float) -> tuple[Arrays, 
     return total, scaled / size
 
 
-def middle_norm(count: int) -> float:
+def middle_norm(count):
     """A clipping norm that half of the examples exceed."""
     gradients = looped_gradients(
         make_gated(),
@@ -79,7 +74,7 @@ def middle_norm(count: int) -> float:
 
 # Without momentum a step is learning_rate x mean; the size is also the number of classes once.
 @pytest.mark.parametrize("count", [1, CLASSES, 10])
-def test_opacus_clips_as_by_hand_over_all_tensors_jointly(count: int) -> None:
+def test_opacus_clips_as_by_hand_over_all_tensors_jointly(count):
     norm = middle_norm(count) if count > 1 else 0.3
     trainer = LocalTrainer(make_plan(local_steps=1, batch_size=count), norm)
     start = make_parameters(CLASSES)
@@ -98,30 +93,8 @@ def test_opacus_clips_as_by_hand_over_all_tensors_jointly(count: int) -> None:
     assert trainer.reports[0].clipped_fraction == pytest.approx(scaled)
 
 
-def test_clipping_each_tensor_or_the_mean_would_give_something_else() -> None:
-    """The oracle above can tell the right clipping from the two tempting wrong ones."""
-    norm, batch = middle_norm(10), to_tensors(make_examples(10, CLASSES))
-    gradients = looped_gradients(make_gated(), to_tensors(make_parameters(CLASSES)), batch)
-    right, _ = clipped_mean(gradients, norm)
-    apart = {n: clipped_mean({n: g}, norm)[0][n] for n, g in gradients.items()}
-    late, _ = clipped_mean({n: g.mean(dim=0, keepdim=True) for n, g in gradients.items()}, norm)
-    for wrong in (apart, late):
-        assert any(not np.allclose(wrong[n], right[n], rtol=1e-3) for n in TRAINED)
-
-
-def test_a_step_without_clipping_is_the_mean_gradient() -> None:
-    start, count = make_parameters(CLASSES), 6
-    result = fit(LocalTrainer(make_plan(local_steps=1, batch_size=count)), count=count)
-    gradients = looped_gradients(
-        make_gated(), to_tensors(start), to_tensors(make_examples(count, CLASSES))
-    )
-    for name in TRAINED:
-        expected = start[name] - 0.1 * gradients[name].mean(dim=0).numpy()
-        np.testing.assert_allclose(result[name], expected, rtol=1e-9, atol=1e-12)
-
-
-@pytest.mark.parametrize("trained", [TRAINED, ("context",), ("mix", "gate.out_proj.weight")])
-def test_a_huge_norm_is_unclipped_training(trained: tuple[str, ...]) -> None:
+@pytest.mark.parametrize("trained", [TRAINED, ("context",)])
+def test_a_huge_norm_is_unclipped_training(trained):
     plan = make_plan(local_steps=7, momentum=0.9, weight_decay=0.01)
     groups = [ParameterGroup(trained)]
     clipped = LocalTrainer(plan, 1e6)
@@ -133,34 +106,17 @@ def test_a_huge_norm_is_unclipped_training(trained: tuple[str, ...]) -> None:
     assert clipped.reports[0].mean_loss == pytest.approx(plain.reports[0].mean_loss)
 
 
-def test_one_example_moves_the_parameters_by_at_most_the_norm() -> None:
-    start, norm = make_parameters(CLASSES), 1e-3
-    result = fit(LocalTrainer(make_plan(local_steps=1, learning_rate=1.0), norm), count=1)
-    moved = np.sqrt(sum(float(((result[n] - start[n]) ** 2).sum()) for n in TRAINED))
-    assert moved == pytest.approx(norm, rel=2e-3)
-    assert moved <= norm
-
-
 @pytest.mark.parametrize("norm", BOTH)
-def test_the_same_generator_gives_the_same_bits(norm: float | None) -> None:
-    first, again = fit(LocalTrainer(make_plan(), norm)), fit(LocalTrainer(make_plan(), norm))
-    other = fit(LocalTrainer(make_plan(), norm), seed=6)
+def test_the_same_generator_gives_the_same_bits_whatever_was_trained_before(norm):
+    trainer = LocalTrainer(make_plan(momentum=0.9), norm)
+    first, again, other = fit(trainer), fit(trainer), fit(trainer, seed=6)
     assert all(np.array_equal(first[name], again[name]) for name in first)
     assert not np.array_equal(first["context"], other["context"])
-
-
-@pytest.mark.parametrize("norm", BOTH)
-def test_a_fit_remembers_nothing_of_the_last(norm: float | None) -> None:
-    trainer = LocalTrainer(make_plan(momentum=0.9), norm)
-    first = fit(trainer)
-    fit(trainer, seed=7)
-    again = fit(trainer)
-    assert all(np.array_equal(first[name], again[name]) for name in first)
     assert [report.steps for report in trainer.reports] == [3, 3, 3]
 
 
 @pytest.mark.parametrize("norm", BOTH)
-def test_arrays_are_copied_in_and_out(norm: float | None) -> None:
+def test_arrays_are_copied_in_and_out(norm):
     parameters, examples = make_parameters(CLASSES), make_examples(10, CLASSES)
     before = {name: array.copy() for name, array in parameters.items()}
     for array in (*parameters.values(), *examples.values()):
@@ -178,19 +134,10 @@ def test_arrays_are_copied_in_and_out(norm: float | None) -> None:
 
 
 @pytest.mark.parametrize("norm", BOTH)
-def test_a_tensor_kept_by_a_hook_is_not_the_result(norm: float | None) -> None:
-    kept: list[Tensor] = []
-    result = fit(LocalTrainer(make_plan(), norm), after_step=lambda t: kept.append(t["context"]))
-    before = result["context"].copy()
-    kept[-1].fill_(9.0)
-    assert np.array_equal(result["context"], before)
+def test_after_step_sees_and_corrects_the_trained_tensors(norm):
+    seen = []
 
-
-@pytest.mark.parametrize("norm", BOTH)
-def test_after_step_sees_and_corrects_the_trained_tensors(norm: float | None) -> None:
-    seen: list[set[str]] = []
-
-    def reset(tensors: Mapping[str, Tensor]) -> None:
+    def reset(tensors):
         seen.append(set(tensors))
         tensors["context"].fill_(0.25 * len(seen))
 
@@ -201,7 +148,7 @@ def test_after_step_sees_and_corrects_the_trained_tensors(norm: float | None) ->
 
 
 @pytest.mark.parametrize("norm", BOTH)
-def test_each_group_has_its_own_learning_rate(norm: float | None) -> None:
+def test_each_group_has_its_own_learning_rate(norm):
     rates = {"context": 0.3, "mix": 0.001, "gate.in_proj_bias": 0.0}
     start = make_parameters(CLASSES)
     together = fit(
@@ -221,13 +168,10 @@ def test_each_group_has_its_own_learning_rate(norm: float | None) -> None:
     [
         (make_plan(local_steps=5), None, (5, 4 + 4 + 2 + 4 + 4)),
         (make_plan(local_steps=None, local_epochs=2), None, (6, 20)),
-        (make_plan(local_steps=None, local_epochs=2, batch_size=99), None, (2, 20)),
         (make_plan(local_steps=5), 2, (2, 8)),
     ],
 )
-def test_amount_of_training(
-    plan: TrainingPlan, steps: int | None, expected: tuple[int, int]
-) -> None:
+def test_amount_of_training(plan, steps, expected):
     trainer = LocalTrainer(plan)
     fit(trainer, steps=steps)
     (report,) = trainer.reports
@@ -235,7 +179,7 @@ def test_amount_of_training(
     assert report.clipped_fraction is None
 
 
-def test_report_of_one_step() -> None:
+def test_report_of_one_step():
     trainer = LocalTrainer(make_plan(local_steps=1, batch_size=10), 1e-9)
     fit(trainer)
     parameters = to_tensors(make_parameters(CLASSES))
@@ -247,7 +191,7 @@ def test_report_of_one_step() -> None:
 
 
 @given(count=st.integers(1, 30), size=st.integers(1, 40), seed=st.integers(0, 99))
-def test_each_epoch_visits_every_example_once(count: int, size: int, seed: int) -> None:
+def test_each_epoch_visits_every_example_once(count, size, seed):
     per_epoch = -(-count // size)
     batches = list(
         islice(shuffled_batches(count, size, np.random.default_rng(seed)), 3 * per_epoch)
@@ -258,46 +202,39 @@ def test_each_epoch_visits_every_example_once(count: int, size: int, seed: int) 
         assert sorted(np.concatenate(rows).tolist()) == list(range(count))
 
 
-@dataclass(frozen=True)
-class Counted:
+def counted(runs, *encoded):
     """Counts how often the encoder runs."""
 
-    runs: list[int]
-    encoder_parameters: frozenset[str] = frozenset({"prompt"})
-
-    def encode(self, parameters: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
-        self.runs.append(1)
+    def encode(parameters):
+        runs.append(1)
         return {"text": parameters["prompt"] * 2.0}
 
-    def losses(
-        self,
-        parameters: Mapping[str, Tensor],
-        encoded: Mapping[str, Tensor],
-        batch: Mapping[str, Tensor],
-    ) -> Tensor:
-        return (parameters["head"] * encoded["text"]).sum() * batch["labels"].double()
+    def losses(p, e, b):
+        return (p["head"] * e["text"]).sum() * b["labels"].double()
+
+    return Toy(losses, encode, frozenset(encoded))
 
 
 @pytest.mark.parametrize("norm", BOTH)
 @pytest.mark.parametrize(("trained", "runs"), [("head", 1), ("prompt", 3)])
-def test_a_constant_encoding_is_computed_once(norm: float | None, trained: str, runs: int) -> None:
-    objective = Counted([])
+def test_a_constant_encoding_is_computed_once(norm, trained, runs):
+    counts = []
     LocalTrainer(make_plan(), norm).fit(
-        objective,
+        counted(counts, "prompt"),
         {"prompt": np.ones(2), "head": np.ones(2)},
         {"labels": np.arange(8)},
         groups=[ParameterGroup((trained,))],
         rng=np.random.default_rng(0),
     )
-    assert len(objective.runs) == runs
+    assert len(counts) == runs
 
 
 @pytest.mark.parametrize(("norm", "gradient"), [(None, 3.0), (2.0, 2.0)])
-def test_two_steps_by_hand(norm: float | None, gradient: float) -> None:
+def test_two_steps_by_hand(norm, gradient):
     """Loss 3 p h with h = 1 constant: gradient 3, or 2 once clipped; decay is added after that."""
     plan = make_plan(local_steps=2, learning_rate=0.5, momentum=0.5, weight_decay=0.1)
     result = LocalTrainer(plan, norm).fit(
-        Counted([], frozenset()),
+        counted([]),
         {"prompt": np.ones(1), "head": np.array([2.0])},
         {"labels": np.full(4, 1.5)},
         groups=[ParameterGroup(("head",))],
@@ -310,7 +247,7 @@ def test_two_steps_by_hand(norm: float | None, gradient: float) -> None:
 
 
 @pytest.mark.parametrize("norm", BOTH)
-def test_non_finite_training_is_an_error(norm: float | None) -> None:
+def test_non_finite_training_is_an_error(norm):
     examples = make_examples(10, CLASSES)
     examples["features"][3] = np.nan
     with pytest.raises(NonFiniteUpdate, match="the loss is not finite"):
@@ -320,29 +257,12 @@ def test_non_finite_training_is_an_error(norm: float | None) -> None:
     assert issubclass(NonFiniteUpdate, PrivacyError)
 
 
-@dataclass(frozen=True)
-class Cusp:
-    """sqrt(w): a finite loss with an infinite gradient at zero."""
-
-    encoder_parameters: frozenset[str] = frozenset()
-
-    def encode(self, parameters: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
-        return {}
-
-    def losses(
-        self,
-        parameters: Mapping[str, Tensor],
-        encoded: Mapping[str, Tensor],
-        batch: Mapping[str, Tensor],
-    ) -> Tensor:
-        return parameters["w"].sqrt() * batch["labels"]
-
-
 @pytest.mark.parametrize("norm", BOTH)
-def test_an_infinite_gradient_is_an_error(norm: float | None) -> None:
+def test_an_infinite_gradient_is_an_error(norm):
     with pytest.raises(NonFiniteUpdate, match="gradient of 'w'"):
         LocalTrainer(make_plan(), norm).fit(
-            Cusp(),
+            # A finite loss with an infinite gradient at zero.
+            Toy(lambda p, e, b: p["w"].sqrt() * b["labels"]),
             {"w": np.zeros(())},
             {"labels": np.ones(4)},
             groups=[ParameterGroup(("w",))],
@@ -355,7 +275,6 @@ def test_an_infinite_gradient_is_an_error(norm: float | None) -> None:
     [
         ({"groups": [ParameterGroup(("nosuch",))]}, "'nosuch' is unknown"),
         ({"groups": [ParameterGroup(("mix",)), ParameterGroup(("mix",))]}, "named twice"),
-        ({"groups": [ParameterGroup(("mix", "mix"))]}, "named twice"),
         ({"groups": []}, "name no parameter"),
         ({"groups": [ParameterGroup(("mix",), -0.1)]}, "learning_rate of a group is -0.1"),
         ({"parameters": {"mix": np.ones(())}, "groups": [ParameterGroup(("mix",))]}, "'context'"),
@@ -366,22 +285,6 @@ def test_an_infinite_gradient_is_an_error(norm: float | None) -> None:
         ({"steps": 0}, "steps is 0"),
     ],
 )
-def test_mistakes_at_the_door(options: dict[str, Any], message: str) -> None:
+def test_mistakes_at_the_door(options, message):
     with pytest.raises(ValueError, match=message):
         fit(LocalTrainer(make_plan()), **options)
-
-
-def test_methods_can_ask_for_step_size_and_steps() -> None:
-    trainer = LocalTrainer(make_plan(local_steps=None, local_epochs=2, learning_rate=0.25))
-    # Two epochs of ten examples in batches of four: three batches each.
-    assert (trainer.learning_rate, trainer.steps_for(10)) == (0.25, 6)
-    assert trainer.charged_steps is None
-
-
-def test_the_trainer_is_what_methods_expect() -> None:
-    trainer: Trainer = LocalTrainer(make_plan())
-    ours = inspect.signature(type(trainer).fit).parameters.values()
-    theirs = inspect.signature(Trainer.fit).parameters.values()
-    assert [(p.name, p.kind, p.default) for p in ours] == [
-        (p.name, p.kind, p.default) for p in theirs
-    ]
