@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 
 import numpy as np
@@ -101,28 +100,6 @@ def test_a_round_that_nobody_is_left_in_is_noise_alone_and_charged(
         (1, 1, 5)
     ]
     assert 0 < summary["final"]["epsilon"]["observer"] < gaussian_epsilon(4.0, 1)
-
-
-@pytest.mark.parametrize("kind", ["poisson", "fixed_size"])
-def test_methods_see_the_planned_size_whoever_came(
-    storage: Storage, monkeypatch: pytest.MonkeyPatch, kind: str
-) -> None:
-    sampled = POISSON if kind == "poisson" else AMPLIFIED
-    seen: list[tuple[int, float]] = []
-    with opened(
-        storage.create(*sampled, "cohort.size=3", "cohort.dropout_rate=0.4", "rounds=4", TWINLESS)
-    ) as simulation:
-        update = type(simulation.run.terms.method).server_update
-
-        def watched(method, state, aggregate, pool, rng):
-            seen.append((aggregate.cohort_size, aggregate.total_weight))
-            return update(method, state, aggregate, pool, rng)
-
-        monkeypatch.setattr(type(simulation.run.terms.method), "server_update", watched)
-        execute(simulation, SilentObserver())
-    sizes = storage.rows("SELECT document FROM rounds")
-    assert len({len(json.loads(d)["survivors"]) for (d,) in sizes}) > 1
-    assert seen == [(3, 3.0)] * 4
 
 
 @pytest.mark.parametrize(

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from platform.contract.driving import quick_folder
 from platform.errors import RoundAborted
 from platform.parties.client import Client
 from platform.protection.extras import Extras
@@ -129,12 +127,6 @@ class Unclipped(Client):
         largest = np.full(LENGTH, grid.largest_level // 2 - 1, np.uint64)
         prepared = dataclasses.replace(prepared, levels=largest)
         return super()._upload(session, protection, prepared, assignment)
-
-
-@pytest.fixture
-def stores() -> Iterator[Path]:
-    with quick_folder() as folder:
-        yield folder
 
 
 @pytest.mark.parametrize(("name", "active"), [("shares", False), ("centre", True)])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import os
 from pathlib import Path
@@ -104,30 +103,6 @@ def test_run_that_can_afford_no_round_is_reported_all_the_same(
         extra = ["--output", str(tmp_path / "out")] if command == "export" else []
         answer = sotto(command, "latest", "--storage", storage.url, *extra)
         assert (answer.code, answer.err) == (0, "")
-
-
-@pytest.mark.parametrize("stage", ["share", "train", "unmask"])
-def test_an_aborted_round_is_charged_once_uploads_were_asked_for(
-    storage: Storage, stage: Stage
-) -> None:
-    """A simulation with seeded noise pays what a federation would: a further attempt is another."""
-    source = "privacy.noise_source=seeded" if stage == "unmask" else OS
-    with opened(storage.create(source, ONCE)) as simulation:
-        with pytest.raises(RunStopped, match=f"resume with --resume {simulation.run_id}"):
-            execute(lose(simulation, stage, {2}), SilentObserver())
-    assert storage.rows("SELECT status FROM runs") == [("interrupted",)]
-    assert storage.rows("SELECT count(*) FROM pool WHERE generation = 2") == [(0,)]
-    resumed = storage.resume(simulation.run_id)
-    ((detail,),) = storage.rows("SELECT detail FROM audit WHERE action = 'round.aborted'")
-    spent = resumed.summary["final"]["epsilon"]["server"]
-    assert spent == pytest.approx(gaussian_epsilon(resumed.noise_multiplier, 3), rel=1e-6)
-    if stage == "share":
-        assert charges(storage) == [(1, 1, 5), (2, 2, 5), (3, 1, 5)]
-        assert not json.loads(detail)["charged"] and len(resumed.summary["rounds"]) == 3
-    else:
-        assert charges(storage) == [(1, 1, 5), (2, 1, 5), (2, 2, 5)]
-        assert json.loads(detail)["charged"]
-        assert "ended before round 3" in resumed.summary["warnings"][0]
 
 
 @pytest.mark.parametrize("mechanism", ["none", "central_noise"])

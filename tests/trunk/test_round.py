@@ -15,7 +15,6 @@ from platform.contract.driving import (
     Setting,
     make_clients,
     play,
-    quick_folder,
     transport_to,
 )
 from platform.errors import PlatformError, ProtocolError, RoundAborted
@@ -134,12 +133,6 @@ def with_vector(vector) -> Spoil:
 def mean_of(*numbers: int) -> list[float]:
     """The mean of the clients' numbers, weighted by their examples: sum i^2 / sum i."""
     return [sum(n * n for n in numbers) / sum(numbers), -1.0]
-
-
-@pytest.fixture
-def stores():
-    with quick_folder() as folder:
-        yield folder
 
 
 # --- the sum ------------------------------------------------------------------------------------

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
-from platform.contract.driving import quick_folder
 from platform.mechanisms import BUILT_IN
 from platform.parties.client import Client
 from platform.parties.profile import RunNames
@@ -21,12 +18,6 @@ from tests.trunk.test_hostile_assignments import Method as AnyMethod
 from tests.trunk.test_hostile_assignments import client_of, good
 
 DELTA = 1e-5
-
-
-@pytest.fixture
-def folder() -> Iterator[Path]:
-    with quick_folder() as found:
-        yield found
 
 
 def within(client: Client, run_id: str, **limits: float) -> Client:
@@ -61,11 +52,11 @@ def assignment(run_id: str, number: int = 1) -> bytes:
     return messages.encode_assignment(mine)
 
 
-def test_two_runs_that_each_could_afford_a_round_do_not_both_get_one(folder):
-    alone = within(client_of(AnyMethod(), folder / "alone"), "run", lifetime_budget=1e9)
+def test_two_runs_that_each_could_afford_a_round_do_not_both_get_one(stores):
+    alone = within(client_of(AnyMethod(), stores / "alone"), "run", lifetime_budget=1e9)
     ask(alone, "run")
     budget = 1.1 * spent(alone)
-    client = client_of(AnyMethod(), folder / "both")
+    client = client_of(AnyMethod(), stores / "both")
     one, other = (within(client, run_id, lifetime_budget=budget) for run_id in ("one", "other"))
     for each, run_id in ((one, "one"), (other, "other")):
         each.handle(invitation(run_id))
@@ -77,9 +68,9 @@ def test_two_runs_that_each_could_afford_a_round_do_not_both_get_one(folder):
     assert spent(client) <= budget
 
 
-def test_a_lifetime_is_not_read_anew_in_every_round(folder, monkeypatch):
+def test_a_lifetime_is_not_read_anew_in_every_round(stores, monkeypatch):
     """Else a long life makes every round dear; what another run adds is found all the same."""
-    client = within(client_of(AnyMethod(), folder / "one"), "run", lifetime_budget=1e9)
+    client = within(client_of(AnyMethod(), stores / "one"), "run", lifetime_budget=1e9)
     store, read = client._store, []
     whole = type(store).rows
     monkeypatch.setattr(
@@ -100,12 +91,12 @@ def test_a_lifetime_is_not_read_anew_in_every_round(folder, monkeypatch):
     assert life.claimed_with((), DELTA).epsilon == spent(client)
 
 
-def test_what_another_process_was_charged_in_the_run_is_counted(folder):
+def test_what_another_process_was_charged_in_the_run_is_counted(stores):
     """Two processes answer for one client in turn, so that neither makes all of its releases."""
-    one = within(client_of(AnyMethod(), folder / "one"), "run", lifetime_budget=1e9)
+    one = within(client_of(AnyMethod(), stores / "one"), "run", lifetime_budget=1e9)
     ask(one, "run")
     target = 0.999 * spent(one, 3)
-    client = client_of(AnyMethod(), folder / "two")
+    client = client_of(AnyMethod(), stores / "two")
     first, second = (within(client, "run", target_epsilon=target) for _ in range(2))
     first.handle(invitation("run"))
     second.handle(assignment("run"))
