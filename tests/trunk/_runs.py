@@ -11,7 +11,7 @@ import json
 import math
 import sqlite3
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -34,7 +34,7 @@ from platform.parties.identities import STORES
 from platform.rounds.observing import Observer, SilentObserver
 from platform.rounds.runner import RoundRunner
 from platform.wire.codec import decode_arrays
-from platform.wire.transport import Transport
+from platform.wire.transport import InProcessTransport, Transport
 from tests.trunk._schemas import makes_report, require_published_answer
 
 SMALL = """
@@ -229,6 +229,33 @@ def crash_at(
         return result
 
     monkeypatch.setattr(owner, name, wrapped)
+
+
+def crashed(
+    monkeypatch: pytest.MonkeyPatch,
+    simulation: Simulation,
+    owner: Any,
+    name: str,
+    nth: int,
+    *,
+    after: bool = False,
+) -> str:
+    """Executes a run until a chosen call ends it; the run's id."""
+    with monkeypatch.context() as patch, opened(simulation), pytest.raises(Crash):
+        crash_at(patch, owner, name, nth, after=after)
+        execute(simulation, SilentObserver())
+    return simulation.run_id
+
+
+Losses = Callable[[int, int, Collection[str]], frozenset[str]]
+
+
+def losing(simulation: Simulation, losses: Losses, lost_at: str | None = None) -> Simulation:
+    """The same run, other clients lost in it: by round, attempt and cohort."""
+    transport = simulation.run.transport
+    assert isinstance(transport, InProcessTransport)
+    stage = transport.lost_at if lost_at is None else lost_at
+    return over(simulation, replace(transport, losses=losses, lost_at=stage))
 
 
 def comparable(summary: Mapping[str, Any]) -> dict[str, Any]:

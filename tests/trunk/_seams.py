@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -22,7 +21,8 @@ from platform.rounds.loop import Federation
 from platform.rounds.observing import SilentObserver
 from platform.rounds.runner import MaskedSum
 from platform.wire.transport import InProcessTransport
-from tests.trunk._runs import FIXED, RECORDS, Crash, Storage, opened, over
+from tests.trunk import _runs
+from tests.trunk._runs import FIXED, RECORDS, Crash, Storage, opened
 
 CLIENTS, SMALLEST = 7, 5
 TALLYING = (
@@ -149,16 +149,9 @@ def seams_of(monkeypatch: pytest.MonkeyPatch) -> Iterator[Seams]:
 
 def losing(simulation: Simulation, rng: np.random.Generator, most: int) -> Simulation:
     """The simulation with other clients lost, at another stage than the life before."""
-    transport = simulation.run.transport
-    assert isinstance(transport, InProcessTransport)
     lost = frozenset(rng.choice(client_names(CLIENTS), rng.integers(0, most + 1), replace=False))
     stage = str(rng.choice(STAGES))
-    lossy = dataclasses.replace(
-        transport,
-        losses=lambda number, attempt, cohort: lost & frozenset(cohort),
-        lost_at=stage,
-    )
-    return over(simulation, lossy)
+    return _runs.losing(simulation, lambda number, attempt, cohort: lost & frozenset(cohort), stage)
 
 
 def live_through(

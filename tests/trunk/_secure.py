@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -120,11 +121,19 @@ class Cohort:
         )
 
     def transport(
-        self, lost: Sequence[ClientId] = (), lost_at: Stage = "train"
+        self, lost: Sequence[ClientId] = (), lost_at: Stage = "train", *, deaf: bool = False
     ) -> InProcessTransport:
-        gone = frozenset(lost)
+        """To the cohort, some of it lost; to the deaf a refusal is silence, else it is told."""
         handlers = {name: client.handle for name, client in self.clients.items()}
-        return Frank(handlers=handlers, losses=lambda *_: gone, lost_at=lost_at)
+        kind = InProcessTransport if deaf else Frank
+        return kind(handlers=handlers, losses=lambda *_: frozenset(lost), lost_at=lost_at)
+
+    def remade(self, name: ClientId, **guards: Any) -> Client:
+        """The client as a new process would find itself, perhaps with other safeguards."""
+        old = self.clients[name]
+        safeguards = dataclasses.replace(old.profile.safeguards, **guards)
+        profile = dataclasses.replace(old.profile, safeguards=safeguards)
+        return Client(profile, open_client_store(old._store._file.path), old._make_trainer)
 
     def run(self, transport: Transport | None = None) -> RoundOutcome:
         runner = RoundRunner(transport or self.transport())

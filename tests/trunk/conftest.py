@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from platform.contract.driving import quick_folder
 from tests._sharing import one_shipped_model
 from tests.trunk._runs import NONE, Command, Finished, Storage, command_line
 
@@ -44,6 +45,13 @@ def storage(tmp_path: Path, features: Path) -> Storage:
     folder.mkdir()
     (folder / "cache").symlink_to(features, target_is_directory=True)
     return Storage(folder)
+
+
+@pytest.fixture
+def stores() -> Iterator[Path]:
+    """A folder for clients' stores that is quick, and gone after the test."""
+    with quick_folder() as folder:
+        yield folder
 
 
 @pytest.fixture(scope="session")

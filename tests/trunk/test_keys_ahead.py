@@ -6,7 +6,8 @@ Cohorts of `Numbered` clients: client i gives the number i, so five of them sum 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -14,18 +15,23 @@ import numpy as np
 import pytest
 
 from platform.errors import ProtocolError, RoundAborted
+from platform.experiment.finishing import execute
+from platform.experiment.simulation import Simulation
 from platform.parties.client import Client
 from platform.parties.client_state import decode_session
 from platform.protection.charging import Limits
 from platform.protection.secure_terms import SecureTerms
-from platform.rounds.exchange import MemoryJournal, StageResult
+from platform.rounds.attempts import Attempts
+from platform.rounds.exchange import DatabaseJournal, MemoryJournal
+from platform.rounds.loop import Federation
+from platform.rounds.observing import SilentObserver
 from platform.rounds.plan import RoundOutcome
 from platform.rounds.runner import seat_of
+from platform.rounds.spending import Spending
 from platform.wire.codec import peek
 from platform.wire.messages import (
-    Disclosure,
+    ROUND_STAGES,
     Invitation,
-    Relay,
     SecureRound,
     decode_disclosure,
     decode_invitation,
@@ -33,12 +39,12 @@ from platform.wire.messages import (
     encode_invitation,
     encode_relay,
 )
-from platform.wire.transport import Dropout, InProcessTransport
+from platform.wire.transport import Dropout, Transport
 from privacy import BudgetExhausted, UploadNoise
 from privacy.secure_aggregation import Advertised, Credentials
-from storage import open_client_store
 from tests.trunk._ahead import Overheard, first_plan, first_round, hold, opened_with, second_plan
-from tests.trunk._runs import gaussian_epsilon
+from tests.trunk._runs import Finished, Storage, crashed, gaussian_epsilon, losing, opened, over
+from tests.trunk._seams import ADVERSARIES, CLIENTS, overrides, seam_storage
 from tests.trunk._secure import RUN, Cohort, Lying, cohort, enrolled, identity
 
 ACTIVE = SecureTerms(clients=5, active=True, threshold=4, smallest_sum=4, corrupt=1)
@@ -49,26 +55,6 @@ CLASSICAL = {True: ["share", "train", "confirm", "unmask"], False: ["share", "tr
 @pytest.fixture(params=[True, False], ids=["active", "semi_honest"])
 def five(request: pytest.FixtureRequest, tmp_path: Path) -> Cohort:
     return cohort(tmp_path, ACTIVE if request.param else HONEST)
-
-
-def deaf(found: Cohort, lost: str | None = None, lost_at: Any = "train") -> InProcessTransport:
-    """To the cohort, a refusal being silence."""
-    handlers = {name: client.handle for name, client in found.clients.items()}
-    gone = frozenset() if lost is None else frozenset({lost})
-    return InProcessTransport(handlers=handlers, losses=lambda *_: gone, lost_at=lost_at)
-
-
-def remade(found: Cohort, name: str) -> Client:
-    """The client as a new process would find itself."""
-    old = found.clients[name]
-    return Client(old.profile, open_client_store(old._store._file.path), old._make_trainer)
-
-
-def seat_in(ear: Overheard, name: str) -> SecureRound:
-    """The place in an opening that a client was sent."""
-    seat = decode_invitation(ear.seen["share", name][0]).secure
-    assert seat is not None
-    return seat
 
 
 def name_of(found: Cohort, number: int = 1) -> str:
@@ -82,22 +68,6 @@ def keys_kept(client: Client) -> Advertised | None:
     kept = None if session is None else session.ahead
     assert kept is None or isinstance(kept, Advertised)
     return kept
-
-
-# --- a round that begins with the shares ----------------------------------------------------------
-
-
-def test_a_round_with_keys_has_one_wait_less_and_the_same_sum(five: Cohort) -> None:
-    outcome, first = first_round(five)
-    second = Overheard(five.transport())
-    following = hold(five, second_plan(five, outcome), second, opened_with(outcome.ahead))
-    waits = CLASSICAL[five.terms.active]
-    assert first.stages == ["advertise", *waits]
-    assert second.stages == waits
-    for each in (outcome, following):
-        assert each.survivors == tuple(five.clients)
-        np.testing.assert_allclose(each.summed.vector, [15.0, 15.0], atol=1e-2)
-    assert following.ahead == {}
 
 
 def test_keys_are_in_the_store_before_they_leave_and_gone_when_they_are_used(five: Cohort) -> None:
@@ -114,27 +84,6 @@ def test_keys_are_in_the_store_before_they_leave_and_gone_when_they_are_used(fiv
         assert keys_kept(five.clients[name]) is None
         lies = paths[name].read_bytes()
         assert keys.channel_private not in lies and keys.mask_private not in lies
-
-
-def test_a_client_may_be_another_process_at_every_message(five: Cohort) -> None:
-    @dataclasses.dataclass(frozen=True)
-    class Forgetful(InProcessTransport):
-        def _deliver(self, stage: Any, client: str, message: bytes) -> bytes | Dropout:
-            return remade(five, client).handle(message)
-
-    forgetful = Forgetful(handlers=deaf(five).handlers, losses=lambda *_: frozenset())
-    outcome = hold(five, first_plan(five), forgetful)
-    following = hold(five, second_plan(five, outcome), forgetful, opened_with(outcome.ahead))
-    np.testing.assert_allclose(following.summed.vector, [15.0, 15.0], atol=1e-2)
-
-
-@pytest.mark.parametrize("stage", ["share", "train", "unmask"])
-def test_a_client_lost_in_a_round_with_keys_is_one_client_less(five: Cohort, stage: str) -> None:
-    outcome, _ = first_round(five)
-    lossy = deaf(five, name_of(five), stage)
-    following = hold(five, second_plan(five, outcome), lossy, opened_with(outcome.ahead))
-    expected = 15.0 if stage == "unmask" else 14.0
-    np.testing.assert_allclose(following.summed.vector, [expected] * 2, atol=1e-2)
 
 
 # --- all or none ----------------------------------------------------------------------------------
@@ -165,53 +114,37 @@ def test_who_is_lost_at_the_last_message_is_in_the_next_round_again(five: Cohort
             assert outcome.ahead[name] not in second.seen["advertise", name][1]
 
 
-def flip(keys: Mapping[str, bytes], name: str, at: int) -> dict[str, bytes]:
-    spoilt = bytearray(keys[name])
-    spoilt[at] ^= 1
-    return {**keys, name: bytes(spoilt)}
+Keys = Mapping[str, bytes]
 
 
-def swapped(keys: Mapping[str, bytes]) -> dict[str, bytes]:
+def flipped(keys: Keys) -> Keys:
+    spoilt = bytearray(keys[min(keys)])
+    spoilt[60] ^= 1
+    return {**keys, min(keys): bytes(spoilt)}
+
+
+def swapped(keys: Keys) -> Keys:
     one, other, *_ = sorted(keys)
     return {**keys, one: keys[other], other: keys[one]}
 
 
-SPOILT: Mapping[str, Callable[[Mapping[str, bytes]], Mapping[str, bytes]]] = {
-    "a key": lambda keys: flip(keys, min(keys), 60),
-    "the header": lambda keys: flip(keys, min(keys), 5),
-    "the end": lambda keys: flip(keys, min(keys), -1),
-    "two swapped": swapped,
-    "one twice": lambda keys: {**keys, min(keys): keys[max(keys)]},
-    "one missing": lambda keys: {name: keys[name] for name in sorted(keys)[1:]},
-    "nobody's": lambda keys: {**keys, "client-99999": keys[min(keys)]},
-    "empty": lambda keys: {**keys, min(keys): b""},
-    "none": lambda keys: {},
-}
+def incomplete(keys: Keys) -> Keys:
+    return {name: keys[name] for name in sorted(keys)[1:]}
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("how", list(SPOILT))
-def test_spoilt_keys_cost_a_wait_and_nothing_else(five: Cohort, how: str) -> None:
+def nobodys(keys: Keys) -> Keys:
+    return {**keys, "client-99999": keys[min(keys)]}
+
+
+@pytest.mark.parametrize("spoil", [flipped, swapped, incomplete, nobodys])
+def test_spoilt_keys_cost_a_wait_and_nothing_else(
+    five: Cohort, spoil: Callable[[Keys], Keys]
+) -> None:
     outcome, _ = first_round(five)
-    second, journal = Overheard(five.transport()), opened_with(SPOILT[how](outcome.ahead))
-    following = hold(five, second_plan(five, outcome), second, journal)
+    second = Overheard(five.transport())
+    following = hold(five, second_plan(five, outcome), second, opened_with(spoil(outcome.ahead)))
     assert second.stages == ["advertise", *CLASSICAL[five.terms.active]]
     np.testing.assert_allclose(following.summed.vector, [15.0, 15.0], atol=1e-2)
-
-
-def test_keys_of_another_round_are_no_keys(five: Cohort) -> None:
-    """Those that opened the second round, replayed for the third."""
-    outcome, _ = first_round(five)
-    journal = opened_with(outcome.ahead)
-    following = hold(five, second_plan(five, outcome), five.transport(), journal)
-    third = dataclasses.replace(
-        second_plan(five, following),
-        round_number=3,
-        committed=dict.fromkeys(following.survivors, (2, 1)),
-    )
-    ear = Overheard(five.transport())
-    hold(five, third, ear, opened_with(outcome.ahead))
-    assert ear.stages == ["advertise", *CLASSICAL[five.terms.active]]
 
 
 def test_a_further_attempt_has_fresh_keys(tmp_path: Path) -> None:
@@ -219,9 +152,7 @@ def test_a_further_attempt_has_fresh_keys(tmp_path: Path) -> None:
     found = cohort(tmp_path, HONEST, mechanism=UploadNoise(1.0, 0.01))
     outcome, _ = first_round(found)
     names = list(found.clients)
-    gone = deaf(found)
-    gone = dataclasses.replace(gone, losses=lambda *_: frozenset(names[:3]), lost_at="train")
-    first = Overheard(gone)
+    first = Overheard(found.transport(names[:3]))
     with pytest.raises(RoundAborted):
         hold(found, second_plan(found, outcome), first, opened_with(outcome.ahead))
     assert first.stages == ["share", "train"]
@@ -229,35 +160,10 @@ def test_a_further_attempt_has_fresh_keys(tmp_path: Path) -> None:
     # Whoever hands the next attempt the same keys is noticed: they are of another attempt.
     hold(found, second_plan(found, outcome, attempt=2), second, opened_with(outcome.ahead))
     assert second.stages == ["advertise", "share", "train", "unmask"]
-    rosters = {name: seat_in(first, name).roster for name in names}
     for name in names:
+        told = decode_invitation(first.seen["share", name][0]).secure
         announced = decode_relay(second.seen["share", name][0]).payload
-        assert announced and announced != rosters[name]
-
-
-# --- a coordinator that was killed ----------------------------------------------------------------
-
-
-def test_whoever_goes_on_with_an_attempt_opens_it_in_the_same_way(five: Cohort) -> None:
-    """Killed after the openings were answered and before that was kept: the same bytes again."""
-    outcome, _ = first_round(five)
-    plan, journal = second_plan(five, outcome), opened_with(outcome.ahead)
-
-    class Killed(BaseException):
-        pass
-
-    class Dying(MemoryJournal):
-        def keep(self, stage: Any, blob: bytes) -> None:
-            raise Killed
-
-    first, second = Overheard(five.transport()), Overheard(five.transport())
-    with pytest.raises(Killed):
-        hold(five, plan, first, Dying(dict(journal.kept)))
-    following = hold(five, plan, second, journal)
-    assert first.stages == ["share"] and second.stages == CLASSICAL[five.terms.active]
-    for name in five.clients:
-        assert first.seen["share", name] == second.seen["share", name]
-    np.testing.assert_allclose(following.summed.vector, [15.0, 15.0], atol=1e-2)
+        assert told is not None and announced and announced != told.roster
 
 
 def test_a_coordinator_that_lost_the_keys_after_it_sent_them_gets_no_others(five: Cohort) -> None:
@@ -266,28 +172,24 @@ def test_a_coordinator_that_lost_the_keys_after_it_sent_them_gets_no_others(five
     plan = second_plan(five, outcome)
     hold(five, plan, five.transport(), opened_with(outcome.ahead))
     with pytest.raises(RoundAborted, match="advertise"):
-        hold(five, plan, deaf(five), MemoryJournal())
+        hold(five, plan, five.transport(deaf=True), MemoryJournal())
 
 
 # --- a coordinator that lies ----------------------------------------------------------------------
 
 
-def opening(found: Cohort, outcome: RoundOutcome, name: str, **changes: Any) -> Invitation:
+def opening(found: Cohort, outcome: RoundOutcome, name: str) -> Invitation:
     """The invitation with everybody's keys, as an honest coordinator sends it."""
-    ear, kept = Overheard(deaf(found)), dict(opened_with(outcome.ahead).kept)
-
-    class Ended(BaseException):
-        pass
+    sent: dict[str, bytes] = {}
 
     class Silent:
         def exchange(self, stage: Any, messages: Mapping[str, bytes], deadline: Any) -> Any:
-            ear.seen[stage, name] = messages[name], b""
-            raise Ended
+            sent.update(messages)
+            return dict.fromkeys(messages, Dropout("silent"))
 
-    with pytest.raises(Ended):
-        hold(found, second_plan(found, outcome), Silent(), MemoryJournal(kept))
-    honest = decode_invitation(ear.seen["share", name][0])
-    return dataclasses.replace(honest, **changes)
+    with pytest.raises(RoundAborted):
+        hold(found, second_plan(found, outcome), Silent(), opened_with(outcome.ahead))
+    return decode_invitation(sent[name])
 
 
 def test_the_same_last_message_gets_the_same_keys_and_another_one_none(five: Cohort) -> None:
@@ -295,7 +197,7 @@ def test_the_same_last_message_gets_the_same_keys_and_another_one_none(five: Coh
     outcome, heard = first_round(five)
     name = name_of(five)
     sent, said = heard.seen["unmask", name]
-    assert remade(five, name).handle(sent) == said
+    assert five.remade(name).handle(sent) == said
     assert decode_disclosure(said).ahead == outcome.ahead[name]
     relay, before = decode_relay(sent), keys_kept(five.clients[name])
     assert relay.ahead is not None
@@ -311,8 +213,7 @@ def test_the_same_last_message_gets_the_same_keys_and_another_one_none(five: Coh
     assert keys_kept(five.clients[name]) == before
 
 
-@pytest.mark.parametrize("stage", ["share", "confirm"])
-def test_keys_are_asked_for_with_the_last_message_only(tmp_path: Path, stage: Any) -> None:
+def test_keys_are_asked_for_with_the_last_message_only(tmp_path: Path) -> None:
     """Of four messages each could bring a set, with other neighbours."""
     five = cohort(tmp_path, ACTIVE)
     plan, name = first_plan(five), name_of(five)
@@ -323,73 +224,50 @@ def test_keys_are_asked_for_with_the_last_message_only(tmp_path: Path, stage: An
     def early(client: str, message: bytes) -> bytes:
         return encode_relay(dataclasses.replace(decode_relay(message), ahead=seat))
 
-    lying = Lying(deaf(five), stage, early)
+    lying = Lying(five.transport(deaf=True), "confirm", early)
     with pytest.raises(RoundAborted):
         hold(five, plan, lying)
-    assert (stage, name) not in lying.answers
+    assert ("confirm", name) not in lying.answers
     assert keys_kept(five.clients[name]) is None
 
 
-def asked_for(five: Cohort, change: Callable[[Relay], Relay]) -> tuple[dict[Any, bytes], str]:
-    """What one client answers to a last message that asks for other keys than it should."""
-    name = name_of(five)
+def stranger(seat: SecureRound) -> SecureRound:
+    held = seat.enrolled
+    assert held is not None
+    enrolled = dataclasses.replace(held, identities=(*held.identities[:-1], identity(99).public))
+    return dataclasses.replace(seat, enrolled=enrolled)
 
-    def lie(client: str, message: bytes) -> bytes:
-        relay = decode_relay(message)
-        return encode_relay(change(relay)) if client == name else message
 
-    lying = Lying(deaf(five), "unmask", lie)
-    hold(five, first_plan(five), lying)
-    return lying.answers, name
+def lowered(seat: SecureRound) -> SecureRound:
+    return dataclasses.replace(seat, terms=dataclasses.replace(seat.terms, threshold=3))
 
 
 @pytest.mark.parametrize(
-    "change",
+    "lie",
     [
-        {"index": 6},
-        {"index": 0},
-        {"clients": 4},
-        {"clients": 1 << 18},
-        {"vector_length": 1},
-        {"ring_bits": 64},
+        stranger,
+        lowered,
+        lambda seat: dataclasses.replace(seat, index=6),
+        lambda seat: dataclasses.replace(seat, clients=4),
+        lambda seat: dataclasses.replace(seat, vector_length=1),
+        lambda seat: dataclasses.replace(seat, ring_bits=64),
     ],
-    ids=str,
 )
 def test_keys_for_terms_that_are_not_this_runs_are_refused(
-    five: Cohort, change: dict[str, int]
-) -> None:
-    answers, name = asked_for(
-        five,
-        lambda relay: dataclasses.replace(
-            relay,
-            ahead=None if relay.ahead is None else dataclasses.replace(relay.ahead, **change),
-        ),
-    )
-    assert ("unmask", name) not in answers
-    assert keys_kept(five.clients[name]) is None
-
-
-@pytest.mark.parametrize("lie", ["lowered", "stranger", "serial"])
-def test_an_active_client_makes_keys_for_enrolled_clients_under_its_own_terms(
-    tmp_path: Path, lie: str
+    tmp_path: Path, lie: Callable[[SecureRound], SecureRound]
 ) -> None:
     found = cohort(tmp_path, ACTIVE)
+    name = name_of(found)
 
-    def change(relay: Relay) -> Relay:
-        seat = relay.ahead
-        assert seat is not None and seat.enrolled is not None
-        held = seat.enrolled
-        if lie == "lowered":
-            seat = dataclasses.replace(seat, terms=dataclasses.replace(seat.terms, threshold=3))
-        elif lie == "stranger":
-            keys = (*held.identities[:-1], identity(99).public)
-            seat = dataclasses.replace(seat, enrolled=dataclasses.replace(held, identities=keys))
-        else:
-            seat = dataclasses.replace(seat, enrolled=dataclasses.replace(held, serial=1))
-        return dataclasses.replace(relay, ahead=seat)
+    def change(client: str, message: bytes) -> bytes:
+        relay = decode_relay(message)
+        assert relay.ahead is not None
+        asked = dataclasses.replace(relay, ahead=lie(relay.ahead))
+        return encode_relay(asked) if client == name else message
 
-    answers, name = asked_for(found, change)
-    assert ("unmask", name) not in answers
+    lying = Lying(found.transport(deaf=True), "unmask", change)
+    hold(found, first_plan(found), lying)
+    assert ("unmask", name) not in lying.answers
     assert keys_kept(found.clients[name]) is None
 
 
@@ -401,42 +279,25 @@ def test_an_opening_with_another_roster_or_another_place_is_refused(five: Cohort
     seat = honest.secure
     assert seat is not None and other.secure is not None
     before = client._store.sessions.newest(RUN)
+    envelope = honest.envelope
     lies = [
-        *(
-            dataclasses.replace(honest, secure=dataclasses.replace(seat, **change))
-            for change in (
-                {"roster": other.secure.roster},
-                {"roster": seat.roster[:-1]},
-                {"roster": b"\0"},
-                {"index": 2},
-            )
-        ),
+        dataclasses.replace(honest, secure=dataclasses.replace(seat, roster=other.secure.roster)),
+        dataclasses.replace(honest, secure=dataclasses.replace(seat, roster=seat.roster[:-1])),
+        dataclasses.replace(honest, secure=dataclasses.replace(seat, index=2)),
         dataclasses.replace(honest, secure=None),
-        dataclasses.replace(honest, envelope=dataclasses.replace(honest.envelope, attempt=2)),
-        dataclasses.replace(honest, envelope=dataclasses.replace(honest.envelope, round_number=3)),
-        dataclasses.replace(
-            honest, envelope=dataclasses.replace(honest.envelope, committed=(1, 2))
-        ),
+        dataclasses.replace(honest, envelope=dataclasses.replace(envelope, attempt=2)),
+        dataclasses.replace(honest, envelope=dataclasses.replace(envelope, round_number=3)),
+        dataclasses.replace(honest, envelope=dataclasses.replace(envelope, committed=(1, 2))),
     ]
     for lie in lies:
         with pytest.raises(ProtocolError):
             client.handle(encode_invitation(lie))
         assert client._store.sessions.newest(RUN) == before
     first, unasked = client.handle(encode_invitation(honest)), dataclasses.replace(seat, roster=b"")
-    assert remade(five, name).handle(encode_invitation(honest)) == first
+    assert five.remade(name).handle(encode_invitation(honest)) == first
     for lie in (*lies[:2], dataclasses.replace(honest, secure=unasked)):
         with pytest.raises(ProtocolError):
             client.handle(encode_invitation(lie))
-
-
-def test_an_opening_is_refused_where_no_keys_were_made(five: Cohort) -> None:
-    """A store that knows of no keys, as one that caught up after a restore."""
-    outcome, _ = first_round(five)
-    name, client = name_of(five), five.clients[name_of(five)]
-    honest = encode_invitation(opening(five, outcome, name))
-    client._states.roll((1, 1))
-    with pytest.raises(ProtocolError, match="no keys were made ahead"):
-        client.handle(honest)
 
 
 def test_who_refuses_an_opening_is_lost_for_that_round_only(five: Cohort) -> None:
@@ -444,7 +305,7 @@ def test_who_refuses_an_opening_is_lost_for_that_round_only(five: Cohort) -> Non
     name = name_of(five)
     five.clients[name]._states.roll((1, 1))
     journal = opened_with(outcome.ahead)
-    following = hold(five, second_plan(five, outcome), deaf(five), journal)
+    following = hold(five, second_plan(five, outcome), five.transport(deaf=True), journal)
     assert following.survivors == tuple(five.clients)[1:]
     np.testing.assert_allclose(following.summed.vector, [14.0, 14.0], atol=1e-2)
     committed = {**dict.fromkeys(following.survivors, (2, 1)), name: (1, 1)}
@@ -461,12 +322,7 @@ def test_keys_that_were_made_under_an_older_enrolment_are_not_used(tmp_path: Pat
     name = name_of(found)
     message = encode_invitation(opening(found, outcome, name))
     newer = enrolled(list(found.clients)).revoke(name_of(found, 5))
-    old = found.clients[name]
-    safeguards = dataclasses.replace(
-        old.profile.safeguards, credentials=Credentials(identity(1), newer)
-    )
-    profile = dataclasses.replace(old.profile, safeguards=safeguards)
-    client = Client(profile, open_client_store(old._store._file.path), old._make_trainer)
+    client = found.remade(name, credentials=Credentials(identity(1), newer))
     with pytest.raises(ProtocolError, match="older enrolment"):
         client.handle(message)
 
@@ -475,14 +331,9 @@ def test_a_client_without_budget_refuses_the_opening_and_not_the_keys(tmp_path: 
     """Keys tell nothing and cost nothing; the round is priced before shares leave."""
     found = cohort(tmp_path, HONEST, mechanism=UploadNoise(1.0, 4.0))
     name = name_of(found)
-    old = found.clients[name]
     # Exactly one release of noise four times the clipping norm.
     one = gaussian_epsilon(4.0, 1) + 1e-6
-    limits = Limits(delta=1e-5, accountant="exact", target_epsilon=one)
-    profile = dataclasses.replace(
-        old.profile, safeguards=dataclasses.replace(old.profile.safeguards, limits=limits)
-    )
-    client = Client(profile, old._store, old._make_trainer)
+    client = found.remade(name, limits=Limits(delta=1e-5, accountant="exact", target_epsilon=one))
     poor = dataclasses.replace(found, clients={**found.clients, name: client})
     outcome, _ = first_round(poor)
     assert outcome.ahead.keys() == set(poor.clients)
@@ -491,32 +342,171 @@ def test_a_client_without_budget_refuses_the_opening_and_not_the_keys(tmp_path: 
         client.handle(encode_invitation(opening(poor, outcome, name)))
     assert client._store.sessions.newest(RUN) == before
     journal = opened_with(outcome.ahead)
-    following = hold(poor, second_plan(poor, outcome), deaf(poor), journal)
+    following = hold(poor, second_plan(poor, outcome), poor.transport(deaf=True), journal)
     assert following.survivors == tuple(poor.clients)[1:]
     assert len(client._store.rows(RUN)) == 1
 
 
-# --- what is fixed, and read back -----------------------------------------------------------------
+# --- whole runs -----------------------------------------------------------------------------------
+
+THREE = "rounds=3"
+WAITS = {
+    "semi_honest": ["share", "train", "unmask"],
+    "active": ["share", "train", "confirm", "unmask"],
+}
 
 
-def test_keys_of_some_are_nobodys(five: Cohort) -> None:
-    plan = first_plan(five)
-    secure = plan.secure
-    assert secure is not None and secure.following is not None
-    every = {name: name.encode() for name in plan.cohort}
-    outcome = RoundOutcome(summed=StageResult, ahead=every)  # type: ignore[arg-type]
-    assert outcome.keys_ahead(plan) == dataclasses.replace(secure.following, keys=every)
-    few = dataclasses.replace(outcome, ahead=dict(list(every.items())[1:]))
-    assert few.keys_ahead(plan) is None
-    assert outcome.keys_ahead(five.plan) is None
+@dataclass
+class Counted:
+    """Carries messages and counts the exchanges of each attempt.
+
+    Attributes:
+        inner: Carries them.
+        waits: By attempt, the stages in which clients were waited for.
+        told: Keys for the next round, of every last message.
+    """
+
+    inner: Transport
+    waits: dict[tuple[int, int], list[str]] = field(default_factory=dict)
+    told: list[bytes] = field(default_factory=list)
+
+    def exchange(self, stage: Any, messages: Mapping[str, bytes], deadline: Any) -> Any:
+        if stage in ROUND_STAGES:
+            place = peek(next(iter(messages.values())))[1]
+            self.waits.setdefault((place.round_number, place.attempt), []).append(stage)
+        replies = self.inner.exchange(stage, messages, deadline)
+        if stage == "unmask":
+            said = [reply for reply in replies.values() if isinstance(reply, bytes)]
+            self.told += [decode_disclosure(reply).ahead for reply in said]
+        return replies
 
 
-def test_a_disclosure_and_a_relay_carry_what_was_asked_for(five: Cohort) -> None:
-    outcome, heard = first_round(five)
-    for name in five.clients:
-        sent, said = heard.seen["unmask", name]
-        relay, disclosure = decode_relay(sent), decode_disclosure(said)
-        assert relay.ahead is not None and relay.ahead.index == five.plan.places[name]
-        assert encode_relay(relay) == sent and isinstance(disclosure, Disclosure)
-        assert disclosure.ahead == outcome.ahead[name]
-        assert peek(sent)[1].round_number == 1
+def counted(simulation: Simulation) -> tuple[Simulation, Counted]:
+    carrying = Counted(simulation.run.transport)
+    return over(simulation, carrying), carrying
+
+
+def run(
+    folder: Path, chosen: Sequence[str], lost: frozenset[str] = frozenset()
+) -> tuple[Finished, Counted]:
+    """A whole run, in whose first two rounds some are lost with the last message."""
+    storage = seam_storage(folder)
+    with opened(storage.create(*chosen)) as simulation:
+        lossy = losing(simulation, lambda n, *_: lost if n < 3 else frozenset(), "unmask")
+        counting, carrying = counted(lossy)
+        summary = execute(counting, SilentObserver())
+    return Finished(storage, simulation.run_id, summary), carrying
+
+
+@pytest.mark.parametrize("adversary", ADVERSARIES)
+def test_waits_of_a_run(tmp_path: Path, adversary: str) -> None:
+    """Four and five in the first round, three and four in all others; the last asks for no keys."""
+    _, carrying = run(tmp_path, (*overrides("none", adversary, tmp_path), THREE))
+    usual = WAITS[adversary]
+    assert carrying.waits == {(1, 1): ["advertise", *usual], (2, 1): usual, (3, 1): usual}
+    keys = [each for each in carrying.told if each]
+    assert len(set(keys)) == len(keys) == 2 * CLIENTS
+    assert carrying.told[2 * CLIENTS :] == [b""] * CLIENTS
+
+
+def test_keys_ahead_change_no_number(tmp_path: Path) -> None:
+    """A client lost with its keys is in the sum all the same: fresh keys, and the same results."""
+    seeded = "privacy.noise_source=seeded"
+    chosen = (*overrides("upload_noise", "active", tmp_path), THREE, seeded)
+    ahead, usual = run(tmp_path / "ahead", chosen)
+    fresh, held = run(tmp_path / "fresh", chosen, frozenset({"client-00000"}))
+    assert usual.waits[2, 1] == WAITS["active"]
+    assert held.waits[2, 1] == held.waits[3, 1] == ["advertise", *WAITS["active"]]
+    for name, value in ahead.state().items():
+        np.testing.assert_array_equal(value, fresh.state()[name])
+    assert ahead.personal_parts() == fresh.personal_parts()
+    assert ahead.survivors() == fresh.survivors()
+    charges = "SELECT round_number, attempt, channel, status FROM ledger ORDER BY 1, 2, 3, 4"
+    assert ahead.storage.rows(charges) == fresh.storage.rows(charges)
+
+
+def lives(
+    storage: Storage, monkeypatch: pytest.MonkeyPatch, chosen: Sequence[str], place: Any
+) -> tuple[Finished, Counted, Counted]:
+    """A run that dies once at a place and is gone on with, and what its two lives waited for."""
+    owner, name, nth, after = place
+    dying, first = counted(storage.create(*chosen))
+    run_id = crashed(monkeypatch, dying, owner, name, nth, after=after)
+    with opened(storage.reopen(run_id)) as again:
+        living, second = counted(again)
+        summary = execute(living, SilentObserver())
+    return Finished(storage, run_id, summary), first, second
+
+
+SHARES = 4
+"""Which stage that is kept, after three in the first round: advertise, share and train."""
+
+
+@pytest.mark.parametrize(
+    ("place", "second_life"),
+    [
+        # Of keys that were in memory nothing is left, but that nobody has used them.
+        ((Attempts, "_open", 2, False), ["advertise", "share", "train", "unmask"]),
+        # From here on they are in the database.
+        pytest.param(
+            *((Attempts, "_open", 2, True), ["share", "train", "unmask"]), marks=pytest.mark.slow
+        ),
+        ((DatabaseJournal, "keep", SHARES, False), ["share", "train", "unmask"]),
+        ((DatabaseJournal, "keep", SHARES, True), ["train", "unmask"]),
+    ],
+    ids=str,
+)
+def test_a_death_between_any_two_stages(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: Any, second_life: list[str]
+) -> None:
+    seeded = "privacy.noise_source=seeded"
+    chosen = (*overrides("upload_noise", "semi_honest", tmp_path), THREE, seeded)
+    whole, _ = run(tmp_path / "whole", chosen)
+    torn, _, second = lives(seam_storage(tmp_path / "torn"), monkeypatch, chosen, place)
+    assert second.waits[2, 1] == second_life
+    assert second.waits[3, 1] == WAITS["semi_honest"]
+    for name, value in whole.state().items():
+        np.testing.assert_array_equal(value, torn.state()[name])
+    assert torn.storage.rows("SELECT count(*) FROM ledger") == [(3 * CLIENTS,)]
+    assert torn.storage.rows("SELECT count(*) FROM stages") == [(0,)]
+
+
+def test_a_death_with_the_last_message_out_asks_for_the_very_same_keys(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The sum of the first round was open and is not committed; the graph's seed is on the disk."""
+    chosen = (*overrides("none", "active", tmp_path), THREE)
+    storage = seam_storage(tmp_path / "torn")
+    place = (Federation, "_commit", 1, False)
+    _, first, second = lives(storage, monkeypatch, chosen, place)
+    assert second.waits[1, 1] == ["unmask"] and second.waits[2, 1] == WAITS["active"]
+    assert first.told and second.told[:CLIENTS] == first.told
+
+
+def following_of(simulation: Simulation, number: int, **config: Any) -> Any:
+    held = simulation.run
+    changed = held.terms.config.model_copy(update=config)
+    terms = dataclasses.replace(held.terms, config=changed)
+    attempts = dataclasses.replace(
+        Attempts(held, SilentObserver(), Spending(run=held)),
+        run=dataclasses.replace(held, terms=terms),
+    )
+    return attempts._draw(number, 1).plan.get("following")
+
+
+def test_none_are_asked_for_where_the_next_cohort_is_another_or_a_secret(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    chosen = (*overrides("none", "semi_honest", tmp_path), THREE)
+    with opened(seam_storage(tmp_path).create(*chosen)) as simulation:
+        config = simulation.run.terms.config
+        names = sorted(simulation.population.clients)
+        assert following_of(simulation, 1) == {"cohort": names, "graph_seed": ""}
+        assert following_of(simulation, 3) is None
+        six = config.cohort.model_copy(update={"size": 6})
+        others = [following_of(simulation, 1, cohort=six, seed=seed) for seed in range(12)]
+        # Six of seven are the same six again by one chance in seven.
+        assert None in others
+        assert all(each is None or len(each["cohort"]) == 6 for each in others)
+        monkeypatch.setattr(type(config), "has_secret_cohorts", property(lambda self: True))
+        assert following_of(simulation, 1) is None

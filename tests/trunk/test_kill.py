@@ -1,29 +1,35 @@
-"""Real deaths of the command line, by kill -9 and Ctrl-C, and what a resumed run makes of them."""
+"""Real deaths of the command line by kill -9, and what a resumed run makes of them."""
 
 from __future__ import annotations
 
 import json
+import shlex
 import signal
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from platform.bootstrap import Surroundings
+from platform.cli.command_line import DEFAULT_STORAGE
+from platform.cli.ending import ended_run, finding
+from platform.experiment.finishing import execute
+from platform.rounds.observing import SilentObserver
+from storage import Database
 from tests.trunk._dying import Plan, die
 from tests.trunk._runs import (
     NONE,
     OS,
     SMALL,
-    Answer,
     Command,
     Finished,
     Storage,
     comparable,
     gaussian_epsilon,
     interrupted_run,
+    opened,
 )
 
 # Where to die: the call, which one, and whether before or after its work. Four clients train a
@@ -31,6 +37,7 @@ from tests.trunk._runs import (
 # pending then, and what it goes back to was trained with experts.
 POINTS: dict[str, tuple[str, int, bool]] = {
     "training": ("privacy.training:LocalTrainer.fit", 10, False),
+    "training-early": ("privacy.training:LocalTrainer.fit", 6, False),
     "reserved": ("platform.rounds.spending:Spending.reserve", 2, True),
     "opened": ("platform.rounds.runner:RoundRunner.run", 2, False),
     "joined": ("platform.rounds.exchange:DatabaseJournal.keep", 5, False),
@@ -52,59 +59,41 @@ POINTS: dict[str, tuple[str, int, bool]] = {
     "measuring-last": ("platform.parties.client:Client._examine", 18, True),
     "files-written": ("platform.experiment.finishing:write_run_files", 1, True),
 }
-EARLY = "training-early"
-PLACES = {**POINTS, EARLY: ("privacy.training:LocalTrainer.fit", 6, False)}
 SEEDED = "privacy.noise_source=seeded"
-KILLS = {
-    NONE: tuple(POINTS),
-    SEEDED: ("training", "committed"),
-    OS: (
-        *(EARLY, "reserved", "opened", "stage-written", "stage-durable", "added-up"),
-        *("sum-opened", "committed"),
-    ),
-}
-LATER = {
-    NONE: (
-        *("reserved", "joined", "stage-durable", "sum-opened", "before-summary", "personalised"),
-        *("measured", "measuring-last"),
-    ),
-    SEEDED: ("committed",),
-    OS: ("reserved", "opened", "stage-written", "sum-opened"),
-}
-"""Points at which only the slow tests die; a quick run dies at their neighbours."""
+FIXTURES = {NONE: "plain_run", SEEDED: "noised_run"}
 
 
-def points(override: str) -> list[Any]:
-    """Where to die under this override, some of it with the slow tests only."""
-    return [
-        pytest.param(point, marks=pytest.mark.slow) if point in LATER[override] else point
-        for point in KILLS[override]
-    ]
-
-
-@dataclass(frozen=True)
-class Death:
-    """A run that died."""
-
-    storage: Storage
-    code: int
-    output: str
-
-
-MakeDeath = Callable[..., Death]
+End = Callable[..., tuple[int, str]]
 
 
 @pytest.fixture
-def end_at(storage: Storage, tmp_path: Path) -> MakeDeath:
-    """Runs the small configuration in a process that dies: `end_at(override, point)`."""
+def end(storage: Storage, tmp_path: Path) -> End:
+    """Runs the small configuration in a process that dies: its exit code and what it printed."""
     config = tmp_path / "small.yaml"
     config.write_text(SMALL)
 
-    def run(override: str, point: str, number: int = signal.SIGKILL) -> Death:
-        arguments = ("run", str(config), "--set", override, "--storage", storage.url)
-        return Death(storage, *die(Plan(*PLACES[point], number), *arguments))
+    def run(plan: Plan, override: str = NONE, *more: str) -> tuple[int, str]:
+        return die(plan, "run", str(config), "--set", override, "--storage", storage.url, *more)
 
     return run
+
+
+QUICK = {
+    NONE: ("training", "shared", "added-up", "committed", "personalising", "files-written"),
+    SEEDED: ("training",),
+    OS: ("training-early", "stage-durable", "added-up"),
+}
+SLOW = {
+    NONE: tuple(point for point in POINTS if point not in QUICK[NONE]),
+    SEEDED: ("committed",),
+    OS: ("reserved", "opened", "stage-written", "sum-opened", "committed"),
+}
+
+
+def points(override: str) -> list[Any]:
+    """Where to die under this override: some of it with the slow tests, at their neighbours."""
+    slow = [pytest.param(override, point, marks=pytest.mark.slow) for point in SLOW[override]]
+    return [*((override, point) for point in QUICK[override]), *slow]
 
 
 def reserved(storage: Storage) -> list[tuple[Any, ...]]:
@@ -112,46 +101,46 @@ def reserved(storage: Storage) -> list[tuple[Any, ...]]:
     return storage.rows(query)
 
 
-@pytest.mark.parametrize("point", points(NONE))
-def test_killed_run_without_noise_ends_as_if_nothing_had_happened(
-    end_at: MakeDeath, point: str, plain_run: Finished
+@pytest.mark.parametrize(("override", "point"), [*points(NONE), *points(SEEDED)])
+def test_killed_run_ends_as_if_nothing_had_happened(
+    storage: Storage,
+    end: End,
+    sotto: Command,
+    request: pytest.FixtureRequest,
+    override: str,
+    point: str,
 ) -> None:
-    require_identical(end_at(NONE, point), point, plain_run)
-
-
-@pytest.mark.parametrize("point", points(SEEDED))
-def test_killed_run_with_seeded_noise_ends_as_if_nothing_had_happened(
-    end_at: MakeDeath, point: str, noised_run: Finished
-) -> None:
-    require_identical(end_at(SEEDED, point), point, noised_run)
-
-
-def require_identical(death: Death, point: str, reference: Finished) -> None:
-    """Killed for real; at most the round in progress was lost; the same results and charges."""
-    assert death.code == -signal.SIGKILL, death.output
-    assert "Traceback" not in death.output
+    """At most the round in progress was lost; the same results and charges, and one audit log."""
+    code, output = end(Plan(*POINTS[point], signal.SIGKILL), override)
+    assert code == -signal.SIGKILL, output
+    reference: Finished = request.getfixturevalue(FIXTURES[override])
     in_clients = ("joined", "shared", "stage-written", "stage-durable", "added-up", "sum-opened")
     before_two = ("reserved", "opened", *in_clients, "committing", "measuring", "measured")
-    committed = {"training": 2, "committed": 2, "joining": 0, **dict.fromkeys(before_two, 1)}
-    rounds = death.storage.rows("SELECT round_number FROM rounds")
-    expected = committed.get(point, 3)
-    assert [n for (n,) in rounds] == list(range(1, expected + 1))
-    resumed = death.storage.resume(death.storage.only_run())
+    committed = {"committed": 2, "joining": 0, **dict.fromkeys(before_two, 1)}
+    committed |= {"training-early": 1, "training": 2}
+    rounds = storage.rows("SELECT round_number FROM rounds")
+    assert [n for (n,) in rounds] == list(range(1, committed.get(point, 3) + 1))
+    resumed = storage.resume(storage.only_run())
     assert comparable(resumed.summary) == comparable(reference.summary)
-    assert reserved(death.storage) == [(1, 1, 5), (2, 1, 5), (3, 1, 5)]
+    assert reserved(storage) == [(1, 1, 5), (2, 1, 5), (3, 1, 5)]
     assert resumed.survivors() == reference.survivors()
     # Accuracies are coarse; the arrays themselves are not.
     assert resumed.personal_parts() == reference.personal_parts()
     assert all(np.array_equal(a, reference.state()[n]) for n, a in resumed.state().items())
+    verify = ("audit", "verify", "--run", resumed.run_id, "--head", resumed.head)
+    assert sotto(*verify, "--storage", storage.url).code == 0
+    assert storage.rows("SELECT count(*) FROM audit WHERE action = 'run.resumed'") == [(1,)]
 
 
-@pytest.mark.parametrize("point", points(OS))
-def test_killed_run_with_fresh_noise_pays_once(end_at: MakeDeath, point: str) -> None:
+@pytest.mark.parametrize(("override", "point"), points(OS))
+def test_killed_run_with_fresh_noise_pays_once(
+    storage: Storage, end: End, override: str, point: str
+) -> None:
     """What left a client before the kill is sent again, byte for byte; nothing is drawn anew."""
-    died = end_at(OS, point)
-    assert died.code == -signal.SIGKILL
-    resumed = died.storage.resume(died.storage.only_run())
-    assert reserved(died.storage) == [(1, 1, 5), (2, 1, 5), (3, 1, 5)]
+    code, output = end(Plan(*POINTS[point], signal.SIGKILL), override)
+    assert code == -signal.SIGKILL, output
+    resumed = storage.resume(storage.only_run())
+    assert reserved(storage) == [(1, 1, 5), (2, 1, 5), (3, 1, 5)]
     assert [r["round"] for r in resumed.summary["rounds"]] == [1, 2, 3]
     spent = resumed.summary["final"]["epsilon"]["server"]
     assert spent == pytest.approx(gaussian_epsilon(resumed.noise_multiplier, 3), rel=1e-6)
@@ -159,39 +148,82 @@ def test_killed_run_with_fresh_noise_pays_once(end_at: MakeDeath, point: str) ->
     assert not any("ended" in text or "charged" in text for text in resumed.summary["warnings"])
 
 
-def test_resumed_run_has_one_unbroken_audit_log(end_at: MakeDeath, sotto: Command) -> None:
-    storage = end_at(NONE, "files-written").storage
-    run_id = storage.only_run()
-    storage.resume(run_id)
-    summary = json.loads((storage.folder / run_id / "summary.json").read_text())
-    head = f"{summary['audit_head']['count']}:{summary['audit_head']['hash']}"
-    answer = sotto("audit", "verify", "--run", run_id, "--head", head, "--storage", storage.url)
-    assert answer.code == 0, answer.err
-    actions = [a for (a,) in storage.rows("SELECT action FROM audit ORDER BY sequence")]
-    assert actions.count("run.resumed") == 1 and actions[-1] == "run.finished"
+TRAINING = ("privacy.training:LocalTrainer.fit", 10, False)
+DEALING = ("platform.bootstrap.planning:load_task_data", 1, False)
 
 
-def test_ctrl_c_names_the_run_and_how_to_go_on(
-    end_at: MakeDeath, sotto: Command, plain_run: Finished
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGHUP, 129)])
+def test_it_names_the_run_and_how_to_go_on(
+    storage: Storage, end: End, sotto: Command, plain_run: Finished, number: int, code: int
 ) -> None:
-    death = end_at(NONE, "training", signal.SIGINT)
-    run_id = death.storage.only_run()
-    assert death.code == 130
-    assert death.output.splitlines()[-1] == interrupted_run(run_id, death.storage)
-    assert "Traceback" not in death.output
-    listed: Answer = sotto("runs", "--storage", death.storage.url, "--json")
-    assert [r["status"] for r in listed.document] == ["interrupted"]
-    answer = sotto("run", "--resume", run_id, "--storage", death.storage.url, "--json")
+    found, output = end(Plan(*TRAINING, number))
+    run_id = storage.only_run()
+    assert found == code, output
+    assert output.splitlines()[-1] == interrupted_run(run_id, storage)
+    assert "Traceback" not in output
+    assert storage.rows("SELECT status FROM runs") == [("interrupted",)]
+    answer = sotto("run", "--resume", run_id, "--storage", storage.url, "--json")
     assert answer.code == 0, answer.err
     assert comparable(answer.document) == comparable(plain_run.summary)
 
 
-def test_ctrl_c_before_the_first_round_names_the_run_as_well(
-    end_at: MakeDeath, plain_run: Finished
+def test_before_there_is_a_run_it_names_none(storage: Storage, end: End) -> None:
+    code, output = end(Plan(*DEALING, signal.SIGTERM))
+    assert (code, output) == (143, "interrupted\n")
+    assert not storage.file.exists()
+
+
+def test_a_run_under_nohup_goes_on(storage: Storage, end: End) -> None:
+    plan = Plan(*TRAINING, signal.SIGHUP, ignored=(signal.SIGHUP,))
+    code, output = end(plan)
+    assert code == 0, output
+    assert storage.rows("SELECT status FROM runs") == [("finished",)]
+
+
+def test_a_second_signal_while_a_run_is_ended_prints_no_trace(storage: Storage, end: End) -> None:
+    """It comes while the first one is written to the database, and what is durable is enough."""
+    plan = Plan(*TRAINING, signal.SIGINT, again="platform.experiment.finishing:mark_interrupted")
+    code, output = end(plan)
+    assert code == 130
+    assert output.splitlines()[-1] == interrupted_run(storage.only_run(), storage)
+    assert "Traceback" not in output
+
+
+def test_under_json_the_run_and_the_command_are_fields(storage: Storage, end: End) -> None:
+    plan = Plan(*TRAINING, signal.SIGINT)
+    code, output = end(plan, NONE, "--json")
+    run_id = storage.only_run()
+    assert code == 130
+    told = json.loads(output.splitlines()[-1])
+    assert (told["kind"], told["exit_code"], told["run_id"]) == ("interrupted", 130, run_id)
+    assert told["command"] == interrupted_run(run_id, storage).partition("go on with: ")[2]
+
+
+def test_what_is_typed_to_go_on_names_where_the_run_and_its_method_are(tmp_path: Path) -> None:
+    surroundings = Surroundings.with_methods(tmp_path / "my methods")
+    assert finding(DEFAULT_STORAGE, Surroundings()) == ()
+    ended = ended_run(2, "small-1", finding("sqlite:///x/y.db", surroundings))
+    assert shlex.split(str(ended).partition("go on with: ")[2]) == [
+        *("python", "-m", "platform.coordinator", "run", "--resume", "small-1"),
+        *("--storage", "sqlite:///x/y.db", "--methods", str(tmp_path / "my methods")),
+    ]
+
+
+def test_a_signal_just_after_the_last_commit_leaves_a_finished_run(
+    storage: Storage, sotto: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The run is in the database, so whoever ends it is told how to go on."""
-    death = end_at(NONE, "joining", signal.SIGINT)
-    run_id = death.storage.only_run()
-    assert death.code == 130
-    assert death.output.splitlines()[-1] == interrupted_run(run_id, death.storage)
-    assert comparable(death.storage.resume(run_id).summary) == comparable(plain_run.summary)
+    """Old pages are erased behind a commit, so the run has finished when this one comes."""
+    erase = Database.checkpoint
+
+    def interrupted(database: Database) -> None:
+        erase(database)
+        if storage.rows("SELECT status FROM runs") == [("finished",)]:
+            raise KeyboardInterrupt
+
+    simulation = storage.create(NONE, "rounds=1", "evaluation.local_twins=false")
+    with monkeypatch.context() as patch, opened(simulation), pytest.raises(KeyboardInterrupt):
+        patch.setattr(Database, "checkpoint", interrupted)
+        execute(simulation, SilentObserver())
+    assert storage.rows("SELECT status FROM runs") == [("finished",)]
+    answer = sotto("report", "latest", "--storage", storage.url, "--json")
+    assert answer.code == 0 and answer.document["run_id"] == simulation.run_id

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import sqlite3
-from collections.abc import Mapping
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -25,9 +24,9 @@ from platform.wire.messages import (
     encode_invitation,
     encode_relay,
 )
-from platform.wire.transport import InProcessTransport
-from storage import InvalidRecordError, open_client_store
-from tests.trunk._runs import Crash, Storage, comparable, crash_at, opened, over
+from storage import InvalidRecordError
+from tests.trunk._ahead import Overheard
+from tests.trunk._runs import Crash, Storage, crashed, losing, opened
 from tests.trunk._seams import (
     ADVERSARIES,
     CLIENTS,
@@ -36,18 +35,14 @@ from tests.trunk._seams import (
     Opened,
     Seams,
     live_through,
-    losing,
     overrides,
     seam_storage,
     seams_of,
 )
-from tests.trunk._secure import RUN, Cohort, Frank, Lying, cohort, enrolled, identity
+from tests.trunk._secure import RUN, Cohort, cohort, enrolled, identity
 
 PAIRS = [(mechanism, adversary) for mechanism in MECHANISMS for adversary in ADVERSARIES]
 TERMS = SecureTerms(clients=5, active=True, threshold=4, smallest_sum=4, corrupt=1)
-
-
-# --- a coordinator that dies ----------------------------------------------------------------------
 
 
 def require_one_sum(storage: Storage, run_id: str, mechanism: str, seams: Seams) -> None:
@@ -87,10 +82,11 @@ def test_killed_after_the_sum_was_opened_and_another_client_lost_in_the_repeat(
         with opened(storage.create(*overrides(mechanism, adversary, tmp_path))) as simulation:
             with pytest.raises(Crash):
                 execute(simulation, SilentObserver())
+        first = frozenset(sorted(simulation.population.clients)[:1])
         for lost_at in ("train", "advertise", "share", "unmask"):
             seams.most = len(seams.sums) + 1
             with opened(storage.reopen(simulation.run_id)) as again, pytest.raises(Crash):
-                execute(_without_the_first(again, lost_at), SilentObserver())
+                execute(losing(again, lambda *_: first, lost_at), SilentObserver())
         seams.most = None
         with opened(storage.reopen(simulation.run_id)) as last:
             summary = execute(last, SilentObserver())
@@ -98,14 +94,6 @@ def test_killed_after_the_sum_was_opened_and_another_client_lost_in_the_repeat(
     assert len(set(seams.by_round()[1])) == 1
     assert len(summary["rounds"]) == 2
     require_one_sum(storage, simulation.run_id, mechanism, seams)
-
-
-def _without_the_first(simulation: Any, lost_at: str) -> Any:
-    transport = simulation.run.transport
-    assert isinstance(transport, InProcessTransport)
-    first = frozenset(sorted(transport.handlers)[:1])
-    lossy = dataclasses.replace(transport, losses=lambda *_: first, lost_at=lost_at)
-    return over(simulation, lossy)
 
 
 def live(folder: Path, monkeypatch: pytest.MonkeyPatch, schedule: int) -> None:
@@ -136,58 +124,19 @@ def test_no_schedule_of_two_hundred_opens_two_sums(
     live(tmp_path, monkeypatch, schedule)
 
 
-def test_a_run_that_died_everywhere_ends_as_if_nothing_had_happened(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A death at every 47th place in turn, nobody lost: the same accuracy, state and charges.
-
-    A stage is durable as a whole, so a life goes on only from a stage that it has come to the end
-    of: the first one is the roll call.
-    """
-    chosen = (*overrides("upload_noise", "semi_honest", tmp_path), "privacy.noise_source=seeded")
-    whole = seam_storage(tmp_path / "whole").run(*chosen)
-    storage = seam_storage(tmp_path / "torn")
-    with seams_of(monkeypatch) as seams:
-        simulation = storage.create(*chosen)
-        deaths = 0
-        while True:
-            seams.left = 47
-            with opened(simulation):
-                try:
-                    summary = execute(simulation, SilentObserver())
-                    break
-                except Crash:
-                    deaths += 1
-            seams.left = None
-            simulation = storage.reopen(simulation.run_id)
-    assert deaths > 3
-    assert comparable(summary) == comparable(whole.summary)
-    assert storage.rows("SELECT round_number, attempt, count(*) FROM ledger GROUP BY 1, 2") == [
-        (1, 1, CLIENTS),
-        (2, 1, CLIENTS),
-    ]
-
-
 def test_a_run_whose_enrolment_has_changed_does_not_go_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     storage = seam_storage(tmp_path)
-    with monkeypatch.context() as patch:
-        with opened(storage.create(*overrides("none", "active", tmp_path))) as simulation:
-            crash_at(patch, Client, "_train", 3)
-            with pytest.raises(Crash):
-                execute(simulation, SilentObserver())
+    simulation = storage.create(*overrides("none", "active", tmp_path))
+    run_id = crashed(monkeypatch, simulation, Client, "_train", 3)
     path = tmp_path / "keys" / "enrolment.json"
     before = path.read_bytes()
-    changed = read_enrolment(path).enrol("somebody-else", identity(99).public)
-    write_enrolment(path, changed)
+    write_enrolment(path, read_enrolment(path).enrol("somebody-else", identity(99).public))
     with pytest.raises(RunStopped, match="put that file back"):
-        storage.reopen(simulation.run_id)
+        storage.reopen(run_id)
     path.write_bytes(before)
-    assert len(storage.resume(simulation.run_id).summary["rounds"]) == 2
-
-
-# --- a coordinator that asks again ----------------------------------------------------------------
+    assert len(storage.resume(run_id).summary["rounds"]) == 2
 
 
 @pytest.fixture
@@ -195,56 +144,11 @@ def five(tmp_path: Path) -> Cohort:
     return cohort(tmp_path, TERMS)
 
 
-def overheard(found: Cohort) -> dict[tuple[str, str], tuple[bytes, bytes]]:
-    seen: dict[tuple[str, str], tuple[bytes, bytes]] = {}
-    inner = found.transport()
-
-    @dataclasses.dataclass(frozen=True)
-    class Hearing:
-        def exchange(
-            self, stage: Any, messages: Mapping[str, bytes], deadline: float | None
-        ) -> Mapping[str, Any]:
-            replies = inner.exchange(stage, messages, deadline)
-            for client, reply in replies.items():
-                seen[stage, client] = (messages[client], reply)
-            return replies
-
-    found.run(Hearing())
-    return seen
-
-
-def test_the_same_invitation_gets_the_same_keys(five: Cohort) -> None:
-    sent: dict[str, bytes] = {}
-
-    def keep(client: str, message: bytes) -> bytes:
-        sent[client] = message
-        return message
-
-    with pytest.raises(KeyError):
-        # The round ends here: what matters is the invitation alone.
-        five.run(Ending(Lying(five.transport(), "advertise", keep)))
-    name, client = next(iter(five.clients.items()))
-    first = client.handle(sent[name])
-    again = [remade(five, name).handle(sent[name]) for _ in range(2)]
-    assert again == [first, first]
-
-
-@dataclasses.dataclass
-class Ending:
-    """Ends a round after its invitations."""
-
-    inner: Any
-
-    def exchange(self, stage: Any, messages: Any, deadline: Any) -> Any:
-        if stage != "advertise":
-            raise KeyError(stage)
-        return self.inner.exchange(stage, messages, deadline)
-
-
-def remade(found: Cohort, name: str) -> Client:
-    """The client as a new process would find itself."""
-    old = found.clients[name]
-    return Client(old.profile, open_client_store(old._store._file.path), old._make_trainer)
+def overheard(found: Cohort) -> dict[tuple[Stage, str], tuple[bytes, bytes]]:
+    """What was sent and answered in a round."""
+    ear = Overheard(found.transport())
+    found.run(ear)
+    return ear.seen
 
 
 def test_another_request_under_the_same_header_is_refused(five: Cohort) -> None:
@@ -265,19 +169,17 @@ def test_another_request_under_the_same_header_is_refused(five: Cohort) -> None:
         with pytest.raises(ProtocolError):
             client.handle(message)
     for stage in ("advertise", "share", "train", "confirm", "unmask"):
-        assert client.handle(seen[stage, name][0]) == seen[stage, name][1]
+        message, answer = seen[stage, name]
+        assert client.handle(message) == five.remade(name).handle(message) == answer
     assert store_rows(client) == store
 
 
-@pytest.mark.parametrize(("number", "attempt"), [(1, 2), (1, 7)])
-def test_a_further_attempt_without_noise_is_refused(
-    five: Cohort, number: int, attempt: int
-) -> None:
+def test_a_further_attempt_without_noise_is_refused(five: Cohort) -> None:
     """Two sums of the same vectors differ by what one client sent."""
     seen = overheard(five)
     for name, client in five.clients.items():
         invitation = decode_invitation(seen["advertise", name][0])
-        envelope = dataclasses.replace(invitation.envelope, round_number=number, attempt=attempt)
+        envelope = dataclasses.replace(invitation.envelope, attempt=2)
         invented = encode_invitation(dataclasses.replace(invitation, envelope=envelope))
         with pytest.raises(ProtocolError, match="without noise"):
             client.handle(invented)
@@ -293,7 +195,7 @@ def test_an_older_round_is_refused_by_name(five: Cohort) -> None:
         client.handle(seen["advertise", name][0])
 
 
-@pytest.mark.parametrize("committed", [(1, 2), (2, 1), (1, 7)])
+@pytest.mark.parametrize("committed", [(1, 2), (2, 1)])
 def test_a_commit_that_nobody_made_is_refused_and_changes_nothing(
     five: Cohort, committed: tuple[int, int]
 ) -> None:
@@ -314,13 +216,13 @@ def store_rows(client: Client) -> dict[str, list[Any]]:
         return {n: connection.execute(f"SELECT * FROM {n}").fetchall() for (n,) in names}  # noqa: S608
 
 
-@pytest.mark.parametrize("stage", ["advertise", "share", "confirm", "unmask"])
+@pytest.mark.parametrize("stage", ["advertise", "share", "unmask"])
 def test_two_processes_of_a_client_give_one_answer(
     five: Cohort, monkeypatch: pytest.MonkeyPatch, stage: str
 ) -> None:
     """Both read the store before either has written: the second has nothing to send."""
     name = next(iter(five.clients))
-    other, replies = remade(five, name), []
+    other, replies = five.remade(name), []
     inner = five.transport()
 
     @dataclasses.dataclass(frozen=True)
@@ -343,30 +245,13 @@ def test_two_processes_of_a_client_give_one_answer(
     assert replies == [True]
 
 
-# --- a client that is a new process at every message ----------------------------------------------
-
-
-@dataclasses.dataclass(frozen=True)
-class Forgetful(Frank):
-    """Makes every client anew for every message; all it knows is in its store."""
-
-    found: Cohort | None = None
-
-    def _deliver(self, stage: Stage, client: str, message: bytes) -> bytes:
-        assert self.found is not None
-        return remade(self.found, client).handle(message)
-
-
-@pytest.mark.parametrize("active", [True, False])
-def test_a_client_may_be_another_process_at_every_message(tmp_path: Path, active: bool) -> None:
-    found = cohort(tmp_path, dataclasses.replace(TERMS, active=active))
-    usual = found.transport(lost=["client-00004"], lost_at="unmask")
-    telling = Forgetful(
-        handlers=usual.handlers, losses=usual.losses, lost_at=usual.lost_at, found=found
-    )
-    outcome = found.run(telling)
+def test_a_client_may_be_another_process_at_every_message(five: Cohort) -> None:
+    """All it knows is in its store."""
+    usual = five.transport(lost=["client-00004"], lost_at="unmask")
+    anew = {name: lambda message, n=name: five.remade(n).handle(message) for name in five.clients}
+    outcome = five.run(dataclasses.replace(usual, handlers=anew))
     np.testing.assert_allclose(outcome.summed.vector, [15.0, 15.0], atol=1e-2)
-    assert outcome.survivors == tuple(found.clients)
+    assert outcome.survivors == tuple(five.clients)
 
 
 def test_a_sessions_secrets_are_gone_once_its_round_is_committed(five: Cohort) -> None:
@@ -382,51 +267,23 @@ def test_a_sessions_secrets_are_gone_once_its_round_is_committed(five: Cohort) -
     )
 
 
-# --- what lies on the disk meanwhile --------------------------------------------------------------
-
-
+@pytest.mark.parametrize("chosen", [(), ("secure_aggregation={enabled: false}",)], ids=str)
 def test_a_dead_coordinators_database_ties_no_entry_to_a_client(
-    storage: Storage, monkeypatch: pytest.MonkeyPatch
+    storage: Storage, monkeypatch: pytest.MonkeyPatch, chosen: tuple[str, ...]
 ) -> None:
     """Killed while the second round trains: handles would say whose entries lie in the pool."""
-    for chosen in ((), ("secure_aggregation={enabled: false}",)):
-        place = Storage(storage.folder / f"place{len(chosen)}")
-        with monkeypatch.context() as patch, opened(place.create(*chosen)) as simulation:
-            crash_at(patch, Client, "_disclose", 6, after=True)
-            with pytest.raises(Crash):
-                execute(simulation, SilentObserver())
-        handles = [handle for (handle,) in place.rows("SELECT handle FROM pool")]
-        stages = b"".join(blob for (blob,) in place.rows("SELECT blob FROM stages"))
-        assert len(handles) == 4 and stages
-        assert not any(handle in stages for handle in handles)
-        resumed = place.resume(simulation.run_id)
-        assert place.rows("SELECT round_number, attempt, count(*) FROM ledger GROUP BY 1, 2") == [
-            (number, 1, 5) for number in (1, 2, 3)
-        ]
-        whole = Storage(storage.folder / f"whole{len(chosen)}").run(*chosen)
-        assert comparable(resumed.summary) == comparable(whole.summary)
-
-
-def test_losses_of_a_life_are_those_of_its_generator(tmp_path: Path) -> None:
-    """The schedules are what they say: some clients are lost, at some stage."""
-    storage = seam_storage(tmp_path)
-    with opened(storage.create(*overrides("none", "semi_honest", tmp_path))) as simulation:
-        one, other = (losing(simulation, np.random.default_rng(i), 3) for i in (1, 2))
-        lost = [
-            each.run.transport.losses(1, 1, tuple(simulation.population.clients))
-            for each in (one, other)
-        ]
-    assert lost[0] != lost[1]
+    crashed(monkeypatch, storage.create(*chosen), Client, "_disclose", 6, after=True)
+    handles = [handle for (handle,) in storage.rows("SELECT handle FROM pool")]
+    stages = b"".join(blob for (blob,) in storage.rows("SELECT blob FROM stages"))
+    assert len(handles) == 4 and stages
+    assert not any(handle in stages for handle in handles)
 
 
 def test_a_client_that_has_used_a_newer_enrolment_refuses_an_older(five: Cohort) -> None:
     """An older file has keys that were revoked since, and lacks those that took their place."""
     names = tuple(five.clients)
-    old = five.clients[names[0]]
-    credentials = old.profile.safeguards.credentials
+    credentials = five.clients[names[0]].profile.safeguards.credentials
     assert credentials is not None and credentials.enrolment.serial == len(names)
     older = dataclasses.replace(credentials, enrolment=enrolled(names[:-1]))
-    guarded = dataclasses.replace(old.profile.safeguards, credentials=older)
-    profile = dataclasses.replace(old.profile, safeguards=guarded)
     with pytest.raises(InvalidRecordError, match="has serial 4, but this client has used 5"):
-        Client(profile, open_client_store(old._store._file.path), old._make_trainer)
+        five.remade(names[0], credentials=older)

@@ -2,16 +2,28 @@
 
 from __future__ import annotations
 
+import dataclasses
+import hashlib
 import itertools
+import sqlite3
+import weakref
+from contextlib import closing
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from methods import PoolPolicy, TensorSpec
+from platform.experiment.finishing import execute
 from platform.protection.building import PoolRules, default_minimum
-from platform.rounds.pool import ResidentPool
+from platform.rounds import attempts
+from platform.rounds.observing import SilentObserver
+from platform.rounds.pool import Neighbours, ResidentPool, Search
 from platform.wire.layout import encode_entry, handle
-from storage import PoolEntry
+from storage import DatabaseDamaged, PoolEntry
+from tests._linking import SIGNIFICANCE, Watcher, chance
+from tests.trunk._runs import FIXED, OS, Finished, opened, over
 
 SPEC = {"context": TensorSpec((2,))}
 
@@ -67,42 +79,14 @@ def test_all_tensors_count_for_the_distance():
     assert (expert["a"].item(), expert["b"].item()) == (3.0, 3.0)
 
 
-def test_the_order_of_rows_changes_nothing():
-    """Ties are broken by the entries' bytes: four entries at distance 1, two are served."""
-    ring = [entry(0, 0, 0), entry(1, 1, 0), entry(2, -1, 0), entry(3, 0, 1), entry(4, 0, -1)]
-    served = [
-        [e["context"].tolist() for e in serve_experts(rows, [handle_of(0)], rules(2), rng())]
-        for rows in itertools.permutations(ring)
-    ]
-    assert all(order == served[0] for order in served)
-    expected = sorted(row.entry for row in ring[1:])[:2]
-    assert [encode_entry({"context": np.array(v, np.float32)}) for v in served[0]] == expected
-
-
-def test_experts_come_in_an_order_that_says_nothing_of_distance():
-    """By bytes (0, 2) comes first of these three, by distance last."""
-    served = serve_experts(LINE, [handle_of(0)], rules(3), rng())
-    order = [tuple(expert["context"].tolist()) for expert in served]
-    assert order == [(0, 2), (1, 0), (1, 1)]
-
-
-def test_ones_own_entries_are_never_served():
-    entries = [*LINE, entry(0, 0.1, 0, generation=2)]
-    mine = [handle_of(0, 2), handle_of(0, 1)]
-    assert values(serve_experts(entries, mine, rules(9), rng())) == [
-        (-3, 0),
-        (0, 2),
-        (1, 0),
-        (1, 1),
-    ]
-
-
-def test_the_newest_own_entry_is_asked_from():
+def test_ones_own_entries_are_never_served_and_the_newest_is_asked_from():
     entries = [*LINE, entry(0, -3.1, 0, generation=2)]
-    newest_first = [handle_of(0, 2), handle_of(0, 1)]
-    assert values(serve_experts(entries, newest_first, rules(1), rng())) == [(-3, 0)]
+    mine = [handle_of(0, 2), handle_of(0, 1)]
+    others = [(-3, 0), (0, 2), (1, 0), (1, 1)]
+    assert values(serve_experts(entries, mine, rules(9), rng())) == others
+    assert values(serve_experts(entries, mine, rules(1), rng())) == [(-3, 0)]
     # A handle without a live entry is passed over.
-    assert values(serve_experts(LINE, newest_first, rules(1), rng())) == [(1, 0)]
+    assert values(serve_experts(LINE, mine, rules(1), rng())) == [(1, 0)]
 
 
 def test_ones_own_entry_is_served_where_the_method_wants_it():
@@ -110,13 +94,9 @@ def test_ones_own_entry_is_served_where_the_method_wants_it():
     assert len(served) == 5
 
 
-@pytest.mark.parametrize("handles", [[], [handle_of(9)], [handle_of(0, 7)], [b""], [b"x" * 32]])
+@pytest.mark.parametrize("handles", [[], [handle_of(9)], [handle_of(0, 7)]])
 def test_first_time_participants_are_served_nothing(handles):
     assert serve_experts(LINE, handles, rules(), rng()) == ()
-
-
-def test_a_handle_of_another_run_is_nothing():
-    assert serve_experts(LINE, [handle(bytes(32), "other", 1)], rules(), rng()) == ()
 
 
 def test_a_pool_that_is_too_small_serves_nothing():
@@ -125,46 +105,19 @@ def test_a_pool_that_is_too_small_serves_nothing():
     assert serve_experts([], [handle_of(0)], rules(), rng()) == ()
 
 
-def test_fewer_entries_than_asked_for_are_all_served():
-    assert len(serve_experts(LINE, [handle_of(0)], rules(100), rng())) == 4
-
-
 def test_a_random_choice_is_seeded_and_never_ones_own():
-    def chosen(seed):
-        drawn = serve_experts(LINE, [handle_of(0)], rules(2, select="random"), rng(seed))
+    def chosen(seed, rows=LINE):
+        drawn = serve_experts(rows, [handle_of(0)], rules(2, select="random"), rng(seed))
         return tuple(values(drawn))
 
-    assert chosen(1) == chosen(1)
+    assert chosen(1) == chosen(1) == chosen(1, LINE[::-1])
     draws = {chosen(seed) for seed in range(60)}
     # All six pairs of the four others.
     assert draws == set(itertools.combinations(sorted([(1, 0), (0, 2), (-3, 0), (1, 1)]), 2))
 
 
-def test_a_random_choice_does_not_depend_on_the_rows_order():
-    for seed in range(5):
-        one, other = (
-            serve_experts(rows, [handle_of(0)], rules(2, select="random"), rng(seed))
-            for rows in (LINE, LINE[::-1])
-        )
-        assert values(one) == values(other)
-
-
-def test_handles_differ_by_secret_run_and_round():
-    made = {
-        handle(secret, run, number)
-        for secret in (b"a" * 32, b"b" * 32)
-        for run in ("run", "run2", "")
-        for number in (1, 2, 12)
-    }
-    assert len(made) == 18
-    assert {len(name) for name in made} == {32}
-    assert handle(b"a" * 32, "run", 1) == handle(b"a" * 32, "run", 1)
-
-
 def test_a_handle_by_another_implementation():
     """HMAC-SHA256 (RFC 2104) written out over the message that names purpose, run and round."""
-    import hashlib
-
     key, text = b"k" * 32, b'["sotto pool handle", "run", 3]'
     inner = bytes(byte ^ 0x36 for byte in key.ljust(64, b"\0"))
     outer = bytes(byte ^ 0x5C for byte in key.ljust(64, b"\0"))
@@ -175,3 +128,190 @@ def test_a_handle_by_another_implementation():
 @pytest.mark.parametrize(("k", "minimum", "expected"), [(3, None, 8), (9, None, 20), (3, 5, 5)])
 def test_the_default_minimum_is_twice_k_plus_one(k, minimum, expected):
     assert default_minimum(PoolPolicy(SPEC, k, minimum=minimum)) == expected
+
+
+K = 3
+
+
+def pool_of(vectors, minimum=1, k=K) -> tuple[list[PoolEntry], ResidentPool]:
+    entries = [
+        PoolEntry(1 + place % 2, b"%032d" % place, encode_entry({"context": vector}))
+        for place, vector in enumerate(np.asarray(vectors, np.float32))
+    ]
+    policy = PoolPolicy({"context": TensorSpec(np.shape(vectors)[1:])}, k)
+    return entries, ResidentPool(entries, PoolRules(policy, minimum, 2))
+
+
+def served(pool: ResidentPool, asked) -> list[list[bytes]]:
+    answers = pool.serve(asked, np.random.default_rng(0))
+    return [[encode_entry(expert) for expert in experts] for experts in answers]
+
+
+def compared(vectors, entries, mine: list[int], k=K) -> list[bytes]:
+    """By comparing each with the newest in float64: the bytes of the k nearest, in their order."""
+    vectors = np.asarray(vectors, np.float32).astype(np.float64)
+    others = [place for place in range(len(entries)) if place not in mine]
+    nearest = sorted(
+        others,
+        key=lambda place: (
+            float(np.linalg.norm(vectors[place] - vectors[mine[0]])),
+            entries[place].entry,
+        ),
+    )
+    return sorted(entries[place].entry for place in nearest[:k])
+
+
+# Steps so small that float32 cannot tell them at that offset squared, and many ties.
+GRIDS = st.tuples(
+    st.sampled_from([0.0, 1.0, 1000.0, 1e30]),
+    st.sampled_from([1e-30, 2.0**-10, 1.0, 1e29]),
+    st.lists(st.lists(st.integers(-3, 3), min_size=3, max_size=3), min_size=7, max_size=24),
+)
+
+
+@given(GRIDS, st.integers(0, 6))
+def test_what_is_served_is_what_comparing_each_serves(grid, far):
+    offset, step, drawn = grid
+    vectors = np.asarray(offset + step * np.asarray(drawn, float), np.float32)
+    # Some are of quite another size.
+    vectors[:far] *= np.float32(1e-3)
+    entries, pool = pool_of(vectors)
+    asked = [[entry.handle] for entry in entries]
+    expected = [compared(vectors, entries, [place]) for place in range(len(entries))]
+    assert served(pool, asked) == expected
+    assert [served(pool, [one])[0] for one in asked] == expected
+
+
+@pytest.mark.parametrize("length", [5, 2048, 5000])
+def test_rows_that_float32_cannot_tell_apart(length):
+    """Far from zero, at distances from the query that differ by 1e-7 of themselves."""
+    rng = np.random.default_rng(length)
+    towards = rng.standard_normal((400, length))
+    towards /= np.linalg.norm(towards, axis=1, keepdims=True)
+    away = 1 + 1e-7 * rng.permutation(400)
+    vectors = (100 + np.vstack([np.zeros(length), away[:, None] * towards])).astype(np.float32)
+    entries, pool = pool_of(vectors, k=9)
+    (found,) = served(pool, [[entries[0].handle]])
+    assert found == compared(vectors, entries, [0], k=9)
+    rows, query = vectors[1:], vectors[0]
+    coarse = (rows**2).sum(1, dtype=np.float32) - 2 * rows @ query
+    by_float32 = [entries[1 + place].entry for place in np.argsort(coarse, kind="stable")[:9]]
+    assert sorted(by_float32) != found
+
+
+def test_huge_entries_do_not_make_the_search_slow():
+    """One client's entry of 1e30 takes no digits from the others, which lie far from zero."""
+    rng = np.random.default_rng(1)
+    vectors = 1000 + rng.standard_normal((600, 512))
+    vectors[7], vectors[8] = 1e30, -1e30
+    seen: list[int] = []
+
+    def vector(place):
+        seen.append(place)
+        return vectors[place]
+
+    near = Neighbours(vector, len(vectors))
+    seen.clear()
+    (found,) = near.nearest([Search(0, np.arange(1, 600))], 9)
+    distances = np.linalg.norm(vectors - vectors[0], axis=1)
+    assert found.tolist() == np.argsort(distances, kind="stable")[1:10].tolist()
+    assert len(seen) < 40
+
+
+def test_many_clients_share_one_pass(monkeypatch):
+    """Their searches are one product, and answered as one by one, each without its own."""
+    rng = np.random.default_rng(2)
+    vectors = rng.standard_normal((120, 40))
+    entries, pool = pool_of(vectors)
+    passes = []
+    products = Neighbours._products
+    monkeypatch.setattr(
+        Neighbours, "_products", lambda self, q: passes.append(len(q)) or products(self, q)
+    )
+    asked = [[entries[n].handle, entries[n + 1].handle] for n in range(0, 100)]
+    asked[3:5] = [[], [b"unknown"]]
+    found = served(pool, asked)
+    assert passes == [98]
+    for n, experts in enumerate(found):
+        if n in (3, 4):
+            assert experts == []
+        else:
+            assert experts == compared(vectors, entries, [n, n + 1])
+
+
+def test_of_a_repeated_handle_the_newest_entry_is_asked_from_in_any_order():
+    own = [entry(0, value, generation=g) for g, value in ((1, 0.0), (2, 10.0))]
+    own = [dataclasses.replace(each, handle=b"h" * 32) for each in own]
+    others = [entry(1, 1.0), entry(2, 9.0), entry(3, 5.0)]
+    one = PoolRules(PoolPolicy({"context": TensorSpec((1,))}, 1), 1, 2)
+    for order in itertools.permutations([*own, *others]):
+        assert served(ResidentPool(order, one), [[b"h" * 32]]) == [[others[1].entry]]
+
+
+def test_no_entry_is_held_once_messages_leave(storage, monkeypatch):
+    """The matrix lives for one pass: not while clients train, nor when a generation is added."""
+    made: list[weakref.ref[ResidentPool]] = []
+    alive: list[int] = []
+
+    class Watched(ResidentPool):
+        def __init__(self, *args):
+            super().__init__(*args)
+            made.append(weakref.ref(self))
+
+    class Watching:
+        def __init__(self, transport):
+            self.transport = transport
+
+        def __getattr__(self, name):
+            return getattr(self.transport, name)
+
+        def exchange(self, *args):
+            alive.append(sum(one() is not None for one in made))
+            return self.transport.exchange(*args)
+
+    monkeypatch.setattr(attempts, "ResidentPool", Watched)
+    with opened(storage.create("privacy.mechanism=none")) as simulation:
+        execute(over(simulation, Watching(simulation.run.transport)), SilentObserver())
+    # None in the first round, in which nobody has an entry yet.
+    assert len(made) == 2
+    assert alive and not any(alive)
+
+
+def test_a_damaged_entry_is_served_to_nobody(storage):
+    """Each attempt reads the pool anew, and each entry against its digest."""
+
+    class Spoiling(SilentObserver):
+        def round_finished(self, document):
+            if document["round"] == 2:
+                with closing(sqlite3.connect(storage.file)) as file, file:
+                    file.execute("UPDATE pool SET entry = zeroblob(length(entry))")
+
+    with opened(storage.create("privacy.mechanism=none")) as simulation:
+        with pytest.raises(DatabaseDamaged, match="table pool"):
+            execute(simulation, Spoiling())
+
+
+ROUNDS = 300
+
+
+@pytest.mark.slow
+def test_a_trained_linker_does_no_better_than_chance_over_a_whole_run(storage, monkeypatch):
+    """Ledger, audit log, log, states, open attempts and who was lost are in the files."""
+    watcher = Watcher(storage.file, [])
+    length = (f"rounds={ROUNDS}", "pool.generations=2", "evaluation.local_twins=false")
+    simulation = storage.create(OS, *FIXED, *length, "secure_aggregation.enabled=false")
+    with opened(simulation) as held, monkeypatch.context() as patch:
+        watcher.on(patch)
+        run = Finished(storage, held.run_id, execute(held, SilentObserver()))
+    identities, survivors = run.identities(), run.survivors()
+    assert [files.generation for files in watcher.seen] == list(range(1, ROUNDS + 1))
+    assert all(files.log and len(files.rows) == 4 for files in watcher.seen)
+    seen = []
+    for files in watcher.seen:
+        there = survivors[files.generation]
+        owners = {
+            handle(identities[name][1], run.run_id, files.generation): identities[name][0]
+            for name in there
+        }
+        seen.append(files.shown([identities[name][0] for name in there], owners))
+    assert chance(seen) > SIGNIFICANCE
