@@ -122,7 +122,7 @@ def test_one_class_twice(tmp_path: Path):
     [
         (("cat",), "0.png", "'{}' lies in no class's folder"),
         (("train/cat", "test/cat"), "test/labels.csv", "'{}' lies in no class's folder"),
-        (("cat",), "cat/notes.txt", "'{}' lies among images and is none"),
+        (("cat",), "cat/notes.txt", "'{}' lies among images and is not one"),
         (("a/cat",), "a/cat/9.png", "is a folder in what should be a class's"),
         (("train/cat", "test"), "train/cat/9.png", "test' holds images and no class folders"),
     ],

@@ -214,7 +214,7 @@ def array_pickle(shape: bytes, dtype: bytes, content: bytes, state: bytes = b"N"
     ("data", "reason"),
     [
         (array_pickle(b"K\x03\x85", b"u2", b"U\x04\x01\x00\x02\x00"), "shape (3,) with 2"),
-        (array_pickle(b"K\x01\x85", b"u2", b"U\x03\x01\x00\x02"), "content is none of type"),
+        (array_pickle(b"K\x01\x85", b"u2", b"U\x03\x01\x00\x02"), "content is not of type"),
         (array_pickle(b"J\xff\xff\xff\xff\x85", b"u1", b"U\x00"), "impossible shape"),
         (array_pickle(b"K\x05", b"u1", b"U\x00"), "without a shape"),
         (array_pickle(b"K\x00J\xff\xff\xff\x7f\x86", b"u1", b"U\x00"), "empty array of an impos"),
