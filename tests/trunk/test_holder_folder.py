@@ -285,7 +285,7 @@ def test_the_folder_of_a_whole_consortium(tmp_path: Path):
 def test_what_is_no_image_among_images(tmp_path: Path):
     draw(tmp_path, "cat")
     (tmp_path / "cat" / "notes.txt").write_text("x")
-    assert "notes.txt' lies among images and is none" in refused(tmp_path)
+    assert "notes.txt' lies among images and is not one" in refused(tmp_path)
 
 
 def test_a_file_of_no_bytes_is_listed_as_all_others(tmp_path: Path):

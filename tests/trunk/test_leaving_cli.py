@@ -102,7 +102,10 @@ def test_a_statement_that_was_carried_by_hand(folder, broken_off, client, coordi
         "federation", "remove", run_id, "west", "--statement", str(broken), *storage
     )
     assert found.code == 2
-    assert "is none; valid is a file that a client's command `leave` has written" in found.err
+    assert (
+        "is not a statement; valid is a file that a client's command `leave` has written"
+        in found.err
+    )
     assert len(audit(folder, run_id, "client.left")) == 1
 
 

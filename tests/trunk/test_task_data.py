@@ -123,8 +123,8 @@ def test_an_odd_number_of_classes_has_one_more_base_class(monkeypatch: pytest.Mo
         ),
         (
             (*LEFT_OUT, "task.held_out_domain=painting"),
-            "task.held_out_domain: 'painting' is none of the run's domains; valid: real, sketch, "
-            "clipart",
+            "task.held_out_domain: 'painting' is not one of the run's domains; valid: real, "
+            "sketch, clipart",
         ),
         (
             (*LEFT_OUT, "task.domains=[sketch]"),

@@ -298,7 +298,7 @@ def test_a_hand_made_array():
     ("data", "reason"),
     [
         (array_pickle(b"K\x03\x85", b"u2", b"U\x04\x01\x00\x02\x00"), "shape (3,) with 2"),
-        (array_pickle(b"K\x01\x85", b"u2", b"U\x03\x01\x00\x02"), "content is none of type"),
+        (array_pickle(b"K\x01\x85", b"u2", b"U\x03\x01\x00\x02"), "content is not of type"),
         (array_pickle(b"J\xff\xff\xff\xff\x85", b"u1", b"U\x00"), "impossible shape"),
         (array_pickle(b"K\x05", b"u1", b"U\x00"), "without a shape"),
         (array_pickle(b"(" + b"K\x01" * 9 + b"t", b"u1", b"U\x01x"), "without a shape"),

@@ -85,7 +85,7 @@ def test_an_empty_class(tmp_path: Path):
 def test_something_else_among_images(tmp_path: Path):
     draw_tiny_imagenet(tmp_path, classes=2)
     (tmp_path / FOLDER / "train" / tiny_ids(2)[0] / "images" / "notes.txt").write_text("x")
-    assert "lies among images and is none" in refused("tiny_imagenet", tmp_path)
+    assert "lies among images and is not one" in refused("tiny_imagenet", tmp_path)
 
 
 @pytest.mark.parametrize(
