@@ -53,7 +53,9 @@ WRITING: Final = (
 )
 READING: Final = ("query_only=ON", "temp_store=MEMORY")
 
-_CHECKPOINT_PAUSE = 0.02
+_PAUSE = 0.02
+_CLOSING = 1.0
+"""Seconds that a writer may take between its two deletions when it closes a database."""
 
 # A full disk also shows as one of these, depending on which file could not grow.
 _WRITE_FAILURES = (
@@ -117,24 +119,42 @@ def _open_read_only(path: Path) -> sqlite3.Connection:
     """
     if is_quiet(path):
         return _connect_uri(path, "immutable=1")
-    ended = DatabaseBusy(f"database {path} was closed by a writer while it was opened; try again")
-    if not beside(path, INDEX).exists():
-        if is_quiet(path):
-            raise ended
-        raise StorageError(
-            f"database {path} cannot be read alone: beside it lies the write-ahead log of a"
-            f" process that was killed, without {path.name}{INDEX}; open it for writing once"
-        )
+    _await_index(path)
     connection = _connect_uri(path, "readonly_shm=1")
     try:
         # The first read opens log and index; from then on no writer removes them.
         connection.execute("PRAGMA schema_version")
     except sqlite3.Error as error:
         connection.close()
-        if isinstance(error, sqlite3.OperationalError) and is_quiet(path):
-            raise ended from error
+        if isinstance(error, sqlite3.OperationalError):
+            _await_index(path)
         raise
     return connection
+
+
+def _await_index(path: Path) -> None:
+    """Return once a log has its index beside it.
+
+    The last writer that closes a database deletes the index and then, at once, the log.
+
+    Raises:
+        DatabaseBusy: That happened, so that all is in the database's own file now.
+        StorageError: The log stays without an index.
+    """
+    deadline = time.monotonic() + _CLOSING
+    while True:
+        if is_quiet(path):
+            raise DatabaseBusy(
+                f"database {path} was closed by a writer while it was opened; try again"
+            )
+        if beside(path, INDEX).exists():
+            return
+        if time.monotonic() >= deadline:
+            raise StorageError(
+                f"database {path} cannot be read alone: beside it lies the write-ahead log of a"
+                f" process that was killed, without {path.name}{INDEX}; open it for writing once"
+            )
+        time.sleep(_PAUSE)
 
 
 def _connect_uri(path: Path, how: str) -> sqlite3.Connection:
@@ -243,7 +263,7 @@ def checkpoint(
     while _is_checkpoint_busy(engine):
         if clock() >= deadline:
             raise _not_erased(engine, "another process reads it")
-        sleep(_CHECKPOINT_PAUSE)
+        sleep(_PAUSE)
 
 
 def _is_checkpoint_busy(engine: Engine) -> bool:

@@ -128,6 +128,4 @@ class CheckpointError(StorageError):
 
 def run_not_found(run_id: str) -> NotFound:
     """Return the error for an unknown run, with the command that lists runs."""
-    return NotFound(
-        f"run {run_id!r} does not exist; list the runs with `sotto runs`"
-    )
+    return NotFound(f"run {run_id!r} does not exist; list the runs with `sotto runs`")

@@ -8,6 +8,7 @@ import signal
 import sqlite3
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import replace
@@ -130,6 +131,18 @@ def test_a_log_without_its_index_is_named(folder: Path) -> None:
     assert contents(folder) == before
     storage.open_database(f"sqlite:///{path}").close()
     assert read_database(path)["runs"][0].status == "failed"
+
+
+def test_a_writer_between_its_two_deletions_is_not_taken_for_a_killed_one(folder: Path) -> None:
+    """Where SQLite closes a database last, it deletes the index and then the log."""
+    path = folder / "sotto.db"
+    kill_a_writer(path)
+    (folder / "sotto.db-shm").unlink()
+    end = threading.Timer(0.2, (folder / "sotto.db-wal").unlink)
+    end.start()
+    with pytest.raises(storage.DatabaseBusy, match="closed by a writer while it was opened"):
+        read_database(path)
+    end.join()
 
 
 def test_beside_a_writer_each_unit_reads_one_moment(folder: Path) -> None:
