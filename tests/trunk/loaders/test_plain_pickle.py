@@ -145,7 +145,7 @@ def test_calls_are_refused_and_not_made(protocol: int, call, untouched: Path):
         (b"h\x05.", "it asks for what it never had"),
         (b"]q\x00h\x00a.", "it changes what is finished"),
         (b"]q\x00]q\x01h\x00ah\x00h\x01a0.", "it changes what is finished"),
-        (b"}]K\x01s.", "a dict with a key that is no text"),
+        (b"}]K\x01s.", "a dict with a key that is neither text"),
         (b"\x8b" + struct.pack("<i", 10**6) + b"\x7f" * 10**6 + b".", "more than 64 bits"),
     ],
 )
