@@ -338,7 +338,7 @@ def test_a_missing_parent_row_is_not_found(
     ]
     for call in calls:
         with (
-            pytest.raises(storage.NotFound, match=r"run 'x' .*platform\.coordinator runs"),
+            pytest.raises(storage.NotFound, match=r"run 'x' .*sotto runs"),
             database.unit_of_work() as unit,
         ):
             call(unit)
