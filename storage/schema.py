@@ -90,8 +90,7 @@ def older(where: object, said: str, newest: str) -> SchemaMismatch:
     """Return the error for an old schema where nothing may be written."""
     return SchemaMismatch(
         f"database {where} has schema {said}, which is older than {newest}; migrate it with"
-        " `sotto upgrade --storage URL`, a client's own by starting the"
-        " client"
+        " `sotto upgrade --storage URL`, a client's own by starting the client"
     )
 
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import sys
 import tempfile
+import time
 from pathlib import Path
 
 from nvflare.fuel.flare_api.flare_api import new_secure_session
@@ -27,17 +29,24 @@ def write_job(root: Path, name: str, sites: list[str], stolen: str) -> Path:
 
 def outcome(session, job: Path) -> str:
     """What became of a job, and what its sites said to it."""
-    found = session.wait_for_job(session.submit_job(str(job)), timeout=60.0, poll_interval=0.5)
+    name = session.submit_job(str(job))
+    found = session.wait_for_job(name, timeout=60.0, poll_interval=0.5)
+    # FLARE's server writes a job's status before what the sites said to it.
+    for _ in range(20):
+        if "job_deploy_detail" in found:
+            break
+        time.sleep(0.5)
+        found = session.get_job_meta(name)
     return f"{found['status']} {found['job_deploy_detail']}"
 
 
 kit, *sites = sys.argv[1:]
 session = new_secure_session(Path(kit).name, kit)
-with tempfile.TemporaryDirectory() as folder:
+# A session that stays open keeps the process alive after an error.
+with contextlib.closing(session), tempfile.TemporaryDirectory() as folder:
     stolen = Path(kit).parent / sites[0] / "stolen"
     code = write_job(Path(folder), "code", sites, str(stolen))
     (code / "app" / "custom").mkdir()
     (code / "app" / "custom" / "thief.py").write_text("")
     print("code:", outcome(session, code))
     print("class:", outcome(session, write_job(Path(folder), "class", sites, str(stolen))))
-session.close()
