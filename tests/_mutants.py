@@ -22,7 +22,9 @@ import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import asdict, dataclass, field, replace
+from functools import cache
 from itertools import islice
 from pathlib import Path
 
@@ -317,26 +319,33 @@ def covering(mutant: Mutant, coverage: Path) -> list[str]:
         return []
     path, start, _ = place
     line = path.read_text("utf-8")[:start].count("\n") + 1
-    reader = sqlite3.connect(f"file:{coverage}?mode=ro", uri=True)
-    rows = reader.execute(
-        "SELECT DISTINCT context.context, "
-        "(SELECT count(*) FROM arc a2 WHERE a2.context_id = arc.context_id) FROM arc "
-        "JOIN file ON file.id = arc.file_id JOIN context ON context.id = arc.context_id "
-        "WHERE file.path LIKE ? AND (arc.fromno = ? OR arc.tono = ?)",
-        (f"%{mutant.file}", line, line),
-    ).fetchall()
-    reader.close()
+    with closing(sqlite3.connect(f"file:{coverage}?mode=ro", uri=True)) as reader:
+        rows = reader.execute(
+            "SELECT DISTINCT context.id, context.context FROM arc "
+            "JOIN file ON file.id = arc.file_id JOIN context ON context.id = arc.context_id "
+            "WHERE file.path LIKE ? AND (arc.fromno = ? OR arc.tono = ?)",
+            (f"%/{mutant.file}", line, line),
+        ).fetchall()
+    sizes = _lines_of_tests(coverage)
     by_file: dict[str, list[tuple[int, str]]] = {}
-    for context, size in rows:
+    for number, context in rows:
         test = context.partition("|")[0]
         if test:
-            by_file.setdefault(test.partition("::")[0], []).append((size, test))
+            by_file.setdefault(test.partition("::")[0], []).append((sizes[number], test))
     stem = Path(mutant.file).stem
     ranked = []
     for file, tests in by_file.items():
         for rank, (size, test) in enumerate(sorted(tests)):
             ranked.append((rank, stem not in file, size, test))
     return [test for *_, test in sorted(ranked)]
+
+
+@cache
+def _lines_of_tests(coverage: Path) -> dict[int, int]:
+    """Returns how many steps from line to line each context has."""
+    with closing(sqlite3.connect(f"file:{coverage}?mode=ro", uri=True)) as reader:
+        counted = "SELECT context_id, count(*) FROM arc GROUP BY context_id"
+        return dict(reader.execute(counted).fetchall())
 
 
 def assigned(mutants: Sequence[Mutant], coverage: Path, jobs: int = 2) -> list[Mutant]:

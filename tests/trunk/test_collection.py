@@ -319,12 +319,6 @@ def lossy(make_storage: MakeStorage) -> Finished:
         ((*SHORT, "pool.minimum=6"), "pool.minimum: 6 is more than the entries"),
         ((*SHORT, "pool.clipping_norm=0"), "pool.clipping_norm: 0 is not valid"),
         ((NONE, "pool.clipping_norm=2.0"), "under privacy.mechanism = none"),
-        (("method.name=promptfl", "pool.clipping_norm=2.0"), "promptfl has no pool"),
-        (("pool.clipping_norm=2.0",), "no meaning with pool.noise = same"),
-        (
-            ("pool.noise=independent", "pool.clipping_norm=2.0", *ADAPTIVE),
-            "privacy.adaptive_clipping moves the norm",
-        ),
     ],
 )
 def test_refused_before_anything_is_written(
@@ -334,6 +328,22 @@ def test_refused_before_anything_is_written(
         storage.gathering().create(*overrides)
     assert words in str(refused.value)
     assert not storage.file.exists()
+
+
+@pytest.mark.parametrize(
+    ("overrides", "words"),
+    [
+        (("method.name=promptfl",), "promptfl has no pool"),
+        ((), "no meaning with pool.noise = same"),
+        (("pool.noise=independent", *ADAPTIVE), "privacy.adaptive_clipping moves the norm"),
+    ],
+)
+def test_a_norm_of_the_pool_that_bounds_nothing_is_refused(
+    storage: Storage, overrides: tuple[str, ...], words: str
+) -> None:
+    with pytest.raises(ConfigError, match=r"pool\.clipping_norm") as refused:
+        storage.create("pool.clipping_norm=2.0", *overrides)
+    assert words in str(refused.value)
 
 
 def test_the_norm_follows_neither_adaptive_clipping_nor_its_flag(storage: Storage) -> None:

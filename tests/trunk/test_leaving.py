@@ -362,7 +362,7 @@ def test_a_statement_that_was_carried_by_hand(folder, broken_off, client, coordi
     for name, said, code, error in (
         ("east", file, 2, "another's"),
         ("north", file, 0, ""),
-        ("west", broken, 2, "is none"),
+        ("west", broken, 2, "is not a statement"),
     ):
         remove = ("federation", "remove", run_id, name, "--statement", str(said), *storage)
         found = coordinator(*remove)

@@ -123,6 +123,11 @@ def written(text: str, name: str = "momentum.py"):
     return lambda folder: (folder / name).write_text(text)
 
 
+def without_options(folder: Path) -> None:
+    (folder / "momentum.yaml").write_text("name: momentum\n")
+    (folder / "momentum.py").write_text(f"{FROZEN}def build(config, task): return object()\n")
+
+
 @pytest.mark.parametrize(
     ("spoil", "said"),
     [
@@ -131,7 +136,7 @@ def written(text: str, name: str = "momentum.py"):
         (written("def build(config, task): ...\n"), "has no frozen dataclass Config; valid: "),
         (written(FROZEN.replace("(frozen=True)", "")), "has no frozen dataclass Config; valid: "),
         (written(FROZEN), "has no function build; valid: build(config, task)"),
-        (written(f"{FROZEN}def build(config, task): return object()\n"), "without needs"),
+        (without_options, "without needs"),
         (written(METHOD, "promptfl.py"), "'promptfl' is a module of"),
         (written(METHOD, "my-method.py"), "'my-method.py' is no name"),
         (lambda folder: (folder / "momentum.py").unlink(), "holds no method; valid: files NAME.py"),

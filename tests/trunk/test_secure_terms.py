@@ -71,7 +71,8 @@ def test_a_large_cohort_has_the_planned_graph(corrupt: int) -> None:
     """What `secagg-plan` prints for this rate is what the run takes; the count is exact."""
     found = secure_terms(configured(100, corrupt=corrupt))
     planned = plan(100, corrupt_rate=corrupt / 100, dropout_rate=0.1)
-    expected = SecureTerms(100, False, planned.threshold, 90, corrupt, planned.degree)
+    terms = {"threshold": planned.threshold, "corrupt": corrupt, "degree": planned.degree}
+    expected = SecureTerms(clients=100, active=False, smallest_sum=90, **terms)
     assert found == expected and 0 < found.degree < 99
 
 

@@ -32,8 +32,11 @@ def spent(client: Client, rounds: int | None = None) -> float:
     """Of all that was charged, or of so many rounds that are charged as its one round was."""
     rows = client._store.rows()
     if rounds is not None:
-        (row,) = rows
-        rows = [dataclasses.replace(row, round_number=number + 1) for number in range(rounds)]
+        rows = [
+            dataclasses.replace(row, round_number=number + 1)
+            for number in range(rounds)
+            for row in rows
+        ]
     return RunningLedger(as_releases(rows, BUILT_IN)).claimed_with((), DELTA).epsilon
 
 

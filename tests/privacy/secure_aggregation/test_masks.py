@@ -112,7 +112,7 @@ def test_very_different_vectors_look_alike_in_every_regime(parameters):
     assert stats.chi2_contingency(rows).pvalue > 1e-6
 
 
-@pytest.mark.parametrize(("point", "top"), itertools.product(SMALL_ORDER, (0, 128)))
+@pytest.mark.parametrize(("point", "top"), list(itertools.product(SMALL_ORDER, (0, 128))))
 def test_a_point_is_usable_exactly_if_it_gives_a_secret(point, top):
     key = X25519PrivateKey.generate()
     whole = int.from_bytes(point, "little")
