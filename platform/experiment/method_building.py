@@ -93,9 +93,8 @@ def _validated(config_type: type[Any], name: str, given: Mapping[str, Any], sect
     known = [field.name for field in dataclasses.fields(config_type)]
     for key, value in given.items():
         if key not in known:
-            raise ConfigError(
-                f"{section}.{key}: is not a known option of {name}; valid: {', '.join(known)}"
-            )
+            valid = ", ".join(known) or "none, it has no options"
+            raise ConfigError(f"{section}.{key}: is not a known option of {name}; valid: {valid}")
         _require_plain(f"{section}.{key}", value)
     try:
         # JSON, because strict validation builds a dataclass from nothing else.

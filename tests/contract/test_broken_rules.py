@@ -136,6 +136,7 @@ def broken(said: str) -> dict[str, list[str]]:
     return {line.partition(": ")[2]: line.partition(": ")[0].split(", ") for line in lines}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", BROKEN)
 def test_the_rule_that_is_broken_is_named(said: str, name: str):
     rule = rule_of(BROKEN[name][1])

@@ -37,6 +37,7 @@ def run_from(folder: Path, *options: str) -> tuple[int, str]:
     return in_checkout(ROOT, there)
 
 
+@pytest.mark.slow
 def test_a_server_with_momentum_is_one_file_and_one_preset(tmp_path: Path):
     code, said = run_suite(write_momentum(tmp_path / "mine"))
     assert code == 0, said[-4000:]
@@ -61,6 +62,7 @@ def test_what_a_method_says_of_itself_falsely_is_found(tmp_path: Path):
     assert all(f"{name}" in said.partition("short test summary")[2] for name in found)
 
 
+@pytest.mark.slow
 def test_a_method_of_an_installed_package_is_tried_by_default(tmp_path: Path):
     write_momentum(tmp_path / "theirs_of_contract")
     (tmp_path / "theirs_of_contract" / "__init__.py").write_text("")
@@ -78,6 +80,7 @@ def test_a_method_of_an_installed_package_is_tried_by_default(tmp_path: Path):
     assert code == 4 and "momentum.yaml': cannot be read" in said, said
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("options", "words"),
     [

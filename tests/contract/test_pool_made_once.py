@@ -53,6 +53,7 @@ def test_all_are_served_the_same_pool_in_one_order_and_know_their_own(task: Task
     assert pools[0].fetch(b"x" * 32).own is None
 
 
+@pytest.mark.slow
 def test_a_run_ends_with_all_converged_modules_on_every_client(tmp_path: Path):
     """End to end: no experts in the rounds, then everybody's module, one order for everybody."""
     tree = {

@@ -49,6 +49,7 @@ def wall_clocks(path: Path) -> set[str]:
     return found
 
 
+@pytest.mark.slow
 def test_the_wall_clock_is_read_for_people_only():
     """A decision about privacy, or a deadline, that rested on it would be somewhere else."""
     places = {module_name(path) for path in python_files() if wall_clocks(path)}
@@ -60,6 +61,7 @@ def folder(tmp_path_factory) -> Path:
     return tmp_path_factory.mktemp("clock")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("jumps", [(400, -400, 0), (-0.1,)], ids=["forth", "ever earlier"])
 def test_a_run_whose_clock_jumps_is_sound_and_costs_the_same(folder, jumps, monkeypatch):
     """Days; audit entries have the times that the clock told, and their order is their number's."""

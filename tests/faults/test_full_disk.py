@@ -148,6 +148,7 @@ def filling(handlers: Handlers, disk: Disk, at: int) -> Reaching:
     return lambda section: nullcontext(Filling(handlers=handlers, losses=lambda *_: frozenset()))
 
 
+@pytest.mark.slow
 @needs_root
 @pytest.mark.parametrize("spare", [0, 64 * 1024])
 def test_the_command_line_says_it_in_one_sentence(disk, spare):

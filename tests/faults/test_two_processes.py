@@ -112,6 +112,7 @@ def test_a_second_coordinator_of_one_run_is_refused_and_disturbs_nothing(folder)
         processes.end()
 
 
+@pytest.mark.slow
 def test_a_second_coordinator_at_another_socket_is_refused_before_any_round(folder):
     """Where the socket does not tell the two apart the run's lock does."""
     holders = Holders.written(folder)

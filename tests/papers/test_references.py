@@ -26,6 +26,7 @@ def optimiser(run: RunConfig) -> tuple[Any, ...]:
     return training.optimizer, training.learning_rate, training.momentum, training.weight_decay
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", commands(), ids=lambda command: command.output)
 def test_every_command_of_the_page_takes_it(command: Command) -> None:
     """Each cell is valid, and has the seed, method and axes of the cell without."""

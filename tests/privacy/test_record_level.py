@@ -111,6 +111,7 @@ def test_mixed_units_have_no_single_epsilon():
         epsilons([*rows(mechanism()), noised], DELTA)
 
 
+@pytest.mark.slow
 def test_calibrated_noise_just_fits():
     calibrate_sampled.cache_clear()
     sampled = {"relation": "replace_one", "sampling_probability": 0.5, "steps": 4}

@@ -70,6 +70,7 @@ def script(installed: Environment) -> Path:
     return installed.python.with_name("sotto")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("words", [(), ("run",), ("client", "receipts", "verify")])
 def test_the_script_answers_under_its_own_name(script, tmp_path, words):
     out = run(script, *words, "--help", cwd=tmp_path)
@@ -85,6 +86,7 @@ def test_an_installed_command_finds_its_own_packages(installed, tmp_path, comman
     assert done.stdout.strip().startswith(f"Usage: python {' '.join(command)} [OPTIONS]")
 
 
+@pytest.mark.slow
 def test_the_data_holders_commands_are_the_same(script: Path, tmp_path: Path):
     example = (ROOT / "platform" / "holder" / "example.yaml").read_text("utf-8")
     assert run(script, "client", "example", cwd=tmp_path) == example.strip()
@@ -92,6 +94,7 @@ def test_the_data_holders_commands_are_the_same(script: Path, tmp_path: Path):
     assert made.startswith("public key") and (tmp_path / "one.key").is_file()
 
 
+@pytest.mark.slow
 def test_the_version_says_whether_it_is_a_checkout(
     wheel_environment, editable_environment, tmp_path
 ):

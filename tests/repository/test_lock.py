@@ -106,6 +106,7 @@ def test_flwr_could_be_installed_beside_it():
     assert [name for name, valid in FLWR.items() if own[name] not in SpecifierSet(valid)] == []
 
 
+@pytest.mark.slow
 def test_the_environment_has_the_locked_versions():
     installed = {}
     for name in locked():

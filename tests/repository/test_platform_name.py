@@ -65,6 +65,7 @@ def test_a_checkout_needs_no_install():
     assert run(sys.executable, BARE, "-c", WHERE, cwd=ROOT) == str(ROOT / "platform")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["uuid", "pytest", "numpy", "open_clip"])
 def test_others_that_import_it_work_in_a_checkout(name):
     program = f"import {name}, platform; print(platform.__path__[0])"

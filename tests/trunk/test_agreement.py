@@ -255,6 +255,7 @@ def test_what_earlier_runs_spent_counts_only_if_their_records_agree(storage: Sto
     assert storage.rows("SELECT 1 FROM ledger WHERE run_id != ?", first.run_id) == []
 
 
+@pytest.mark.slow
 def test_a_run_is_read_while_it_goes_on(storage: Storage) -> None:
     """Its records agree at every moment, also between what clients write and what is committed."""
     seen = []

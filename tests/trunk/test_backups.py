@@ -97,6 +97,7 @@ def test_a_finished_run_comes_back_as_it_was(
     assert [path.name for path in tmp_path.iterdir()] == ["back"]
 
 
+@pytest.mark.slow
 def test_a_run_goes_on_from_its_backup_and_says_so_for_good(
     storage: Storage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, plain_run: Finished
 ) -> None:
@@ -117,6 +118,7 @@ def test_a_run_goes_on_from_its_backup_and_says_so_for_good(
     assert any("came back from a backup" in text for text in resumed.summary["warnings"])
 
 
+@pytest.mark.slow
 def test_a_backup_while_a_run_commits_is_of_one_moment(storage: Storage, tmp_path: Path) -> None:
     """Whenever it is made, it goes on as what a killed process leaves behind does."""
     with opened(storage.create(NONE, *NO_POOL, "rounds=12")) as simulation:

@@ -99,6 +99,7 @@ def read_only(own_copy: Finished, tmp_path: Path) -> Iterator[Path]:
     subprocess.run(["umount", str(place)], check=True)
 
 
+@pytest.mark.slow
 def test_on_a_read_only_disk_what_writes_says_so_and_what_reads_goes_on(
     sotto: Command, own_copy: Finished, read_only: Path
 ) -> None:

@@ -145,6 +145,7 @@ MECHANISMS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", MECHANISMS)
 def test_every_mechanism_is_stated_as_its_report_states_it(
     sotto: Command, storage: Storage, name: str

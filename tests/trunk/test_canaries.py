@@ -68,6 +68,7 @@ def audited(request: pytest.FixtureRequest, make_storage: MakeStorage) -> Finish
     return make_storage(f"canaries-{request.param}").run(*MECHANISMS[request.param], AUDIT, OS)
 
 
+@pytest.mark.slow
 def test_the_bound_is_what_the_model_and_the_open_coins_say(audited: Finished):
     """Computed once more from what lies on the disk: first and last state, and the key."""
     found = shown(audited)
@@ -209,6 +210,7 @@ def test_thirty_two_canaries_make_no_sum_large_enough(overrides: tuple[str, ...]
     assert storage.rows("SELECT count(*) FROM rounds") == [(0,)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("overrides", MECHANISMS.values(), ids=MECHANISMS)
 def test_canaries_of_zeros_leave_the_run_as_it_is_without_them(
     overrides: tuple[str, ...], make_storage: MakeStorage, monkeypatch: pytest.MonkeyPatch

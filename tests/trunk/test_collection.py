@@ -273,6 +273,7 @@ def test_a_failed_collection_is_not_tried_again_by_a_resumed_run(
     assert "the pool was not made" in resumed.summary["warnings"][0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("owner", "name", "nth", "after"),
     [

@@ -54,6 +54,7 @@ def test_a_pathological_partition_by_hand(sotto: Command, config: str):
     assert row.split()[1:4] == ["20", "25", "5"]
 
 
+@pytest.mark.slow
 def test_the_picture_has_the_same_bytes_again(sotto: Command, config: str, tmp_path: Path):
     one, two, other = (tmp_path / f"{name}.svg" for name in ("one", "two", "other"))
     for path in (one, two):

@@ -224,6 +224,7 @@ def test_a_holder_with_a_new_store_cannot_go_on_with_a_run(folder):
         go_on(run_id, f"sqlite:///{folder}/sotto.db", within(holders.handlers()))
 
 
+@pytest.mark.slow
 def test_a_process_a_message_is_the_same_client(folder):
     """Every message finds a holder that was started for it, and is asked twice."""
     one, other = folder / "one", folder / "other"
@@ -246,6 +247,7 @@ def test_a_process_a_message_is_the_same_client(folder):
         np.testing.assert_array_equal(found[name], value)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stage", ["advertise", "share", "train", "unmask"])
 def test_a_holder_that_dies_in_a_round_is_lost_and_comes_back(folder, stage):
     holders = Holders.written(folder)

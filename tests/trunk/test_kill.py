@@ -152,6 +152,7 @@ TRAINING = ("privacy.training:LocalTrainer.fit", 10, False)
 DEALING = ("platform.bootstrap.planning:load_task_data", 1, False)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGHUP, 129)])
 def test_it_names_the_run_and_how_to_go_on(
     storage: Storage, end: End, sotto: Command, plain_run: Finished, number: int, code: int

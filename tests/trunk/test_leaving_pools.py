@@ -120,6 +120,7 @@ def test_entries_of_somebody_who_has_left_are_served_to_nobody(folder):
     agrees(folder, summary["run_id"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("committed", [False, True])
 def test_a_kill_around_note_and_erasure_leaves_neither_or_both(folder, monkeypatch, committed):
     holders, config = holding_entries(folder)

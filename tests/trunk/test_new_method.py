@@ -33,6 +33,7 @@ def run_its_test(folder: Path) -> tuple[int, str]:
     return in_checkout(ROOT, there)
 
 
+@pytest.mark.slow
 def test_its_test_fails_until_the_number_is_replaced_and_by_the_right_one(
     sotto: Command, folder: Path
 ) -> None:

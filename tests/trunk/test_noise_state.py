@@ -193,6 +193,7 @@ def test_the_coordinator_goes_on_from_its_own_noise(central: tuple[Finished, Cal
     assert of_clients(run.folder, "SELECT client, state FROM noise") == {}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("after", [False, True], ids=["before its commit", "between two rounds"])
 def test_a_coordinator_that_is_killed_goes_on_with_the_same_noise(
     central: tuple[Finished, Calls], tmp_path: Path, monkeypatch, after: bool

@@ -213,6 +213,7 @@ def charges(own: HolderSettings) -> list[LedgerRow]:
     return [replace(row, pseudonym="") for row in rows]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mechanism", PRIVATE)
 def test_every_folder_answers_every_round_and_is_charged(tmp_path, folders, mechanism):
     """Spoilt after the first round, with a process that is started anew."""

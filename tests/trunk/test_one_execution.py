@@ -108,8 +108,8 @@ def live(folder: Path, monkeypatch: pytest.MonkeyPatch, schedule: int) -> None:
     assert storage.rows("SELECT count(*) FROM stages") == [(0,)]
 
 
-# Each mechanism once, under one of the adversaries.
-@pytest.mark.parametrize("schedule", [0, 3, 4, 7, 8])
+# Two of the mechanisms; the slow test has them all.
+@pytest.mark.parametrize("schedule", [0, 7])
 def test_no_schedule_of_deaths_and_losses_opens_two_sums(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, schedule: int
 ) -> None:

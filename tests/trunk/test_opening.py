@@ -118,6 +118,7 @@ def test_the_ledger_has_one_entry_and_then_the_sums(noised: Finished) -> None:
         assert sorted(kept) == [(n, channels[n], "released") for n in there]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("owner", "name", "nth", "after"),
     [

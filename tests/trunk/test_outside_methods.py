@@ -136,6 +136,7 @@ def without_options(folder: Path) -> None:
         (written("def build(config, task): ...\n"), "has no frozen dataclass Config; valid: "),
         (written(FROZEN.replace("(frozen=True)", "")), "has no frozen dataclass Config; valid: "),
         (written(FROZEN), "has no function build; valid: build(config, task)"),
+        (written(f"{FROZEN}def build(config, task): ...\n"), "momentum; valid: none, it has no"),
         (without_options, "without needs"),
         (written(METHOD, "promptfl.py"), "'promptfl' is a module of"),
         (written(METHOD, "my-method.py"), "'my-method.py' is no name"),

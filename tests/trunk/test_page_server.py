@@ -48,6 +48,7 @@ def asked(port: int, path: str, headers: Mapping[str, str] | None = None) -> tup
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_it_serves_until_it_is_ended_though_a_page_is_kept_up_to_date(
     noised_run, child_environment, number

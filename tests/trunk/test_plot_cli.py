@@ -95,6 +95,7 @@ def test_what_cannot_be_drawn_is_refused_in_a_sentence(sotto, noised_run, here, 
     assert files(here) == before
 
 
+@pytest.mark.slow
 def test_an_unfinished_run_is_drawn_as_far_as_it_has_come(sotto, storage, monkeypatch, here):
     with (
         opened(storage.create(OS)) as simulation,
@@ -162,6 +163,7 @@ def swept(storage: Storage, folder: Path, runs: list[Finished], *further: RunCon
     return folder
 
 
+@pytest.mark.slow
 def test_a_sweep_is_drawn_from_its_folder(sotto, noised_run, here):
     storage = noised_run.storage
     later = storage.config("seed=99")

@@ -35,6 +35,7 @@ def short():
     return pretrain(SHORT)
 
 
+@pytest.mark.slow
 def test_one_recipe_gives_one_model(short):
     model, _ = short
     again, _ = pretrain(SHORT)
@@ -89,6 +90,7 @@ def test_the_shipped_model_knows_seen_styles_and_leaves_room_on_unseen_ones(ship
     assert unseen < seen - 0.15
 
 
+@pytest.mark.slow
 def test_a_named_sense_tells_the_images_apart_and_the_bare_name_does_not(shipped):
     """Seen styles of the federation's stream: a name alone means each of four outlines alike."""
     named, alone, wrong = [], [], []

@@ -169,6 +169,7 @@ def command(tmp_path) -> list[str]:
     return [*small, "--set", f"storage.url=sqlite:///{tmp_path}/sotto.db"]
 
 
+@pytest.mark.slow
 def test_the_command_prints_a_verdict_for_each_channel(sotto, tmp_path):
     small = [*command(tmp_path), "--canaries", "100"]
     outcome = sotto("audit-privacy", "expert-pool", *small, "--json")
@@ -271,6 +272,7 @@ def audited(plan: RunPlan, canaries: int) -> ChannelAudit:
     return audit
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "mu", "canaries"), [("replaced", 2 / 0.7, 40), ("gated", 1.0, 40)]
 )
@@ -307,6 +309,7 @@ def test_personal_part_not_privatised_is_refused_by_the_joint_rule(plans, monkey
         audited(plans["gated"], 10)
 
 
+@pytest.mark.slow
 def test_personal_part_not_privatised_under_dp_sgd_is_refuted(plans, monkeypatch):
     """The same with the rule switched off: the audit does not rely on it."""
     monkeypatch.setattr(PFedMoAP, "client_update", raw_gate)

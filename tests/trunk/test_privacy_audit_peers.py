@@ -256,6 +256,7 @@ def audit_of_folders(storage: Storage, *overrides: str) -> FolderAudit:
     return audit_folders(game_of(AuditPlan(run, canaries=0)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", BEGINNINGS)
 def test_right_beginnings_are_not_refuted(storage: Storage, name: str):
     verdict = audit_of_folders(storage, *BEGINNINGS[name])

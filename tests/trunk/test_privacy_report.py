@@ -454,6 +454,7 @@ def careful_run(make_storage: Callable[[str], Storage]) -> Finished:
     return make_storage("careful").run(*ONE_ROUND, *CAREFUL)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", INJECTED)
 def test_a_hazard_in_a_run_is_among_the_warnings_and_in_a_careful_run_is_not(
     storage: Storage, careful_run: Finished, name: str

@@ -168,6 +168,7 @@ def pdf(report: Report) -> Any:
     return read_pdf(report)
 
 
+@pytest.mark.slow
 def test_the_pdf_is_tagged_and_says_that_it_is_for_all(report, pdf):
     catalog = pdf.trailer["/Root"]
     assert catalog["/MarkInfo"]["/Marked"] and catalog["/Lang"] == "en"
@@ -194,6 +195,7 @@ def structure(node: Any) -> Iterator[str]:
             yield from structure(kid)
 
 
+@pytest.mark.slow
 def test_a_pdf_is_written_and_another_file_is_left_alone(sotto, noised_run, tmp_path, pdf):
     file = tmp_path / "report.pdf"
     command = ("report", "latest", "--storage", noised_run.storage.url, "--format", "pdf")

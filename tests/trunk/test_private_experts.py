@@ -279,6 +279,7 @@ def test_a_client_refuses_another_number_of_experts(storage: Storage, experts: i
     require_broadcast(expected, {"context": np.zeros((K, 2, WIDTH // 2), np.float32)})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mechanism", [CENTRAL, DISTRIBUTED])
 def test_the_audit_refutes_nothing_for_neighbours_in_one_group_and_in_two(storage, mechanism):
     run = plan_run(storage.config(*GROUPED, *NOISE, mechanism), SilentObserver(), Surroundings())

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import pytest
+
 from benchmarks._scale_formulas import byte_counts, uses
 from benchmarks._scale_simulation import simulate
 from benchmarks.scale import Round
 
 
+@pytest.mark.slow
 def test_a_small_round_costs_what_the_formulas_say() -> None:
     """Bytes added up where they arrive, and uses counted where the protocol calls a primitive."""
     found = simulate("regular", 30, tokens=1, rate=0.1)

@@ -110,6 +110,7 @@ def test_every_round_twins_and_silence_follow_it_and_what_comes_after_does_not(
     assert rates[20:] == pytest.approx([0.05, 0.025, 0.0125, 0.05] * 5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("overrides", [PLAIN, (*NO_POOL, *RECORDS)], ids=["none", "dp_sgd"])
 def test_a_resumed_run_is_the_same(
     storage: Storage, monkeypatch: pytest.MonkeyPatch, overrides: tuple[str, ...]

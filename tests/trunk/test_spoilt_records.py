@@ -158,6 +158,7 @@ def test_a_second_phase_names_spoilt_facts_of_the_first(tmp_path, text):
     assert "\n" not in str(refused.value)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "given",
     [

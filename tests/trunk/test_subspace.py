@@ -49,6 +49,7 @@ PUBLIC = (
 DISTRIBUTED = "privacy.mechanism=distributed_noise"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("kind", "images"), [("text_jacobian", None), ("public_images", 40)])
 def test_masked_sums_are_of_coordinates_and_the_ledger_has_their_number(
     storage: Storage, kind: str, images: int | None
@@ -243,6 +244,7 @@ def test_a_held_out_style_is_in_no_public_image():
     assert names.index("sketch") not in set(found.split.domains[found.rows].tolist())
 
 
+@pytest.mark.slow
 def test_directions_do_not_depend_on_who_holds_what(storage: Storage):
     """Other images, other partition, other shots: to the byte the same directions are sent."""
     fixed = ("seeds.initialisation=1",)

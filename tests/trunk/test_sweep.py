@@ -225,6 +225,7 @@ def swept(
     return storage, told, tuple(outcomes), grid
 
 
+@pytest.mark.slow
 def test_two_workers_share_a_database_and_give_what_a_run_gives(swept, make_storage):
     storage, told, outcomes, grid = swept
     assert [(o.cell, o.error) for o in outcomes] == [(cell, None) for cell in grid.cells]
@@ -240,6 +241,7 @@ def test_two_workers_share_a_database_and_give_what_a_run_gives(swept, make_stor
     assert comparable(summary) == comparable(outcomes[1].summary)
 
 
+@pytest.mark.slow
 def test_the_command_prints_tables_and_leaves_files(swept, small, sotto, tmp_path, monkeypatch):
     storage, _, outcomes, grid = swept
     # What has finished needs no worker.

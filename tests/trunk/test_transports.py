@@ -57,6 +57,7 @@ class Disorder:
                 self.refused += 1
 
 
+@pytest.mark.slow
 def test_a_run_whose_messages_come_late_and_in_any_order(storage, reference):
     made: list[Disorder] = []
 
