@@ -1,0 +1,110 @@
+"""The core carries the promises; all else can be deleted, and the core's tests still pass."""
+
+from __future__ import annotations
+
+import ast
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests._mutants import copied
+from tests.repository._source import ROOT, module_name, parse, python_files
+from tests.repository.test_layering import absolute
+
+# Engines' adapters, loaders of published data sets, studies, views, the audit by attack, and the
+# methods that the core's own are compared with.
+SATELLITES = (
+    "benchmarks",
+    "platform/cli/datasets.py",
+    "platform/cli/page_records.py",
+    "platform/cli/sweep.py",
+    "platform/cli/trying.py",
+    "platform/data/loaders/domain_folders.py",
+    "platform/data/loaders/published.py",
+    "platform/page",
+    "platform/pictures",
+    "platform/privacy_auditing",
+    "platform/relay/flower",
+    "platform/relay/nvflare",
+    "platform/results/comparisons.py",
+    "platform/results/run_pictures.py",
+    "platform/sweeping",
+)
+# The four that the platform is for, what two of them are made of, and the plain average.
+METHODS = {
+    *("__init__", "fedavg", "fedpgp", "pfedmoap", "pm_moe", "promptfl", "trip"),
+    *("dbe", "fedbabu", "fedcp", "fedgh", "fedper", "fedrep", "fedrod", "gpfl", "lg_fedavg"),
+}
+CORE_TESTS = (
+    "tests/privacy/test_accounting.py",
+    "tests/storage/test_ledger.py",
+    "tests/trunk/test_client_cli.py",
+    "tests/trunk/test_codec.py",
+    "tests/trunk/test_ledger_of_a_run.py",
+    "tests/trunk/test_protection.py",
+    "tests/trunk/test_resume.py",
+    "tests/trunk/test_round.py",
+    "tests/trunk/test_run.py",
+)
+COMMANDS = ("run", "report latest", "budget latest", "audit verify", "client budget --help")
+
+
+def satellites(root: Path) -> list[Path]:
+    """Every folder and file that is not core."""
+    compared = [
+        path for path in sorted((root / "methods").glob("*.py")) if path.stem not in METHODS
+    ]
+    return [*(root / name for name in SATELLITES), *compared]
+
+
+def test_every_satellite_is_there_and_the_core_imports_none():
+    gone = satellites(ROOT)
+    assert [path for path in gone if not path.exists()] == []
+    core = [p for p in python_files(ROOT) if not any(path in (p, *p.parents) for path in gone)]
+    assert len(core) > 200
+    names = {module_name(path / "x.py" if path.is_dir() else path, ROOT) for path in gone}
+    names = {name.removesuffix(".x") for name in names}
+    # It lists the commands, and imports each in the function that is called for it.
+    core.remove(ROOT / "platform/cli/app.py")
+    asked = {(str(p.relative_to(ROOT)), target) for p in core for target in _imports(p)}
+    assert [pair for pair in sorted(asked) if any(_within(pair[1], name) for name in names)] == []
+
+
+def _imports(path: Path) -> set[str]:
+    """Names of all modules in a file's import statements."""
+    package = module_name(path, ROOT).rpartition(".")[0]
+    found = set()
+    for node in ast.walk(parse(path)):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            module = absolute(node, package)
+            found |= {module, *(f"{module}.{alias.name}" for alias in node.names)}
+    return found
+
+
+def _within(name: str, module: str) -> bool:
+    return name == module or name.startswith(f"{module}.")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1_200)
+def test_the_core_works_without_them(tmp_path):
+    copy = copied(tmp_path / "copy")
+    for path in satellites(copy):
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
+    alone = {**os.environ, "PYTHONPATH": str(copy), "PYTHONDONTWRITEBYTECODE": "1"}
+
+    def python(*arguments: str) -> str:
+        command = [sys.executable, *arguments]
+        done = subprocess.run(command, cwd=copy, env=alone, capture_output=True, text=True)
+        assert done.returncode == 0, f"{arguments}: {done.stdout[-3000:]}{done.stderr[-1000:]}"
+        return done.stdout
+
+    told = [python("-m", "platform.coordinator", *command.split()) for command in COMMANDS]
+    assert "epsilon" in told[1] and "epsilon" in told[2]
+    assert "passed" in python("-m", "pytest", "-q", "-m", "not slow", "-p", "no:cov", *CORE_TESTS)
