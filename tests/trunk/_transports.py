@@ -1,11 +1,17 @@
-"""Whole runs over a transport, held against the same runs in one process."""
+"""Whole runs over a transport, held against the same runs in one process.
+
+A test class of an own transport derives from `TransportContract`.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 import json
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
+
+import pytest
 
 from platform.experiment.finishing import execute
 from platform.experiment.simulation import Simulation
@@ -75,3 +81,18 @@ def run_in_process(name: str, make_storage: Any) -> tuple[str, Finished]:
     place = make_storage("reference")
     place = place.gathering() if "gathering" in " ".join(RUNS[name]) else place
     return name, place.run(*RUNS[name])
+
+
+class TransportContract:
+    """A run is the same over this transport: round by round, and bit by bit what it leaves."""
+
+    def carry(self, within: InProcessTransport, folder: Path) -> Transport:
+        """The transport to try: in place of `within`, to the same clients; files go to `folder`."""
+        raise NotImplementedError
+
+    @pytest.mark.parametrize("name", RUNS)
+    def test_a_run_is_the_same(
+        self, name: str, make_storage: Any, storage: Storage, tmp_path: Path
+    ) -> None:
+        expected = run_in_process(name, make_storage)
+        require_same(storage, expected, lambda within: self.carry(within, tmp_path))
