@@ -143,7 +143,7 @@ class Place:
         try:
             tls.load_verify_locations(cafile=root)
         except (OSError, ssl.SSLError) as error:
-            raise ConfigError(f"{root}: is not a certificate; valid: a root") from error
+            raise ConfigError(f"{root}: is not a certificate; valid: a root certificate") from error
         pem = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
         # `load_cert_chain` takes files only; this file is in memory and vanishes at the end.
         with os.fdopen(os.memfd_create("key"), "wb") as file:
