@@ -1,13 +1,12 @@
-"""The contract of methods: what every one must hold to, whoever wrote it, as a suite for pytest.
+"""The contract of methods: a pytest suite with the rules that every method must keep.
 
-`pytest --pyargs platform.contract --methods DIR` checks the methods of a folder. Without a folder
-it checks those that installed packages offer; in Sotto's own repository, all that are in it.
-It needs pytest, which `.venv/bin/pip install -e '.[contract]'` in the checkout brings; nothing else
-of Sotto imports this.
+`pytest --pyargs platform.contract --methods DIR` checks the methods of a folder. Without a folder,
+the suite checks the methods of installed packages; in Sotto's own repository, Sotto's methods.
+The suite needs pytest: install it with `.venv/bin/pip install -e '.[contract]'` in the checkout. No
+other part of Sotto imports this package.
 
-Each test is one rule, and its docstring says the rule in words: they are repeated beside a failure
-and at the end. A rule is tried on a small random CLIP and on drawn examples, so that it takes
-seconds and no data. `platform.contract.cases` says which methods are tried and which cases a quick
-run (`-m "not slow"`) leaves out, `examples` says on what, `driving` and `mechanisms` make real
-rounds.
+Each test is one rule, and its docstring states the rule; pytest prints the rule beside a failure
+and at the end. A test uses a small random CLIP and random examples, so it takes seconds and needs
+no data. `platform.contract.cases` selects the methods, and the cases that a quick run
+(`-m "not slow"`) leaves out. `examples` makes the data; `driving` and `mechanisms` run real rounds.
 """

@@ -1,4 +1,4 @@
-"""Which methods are tried, as presets and variants have them; which cases a quick run draws."""
+"""The methods that the suite tests, with presets and variants; the cases of a quick run."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SMALL: Final[Mapping[str, Any]] = {
     "feature_width": 8,
     "buckets": 50,
 }
-"""A network that a test has time for; everything else is as the presets have it."""
+"""A network that is small enough for a test; the presets set all other options."""
 
 
 @dataclass(frozen=True)
@@ -34,8 +34,8 @@ class Case:
     Attributes:
         name: Name of the test case.
         method: The method's name.
-        registry: Where it is found.
-        options: As a configuration gives them.
+        registry: The registry that finds the method.
+        options: The options, as a configuration gives them.
     """
 
     name: str
@@ -45,7 +45,7 @@ class Case:
 
     @property
     def factors(self) -> dict[str, str]:
-        """What the drawing of cases pairs with other values: the case, and what it trains."""
+        """The values that the draw of cases pairs with others: the case, and what it trains."""
         network = {**self.options, **self.options.get("base_options", {})}.get("network")
         return {"case": self.name, "family": network or "prompts"}
 
@@ -53,18 +53,18 @@ class Case:
         """Return the validated options.
 
         Raises:
-            ConfigError: If they are not valid.
+            ConfigError: If the options are not valid.
         """
         return validate_options(self.registry, MethodConfig(name=self.method, **self.options))
 
 
 @dataclass(frozen=True)
 class Chosen:
-    """The methods that are tried.
+    """The methods that the suite tests.
 
     Attributes:
-        registry: Where they are found.
-        names: Theirs, sorted.
+        registry: The registry that finds the methods.
+        names: The methods' names, sorted.
     """
 
     registry: Registry
@@ -83,7 +83,7 @@ def methods_in(folder: Path) -> Chosen:
     """Return the methods of a folder.
 
     Raises:
-        BrokenMethod: If there is none, or two have one name.
+        BrokenMethod: If the folder has no method, or two methods have the same name.
     """
     return _beside_ours(Registry(folder=folder, installed=False))
 
@@ -92,7 +92,7 @@ def installed_methods() -> Chosen:
     """Return the methods that installed packages offer.
 
     Raises:
-        BrokenMethod: If there is none, or two have one name.
+        BrokenMethod: If no package offers a method, or two methods have the same name.
     """
     chosen = _beside_ours(Registry())
     if not chosen.names:
@@ -110,7 +110,7 @@ def _beside_ours(registry: Registry) -> Chosen:
 
 @cache
 def shipped_cases(chosen: Chosen) -> tuple[Case, ...]:
-    """Return one case per preset, as it is shipped.
+    """Return one case per preset, unchanged.
 
     Raises:
         BrokenMethod: If a method has no preset, or its preset is not valid.
@@ -119,10 +119,10 @@ def shipped_cases(chosen: Chosen) -> tuple[Case, ...]:
 
 
 def shipped_case(registry: Registry, name: str) -> Case:
-    """Return the case of one method, as its preset has it.
+    """Return the case of one method with its preset's options.
 
     Raises:
-        BrokenMethod: If it has no preset, or its preset is not valid.
+        BrokenMethod: If the method has no preset, or its preset is not valid.
     """
     path = registry.preset(name) or PRESETS / f"{name}.yaml"
     try:
@@ -139,10 +139,10 @@ def shipped_case(registry: Registry, name: str) -> Case:
 
 @cache
 def all_cases(chosen: Chosen) -> tuple[Case, ...]:
-    """Return one case per preset and one per variant, small networks made smaller.
+    """Return one case per preset and one per variant, with even smaller networks.
 
     Raises:
-        BrokenMethod: If a method has no preset, or cannot be used.
+        BrokenMethod: If a method has no preset, or the suite cannot use it.
     """
     shipped = shipped_cases(chosen)
     cases: list[tuple[str, Case, dict[str, Any]]] = [(case.name, case, {}) for case in shipped]
@@ -158,7 +158,7 @@ def all_cases(chosen: Chosen) -> tuple[Case, ...]:
 
 
 def shrunk(options: dict[str, Any]) -> dict[str, Any]:
-    """Return the options with a small network, where they have one."""
+    """Return the options; if they have a network, make it small."""
     if "base_options" in options:
         return options | {"base_options": {**SMALL, **options["base_options"]}}
     return options | {name: SMALL[name] for name in SMALL if "network" in options}
@@ -166,10 +166,10 @@ def shrunk(options: dict[str, Any]) -> dict[str, Any]:
 
 Pair = tuple[tuple[str, str], ...]
 APART: Final = ({"case", "asked"},)
-"""Factors that need not meet value by value: that would be the whole product again."""
+"""Pairs of factors whose values need not all meet: that would be the full product again."""
 BY_FAMILY: Final = frozenset(
     {
-        # What they claim is the protocol's, and the same for all methods of a kind.
+        # These test the protocol, which is the same for all methods of a kind.
         "test_a_masked_sum_is_the_plain_sum",
         "test_upload_noise_and_masks",
         "test_a_client_keeps_its_personal_state",
@@ -177,7 +177,7 @@ BY_FAMILY: Final = frozenset(
         "test_one_loss_more_than_the_threshold_allows_aborts",
         "test_an_update_that_does_not_fit_is_refused_and_its_tensor_named",
         "test_noise_is_that_of_the_ledger",
-        # Of our own methods these are read at review as well.
+        # For our own methods, reviewers check these rules as well.
         "test_a_method_keeps_nothing_between_calls",
         "test_a_method_draws_no_noise",
         "test_personal_state_does_not_leave_in_what_is_trained",
@@ -185,14 +185,14 @@ BY_FAMILY: Final = frozenset(
 )
 """Tests that draw each kind of method, not each method: `NAME`, or `NAME[FACTOR]`.
 
-With a factor in brackets each method is still drawn once, with whichever value of the factor.
+With a factor in brackets, each method is still drawn once, with any value of the factor.
 """
 
 
 def draw(demands: Sequence[frozenset[Pair]]) -> list[bool]:
-    """Return which rows to take so that the taken rows meet all demands.
+    """Return which rows to take so that they meet all demands together.
 
-    Greedy and without chance: the rows that meet most that is new go first, in their order.
+    The choice is greedy and deterministic: rows that meet the most unmet demands come first.
     """
     taken, met = [False] * len(demands), set[Pair]()
     for gain in range(max(map(len, demands), default=0), 0, -1):
@@ -204,7 +204,7 @@ def draw(demands: Sequence[frozenset[Pair]]) -> list[bool]:
 
 
 def factors_of(params: Mapping[str, Any]) -> dict[str, str]:
-    """Return the values of a case: of a parameter its own factors, if it says them, else itself."""
+    """Return the factors of a case: a parameter's own `factors` if it has them, else its value."""
     found: dict[str, str] = {}
     for name, value in params.items():
         own = getattr(value, "factors", None)
@@ -213,11 +213,11 @@ def factors_of(params: Mapping[str, Any]) -> dict[str, str]:
 
 
 def demanded(test: str, row: Mapping[str, str]) -> frozenset[Pair]:
-    """Return the values and pairs of values of a row that must be met in this test."""
+    """Return the values and pairs of values in a row that this test must meet."""
     values = dict(row)
     if test in BY_FAMILY:
         values.pop("case", None)
-    # A test without parameters has one case, which must be drawn as well.
+    # A test without parameters has one case; this entry makes sure that it is drawn.
     singles: set[Pair] = {(("test", test),)}
     singles |= {((name, value),) for name, value in values.items()}
     spared = {name for name in values if f"{test}[{name}]" in BY_FAMILY}
@@ -231,15 +231,15 @@ def demanded(test: str, row: Mapping[str, str]) -> frozenset[Pair]:
 
 
 def drawn(test: str, cases: Sequence[Mapping[str, Any]]) -> list[bool]:
-    """Return which of a test's cases, given by their parameters, a quick run has."""
+    """Return which of a test's cases (given by their parameters) a quick run includes."""
     return draw([demanded(test, factors_of(params)) for params in cases])
 
 
 def mark_undrawn(items: Iterable[pytest.Item]) -> None:
-    """Mark the cases of these tests as slow that a quick run does not draw."""
+    """Mark those cases as slow that a quick run does not draw."""
     tests: dict[str, list[pytest.Function]] = {}
     for item in items:
-        # Tests that are slow anyway represent nothing in a quick run.
+        # A quick run leaves out tests that are slow already, so they cover nothing in it.
         if isinstance(item, pytest.Function) and item.get_closest_marker("slow") is None:
             tests.setdefault(item.nodeid.partition("[")[0], []).append(item)
     for cases in tests.values():

@@ -1,4 +1,4 @@
-"""Which methods the rules are tried on, and the small CLIP and stores that they are tried with."""
+"""Selects the methods that the suite tests, and provides the small CLIP and the stores."""
 
 from __future__ import annotations
 
@@ -28,16 +28,16 @@ from platform.errors import PlatformError
 HERE = Path(__file__).resolve().parent
 REPOSITORY = HERE.parents[1]
 REFUSED = pytest.StashKey[str]()
-"""Why no method can be tried."""
+"""The reason why the suite can test no method."""
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Make the marker known, wherever the suite is run."""
+    """Register the marker, also for runs outside our repository."""
     config.addinivalue_line("markers", "slow: left out of a quick run, as of -m 'not slow'")
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Try every rule that asks for a case, or for a method, on all of them."""
+    """Run every test that asks for a case, or for a method, on all cases."""
     if "case" not in metafunc.fixturenames:
         return
     cases: tuple[Case, ...] = ()
@@ -49,10 +49,10 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 def chosen(config: pytest.Config) -> Chosen:
-    """Return the methods that are named, else all from outside, or in our repository our own.
+    """Return the chosen folder's methods; else our own in our repository, elsewhere the installed.
 
     Raises:
-        BrokenMethod: If there is none, or two have one name.
+        BrokenMethod: If there is no method, or two methods have the same name.
     """
     folder = chosen_folder(config)
     if folder is not None:
@@ -62,14 +62,14 @@ def chosen(config: pytest.Config) -> Chosen:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave to the slow tests what is not drawn.
+    """Mark the cases as slow that are not drawn.
 
     Raises:
-        UsageError: If there is nothing that can be tried.
+        UsageError: If the suite can test no method.
     """
     refused = config.stash.get(REFUSED, None)
     if refused is not None:
-        # Here, as it ends a run in one sentence where a collector would show a trace.
+        # Raised here, the error ends the run in one sentence; a collector would show a traceback.
         raise pytest.UsageError(refused)
     mark_undrawn(item for item in items if item.path.parent == HERE)
 
@@ -78,7 +78,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def pytest_runtest_makereport(
     item: pytest.Item,
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Tell the rule beside a failure."""
+    """Add the broken rule to a failure's report."""
     report = yield
     if report.failed and isinstance(item, pytest.Function):
         rule = rule_of(item.function)
@@ -88,14 +88,14 @@ def pytest_runtest_makereport(
 
 
 def case_name(item: pytest.Function) -> str:
-    """Return which case was tried, or nothing where a test has none."""
+    """Return the name of a test's case, or an empty name if the test has no case."""
     case = item.callspec.params.get("case") if hasattr(item, "callspec") else None
     return case.name if isinstance(case, Case) else ""
 
 
 @pytest.fixture(scope="session")
 def task(tmp_path_factory: pytest.TempPathFactory) -> Task:
-    """The task on which methods are built."""
+    """The task for which the methods are built."""
     return small_task(random_backbone(tmp_path_factory.mktemp("small-clip")))
 
 
@@ -107,26 +107,26 @@ def case(request: pytest.FixtureRequest) -> Case:
 
 @pytest.fixture(scope="session")
 def build_once(task: Task) -> Callable[[Case], Method]:
-    """A method holds nothing that a test may change, so all tests share it."""
+    """Builds each method once: no test may change a method, so all tests share it."""
     return cache(lambda case: case.registry.build(case.method, case.config(), task))
 
 
 @pytest.fixture
 def method(case: Case, build_once: Callable[[Case], Method]) -> Method:
-    """The method that is tried."""
+    """The method under test."""
     return build_once(case)
 
 
 @pytest.fixture
 def stores() -> Iterator[Path]:
-    """A folder for the stores of clients."""
+    """A folder for the clients' stores."""
     with quick_folder() as folder:
         yield folder
 
 
 @pytest.fixture(autouse=True, scope="session")
 def one_thread() -> Iterator[None]:
-    """Methods are small: threads would wait for each other."""
+    """Use one thread: the methods are so small that several threads would be slower."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     yield

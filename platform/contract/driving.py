@@ -1,4 +1,4 @@
-"""Steps of clients and servers on drawn examples, and real rounds of them in one process.
+"""Runs single steps of clients and servers on random examples, and real rounds in one process.
 
 The rounds have real clients with real stores, real messages and real masks.
 """
@@ -62,7 +62,7 @@ def a_plan(
     generations: tuple[int, ...] = (),
     collects: bool = False,
 ) -> RoundPlan:
-    """Return an attempt under a run's protection; masked where there are terms of the sum."""
+    """Return the plan of an attempt under a run's protection; masked if `terms` are given."""
     secure, protection = None, protection.in_round(place[0])
     if terms is not None:
         identities, serial = keys
@@ -96,20 +96,20 @@ SHARED_MEMORY: Final = Path("/dev/shm")  # noqa: S108
 
 @contextmanager
 def quick_folder() -> Iterator[Path]:
-    """Make a folder for clients' stores where a commit costs no disk, for the time of a block."""
+    """Make a temporary folder for clients' stores, in memory if possible, for fast commits."""
     base = SHARED_MEMORY if SHARED_MEMORY.is_dir() else None
     with tempfile.TemporaryDirectory(dir=base, prefix="sotto-test-") as name:
         yield Path(name)
 
 
 class IdleTrainer:
-    """Trains nothing: gives back the parameters it is given."""
+    """A trainer that does not train: it returns copies of the parameters."""
 
     learning_rate = 0.1
     charged_steps: int | None = None
 
     def steps_for(self, num_examples: int) -> int:
-        """One step, which does nothing."""
+        """Return one step."""
         return 1
 
     def fit(self, objective: object, parameters: Arrays, *_: object, **__: object) -> Arrays:
@@ -118,7 +118,7 @@ class IdleTrainer:
 
 
 class CheckedMethod:
-    """A method that keeps what its clients returned, for the tests to compare with."""
+    """A method that keeps its clients' results, so that tests can compare with them."""
 
     def __init__(self, method: Method) -> None:
         self._method = method
@@ -142,7 +142,7 @@ class CheckedMethod:
 
 @dataclass(frozen=True, kw_only=True)
 class Setting:
-    """What a round is run under; the defaults are no masks, no mechanism, nobody lost."""
+    """The conditions of a round; by default no masks, no mechanism and no lost clients."""
 
     masked: bool = False
     threshold: int = 2
@@ -163,13 +163,13 @@ def local_trainer(
 
 
 def pool_of_rounds(method: Method) -> PoolPolicy | None:
-    """Return the pool that every round adds to; one that is made once gets nothing in a round."""
+    """Return the pool that every round adds to; None if there is no pool or it is made once."""
     policy = method.pool_policy()
     return None if policy is None or policy.fixed else policy
 
 
 def make_protection(method: Method, setting: Setting) -> Protection:
-    """Return what protects a round of this method in this setting."""
+    """Return the protection of a round of this method in this setting."""
     weighs, policy = not setting.mechanism.facts.claims, pool_of_rounds(method)
     layout = build_layout(method.shared_spec(), weighs_examples=weighs)
     masked = setting.masked and layout.coordinates > 0
@@ -210,7 +210,7 @@ def clients_of(
             data=examples,
             protection=protection,
             randomness=Randomness("seeded", initialisation=0, batches=1, noise=2),
-            # A method that fails would pass for one that learns nothing.
+            # Otherwise a method that fails would look like a method that learns nothing.
             safeguards=Safeguards(simulated=True, shows_failures=True),
         )
         store = open_client_store(folder / f"{name}.db")
@@ -250,7 +250,7 @@ def play(
     experts: Sequence[Arrays] = (),
     transport: Transport | None = None,
 ) -> RoundOutcome:
-    """Play one round among fresh clients, from the first server state unless another is given."""
+    """Run one round with new clients, from the first server state unless `state` is given."""
     clients = make_clients(method, data, folder, setting)
     if transport is None:
         transport = transport_to(clients, setting)
@@ -264,7 +264,7 @@ def play(
 
 
 def transport_to(clients: Mapping[ClientId, Client], setting: Setting) -> InProcessTransport:
-    """Return the way to these clients, on which some are lost."""
+    """Return a transport to these clients that loses the clients in `setting.lost`."""
     handlers = {name: client.handle for name, client in clients.items()}
     lost = frozenset(setting.lost)
     return InProcessTransport(
@@ -280,7 +280,7 @@ def rng(seed: int = 3) -> np.random.Generator:
 
 
 def start(method: Method) -> tuple[Arrays, Arrays]:
-    """Return what a client is sent first, and its first personal state; all read-only."""
+    """Return the first broadcast to a client, and its first personal state; all read-only."""
     state = frozen(method.init_server(rng(1)))
     return frozen(method.broadcast(state, "one")), frozen(method.init_client(rng(1), rng(2)))
 
@@ -288,13 +288,13 @@ def start(method: Method) -> tuple[Arrays, Arrays]:
 def train(
     method: Method, *, experts: int | None = None, clipping: float | None = None, data: int = 0
 ) -> LocalResult:
-    """Return what a client returns in its first round.
+    """Return a client's result of its first round.
 
     Args:
         method: The method.
-        experts: How many it is handed; None for as many as it asks for.
-        clipping: Of each example's gradient, if at all.
-        data: Seed of its examples.
+        experts: How many experts the client gets; None for the number that the method asks for.
+        clipping: Clipping norm of each example's gradient; None for no clipping.
+        data: Seed of the client's examples.
     """
     broadcast, personal = start(method)
     return method.client_update(
@@ -306,7 +306,7 @@ def train(
 
 
 def epochs(count: int, rate: float) -> LocalTrainer:
-    """Return a trainer over so many epochs of batches of three."""
+    """Return a trainer that runs this many epochs with batches of three."""
     return LocalTrainer(TrainingPlan(local_epochs=count, batch_size=3, learning_rate=rate))
 
 
@@ -332,7 +332,7 @@ def same_arrays(one: Arrays, other: Arrays) -> bool:
 
 
 def same_results(one: LocalResult, other: LocalResult) -> bool:
-    """Whether two clients returned the same, personal part and metrics included."""
+    """Whether two results are the same, with personal state and metrics."""
     return (
         same_arrays(one.update, other.update)
         and same_arrays(one.pool_entry or {}, other.pool_entry or {})

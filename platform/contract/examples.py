@@ -1,6 +1,6 @@
-"""What methods are tried on: a small task, and examples and experts that are drawn at random.
+"""Test data for methods: a small task, and random examples and experts.
 
-Everything is read-only, so that whoever writes to it raises.
+All arrays are read-only, so a method that writes to an array raises an error.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ MODEL: Final[Mapping[str, Any]] = {
 
 
 def random_backbone(folder: Path, seed: int = 0) -> Backbone:
-    """Save a randomly initialised open_clip model as a local checkpoint, and load that."""
+    """Save a randomly initialised open_clip model as a local checkpoint, and load it."""
     document = {"model_cfg": MODEL, "preprocess_cfg": {"mean": [0.5] * 3, "std": [0.25] * 3}}
     (folder / "open_clip_config.json").write_text(json.dumps(document))
     with torch.random.fork_rng(devices=[]):
@@ -49,7 +49,7 @@ def random_backbone(folder: Path, seed: int = 0) -> Backbone:
             open_clip.CLIPVisionCfg(**MODEL["vision_cfg"]),
             open_clip.CLIPTextCfg(**MODEL["text_cfg"]),
         )
-        # As initialised, all texts look nearly alike; larger tokens tell classes apart.
+        # At first all texts have nearly the same features; larger tokens separate the classes.
         with torch.no_grad():
             model.token_embedding.weight.mul_(20.0)
             model.positional_embedding.mul_(5.0)
@@ -72,7 +72,7 @@ def small_task(backbone: Backbone) -> Task:
 
 
 def draw_raw(method: Method, seed: int, count: int = 8) -> Arrays:
-    """Return what a data layer would hand to `Method.prepare`."""
+    """Return random raw arrays, as a data layer would pass them to `Method.prepare`."""
     rng = np.random.default_rng([99, seed])
     features = rng.normal(size=(count, EMBED_DIM)).astype(np.float32)
     side = method.pixel_size or PIXELS
@@ -86,7 +86,7 @@ def draw_raw(method: Method, seed: int, count: int = 8) -> Arrays:
 
 
 def draw_examples(method: Method, seed: int, count: int = 8) -> Examples:
-    """Return training examples as the platform would hand them to this method."""
+    """Return training examples as the platform would pass them to this method."""
     rng = np.random.default_rng([98, seed])
     known: dict[str, NDArray[Any]] = {"labels": rng.integers(0, len(CLASSES), count)}
     if "domains" in method.needs:
@@ -95,12 +95,12 @@ def draw_examples(method: Method, seed: int, count: int = 8) -> Examples:
 
 
 def draw_batch(method: Method, seed: int, count: int = 5) -> Arrays:
-    """Return what `predict` is handed: neither labels nor domains."""
+    """Return a batch for `predict`, without labels and domains."""
     return frozen(dict(method.prepare(draw_raw(method, seed, count))))
 
 
 def draw_experts(method: Method, count: int | None = None) -> tuple[Arrays, ...]:
-    """Return pool entries as the platform would hand them out: as many as the method asks for."""
+    """Return random pool entries: `count`, or as many as the method asks for."""
     policy = method.pool_policy()
     if policy is None:
         return ()
@@ -113,7 +113,7 @@ def draw_experts(method: Method, count: int | None = None) -> tuple[Arrays, ...]
 
 
 def handed_out(method: Method) -> tuple[Arrays, ...]:
-    """Return the experts of a round; of a pool that is made after them a client refuses any."""
+    """Return a round's experts; none if the pool closes, because clients then refuse experts."""
     policy = method.pool_policy()
     return () if policy is None or policy.closes else draw_experts(method)
 

@@ -1,7 +1,7 @@
-"""Every mechanism as a configuration asks for it, and rounds under the protection that it builds.
+"""Configurations of every mechanism, and rounds under the protection that each one builds.
 
-A run's own functions make protection, trainers and runner here, so that a mechanism that is
-configured in one way and applied in another is noticed.
+Protection, trainers and runner come from the functions of real runs. So the tests notice a
+mechanism whose configuration and application differ.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ class Asked:
     """One way to configure privacy.
 
     Attributes:
-        name: Of the test case.
-        privacy: The section, without what all have.
-        masks: Whether sums can be taken under masks: always, never, or both are tried.
+        name: Name of the test case.
+        privacy: The section `privacy`, without the keys that all cases share.
+        masks: Whether secure aggregation is on.
         decoupled: Whether the method is built for decoupled training.
     """
 
@@ -51,7 +51,7 @@ class Asked:
 
     @property
     def mechanism(self) -> str:
-        """Its name."""
+        """The mechanism's name."""
         return str(self.privacy["mechanism"])
 
     @property
@@ -61,7 +61,7 @@ class Asked:
 
     @property
     def factors(self) -> dict[str, str]:
-        """What the drawing of cases pairs with other values."""
+        """The values that the draw of cases pairs with others."""
         return {
             "asked": self.name,
             "mechanism": self.mechanism,
@@ -109,7 +109,7 @@ def configure(case: Case, asked: Asked, *overrides: str) -> RunConfig:
         "training": {"local_steps": 1, "batch_size": 4, "learning_rate": 0.5},
         "privacy": {**asked.privacy, "noise_source": "seeded"},
         "secure_aggregation": {"enabled": asked.masks, "threshold": THRESHOLD},
-        # So few clients fill no pool of the default size.
+        # The default minimum is too large for so few clients.
         "pool": {"minimum": 2},
     }
     return parse_config(tree, overrides)
@@ -119,7 +119,7 @@ def build(case: Case, config: RunConfig, task: Task) -> Method:
     """Return the method, if it fits the configuration.
 
     Raises:
-        ConfigError: If it does not.
+        ConfigError: If the method does not fit.
     """
     decoupled = config.privacy.personal == "decoupled"
     return build_method(case.registry, config, dataclasses.replace(task, decoupled=decoupled))
@@ -127,12 +127,12 @@ def build(case: Case, config: RunConfig, task: Task) -> Method:
 
 @dataclass(frozen=True)
 class Stage:
-    """A federation whose rounds can be played.
+    """A federation that can run rounds.
 
     Attributes:
         config: Its configuration.
         method: Its method.
-        protection: What the configuration made of privacy.
+        protection: The protection that the configuration asks for.
         clients: The clients, by name.
     """
 
@@ -144,14 +144,14 @@ class Stage:
     def play(
         self, experts: tuple[Arrays, ...] = (), lost: Collection[ClientId] = ()
     ) -> RoundOutcome:
-        """Play the first round, from the first state."""
+        """Run the first round, from the first state."""
         return self._run(self.plan(), experts, lost)
 
     def collect(self) -> RoundOutcome:
-        """Play the collection, as if no round had been before it."""
+        """Run the collection, as if no rounds came before it."""
         number = self.protection.collects_at
         if number is None:
-            raise ValueError("the method's pool is not one that is made once")
+            raise ValueError("the method has no pool that is made once")
         return self._run(
             dataclasses.replace(
                 self.plan(),
@@ -200,7 +200,7 @@ class Stage:
         return self.method.init_server(np.random.default_rng(7))
 
     def aggregate(self, outcome: RoundOutcome) -> Aggregate:
-        """Return what the server update is shown."""
+        """Return the aggregate that the server update gets."""
         spec = self.method.shared_spec()
         individual = None
         if outcome.individual is not None:
@@ -215,14 +215,14 @@ class Stage:
 
 
 def central_noise() -> SeededNoise:
-    """Return the coordinator's noise of these rounds, the same again at each call."""
+    """Return the coordinator's noise of these rounds; each call returns the same noise."""
     return SeededNoise(np.random.default_rng(5))
 
 
 def set_stage(
     config: RunConfig, method: Method, data: Mapping[ClientId, Examples], folder: Path
 ) -> Stage:
-    """Return clients with stores in the folder, under what the configuration asks for."""
+    """Return a federation with the configuration's protection, and stores in the folder."""
     protection = protect_run(config, method).protection
     make_trainer = trainer_factory(config, "cpu", protection)
     clients = clients_of(*(method, data, folder), protection=protection, make_trainer=make_trainer)
@@ -230,7 +230,7 @@ def set_stage(
 
 
 def why_refused(case: Case, method: Method, asked: Asked) -> str | None:
-    """Return the reason that must be given, None where the combination is admitted."""
+    """Return how the refusal must begin, or None if the combination is admitted."""
     if not admitted(method, asked):
         return "privacy.mechanism: "
     if method.visibility is Visibility.PER_CLIENT and asked.masks:
@@ -251,7 +251,7 @@ def admitted(method: Method, asked: Asked) -> bool:
 
 
 def needs_own_entry_noise(method: Method, asked: Asked) -> bool:
-    """Whether an entry is another vector than the update, so that one noise cannot serve both."""
+    """Whether an entry differs from the update, so that the same noise cannot protect both."""
     policy = method.pool_policy()
     other = policy is not None and set(policy.spec) != set(method.shared_spec())
     return other and asked.mechanism == "upload_noise"

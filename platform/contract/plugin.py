@@ -1,7 +1,7 @@
-"""What pytest must know before it collects: the option `--methods`; and, after it, which rules.
+"""The pytest plugin: it adds the option `--methods`, and lists the broken rules after a run.
 
-An entry point loads this file whenever pytest runs where Sotto is installed, so it imports nothing
-else of Sotto, and does nothing where the contract is not run.
+An entry point loads this file in every pytest run where Sotto is installed. So the file imports
+nothing else of Sotto, and does nothing if the run does not include the contract.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ import pytest
 
 INI = "sotto_methods"
 RULE = "sotto_rule"
-"""Under this name a failed test's report carries the rule that it tried, and the case."""
+"""Under this name, a failed test's report holds the broken rule and the case."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Add the option, and the same as a key of an ini file."""
+    """Add the option, and the same setting as a key of an ini file."""
     group = parser.getgroup("sotto", "Sotto's contract of methods")
     group.addoption(
         "--methods",
@@ -28,7 +28,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def chosen_folder(config: pytest.Config) -> Path | None:
-    """Return the folder that the option names, else that of the ini file, None for neither."""
+    """Return the folder from the option, else from the ini file; None if neither names one."""
     option = config.getoption("--methods", None)
     if option is not None:
         return Path(config.invocation_params.dir, option)
@@ -42,18 +42,18 @@ def _written(config: pytest.Config) -> str:
     try:
         return str(config.getini(INI))
     except (KeyError, ValueError):
-        # An install that is older than this file has not made the key known.
+        # An install that is older than this file has not registered the key.
         return ""
 
 
 def rule_of(function: object) -> str:
-    """Return the rule that a test tries: its docstring's first paragraph, on one line."""
+    """Return a test's rule: the first paragraph of its docstring, on one line."""
     paragraph = (function.__doc__ or "").strip().partition("\n\n")[0]
     return re.sub(r"\s+", " ", paragraph)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Say at the end which rules were broken, and by whom."""
+    """List the broken rules at the end, with the methods that broke them."""
     broken: dict[str, list[str]] = {}
     for report in (
         *terminalreporter.stats.get("failed", ()),

@@ -1,4 +1,4 @@
-"""What a method says of itself, before and after it is built; the states that it starts from."""
+"""What a method declares about itself, before and after it is built, and its initial states."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_the_configuration_is_frozen(case: Case) -> None:
 
 
 def test_what_is_said_of_an_option_names_others_that_there_are(case: Case) -> None:
-    """A mark of an option names another option, or a key of the run, with values it may have."""
+    """A mark of an option names another option, or a key of the run, that exists."""
     kind = case.registry.config_type(case.method)
     options, run = case.config(), {one.name for one in known_keys()}
     for key, mark in marks_of(kind):
@@ -89,12 +89,12 @@ def test_an_option_of_a_wrong_type_is_refused_by_name(case: Case, value: object)
 
 
 def kinds(hint: object) -> set[object]:
-    """Return all types that a hint has in it."""
+    """Return a hint and all types inside it."""
     return {hint}.union(*map(kinds, get_args(hint)))
 
 
 def test_the_method_says_what_it_is(case: Case) -> None:
-    """The module's docstring has a title and, in a second paragraph, its source."""
+    """The module's docstring has a title and, in a second paragraph, the method's source."""
     info = case.registry.info(case.method)
     assert info.name == case.method
     assert info.title
@@ -119,7 +119,7 @@ NEEDS: Final = frozenset(get_args(Need))
 
 
 def test_the_interface(method: Method) -> None:
-    """Every member of `Method` is of the type that the interface gives it."""
+    """Every member of `Method` has the type that the interface declares."""
     assert isinstance(method.needs, frozenset)
     assert method.needs <= NEEDS
     assert isinstance(method.visibility, Visibility)
@@ -137,7 +137,7 @@ def test_the_interface(method: Method) -> None:
 
 
 def test_what_is_said_of_a_pool_before_it_is_built_holds(case: Case, method: Method) -> None:
-    """`serving` says of the pool what `pool_policy` does, but for what an entry holds."""
+    """`serving` describes the pool as `pool_policy` does, except for an entry's content."""
     said = case.registry.serving(case.method, case.config(), POPULATION)
     if said is not None:
         policy = method.pool_policy()
@@ -146,7 +146,7 @@ def test_what_is_said_of_a_pool_before_it_is_built_holds(case: Case, method: Met
 
 
 def test_an_example_is_prepared_alone_and_always_in_the_same_way(method: Method) -> None:
-    """`prepare` makes row i from example i alone: in any order, in any company."""
+    """`prepare` makes row i from example i alone, whatever the order and the other examples are."""
     raw = draw_raw(method, 6, 5)
     whole = method.prepare(raw)
     order = [3, 0, 4, 1, 2]
@@ -161,7 +161,7 @@ def test_an_example_is_prepared_alone_and_always_in_the_same_way(method: Method)
 
 
 def test_a_loss_of_a_whole_batch_is_not_trained_on_records(method: Method) -> None:
-    """A method whose loss couples examples does not admit protection of single records."""
+    """A method whose loss couples examples does not list `record` in its units."""
     if method.couples_examples:
         assert "record" not in method.units
 
@@ -174,7 +174,7 @@ def test_initial_states_depend_on_their_seed_alone(method: Method) -> None:
 
 
 def test_states_survive_storage(method: Method) -> None:
-    """Every state is of arrays that can be stored and come back the same."""
+    """Every state consists of arrays that storage returns unchanged."""
     states = [
         method.init_server(rng(1)),
         method.init_client(rng(1), rng(2)),
@@ -188,7 +188,7 @@ def test_states_survive_storage(method: Method) -> None:
 
 def test_a_broadcast_has_the_same_arrays_in_every_round(method: Method) -> None:
     """A broadcast has the same names, shapes and types in every round; clients refuse others."""
-    # So that nobody can choose where training breaks.
+    # Otherwise the coordinator could choose a broadcast at which training breaks.
 
     def looks(state: Arrays, client: str | None) -> dict[str, Any]:
         broadcast = method.broadcast(state, client)
@@ -211,7 +211,7 @@ def test_a_broadcast_has_the_same_arrays_in_every_round(method: Method) -> None:
 
 
 def test_what_is_broadcast_can_be_sent(method: Method) -> None:
-    """A broadcast is of arrays that survive a message, whoever it is for."""
+    """A broadcast consists of arrays that a message carries unchanged, for every client."""
     state = server_update(method, method.init_server(rng(1)), {"one": train(method)})
     for key in ("one", "never seen", None):
         broadcast = method.broadcast(state, key)
@@ -231,14 +231,14 @@ def test_one_party_that_holds_all_data_sends_nothing_and_says_so(
 
 
 def test_a_method_that_keeps_nothing_says_so_truly(method: Method) -> None:
-    """A method without personal state returns none."""
+    """A method that declares no personal state returns no personal state."""
     if not method.has_personal_state:
         assert method.init_client(rng(1), rng(2)) == {}
         assert train(method).personal == {}
 
 
 def test_methods_that_need_a_backbone_say_so(case: Case, method: Method) -> None:
-    """`build` refuses a task without a CLIP model exactly if the method reads what CLIP makes."""
+    """`build` refuses a task without a CLIP model exactly if the method reads CLIP's output."""
     encoded = method.needs & {"features", "tokens"}
     if method.pixel_size is None:
         encoded |= method.needs & {"pixels"}

@@ -1,6 +1,6 @@
-"""Every method under every mechanism: admitted and right in real rounds, or refused with a reason.
+"""Every method with every mechanism: real rounds are correct, or the method is refused.
 
-Both lists are open: a method that is added is tried under all mechanisms, and the other way round.
+Both lists are open: a new method is tested with all mechanisms, a new mechanism with all methods.
 """
 
 from __future__ import annotations
@@ -48,16 +48,16 @@ from privacy.auditing import verify_distribution, verify_noise_variance
 
 SIZES = (6, 9, 12)
 STEP = 2 * 8.0 / (2**20 - 1)
-"""Of the grid under `none` and `dp_sgd`: 20 bits over +-8."""
+"""Step of the grid under `none` and `dp_sgd`: 20 bits over +-8."""
 GRID_STEP = NORM / 2**16
-"""Of the integer grids, or finer: C is 65,536 steps or more."""
+"""Largest step of the integer grids: C is 65,536 steps or more."""
 SAMPLES, ALPHA = 6_000, 1e-6
-"""Enough to tell Laplace noise of the same variance from Gaussian noise."""
+"""Enough samples to tell Laplace noise of the same variance from Gaussian noise."""
 
 
 @pytest.fixture(autouse=True)
 def every_need_is_met(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Provide here what the data layer does not yet."""
+    """Pretend that the data layer provides every need."""
     monkeypatch.setattr(method_building, "PROVIDED_NEEDS", frozenset(get_args(Need)))
 
 
@@ -68,7 +68,7 @@ def asked(request: pytest.FixtureRequest) -> Asked:
 
 
 def deviation_of_sum(asked: Asked) -> float:
-    """Return that of the noise on each coordinate of the sum, by the formulas of the mechanisms."""
+    """Return the standard deviation of the noise on each coordinate of the sum, by formula."""
     survivors = len(NAMES)
     return {
         "none": 0.0,
@@ -80,17 +80,17 @@ def deviation_of_sum(asked: Asked) -> float:
 
 
 def clipped(vector: NDArray[Any]) -> NDArray[Any]:
-    """Return the vector, no longer than the clipping norm."""
+    """Return the vector, clipped to the clipping norm."""
     length = float(np.linalg.norm(vector))
     return vector * min(1.0, NORM / length) if length else vector
 
 
 def expected_sum(method: Method, asked: Asked, vectors: list[NDArray[Any]]) -> NDArray[Any]:
-    """Return what the round's sum would be if noise and rounding were nothing."""
+    """Return the round's sum without noise and rounding."""
     spec, n = method.shared_spec(), len(vectors)
     total = np.zeros_like(vectors[0])
     for vector, size in zip(vectors, SIZES, strict=True):
-        # Without a mechanism examples weigh; under one a weight would tell how many there are.
+        # Weights count examples only without a mechanism: they would reveal the number of examples.
         share = size / sum(SIZES) if asked.mechanism == "none" else 1 / n
         weights = {Weighting.EXAMPLES: share, Weighting.UNIFORM: 1 / n, Weighting.SUM: 1.0}
         factors = flatten(
@@ -104,12 +104,12 @@ def expected_sum(method: Method, asked: Asked, vectors: list[NDArray[Any]]) -> N
 def test_a_round_is_right_or_refused(
     case: Case, asked: Asked, *, task: Task, method: Method, stores: Path
 ) -> None:
-    """Under each mechanism a round gives the right sum, entries and rows, or is refused."""
+    """With each mechanism, a round gives the right sum, entries and rows, or is refused."""
     overrides = ["pool.noise=independent"] if needs_own_entry_noise(method, asked) else []
     config = configure(case, asked, *overrides)
     in_rounds = pool_of_rounds(method) is not None
     if overrides and in_rounds and admitted(method, asked):
-        # Else every client would fail alone, and nobody would hear of it.
+        # Without this refusal, every client would fail on its own and no error would appear.
         with pytest.raises(ConfigError, match=r"^pool\.noise: 'same' needs"):
             protect_run(configure(case, asked), build(case, config, task))
     reason = why_refused(case, method, asked)
@@ -131,7 +131,7 @@ def test_a_round_is_right_or_refused(
     vectors = [flatten(result.update, spec) for result in checked.results]
     expected = expected_sum(method, asked, vectors)
     error = np.abs(outcome.summed.vector - expected)
-    # A sum may be off by all clients' rounding; seven deviations are never passed by chance.
+    # All clients' rounding may add up; noise practically never exceeds seven deviations.
     rounding = len(NAMES) * max(STEP, GRID_STEP)
     assert (error <= rounding + 7 * deviation_of_sum(asked)).all()
     if spec:
@@ -151,7 +151,7 @@ def test_a_round_is_right_or_refused(
 def test_coordinates_in_a_subspace_are_right_or_refused(
     case: Case, name: str, *, task: Task, method: Method, stores: Path
 ) -> None:
-    """In two directions a round gives the sum of the projected updates, clipped after that."""
+    """In a subspace of two directions, a round sums the updates, projected and then clipped."""
     asked = next(a for a in ASKED if a.name == name)
     if why_refused(case, method, asked) is not None:
         return
@@ -180,7 +180,7 @@ def test_coordinates_in_a_subspace_are_right_or_refused(
 def test_a_pool_that_is_made_once_is_collected(
     case: Case, asked: Asked, *, task: Task, method: Method, stores: Path
 ) -> None:
-    """After the last round each client's entry leaves it alone, protected and charged once."""
+    """After the last round, each client uploads only its entry, protected and charged once."""
     policy = method.pool_policy()
     if policy is None or not policy.fixed or why_refused(case, method, asked) is not None:
         return
@@ -233,8 +233,8 @@ def _require_entries(stage: Stage, outcome: RoundOutcome, checked: CheckedMethod
 
 
 def _require_rows(stage: Stage, asked: Asked) -> None:
-    """Require one row for each release in each client's own ledger, before anything is settled."""
-    # Whatever noises sums, an entry carries all of its noise itself.
+    """Require one row for each release in each client's own ledger, before settlement."""
+    # Even if the noise of sums comes from elsewhere, an entry carries all of its own noise.
     shared_out = asked.mechanism in ("distributed_noise", "central_noise")
     expected = {
         (c, "upload_noise" if c == "pool" and shared_out else asked.mechanism, "reserved")
@@ -251,7 +251,7 @@ def test_central_noise_is_divided_by_the_planned_size(
     case: Case, bare: bool, *, task: Task, method: Method, stores: Path
 ) -> None:
     """Central noise on the sum of survivors is divided by the planned size of the cohort."""
-    # One of three is lost: two clipped updates and the noise, over three.
+    # One of three clients is lost: (two clipped updates + noise) / 3.
     asked = next(a for a in ASKED if a.name == ("central_noise, bare" if bare else "central_noise"))
     if why_refused(case, method, asked) is not None or not method.shared_spec():
         return
@@ -272,7 +272,7 @@ def test_central_noise_is_divided_by_the_planned_size(
 def test_noise_is_that_of_the_ledger(
     case: Case, asked: Asked, *, task: Task, method: Method, stores: Path
 ) -> None:
-    """What is added to an upload of nothing, or to a sum of none, has the law of the row."""
+    """Noise on an empty upload or an empty sum has the distribution that the ledger row names."""
     if why_refused(case, method, asked) is not None or not method.shared_spec():
         return
     overrides = ["pool.noise=independent"] if needs_own_entry_noise(method, asked) else []
@@ -282,7 +282,7 @@ def test_noise_is_that_of_the_ledger(
     noise, layout = SeededNoise(np.random.default_rng(11)), protection.layout
     mechanism, planned = protection.mechanism, config.cohort_size
     if asked.mechanism in ("none", "dp_sgd"):
-        # Noise in the steps is not to be had alone; its law is tested where it is drawn.
+        # Noise inside training steps cannot be separated; the trainer's tests check its law.
         return
     key = ReleaseKey(run_id=RUN, round_number=1, attempt=1, pseudonym="anybody")
     rows = {row.channel: row for row in protection.releases(key)}
@@ -297,6 +297,6 @@ def test_noise_is_that_of_the_ledger(
         else:
             drawn.append(protection.prepare_nothing(broadcast, noise).vector)
     samples = np.concatenate(drawn)
-    # On these grids integer laws are as good as Gaussian: a share is of 46 steps or more.
+    # On these grids, integer noise is nearly Gaussian: a share's deviation is 46 steps or more.
     verify_noise_variance(samples, deviation, ALPHA)
     verify_distribution(samples, deviation, ALPHA)

@@ -1,4 +1,4 @@
-"""Every method through real rounds: masked sums equal plain ones, dropouts included."""
+"""Every method in real rounds: masked sums equal plain sums, also when clients drop out."""
 
 from __future__ import annotations
 
@@ -38,13 +38,13 @@ def data_of(method: Method, sizes: Sequence[int] = UNIFORM) -> dict[str, Example
 
 
 def masked(method: Method) -> bool:
-    """Whether the method has something that a secure sum may carry."""
+    """Whether the method shares tensors that a secure sum may carry."""
     shared = bool(method.shared_spec())
     return shared and method.visibility is Visibility.AGGREGATE_ONLY
 
 
 def by_coordinate(method: Method, rules: Mapping[Weighting, float]) -> NDArray[Any]:
-    """Return the number that the rules give to each coordinate's weighting."""
+    """Return, for each coordinate, the number that the rules give to its weighting."""
     spec = method.shared_spec()
     arrays = {n: np.full(s.shape, rules[s.weighting]) for n, s in spec.items()}
     return flatten(arrays, spec)
@@ -52,10 +52,10 @@ def by_coordinate(method: Method, rules: Mapping[Weighting, float]) -> NDArray[A
 
 @pytest.mark.parametrize("sizes", [UNIFORM, UNEQUAL], ids=["uniform", "unequal"])
 def test_a_masked_sum_is_the_plain_sum(method: Method, stores: Path, sizes: Sequence[int]) -> None:
-    """A sum under masks, dropouts included, is the plain sum of what survivors returned."""
-    # Per coordinate within n half steps, n being the clients in the sum (or their examples).
+    """A sum under masks is the plain sum of the survivors' updates, also after dropouts."""
+    # Within n half steps per coordinate; n is the number of clients in the sum (or examples).
     if not masked(method):
-        # What shares nothing is never masked; what shows single updates is refused beforehand.
+        # A method that shares nothing is never masked; one that shows single updates is refused.
         if not method.shared_spec():
             assert not make_protection(method, Setting(masked=True)).masked
         return
@@ -76,7 +76,7 @@ def test_a_masked_sum_is_the_plain_sum(method: Method, stores: Path, sizes: Sequ
     assert secure.individual is None
     assert secure.summed.total_weight == plain.summed.total_weight
 
-    # The plain sum itself, from what the clients' method returned.
+    # Compute the plain sum from the clients' results.
     vectors = [flatten(result.update, method.shared_spec()) for result in checked.results]
     weights = np.array([sizes[NAMES.index(name)] for name in survivors], np.float64)
     uniform = np.ones(len(survivors))
@@ -97,7 +97,7 @@ def test_a_masked_sum_is_the_plain_sum(method: Method, stores: Path, sizes: Sequ
     np.testing.assert_allclose(plain.summed.vector, expected, rtol=1e-12, atol=1e-15)
     assert np.abs(expected).max() > 20 * STEP, "the comparison would pass on nothing"
 
-    # A mean is off by half a step, a sum by half a step for each client.
+    # A mean may differ by half a step, a sum by half a step for each client.
     bound = by_coordinate(
         method,
         {Weighting.EXAMPLES: 0.5, Weighting.UNIFORM: 0.5, Weighting.SUM: len(survivors) / 2},
@@ -108,7 +108,7 @@ def test_a_masked_sum_is_the_plain_sum(method: Method, stores: Path, sizes: Sequ
 
 @pytest.mark.parametrize("secure", [True, False])
 def test_pool_entries_are_the_survivors(method: Method, stores: Path, secure: bool) -> None:
-    """The pool gets the entries of exactly the clients that survived a round."""
+    """The pool gets the entries of exactly those clients that survived a round."""
     if pool_of_rounds(method) is None:
         return
     setting = Setting(masked=secure, threshold=THRESHOLD, lost=LOST)
@@ -126,7 +126,7 @@ def test_pool_entries_are_the_survivors(method: Method, stores: Path, secure: bo
 
 
 def test_one_loss_more_than_the_threshold_allows_aborts(method: Method, stores: Path) -> None:
-    """One loss more than the threshold allows aborts a masked round, and the phase is named."""
+    """One loss more than the threshold allows aborts a masked round; the error names the phase."""
     if not masked(method):
         return
     setting = Setting(masked=True, threshold=THRESHOLD + 1, lost=LOST)
@@ -137,7 +137,7 @@ def test_one_loss_more_than_the_threshold_allows_aborts(method: Method, stores: 
 
 
 def test_a_round_of_a_plain_sum_feeds_the_server(method: Method, stores: Path) -> None:
-    """Sum, server update and next broadcast fit together, and a round changes the broadcast."""
+    """The server update takes the round's sum, and the next broadcast differs from the last."""
     state = method.init_server(np.random.default_rng(7))
     outcome = play(method, data_of(method), stores, Setting(), state=state)
     spec = method.shared_spec()
@@ -159,7 +159,7 @@ def test_a_round_of_a_plain_sum_feeds_the_server(method: Method, stores: Path) -
 
 
 def test_upload_noise_and_masks(method: Method, stores: Path) -> None:
-    """Clipped uploads travel masked, and their mean is not longer than the clipping norm."""
+    """Clipped uploads are masked, and the norm of their mean is at most the clipping norm."""
     if not masked(method):
         return
     policy = pool_of_rounds(method)
@@ -184,7 +184,7 @@ def test_upload_noise_and_masks(method: Method, stores: Path) -> None:
 
 
 def test_a_client_keeps_its_personal_state(method: Method, stores: Path) -> None:
-    """A client that comes back finds the personal state that its store has."""
+    """A client that returns loads the personal state from its store."""
     clients = make_clients(method, data_of(method), stores, Setting())
     again = make_clients(method, data_of(method), stores, Setting())
     for name in NAMES:
@@ -196,7 +196,7 @@ def test_a_client_keeps_its_personal_state(method: Method, stores: Path) -> None
 def test_an_update_that_does_not_fit_is_refused_and_its_tensor_named(
     method: Method, stores: Path
 ) -> None:
-    """An update beyond `value_bound` is refused under masks, and its tensor is named."""
+    """Under masks, a client refuses an update beyond `value_bound` and names its tensor."""
     if not masked(method):
         return
     tight = Setting(masked=True, threshold=THRESHOLD, mechanism=NoProtection(1e-7))

@@ -1,4 +1,4 @@
-"""What the server makes of the sum that it is shown, alone and under a server optimiser."""
+"""What the server does with a sum, with and without a server optimiser."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from platform.wire.codec import decode_arrays, encode_arrays
 
 
 def test_what_is_averaged_moves_by_its_combined_change(method: Method) -> None:
-    """Each tensor that is said to be `averaged` moves by exactly its combined change."""
-    # So that a server optimiser, which only changes what is handed over, has its effect.
+    """Each tensor in `averaged` moves by exactly its combined change."""
+    # A server optimiser only changes the combined change, so it works only if this holds.
     assert method.averaged <= set(method.shared_spec())
     state = method.init_server(rng(1))
     results = {"one": train(method), "two": train(method, experts=0)}
-    # Twice, as what a server remembers of earlier rounds shows in the second.
+    # Two rounds: memory of earlier rounds shows only in the second.
     for _ in range(2):
         after = server_update(method, state, results)
         for name in method.averaged:
@@ -34,9 +34,9 @@ def test_what_is_averaged_moves_by_its_combined_change(method: Method) -> None:
 
 
 def test_a_federation_of_one_that_shares_everything_trains_centrally(method: Method) -> None:
-    """Alone, an averaged method trains as in one place, unless it says that it is `anchored`."""
-    # Three rounds of one epoch are one training of three epochs, for the same batches. A client
-    # that is held at what was broadcast must show it.
+    """With one client, an averaged method trains as without a federation, unless `anchored`."""
+    # Three rounds of one epoch equal one training of three epochs, for the same batches. A method
+    # that holds a client near the broadcast must differ.
     shared = set(method.shared_spec())
     if method.has_personal_state or not shared or method.averaged != shared:
         return
@@ -80,7 +80,7 @@ def under(case: Case, task: Task, optimizer: object) -> Method:
     """Return the method as a configuration asks for it.
 
     Raises:
-        ConfigError: If it takes no such optimiser.
+        ConfigError: If the method does not take this optimiser.
     """
     tree = {
         "name": "contract",
@@ -92,7 +92,7 @@ def under(case: Case, task: Task, optimizer: object) -> Method:
 
 
 def play(method: Method, rounds: int = 2) -> list[Arrays]:
-    """Return the server states of some rounds of two clients, through storage."""
+    """Return the server states of some rounds with two clients; each state is stored and read."""
     state = method.init_server(np.random.default_rng(1))
     personal = {
         name: method.init_client(np.random.default_rng(1), np.random.default_rng(2))
@@ -109,7 +109,7 @@ def play(method: Method, rounds: int = 2) -> list[Arrays]:
 
 
 def trained(method: Method, state: Arrays, personal: Arrays, number: int) -> LocalResult:
-    """Return what a client returns, which is sent nothing of an optimiser's memory."""
+    """Return a client's result; check that it gets nothing from the optimiser's memory."""
     sent = method.broadcast(state, NAMES[number])
     assert not any(name.startswith(MEMORY) for name in sent)
     return method.client_update(
@@ -123,7 +123,7 @@ def trained(method: Method, state: Arrays, personal: Arrays, number: int) -> Loc
 def test_an_averaged_method_takes_an_optimisers_steps(
     case: Case, method: Method, task: Task
 ) -> None:
-    """What is said to be `averaged` moves by a server optimiser's step, if one is configured."""
+    """Each tensor in `averaged` moves by the configured server optimiser's step."""
     if not method.averaged:
         return
     other = under(case, task, ADAM)
@@ -145,7 +145,7 @@ def test_an_averaged_method_takes_an_optimisers_steps(
 
 
 def test_plain_steps_are_the_methods_own_to_the_bit(case: Case, method: Method, task: Task) -> None:
-    """A server optimiser that takes plain steps changes nothing of an averaged method."""
+    """A server optimiser that takes plain steps does not change an averaged method."""
     if not method.averaged:
         return
     for mine, theirs in zip(play(under(case, task, PLAIN)), play(method), strict=True):

@@ -1,4 +1,4 @@
-"""What leaves a client and what stays, how a method treats what it is handed, what it predicts."""
+"""What leaves a client, how a method treats its inputs, and what it predicts."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from platform.wire.layout import require_spec
 def test_examples_of_one_class_move_what_is_shared_unless_it_is_announced(
     method: Method,
 ) -> None:
-    """Examples of one class train too, unless `learns_one_class` says that they do not."""
+    """A method also learns from examples of one class, unless `learns_one_class` is false."""
     broadcast, personal = start(method)
     data = dict(draw_examples(method, 0).arrays)
     data["labels"] = np.full_like(data["labels"], 2)
@@ -48,10 +48,10 @@ def test_examples_of_one_class_move_what_is_shared_unless_it_is_announced(
 
 
 def test_a_loss_is_of_one_example_unless_it_is_announced(method: Method) -> None:
-    """The loss is of one example alone, unless `couples_examples` says that it is not."""
+    """The loss of an example depends on this example alone, unless `couples_examples` is true."""
     if method.couples_examples:
         return
-    # One step on {a, b} is the mean of one step on {a} and one on {b}: so are their gradients.
+    # Gradients are means, so a step on {a, b} is the mean of a step on {a} and a step on {b}.
     broadcast, personal = start(method)
     data, experts = draw_examples(method, 0, 2), draw_experts(method)
     moves = []
@@ -71,7 +71,7 @@ def test_a_loss_is_of_one_example_unless_it_is_announced(method: Method) -> None
 
 
 def is_mean(method: Method, name: str) -> bool:
-    """Whether a tensor of the update is a mean of something of each example."""
+    """Whether a tensor of the update is a mean over the examples."""
     return method.shared_spec()[name].source is not Source.STATISTIC
 
 
@@ -102,14 +102,14 @@ def test_the_pool_entry_is_what_was_announced(method: Method) -> None:
 
 
 def test_a_client_without_shared_tensors_or_pool_releases_nothing(method: Method) -> None:
-    """What is not announced as shared, or as a pool, does not leave a client."""
+    """A client sends only the shared tensors and pool entries that the method announces."""
     result = train(method)
     assert bool(result.update) == bool(method.shared_spec())
     assert (result.pool_entry is None) == (pool_of_rounds(method) is None)
 
 
 def test_training_moves_something_or_the_method_says_that_it_does_not(method: Method) -> None:
-    """Training changes something, exactly if `learns` says so."""
+    """Training changes the update or personal state exactly if `learns` is true."""
     result, (_, personal) = train(method), start(method)
     moved = any(value.any() for value in result.update.values())
     learns = moved or not same_arrays(result.personal, personal)
@@ -117,15 +117,15 @@ def test_training_moves_something_or_the_method_says_that_it_does_not(method: Me
 
 
 def test_the_update_is_a_difference_to_the_broadcast(method: Method) -> None:
-    """A client that trains nothing changes nothing: an update is a difference, without noise."""
+    """A client that does not train sends zeros: an update is a difference, without noise."""
     broadcast, personal = start(method)
-    # Seven, so that no class's share is the equal one that a server may start from.
+    # With seven examples, no class has the equal share that a server may start from.
     data, experts = draw_examples(method, 0, 7), draw_experts(method)
     idle = method.client_update(
         ClientView(broadcast, experts, personal), data, IdleTrainer(), rng()
     )
     for name, value in idle.update.items():
-        # What is said to be there without training must be there.
+        # A tensor that does not come from training must be there without training.
         source = method.shared_spec()[name].source
         is_there = source not in (Source.TRAINING, Source.PERSONAL)
         assert value.any() == is_there, f"update {name!r} of a client that trained nothing"
@@ -137,7 +137,7 @@ def test_a_pool_entry_is_absolute(method: Method) -> None:
     for name, value in (result.pool_entry or {}).items():
         if name in result.update:
             np.testing.assert_allclose(value, broadcast[name] + result.update[name], atol=1e-6)
-            # Or `pool.noise: same` is refused.
+            # Otherwise the platform refuses `pool.noise: same`.
             assert np.array_equal(value - broadcast[name], result.update[name])
 
 
@@ -148,7 +148,7 @@ def test_one_seed_gives_one_result(
 ) -> None:
     """The same inputs and the same generator give the same result, bit for bit."""
     if clipping is not None and method.couples_examples:
-        # Refused before a run: there is no gradient of one example alone.
+        # The platform refuses this before a run: no example has a gradient of its own.
         return
     first = train(method, clipping=clipping, experts=experts)
     second = train(method, clipping=clipping, experts=experts)
@@ -156,7 +156,7 @@ def test_one_seed_gives_one_result(
 
 
 def test_a_second_round_goes_on_from_stored_state(method: Method) -> None:
-    """A second round from personal state that was stored is that from state in memory."""
+    """A second round gives the same result from stored personal state as from state in memory."""
     first = train(method, experts=0)
     broadcast, _ = start(method)
     one, other = (
@@ -172,7 +172,7 @@ def test_a_second_round_goes_on_from_stored_state(method: Method) -> None:
 
 
 def test_nothing_that_is_handed_in_is_kept_or_changed(method: Method) -> None:
-    """A method changes nothing that it is handed, and nothing that leaves shares its memory."""
+    """A method does not change its inputs, and what leaves a client shares no memory with them."""
     broadcast, personal = start(method)
     data, experts = draw_examples(method, 0), draw_experts(method)
     given = {
@@ -198,35 +198,35 @@ def test_nothing_that_is_handed_in_is_kept_or_changed(method: Method) -> None:
 
 
 def test_a_method_keeps_nothing_between_calls(case: Case, task: Task) -> None:
-    """What a client returns does not depend on what the method was called with before."""
+    """A client's result does not depend on earlier calls of the method."""
     used, fresh = (case.registry.build(case.method, case.config(), task) for _ in range(2))
     train(used, data=1)
     assert same_results(train(used), train(fresh)), "state is kept in the method between calls"
 
 
 def test_a_method_draws_no_noise(method: Method) -> None:
-    """A method draws no noise: what leaves a client that trains nothing is the same each time."""
-    # From two generators, so that noise from the one that is handed in shows as well.
+    """A method draws no noise: a client that does not train sends the same each time."""
+    # Two generators, so that noise from the method's own `rng` argument shows as well.
     one, other = (idle(method, start(method)[1], seed) for seed in (3, 4))
     for what, name, value, again in released(one, other):
         assert np.array_equal(value, again), f"{what} {name!r} has noise in it"
 
 
 def test_personal_state_does_not_leave_in_what_is_trained(method: Method) -> None:
-    """Personal state stays: what leaves a client that trains nothing does not depend on it."""
-    # Unless its source is announced: a statistic or gradient may be taken through a personal part.
+    """Personal state stays: what a client sends without training does not depend on it."""
+    # Except for announced sources: personal state may enter a statistic or a gradient.
     first = start(method)[1]
     trained = frozen(train(method).personal)
     one, other = idle(method, first), idle(method, trained)
     for what, name, value, again in released(one, other):
         if is_trained(method, name):
-            # But for rounding: c_i may have been added and taken away again.
+            # Up to rounding: a method may add c_i and subtract it again.
             same = np.allclose(value, again, rtol=0, atol=1e-6)
             assert same, f"{what} {name!r} has personal state in it"
 
 
 def idle(method: Method, personal: Arrays, seed: int = 3) -> LocalResult:
-    """Return what a client returns that trains nothing."""
+    """Return the result of a client that does not train."""
     view = ClientView(start(method)[0], draw_experts(method), personal)
     return method.client_update(view, draw_examples(method, 0), IdleTrainer(), rng(seed))
 
@@ -234,7 +234,7 @@ def idle(method: Method, personal: Arrays, seed: int = 3) -> LocalResult:
 def released(
     one: LocalResult, other: LocalResult
 ) -> Iterator[tuple[str, str, NDArray[Any], NDArray[Any]]]:
-    """Yield what leaves a client, by its name, in two results."""
+    """Yield the arrays that leave a client: kind, name, and the value in each of two results."""
     for name, value in one.update.items():
         yield "update", name, value, other.update[name]
     for name, value in (one.pool_entry or {}).items():
@@ -242,7 +242,7 @@ def released(
 
 
 def is_trained(method: Method, name: str) -> bool:
-    """Whether a tensor that leaves is said to be of training alone, as those of a pool are."""
+    """Whether a tensor that leaves comes from training alone, as tensors of only a pool do."""
     spec = method.shared_spec().get(name)
     return spec is None or spec.source is Source.TRAINING
 
@@ -272,7 +272,7 @@ def test_prediction_for_any_classes(
 
 
 def test_a_closed_method_names_its_outputs_by_class(method: Method) -> None:
-    """With closed classes, the logits of some, in any order, are those columns of all of them."""
+    """With closed classes, the logits of some classes are the matching columns of all logits."""
     if not method.closed_classes:
         return
     broadcast, personal = start(method)
@@ -283,7 +283,7 @@ def test_a_closed_method_names_its_outputs_by_class(method: Method) -> None:
 
 
 def test_a_prediction_depends_on_its_own_image_only(method: Method) -> None:
-    """A prediction depends on its own image only, not on the rest of the batch."""
+    """A prediction depends only on its own image, not on the rest of the batch."""
     broadcast, personal = start(method)
     batch = draw_batch(method, 4)
     alone = {name: value[2:3] for name, value in batch.items()}
@@ -295,7 +295,7 @@ def test_a_prediction_depends_on_its_own_image_only(method: Method) -> None:
 
 @pytest.mark.parametrize("experts", [None, 0])
 def test_weights_of_experts_are_shares_of_one_image(method: Method, experts: int | None) -> None:
-    """Weights of experts are at least 0, add up to 1, and depend on their own image only."""
+    """Experts' weights are at least 0, add up to 1, and depend only on their own image."""
     broadcast, _ = start(method)
     served = draw_experts(method, experts)
     personal = train(method, experts=experts).personal
@@ -315,7 +315,7 @@ def test_weights_of_experts_are_shares_of_one_image(method: Method, experts: int
 
 
 def test_personalising_gives_arrays_that_predict(method: Method) -> None:
-    """`personalise` gives arrays that can be stored, and with which `predict` works."""
+    """`personalise` returns arrays that can be stored and that `predict` accepts."""
     broadcast, _ = start(method)
     experts, data = draw_experts(method), draw_examples(method, 0)
     trained = frozen(train(method).personal)

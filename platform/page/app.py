@@ -128,7 +128,7 @@ def _digest(text: str) -> bytes:
 
 
 MOST_STREAMS: Final = 32
-"""At most so many open pages are updated; a reader must reload the others."""
+"""The server updates at most this many open pages; readers must reload the others."""
 MOST_READERS: Final = 2
 PAUSE: Final = 0.5
 """Seconds between two checks for new records."""
@@ -182,7 +182,7 @@ _SAFE: Final = frozenset({"GET", "HEAD"})
 
 
 class Page:
-    """Answers requests; every answer is read again from the records."""
+    """Answers requests; it reads the records anew for every answer."""
 
     def __init__(
         self, records: Records, access: Access | None, is_ending: Callable[[], bool]
@@ -240,14 +240,14 @@ class Page:
         if request.method != "POST":
             sheet = Sheet(
                 title="Verify",
-                lead="Holds every record against all others, as `audit verify` does.",
+                lead="Compares all records with each other, as `audit verify` does.",
             )
             return HTMLResponse(self._pages.sheet(sheet, here="/verify", verifies=True))
         return await self._shown(self._verified, "/verify", verifies=True)
 
     def _verified(self) -> Sheet:
         if not self._verifying.acquire(blocking=False):
-            text = "Somebody is verifying just now; try again once that is over."
+            text = "Another check is running; try again when it has ended."
             return Sheet(title="Verify", lead=text)
         try:
             return self._records.verified()

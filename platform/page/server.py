@@ -1,4 +1,4 @@
-"""The server of the page: on this machine, or by TLS to readers with a token."""
+"""The server of the page: for this machine only, or over TLS for readers with a token."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def require_safe(place: Place) -> Access | None:
         option, value = ("--host", place.host) if not place.is_local else ("--name", others[0])
         raise ConfigError(
             f"{option}: {value!r} is reached by others, so --token-file is needed; valid without "
-            "it: localhost"
+            "a token: localhost"
         )
     if not place.is_local and place.certificate is None:
         raise ConfigError(
@@ -78,7 +78,7 @@ def require_safe(place: Place) -> Access | None:
         )
     if not place.known_names:
         raise ConfigError(
-            f"--host: {place.host!r} is no name; --name must say what the page is called by"
+            f"--host: {place.host!r} is no name; --name must give the name of the page"
         )
     return None if place.token_file is None else Access(read_token(place.token_file))
 
@@ -148,7 +148,7 @@ def _listen(place: Place) -> socket.socket:
         return socket.create_server(address[:2], family=family)
     except OSError as error:
         raise ConfigError(
-            f"--host: nothing can be served at {place.host!r}, port {place.port} "
+            f"--host: the page cannot be served at {place.host!r}, port {place.port} "
             f"({error.strerror}); valid is an address of this machine and a port that is free"
         ) from error
 

@@ -36,7 +36,7 @@ ALARM: Final = "#D55E00"
 FONT_SIZE: Final = 9.0
 SMALL: Final = 7.5
 RESOLUTION: Final = 150
-"""Pixels an inch of a PNG."""
+"""Pixels per inch of a PNG."""
 STYLE: Final[Any] = {
     "svg.hashsalt": "sotto",
     "font.family": "DejaVu Sans",
@@ -67,7 +67,7 @@ class Look:
 def look(index: int) -> Look:
     """Return the look of the series with an index.
 
-    Mark and dashes together repeat after 36 series, with the colour after 252.
+    Mark and dashes together repeat after 36 series; with the colour, after 252 series.
     """
     return Look(
         COLOURS[index % len(COLOURS)],
@@ -227,7 +227,7 @@ def new_figure(width: float, height: float) -> Figure:
 def fitted(figure: Figure, least: Mapping[Axes, tuple[float, float]]) -> Figure:
     """Grow a figure until its axes have room beside the text around them.
 
-    The library lays titles and labels out as narrow as their axes, so the caller wraps them.
+    The library gives titles and labels only the width of their axes, so the caller wraps them.
 
     Args:
         figure: The complete figure.
@@ -260,7 +260,7 @@ def add_legend(figure: Figure, handles: Mapping[str, Any], *, most_columns: int 
     Args:
         figure: The figure in its final width.
         handles: The drawn series, by label.
-        most_columns: At most so many columns.
+        most_columns: The largest number of columns.
     """
     if not handles:
         return

@@ -1,8 +1,8 @@
 """Pictures of lines, bars, cells and dots.
 
 Lines are panels of curves with bands; a value may be infinite. Bars are horizontal, so that long
-names have room, with their numbers beside them. Cells are rows by columns with a number in each; a
-darker cell has a larger number. Dots are many values a row, with their mean and lowest as numbers.
+names have room, and have their numbers beside them. Cells form a table with a number in each cell;
+a darker cell has a larger number. Dots show many values per row, with their mean and lowest value.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ LOGARITHMIC_FROM: Final = 16.0
 INFINITE: Final = "∞\nnot bounded"
 _WIDTH, _HEIGHT = 3.5, 2.6
 _LEAST: Final = (2.7, 2.0)
-"""Width and height of axes in inches; text along an axis is at most as long."""
+"""Width and height of axes in inches; text along an axis is never longer."""
 _LEAST_RANGE: Final = 2.0
 """Least range of an axis in percent: a smaller range would show rounding only."""
 _CROWDED: Final = 0.05

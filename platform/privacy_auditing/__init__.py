@@ -1,1 +1,1 @@
-"""The games behind `audit-privacy`: what is sent, what an adversary sees of it, and the picture."""
+"""The games behind `audit-privacy`: the canaries, the adversary's view of them, and the picture."""

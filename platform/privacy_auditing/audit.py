@@ -31,7 +31,7 @@ from privacy import Channel, Release, ReleaseKey
 
 FAMILY_WISE_ERROR = 1e-6
 SHARE_OF_FAILURES = 1e-3
-"""Share of the error for clients that fail: certainties tell them apart, hardly ever noise."""
+"""Share of the error for clients that fail: certain facts tell them apart, hardly ever noise."""
 AUDIT = "audit"
 
 
@@ -40,7 +40,7 @@ class AuditPlan:
     """The plan of an audit.
 
     Attributes:
-        run: The planned run; the audit writes nothing of it anywhere.
+        run: The planned run; the audit does not store anything of it.
         canaries: Number of guesses on each channel.
         family_wise_error: Probability that the audit refutes a correct build.
     """
@@ -54,7 +54,7 @@ def require_claim(config: RunConfig) -> None:
     """Require a mechanism that claims an epsilon.
 
     Raises:
-        ConfigError: If it claims none.
+        ConfigError: If the mechanism claims no epsilon.
     """
     if not config.mechanism.facts.claims:
         raise _nothing_claimed(config)
@@ -177,7 +177,7 @@ def _profile(plan: AuditPlan) -> ClientProfile:
         run=RunNames(AUDIT),
         method=learning.method,
         data=learning.train[name],
-        # The audit plays more rounds than the run has, and none of them is the collection.
+        # The audit plays more rounds than the run has, and no round is the collection.
         protection=replace(plan.run.terms.protection, collection=None, collects_at=None),
         randomness=randomness(config),
         safeguards=Safeguards(simulated=True),

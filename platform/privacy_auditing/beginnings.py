@@ -8,7 +8,7 @@ for all contents of the folder, and also without a folder.
 **Folders.** The game writes the folders of two clients, reads and encodes them by the run's own
 settings, and trains on them. Each client answers the first broadcast, with noise from a seed. Then
 the game replaces the content of one client's folder. The other client must send the same numbers,
-and all that is not noised must look the same for the changed client. If records are the unit, the
+and everything without noise must look the same for the changed client. If records are the unit, the
 game also adds, removes or replaces one image; the set of all other training images must stay the
 same.
 """
@@ -264,7 +264,7 @@ def _problems(before: _Played, now: _Played, changes: int | None) -> Iterator[st
     if changes is not None and moved.get(CLIENTS[0], Records()).total() != changes:
         yield "the side of another image changes"
     if own.facts != own_now.facts or other.facts != other_now.facts:
-        yield "clients are told apart by what is not noised"
+        yield "clients differ in visible data without noise"
     if not np.array_equal(_numbers(other), _numbers(other_now)):
         yield "another client sends other numbers"
 

@@ -1,6 +1,6 @@
 """Games in which a client or a coordinator plays whole rounds with hostile messages and peers.
 
-The game on the channel "failures" asks: does anything but noised numbers tell clients apart? The
+The game on the channel "failures" asks: do clients differ in anything but noised numbers? The
 real `Client`, with a store of its own, plays a whole round on several data sets. Any two of these
 are neighbours under `replace_one`; one is empty, and one has numbers at the end of their range. The
 coordinator is hostile: its broadcasts and experts are so large that a loss is infinite for one
@@ -158,7 +158,7 @@ def audit_failures(game: FailureGame) -> FailureAudit:
             rounds += seen
             split += len({one.failed for one in seen}) > 1
             if len({one.facts for one in seen}) > 1:
-                reasons.append(f"{told.name}: clients are told apart by what is not noised")
+                reasons.append(f"{told.name}: clients differ in visible data without noise")
             if any(not one.answered for one in seen):
                 reasons.append(f"{told.name}: a client ends with an error in place of an answer")
             uploads += [one.vector for one in seen if one.failed and one.vector is not None]
@@ -459,7 +459,7 @@ def _play_among(protection: Protection, honest: _Round, upload: NDArray[Any]) ->
 
 
 class _WithNoise:
-    """A mechanism with given noise for a sum; all else is the mechanism's."""
+    """A mechanism with given noise for a sum; it passes all other calls to the mechanism."""
 
     def __init__(self, mechanism: ClientMechanism, added: NDArray[np.int64] | None) -> None:
         self._mechanism, self._added = mechanism, added
@@ -468,7 +468,7 @@ class _WithNoise:
         return getattr(self._mechanism, name)
 
     def around(self, clipping_norm: float) -> _WithNoise:
-        """Return the same with another clipping norm."""
+        """Return the same mechanism with another clipping norm."""
         return _WithNoise(self._mechanism.around(clipping_norm), self._added)
 
     def noise_for_sum(self, *_: object) -> SumNoise | None:

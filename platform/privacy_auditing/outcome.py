@@ -94,7 +94,7 @@ class ChannelAudit:
 
 
 def standardise(scores: Vector, *, threshold: float, distance: float, mu: float) -> Vector:
-    """Scale scores so that the claim is two normal laws of deviation 1, mu apart, threshold 0.
+    """Scale scores so that the claim is two normal laws of deviation 1, mu apart, with threshold 0.
 
     Args:
         scores: The scores, shape (m,).

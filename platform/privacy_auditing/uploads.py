@@ -118,7 +118,7 @@ NOISE_VECTORS = 20
 """Number of zero releases whose noise is tested directly."""
 
 EXAMPLES = 7
-"""Number of examples of each client; under a mechanism it must not matter."""
+"""Number of examples of each client; under a mechanism, this number must not matter."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -286,7 +286,7 @@ def _folded(game: UploadGame, seen: Vector, own: Vector | None = None) -> Vector
 def _noise_problems(game: UploadGame, rounds: Iterator[int], alpha: float) -> tuple[str, ...]:
     """Return faults of the noise itself: a wrong variance, a wrong law, or noise that repeats."""
     nothing, deviation = np.zeros(vector_length(game.spec)), game.charge.standard_deviation
-    # A zero release fits, so all its appended coordinates say so.
+    # A zero release fits, so its appended coordinates have their largest values.
     offset = np.append(nothing, game.bounds)
     drawn = [_noise_of_round(game, nothing, next(rounds)) for _ in range(NOISE_VECTORS)]
     samples = np.stack([own - offset for own, _ in drawn])

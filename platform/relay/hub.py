@@ -1,8 +1,8 @@
-"""The coordinator's end: a socket that relays connect to, and the transport that speaks through it.
+"""The coordinator's end: the hub, a socket that relays connect to, and the transport that uses it.
 
-A request stays open until it is answered or its time is over. A relay that connects, for the first
-time or again, gets all open requests of its clients. So an engine that dies and is started again
-goes on where it was.
+A request stays open until a client answers or the deadline passes. Whenever a relay connects, the
+hub sends it all open requests of its clients. So an engine that dies and restarts continues where
+it stopped.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ from platform.wire.transport import ClientId, Dropout
 
 FIELD: Final = "federation.socket"
 NUMBER_BITS: Final = 52
-"""Bits of a hub's first number, so that all later numbers are exact integers in any JSON."""
+"""Bits of a hub's first request number: all later numbers are still exact integers in any JSON."""
 TELLING: Final = 0.1
-"""Seconds between two reports to the observer of who is missing."""
+"""Seconds between two reports to the observer about clients that have not answered."""
 Result = TypeVar("Result")
 
 
@@ -57,8 +57,8 @@ class Told:
     """The hub's calls to an observer, made in the hub's own thread.
 
     Attributes:
-        connected: Says whether a client can be reached now.
-        waiting: Names the clients that a stage waits for; an empty set at its end.
+        connected: Gets a client and whether the hub can reach that client now.
+        waiting: Gets the clients that a stage waits for; an empty set when the stage ends.
     """
 
     connected: Callable[[ClientId, bool], None] = lambda client, there: None
@@ -74,9 +74,9 @@ class Hub:
         """Keep the settings; `__enter__` opens the socket.
 
         Args:
-            path: Of its socket.
-            clients: All clients' names; a relay may carry no other client's messages.
-            told: The observer.
+            path: Path of the socket.
+            clients: All clients' names; a relay may carry messages of these clients only.
+            told: The calls to the observer.
         """
         self.path = path
         self.clients = tuple(clients)
@@ -102,7 +102,7 @@ class Hub:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Hang up, and leave no socket behind."""
+        """Close all connections and remove the socket."""
 
         async def hang_up() -> None:
             self._server.close()
@@ -132,11 +132,11 @@ class Hub:
         """Send each client its message and wait for the outcomes.
 
         Args:
-            stage: What is asked.
-            messages: By client.
-            seconds: How long to wait at most, in s.
-            enough: The wait ends as soon as so many clients have answered (a refusal or a loss is
-                no answer); None waits for all.
+            stage: The stage that the messages belong to.
+            messages: Each client's message.
+            seconds: The longest wait, in s.
+            enough: The wait ends as soon as this many clients have answered (a refusal or a loss
+                does not count); None waits for all clients.
 
         Raises:
             CoordinatorBehind: If a client knows of a newer commit.
@@ -187,7 +187,7 @@ class Hub:
     async def _tell(
         self, stage: Stage, waiting: Mapping[ClientId, asyncio.Future[Outcome]]
     ) -> None:
-        """Report who is missing at intervals; a report after each answer would cost n^2."""
+        """Report missing clients at intervals; a report after each answer would cost n^2."""
         told, missing = None, frozenset(waiting)
         while missing:
             if missing != told:
@@ -211,7 +211,7 @@ class Hub:
         try:
             await self._follow(reader, writer)
         except (ProtocolError, OSError, asyncio.IncompleteReadError, asyncio.CancelledError):
-            # The relay's requests stay open for when it is back, or the hub itself hangs up.
+            # The relay's requests stay open until it connects again, or the hub itself is closing.
             pass
         finally:
             for client in [client for client, link in self._links.items() if link is writer]:
@@ -234,7 +234,7 @@ class Hub:
             await writer.drain()
             return
         if not isinstance(hello, Hello) or not set(hello.clients) <= set(self.clients):
-            raise ProtocolError("packet: a relay says first which of the clients it carries")
+            raise ProtocolError("packet: a relay must first name the clients that it carries")
         clients = frozenset(hello.clients)
         for client in sorted(clients):
             self._links[client] = writer
@@ -245,7 +245,7 @@ class Hub:
         while True:
             outcome = decode_outcome(await _read(reader))
             known = self._open.get(outcome.number)
-            # A late or repeated outcome changes nothing; a relay answers for its own clients only.
+            # Ignore late and repeated outcomes, and outcomes for clients of another relay.
             if known is None or self._links.get(known.client) is not writer:
                 continue
             if not known.outcome.done():
@@ -254,13 +254,13 @@ class Hub:
 
 @dataclass(frozen=True)
 class HubTransport:
-    """The transport of a federation whose clients are elsewhere.
+    """The transport of a federation whose clients run in other processes.
 
     Attributes:
-        hub: Where relays connect.
-        seconds: How long a stage waits if its caller names no deadline, by stage.
-        otherwise: How long all other stages wait.
-        enough: A round goes on as soon as so many updates are there; None waits for all.
+        hub: The hub that relays connect to.
+        seconds: Each stage's wait, in s, if its caller gives no deadline.
+        otherwise: The wait of all other stages, in s.
+        enough: A round continues as soon as this many updates have arrived; None waits for all.
     """
 
     hub: Hub
@@ -272,7 +272,7 @@ class HubTransport:
         """Refuse waits that are not above zero."""
         for wait in (*self.seconds.values(), self.otherwise):
             if wait <= 0:
-                raise ConfigError(f"federation.deadlines: {wait} is no time; valid: above 0 s")
+                raise ConfigError(f"federation.deadlines: {wait} s is not valid; valid: above 0 s")
 
     def exchange(
         self, stage: Stage, messages: Mapping[ClientId, bytes], deadline: float | None
@@ -287,7 +287,7 @@ class HubTransport:
 async def _until(
     asked: Collection[asyncio.Future[Outcome]], seconds: float, enough: int | None
 ) -> str:
-    """Wait for the outcomes; return the reason that clients without an outcome are given."""
+    """Wait for the outcomes; return the reason for dropping clients without an outcome."""
     over, left, needed = asyncio.Event(), len(asked), len(asked) if enough is None else enough
     answers = 0
 

@@ -1,10 +1,10 @@
-"""What every relay is made of: its link to the hub, the way to a client, and who is enrolled.
+"""The parts of every relay: the link to the hub, delivery to a client, and the enrolment.
 
-    relay(hub, clients, carry, ended)       asks the hub for requests and brings back outcomes
+    relay(hub, clients, carry, ended)       takes requests from the hub and brings back outcomes
     deliver(socket, packet, seconds)        hands a request to a client's process
 
-Requests and outcomes are bytes to a relay. Each request is carried in a thread of its own, so a
-slow client delays no other client.
+A relay treats requests and outcomes as bytes. It carries each request in a separate thread, so a
+slow client does not delay other clients.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ class Parcel:
     """A request as a relay carries it.
 
     Attributes:
-        number: Tells it from all others.
-        client: Whom it is for.
+        number: The request's number, unique among the hub's requests.
+        client: Name of the client that the request is for.
         seconds: How long the hub waits.
         packet: The bytes that the client's process gets.
     """
@@ -66,7 +66,7 @@ class HubLink:
 
     @classmethod
     def to(cls, hub: Path, clients: Sequence[str]) -> Self:
-        """Connect, and say whose messages this relay carries.
+        """Connect, and tell the hub which clients' messages this relay carries.
 
         Raises:
             OSError: If no coordinator listens there.
@@ -80,11 +80,11 @@ class HubLink:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Hang up."""
+        """Close the connection."""
         self.sock.close()
 
     def waiting(self, seconds: float) -> list[Parcel]:
-        """Wait so many seconds for a request; return all that have arrived, perhaps none.
+        """Wait up to this many seconds for a request; return all that arrived, possibly none.
 
         Raises:
             ConnectionError: If the coordinator has hung up.
@@ -104,7 +104,7 @@ class HubLink:
         """Hand over an outcome as it came from the client's process.
 
         Raises:
-            OSError: If the connection failed; the hub will ask again.
+            OSError: If the connection failed; the hub then asks again.
         """
         self._send(outcome)
 
@@ -114,11 +114,11 @@ class HubLink:
 
 
 def status_of(hub: Path, seconds: float) -> Status:
-    """Ask a hub who is there.
+    """Ask a hub for the status of its clients.
 
     Raises:
         OSError: If no coordinator listens there, or it does not answer in that time.
-        ProtocolError: If its answer is no status.
+        ProtocolError: If its answer is not a status.
     """
     with connect(hub, seconds) as sock:
         send(sock, encode_packet(Query()))
@@ -137,8 +137,8 @@ def lost(number: int, reason: str) -> bytes:
 def deliver(client: Path, packet: bytes, seconds: float) -> bytes:
     """Hand a request to a client's process, and return its outcome.
 
-    It tries again while the process is not there (it may be starting), until the time is over. The
-    same request may be delivered any number of times.
+    If the process does not listen (it may be starting), the function tries again until the time is
+    over. A client may get the same request any number of times.
 
     Args:
         client: The process's socket.
@@ -205,8 +205,8 @@ def _bring_back(link: HubLink, carry: Carrying, parcel: Parcel) -> None:
     except ProtocolError:
         same = False
     if not same:
-        outcome = lost(parcel.number, "what came back is no outcome of this request")
-    # If the coordinator is gone it will ask again.
+        outcome = lost(parcel.number, "the reply is not an outcome of this request")
+    # If the coordinator is gone, it asks again after it returns.
     with suppress(OSError):
         link.answer(outcome)
 
@@ -216,8 +216,8 @@ def forward(hub: Path, clients: Mapping[str, Path], ended: threading.Event) -> N
 
     Args:
         hub: The coordinator's socket.
-        clients: Each client's socket by its name.
-        ended: Says when to end.
+        clients: Each client's socket, by the client's name.
+        ended: Set when the relay must end.
     """
     relay(
         hub, tuple(clients), lambda parcel: hand_over(clients[parcel.client], parcel), ended.is_set
@@ -225,7 +225,7 @@ def forward(hub: Path, clients: Mapping[str, Path], ended: threading.Event) -> N
 
 
 def hand_over(client: Path, parcel: Parcel) -> bytes:
-    """Return a client's outcome of a request, or a `lost` outcome if it gave none in time."""
+    """Return a client's outcome of a request, or `lost` if the client gave no outcome in time."""
     try:
         return deliver(client, parcel.packet, parcel.seconds)
     except TimeoutError:
@@ -239,43 +239,43 @@ MEMBER: Final = {"current", "node", "retired"}
 def read_nodes(path: Path) -> Mapping[str, str]:
     """Return each client's node key as OpenSSH writes it, by the client's name.
 
-    The enrolment binds a client's name to two keys: the key that the client signs with, which
-    relays ignore, and the key of the machine that carries its messages. This reader needs no
-    package that trains.
+    The enrolment binds a client's name to two keys: the client's signing key, which relays ignore,
+    and the key of the machine that carries the client's messages. This reader does not import the
+    packages that train.
 
     Args:
         path: The enrolment file.
 
     Returns:
-        The current members that have a node key; relays let in no other machine.
+        The current members that have a node key; relays admit only these machines.
 
     Raises:
-        ConfigError: If the file is no enrolment, two clients have the same node, or no client has
-            one.
+        ConfigError: If the file is not an enrolment, two clients share a node, or no client has a
+            node.
     """
     try:
         whole = json.loads(path.read_bytes())
     except (OSError, ValueError, RecursionError) as error:
         raise ConfigError(f"{path}: cannot be read; valid: an enrolment") from error
     if not isinstance(whole, dict) or whole.keys() != WHOLE:
-        raise ConfigError(f"{path}: is no enrolment")
+        raise ConfigError(f"{path}: is not an enrolment")
     if not isinstance(whole["members"], dict):
-        raise ConfigError(f"{path}: is no enrolment")
+        raise ConfigError(f"{path}: is not an enrolment")
     found: dict[str, str] = {}
     for name, member in whole["members"].items():
         if not isinstance(member, dict) or member.keys() != MEMBER:
-            raise ConfigError(f"{path}: {name!r} is no member of an enrolment")
+            raise ConfigError(f"{path}: {name!r} is not a valid member of an enrolment")
         if member["current"] is not None and member["node"] is not None:
             found[str(name)] = str(member["node"])
     if not found:
-        raise ConfigError(f"{path}: binds nobody to a node; valid after `enrolment bind`")
+        raise ConfigError(f"{path}: binds no client to a node; valid after `enrolment bind`")
     if len(set(found.values())) != len(found):
-        raise ConfigError(f"{path}: two clients have the same node; valid: one each")
+        raise ConfigError(f"{path}: two clients have the same node; valid: one node per client")
     return found
 
 
 def development_enrolment(nodes: Mapping[str, str]) -> bytes:
-    """Return an enrolment for development, which binds names to nodes but to no signing key.
+    """Return an enrolment for development: names bound to nodes, with placeholder signing keys.
 
     Args:
         nodes: Each client's node key by the client's name.

@@ -1,15 +1,15 @@
-"""What hub, relay and client say to each other: requests and their outcomes.
+"""The packets that hub, relay and client exchange: requests and their outcomes.
 
-| packet    | from -> to          | what                                          |
-|-----------|---------------------|-----------------------------------------------|
-| `Hello`   | relay -> hub        | whose messages this relay carries             |
-| `Request` | hub -> ... -> client | a message for one client, under a number     |
-| `Outcome` | client -> ... -> hub | its answer, or that it gives none and why    |
-| `Query`   | anybody -> hub       | asks who is there                             |
-| `Status`  | hub -> anybody       | each client: reachable, asked for, last said  |
+| packet    | from -> to           | content                                         |
+|-----------|----------------------|-------------------------------------------------|
+| `Hello`   | relay -> hub         | the clients whose messages this relay carries   |
+| `Request` | hub -> ... -> client | a message for one client, with a number         |
+| `Outcome` | client -> ... -> hub | the answer, or the reason why there is none     |
+| `Query`   | any process -> hub   | a question for the status of all clients        |
+| `Status`  | hub -> any process   | each client: reachable, stage asked, last reply |
 
-On a stream each packet is preceded by its length (uint32, big-endian). The last part of this file
-reads and writes packets on a Unix socket.
+On a stream, each packet follows its length (uint32, big-endian). The last part of this file reads
+and writes packets on a Unix socket.
 """
 
 from __future__ import annotations
@@ -30,20 +30,20 @@ from platform.wire.codec import Frame, decode_frame, encode_frame
 from storage.files import make_folder
 
 LARGEST_PACKET: Final = 1 << 29
-"""Bytes of one packet at most."""
+"""The largest packet, in bytes."""
 LONGEST_REASON: Final = 512
 LENGTH: Final = struct.Struct(">I")
 LONGEST_PATH: Final = 107
-"""Bytes of a Unix socket's path at most."""
+"""The longest path of a Unix socket, in bytes."""
 KINDS: Final = ("hello", "request", "outcome", "query", "status")
 
 Kind = Literal["answer", "lost", "behind"]
-"""The client answered; no answer came; the client knows a newer commit than this coordinator."""
+"""The client answered; no answer came; the client knows a newer commit than the coordinator."""
 
 
 @dataclass(frozen=True)
 class Hello:
-    """Says whose messages a relay carries, by the clients' names."""
+    """Names the clients whose messages a relay carries."""
 
     clients: tuple[str, ...]
 
@@ -53,7 +53,7 @@ class Request:
     """A message for a client.
 
     Attributes:
-        number: Tells this request from all others of the hub.
+        number: Unique among the hub's requests.
         client: The client's name.
         seconds: How long the hub waits for the outcome.
         body: The message.
@@ -67,12 +67,12 @@ class Request:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of a request.
+    """The outcome of a request.
 
     Attributes:
-        number: The request's.
-        kind: Whether it was answered.
-        reason: Why not, in words that hold no data.
+        number: The request's number.
+        kind: Whether the client answered.
+        reason: Why there is no answer, in words that hold no data.
         body: The answer.
     """
 
@@ -84,7 +84,7 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Query:
-    """Asks who is there. It stands in place of a hello, and the hub answers once."""
+    """Asks for the status. A process sends it in place of a hello, and the hub answers once."""
 
 
 @dataclass(frozen=True)
@@ -103,11 +103,11 @@ class ClientStatus:
     """What the hub knows of one client.
 
     Attributes:
-        name: The client's.
-        reachable: Whether a relay is connected that carries its messages.
-        asked: The stage whose answer the hub waits for; empty if it waits for no answer.
-        last: `answer` if the last request was answered, else the reason; empty before the first
-            request.
+        name: The client's name.
+        reachable: Whether a relay that carries its messages is connected.
+        asked: The stage whose answer the hub waits for; empty if the hub does not wait.
+        last: `answer` if the client answered the last request, else the reason; empty before the
+            first request.
     """
 
     name: str
@@ -123,7 +123,7 @@ def encode_packet(packet: Packet) -> bytes:
     """Serialise a packet.
 
     Raises:
-        ProtocolError: If it is beyond what a stream carries.
+        ProtocolError: If it is longer than `LARGEST_PACKET`.
     """
     fields: dict[str, Any] = {}
     blobs: dict[str, bytes] = {}
@@ -150,11 +150,11 @@ def decode_packet(data: bytes) -> Packet:
     """Read a packet.
 
     Raises:
-        ProtocolError: If the bytes are no packet.
+        ProtocolError: If the bytes are not a packet.
     """
     frame = decode_frame(data)
     if frame.arrays or frame.kind not in KINDS:
-        raise ProtocolError("packet: it is not one")
+        raise ProtocolError("packet: the bytes are not a packet")
     try:
         return _read(frame.kind, frame.fields, frame.blobs)
     except (KeyError, TypeError) as error:
@@ -165,7 +165,7 @@ def decode_request(data: bytes) -> Request:
     """Read a request.
 
     Raises:
-        ProtocolError: If the bytes are no request.
+        ProtocolError: If the bytes are not a request.
     """
     packet = decode_packet(data)
     if not isinstance(packet, Request):
@@ -177,7 +177,7 @@ def decode_outcome(data: bytes) -> Outcome:
     """Read an outcome.
 
     Raises:
-        ProtocolError: If the bytes are no outcome.
+        ProtocolError: If the bytes are not an outcome.
     """
     packet = decode_packet(data)
     if not isinstance(packet, Outcome):
@@ -217,7 +217,7 @@ def _client_status(client: Any) -> ClientStatus:
 
 
 def _text(value: object, longest: int = 256) -> str:
-    # The hub shows these texts to people.
+    # The operator sees these texts.
     if not isinstance(value, str) or len(value) > longest or not (value.isprintable() or not value):
         raise TypeError
     return value
@@ -227,16 +227,16 @@ def send(sock: socket.socket, data: bytes) -> None:
     """Send a packet.
 
     Raises:
-        OSError: If the other side has gone.
+        OSError: If the other side is gone.
     """
     sock.sendall(LENGTH.pack(len(data)))
     sock.sendall(data)
 
 
 def is_readable(sock: socket.socket, seconds: float) -> bool:
-    """Wait at most so many seconds; return whether there is something to receive or accept.
+    """Wait up to this many seconds; return whether the socket has data or a connection to accept.
 
-    It polls, as `select` refuses descriptors from 1,024 on.
+    It uses `poll` because `select` refuses descriptors from 1,024 on.
     """
     poll = select.poll()
     poll.register(sock, select.POLLIN)
@@ -244,7 +244,7 @@ def is_readable(sock: socket.socket, seconds: float) -> bool:
 
 
 def receive(sock: socket.socket) -> bytes | None:
-    """Wait for a packet; return None if the other side has hung up between two packets.
+    """Wait for a packet; return None if the other side closed between two packets.
 
     Raises:
         ProtocolError: If the packet is longer than `LARGEST_PACKET`, or cut off.
@@ -282,7 +282,7 @@ def _exactly(sock: socket.socket, length: int, *, may_end: bool = False) -> byte
 
 
 def connect(path: Path, seconds: float | None = None) -> socket.socket:
-    """Return a connection whose reads end after so many seconds.
+    """Return a connection whose reads time out after this many seconds.
 
     Raises:
         OSError: If no process listens there.
@@ -298,14 +298,14 @@ def connect(path: Path, seconds: float | None = None) -> socket.socket:
 
 
 def listening(path: Path, field: str, waiting: int = 128) -> socket.socket:
-    """Return a socket that listens at a path which only its owner can reach.
+    """Return a socket that listens at a path that only its owner can reach.
 
-    A socket that a dead process left there is replaced.
+    The function replaces a socket that a dead process left there.
 
     Args:
-        path: Where to listen; its folder is made, for its owner only.
+        path: Where to listen; the function makes its folder, for its owner only.
         field: The setting that an error names.
-        waiting: Connections that may wait to be accepted.
+        waiting: How many connections may wait to be accepted.
 
     Raises:
         ConfigError: If the path is too long or cannot be used, or a process listens there.
@@ -318,7 +318,7 @@ def listening(path: Path, field: str, waiting: int = 128) -> socket.socket:
     try:
         make_folder(path.parent)
         _clear(path, field)
-        # Permissions are set before `bind`, so others can never connect; a umask would hold for
+        # Set permissions before `bind`, so that others can never connect; a umask would affect
         # all threads.
         os.fchmod(sock.fileno(), 0o600)
         sock.bind(str(path))
@@ -326,8 +326,8 @@ def listening(path: Path, field: str, waiting: int = 128) -> socket.socket:
     except OSError as error:
         sock.close()
         raise ConfigError(
-            f"{field}: {str(path)!r} cannot be listened at ({error.strerror}); valid: a path in a "
-            "folder of one's own"
+            f"{field}: cannot listen at {str(path)!r} ({error.strerror}); valid: a path in a "
+            "folder that you own"
         ) from error
     except ConfigError:
         sock.close()
@@ -341,8 +341,8 @@ def _clear(path: Path, field: str) -> None:
     except FileNotFoundError:
         return
     if not stat.S_ISSOCK(mode):
-        raise ConfigError(f"{field}: {str(path)!r} is a file; valid: a path where nothing is")
+        raise ConfigError(f"{field}: {str(path)!r} is a file; valid: an unused path")
     with contextlib.suppress(OSError):
         connect(path, 1.0).close()
-        raise ConfigError(f"{field}: somebody listens at {str(path)!r} already")
+        raise ConfigError(f"{field}: a process listens at {str(path)!r} already")
     path.unlink()

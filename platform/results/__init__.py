@@ -1,6 +1,6 @@
-"""What runs gave: as a frame in one call, and as pictures.
+"""The results of runs, as a pandas frame and as pictures.
 
-`from platform.results import results` and `results()` is a pandas frame with a row a run.
+After `from platform.results import results`, `results()` returns a frame with one row per run.
 """
 
 from platform.results.frames import COLUMNS, results

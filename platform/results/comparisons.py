@@ -1,7 +1,7 @@
-"""The pictures of a sweep, by kind: a line a method with its values on the axes, over seeds.
+"""The pictures of a sweep, by kind. Each line is a method with its values on the axes.
 
-A panel a configuration, a band of one sample standard deviation over seeds. Runs that have not
-finished are in the curves as far as they have come.
+Each configuration has a panel. Bands are one sample standard deviation over seeds. The curves also
+show the finished rounds of unfinished runs.
 """
 
 from __future__ import annotations
@@ -50,23 +50,23 @@ MEASURED: Final = {
 }
 LAST: Final = "last round, after personalising"
 PRICED: Final = ("privacy.target_epsilon", "privacy.noise_multiplier")
-"""Axes that set what epsilon is: their values are points of one line, not lines."""
+"""Axes that set epsilon: their values are points of one line, not separate lines."""
 _PANELS_A_ROW: Final = 4
 
 Runs = Sequence[RunNumbers]
 Axis = tuple[str, tuple[str, ...]]
 Groups = dict[str, dict[str, list[RunNumbers]]]
-"""Runs by title of their panel, then by name of their line."""
+"""Runs by their panel's title, then by their line's name."""
 
 MECHANISM: Final = "mechanism"
-"""Of a section of privacy as a whole: what people call it by."""
+"""The key that names a whole section `privacy`."""
 
 
 def sweep_pictures(runs: Runs) -> dict[str, tuple[Picture, ...]]:
-    """Return the pictures of a sweep's runs by kind; none of a kind of which they have no numbers.
+    """Return the pictures of a sweep's runs by kind; a kind without numbers has no pictures.
 
     Args:
-        runs: At least one; those of a sweep have values on the same axes.
+        runs: The runs; all runs of a sweep have values on the same axes.
     """
     if not runs:
         return {}
@@ -83,7 +83,7 @@ def sweep_pictures(runs: Runs) -> dict[str, tuple[Picture, ...]]:
 
 
 def _groups(runs: Runs, without: Sequence[str] = ()) -> Groups:
-    """Return runs by panel and line, each line named by what sets it apart."""
+    """Return runs by panel and line; a line's name tells how it differs from the others."""
     left_out = (HELD_OUT, *without)
     names = line_names(list(dict.fromkeys(label_of(run, left_out) for run in runs)))
     found: Groups = {}
@@ -96,7 +96,7 @@ def _groups(runs: Runs, without: Sequence[str] = ()) -> Groups:
 def _panels(
     groups: Groups, scales: tuple[Scale, Scale], points: Callable[[Runs], Sequence[Point]]
 ) -> tuple[Panel, ...]:
-    """Return a panel a group that has points."""
+    """Return a panel for each group that has points."""
     across, up = scales
     panels = []
     for title, lines in groups.items():
@@ -120,7 +120,7 @@ def _share(x: float, spread: Spread) -> Point:
 
 
 def _curves(runs: Runs) -> Picture | None:
-    """Return accuracy of every measured round, and below it what was spent until then."""
+    """Return the accuracy of every measured round, with the epsilon spent until then below."""
     up = Scale(f"accuracy on own test examples in percent\n({BEFORE})", "percent")
     groups = _groups(runs)
     rows = [_panels(groups, (ROUND, up), _accuracies)]
@@ -131,7 +131,7 @@ def _curves(runs: Runs) -> Picture | None:
     whole = [row for row in rows if len(row) == max(map(len, rows))]
     title = "Accuracy and epsilon over rounds"
     if len(whole[0]) > _PANELS_A_ROW:
-        # Rows would break; what each run spent is in its own picture.
+        # The rows would not fit; each run's own picture shows its epsilon.
         return _picture("curves", title, whole[0])
     return _picture("curves", title, tuple(p for row in whole for p in row), len(whole[0]))
 
@@ -143,14 +143,14 @@ def _accuracies(runs: Runs) -> list[Point]:
 
 def _spendings(adversary: str, runs: Runs) -> list[Point]:
     found = _over_rounds(runs, lambda run: run.spent(adversary))
-    # Of seeds that differ the worst one, as tables state it.
+    # If seeds differ, the largest epsilon counts, as in tables.
     return [point(number, max(spread.values)) for number, spread in found.items()]
 
 
 def _over_rounds(
     runs: Runs, curve: Callable[[RunNumbers], Iterable[tuple[int, float]]]
 ) -> dict[int, Spread]:
-    """Return a number over seeds for every round that any of the runs has it of."""
+    """Return a number over seeds, for every round in which at least one run has it."""
     values = {run.run_id: dict(curve(run)) for run in runs}
     rounds = sorted({number for of in values.values() for number in of})
 
@@ -168,7 +168,7 @@ def _delta(runs: Runs) -> str:
 def _by_protocol(
     runs: Runs, name: str, make: Callable[[Runs, str, str], Picture | None]
 ) -> list[Picture | None]:
-    """Return a picture a protocol: their numbers do not compare."""
+    """Return a picture for each protocol: numbers of two protocols are not comparable."""
     protocols = list(dict.fromkeys(run.protocol for run in runs))
     return [
         make(
@@ -181,7 +181,7 @@ def _by_protocol(
 
 
 def _tradeoff(runs: Runs, name: str, measured: str) -> Picture | None:
-    """Return accuracy at the end against what was spent by then, by adversary."""
+    """Return the final accuracy against the final epsilon, by adversary."""
     up, groups = Scale(f"{measured}\n({LAST})", "percent"), _groups(runs, PRICED)
     panels: tuple[Panel, ...] = ()
     for names, one in adversaries_alike(runs).items():
@@ -191,7 +191,7 @@ def _tradeoff(runs: Runs, name: str, measured: str) -> Picture | None:
 
 
 def _traded(adversary: str, runs: Runs) -> list[Point]:
-    """Return a point for each setting that the runs of a line were priced at."""
+    """Return a point for each privacy setting of a line's runs."""
     settings: dict[Label, list[RunNumbers]] = {}
     for run in runs:
         settings.setdefault(label_of(run), []).append(run)
@@ -200,13 +200,13 @@ def _traded(adversary: str, runs: Runs) -> list[Point]:
         spent = [value for run in of if (value := run.epsilon(adversary)) is not None]
         spread = spread_of(of, lambda run: run.headline())
         if spent and spread is not None:
-            # The worst of the seeds, as tables state it.
+            # The largest epsilon of all seeds, as in tables.
             points.append(_share(max(spent), spread))
     return sorted(points, key=lambda found: found.x)
 
 
 def _final(runs: Runs, name: str, measured: str) -> Picture | None:
-    """Return what each line came to, as bars with numbers."""
+    """Return the final accuracy of each line, as bars with numbers."""
     groups = _groups(runs)
     names = list(dict.fromkeys(name for lines in groups.values() for name in lines))
     values = {
@@ -239,7 +239,7 @@ def _bar(spread: Spread | None, factor: float = 100.0) -> Bar:
 
 
 def _clients(runs: Runs) -> Picture | None:
-    """Return all clients of all seeds of a line as dots beside each other."""
+    """Return dots for all clients of all seeds, one row per line."""
     groups, rows = _groups(runs), {}
     for title, lines in groups.items():
         for name, of in lines.items():
@@ -328,7 +328,7 @@ def axes_of(runs: Runs) -> list[Axis]:
 
 
 def numeric(values: Sequence[str]) -> list[float] | None:
-    """Return the numbers of an axis, None where one of its values is no finite number."""
+    """Return an axis's values as numbers; None if a value is not a finite number."""
     try:
         found = [float(value) for value in values]
     except ValueError:
@@ -337,17 +337,17 @@ def numeric(values: Sequence[str]) -> list[float] | None:
 
 
 def file_names(keys: Sequence[str]) -> dict[str, str]:
-    """Return the last part of each key, or all of it where two keys end alike or it is taken."""
+    """Return each key's last part, or the whole key if the last part is not unique or is taken."""
     taken = ("curves", "tradeoff", "final", "clients", "experts", "axes", "holdings")
     ends = [*(short(key) for key in keys), *taken]
     return {key: short(key) if ends.count(short(key)) == 1 else key for key in keys}
 
 
 def line_names(labels: Sequence[Label]) -> dict[Label, str]:
-    """Return a name for each line: the method, and what differs of its values on the axes.
+    """Return a name for each line: the method, and its values on the axes.
 
-    A value that is a section as a whole, `{mechanism: upload_noise, ...}`, is named by its keys
-    that differ, and by its mechanism alone where that tells the lines apart.
+    If the values are whole sections, such as `{mechanism: upload_noise, ...}`, the name holds only
+    the keys that differ; only the mechanism, if it distinguishes the lines.
     """
     keys = list(dict.fromkeys(key for label in labels for key, _ in label.axes))
     texts = {key: _texts(key, [dict(label.axes).get(key) for label in labels]) for key in keys}
@@ -363,7 +363,7 @@ def _name(label: Label, texts: Mapping[str, Mapping[str, str]]) -> str:
 
 
 def _texts(key: str, values: Sequence[str | None]) -> dict[str, str]:
-    """Return what each value of an axis is called."""
+    """Return the name of each value of an axis."""
     known = list(dict.fromkeys(value for value in values if value is not None))
     sections = [_section(value) for value in known]
     plain = {value: f"{short(key)} {value}" for value in known}

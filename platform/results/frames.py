@@ -1,6 +1,6 @@
-"""Runs as a tidy frame of pandas, for notebooks: a row a run, a row a round, or a row a client.
+"""Runs as a tidy pandas frame for notebooks, with one row per run, round or client.
 
-A run does not need pandas; `.venv/bin/pip install -e '.[notebook]'` in the checkout brings it.
+A run does not need pandas; `.venv/bin/pip install -e '.[notebook]'` in the checkout installs it.
 """
 
 from __future__ import annotations
@@ -21,51 +21,51 @@ if TYPE_CHECKING:
 
 DEFAULT_STORAGE: Final = "sqlite:///runs/sotto.db"
 TEXT, WHOLE, REAL, YES_NO = "string", "Int64", "float64", "boolean"
-"""Types of columns: all of them have a value for what is missing."""
+"""Types of columns; each type has a value for missing data."""
 
 RUN: Final[Mapping[str, tuple[str, str]]] = {
     "run": (TEXT, "the run's id"),
-    "config": (TEXT, "what its configuration is called"),
+    "config": (TEXT, "the name of its configuration"),
     "dataset": (TEXT, "the data set"),
     "method": (TEXT, "the method"),
     "mechanism": (TEXT, "the privacy mechanism"),
     "seed": (WHOLE, "the run's seed"),
     "status": (TEXT, "finished, running or interrupted"),
 }
-"""Columns that every frame begins with: type and meaning."""
+"""The first columns of every frame: type and meaning."""
 _SPENT: Final = {
     f"epsilon_{name}": (REAL, f"epsilon for {name}, infinite where nothing is proven")
     for name in ADVERSARIES
 }
 _ACCURACY: Final = {
-    "accuracy": (REAL, "mean over clients of the share of test examples that are right"),
-    "accuracy_weighted": (REAL, "the same weighted by test examples"),
+    "accuracy": (REAL, "mean over clients of the share of correct test predictions"),
+    "accuracy_weighted": (REAL, "the same mean, weighted by test examples"),
     "accuracy_std": (REAL, "standard deviation over clients"),
-    "accuracy_worst": (REAL, "the worst client's"),
+    "accuracy_worst": (REAL, "the worst client's accuracy"),
 }
 COLUMNS: Final[Mapping[str, Mapping[str, tuple[str, str]]]] = {
     "run": {
         **RUN,
         "clients": (WHOLE, "clients that the configuration asks for"),
         "rounds": (WHOLE, "rounds that were committed and trained"),
-        "protocol": (TEXT, "what accuracy is measured on"),
+        "protocol": (TEXT, "the protocol that measures accuracy"),
         **_ACCURACY,
-        "headline": (REAL, "the protocol's one number, `accuracy` under most"),
+        "headline": (REAL, "the protocol's one number; `accuracy` for most protocols"),
         "gain_over_local": (REAL, "headline minus that of the local twins"),
         "worth_of_sharing": (REAL, "headline minus that of the same run with uploads of zeros"),
         "validation": (REAL, "mean over clients on their validation examples"),
         **_SPENT,
-        "delta": (REAL, "of the epsilons"),
-        "unit": (TEXT, "what they protect: record, client, or missing without a guarantee"),
-        "accountant": (TEXT, "what computed them"),
+        "delta": (REAL, "delta of the epsilons"),
+        "unit": (TEXT, "unit of the epsilons: record, client, or missing without a guarantee"),
+        "accountant": (TEXT, "the accountant that computed the epsilons"),
         "target_epsilon": (REAL, "privacy.target_epsilon of its configuration"),
         "noise_multiplier": (REAL, "privacy.noise_multiplier of its configuration"),
     },
     "round": {
         **RUN,
         "round": (WHOLE, "the round's number, from 1"),
-        "cohort": (WHOLE, "clients that were asked, missing where that is secret"),
-        "dropped": (WHOLE, "clients of them that were lost"),
+        "cohort": (WHOLE, "clients that were asked; missing if this is secret"),
+        "dropped": (WHOLE, "lost clients of the cohort"),
         **_ACCURACY,
         "validation": (REAL, "mean over clients on their validation examples"),
         **_SPENT,
@@ -75,13 +75,13 @@ COLUMNS: Final[Mapping[str, Mapping[str, tuple[str, str]]]] = {
     },
     "client": {
         **RUN,
-        "client": (WHOLE, "the client's place among those that are measured, from 0"),
-        "accuracy": (REAL, "share of the protocol's test examples that are right, at the end"),
-        "accuracy_own": (REAL, "of its own test examples, where the protocol has others too"),
-        "accuracy_alone": (REAL, "its local twin's"),
+        "client": (WHOLE, "the client's index among the measured clients, from 0"),
+        "accuracy": (REAL, "accuracy on the protocol's test examples, at the end"),
+        "accuracy_own": (REAL, "accuracy on its own test examples, if the protocol adds others"),
+        "accuracy_alone": (REAL, "the accuracy of its local twin"),
     },
 }
-"""Columns of each frame in their order: type and meaning. A sweep's axes follow, as text."""
+"""Columns of each frame in order: type and meaning. A sweep's axes follow, as text."""
 
 
 def results(
@@ -91,18 +91,18 @@ def results(
     sweep: str | Path | None = None,
     per: str = "run",
 ) -> DataFrame:
-    """Return runs of a database as a pandas frame; nothing is written anywhere.
+    """Return runs of a database as a pandas frame; the function writes nothing.
 
-    Numbers are as a run's summary states them: accuracies are shares in [0, 1], gains differences
-    of shares, and what was not measured is missing. Runs that have not finished are there as far
-    as they have come. `COLUMNS` lists the columns with their types. Runs of a sweep come in the
-    order of its cells, with a column for each axis.
+    Numbers are those of a run's summary: accuracies are shares in [0, 1], gains are differences of
+    shares, and values that were not measured are missing. Unfinished runs have the numbers of
+    their finished rounds. `COLUMNS` lists the columns with their types. A sweep's runs have the
+    order of its cells, and a column for each axis.
 
     Args:
-        storage: The coordinator's database, as `storage.url` states it.
-        runs: A run's id, several, or `latest`; None for all.
+        storage: The coordinator's database, as in `storage.url`.
+        runs: One or several ids of runs, or `latest`; None for all runs.
         sweep: The folder of a sweep's results, for the runs of that sweep.
-        per: What has a row: `run`, `round` or `client`.
+        per: The content of a row: `run`, `round` or `client`.
 
     Raises:
         ConfigError: If an argument is not valid, or pandas is not installed.
@@ -150,7 +150,7 @@ def _found(
 
 
 def _axis_names(axes: Sequence[str], taken: Mapping[str, Any]) -> dict[str, str]:
-    """Return the last part of each key; all of it where two end alike or a column has that name."""
+    """Return each key's last part, or the whole key if the last part is not unique or is taken."""
     ends = [*map(short, axes), *taken]
     return {key: short(key) if ends.count(short(key)) == 1 else key for key in axes}
 

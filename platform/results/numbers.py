@@ -17,7 +17,7 @@ Axes = tuple[tuple[str, str], ...]
 """A run's values on the axes of a sweep: key and text, in the order of the command line."""
 
 HELD_OUT = "task.held_out_domain"
-"""The axis whose values are columns: runs of one row differ in the domain that is held out."""
+"""The axis whose values are columns: runs of one row differ in the held-out domain."""
 
 
 class Placed(Protocol):
@@ -30,12 +30,12 @@ class Placed(Protocol):
 
     @property
     def method(self) -> str:
-        """By name."""
+        """The method's name."""
         ...
 
     @property
     def seed(self) -> int:
-        """Of the run."""
+        """The run's seed."""
         ...
 
     @property
@@ -49,7 +49,7 @@ class PlacedOnData(Placed, Protocol):
 
     @property
     def dataset(self) -> str:
-        """By name."""
+        """The data set's name."""
         ...
 
 
@@ -61,7 +61,7 @@ class Spread:
     """A number over seeds.
 
     Attributes:
-        values: One a seed.
+        values: One number per seed.
     """
 
     values: tuple[float, ...]
@@ -79,7 +79,7 @@ class Spread:
 
 @dataclass(frozen=True)
 class Label:
-    """A line of a table or a plot: a method, and its values on the axes that make lines."""
+    """A line of a table or a plot: a method, and its values on the axes that separate lines."""
 
     method: str
     axes: tuple[tuple[str, str], ...]
@@ -108,9 +108,9 @@ def spread_of(
 
     Args:
         records: Runs that differ in their seeds, and perhaps in the held-out domain.
-        number: Of a run, None if it was not measured.
-        parts: Held-out domains without which a seed does not count: the mean over fewer domains
-            would be another quantity.
+        number: Returns a run's number; None if it was not measured.
+        parts: Held-out domains that a seed must have in order to count: the mean over fewer
+            domains would be another quantity.
     """
     by_seed: dict[int, dict[str, float]] = {}
     for record in records:
@@ -124,7 +124,7 @@ def spread_of(
 
 
 def group_of(config: str, records: Sequence[PlacedOnData]) -> str:
-    """Return the data set, as in papers, unless two configurations have one or one has two."""
+    """Return the data set if it and the configuration occur only together, else `config`."""
     used = {(record.config, record.dataset) for record in records}
     own = {dataset for name, dataset in used if name == config}
     sharing = [name for name, dataset in used if dataset in own]
@@ -137,7 +137,7 @@ HEADLINES: Final = {
     "base_to_novel": "harmonic_mean",
     "leave_one_domain_out": "target",
 }
-"""The one measure of each protocol."""
+"""The main measure of each protocol."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -147,11 +147,11 @@ class RunNumbers:
     Attributes:
         run_id: The run.
         config: The name of its configuration.
-        dataset: By name.
-        method: By name.
-        seed: Of the run.
+        dataset: Name of the data set.
+        method: Name of the method.
+        seed: The run's seed.
         axes: Its values on the axes of a sweep; empty for a single run.
-        protocol: By name.
+        protocol: Name of the protocol.
         document: Its summary, or the known part of the summary before the end.
     """
 
@@ -171,7 +171,7 @@ class RunNumbers:
 
     @property
     def final(self) -> Mapping[str, Any]:
-        """The measurements after the last round; before the end the latest round, or empty."""
+        """The measurements after the last round; of an unfinished run, its latest round if any."""
         if self.finished:
             found: Mapping[str, Any] = self.document["final"]
             return found
@@ -185,12 +185,12 @@ class RunNumbers:
 
     @property
     def delta(self) -> float:
-        """Of its epsilons."""
+        """The delta of its epsilons."""
         return float(self.document["delta"])
 
     @property
     def epsilons(self) -> Mapping[str, Any]:
-        """Epsilons by adversary, as documents state them: infinity is a word."""
+        """Epsilons by adversary, as documents state them: infinity is the text "inf"."""
         stated = self.document["final"] if self.finished else self.document
         found: Mapping[str, Any] = stated["epsilon"]
         return found
@@ -205,31 +205,31 @@ class RunNumbers:
         return number(self.epsilons[adversary])
 
     def headline(self) -> float | None:
-        """Return the protocol's one number, a share; None without a measurement."""
+        """Return the protocol's main measure, a share; None without a measurement."""
         measure = HEADLINES[self.protocol]
         if measure == "local":
             return number((self.final.get("accuracy") or {}).get("mean"))
-        # Measured at the end only.
+        # The run measures these at its end only.
         protocol = self.final.get("protocol") or {}
         found = protocol.get(measure)
         return number(found.get("mean") if isinstance(found, Mapping) else found)
 
     def curve(self, measure: str = "mean") -> Iterator[tuple[int, float]]:
-        """Yield round and accuracy of every round that was measured; shares."""
+        """Yield the number and the accuracy (a share) of every measured round."""
         for document in self.rounds:
             value = number(document["accuracy"].get(measure))
             if value is not None:
                 yield int(document["round"]), value
 
     def spent(self, adversary: str = "server") -> Iterator[tuple[int, float]]:
-        """Yield round and epsilon until then."""
+        """Yield each round's number and the epsilon spent until then."""
         for document in self.rounds:
             value = number(document["epsilon"][adversary])
             if value is not None:
                 yield int(document["round"]), value
 
     def clients(self) -> dict[str, tuple[float | None, ...]]:
-        """Return each measured client's accuracy, by set; empty where these stay with clients."""
+        """Return each measured client's accuracy, by set; empty if clients keep them."""
         twins = (self.document.get("local") or {}) if self.finished else {}
         found = {
             "accuracy": self.final.get("accuracy"),
@@ -248,12 +248,12 @@ class RunNumbers:
 
 
 def number(value: Any) -> float | None:
-    """Return a number of a document, where infinity is written as a word."""
+    """Return a number of a document; documents write infinity as "inf"."""
     return math.inf if value == "inf" else None if value is None else float(value)
 
 
 def adversaries_alike(runs: Sequence[RunNumbers]) -> dict[str, str]:
-    """Return adversaries with equal numbers in words, each group with its first adversary."""
+    """Return groups of adversaries with equal numbers: the names in words, and the first name."""
     found: dict[tuple[Any, ...], list[str]] = {}
     for name in ADVERSARIES:
         numbers = tuple((*run.spent(name), run.epsilon(name)) for run in runs)

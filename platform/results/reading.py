@@ -1,4 +1,4 @@
-"""Reading runs of a database or a sweep, each only if its records agree.
+"""Reads runs of a database or a sweep, and refuses a run if its records do not agree.
 
 `sweep.json` lists the cells of a sweep, so that readers find its runs while the sweep still runs.
 """
@@ -33,11 +33,11 @@ class SweepCell:
 
     Attributes:
         config: The name of its configuration in tables.
-        method: By name.
-        seed: Of the run.
+        method: Name of the method.
+        seed: The run's seed.
         axes: Its values on the axes.
         identity: The key that finds its run.
-        database: Its own, as a path from the sweep's folder; None for the database of the sweep.
+        database: Its own database's path from the sweep's folder; None for the sweep's database.
     """
 
     config: str
@@ -63,7 +63,7 @@ def read_sweep(folder: Path) -> tuple[SweepCell, ...]:
     """Return the cells of a sweep.
 
     Raises:
-        ConfigError: If the folder has no such file, or the file is damaged.
+        ConfigError: If the folder has no `sweep.json`, or the file is damaged.
     """
     path = folder / SWEEP_FILE
     try:
@@ -75,7 +75,7 @@ def read_sweep(folder: Path) -> tuple[SweepCell, ...]:
     except FileNotFoundError as error:
         raise ConfigError(
             f"SWEEP: {str(folder)!r} has no {SWEEP_FILE}; valid is a folder that `sweep` has "
-            "written to, and the same `sweep` command writes what is missing"
+            "written to, and the same `sweep` command writes the missing file"
         ) from error
     except OSError as error:
         raise ConfigError(
@@ -131,7 +131,7 @@ def read_runs(url: str, names: Iterable[str] | None = None) -> list[Agreed]:
 
     Args:
         url: The database.
-        names: Ids, or `latest`; None for all.
+        names: Ids, or `latest`; None for all runs.
 
     Raises:
         UnknownRun: If a run is unknown, or the database is missing.
@@ -151,7 +151,7 @@ def known_ids(database: Database) -> list[str]:
 
 
 def _known_as(known: Sequence[str], name: str, url: str) -> str:
-    """Return a run's full id out of all ids, oldest first; `latest` is the newest run."""
+    """Return a run's full id from all known ids (oldest first); `latest` is the newest run."""
     if name in known:
         return name
     if name != LATEST:
@@ -211,7 +211,7 @@ def require_summary(run_id: str, storage: str) -> dict[str, Any]:
 
 
 def read_sweep_runs(folder: Path, url: str) -> tuple[list[tuple[RunNumbers, Agreed]], int]:
-    """Return the begun runs of a sweep, in the order of its cells, and the number of the others.
+    """Return the begun runs of a sweep, in the order of its cells, and how many have not begun.
 
     Args:
         folder: The folder of the sweep's results.
@@ -250,7 +250,7 @@ def _begun(url: str, cells: Sequence[SweepCell]) -> dict[str, tuple[RunNumbers, 
 
 
 def _placed(agreed: Agreed, cell: SweepCell) -> tuple[RunNumbers, Agreed]:
-    """Return a run's numbers under what the sweep calls it."""
+    """Return a run's numbers with the names that the sweep uses."""
     numbers = replace(numbers_of(agreed), config=cell.config, axes=cell.axes)
     return numbers, agreed
 
@@ -263,11 +263,11 @@ class KnownRun(NamedTuple):
 
 
 def runs_by_cell(database: Database, url: str) -> dict[str, KnownRun]:
-    """Return runs of a database by their cell's identity: a finished one first, else the newest.
+    """Return one run of a database for each cell's identity: finished if possible, else the newest.
 
     Args:
-        database: Open.
-        url: Its own, for the folders beside it.
+        database: The open database.
+        url: The database's URL, which leads to the runs' folders.
 
     Raises:
         StorageError: If the database cannot be read.
@@ -281,7 +281,7 @@ def runs_by_cell(database: Database, url: str) -> dict[str, KnownRun]:
         key = identity(stored_tree(row), code_of(begun.get(row.run_id, {}).get("method")))
         is_finished = row.status == "finished"
         if is_finished and not (run_folder(url, row.run_id) / "summary.json").is_file():
-            # The summary cannot be made again, so the cell runs anew.
+            # A lost summary cannot be written again, so the cell must run again.
             continue
         # Oldest first: a later run replaces an earlier one that did not finish.
         if is_finished or key not in found or not found[key].finished:

@@ -1,4 +1,4 @@
-"""The pictures of a run, by kind, and pictures as files in a folder."""
+"""Makes the pictures of a run, by kind, and writes pictures into a folder."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ ROUND: Final = Scale("round", "whole")
 PERCENT: Final = "accuracy in percent"
 BEFORE: Final = "before personalising"
 MOST_BARS: Final = 30
-"""Clients that have a bar each; more are drawn in the order of their accuracy."""
+"""At most so many clients have a bar each; more clients become a line, ordered by accuracy."""
 EXPERTS: Final = "0 is the client's own, where experts are other clients'"
 WEIGHTS: Final = "mean weight in percent"
 ON: Final = {
@@ -37,19 +37,19 @@ ON: Final = {
 EVERYBODYS: Final = "in the federation, on all clients' test examples"
 
 ABSENT: Final[Mapping[str, str]] = {
-    "curves": "no round of it is over",
-    "tradeoff": "no round of it has both an accuracy and an epsilon",
-    "final": "nothing of it has an accuracy yet",
-    "clients": "no accuracy of single clients is known of it",
+    "curves": "no round has finished yet",
+    "tradeoff": "no round has both an accuracy and an epsilon",
+    "final": "no run has an accuracy yet",
+    "clients": "the accuracy of single clients is not known",
     "experts": "it has no experts, or has not finished",
-    "axes": "no axis of it has numbers for values",
-    "holdings": "its images are with their holders",
+    "axes": "no axis has numbers as values",
+    "holdings": "the data holders keep the images",
 }
 """Why a kind has no picture."""
 
 
 def run_pictures(run: RunNumbers) -> dict[str, tuple[Picture, ...]]:
-    """Return the pictures of a run by kind; none of a kind of which it has no numbers."""
+    """Return the pictures of a run by kind; a kind without numbers has no pictures."""
     makers: dict[str, Callable[[RunNumbers], Picture | None]] = {
         "curves": _curves,
         "tradeoff": _tradeoff,
@@ -66,7 +66,7 @@ def _titled(run: RunNumbers, what: str) -> str:
 
 
 def _curves(run: RunNumbers) -> Picture | None:
-    """Return accuracy of every measured round above what was spent until then."""
+    """Return the accuracy of every measured round, above the epsilon spent until then."""
     deviation = dict(run.curve("std"))
     means = tuple(percent(n, v, deviation.get(n)) for n, v in run.curve())
     lines = [Line("mean over clients, ± one deviation of clients", means)] if means else []
@@ -126,12 +126,12 @@ def _tradeoff(run: RunNumbers) -> Picture | None:
 
 
 def _clients(run: RunNumbers) -> Picture | None:
-    """Return each client's accuracy: bars with numbers, or many clients in their order."""
+    """Return each client's accuracy: bars with numbers, or for many clients, ordered lines."""
     found = run.clients()
     named = {_on(run, name): values for name, values in found.items()}
     if not any(value is not None for values in named.values() for value in values):
         return None
-    # One client's twin has a place of its own only where it is measured on the same.
+    # The sets may cover different numbers of clients.
     count = max(len(values) for values in named.values())
     when = "after personalising" if run.finished else "last round"
     title = _titled(run, "Accuracy of each client")
@@ -185,7 +185,7 @@ def _experts(run: RunNumbers) -> Picture | None:
 def files_of(
     pictures: Iterable[Picture], folder: Path, suffixes: Sequence[str] = SUFFIXES
 ) -> list[tuple[Picture, Path]]:
-    """Return which picture goes into which files of a folder."""
+    """Return each picture with each path in a folder that it is written to."""
     return [(one, folder / f"{one.name}{suffix}") for one in pictures for suffix in suffixes]
 
 
@@ -193,9 +193,9 @@ def write_pictures(files: Iterable[tuple[Picture, Path]], source: str = "") -> l
     """Write pictures; return the files.
 
     Raises:
-        Unwritable: If one cannot be written; those before it are there.
+        Unwritable: If a picture cannot be written; the files before it stay.
     """
-    # All are drawn before the first is written.
+    # Draw all pictures before writing the first.
     drawn = [(path, encoded(picture, path.suffix, source)) for picture, path in files]
     for path, data in drawn:
         write_bytes(path, data)

@@ -113,10 +113,10 @@ def test_who_is_revoked_or_has_no_node_is_let_in_by_nobody(known):
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        (lambda tree: tree.pop("serial"), "is no enrolment"),
-        (lambda tree: tree.update(members=[]), "is no enrolment"),
-        (lambda tree: tree["members"]["east"].pop("node"), "no member"),
-        (lambda tree: tree["members"].clear(), "binds nobody"),
+        (lambda tree: tree.pop("serial"), "is not an enrolment"),
+        (lambda tree: tree.update(members=[]), "is not an enrolment"),
+        (lambda tree: tree["members"]["east"].pop("node"), "not a valid member"),
+        (lambda tree: tree["members"].clear(), "binds no client"),
         (
             lambda tree: tree["members"]["east"].update(node=tree["members"]["west"]["node"]),
             "the same node",

@@ -86,8 +86,8 @@ def test_a_sites_file_says_one_socket_and_nothing_else(tmp_path, text):
 
 def test_what_is_no_kit_is_refused(tmp_path, capsys):
     assert main(["site", str(tmp_path), "/s"]) == 2
-    assert "no start-up kit" in capsys.readouterr().err
-    with pytest.raises(ConfigError, match="no start-up kit of an admin"):
+    assert "not the start-up kit" in capsys.readouterr().err
+    with pytest.raises(ConfigError, match="not an admin's start-up kit"):
         Keeper(kit=tmp_path, clients=("east",), tell=print).until(None)
 
 

@@ -101,7 +101,7 @@ def test_a_second_coordinator_of_one_run_is_refused_and_disturbs_nothing(folder)
             processes.living[name].join(LONG)
             assert processes.living[name].exitcode == 2
             until(lambda name=name: bool(processes.said[name]))
-            text = f"error: federation.socket: somebody listens at '{folder}/hub.sock' already\n"
+            text = f"error: federation.socket: a process listens at '{folder}/hub.sock' already\n"
             assert processes.said[name] == [text]
         processes.signal(COORDINATOR, signal.SIGCONT)
         for who in (*NAMES, "relay"):

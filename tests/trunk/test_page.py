@@ -394,7 +394,7 @@ def test_whoever_can_be_reached_by_others_needs_token_and_tls(tmp_path, host):
         require_safe(Place(host=host, port=0, token_file=token))
     named = Place(host=host, port=0, token_file=token, names=["sotto.example.org"], **tls)
     if host != "10.0.0.5":
-        with pytest.raises(ConfigError, match="--name must say"):
+        with pytest.raises(ConfigError, match="--name must give"):
             require_safe(Place(host=host, port=0, token_file=token, **tls))
     access = require_safe(named)
     assert access is not None and access.is_token(TOKEN)

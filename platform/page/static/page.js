@@ -1,4 +1,4 @@
-// Shows the page anew when something was written; everything works without it, by loading again.
+// Updates the page after each write to the records; without this script, readers can reload.
 "use strict";
 
 const SHORTEST = 1500; // milliseconds between two loads
@@ -27,7 +27,7 @@ async function load() {
 
 if (content && "live" in content.dataset) {
   const changes = new EventSource("/changes");
-  // What the page was made from, so that nothing written since then is missed.
+  // Start from the page's own stamp, so that no later write is missed.
   let known = content.dataset.stamp;
   changes.addEventListener("stamp", (event) => {
     if (known !== event.data) { load(); }

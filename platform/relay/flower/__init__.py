@@ -1,13 +1,13 @@
-"""Relays through Flower: packets cross its SuperLink, and nothing else of it is used.
+"""Relays through Flower: packets cross Flower's SuperLink; the platform uses no other part of it.
 
     coordinator <-> hub <-> `link` <-> SuperLink <-> `node` <-> client
 
-`link` runs beside SuperLink and holds its one ServerApp itself, so no code is sent to SuperLink.
-A client's side is a loop of our own on SuperLink's Fleet interface, which takes no code and starts
+`link` runs beside SuperLink and acts as its one ServerApp, so SuperLink gets no code. On the
+client's side, a loop of our own uses SuperLink's Fleet interface; the loop takes no code and starts
 no process. Flower's types stay in this folder. We use interfaces that Flower does not promise to
 keep: their version is pinned, and tests/engines checks them.
 
-    python -m platform.relay.flower            prints what a person can type
+    python -m platform.relay.flower            prints the commands
 """
 
 from platform.relay.flower.development import flower_on_localhost

@@ -1,4 +1,4 @@
-"""`python -m platform.relay.flower link|node|key|request|superlink ...`: what people type."""
+"""The commands `python -m platform.relay.flower link|node|key|request|superlink ...`."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from platform.errors import ConfigError
 
 USAGE: Final = """Relay messages through Flower.
 
-on each client's machine, once; the line that `key` prints is bound to the client in the enrolment,
-and what `request` prints comes back signed:
+on each client's machine, once; the enrolment binds the client to the line that `key` prints, and
+the owner of the root signs the request that `request` prints:
   python -m platform.relay.flower key north.key
   python -m platform.relay.flower request north.key north > north.csr
 
@@ -29,12 +29,12 @@ on each client's machine, as long as the federation lasts:
   python -m platform.relay.flower node --superlink ADDR:9092 --root ca.pem \\
       --certificate north.pem --key north.key --socket SOCKET
 
-Connections without TLS are had by --insecure only.
+Only --insecure allows connections without TLS.
 """
 
 
 def main(arguments: list[str]) -> int:
-    """Do what was asked until SIGTERM or Ctrl-C; returns the exit code."""
+    """Run one command until SIGTERM or Ctrl-C; return the exit code."""
     os.environ["FLWR_TELEMETRY_ENABLED"] = "0"
     options = _parser().parse_args(arguments)
     try:
@@ -77,8 +77,8 @@ def _parser() -> argparse.ArgumentParser:
     for command in (link, node):
         command.add_argument("--superlink", required=True, help="HOST:PORT")
     for command in (link, node, superlink):
-        command.add_argument("--root", type=Path, help="what certificates must lead to")
-        command.add_argument("--certificate", type=Path, help="the own one")
+        command.add_argument("--root", type=Path, help="the root of all certificates")
+        command.add_argument("--certificate", type=Path, help="this side's certificate")
         command.add_argument("--insecure", action="store_true", help="no TLS, for development")
     return parser
 
@@ -152,17 +152,17 @@ def _superlink(options: argparse.Namespace) -> int:
 
 
 def _is_secured(options: argparse.Namespace, *names: str) -> bool:
-    """Return whether a connection has TLS, which it has unless the opposite is said by name.
+    """Return whether the connection uses TLS; only --insecure turns TLS off.
 
     Raises:
-        ConfigError: If a file for it is missing, or there are some although it is to have none.
+        ConfigError: If a file for TLS is missing, or is given beside --insecure.
     """
     words = ", ".join(f"--{name.replace('_', '-')}" for name in names)
     given = [name for name in names if getattr(options, name) is not None]
     if given and options.insecure:
         raise ConfigError(f"--insecure: valid without {words}")
     if not options.insecure and len(given) != len(names):
-        raise ConfigError(f"valid: {words}; without TLS, for development, --insecure")
+        raise ConfigError(f"valid: {words}; for development without TLS: --insecure")
     return not options.insecure
 
 

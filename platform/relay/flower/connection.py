@@ -1,9 +1,9 @@
-"""The connection to SuperLink: nodes' keys, where SuperLink is, and what is inside messages.
+"""The connection to SuperLink: keys of nodes, SuperLink's address, and the content of messages.
 
-Flower takes keys of NIST curves as OpenSSH writes them. A message is one record of bytes with a
-secret that the answer repeats: SuperLink does not compare who sends an answer with whom the answer
-claims to be from. The secret is drawn anew for each message and only its addressee can fetch it, so
-no other node can answer.
+Flower takes keys of NIST curves in the OpenSSH format. SuperLink does not check that an answer
+comes from the node that the answer names. A message is therefore one record of bytes with a secret
+that the answer must repeat. The sender draws a new secret for each message, and only the addressee
+can fetch it, so no other node can answer.
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ SECRET_BYTES: Final = 32
 
 
 def create_key(path: Path) -> str:
-    """Make a node's key in a new file that only its owner reads; return the public key as a line.
+    """Make a node's key in a new file that only its owner can read; return the public key's line.
 
     Raises:
-        ConfigError: If the file exists or cannot be written.
+        ConfigError: If the file exists, or the function cannot write it.
     """
     key = ec.generate_private_key(ec.SECP384R1())
     text = key.private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption())
@@ -69,18 +69,18 @@ def read_key(path: Path) -> ec.EllipticCurvePrivateKey:
             raise ConfigError(f"{path}: others may read it; valid: permissions 600")
         key = load_ssh_private_key(path.read_bytes(), password=None)
     except (OSError, ValueError, UnsupportedAlgorithm) as error:
-        raise ConfigError(f"{path}: is no key; valid: as `key` makes it") from error
+        raise ConfigError(f"{path}: is not a key; valid: a file that `key` made") from error
     if not isinstance(key, ec.EllipticCurvePrivateKey):
         raise ConfigError(f"{path}: valid: a key of a NIST curve, as `key` makes it")
     return key
 
 
 def request_certificate(path: Path, name: str) -> str:
-    """Return a request for a certificate of a node's own key; the owner of the root signs it.
+    """Return a certificate request for a node's own key; the owner of the root signs the request.
 
     Args:
-        path: Of the private key, which is not in the request.
-        name: The client's.
+        path: The private key's file; the private key is not in the request.
+        name: The client's name.
 
     Raises:
         ConfigError: If there is no such key.
@@ -94,10 +94,10 @@ def read_enrolled(path: Path) -> Mapping[str, bytes]:
     """Read each client's node key from the enrolment.
 
     Returns:
-        Each client's key (PEM, as SuperLink compares it), by the client's name.
+        Each client's key (PEM, the form that SuperLink compares), by the client's name.
 
     Raises:
-        ConfigError: If the file is no enrolment, or Flower does not take a node's key.
+        ConfigError: If the file is not an enrolment, or Flower does not take a node's key.
     """
     found = {}
     for name, line in read_nodes(path).items():
@@ -105,7 +105,7 @@ def read_enrolled(path: Path) -> Mapping[str, bytes]:
             key = load_ssh_public_key(line.encode("ascii"))
         except (ValueError, UnsupportedAlgorithm) as error:
             raise ConfigError(
-                f"{path}: {name!r} has no public key; valid: as `key` says it"
+                f"{path}: {name!r} has no public key; valid: the line that `key` prints"
             ) from error
         if not isinstance(key, ec.EllipticCurvePublicKey):
             raise ConfigError(f"{path}: {name!r}: valid: a key of a NIST curve, as `key` makes it")
@@ -119,8 +119,8 @@ class Place:
 
     Attributes:
         address: `HOST:PORT`.
-        tls: The root of SuperLink's certificate and the own certificate; None for a connection
-            without TLS.
+        tls: The root of SuperLink's certificate, and this side's certificate; None for a
+            connection without TLS.
     """
 
     address: str
@@ -128,13 +128,13 @@ class Place:
 
     @classmethod
     def secured(cls, address: str, root: Path, certificate: Path, key: Any) -> Self:
-        """Return a place at which both sides prove who they are.
+        """Return a place at which both sides prove their identity (mutual TLS).
 
         Args:
             address: `HOST:PORT`.
-            root: The certificate that SuperLink's must lead to.
-            certificate: The own one.
-            key: The private key that it is for.
+            root: The root of SuperLink's certificate.
+            certificate: This side's certificate.
+            key: The private key of `certificate`.
 
         Raises:
             ConfigError: If a file is missing or not valid, or the key is not the certificate's.
@@ -143,9 +143,9 @@ class Place:
         try:
             tls.load_verify_locations(cafile=root)
         except (OSError, ssl.SSLError) as error:
-            raise ConfigError(f"{root}: is no certificate that SuperLink's may lead to") from error
+            raise ConfigError(f"{root}: is not a certificate; valid: a root certificate") from error
         pem = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
-        # `load_cert_chain` takes files only; this one is in memory and is gone at the end.
+        # `load_cert_chain` takes files only; this file is in memory and vanishes at the end.
         with os.fdopen(os.memfd_create("key"), "wb") as file:
             file.write(pem)
             file.flush()
@@ -153,8 +153,8 @@ class Place:
                 tls.load_cert_chain(certificate, f"/proc/self/fd/{file.fileno()}")
             except (OSError, ssl.SSLError) as error:
                 raise ConfigError(
-                    f"{certificate}: is no certificate of this key; valid: what was signed of its "
-                    "request"
+                    f"{certificate}: is not a certificate of this key; valid: the certificate "
+                    "signed for its request"
                 ) from error
         return cls(address=address, tls=tls)
 
@@ -166,7 +166,7 @@ class Place:
 
 
 def node_place(address: str, root: Path, certificate: Path, key: Path) -> Place:
-    """Return where SuperLink is for a client's node, whose certificate is of its node key.
+    """Return SuperLink's place for a client's node, whose certificate is for its node key.
 
     Raises:
         ConfigError: As for `Place.secured`, or if there is no such key.
@@ -175,7 +175,7 @@ def node_place(address: str, root: Path, certificate: Path, key: Path) -> Place:
 
 
 def server_place(address: str, root: Path, certificate: Path, key: Path) -> Place:
-    """Return where SuperLink is for its operator, whose certificate is the server's own.
+    """Return SuperLink's place for its operator, who uses the server's own certificate.
 
     Raises:
         ConfigError: As for `Place.secured`, or if there is no such key.
@@ -183,24 +183,24 @@ def server_place(address: str, root: Path, certificate: Path, key: Path) -> Plac
     try:
         private = load_pem_private_key(key.read_bytes(), password=None)
     except (OSError, ValueError, TypeError) as error:
-        raise ConfigError(f"{key}: is no private key; valid: PEM without a password") from error
+        raise ConfigError(f"{key}: is not a private key; valid: PEM without a password") from error
     return Place.secured(address, root, certificate, private)
 
 
 def asked(node: int, packet: bytes, seconds: float) -> tuple[Any, bytes]:
-    """Return a message for a node, and the secret that its answer must repeat.
+    """Return a message for a node, and the secret that the answer must repeat.
 
     Args:
-        node: SuperLink's number of the node.
+        node: SuperLink's number for the node.
         packet: The bytes that the client's process gets.
-        seconds: How long the hub waits; SuperLink forgets the message then.
+        seconds: How long the hub waits; SuperLink forgets the message after that.
     """
     from flwr.app import ConfigRecord, Message, RecordDict
 
     secret = secrets.token_bytes(SECRET_BYTES)
     record = ConfigRecord({"packet": packet, "secret": secret, "seconds": seconds})
     content = RecordDict({RECORD: record})
-    # A message of an hour ago is of no use; one that has just run out would be an error.
+    # SuperLink must forget old messages, but a message that has just expired would be an error.
     return Message(content, node, TYPE, ttl=seconds + 10.0), secret
 
 
@@ -215,7 +215,7 @@ def read(message: Any) -> tuple[bytes, bytes, float]:
     if not isinstance(packet, bytes) or not isinstance(secret, bytes):
         raise ProtocolError("message: it holds no packet")
     if not isinstance(seconds, float):
-        raise ProtocolError("message: it names no time")
+        raise ProtocolError("message: it holds no waiting time")
     return packet, secret, seconds
 
 
@@ -228,7 +228,7 @@ def answered(message: Any, outcome: bytes, secret: bytes) -> Any:
 
 
 def outcome_of(reply: Any, secret: bytes) -> bytes | None:
-    """Return an answer's outcome; None unless it repeats the secret."""
+    """Return an answer's outcome, or None if the answer does not repeat the secret."""
     try:
         outcome, repeated, _ = read(reply)
     except ProtocolError:

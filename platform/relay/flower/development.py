@@ -1,6 +1,6 @@
 """SuperLink, relay and nodes with TLS on this machine, for development and tests.
 
-All private keys are made in one folder. Where data is real, each machine makes its own.
+All private keys lie in one folder. With real data, each machine must make its own keys.
 """
 
 from __future__ import annotations
@@ -38,18 +38,18 @@ class DevelopmentRoot:
     """A certificate authority whose private key is in memory only.
 
     Attributes:
-        key: Its own.
+        key: The authority's private key.
     """
 
     key: ec.EllipticCurvePrivateKey
 
     @classmethod
     def made(cls) -> Self:
-        """Make one."""
+        """Make a new authority."""
         return cls(ec.generate_private_key(ec.SECP256R1()))
 
     def write(self, path: Path) -> None:
-        """Write its own certificate."""
+        """Write the authority's own certificate."""
         signing = x509.KeyUsage(True, False, False, False, False, True, True, False, False)
         path.write_bytes(
             _begun(_named(NAME), self.key.public_key())
@@ -60,7 +60,7 @@ class DevelopmentRoot:
         )
 
     def write_server(self, certificate: Path, private_key: Path) -> None:
-        """Write a certificate for this machine, and its key for its owner only."""
+        """Write a certificate for this machine, and a key file that only its owner can read."""
         own = ec.generate_private_key(ec.SECP256R1())
         here = [x509.DNSName("localhost"), x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]
         certificate.write_bytes(
@@ -76,7 +76,7 @@ class DevelopmentRoot:
             file.write(own.private_bytes(_PEM, plain, none))
 
     def signed(self, request: str) -> bytes:
-        """Return the certificate that somebody asks for (PEM)."""
+        """Return the certificate (PEM) for a certificate request."""
         asked = x509.load_pem_x509_csr(request.encode("ascii"))
         return (
             _begun(asked.subject, asked.public_key())
@@ -105,7 +105,7 @@ def _begun(subject: x509.Name, key: CertificatePublicKeyTypes) -> x509.Certifica
 
 THIS: Final = Path(sys.executable)
 STARTING: Final = 300.0
-"""Seconds in which all must be connected."""
+"""Seconds until all processes must be connected."""
 
 
 @dataclass(kw_only=True)
@@ -113,11 +113,11 @@ class Running:
     """The processes by name: `superlink`, `link`, and each client's node by the client's name.
 
     Attributes:
-        folder: For keys, certificates and `*.log`.
+        folder: Holds keys, certificates and `*.log`.
         python: The interpreter of the environment in which Flower is installed.
-        commands: Each one's arguments.
-        root: Signs certificates here.
-        processes: Each one's process.
+        commands: The arguments of each process.
+        root: Signs the certificates.
+        processes: The processes that were started.
     """
 
     folder: Path
@@ -127,7 +127,7 @@ class Running:
     processes: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
 
     def start(self, name: str) -> None:
-        """Start one of them, for the first time or again."""
+        """Start a process, for the first time or again."""
         with (self.folder / f"{name}.log").open("ab") as out:
             self.processes[name] = subprocess.Popen(  # noqa: S603 - fixed commands of our own
                 [str(self.python), "-m", "platform.relay.flower", *self.commands[name]],
@@ -140,17 +140,17 @@ class Running:
             )
 
     def kill(self, name: str) -> None:
-        """Kill one of them, and all that it started."""
+        """Kill a process and all processes that it started."""
         process = self.processes[name]
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()
 
     def wait(self, name: str, line: str) -> None:
-        """Wait until one of them has said a line.
+        """Wait until a process has printed a line.
 
         Raises:
-            ConfigError: If the process has ended, or does not say the line in time.
+            ConfigError: If the process has ended, or does not print the line in time.
         """
         log, end = self.folder / f"{name}.log", time.monotonic() + STARTING
         while line not in log.read_text("utf-8", errors="replace").splitlines():
@@ -168,9 +168,9 @@ def flower_on_localhost(
     """Relay between a hub and clients' sockets through Flower as long as the context lasts.
 
     Args:
-        hub: The coordinator's socket; it may listen later.
+        hub: The coordinator's socket; the coordinator may start later.
         sockets: Each client's socket by the client's name.
-        folder: For keys and `*.log`; made anew, and kept after the end.
+        folder: A new folder for keys and `*.log`; it stays after the end.
         python: The interpreter of the environment in which Flower is installed.
 
     Yields:
@@ -205,10 +205,10 @@ def flower_on_localhost(
 
 
 def node_key(folder: Path, name: str, python: Path, root: DevelopmentRoot) -> str:
-    """Make a node's key and sign a certificate of it, as a person would; return the public key.
+    """Make a node's key and sign its certificate, as a person would; return the public key.
 
     Raises:
-        ConfigError: If Flower's environment cannot make one.
+        ConfigError: If Flower's environment cannot make a key.
     """
     key = str(folder / f"{name}.key")
     public = _said(folder, python, "key", key)
@@ -228,7 +228,7 @@ def _said(folder: Path, python: Path, *words: str) -> str:
     )
     if done.returncode:
         said = done.stderr.strip()[-200:]
-        raise ConfigError(f"Flower: no key ({said}); valid after `make flower`")
+        raise ConfigError(f"Flower: made no key ({said}); valid after `make flower`")
     return done.stdout
 
 
@@ -255,7 +255,7 @@ def _commands(
 
 
 def _environment(folder: Path) -> dict[str, str]:
-    # Flower's home is otherwise shared by the whole account.
+    # By default all processes of the account share Flower's home folder.
     own = {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_HOME": str(folder / "flwr")}
     return {**os.environ, **own, "PYTHONUNBUFFERED": "1", "OMP_NUM_THREADS": "1"}
 

@@ -1,4 +1,4 @@
-"""The server's side: carries messages from the hub to SuperLink and back, also after restarts."""
+"""The server's side: it carries messages between hub and SuperLink, also after restarts."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from platform.relay.flower.superlink import SuperLink
 from platform.relay.links import LONGEST_PAUSE, Parcel, lost, relay
 
 LOOK: Final = 0.05
-"""Seconds between two looks for answers."""
+"""Seconds between two checks for answers."""
 NODES: Final = 1.0
-"""Seconds between two looks for which nodes are there."""
+"""Seconds between two checks for connected nodes."""
 AGAIN: Final = 15.0
-"""Seconds after which a message without an answer is sent again; doubled each time."""
+"""Seconds until `Pump` sends a message without an answer again; doubled each time."""
 ABSENT: Final = 0.2
-"""Seconds after which a message that SuperLink refused is offered again."""
+"""Seconds until `Pump` offers a message again that SuperLink refused."""
 LATE: Final = "the client's node gave no outcome in time"
 
 
 @dataclass(eq=False, kw_only=True)
 class _Asked:
-    """A request that is under way, with the secrets of its messages by their numbers."""
+    """An open request, with the secret of each of its messages by the message's number."""
 
     parcel: Parcel
     outcome: Future[bytes | None] = field(default_factory=Future)
@@ -57,14 +57,14 @@ def carry_through(
         secret: Allows its owner to take SuperLink's tasks.
         enrolled: Each client's public key by the client's name.
         hub: The coordinator's socket.
-        ended: Says when to end.
-        tell: Told what happens.
+        ended: Set when the relay must end.
+        tell: Gets a line for each event.
     """
     while not ended.is_set():
         try:
             with SuperLink.opened(place, secret, enrolled) as superlink:
                 _follow(superlink, hub, ended, tell)
-        except Exception as error:  # the engine's, of any kind: it is tried again
+        except Exception as error:  # the engine may raise any error: try again
             tell(f"not connected: {type(error).__name__}: {error}")
             ended.wait(LONGEST_PAUSE)
 
@@ -75,15 +75,15 @@ def _follow(
     pump = Pump(superlink, tell)
     worker = threading.Thread(target=pump.until, args=(ended,), daemon=True)
     worker.start()
-    # If SuperLink is lost, the link to the hub ends too; the hub asks again for all open requests.
+    # If SuperLink is lost, end the link to the hub too; the hub then repeats all open requests.
     relay(hub, tuple(superlink.nodes), pump.carry, lambda: not worker.is_alive())
 
 
 class Pump:
-    """Hands requests to SuperLink and gets answers, all in one thread."""
+    """Hands requests to SuperLink and fetches answers, all in one thread."""
 
     def __init__(self, superlink: SuperLink, tell: Callable[[str], None]) -> None:
-        """Take an open run, and a function that is told what happens."""
+        """Take an open run, and a function that gets a line for each event."""
         self._superlink = superlink
         self._tell = tell
         self._new: queue.SimpleQueue[_Asked] = queue.SimpleQueue()
@@ -94,7 +94,7 @@ class Pump:
         self._lost = False
 
     def carry(self, parcel: Parcel) -> bytes | None:
-        """Bring a request to its client's node; return its outcome, None to ask again."""
+        """Bring a request to its client's node; return the outcome, or None to be asked again."""
         request = _Asked(parcel=parcel)
         self._new.put(request)
         if self._lost:
@@ -102,12 +102,12 @@ class Pump:
         return request.outcome.result()
 
     def until(self, ended: threading.Event) -> None:
-        """Work until told to end, or until SuperLink is lost."""
+        """Work until `ended` is set or SuperLink is lost."""
         try:
             while not ended.is_set():
                 self._step()
                 time.sleep(LOOK)
-        except Exception as error:  # the engine's, of any kind: all is begun anew
+        except Exception as error:  # the engine may raise any error: connect anew
             self._tell(f"lost: {type(error).__name__}: {error}")
         self._lost = True
         self._take()
@@ -128,7 +128,7 @@ class Pump:
             request = numbers[number]
             outcome = outcome_of(reply, request.secrets.pop(number))
             if outcome is None:
-                # The answer came from an unknown sender; the client is asked again.
+                # The answer came from an unknown sender: ask the client again.
                 request.again = 0.0
             elif request in self._open:
                 self._close(request, outcome)
@@ -163,7 +163,7 @@ class Pump:
             self._tell(f"there: {' '.join(sorted(since))}")
         for request in self._open:
             client = request.parcel.client
-            # The node connected anew and has forgotten what it had fetched.
+            # The node connected anew and has lost the messages that it had fetched.
             if client in since and since[client] != self._since.get(client, since[client]):
                 request.again = 0.0
         self._since |= since

@@ -1,4 +1,4 @@
-"""A client's side: a loop on SuperLink's Fleet interface, which never runs code that arrives."""
+"""A client's side: a loop on SuperLink's Fleet interface that never runs received code."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from platform.relay.links import LONGEST_PAUSE, deliver
 
 SHORTEST_WAIT: Final = 0.1
 LONGEST_WAIT: Final = 0.25
-"""Seconds between two looks for messages: soon after the last message, and long after it."""
+"""Seconds between two polls for messages: right after a message, and after a long silence."""
 ROOM: Final = 4.0
-"""A node waits so many times as long as its last look took: SuperLink needs some 5 ms a look, so
-the looks of fifty nodes would keep it busy all the time.
+"""A node waits at least this many times the duration of its last poll. SuperLink needs about 5 ms
+per poll, so the polls of fifty nodes would otherwise keep it busy all the time.
 """
 HEARTBEAT: Final = 10.0
-"""Seconds in which SuperLink expects to hear from a node: the fewest that it allows."""
+"""Seconds within which SuperLink expects a node's heartbeat: the shortest time that it allows."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,9 +32,9 @@ class Node:
 
     Attributes:
         place: Where SuperLink is.
-        key: The file of the node's private key; its number at SuperLink is kept beside it.
-        socket: The client's process.
-        tell: Told what happens.
+        key: The node's private key; a file beside it keeps the node's number at SuperLink.
+        socket: The client process's socket.
+        tell: Gets a line for each event.
     """
 
     place: Place
@@ -43,7 +43,7 @@ class Node:
     tell: Callable[[str], None]
 
     def until(self, ended: threading.Event) -> None:
-        """Carry messages until told to end; connect again whenever SuperLink starts anew.
+        """Carry messages until `ended` is set; connect again whenever SuperLink restarts.
 
         Raises:
             ConfigError: If there is no such key.
@@ -53,7 +53,7 @@ class Node:
             try:
                 with _fleet(self.place, key) as fleet:
                     self._follow(fleet, self._activated(fleet, key), ended)
-            except Exception as error:  # the engine's, of any kind: it is tried again
+            except Exception as error:  # the engine may raise any error: try again
                 self.tell(f"not connected: {type(error).__name__}: {error}")
                 ended.wait(LONGEST_PAUSE)
 
@@ -62,7 +62,7 @@ class Node:
         from flwr.proto.node_pb2 import Node as Number
         from flwr.supercore.primitives.asymmetric import public_key_to_bytes
 
-        # SuperLink counts a killed node as online for 20 s, and refuses its return before.
+        # SuperLink counts a killed node as online for 20 s, and refuses its return until then.
         kept = self.key.with_name(f"{self.key.name}.node")
         with suppress(Exception):
             fleet.DeactivateNode(DeactivateNodeRequest(node_id=int(kept.read_text("ascii"))))
@@ -95,7 +95,7 @@ class Node:
         fleet.DeactivateNode(DeactivateNodeRequest(node_id=number.node_id))
 
     def _carry(self, fleet: Any, number: Any, head: Any, tree: Any) -> None:
-        """Bring one message to the client's process; the hub asks again if this fails."""
+        """Bring one message to the client's process; if this fails, the hub asks again."""
         try:
             message = _pulled(fleet, number, head, tree)
             packet, secret, seconds = read(message)
@@ -103,18 +103,18 @@ class Node:
             _push(fleet, number, answered(message, outcome, secret))
         except (ProtocolError, TimeoutError) as error:
             self.tell(f"no answer: {error}")
-        except Exception as error:  # the engine's, of any kind
+        except Exception as error:  # the engine may raise any error
             self.tell(f"no answer: {type(error).__name__}: {error}")
 
 
 def paced(wait: float, took: float) -> float:
-    """Return the seconds until a node's next look, which leave SuperLink room for others.
+    """Return the seconds until a node's next poll, so that SuperLink has time for other nodes.
 
     Args:
-        wait: Seconds that would be enough for one node.
-        took: Seconds that the last look took.
+        wait: Seconds that a single node would wait.
+        took: Seconds that the last poll took.
     """
-    # Shorter than the time in which SuperLink must hear from a node.
+    # SuperLink must hear from a node more often than once per `HEARTBEAT`.
     return min(max(wait, ROOM * took), HEARTBEAT / 4)
 
 

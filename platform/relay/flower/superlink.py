@@ -1,12 +1,12 @@
 """The server's side of SuperLink: our one run in it, and the guard before it.
 
 SuperLink knows the enrolled keys and holds one run of ours. It hands a ServerApp's task to the
-owner of its secret, which a program of Flower's would run. Here nothing is run: the task's token
-opens the interface through which messages are pushed.
+owner of its secret. A program of Flower would run that task. We run nothing: the task's token
+opens the interface that takes messages.
 
-Stock SuperLink asks for no certificate, and its one port is also that of operators and apps. Its
-web server can do both, so the guard tells it to: connections need a certificate that leads to the
-root, and from other machines only requests of nodes are passed on.
+Stock SuperLink does not ask for a certificate, and nodes, operators and apps all use its one port.
+We therefore let its web server demand a certificate that leads to the root, and put a guard before
+it: from other machines, the guard passes on requests of nodes only.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from platform.relay.flower.connection import Place
 APP: Final = "sotto-relay"
 TASK: Final = "flwr-serverapp"
 TRIES: Final = 50
-"""How many tasks are taken at most in search of ours."""
+"""How many tasks we take at most in search of ours."""
 _PROJECT: Final = f"""
 [project]
 name = "{APP}"
@@ -41,7 +41,7 @@ publisher = "sotto"
 serverapp = "sotto_relay:server"
 clientapp = "sotto_relay:client"
 """
-# Flower wants an app to name both components; nothing loads them, and there is no code behind them.
+# Flower requires an app to name both components; nothing loads them, and they have no code.
 _SHIM: Final = "# Nothing is run.\n"
 
 
@@ -50,7 +50,7 @@ class SuperLink:
     """A run at SuperLink, and each client's node.
 
     Attributes:
-        nodes: Each client's node, by the client's name.
+        nodes: The number of each client's node, by the client's name.
     """
 
     nodes: Mapping[str, int]
@@ -61,15 +61,15 @@ class SuperLink:
 
     @classmethod
     def opened(cls, place: Place, secret: bytes, enrolled: Mapping[str, bytes]) -> Self:
-        """Make the nodes known, start a run and take its task.
+        """Register the nodes, start a run and take its task.
 
         Args:
             place: Where SuperLink is.
             secret: Allows its owner to take tasks.
-            enrolled: Each client's public key by the client's name; other nodes are removed.
+            enrolled: Each client's public key by the client's name; SuperLink drops other nodes.
 
         Raises:
-            ProtocolError: If SuperLink starts no run.
+            ProtocolError: If SuperLink does not start the run.
         """
         from flwr.cli.build import build_fab_from_files
         from flwr.proto.control_pb2 import StartRunRequest
@@ -91,11 +91,11 @@ class SuperLink:
         return found
 
     def __enter__(self) -> Self:
-        """Return it."""
+        """Return the run."""
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Hang up."""
+        """Close both connections."""
         self._grid.close()
         self._control.close()
 
@@ -106,18 +106,18 @@ class SuperLink:
 
         given = self._runtime.PullTaskInput(PullTaskInputRequest())
         if given.run.run_id != run:
-            raise ProtocolError("SuperLink: the task is of another run")
+            raise ProtocolError("SuperLink: the task belongs to another run")
         TaskIdentity.task_id, TaskIdentity.run_id = given.task_id, run
         TaskIdentity.node_id = given.context.node_id
         self._grid.set_run(run_from_proto(given.run))
         self._run = run
 
     def push(self, messages: Sequence[Any]) -> list[str]:
-        """Hand over messages; return their numbers."""
+        """Send messages; return their numbers."""
         return list(self._grid.push_messages(list(messages))) if messages else []
 
     def pull(self, numbers: Sequence[str]) -> list[Any]:
-        """Return the answers that are there, without waiting for others."""
+        """Return the answers that have arrived, without waiting for others."""
         from flwr.app import Message
         from flwr.proto.message_pb2 import ConfirmMessageReceivedRequest
         from flwr.proto.runtime_pb2 import PullAppMessagesRequest
@@ -135,7 +135,7 @@ class SuperLink:
         for proto, tree in zip(said.messages_list, said.message_object_trees, strict=True):
             name = proto.metadata.message_id
             parts = [part.object_id for part in iterate_object_tree(tree)]
-            # A message is listed before all of it is there; Flower's default retries after 1 s.
+            # SuperLink lists a message before all parts are there; Flower's default waits 1 s.
             try:
                 contents = pull_objects(parts, fetch, initial_backoff=0.02, max_time=10.0)
             except ObjectPullError:
@@ -151,7 +151,7 @@ class SuperLink:
         return found
 
     def looked(self) -> dict[str, str]:
-        """Say that the task goes on; return when each client's node that is online came last.
+        """Send the task's heartbeat; return the last activation time of each online client's node.
 
         Raises:
             ProtocolError: If SuperLink has given up the task.
@@ -175,7 +175,7 @@ def _version(component: str) -> list[Any]:
 
 
 def _registered(control: Any, enrolled: Mapping[str, bytes]) -> dict[str, int]:
-    """Make the enrolled keys known and all others unknown; return each client's node."""
+    """Register the enrolled keys and unregister all others; return each client's node."""
     from flwr.proto.control_pb2 import (
         ListNodesRequest,
         RegisterNodeRequest,
@@ -195,7 +195,7 @@ def _registered(control: Any, enrolled: Mapping[str, bytes]) -> dict[str, int]:
 
 
 def _token(place: Place, secret: bytes, run: int) -> str:
-    """Take our run's task from SuperLink; tasks of other runs are taken and left alone."""
+    """Take tasks from SuperLink until one belongs to our run; ignore tasks of other runs."""
     from flwr.proto.runtime_pb2 import AcquireTaskRequest
     from flwr.supercore.interceptors import SuperExecAuthHttpInterceptor
     from flwr.supercore.runtime import RuntimeHttpClient
@@ -208,7 +208,7 @@ def _token(place: Place, secret: bytes, run: int) -> str:
             given = client.AcquireTask(AcquireTaskRequest(supported_task_types=[TASK]))
             if given.token and given.task.run_id == run:
                 return str(given.token)
-    raise ProtocolError("SuperLink: it has no task of the run that was started")
+    raise ProtocolError("SuperLink: it has no task for the run that was started")
 
 
 def _grid(place: Place, token: str) -> Any:
@@ -217,8 +217,8 @@ def _grid(place: Place, token: str) -> Any:
     from flwr.superlink.grid import HttpGrid
 
     grid = HttpGrid(place.address, token=token)
-    # The grid's own connection has no certificate, retries for ever, and ends the process if it is
-    # refused.
+    # The grid's own connection has no certificate, retries for ever, and ends the process when
+    # SuperLink refuses it.
     signing = RuntimeTokenHttpInterceptor(token=token)
     grid._client = place.client(RuntimeHttpClient, [*_version("flwr-serverapp"), signing])
     return grid
@@ -236,7 +236,7 @@ class Guard:
     """Passes on requests of nodes, and all requests from this machine.
 
     Attributes:
-        app: SuperLink.
+        app: SuperLink's web app.
     """
 
     app: App
@@ -258,15 +258,15 @@ class Guard:
 
 
 def guarded(serve: Callable[..., Any], root: Path | None) -> Callable[..., None]:
-    """Return how SuperLink is served, with a guard before it.
+    """Return a function that serves SuperLink with a guard before it.
 
     Args:
         serve: Serves an app, as `uvicorn.run` does.
-        root: Clients' certificates must lead to it; None asks for no certificate.
+        root: The root of clients' certificates; None asks for no certificate.
     """
 
     def serve_guarded(app: App, **options: Any) -> None:
-        # Otherwise a client could claim another address.
+        # With proxy headers, a client could claim another address.
         options["proxy_headers"] = False
         if root is not None:
             options |= {"ssl_ca_certs": str(root), "ssl_cert_reqs": ssl.CERT_REQUIRED}

@@ -1,15 +1,15 @@
-"""Messages carried by NVIDIA FLARE: its server's and its sites' jobs are the two ends of a relay.
+"""Relays through NVIDIA FLARE: jobs at FLARE's server and at its sites are the relay's two ends.
 
 | file          | who runs it      | what it does                                                  |
 |---------------|------------------|---------------------------------------------------------------|
-| `job`         | FLARE, on a site | the two ends, as FLARE's jobs load them by name               |
-| `site`        | a site's owner   | its socket, which classes jobs may load, and how it signs     |
-| `keeping`     | an admin         | submits the job, and again whenever it ended or a site is new |
+| `job`         | FLARE, on a site | the two ends, which FLARE's jobs load by name                 |
+| `site`        | a site's owner   | sets the socket, the classes that jobs may load, and signs    |
+| `keeping`     | an admin         | submits the job again whenever it ends or a new site connects |
 | `development` | a developer      | a project with mutual TLS on one machine, gone at the end     |
 
 A job is configuration and holds no code. The two classes that it names are installed at each site,
-which allows no other classes. The engine is imported only where it is used: `make nvflare`
-brings it.
+and each site allows only these classes. Only code that uses FLARE imports it; `make nvflare`
+installs it.
 """
 
 from platform.relay.nvflare.development import nvflare_poc

@@ -1,4 +1,4 @@
-"""`python -m platform.relay.nvflare site|node|keep ...`: what people type to relay by FLARE."""
+"""The commands `python -m platform.relay.nvflare site|node|keep ...`."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from platform.relay.nvflare.keeping import Keeper
 from platform.relay.nvflare.site import node_of, settle
 
 USAGE: Final = """python -m platform.relay.nvflare site KIT SOCKET [ENROLMENT]
-    on each site's machine, once: which socket its relay may use; on the server's with the enrolment
+    on each site's machine, once: set the socket for its relay; at the server, add the enrolment
 python -m platform.relay.nvflare node KIT
-    on each site's machine: its node key, to be bound to the client in the enrolment
+    on each site's machine: print its node key, which the enrolment binds to the client
 python -m platform.relay.nvflare keep KIT CLIENT...
     with an admin's kit, as long as the federation lasts: keep the relay's job running
 """
 
 
 def main(arguments: list[str]) -> int:
-    """Do what was asked; returns the exit code."""
+    """Run one command; return the exit code."""
     try:
         match arguments:
             case ["site", kit, socket]:

@@ -1,6 +1,6 @@
 """A FLARE project with mutual TLS on this machine, for development and tests.
 
-All private keys are made in one folder. Where data is real, each site makes its own.
+All private keys lie in one folder. With real data, each site must make its own keys.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ ADMIN: Final = "admin@sotto.example"
 SERVER: Final = "localhost"
 THIS: Final = Path(sys.executable)
 STARTING: Final = 180.0
-"""Seconds in which all must be connected."""
+"""Seconds until all sites must be connected."""
 
 
 @contextlib.contextmanager
@@ -37,9 +37,9 @@ def nvflare_poc(
     """Relay between a hub and clients' sockets through FLARE as long as the context lasts.
 
     Args:
-        hub: The coordinator's socket; it may listen later.
-        sockets: Each client's socket by its name, which is its site's name.
-        folder: For keys, FLARE's own files and `*.log`; made anew, and kept after the end.
+        hub: The coordinator's socket; the coordinator may start later.
+        sockets: Each client's socket by the client's name, which is also its site's name.
+        folder: A new folder for keys, FLARE's own files and `*.log`; it stays after the end.
         python: The interpreter of the environment in which FLARE is installed.
 
     Yields:
@@ -120,7 +120,7 @@ def _free_ports(count: int) -> list[int]:
 
 
 def _start(command: Sequence[str], log: Path, python: Path) -> subprocess.Popen[bytes]:
-    # FLARE's scripts call whichever `python3` is first on the path.
+    # FLARE's scripts call the first `python3` on the path.
     path = f"{python.parent}{os.pathsep}{os.environ.get('PATH', '')}"
     with log.open("ab") as out:
         return subprocess.Popen(  # noqa: S603 - fixed commands in a folder of our own
@@ -138,12 +138,12 @@ def _wait(keeper: subprocess.Popen[bytes], log: Path, line: str) -> None:
     end = time.monotonic() + STARTING
     while line not in log.read_text("utf-8", errors="replace").splitlines():
         if keeper.poll() is not None or time.monotonic() > end:
-            raise ConfigError(f"FLARE has not started; {log.parent} holds what it said")
+            raise ConfigError(f"FLARE has not started; see the logs in {log.parent}")
         time.sleep(0.2)
 
 
 def _end(started: Sequence[subprocess.Popen[bytes]], folder: Path) -> None:
-    """Kill all processes of this folder, also those that the started ones started."""
+    """Kill the started processes, and all others that use this folder."""
     for process in started:
         _kill(process.pid, group=True)
     while found := list(processes_of(folder)):
@@ -160,7 +160,7 @@ def _kill(pid: int, *, group: bool = False) -> None:
 
 
 def processes_of(folder: Path, word: str = "") -> Iterator[int]:
-    """Return the processes whose command names a path in a folder, and a word."""
+    """Yield the IDs of processes whose command names a path in a folder and contains a word."""
     within = f"{folder}{os.sep}".encode()
     for entry in Path("/proc").iterdir():
         if not entry.name.isdigit() or int(entry.name) == os.getpid():

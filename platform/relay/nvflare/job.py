@@ -1,7 +1,7 @@
-"""The two ends of the relay as FLARE's jobs load them: one at its server, one at each site.
+"""The two ends of the relay that FLARE's jobs load: one at its server, one at each site.
 
-FLARE reaches sites by the names in their certificates. An outcome counts for the site that was
-called, if it is signed with the key that the enrolment binds to that name.
+FLARE reaches sites by the names in their certificates. The server accepts an outcome from a site
+only if the key that the enrolment binds to the site's name signed it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from platform.relay.nvflare.site import server_paths_of, signed, socket_of, veri
 from platform.relay.packets import decode_request
 
 SERVER: Final = "server"
-"""What FLARE calls its server in a job."""
+"""FLARE's name for its server in a job."""
 PAUSE: Final = 0.2
 
 
@@ -56,7 +56,7 @@ def _carry_all() -> None:
         except ProtocolError as error:
             return lost(parcel.number, str(error))
 
-    # A site without an enrolled node key is not carried.
+    # The relay carries no messages for a site without an enrolled node key.
     carried = [name for name in sites if name in nodes]
     relay(hub, carried, carry, context.is_aborted)
 
@@ -77,7 +77,7 @@ def _carry(sites: Mapping[str, Any], context: Any, parcel: Parcel) -> object:
         except RunAborted:
             return None
         except CollabCallError:
-            # The site is gone, or not there yet. The next job may find it in time.
+            # The site is gone, or has not connected yet. The next job may reach it in time.
             time.sleep(min(PAUSE, left))
             continue
         return b"" if outcome is None else outcome

@@ -1,7 +1,7 @@
-"""Keeps FLARE's job running: submits it, and again whenever it ended or a site was left out.
+"""Keeps FLARE's job running: submits it again whenever the job ends or lacks a connected site.
 
-FLARE ends a job when the process of any of its sites dies. Requests that were under way stay open
-at the hub, which asks again through the next job, so this costs time only.
+FLARE ends a job when the process of any of its sites dies. Unanswered requests stay open at the
+hub, and the hub asks again through the next job. So an ended job costs only time.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from platform.relay.nvflare.site import CLIENT_CLASSES, SERVER_CLASSES
 
 JOB: Final = "sotto-relay"
 THREADS: Final = 64
-"""Messages that may be under way at once at a site, and at the server for each site."""
+"""How many messages a site handles at once; the server handles as many for each site."""
 PATIENCE: Final = 20.0
 """Seconds that the keeper waits for missing sites before it starts a job without them."""
 PAUSE: Final = 0.5
 SHORT: Final = 30.0
-"""A job that ends within so many seconds has failed; the wait grows with failures in a row."""
+"""A job that ends within this many seconds has failed; each failure in a row doubles the wait."""
 LONGEST_WAIT: Final = 60.0
 MOST_UNSEEN: Final = 6
-"""How many looks in a row a running job may be missing at the server."""
+"""In how many checks in a row a running job may be missing at the server."""
 RUNNING: Final = "RUNNING"
 FINISHED: Final = "FINISHED"
 
@@ -37,7 +37,7 @@ def job_files(sites: Sequence[str]) -> dict[str, Any]:
     """Return a job's files by their paths: configuration, and no code.
 
     Args:
-        sites: The sites that it runs at.
+        sites: The sites that run the job.
     """
     server, client = (
         {"max_inbound_call_threads": n, "max_outbound_call_threads": n, "props": {}}
@@ -76,11 +76,11 @@ class _Job:
     """A job that was submitted.
 
     Attributes:
-        name: FLARE's for it.
-        sites: It runs at.
-        submitted: When, in seconds of a clock of this process.
-        unseen: How many looks in a row it was missing at the server.
-        ending: Whether it was told to end.
+        name: FLARE's name for the job.
+        sites: The sites that run it.
+        submitted: The time of submission, in seconds of this process's monotonic clock.
+        unseen: In how many checks in a row it was missing at the server.
+        ending: Whether the keeper has told it to end.
     """
 
     name: str
@@ -97,7 +97,7 @@ class Keeper:
     Attributes:
         kit: The start-up kit of an admin who may submit jobs (`lead`).
         clients: The federation's clients; sites have the same names.
-        tell: Told what happens.
+        tell: Gets a line for each event.
     """
 
     kit: Path
@@ -110,21 +110,21 @@ class Keeper:
     _strays: set[str] = field(default_factory=set, init=False)
 
     def until(self, ended: Event) -> None:
-        """Keep the job running until told to end, then end the job.
+        """Keep the job running until `ended` is set, then end the job.
 
         Raises:
-            ConfigError: If it is no kit of an admin.
+            ConfigError: If `kit` is not an admin's start-up kit.
         """
         path = self.kit / "startup" / "fed_admin.json"
         try:
             name = str(json.loads(path.read_text("utf-8"))["admin"]["username"])
         except (OSError, ValueError, KeyError, TypeError) as error:
-            raise ConfigError(f"{str(self.kit)!r} is no start-up kit of an admin") from error
+            raise ConfigError(f"{str(self.kit)!r} is not an admin's start-up kit") from error
         while not ended.is_set():
             try:
                 self._follow(name, ended)
-            except Exception as error:  # the engine's, of any kind: it is asked anew
-                self._say(f"no word from the server: {type(error).__name__}: {error}")
+            except Exception as error:  # the engine may raise any error: ask again
+                self._say(f"the server did not answer: {type(error).__name__}: {error}")
                 ended.wait(2 * PAUSE)
 
     def _follow(self, name: str, ended: Event) -> None:
@@ -162,7 +162,7 @@ class Keeper:
         elif status == RUNNING and alive and not job.ending:
             self._say(f"running: {' '.join(sorted(job.sites))}")
             if sites - job.sites:
-                self._say(f"to be started anew for {' '.join(sorted(sites - job.sites))}")
+                self._say(f"restarting for {' '.join(sorted(sites - job.sites))}")
                 session.abort_job(job.name)
                 job.ending = True
 
@@ -184,10 +184,10 @@ class Keeper:
         self._say(f"submitted for {' '.join(sorted(sites))}")
 
     def _end_strays(self, session: Any) -> None:
-        """End jobs that an earlier keeper or a killed server has left."""
+        """End jobs that an earlier keeper or a killed server left running."""
         for job in session.list_jobs(name_prefix=JOB):
             if not str(job["status"]).startswith(FINISHED) and job["job_id"] not in self._strays:
-                # Only once: a killed server's job may be listed as running for ever.
+                # Only once: the list may show a killed server's job as running for ever.
                 self._strays.add(job["job_id"])
                 session.abort_job(job["job_id"])
 

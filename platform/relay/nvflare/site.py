@@ -1,11 +1,11 @@
-"""What a site decides: where its relay delivers to, which classes a job may load, how it signs.
+"""A site's own decisions: the socket of its relay, the classes that jobs may load, its signature.
 
-Its settings lie in the folder `local` of FLARE's start-up kit, which no job can write to. A job
-names no path and brings no code.
+The site's settings lie in the folder `local` of FLARE's start-up kit, where no job can write. A
+job names no path and brings no code.
 
-FLARE lets in every machine that has a certificate of the project's root under a site's name. The
-enrolment says which key that must be: a site signs each outcome with its own key of FLARE, and the
-server counts the outcome only if that key is the enrolled one.
+FLARE admits every machine that has a certificate of the project's root under a site's name. The
+enrolment names the key that a site must have. The site signs each outcome with its FLARE key, and
+the server accepts the outcome only if that key is the enrolled key.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ CERTIFICATE: Final = "client.crt"
 PRIVATE_KEY: Final = "client.key"
 _MEANT: Final = b"sotto/relay/outcome"
 _HEAD: Final = 2
-"""Bytes in which a signature's length stands before it."""
+"""Bytes of the signature's length, which precedes the signature."""
 
 
 def socket_of(local: Path) -> Path:
@@ -79,7 +79,7 @@ def _paths(path: Path, keys: tuple[str, ...]) -> dict[str, Path]:
     try:
         tree = json.loads(path.read_text("utf-8"))
     except (OSError, ValueError) as error:
-        raise ConfigError(f"{path}: cannot be read; valid: as `site` writes it") from error
+        raise ConfigError(f"{path}: cannot be read; valid: the file that `site` writes") from error
     found = tree if isinstance(tree, dict) and sorted(tree) == list(keys) else {}
     if not found or not all(isinstance(v, str) and Path(v).is_absolute() for v in found.values()):
         raise ConfigError(f"{path}: valid: {' and '.join(keys)}, each an absolute path")
@@ -87,19 +87,19 @@ def _paths(path: Path, keys: tuple[str, ...]) -> dict[str, Path]:
 
 
 def settle(kit: Path, socket: Path, enrolment: Path | None = None) -> None:
-    """Write which socket a site's relay may use, and let jobs load our two classes only.
+    """Set the socket that a site's relay may use, and let jobs load only our two classes.
 
     Args:
-        kit: The start-up kit of a server or a client, unpacked.
-        socket: The coordinator's hub, or the data holder's process.
+        kit: The unpacked start-up kit of a server or a client.
+        socket: The socket of the coordinator's hub, or of the data holder's process.
         enrolment: At the server, the file that binds sites to keys.
 
     Raises:
-        ConfigError: If it is no such kit, a server gets no enrolment, or a site gets one.
+        ConfigError: If `kit` is not such a kit, a server has no enrolment, or a site has one.
     """
     server = (kit / "startup" / "fed_server.json").is_file()
     if not server and not (kit / "startup" / "fed_client.json").is_file():
-        raise ConfigError(f"{str(kit)!r} is no start-up kit of a server or a client")
+        raise ConfigError(f"{str(kit)!r} is not the start-up kit of a server or a client")
     if server != (enrolment is not None):
         raise ConfigError(f"{str(kit)!r}: valid: the enrolment at the server, and none at a site")
     local = kit / "local"
@@ -119,7 +119,7 @@ def settle(kit: Path, socket: Path, enrolment: Path | None = None) -> None:
                 component["args"]["uri_root"] = str(jobs / "stored")
     _write(local / "resources.json", resources)
     rights = _defaults(local / "authorization.json.default")
-    # No role may bring code, whatever else it may do.
+    # No role may submit code.
     no_code = {"shell_commands": "none", "byoc": "none"}
     permissions = dict(rights["permissions"])
     permissions["project_admin"] = {
@@ -150,26 +150,26 @@ def _write(path: Path, tree: dict[str, Any]) -> None:
 
 
 def node_of(startup: Path) -> str:
-    """Return a site's public key, as OpenSSH writes it.
+    """Return a site's public key in the OpenSSH format.
 
     Args:
         startup: The folder `startup` of the site's kit.
 
     Raises:
-        ConfigError: If it holds no certificate of an RSA key.
+        ConfigError: If the folder holds no certificate of an RSA key.
     """
     path = startup / CERTIFICATE
     try:
         key = x509.load_pem_x509_certificate(path.read_bytes()).public_key()
     except (OSError, ValueError) as error:
-        raise ConfigError(f"{path}: is no certificate; valid: a site's kit") from error
+        raise ConfigError(f"{path}: is not a certificate; valid: a site's kit") from error
     if not isinstance(key, rsa.RSAPublicKey):
         raise ConfigError(f"{path}: valid: the certificate of an RSA key, as FLARE makes it")
     return key.public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH).decode("ascii")
 
 
 def signed(startup: Path, request: bytes, outcome: bytes) -> bytes:
-    """Return an outcome, preceded by the site's signature of the request and the outcome.
+    """Return the site's signature of request and outcome, followed by the outcome.
 
     Raises:
         ConfigError: If the kit has no private key.
@@ -178,7 +178,7 @@ def signed(startup: Path, request: bytes, outcome: bytes) -> bytes:
     try:
         key = _private_key(path.read_bytes())
     except (OSError, ValueError, TypeError) as error:
-        raise ConfigError(f"{path}: is no private key; valid: a site's kit") from error
+        raise ConfigError(f"{path}: is not a private key; valid: a site's kit") from error
     if not isinstance(key, rsa.RSAPrivateKey):
         raise ConfigError(f"{path}: valid: an RSA key, as FLARE makes it")
     signature = key.sign(_digest(request, outcome), padding.PKCS1v15(), SHA256())
@@ -189,7 +189,7 @@ def verified(node: str, request: bytes, answer: object) -> bytes:
     """Return the outcome in an answer, if this node signed it for this request.
 
     Raises:
-        ProtocolError: If it did not.
+        ProtocolError: If this node did not sign it.
     """
     try:
         key = _public_key(node)
@@ -205,7 +205,7 @@ def verified(node: str, request: bytes, answer: object) -> bytes:
 
 @lru_cache(maxsize=1)
 def _private_key(pem: bytes) -> PrivateKeyTypes:
-    # Loading checks the key's numbers, which takes far longer than a signature.
+    # Loading also checks the key's numbers, which takes far longer than signing.
     return load_pem_private_key(pem, password=None)
 
 
