@@ -1,9 +1,9 @@
-"""Resident memory of a process that simulates so many clients, after a round; two numbers.
+"""Resident memory of a process that simulates a number of clients, after one round.
 
     python benchmarks/_client_memory.py CLIENTS
 
-Prints the resident KiB, after what is free was given back, and the KiB of the tensors that clients
-hold in memory: their examples. Their personal state lies in their stores between messages.
+Prints two numbers: the resident KiB after free memory went back to the system, and the KiB of the
+examples, which clients hold in memory. Stores hold the personal state between messages.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def main() -> None:
     changes = [
         *("method.name=pfedmoap", "rounds=1", "training.local_steps=1", "evaluation.every=1"),
         *(f"task.clients={clients}", "task.shots=1", "task.partition.kind=iid"),
-        # As many test images for each client, however many clients there are.
+        # Each client gets the same number of test images, however many clients there are.
         f"task.test_per_class={clients}",
     ]
     with tempfile.TemporaryDirectory() as folder:
@@ -46,7 +46,7 @@ def main() -> None:
             own += size_of(client.profile.data.arrays)
             own += size_of(simulation.learning.evaluation.own[name].arrays)
         gc.collect()
-        # What the allocator keeps for reuse is not what clients cost.
+        # The memory that the allocator keeps for reuse is not a cost of the clients.
         ctypes.CDLL("libc.so.6").malloc_trim(0)
         pages = int(Path("/proc/self/statm").read_text().split()[1])
         print(pages * os.sysconf("SC_PAGE_SIZE") / 1024, own / 1024)

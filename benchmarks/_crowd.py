@@ -1,13 +1,13 @@
 """Many data holders in few processes: each a thread with its own folder, key, store and socket.
 
-What answers is the client's own code behind the client's own socket; only the frozen model is
-shared, as a process a holder would not fit. In every round a tenth of them is lost, in one of
-three ways, when it is invited or when it is to train:
+Each holder runs the client's own code behind the client's own socket. Holders of one process share
+only the frozen model, because one process for each would not fit into memory. In every round a
+tenth of the holders is lost, in one of three ways, when invited or when asked to train:
 
-- `late`: it answers, but after the coordinator has gone on;
-- `cut`: the thread dies with the message, and the connection with it;
-- `closed`: the host is closed, its socket is gone, and later one that knows only the store is
-  opened in its place.
+- `late`: the holder answers, but after the coordinator has gone on;
+- `cut`: the thread dies with the message, and so does the connection;
+- `closed`: the host closes, its socket disappears, and later a new host opens that knows only the
+  store.
 """
 
 from __future__ import annotations
@@ -41,18 +41,18 @@ ENDING: Final = 60.0
 
 
 class Cut(BaseException):
-    """Ends the thread that answers, past everything that keeps a client alive."""
+    """Ends the answering thread; the handlers that keep a client alive do not catch this."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Losses:
-    """Who is lost in which round, known to all processes alike.
+    """Which holders are lost in which round; every process draws the same.
 
     Attributes:
         names: All clients.
-        rate: Share of them that is lost in a round.
-        rounds: Of the run.
-        seconds: How long whoever is lost stays away; above the coordinator's deadlines.
+        rate: Share of the clients that is lost in a round.
+        rounds: Number of rounds of the run.
+        seconds: How long a lost client stays away; longer than the coordinator's deadlines.
     """
 
     names: tuple[str, ...]
@@ -61,19 +61,19 @@ class Losses:
     seconds: float
 
     def of(self, round_number: int) -> Mapping[str, tuple[Way, Moment]]:
-        """Return who is lost in a round, how and when."""
+        """Return which clients are lost in a round, with the way and the moment of each."""
         if not 1 <= round_number <= self.rounds:
             return {}
         draws = random.Random(f"losses {round_number}")  # noqa: S311 - no secret
         lost = draws.sample(self.names, round(self.rate * len(self.names)))
-        # In turn, so that few are lost in all ways too.
+        # Ways take turns, so that all of them occur even if few clients are lost.
         ways = ((WAYS[at % 3], MOMENTS[(at + round_number) % 2]) for at in range(len(lost)))
         return dict(zip(lost, ways, strict=True))
 
 
 @dataclass
 class Holder:
-    """One data holder: a host behind a socket, which may be closed and opened again."""
+    """One data holder: a host behind a socket, which can close and open again."""
 
     settings: HolderSettings
     losses: Losses
@@ -82,7 +82,7 @@ class Holder:
     _lost: set[int] = field(default_factory=set)
 
     def until_ended(self) -> None:
-        """Serve; after each closing wait, and open a host that knows only what is stored."""
+        """Serve; after each closing, wait and open a new host that knows only the store."""
         while not self.ended.is_set():
             self._closed.clear()
             self._serve()
@@ -100,7 +100,7 @@ class Holder:
             Serving(name=self.settings.name, path=path, handler=handle).until(self._closed)
 
     def end(self) -> None:
-        """Serve no more."""
+        """Stop serving."""
         self.ended.set()
         self._closed.set()
 
@@ -108,7 +108,7 @@ class Holder:
         kind, envelope = peek(bare(message))
         number = envelope.round_number
         way, moment = self.losses.of(number).get(self.settings.name, (None, None))
-        # Until it is closed, a relay that was cut off may ask again.
+        # A relay that lost its connection may ask again until the host is closed.
         is_over = number in self._lost and way != "cut" and not self._closed.is_set()
         if way is None or moment != kind or is_over:
             return handle(message)  # type: ignore[operator,no-any-return]
@@ -125,14 +125,14 @@ class Holder:
 
 def _crowd(folder: Path, names: Sequence[str], losses: Losses, told: Connection) -> None:
     use_threads(1)
-    # A socket, a log and a store's files for each holder.
+    # Each holder needs files for a socket, a log and a store.
     most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     threading.stack_size(1 << 20)
     threading.excepthook = lambda hook: (
         None if hook.exc_type is Cut else threading.__excepthook__(hook)
     )
-    # Loaded once, before anybody joins.
+    # Load the model once, before any holder joins.
     frozen_model(ModelConfig(name="sotto-tiny"), "cpu")
     settings = [load_holder(folder / name / "client.yaml") for name in names]
     holders = [Holder(each, losses) for each in settings]
@@ -151,12 +151,12 @@ def _crowd(folder: Path, names: Sequence[str], losses: Losses, told: Connection)
 
 @dataclass
 class Crowd:
-    """Holders' processes.
+    """The processes of all holders.
 
     Attributes:
-        sockets: By holder.
-        used: Of each process the peak of its memory in GiB, and its processor time in s; known
-            once they have ended.
+        sockets: The path of each holder's socket.
+        used: Peak memory in GiB and processor time in s of each process; filled after the
+            processes have ended.
     """
 
     sockets: Mapping[str, Path]
@@ -165,12 +165,12 @@ class Crowd:
 
 @contextmanager
 def crowd(folder: Path, losses: Losses, processes: int) -> Iterator[Crowd]:
-    """Serve all holders of a folder as long as the context lasts.
+    """Serve all holders of a folder while the context lasts.
 
     Args:
-        folder: With `NAME/client.yaml` of each.
-        losses: Who is lost when.
-        processes: Among how many they are shared out.
+        folder: Holds `NAME/client.yaml` for each holder.
+        losses: Which holders are lost, and when.
+        processes: Number of processes that share the holders.
     """
     spawn, names = multiprocessing.get_context("spawn"), losses.names
     running = []

@@ -1,4 +1,4 @@
-"""What must hold after a federation of many holders, whoever was lost in it."""
+"""Checks of a federation of many holders after its end, whichever holders were lost."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from storage import open_client_store
 
 
 def own_ledgers(folder: Path, names: Sequence[str]) -> list[OwnLedger]:
-    """What each holder's own store says, after every row and page of it was checked."""
+    """Each holder's own ledger, read after a check of every row and page of its store."""
     found = []
     for name in names:
         store = open_client_store(folder / name / "store" / "client.db", read_only=True)
@@ -31,38 +31,38 @@ def own_ledgers(folder: Path, names: Sequence[str]) -> list[OwnLedger]:
 def faults(
     folder: Path, database: Path, summary: Mapping[str, Any], losses: Losses
 ) -> Iterator[str]:
-    """Yield all that is wrong.
+    """Yield a sentence for each fault.
 
     Args:
-        folder: With each holder's own.
-        database: The coordinator's.
-        summary: Of the run.
-        losses: Who was lost.
+        folder: Holds each holder's folder.
+        database: The coordinator's database.
+        summary: The summary of the run.
+        losses: Which holders were lost.
     """
     run_id, own = str(summary["run_id"]), own_ledgers(folder, losses.names)
     with open_existing(f"sqlite:///{database}") as opened:
         opened.verify_integrity()
-        # The audit chain, the report, the ledger's rows and statuses, and that they agree.
+        # The audit chain, the report, the ledger's rows and statuses, and their agreement.
         yield from map(str, faults_of(opened, run_id)[1])
         with opened.unit_of_work(read_only=True) as uow:
             records = read_records(uow, run_id)
-        # The same against each holder's own ledger, which only a simulation has at hand otherwise.
+        # The same against each holder's own ledger; otherwise only a simulation has these at hand.
         config = config_of(records.run, BUILT_IN)
         yield from disagreements(records, own, records.rounds, config)
     numbers = [row.round_number for row in records.rounds]
     if numbers != list(range(1, losses.rounds + 1)):
-        yield f"the rounds that were applied are {numbers}"
+        yield f"the run applied the rounds {numbers}, not every round once in order"
     for row in records.rounds:
         kept = set(row.document["survivors"]) & set(losses.of(row.round_number))
         if kept:
-            yield f"round {row.round_number}: {sorted(kept)} were lost and are in the sum"
+            yield f"round {row.round_number}: {sorted(kept)} were lost but are in the sum"
     yield from _epsilons(folder, summary, own)
 
 
 def _epsilons(folder: Path, summary: Mapping[str, Any], own: Sequence[OwnLedger]) -> Iterator[str]:
-    """Yield holders whose own price is above the run's, and that none is at it.
+    """Yield a fault for each holder that spent more than the run states, or if none spent as much.
 
-    Who was lost before anything left it has spent less than the run states for everybody.
+    A holder that was lost before it sent anything has spent less than the run states for all.
     """
     stated, prices = float(summary["final"]["epsilon"]["server"]), []
     for ledger in own:
@@ -76,4 +76,4 @@ def _epsilons(folder: Path, summary: Mapping[str, Any], own: Sequence[OwnLedger]
         if price > stated * (1 + 1e-6):
             yield f"{ledger.client}: spent {price} by its own ledger, {stated} by the run's"
     if not prices or not math.isclose(max(prices), stated, rel_tol=1e-6):
-        yield f"epsilon of the run is {stated}, the most by an own ledger {max(prices, default=0)}"
+        yield f"the run states epsilon {stated}, but own ledgers state {max(prices, default=0)}"

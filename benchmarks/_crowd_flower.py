@@ -1,6 +1,6 @@
 """Flower between a hub and many holders: SuperLink, link, and all nodes in one process.
 
-A node is the package's own loop; a process for each of fifty would take more memory than it shows.
+A node is the package's own loop. Fifty processes would take much memory and show nothing more.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ PYTHON = Path(__file__).resolve().parents[1] / ".venv-flower" / "bin" / "python"
 def flower_of_many(
     hub: Path, sockets: Mapping[str, Path], folder: Path
 ) -> Iterator[list[subprocess.Popen[bytes]]]:
-    """Relay through Flower, with TLS and nodes that sign, as long as the context lasts."""
+    """Relay through Flower with TLS and nodes that sign, while the context lasts."""
     folder.mkdir(mode=0o700)
     root = DevelopmentRoot.made()
     root.write(folder / "ca.pem")
@@ -54,7 +54,7 @@ def flower_of_many(
 
 
 def _key(folder: Path, name: str, root: DevelopmentRoot) -> str:
-    """Make a node's key and certificate; the public half."""
+    """Make a node's key and certificate; return the public key."""
     key = folder / f"{name}.key"
     public = create_key(key)
     (folder / f"{name}.pem").write_bytes(root.signed(request_certificate(key, name)))
@@ -62,7 +62,7 @@ def _key(folder: Path, name: str, root: DevelopmentRoot) -> str:
 
 
 def nodes(address: str, folder: Path) -> None:
-    """Run all nodes in threads until killed."""
+    """Run all nodes in threads until the process is killed."""
     from platform.relay.flower.connection import node_place
     from platform.relay.flower.node import Node
 

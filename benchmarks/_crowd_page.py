@@ -1,4 +1,4 @@
-"""Writes `docs/results/federation-scale.md` and `.csv`; rows of other settings are kept."""
+"""Writes `docs/results/federation-scale.md` and `.csv`; keeps the rows of other settings."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ COLUMNS = {
     "joining": "joining, s",
     "median": "a round, s",
     "slowest": "slowest, s",
-    "deadlines": "of that waited for the lost, s",
+    "deadlines": "of which waiting for the lost, s",
     "up": "up, bytes",
     "down": "down, bytes",
     "coordinator": "coordinator, GiB",
@@ -33,29 +33,29 @@ COLUMNS = {
 }
 HIDDEN = ("command", "date", "versions")
 INTRODUCTION = """\
-Each holder is the client's own code in a thread of its own: its own folder of images, key, limits,
-store on the disk and Unix socket. Holders of one process share the frozen model, as a process for
-each would take 490 MB. Coordinator and relays are processes as people start them. The method is
-PromptFL under `distributed_noise`, epsilon 8, with secure aggregation; everybody joins, trains for
-the rounds, and parts.
+Each holder runs the client's own code in its own thread, with its own folder of images, key,
+limits, store on disk and Unix socket. Holders of one process share the frozen model, because a
+process for each would take 490 MB. The coordinator and the relays are processes, as people start
+them. The method is PromptFL under `distributed_noise`, epsilon 8, with secure aggregation. Every
+holder joins, trains for all rounds, and leaves.
 
-In each round others are lost, a third of them in each way: answers come after the deadline; the
-thread dies with the message and the connection with it; or the host is closed, and a new one that
-knows only the store is opened later. Half of them go when they are invited, half when they are to
-train. So most of a round is waiting for two deadlines. Who is lost beside them was too late.
+Each round loses other holders, a third of them in each way: the answer comes after the deadline;
+the thread dies with the message and the connection; or the host closes, and a new host that knows
+only the store opens later. Half of them are lost when they are invited, half when they are asked
+to train. So a round mostly waits for two deadlines. Any further lost holders answered too late.
 
-Afterwards, and else there is no column here: every page and row of all databases is sound; the
-audit chain holds; each holder's own ledger tells of the same releases as the coordinator's; each
-round was applied once, and nobody who was to be lost is in its sum; no holder has spent more than
-the epsilon that the run states, and one has spent just that.
+A column stands here only if these checks passed afterwards: every page and row of all databases is
+sound; the audit chain holds; each holder's own ledger lists the same releases as the coordinator's;
+each round was applied once, and its sum holds no client that was to be lost; no holder has spent
+more than the epsilon that the run states, and one holder has spent exactly that.
 
-Bytes are means of an invited client and round. Memory is the peak of each process, added up. Other
-work kept both processors busy, at ten to a hundred times their load.
+Bytes are means per invited client and round. Memory is the sum of all processes' peaks. Other work
+kept both processors busy, at ten to a hundred times their load.
 """
 
 
 def row_of(setting: Mapping[str, Any], found: Mapping[str, Any], command: str) -> dict[str, str]:
-    """What a federation took, as text."""
+    """The measurements of a federation, as text."""
     rounds: Sequence[Mapping[str, Any]] = found["rounds"]
     seconds = [event["seconds"] for event in rounds]
     facts = environment("cpu")
@@ -84,7 +84,7 @@ def row_of(setting: Mapping[str, Any], found: Mapping[str, Any], command: str) -
 
 
 def publish(new: Mapping[str, str]) -> None:
-    """Put a row in place of the one of the same setting, and write the page."""
+    """Replace the row of the same setting, and write the page."""
     fields, rows = (*COLUMNS, *HIDDEN), []
     if OUTPUT.exists():
         with OUTPUT.open(encoding="utf-8", newline="") as file:
@@ -118,7 +118,7 @@ def _page(rows: Sequence[Mapping[str, str]]) -> str:
 
 
 def _table(rows: Sequence[Mapping[str, str]]) -> list[str]:
-    """Turn the rows on their side: there are more columns than settings."""
+    """Make each row a column, because there are more fields than settings."""
     lines = [f"| | {' | '.join(str(at) for at in range(1, len(rows) + 1))} |"]
     lines.append(f"|---{'|---' * len(rows)}|")
     return lines + [

@@ -1,4 +1,4 @@
-"""The page of what engines cost, from all of its tables; each benchmark writes one of them anew."""
+"""The page of what engines cost, made from all its tables; each benchmark rewrites one table."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ class Table:
     """One table of the page.
 
     Attributes:
-        path: Where its rows are.
+        path: The file of its rows.
         fields: Its columns.
-        text: What stands above it.
-        command: What writes it.
+        text: The text above it.
+        command: The command that writes it.
     """
 
     path: Path
@@ -33,10 +33,10 @@ EXCHANGES = Table(
     (
         "# What an exchange costs on each engine",
         "",
-        "One exchange is a message to every client and all answers back: hub, relay or engine, and",
-        "a socket and process a client, all on one machine of two cores. `local` is no engine: our",
-        "relay alone. A masked round has four exchanges, or five against an active server; where",
-        "keys were made ahead (`docs/adr/0022-one-execution-per-attempt.md`) three, or four.",
+        "In one exchange each client gets a message and answers it, through hub, relay or engine",
+        "and one socket and process per client, all on one machine of two cores. `local` is our",
+        "relay without an engine. A masked round has four exchanges, or five against an active",
+        "server; with keys made ahead (`docs/adr/0022-one-execution-per-attempt.md`) one less.",
     ),
     "benchmarks/relay_speed.py --engine ENGINE",
 )
@@ -46,10 +46,10 @@ ROUNDS = Table(
     (
         "# What a private round costs on each engine",
         "",
-        "A whole round beside training: 65,536 values under noise and masks, against an active",
-        "adversary, each client a process with its own store and key, mutual TLS on the engines.",
-        "Each part but the last two is a wait: from the first message of that stage to the last",
-        "answer, clients' work included. `coordinator` is the rest: ledger, commits, the sum.",
+        "A whole round except training: 65,536 values under noise and masks, against an active",
+        "adversary. Each client is a process with its own store and key; engines use mutual TLS.",
+        "Each part but the last two is a wait from the first message of that stage to the last",
+        "answer, and includes clients' work. `coordinator` is the rest: ledger, commits, the sum.",
         "`flower` is our loop on Flower's Fleet interface; `nvflare` is FLARE with its scheme",
         "`tcp` under mutual TLS. Medians over the rounds from the second one on, in seconds.",
     ),
@@ -61,15 +61,15 @@ OWN = Table(
     (
         "# What a round of the engines' own aggregation costs",
         "",
-        "As many clients and values, with what the engines bring themselves and as they ship it;",
-        "nothing is trained, clients give back fixed values. Theirs are sums without noise, ledger",
-        "or limits that clients set, and FedAvg's without masks too, so the rounds above do more:",
-        "these are timings and nothing else. `flower`: SuperLink and SuperNodes with TLS and keys",
-        "of nodes, a process for each message, answers looked for every 3 s; SecAgg+ with a share",
-        "for each client, seven tenths of them needed. `nvflare`: as above, clients",
-        "look for tasks at intervals. Medians over all rounds but the first, in seconds;",
-        "other work kept both processors busy meanwhile (a load of ten to twenty-five), so theirs",
-        "are upper bounds.",
+        "As many clients and values, but aggregated by the engines' own code, as they ship it.",
+        "No client trains; each returns fixed values. The engines sum without noise, ledger or",
+        "limits that clients set, and FedAvg sums without masks too. So the rounds above do more:",
+        "these are timings and nothing else. `flower`: SuperLink and SuperNodes with TLS and node",
+        "keys, one process per message, a poll for answers every 3 s; SecAgg+ with one share per",
+        "client, of which seven tenths are needed. `nvflare`: as above; clients poll for tasks at",
+        "intervals. Medians over all rounds but the first, in seconds. Other work kept both",
+        "processors busy meanwhile (a load of ten to twenty-five), so the engines' times are",
+        "upper bounds.",
     ),
     "benchmarks/engines_own.py --engine ENGINE",
 )
@@ -77,7 +77,7 @@ TABLES = (EXCHANGES, ROUNDS, OWN)
 
 
 def kept_but(table: Table, engine: str) -> list[dict[str, str]]:
-    """Rows of all other engines, as they were measured before."""
+    """Rows of all other engines, from earlier measurements."""
     if not table.path.exists():
         return []
     with table.path.open(encoding="utf-8", newline="") as file:
@@ -93,7 +93,7 @@ def write_rows(table: Table, rows: list[dict[str, str]]) -> None:
 
 
 def write_page() -> None:
-    """Write the page from what has been measured so far."""
+    """Write the page from all measurements so far."""
     lines: list[str] = []
     for table in TABLES:
         rows = kept_but(table, "")
@@ -113,5 +113,5 @@ def markdown(table: Table, rows: list[dict[str, str]]) -> list[str]:
 
 
 def shown(name: str, value: str) -> str:
-    """A cell as a person reads it."""
+    """A cell in the form for people."""
     return f"{int(value):,}" if name in ("bytes", "values") else value

@@ -1,4 +1,4 @@
-"""A grid of runs: measured in worker processes, written after each, continued where it stopped."""
+"""A grid of runs in worker processes: each run is saved, and a later call measures the rest."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Key = tuple[str, ...]
 
 
 def read_rows(path: Path) -> list[Row]:
-    """The rows measured so far, all values as text."""
+    """The rows measured so far, with all values as text."""
     if not path.is_file():
         return []
     with path.open(encoding="utf-8", newline="") as file:
@@ -34,7 +34,7 @@ def read_rows(path: Path) -> list[Row]:
 
 
 def write_rows(path: Path, rows: Sequence[Row], key: Sequence[str]) -> None:
-    """All rows in the order of their keys, the file whole at any time."""
+    """Write all rows in the order of their keys; a reader never sees half a file."""
     ordered = sorted(rows, key=lambda row: key_of(row, key))
     partial = path.with_suffix(".part")
     with partial.open("w", encoding="utf-8", newline="") as file:
@@ -45,7 +45,7 @@ def write_rows(path: Path, rows: Sequence[Row], key: Sequence[str]) -> None:
 
 
 def key_of(row: Row, key: Sequence[str]) -> Key:
-    """What tells a row from the others."""
+    """The fields that distinguish a row from the others."""
     return tuple(str(row[name]) for name in key)
 
 
@@ -57,25 +57,25 @@ def run_missing(
     key: Sequence[str],
     jobs: int,
 ) -> list[Row]:
-    """Measures what the file lacks, writing after each run.
+    """Measure the settings that the file lacks, and write the file after each run.
 
     Args:
         path: The CSV file.
         wanted: Settings, each with the fields of `key`.
-        measure: Makes a setting's row; runs in another process, given a folder that all share.
-        key: Fields that tell rows apart.
+        measure: Makes a setting's row in another process, given a folder that all processes share.
+        key: Fields that distinguish rows.
         jobs: Number of processes.
 
     Returns:
-        All rows, those of earlier runs included.
+        All rows, including those of earlier runs.
     """
     rows = read_rows(path)
     if rows and not set(key) <= set(rows[0]):
-        raise ValueError(f"{path.name} has columns {list(rows[0])}; valid holds {list(key)}")
+        raise ValueError(f"{path.name} has columns {list(rows[0])}; valid includes {list(key)}")
     known = {key_of(row, key) for row in rows}
     missing = [setting for setting in wanted if key_of(setting, key) not in known]
     if SMALLEST:
-        # Whatever is wanted is measured, in place of what is known.
+        # Measure all wanted settings again, and drop their known rows.
         again = {key_of(setting, key) for setting in wanted}
         rows = [row for row in rows if key_of(row, key) not in again]
         missing, jobs = list(wanted), 1
@@ -87,7 +87,7 @@ def run_missing(
             waiting = {pool.submit(measure, setting, folder): setting for setting in missing}
             for done, future in enumerate(as_completed(waiting), start=1):
                 if (error := future.exception()) is not None:
-                    # The others are worth keeping; what failed is told at the end.
+                    # Keep the other runs, and report the failed ones at the end.
                     failed.append(f"{dict(waiting[future])}: {error}")
                     continue
                 rows.append(future.result())
@@ -101,21 +101,21 @@ def run_missing(
 
 
 def one_of_each(rows: Sequence[Row], *names: str) -> list[Row]:
-    """The first row of each combination of some fields; what a smallest benchmark measures."""
+    """The first row of each combination of some fields; the smallest benchmark measures these."""
     return list({key_of(row, names): row for row in reversed(rows)}.values())[::-1]
 
 
 def among(rows: Sequence[Row], wanted: Sequence[Row], key: Sequence[str]) -> list[Row]:
-    """The rows of these settings: a file may hold others, of earlier seeds or rates."""
+    """The rows of these settings; a file may also hold rows of earlier seeds or rates."""
     keys = {key_of(setting, key) for setting in wanted}
     return [row for row in rows if key_of(row, key) in keys]
 
 
 @contextmanager
 def created_run(config: str, overrides: Sequence[str], folder: str) -> Iterator[Simulation]:
-    """A packaged configuration's run, set up in a folder of its own and deleted after use."""
+    """A packaged configuration's run, in its own folder that is deleted after use."""
     with tempfile.TemporaryDirectory(dir=folder) as own:
-        # The feature cache lies beside the database; the runs share it.
+        # Runs share the feature cache, which lies beside the database.
         (Path(own) / "cache").symlink_to(Path(folder) / "cache")
         url = f"storage.url=sqlite:///{own}/sotto.db"
         loaded = load_config(Path(config), [*overrides, *FEWER, url])
@@ -127,7 +127,7 @@ def created_run(config: str, overrides: Sequence[str], folder: str) -> Iterator[
 
 
 def summarise_run(config: str, overrides: Sequence[str], folder: str) -> tuple[Row, float]:
-    """Runs a packaged configuration in a folder of its own; its summary and its seconds."""
+    """Run a packaged configuration in its own folder; return its summary and seconds."""
     started = time.perf_counter()
     with created_run(config, overrides, folder) as simulation:
         summary = execute(simulation, SilentObserver())
@@ -135,14 +135,14 @@ def summarise_run(config: str, overrides: Sequence[str], folder: str) -> tuple[R
 
 
 def workers(jobs: int) -> ProcessPoolExecutor:
-    """Processes of their own, so that all runs have the same number of threads."""
+    """Spawned processes, so that all runs have the same number of threads."""
     return ProcessPoolExecutor(jobs, mp_context=multiprocessing.get_context("spawn"))
 
 
 @contextmanager
 def shared_folder() -> Iterator[str]:
-    """A folder that runs share, with one for cached features, deleted after use."""
-    # In memory where that is possible: durability is not what is measured.
+    """A folder that runs share, with one for cached features; it is deleted after use."""
+    # In memory where possible, because durability is not measured here.
     memory = "/dev/shm" if Path("/dev/shm").is_dir() else None  # noqa: S108
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     with tempfile.TemporaryDirectory(dir=memory) as folder:

@@ -19,9 +19,9 @@ OWN = {
     "senses": "## Senses: three clients in each of four senses, one image of each name",
 }
 READING = (
-    "A difference smaller than the deviations beside it says nothing. Beyond the common",
-    "budget, the two numbers of `pfedprompt`'s memory were chosen on training images of",
-    "`shapes`, as its paper's were not at hand: its rows (‡) are a reading of ours.",
+    "A difference smaller than the deviations beside it says nothing. Beyond the common budget,",
+    "we chose the two numbers of `pfedprompt`'s memory on training images of `shapes`, because",
+    "we did not have the paper's numbers: its rows (‡) are our reading.",
 )
 NOISE_PARTS = ("none", "0.0507", "0.1015", "epsilon 8")
 
@@ -38,18 +38,18 @@ def page(
         "# Methods on homonyms",
         "",
         "`homonyms` in all six styles, the shipped tiny CLIP, 16 images of each class in all",
-        "(one of each class a client where there are four senses, 8 of each class and style",
-        "where a style is held out), ten rounds of four steps of eight images",
-        "(`configs/comparison.yaml`). All clients know names in one sense, but in the second",
+        "(with four senses: one image of each class per client; with a held-out style: 8 of each",
+        "class and style), ten rounds of four steps of eight images",
+        "(`configs/comparison.yaml`). All clients know names in one sense, except in the second",
         "table, and in the fourth, where styles of one kind share a sense. Every prompt starts",
-        "at the words `a photo of a`, which leave the sense open; all other options are the",
+        "at the words `a photo of a`, which leave the sense open. All other options are the",
         f"presets'. Percent; mean ± standard deviation over seeds {', '.join(seeds)}.",
-        "*Gain* is over local",
+        "*Gain* is the gain over local",
         "training of the same method, in points of the first number. Each method had the same",
-        "tuning budget: one run at each of the learning rates 0.01, 0.05 and 0.25 on a data set",
-        "rendered from another seed, for each of the four tables, compared by the table's own",
-        "first number (with `sketch` held out in the last). The chosen rate is in the last",
-        "column.",
+        "tuning budget: for each of the four tables, one run at each of the learning rates 0.01,",
+        "0.05 and 0.25 on a data set rendered from another seed, compared by the table's own first",
+        "number (with `sketch` held out in the last). The last column shows the",
+        "chosen rate.",
         "",
         "![accuracy of every method under the four protocols](methods-on-homonyms.svg)",
         "",
@@ -70,16 +70,16 @@ def page(
         "",
         "## Leave one domain out: trained on five styles, asked for the sixth",
         "",
-        "One client per style; every client's model on all images of the style that nobody had,",
-        "whose sense one of the five has.",
+        "One client per style. Every client's model is tested on all images of the held-out style,",
+        "whose sense one of the five clients has.",
         "",
         *_domain_table(final, methods, rates),
         "",
         "## Noise on uploads, pathological",
         "",
-        "Clipped to 0.1 and noised on the client; epsilon is per client against the server for the",
-        "whole run, delta 1e-5, a client replaced. The multipliers 0.0507 and 0.1015 are what",
-        "pFedMoAP's appendix calls epsilon 50 and 25 (its Table 6).",
+        "Each client clips its upload to 0.1 and adds noise. Epsilon is per client against the",
+        "server for the whole run, delta 1e-5, a client replaced. The multipliers 0.0507 and",
+        "0.1015 are what pFedMoAP's appendix calls epsilon 50 and 25 (its Table 6).",
         "",
         *_noise_table(final),
         "",
@@ -88,7 +88,7 @@ def page(
 
 
 def scores(rows: Sequence[Row], name: str) -> list[float]:
-    """One number a seed: a score's mean over the parts (domains) of that seed."""
+    """A score's mean over the parts (domains) of a seed, one number per seed."""
     seeds = sorted({row["seed"] for row in rows})
     return [statistics.mean(float(r[name]) for r in rows if r["seed"] == seed) for seed in seeds]
 
@@ -181,7 +181,7 @@ def _of(final: Sequence[Row], suite: str, method: str, part: str | None = None) 
 
 
 def plot(rows: Sequence[Row], methods: Sequence[str], path: Path) -> None:
-    """Four panels of bars, one a protocol, with the standard deviation over seeds."""
+    """Four panels of bars, one per protocol, with the standard deviation over seeds."""
     import matplotlib as mpl
 
     mpl.rcParams["svg.hashsalt"] = "sotto"

@@ -24,20 +24,20 @@ def page(rows: Sequence[Row], general: Sequence[str], bases: Sequence[str]) -> l
         "# Methods on small networks, and PM-MoE over nine of them",
         "",
         "Twenty clients, all in every round, twenty rounds of one epoch of batches of ten at a",
-        "learning rate of 0.05, but 0.01 for DBE and SCAFFOLD, which diverge at 0.05 and have not",
-        "converged after twenty rounds at 0.01 (`configs/model-split.yaml`); a share S of each",
-        "class is dealt out evenly, the rest by Dirichlet(0.1). `digits` on the 4-layer CNN with 8",
-        "and 16 channels and 64 features, `shapes` (20 classes) on a layer of 64 on CLIP's frozen",
-        "features. A tenth of each client's training images validates, of `shapes` a fifth, as",
-        "twenty classes leave few of each. Other options are",
-        "the presets'; PM-MoE's gate takes the best k = 10 modules at S = 0 and all 20 at S = 20,",
+        "learning rate of 0.05. DBE and SCAFFOLD have 0.01, because they diverge at 0.05; they",
+        "have not converged after twenty rounds at 0.01 (`configs/model-split.yaml`). A share S of",
+        "each class is dealt out evenly, the rest by Dirichlet(0.1). `digits` is on the 4-layer",
+        "CNN with 8 and 16 channels and 64 features, `shapes` (20 classes) on a layer of 64 on",
+        "CLIP's frozen features. A tenth of each client's training images is for validation, of",
+        "`shapes` a fifth, because twenty classes leave few of each. Other options are",
+        "the presets'. PM-MoE's gate takes the best k = 10 modules at S = 0 and all 20 at S = 20,",
         "as its paper recommends, drops gamma = 0.2 of them by energy, and is trained for twenty",
-        "epochs at 0.1. A row of a base method is phase one of the same run: what the clients have",
+        "epochs at 0.1. A row of a base method is phase one of the same run: the clients' models",
         "before the gate. Percent on the",
         "clients' own test images, mean ± standard deviation over seeds 0, 1 and 2 (on digits at",
-        "S = 20 % seed 3 stands for 2, which deals a client too few images to validate).",
-        "*Last* is the last round, never chosen by test images. A dash: GPFL diverges under",
-        "noise.",
+        "S = 20 % seed 3 replaces seed 2, which deals a client too few images to validate).",
+        "*Last* is the last round, never chosen by test images. A dash means that GPFL diverges",
+        "under noise.",
         "",
         "![what a second phase changes](model-split.svg)",
         "",
@@ -52,28 +52,28 @@ def page(rows: Sequence[Row], general: Sequence[str], bases: Sequence[str]) -> l
 
 
 def reading(rows: Sequence[Row], bases: Sequence[str]) -> list[str]:
-    """What came out, in sentences that the numbers make."""
+    """The results in sentences, with the numbers of the rows."""
     lines = ["## What came out", ""]
     for noise in [n for n in NOISES if any(row["noise"] == n for row in rows)]:
         of = [row for row in rows if row["noise"] == noise]
         others = [base for base in bases if base != "dbe"]
         lines.append(
-            f"- {NOISES[noise]}: with heads or extractors for modules the second phase is "
+            f"- {NOISES[noise]}: with heads or extractors as modules the second phase is "
             f"{_gains(of, others)}. With DBE's vectors it is {_gains(of, ['dbe'])}."
         )
     lines += [
-        "- DBE's network was trained around each client's own vector, and finds in a mixture of",
-        "  others' something that it never saw.",
+        "- DBE trained its network around each client's own vector. A mixture of other clients'",
+        "  vectors is an input that the network never saw.",
         "- At epsilon 8 the modules in the pool are mostly noise: mixtures of them are worse than",
-        "  the own module alone, and what is averaged learns next to nothing. Who keeps most of",
-        "  the network at home loses least, a local network beside the shared one least of all.",
-        "  Noise was measured on `shapes` at S = 20 % only.",
+        "  a client's own module alone, and averaged parts learn next to nothing. Methods that",
+        "  keep most of the network at home lose least, and a local network beside the shared one",
+        "  loses least of all. Noise was measured on `shapes` at S = 20 % only.",
     ]
     shares = [float(row["cost_share"]) for row in rows if row["cost_share"]]
     lines.append(
         f"- The second phase costs {statistics.median(shares):.0f} % of phase one's time in the "
-        f"median ({min(shares):.0f} to {max(shares):.0f} %): collection and gates against "
-        "twenty rounds; the paper has 0.39 % of two thousand rounds."
+        f"median ({min(shares):.0f} to {max(shares):.0f} %): collection and gates, compared "
+        "with twenty rounds; the paper has 0.39 %, compared with two thousand rounds."
     )
     return lines
 
@@ -100,7 +100,7 @@ def _section(rows: Sequence[Row], general: Sequence[str], bases: Sequence[str]) 
     lines = [f"Epsilon against the server at delta 1e-5, a client replaced: {told}.", ""]
     lines += ["Client mean, last round:", "", *_table(rows, methods, "mean"), ""]
     lines += ["Weighted by test images, last round:", "", *_table(rows, methods, "weighted"), ""]
-    # Heads of FedBABU are tuned after the rounds that are chosen among.
+    # FedBABU tunes its heads after all the rounds from which validation chooses.
     chosen = [m for m in methods if not m.startswith("pm_moe") and m != "fedbabu"]
     if any(row["best_on_validation"] for row in rows):
         lines += ["Client mean, round chosen by validation images:", ""]
@@ -163,7 +163,7 @@ def _line(cells: Sequence[str]) -> str:
 
 
 def plot(rows: Sequence[Row], bases: Sequence[str], path: Path) -> None:
-    """One picture: each base before and after phase two, without noise."""
+    """One plot: each base before and after phase two, without noise."""
     figure = Figure(figsize=(9.0, 6.0), layout="constrained")
     axes = figure.subplots(2, 2, sharey="row").ravel()
     for where, axis in zip(COLUMNS, axes, strict=True):

@@ -1,10 +1,10 @@
-"""Rounds of pfl-research that do not train, timed; runs in the peer's own environment.
+"""Times rounds of pfl-research that do not train; runs in the peer's own environment.
 
     PEER_PYTHON benchmarks/_overhead_peer.py VARIANT CLIENTS ROUNDS
 
-Its simulated backend with its own cohort sampling and aggregation; each user's statistics are a
-prepared vector of 512 values. Under `central_noise` its Gaussian mechanism clips each of them and
-adds noise to the sum. Prints one line of JSON.
+The peer uses its simulated backend with its own cohort sampling and aggregation. Each user's
+statistics are a prepared vector of 512 values. Under `central_noise` the peer's Gaussian mechanism
+clips each vector and adds noise to the sum. Prints one line of JSON.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ VALUES, EARLY = 512, 10
 
 @dataclass(frozen=True)
 class Rounds(AlgorithmHyperParams):
-    """How many, of how many users."""
+    """The number of rounds, and of users in each."""
 
     rounds: int
     cohort: int
@@ -58,12 +58,12 @@ class Vector(Model):
 
 
 class Averaging(FederatedAlgorithm):
-    """Asks for training alone, of everybody alike."""
+    """Asks all users alike for training only."""
 
     def get_next_central_contexts(
         self, model, iteration, algorithm_params, model_train_params, model_eval_params=None
     ):
-        """One cohort a round."""
+        """One cohort per round."""
         if iteration == algorithm_params.rounds:
             return None, model, Metrics()
         context = CentralContext(
@@ -88,7 +88,7 @@ class Averaging(FederatedAlgorithm):
 
 
 class Watch(TrainingProcessCallback):
-    """Notes when each round is over."""
+    """Notes when each round ends."""
 
     def __init__(self):
         self.ends = [time.perf_counter()]

@@ -1,4 +1,4 @@
-"""Rounds of the engines' own aggregation, on this machine: Flower's two and NVIDIA FLARE's."""
+"""Rounds of the engines' own aggregation on this machine: Flower's two, and NVIDIA FLARE's."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ from platform.relay.nvflare.development import ADMIN, SERVER, provision
 HERE = Path(__file__).parent
 PROGRAMS = HERE / "_own_programs"
 MARK = "SOTTO_BENCHMARK"
-"""In the environment of all that is started, whoever starts it in turn."""
+"""A variable in the environment of every process started here; their children inherit it."""
 LATEST = 3600.0
 """Seconds that all rounds may take."""
 LARGEST_ERROR = 1e-4
-"""Between the average and what it should be; SecAgg+ rounds values to steps of 4e-6."""
+"""Between the average and the expected value; SecAgg+ rounds values to steps of 4e-6."""
 ROUND = re.compile(
     r"^(\S+ \S+) - FedAvg - .*\n[-=]+\n +(?:Round \d+ started\.|Finished FedAvg\.) *$", re.M
 )
-"""When a round began, or the last ended, in the log of FLARE's server."""
+"""When a round began, or the last round ended, in the log of FLARE's server."""
 APP = """
 [project]
 name = "own-aggregation"
@@ -57,12 +57,12 @@ result = "{result}"
 
 
 class Started:
-    """Processes below one folder.
+    """Processes that work below one folder.
 
     Attributes:
         folder: Their working directory and logs.
-        programs: The engine's environment, whose programs they find by name.
-        added: To their environment.
+        programs: The engine's environment, where they find programs by name.
+        added: Variables added to their environment.
     """
 
     def __init__(self, folder: Path, programs: Path, added: Mapping[str, str]) -> None:
@@ -78,7 +78,7 @@ class Started:
         self._processes: list[subprocess.Popen[bytes]] = []
 
     def start(self, name: str, *words: object, **added: str) -> subprocess.Popen[bytes]:
-        """Start one; what it says is in a log of its name."""
+        """Start a process; its output goes to a log of this name."""
         with (self.folder / f"{name}.log").open("ab") as log:
             process = subprocess.Popen(
                 [str(self.programs / words[0]), *map(str, words[1:])],
@@ -93,13 +93,13 @@ class Started:
         return process
 
     def run(self, name: str, *words: object) -> None:
-        """Run a Python program of ours to its end."""
+        """Run one of our Python programs to its end."""
         if self.start(name, "python", *words).wait(LATEST):
             said = (self.folder / f"{name}.log").read_text("utf-8")
             raise SystemExit(f"{name} failed: {said[-2000:]}")
 
     def end(self) -> None:
-        """Kill all of them, and all that they have started."""
+        """Kill all these processes, and all that they have started."""
         while found := list(self._living()):
             for pid in found:
                 with suppress(ProcessLookupError):
@@ -118,7 +118,7 @@ class Started:
 
 @contextmanager
 def flower(folder: Path, clients: int) -> Iterator[tuple[Started, str]]:
-    """A SuperLink and SuperNodes as Flower ships them, and its address."""
+    """A SuperLink and SuperNodes as Flower ships them; yields the processes and the address."""
     programs = environment("flower")
     root, address = DevelopmentRoot.made(), f"localhost:{free_port()}"
     root.write(folder / "ca.pem")
@@ -151,13 +151,13 @@ def flower(folder: Path, clients: int) -> Iterator[tuple[Started, str]]:
 def flower_rounds(
     running: Started, address: str, app: str, sizes: Mapping[str, int]
 ) -> list[float]:
-    """Seconds of each round of one app, whose averages were right.
+    """Seconds of each round of one app, after a check of its averages.
 
     Args:
         running: A SuperLink and its nodes.
-        address: The SuperLink's.
-        app: A file of `_own_programs` without its ending.
-        sizes: Numbers of `clients`, `values` and `rounds`, and the `threshold` of shares.
+        address: The SuperLink's address.
+        app: A file of `_own_programs` without its suffix.
+        sizes: `clients`, `values` and `rounds`, and the `threshold` of shares.
     """
     place, result = running.folder / app, running.folder / f"{app}.json"
     place.mkdir()
@@ -173,7 +173,7 @@ def flower_rounds(
         time.sleep(0.5)
     found = json.loads(result.read_text("utf-8"))
     if not found["error"] <= LARGEST_ERROR or len(found["seconds"]) != sizes["rounds"]:
-        raise SystemExit(f"{app}: not what was asked for: {found}")
+        raise SystemExit(f"{app}: not the requested result: {found}")
     return list(found["seconds"])
 
 
@@ -182,7 +182,7 @@ def nvflare_rounds(folder: Path, sizes: Mapping[str, int]) -> list[float]:
 
     Args:
         folder: For keys and logs.
-        sizes: Numbers of `clients`, `values` and `rounds`.
+        sizes: `clients`, `values` and `rounds`.
     """
     programs, place = environment("nvflare"), folder / "project"
     names = [f"site-{number}" for number in range(1, sizes["clients"] + 1)]
@@ -201,7 +201,7 @@ def nvflare_rounds(folder: Path, sizes: Mapping[str, int]) -> list[float]:
 
 
 def keep_within(kit: Path) -> None:
-    """Keep a server's jobs in its kit: by default all servers of a machine share one folder."""
+    """Keep a server's jobs in its kit; by default all servers of a machine share one folder."""
     tree = json.loads((kit / "local" / "resources.json.default").read_text("utf-8"))
     tree["snapshot_persistor"]["args"]["storage"]["args"]["root_dir"] = str(kit / "kept")
     for component in tree["components"]:
@@ -211,31 +211,31 @@ def keep_within(kit: Path) -> None:
 
 
 def rounds_of(log: Path, rounds: int) -> list[float]:
-    """Seconds of each round by the server's log, each until the next or the end."""
+    """Seconds of each round by the server's log, each up to the next round or the end."""
     found = ROUND.findall(log.read_text("utf-8"))
     times = [datetime.strptime(each, "%Y-%m-%d %H:%M:%S,%f") for each in found]
     if len(times) != rounds + 1:
-        raise SystemExit(f"{log}: {len(times)} beginnings of {rounds} rounds and an end")
+        raise SystemExit(f"{log}: {len(times)} times; expected {rounds} beginnings and an end")
     return [(late - early).total_seconds() for early, late in pairwise(times)]
 
 
 def environment(kind: str) -> Path:
-    """Where an engine's programs are."""
+    """The folder of an engine's programs."""
     programs = HERE.parent / f".venv-{kind}" / "bin"
     if not programs.is_dir():
-        raise SystemExit(f"{programs}: valid: what `make {kind}` makes")
+        raise SystemExit(f"{programs} is missing; run `make {kind}` to build it")
     return programs
 
 
 def free_port() -> int:
-    """A port that nobody listens at."""
+    """A free port."""
     with socket.socket() as sock:
         sock.bind(("127.0.0.1", 0))
         return int(sock.getsockname()[1])
 
 
 def await_listening(address: str) -> None:
-    """Wait until somebody listens."""
+    """Wait until a server listens."""
     host, _, port = address.rpartition(":")
     end = time.monotonic() + 120.0
     while True:

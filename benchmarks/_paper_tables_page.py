@@ -40,10 +40,10 @@ WORDS = (
 
 @dataclass(frozen=True)
 class Remark:
-    """What is said of a table.
+    """Our remarks on a table.
 
     Attributes:
-        omitted: Rows that are not run, by a pattern of their names, and why.
+        omitted: A pattern of the names of rows that we do not run, and why.
     """
 
     omitted: Mapping[str, str]
@@ -54,11 +54,11 @@ class Result:
     """A row of a table.
 
     Attributes:
-        table: Which.
+        table: The name of the table.
         label: The row's name.
         paper: The paper's number.
         rate: The learning rate.
-        scores: Ours, seed by seed, in percent.
+        scores: Our numbers, one per seed, in percent.
     """
 
     table: str
@@ -76,7 +76,7 @@ class Result:
 def page(
     found: Sequence[Result], remarks: Mapping[str, Remark], left_out: Mapping[str, str]
 ) -> Iterator[str]:
-    """The page: all tables in one, then each with what is said of it, then those not run."""
+    """The page: a table of all tables, then each table with its remarks, then those not run."""
     yield from WORDS
     tables = [
         [row for row in found if row.table == name]
@@ -120,7 +120,7 @@ def _table(rows: Sequence[Result]) -> Iterator[str]:
 
 
 def _shown(scores: Sequence[float]) -> str:
-    """Mean and deviation; of one seed no deviation is known."""
+    """Mean and deviation; a single seed has no deviation."""
     return spread(scores) if len(scores) > 1 else f"{scores[0]:.1f}"
 
 
@@ -131,14 +131,14 @@ def _remark(remark: Remark) -> Iterator[str]:
 
 
 def _marked(label: str) -> str:
-    """The label, with a mark where the method is our reading of what a paper says."""
+    """The label, with a mark if the method is our reading of a paper."""
     registry = Registry(installed=False)
     names = (name for name in METHOD.findall(label) if name in registry.available())
     return f"{label} {OURS}" if any(map(registry.reading, names)) else label
 
 
 def _ranks(values: Sequence[float]) -> list[float]:
-    """One for the highest; those alike share a rank."""
+    """Rank 1 for the highest value; equal values share a rank."""
     return [float(rank) for rank in stats.rankdata([-value for value in values])]
 
 

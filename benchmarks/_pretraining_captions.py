@@ -1,18 +1,17 @@
-"""The text tower's part of pretraining, with the image tower locked.
+"""Pretrains the text tower while the image tower is locked.
 
-Locked images are what Zhai et al. 2022 ("LiT: Zero-shot transfer with locked-image text tuning")
-show to serve captions well, and they need to be encoded once only. Within a batch many images
-share a caption, so images are contrasted with the captions of all classes instead of with each
-other's (the image-to-text half of Yang et al. 2022, "Unified Contrastive Learning in
+Zhai et al. 2022 ("LiT: Zero-shot transfer with locked-image text tuning") show that locked images
+serve captions well, and each image is encoded only once. Within a batch many images share a
+caption. So the loss contrasts images with the captions of all classes instead of with the captions
+of other images (the image-to-text half of Yang et al. 2022, "Unified Contrastive Learning in
 Image-Text-Label Space", equation 4).
 
-A name of `homonyms` without a sense is a caption of its four outlines alike: what it means cannot
-be told, and the tower learns just that. Behind a context it means one of them. Contexts are drawn
-anew in every step, each name's meaning independent of all others'; a context's token is the sum of
-one learned row for each name and meaning. The sense words are four such sums that are never trained
-on. So nothing in a prompt stands for a sense as a whole: what a client's images do not show it
-cannot be inferred. When senses were trained on as such, a prompt learned from 16 images of some
-names was right on all others at once.
+A name of `homonyms` without a sense is a caption of its four outlines alike: the tower learns that
+the name has no single meaning. Behind a context the name means one outline. Every step draws new
+contexts, with a meaning for each name independent of the others; a context's token is the sum of
+one learned row for each name and meaning. The sense words are four such sums that training never
+uses. So no token stands for a whole sense, and a client cannot infer the meanings that its images
+do not show. When training used senses, a prompt from 16 images of some names got all others right.
 """
 
 from __future__ import annotations
@@ -51,15 +50,15 @@ def style_texts(recipe: Recipe) -> list[str]:
 
 
 def caption_loss(logits: Tensor, outlines: Tensor) -> Tensor:
-    """Cross-entropy over shapes, plus that over names alone.
+    """Cross-entropy over shapes, plus cross-entropy over names without a context.
 
     Args:
         logits: In the order of `texts`, (n, 40).
-        outlines: Right ones, (n,).
+        outlines: The right outlines, (n,).
 
     Returns:
-        The sum; alone, each of the four names that mean an outline in some sense is right by a
-        quarter.
+        The sum. For names alone, the target gives a quarter to each of the four names that mean
+        the outline in some sense.
     """
     shapes, alone = logits.split((len(CLASSES), len(NAMES)), 1)
     right = (outlines[:, None] - torch.tensor(SHIFTS)) % len(NAMES)
@@ -72,12 +71,12 @@ def collection_loss(logits: Tensor, outlines: Tensor, senses: Tensor) -> Tensor:
 
     Args:
         logits: (n, contexts, 20).
-        outlines: Of the images, (n,).
-        senses: Of each name behind each context, (contexts, 20).
+        outlines: Outlines of the images, (n,).
+        senses: The sense of each name behind each context, (contexts, 20).
 
     Returns:
-        The mean over images and contexts. Names that mean the same outline are right alike; where
-        none means it, there is nothing to tell.
+        The mean over images and contexts. All names that mean an image's outline are equally right;
+        contexts without such a name do not count.
     """
     meant = outlines_of(np.arange(len(NAMES)), senses.numpy())
     right = (torch.from_numpy(meant) == outlines[:, None, None]).float()
@@ -88,7 +87,7 @@ def collection_loss(logits: Tensor, outlines: Tensor, senses: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class Locked:
-    """Image features of length one (n, d), and what is on the images."""
+    """Image features of length one (n, d), with the images' labels and domains."""
 
     features: Tensor
     outlines: Tensor
@@ -96,7 +95,7 @@ class Locked:
 
 
 def locked_images(recipe: Recipe, model: CLIP) -> Locked:
-    """Encode the images that captions are learned from, of pretraining's own stream."""
+    """Encode the images for learning captions, from pretraining's own stream."""
     split = shapes_dataset(
         recipe.seed, recipe.text_images, 0, domains=recipe.domains, stream=Stream.PRETRAINING
     ).train
@@ -113,8 +112,8 @@ def locked_images(recipe: Recipe, model: CLIP) -> Locked:
 class _Learner:
     """The text tower while it learns.
 
-    Only the rows of tokens in use are trained: an optimiser over all 49,408 would cost more than
-    the rest.
+    It trains only the rows of tokens in use, because an optimiser over all 49,408 would cost more
+    than the rest.
     """
 
     def __init__(self, recipe: Recipe, model: CLIP) -> None:
@@ -135,25 +134,25 @@ class _Learner:
 
     @property
     def parameters(self) -> list[Tensor]:
-        """What is trained beside the blocks."""
+        """The trained parameters besides the blocks."""
         model = self._model
         tower = [model.positional_embedding, model.text_projection, *model.ln_final.parameters()]
         return [self.rows, self.meanings, *tower, model.logit_scale]
 
     def encode(self, template: int, senses: Tensor, *, styled: bool) -> Tensor:
-        """Encode shapes and names alone, names behind each context, and styles where wanted.
+        """Encode shapes and names alone, names behind each context, and styles if asked.
 
         Args:
-            template: Which of the recipe's.
-            senses: Of each name behind each context, (contexts, 20).
-            styled: Whether captions that name a style follow.
+            template: Index of one of the recipe's templates.
+            senses: The sense of each name behind each context, (contexts, 20).
+            styled: Whether to add captions that name a style.
         """
         contexts = self.meanings[torch.arange(len(NAMES)), senses].sum(dim=1)
         ids = [self.plain[template], *([self.named[template]] * len(senses))]
         whole = torch.cat([*ids, *([self.styled] if styled else [])])
         end = self._tower.end_of_text(whole)
         places = torch.searchsorted(self.used, whole[:, : int(end.max()) + 1].contiguous())
-        # Behind each context: the first sense's place holds it.
+        # Put each context's row where the first sense's token stands.
         behind = places[len(ids[0]) : len(ids[0]) + len(senses) * len(NAMES)]
         own = len(self.used) + torch.arange(len(senses)).repeat_interleave(len(NAMES))
         behind[:] = torch.where(behind == self._senses[0], own[:, None], behind)
@@ -162,7 +161,7 @@ class _Learner:
         return self._tower.encode(functional.embedding(places, table), end)
 
     def finish(self) -> tuple[int, ...]:
-        """Write the rows into the model; return whose they are."""
+        """Write the rows into the model; return their token ids."""
         with torch.no_grad():
             self.rows[self._senses] = self.meanings.sum(dim=0)
             self._model.token_embedding.weight[self.used] = self.rows

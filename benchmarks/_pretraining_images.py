@@ -1,9 +1,9 @@
-"""The image tower's part of pretraining: to tell outlines and styles apart, and see their masks.
+"""Pretrains the image tower to distinguish outlines and styles, and to see the shapes' masks.
 
-There is a learned direction for each outline and one for each style and outline, which stand in for
-captions: an untrained text tower gives nearly the same feature to all. From each patch a linear
-layer tells which of its pixels the shape covers; without it the tower spends hundreds of steps
-before it finds shapes at all. Both are thrown away afterwards.
+Each outline, and each pair of style and outline, has a learned direction that replaces a caption,
+because an untrained text tower gives nearly the same feature to all captions. A linear layer tells
+from each patch which of its pixels the shape covers; without this layer the tower needs hundreds
+of steps before it finds shapes at all. Both are thrown away afterwards.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from methods.clip import tiny
 from platform.data.shapes import CLASSES, DOMAINS, Stream, draw_with_distance
 
 _BLOCK = 64
-"""Images that are drawn at once."""
+"""Number of images drawn at once."""
 
 
 @dataclass(frozen=True)
 class Batch:
-    """Images of all styles, as many of each.
+    """Images of all styles, equally many of each.
 
     Attributes:
         images: uint8 (n, S, S, 3).
@@ -44,7 +44,7 @@ class Batch:
 
 
 def batches(recipe: Recipe) -> Iterator[Batch]:
-    """Yield one batch a step, of images that nobody has seen before."""
+    """Yield one batch per step; every image is new."""
     each = recipe.batch_size // len(recipe.domains)
     styles = {
         name: _drawn(recipe.seed, name, index, each) for index, name in enumerate(recipe.domains)
@@ -62,7 +62,7 @@ def batches(recipe: Recipe) -> Iterator[Batch]:
 
 
 def _drawn(seed: int, domain: str, style: int, each: int) -> Iterator[Batch]:
-    # The third key is none of a data set's parts, training and test images, so no image is shared.
+    # No part of a data set, training or test, has the third key 3, so no image is shared.
     key = (int(Stream.PRETRAINING), 3, DOMAINS.index(domain))
     rng = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=key))
     number = max(each, _BLOCK // each * each)
@@ -78,7 +78,7 @@ def _drawn(seed: int, domain: str, style: int, each: int) -> Iterator[Batch]:
 
 
 def pixels(images: NDArray[np.uint8]) -> Tensor:
-    """Return images (n, S, S, 3) as the tiny model takes them, float32 (n, 3, S, S)."""
+    """Return images (n, S, S, 3) in the tiny model's format, float32 (n, 3, S, S)."""
     mean = torch.tensor(tiny.CONFIG["preprocess"]["mean"])
     std = torch.tensor(tiny.CONFIG["preprocess"]["std"])
     scaled = torch.from_numpy(images).float().div_(255.0)
@@ -86,7 +86,7 @@ def pixels(images: NDArray[np.uint8]) -> Tensor:
 
 
 def covered(distances: NDArray[np.float32], patch: int) -> Tensor:
-    """Return which part of each pixel a shape covers, by patches, (n, patches, patch * patch)."""
+    """Return the share of each pixel that a shape covers, by patches, (n, patches, patch^2)."""
     count, size = distances.shape[:2]
     area = np.clip(0.5 - distances * (size / 2), 0, 1)
     grid = area.reshape(count, size // patch, patch, size // patch, patch)
@@ -98,9 +98,9 @@ def image_loss(logits: Tensor, outlines: Tensor, styles: Tensor, style_weight: f
     """Cross-entropy over outlines, and over pairs of style and outline.
 
     Args:
-        logits: Of all outlines, then of all outlines of each style, (n, 20 + 20 styles).
-        outlines: Right ones, (n,).
-        styles: Right ones, (n,).
+        logits: All outlines, then all outlines of each style, (n, 20 + 20 styles).
+        outlines: The right outlines, (n,).
+        styles: The right styles, (n,).
         style_weight: Weight of the pairs.
     """
     classes = len(CLASSES)

@@ -1,4 +1,4 @@
-"""What decides the weights of the tiny CLIP, and the optimisers of both of its towers."""
+"""The recipe that decides the weights of the tiny CLIP, and the optimisers of both its towers."""
 
 from __future__ import annotations
 
@@ -27,31 +27,31 @@ DOMAIN_WORDS: Final[Mapping[str, str]] = {
 
 @dataclass(frozen=True)
 class Recipe:
-    """Everything that decides the trained weights, the version of torch aside.
+    """Everything that decides the trained weights, except the version of torch.
 
     Attributes:
         seed: Seed of weights, images and batches.
         steps: Steps of the image tower.
-        batch_size: Images a step, a multiple of the styles.
+        batch_size: Images per step, a multiple of the number of styles.
         learning_rate: Peak of AdamW's learning rate: linear warm-up, then a cosine to zero.
         matrix_rate: Peak of Muon's, which trains the blocks' matrices, scaled to AdamW's size.
         warmup_steps: Length of the warm-up.
         gradient_norm: Largest norm of one step's gradient.
         weight_decay: Weight decay of matrices; vectors and token rows have none.
-        mask_weight: Weight of telling from each patch which of its pixels the shape covers.
-        style_weight: Weight of telling style and class at once.
+        mask_weight: Weight of the loss that tells from each patch which pixels the shape covers.
+        style_weight: Weight of the loss that tells style and class together.
         easy_steps: Number of first steps that see `easy_domain` only.
-        domains: Styles that are trained on.
-        easy_domain: The style that comes first.
+        domains: Styles in training.
+        easy_domain: The style of the first steps.
         text_steps: Steps of the text tower.
-        text_images: Images of each class in each style that it learns from.
-        text_batch: Of these how many a step.
-        collections: Contexts of names a step, each with meanings of its own.
-        collection_weight: Weight of telling names apart in them.
-        style_period: Steps of the text tower between two that see the styles' names.
+        text_images: Images of each class in each style for the text tower.
+        text_batch: How many of these images each step uses.
+        collections: Contexts of names per step, each with its own meanings.
+        collection_weight: Weight of the loss that distinguishes names in contexts.
+        style_period: The text tower sees the styles' names once in this number of steps.
         templates: Captions that fit any style.
         domain_template: The caption that names the style.
-        threads: Threads of torch; the sum's order, hence the last bits, depend on it.
+        threads: Threads of torch; they change the order of sums, and so the last bits.
     """
 
     seed: int = 20
@@ -96,13 +96,13 @@ class Descent:
     def __init__(
         self, recipe: Recipe, steps: int, *, blocks: nn.Module, others: Iterable[Tensor]
     ) -> None:
-        """Take what is to be trained.
+        """Set up both optimisers.
 
         Args:
             recipe: Rates, decay and warm-up.
-            steps: Number of steps, which end at a rate of zero.
+            steps: Number of steps; the rate ends at zero.
             blocks: The transformer.
-            others: What is trained beside it.
+            others: The other trained parameters.
         """
         matrices = [p for p in blocks.parameters() if p.ndim == 2]
         rest = [*others, *(p for p in blocks.parameters() if p.ndim != 2)]
@@ -128,7 +128,7 @@ class Descent:
         ]
 
     def step(self, loss: Tensor) -> None:
-        """Go one step down."""
+        """Take one descent step."""
         for optimiser in self._optimisers:
             optimiser.zero_grad()
         loss.backward()  # type: ignore[no-untyped-call]

@@ -1,9 +1,9 @@
-"""How many clients a private mean needs before it is more signal than noise.
+"""The number of clients at which a private mean has more signal than noise.
 
-In K groups of n / K clients, each with its update clipped to C, the noised sum of one group's block
-is a signal of norm (n / K) kappa C, kappa in (0, 1] being the norm of the mean of the clipped
-updates over C, and noise of standard deviation z C on each of d coordinates: of norm z C sqrt(d).
-Dividing both by a count changes nothing, so the signal to noise of an expert's step is
+Each of K groups has n / K clients, and each client's update is clipped to C. In the noised sum, the
+block of one group is a signal of norm (n / K) kappa C, where kappa in (0, 1] is the norm of the
+mean of the clipped updates over C. The noise has standard deviation z C on each of d coordinates,
+and so norm z C sqrt(d). Dividing both by a count keeps their ratio. An expert's step has the ratio
 
     n kappa / (K z sqrt(d)).
 
@@ -26,16 +26,16 @@ from privacy import Relation, calibrate_noise_multiplier
 
 @dataclass(frozen=True, kw_only=True)
 class PrivateMean:
-    """What is spent on means of groups, and on how many numbers.
+    """The budget of means of groups, and their size.
 
     Attributes:
-        epsilon: Of the whole run.
-        delta: Of it.
-        rounds: T, in each of which every client takes part.
+        epsilon: Epsilon of the whole run.
+        delta: Delta of the whole run.
+        rounds: T; every client takes part in each round.
         dimension: d, coordinates of one group's update.
         groups: K.
-        relation: What a neighbour is.
-        count_ratio: r, a client's count over C; it matters under add_or_remove_one only, and 0 is
+        relation: The neighbouring relation.
+        count_ratio: r, a client's count over C, which matters under add_or_remove_one only; 0 means
             no count.
     """
 
@@ -62,10 +62,10 @@ class PrivateMean:
         return found * math.hypot(1.0, self.count_ratio)
 
     def signal_to_noise(self, clients: float, coherence: float = 1.0) -> float:
-        """Return that of one expert's step in one round.
+        """Return the signal to noise of one expert's step in one round.
 
         Args:
-            clients: n, in groups of one size.
+            clients: n, in groups of equal size.
             coherence: kappa, the norm of the mean of a group's clipped updates over C.
         """
         noise = self.noise_multiplier * math.sqrt(self.dimension)
@@ -76,9 +76,9 @@ class PrivateMean:
 
         Args:
             coherence: As in `signal_to_noise`.
-            wanted: Signal to noise.
+            wanted: The required signal to noise.
 
         Raises:
-            CalibrationError: No noise reaches that epsilon.
+            CalibrationError: If no noise reaches this epsilon.
         """
         return math.ceil(wanted / self.signal_to_noise(1.0, coherence) * (1.0 - 1e-12))

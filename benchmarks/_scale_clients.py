@@ -1,8 +1,8 @@
-"""Clients that do a round's cryptography and nothing else, so that one process can be 10^5 of them.
+"""Clients that do only a round's cryptography, so that one process can simulate 10^5 of them.
 
-They speak with a real coordinator's process through its hub, in the real encodings. In the secure
-sum each is the client's own state machine; only what it masks is zeros, as nobody trains. What
-travels, and how often a primitive is used, is counted here and nowhere computed.
+They talk to a real coordinator process through its hub, in the real encodings. In the secure sum
+each client is the client's own state machine, but masks only zeros, because no client trains. The
+traffic and the uses of primitives are counted here, and not computed.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ from privacy.secure_aggregation import (
 
 @dataclass
 class Counted:
-    """What one round was.
+    """The counts of one round.
 
     Attributes:
         down: Bytes of messages to clients, by stage.
@@ -81,13 +81,13 @@ class Crowd:
     """All clients.
 
     Attributes:
-        names: Theirs.
-        lost: Who gives no answer when it is to train.
-        identities: Signing keys by name; empty without.
-        enrolment: Of these keys.
-        counted: By round.
-        length: Coordinates of an upload in the clear, once one was asked for.
-        at_stage: Called before the first message of a stage of a round is answered.
+        names: Names of the clients.
+        lost: Clients that do not answer when they are asked to train.
+        identities: Signing keys by name; empty if clients do not sign.
+        enrolment: The enrolment of these keys.
+        counted: Counts by round.
+        length: Coordinates of an upload in the clear, once the coordinator asked for one.
+        at_stage: Called before the crowd answers the first message of a stage of a round.
     """
 
     names: tuple[str, ...]
@@ -103,11 +103,11 @@ class Crowd:
 
     @property
     def parameters(self) -> RoundParameters | None:
-        """Of the newest secure sum, None without any."""
+        """The parameters of the newest secure sum, None before any."""
         return None if self._parameters is None else self._parameters[1]
 
     def until_parted(self, hub: Path) -> None:
-        """Answer all requests until every client has parted."""
+        """Answer all requests until every client has left."""
         parted = 0
         with HubLink.to(hub, self.names) as link, self._counting():
             while parted < len(self.names):
@@ -156,7 +156,7 @@ class Crowd:
         if seat is not None:
             attempt = envelope.round_number, envelope.attempt
             if self._parameters is None or self._parameters[0] != attempt:
-                # Alike for all; each real client makes its own.
+                # The same for all; each real client makes its own.
                 self._parameters = attempt, round_parameters(envelope, seat)
             own = None
             if self.identities:
@@ -198,7 +198,7 @@ class Crowd:
 
     @contextmanager
     def _counting(self) -> Iterator[None]:
-        """Count what clients use, where the protocol's own code calls it."""
+        """Count what clients use, at the places where the protocol's own code calls it."""
 
         def counted(where: Any, name: str, what: str, of: Callable[..., int]) -> Any:
             real = getattr(where, name)
@@ -238,7 +238,7 @@ def _expanded(total: Any, masks: Any) -> int:
 
 
 def identities_of(names: tuple[str, ...]) -> tuple[dict[str, Identity], Enrolment]:
-    """Return a signing key for each, and their enrolment."""
+    """Return a signing key for each client, and their enrolment."""
     made = {name: Identity(secrets.token_bytes(32)) for name in names}
     enrolment = Enrolment()
     for name, identity in made.items():

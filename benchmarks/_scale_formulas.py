@@ -1,9 +1,9 @@
-"""What a round is, from the protocol's page: bytes by stage, and how often each primitive is used.
+"""Formulas of a round, from the protocol's page: bytes by stage, and uses of each primitive.
 
-n clients are invited, L of them are lost when they are to train, s = n - L are in the sum; k
-neighbours each (n - 1 on the complete graph), threshold t, d values of b bits. Sizes are those of
-`docs/protocol/secure-aggregation.md`, section 3. `Frames` is what a message of the platform has
-around them.
+n clients are invited; L of them are lost before they train; s = n - L are in the sum. Each has k
+neighbours (n - 1 on the complete graph); t is the threshold; an update has d values of b bits.
+Sizes are those of `docs/protocol/secure-aggregation.md`, section 3; `frames` adds the bytes of the
+platform's messages around them.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class Round:
 
 
 def round_of(kind: str, clients: int, length: int) -> Round:
-    """Return the round that the tables are about, its graph as the platform takes it."""
+    """Return the round of the tables, with the graph that the platform chooses."""
     lost = math.ceil(DROPOUTS * clients)
     if kind == "plain":
         return Round(kind, clients, lost, length, 64, 0, 0)
@@ -84,13 +84,13 @@ def round_of(kind: str, clients: int, length: int) -> Round:
         active=kind == "active",
         graph=graph,  # type: ignore[arg-type]
     )
-    # 20 bits of a value, and as many as the sum of n needs.
+    # 20 bits for a value, plus the bits that the sum of n needs.
     bits = 20 + math.ceil(math.log2(clients))
     return Round(kind, clients, lost, length, bits, found.neighbours, found.threshold)
 
 
 def frames(around: Round) -> Mapping[str, int]:
-    """Return the bytes around a payload, of this version's own encoders with nothing in them."""
+    """Return the bytes around a payload, from this version's encoders with empty payloads."""
     envelope = Envelope("scale-20261123-000000-0000", 1, 1)
     seat = SecureRound(
         index=around.clients,
@@ -115,7 +115,7 @@ def frames(around: Round) -> Mapping[str, int]:
 
 
 def payloads(r: Round) -> dict[str, int]:
-    """Return the protocol's own bytes of a whole round, by way and stage, without frames."""
+    """Return the protocol's own bytes of a whole round, by direction and stage, without frames."""
     if r.kind == "plain":
         return {}
     n, s, k, active = r.clients, r.survivors, r.degree, r.is_active
@@ -139,10 +139,10 @@ def payloads(r: Round) -> dict[str, int]:
 
 
 def byte_counts(r: Round) -> dict[str, int]:
-    """Return all bytes of a round's messages, by way and stage."""
+    """Return all bytes of a round's messages, by direction and stage."""
     around, n, s, found = frames(r), r.clients, r.survivors, payloads(r)
     masked = r.kind != "plain"
-    # The broadcast in float32, and how its arrays are named.
+    # The broadcast in float32, and the names of its arrays.
     assignment = around["relay"] + 4 * r.length + 80
     total = {
         "down advertise": n * around["invitation"],
@@ -160,7 +160,7 @@ def byte_counts(r: Round) -> dict[str, int]:
 
 
 def uses(r: Round) -> dict[str, int]:
-    """Return how often all clients together use each primitive, survivors to the end."""
+    """Return how often all clients together use each primitive; survivors stay to the end."""
     if r.kind == "plain":
         return {}
     n, s, k = r.clients, r.survivors, r.degree

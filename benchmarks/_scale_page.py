@@ -24,7 +24,7 @@ Rows = Sequence[Mapping[str, str]]
 
 
 def client_seconds(r: Round, costs: Costs) -> float:
-    """Processor time of a survivor in one round, beside training."""
+    """Processor time of a survivor in one round, without training."""
     messages = {"plain": 2, "active": 5}.get(r.kind, 4)
     found = messages * (costs["commits"] + costs["messages"])
     if r.kind == "plain":
@@ -34,7 +34,7 @@ def client_seconds(r: Round, costs: Costs) -> float:
     found += k * (costs["boxes sealed"] + costs["boxes opened"]) + 2 * (k + 1) * share
     found += (k + 1) * r.length * costs["mask values"]
     if r.is_active:
-        # Everybody's keys, everybody's dealing by its commitments, and t confirmations.
+        # The keys of all, the dealings of all by their commitments, and t confirmations.
         found += 4 * costs["signatures"] + (k + r.threshold) * costs["verifications"]
     return found
 
@@ -51,7 +51,7 @@ def server_seconds(r: Round, costs: Costs) -> float:
     found += used["agreements"] * costs["agreements"] + used["mask values"] * costs["mask values"]
     found += r.lost * costs["keys loaded"]
     if r.kind == "regular":
-        # Holders differ from client to client, so coefficients do: t^2 each.
+        # Holders differ from client to client, and so do coefficients: t^2 for each client.
         found += r.clients * costs["secrets rebuilt"] * (r.threshold / THRESHOLD) ** 2
     else:
         found += r.clients * r.threshold * costs["shares combined"]
@@ -193,7 +193,7 @@ def _round(setting: str, found: Mapping[str, Mapping[str, str]]) -> Round:
 
 
 def _copies(rows: Rows) -> float:
-    """Bytes of memory for a byte of the largest stage: of the largest masked round measured."""
+    """Bytes of memory per byte of the largest stage, from the largest measured masked round."""
     found = [
         (float(of["largest stage"]["measured"]), float(of["coordinator's memory"]["measured"]))
         for setting, of in _settings(rows).items()
@@ -247,7 +247,7 @@ def _simulation(rows: Rows, costs: Costs) -> list[str]:
 
 
 def _sharded(rows: Rows) -> dict[str, list[Mapping[str, Mapping[str, str]]]]:
-    """The simulated rounds by their setting, with all shards of one under one name."""
+    """The simulated rounds by setting; all shards of one round share a name."""
     found: dict[str, list[Mapping[str, Mapping[str, str]]]] = {}
     for setting, of in _settings(rows).items():
         whole, _, shard = setting.partition(", shard ")

@@ -1,4 +1,4 @@
-"""What one use of each primitive costs, by the code that rounds use; processor time."""
+"""The processor time of one use of each primitive, by the code that rounds use."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ from storage.records import SessionRecord
 REPEATS = sized(7, 1)
 LENGTH = 8_192
 NEIGHBOURS, THRESHOLD = 42, 22
-"""Of 10,000 clients."""
+"""For 10,000 clients."""
 
 
 def cost(work: Callable[[], object], times: int) -> float:
@@ -57,7 +57,7 @@ def cost(work: Callable[[], object], times: int) -> float:
 
 
 def primitives() -> dict[str, tuple[float, str]]:
-    """Return seconds by primitive, and of what."""
+    """Return seconds and a description for each primitive."""
     found: dict[str, tuple[float, str]] = {}
     found |= _curves()
     found |= _sharing()
@@ -95,7 +95,7 @@ def _curves() -> dict[str, tuple[float, str]]:
         ),
         "signatures": (cost(lambda: identity.sign(digest), 300), "Ed25519 signature"),
         "verifications": (
-            # What many clients are sent is checked once a process otherwise.
+            # Without the cache, by which a process checks the same signature only once.
             cost(lambda: verify_signature.__wrapped__(identity.public, digest, signature), 300),
             "Ed25519 verification",
         ),
@@ -153,9 +153,9 @@ def _messages() -> dict[str, tuple[float, str]]:
 
 
 def _neighbours() -> dict[str, tuple[float, str]]:
-    """Cost of the coordinator's whole part of a sum of 60 without losses, by client and neighbour.
+    """Cost of the coordinator's whole part of a sum of 60 without losses, per client and neighbour.
 
-    Its state is written and read between two stages, as a round does.
+    The state is written and read between two stages, as in a round.
     """
     clients = tuple(range(1, 61))
     parameters = RoundParameters(
@@ -209,7 +209,7 @@ def _hub() -> dict[str, tuple[float, str]]:
             for _ in range(REPEATS):
                 started, others = time.process_time(), theirs[0]
                 hub.exchange("train", dict.fromkeys(names, b"x" * 1000), 60.0)
-                # The relay's thread notes its time once it has answered all that was there.
+                # The relay's thread notes its time after it has answered all waiting requests.
                 time.sleep(0.3)
                 used = time.process_time() - started - (theirs[0] - others)
                 found.append(used / len(names))
@@ -245,7 +245,7 @@ def _stores() -> dict[str, tuple[float, str]]:
 
 
 def _ledger_row() -> float:
-    """Seconds of a row that is reserved in one commit and settled in another, of 2,000 at once."""
+    """Seconds of a row, reserved in one commit and settled in another, with 2,000 rows at once."""
     charged = ("r", 1, 1, "", "sum", "upload_noise", 1.5, 0.3, "replace_one", "none")
     shared = LedgerRow(*charged, noise_kind="gaussian")
     names = [f"{number:032x}" for number in range(sized(2_000, 5))]

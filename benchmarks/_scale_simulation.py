@@ -24,7 +24,7 @@ STARTING: Final = 900.0
 
 @dataclass
 class Watch:
-    """What a process has used by the time that each stage begins."""
+    """The resources that a process has used when each stage begins."""
 
     pid: int
     moments: list[tuple[int, str, float, float, float]] = field(default_factory=list)
@@ -36,13 +36,13 @@ class Watch:
         status = Path(f"/proc/{self.pid}/status").read_text()
         peak = int(status.partition("VmHWM:")[2].split()[0]) / 2**20
         if (number, stage) == (1, "advertise"):
-            # From here on the peak is the round's; that of loading torch was higher.
+            # Restart the peak here: loading torch took more memory than the round takes.
             peak = int(status.partition("VmRSS:")[2].split()[0]) / 2**20
             Path(f"/proc/{self.pid}/clear_refs").write_text("5")
         self.moments.append((number, stage, time.perf_counter(), cpu, peak))
 
     def stages(self, number: int) -> dict[str, tuple[float, float, float]]:
-        """Return of each stage of a round seconds, processor time and peak memory after it."""
+        """Return each stage's seconds, processor time, and peak memory after the stage."""
         found = {}
         for (n, stage, clock, cpu, _), (_, _, clock2, cpu2, peak) in zip(
             self.moments, self.moments[1:], strict=False
@@ -53,7 +53,7 @@ class Watch:
 
 
 def configuration(folder: Path, kind: str, names: tuple[str, ...], tokens: int) -> dict[str, Any]:
-    """The coordinator's, for one round."""
+    """The coordinator's configuration, for one round."""
     clients = len(names)
     secure: dict[str, Any] = {"enabled": kind != "plain"}
     if kind != "plain":
@@ -87,13 +87,13 @@ def configuration(folder: Path, kind: str, names: tuple[str, ...], tokens: int) 
 
 
 def simulate(kind: str, clients: int, *, tokens: int, rate: float) -> dict[str, Any]:
-    """Hold one round; what was counted and measured.
+    """Hold one round; return the counts and measurements.
 
     Args:
         kind: One of `KINDS`.
-        clients: Their number.
+        clients: Number of clients.
         tokens: Context tokens, which fix the vector's length.
-        rate: Share of the clients that is lost when it is to train.
+        rate: Share of the clients that is lost before it trains.
     """
     names = tuple(f"{number:06d}" for number in range(clients))
     lost = frozenset(names[:: round(1 / rate)][: round(rate * clients)]) if rate else frozenset()

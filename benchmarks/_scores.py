@@ -1,4 +1,4 @@
-"""What the pages of results share: means with their spread, and where the numbers are from."""
+"""Shared by the pages of results: means with their spread, and the origin of the numbers."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ OPPONENT = (
     "`homonyms` without any federation. So no number here says what a federation gains;",
     "comparisons with stronger opponents are being measured.",
 )
-"""What every page says that compares with training alone."""
+"""The warning of every page that compares with training alone."""
 
 
 def spread(values: Sequence[float]) -> str:
-    """Mean and sample standard deviation; of one value 0, of none a dash."""
+    """Mean and sample standard deviation; a single value has 0, and no values give a dash."""
     if not values:
         return "-"
     deviation = statistics.stdev(values) if len(values) > 1 else 0.0

@@ -1,10 +1,10 @@
-"""One round of Flower's SecAgg+ by hand, timed; runs in the peer's own environment.
+"""Times one round of Flower's SecAgg+ by hand; runs in the peer's own environment.
 
     PEER_PYTHON benchmarks/_secagg_peer.py CLIENTS LENGTH SHARES THRESHOLD DROPOUTS
 
-Calls the four stage functions of its client module in order, with the records that its workflow
-builds, and repeats the arithmetic of the workflow's last stage. Prints one line of JSON; times are
-CPU seconds of one thread.
+Calls the four stage functions of the peer's client module in order, with the records that its
+workflow builds, and repeats the arithmetic of the workflow's last stage. Prints one line of JSON;
+times are CPU seconds of one thread.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from flwr.common.secure_aggregation.secaggplus_constants import Key
 from flwr.common.secure_aggregation.secaggplus_utils import pseudo_rand_gen
 from flwr.supercore.primitives.asymmetric import bytes_to_private_key, bytes_to_public_key
 
-# The package re-exports a function under the module's own name, so a plain import finds that.
+# The package re-exports a function under the module's own name, and a plain import finds that.
 mod = importlib.import_module("flwr.client.mod.secure_aggregation.secaggplus_mod")
 
 CLIPPING, TARGET, MODULUS, WEIGHT = 8.0, 1 << 22, 1 << 32, 1000.0

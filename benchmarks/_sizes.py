@@ -1,10 +1,10 @@
-"""At which size a benchmark runs, and where its results go.
+"""The size at which a benchmark runs, and the folder for its results.
 
     SMALLEST=FOLDER python benchmarks/NAME.py
 
-runs a benchmark at the smallest size at which its parts are reached. It takes seconds and its
-numbers mean nothing; what it would write into the repository goes to the folder, which begins as a
-copy of `docs/results/`. `make bench-smallest` runs all of them so, as CI does.
+runs a benchmark at the smallest size that still reaches all its parts. This takes seconds, and the
+numbers mean nothing. Files that would go into the repository go to the folder instead, which starts
+as a copy of `docs/results/`. `make bench-smallest` runs all benchmarks this way, as CI does.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ SMALLEST: Final = bool(FOLDER)
 
 
 def sized(usual: Value, smallest: Value) -> Value:
-    """Return one of two values, by the size at which this process runs."""
+    """Return one of two values, depending on the size at which this process runs."""
     return smallest if SMALLEST else usual
 
 
 def place(path: Path) -> Path:
-    """Return where a file or folder of the repository is written: there, or as a copy."""
+    """Return where to write a file or folder of the repository: there, or into the copy."""
     if not SMALLEST:
         return path
     copy = Path(FOLDER).resolve() / path.relative_to(ROOT)
@@ -47,4 +47,4 @@ FEWER: Final = sized(
         *("task.test_per_class=6", "evaluation.every=1"),
     ),
 )
-"""What makes any run of a configuration short."""
+"""Settings that make any configuration's run short."""

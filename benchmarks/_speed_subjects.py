@@ -35,10 +35,10 @@ class Subject:
     """One method with one client's data.
 
     Attributes:
-        name: The method's.
-        sequences: How many sequences a step must differentiate, in words.
-        train: Runs `client_update` with so many steps.
-        floor: One forward and backward pass over those sequences; None where there are none.
+        name: The method's name.
+        sequences: The number of sequences that a step must differentiate, in words.
+        train: Runs `client_update` with the given number of steps.
+        floor: One forward and backward pass over these sequences; None without sequences.
     """
 
     name: str
@@ -48,7 +48,7 @@ class Subject:
 
 
 def floor_of(subject: Subject) -> object:
-    """Runs the floor, if there is one."""
+    """Run the floor, if the subject has one."""
     return None if subject.floor is None else subject.floor()
 
 
@@ -81,7 +81,7 @@ def build(name: str, **changes: Any) -> Method:
 
 
 def one_batch(method: Method, count: int = BATCH) -> Examples:
-    """Examples of the embedded data as the platform would hand them to the method."""
+    """Examples of the embedded data in the form in which the platform gives them to the method."""
     split = shapes_dataset(0, 1, 1, domains=DOMAINS[:2]).train
     rows = np.random.default_rng(0).permutation(len(split.labels))[:count]
     images = split.images[rows]
@@ -120,7 +120,7 @@ def _experts(method: Method) -> list[Arrays]:
 
 
 def _prompts_of(name: str, method: Any, data: Examples) -> tuple[int, int]:
-    """How many prompts a step is trained through, and of how many tokens each."""
+    """The number of prompts that a step differentiates, and of tokens in each."""
     if name == "fedclip":
         return 0, 0
     if name == "fedmaple":
@@ -134,7 +134,7 @@ def _prompts_of(name: str, method: Any, data: Examples) -> tuple[int, int]:
 
 
 def _text_floor(prompts: int, tokens: int) -> Callable[[], object]:
-    """The bare text encoder over all classes behind so many prompts."""
+    """The bare text encoder over all classes behind this number of prompts."""
     encoder = PromptEncoder(backbone(), tokens)
     drawn = np.random.default_rng(5).normal(0, 0.02, (prompts, *encoder.spec.shape))
     contexts = torch.tensor(drawn, dtype=torch.float32, requires_grad=True)

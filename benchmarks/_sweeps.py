@@ -1,4 +1,4 @@
-"""What benchmarks that are sweeps share: where runs lie, a line for each, and their outcomes."""
+"""Shared by benchmarks that are sweeps: the place of runs, a line for each, and their outcomes."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from platform.sweeping.running import Outcome, SweepObserver, only_sweep_in, run
 
 
 class Lines(SweepObserver):
-    """One line a run."""
+    """Prints one line per run."""
 
     def __init__(self) -> None:
         self._total = self._done = 0
 
     def sweep_started(self, total: int, finished: int) -> None:
-        """Says how much is there already."""
+        """Print how many runs exist already."""
         self._total, self._done = total, finished
         print(f"{total} runs, {finished} of them finished before", flush=True)
 
     def cell_finished(self, outcome: Outcome) -> None:
-        """Prints the run."""
+        """Print the run."""
         self._done += 1
         what = outcome.error or f"{outcome.seconds:.1f} s"
         print(f"{self._done}/{self._total} {outcome.cell}: {what}", flush=True)
@@ -36,7 +36,7 @@ def sweep(grids: Sequence[Grid], storage: str, jobs: int) -> list[list[Outcome]]
     """The outcomes of each grid.
 
     Raises:
-        RuntimeError: If a run failed; the others are kept for the next call.
+        RuntimeError: If a run failed; the next call finds the others.
     """
     cells = [cell for grid in grids for cell in grid.cells]
     outcomes = run_cells(cells, Lines(), jobs=jobs, url=storage)
@@ -49,7 +49,7 @@ def sweep(grids: Sequence[Grid], storage: str, jobs: int) -> list[list[Outcome]]
 
 @contextmanager
 def workplace(name: str, *, fresh: bool) -> Iterator[str]:
-    """The database of runs that are kept until all are there; `fresh` begins anew."""
+    """The database that keeps runs until all of them are finished; `fresh` starts again."""
     folder = _folder(name)
     if fresh:
         shutil.rmtree(folder, ignore_errors=True)
@@ -59,7 +59,7 @@ def workplace(name: str, *, fresh: bool) -> Iterator[str]:
 
 
 def _folder(name: str) -> Path:
-    """In memory where that is possible, but at the smallest size beside its results."""
+    """A folder in memory where possible; at the smallest size, beside the results."""
     if SMALLEST:
         return RESULTS / name
     memory = Path("/dev/shm")  # noqa: S108
@@ -69,5 +69,5 @@ def _folder(name: str) -> Path:
 
 
 def percent(value: float | None) -> float | str:
-    """A share in percent, nothing for None."""
+    """A share in percent; empty for None."""
     return "" if value is None else round(100 * value, 3)

@@ -1,4 +1,4 @@
-"""TRIP's routing and training step, one image at a time, beside what the method does for all."""
+"""TRIP's routing and training step, one image at a time, against the method's batched versions."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ SIZES = ((65, 128), (197, 768))
 
 
 def trip_times(rng: np.random.Generator, repeats: int) -> TripTimes:
-    """What, milliseconds batched, milliseconds looped, and the aim."""
+    """For each part: its name, milliseconds batched, milliseconds looped, and the aim."""
     rows = [_routing(tokens, width, rng, repeats) for tokens, width in SIZES]
     return [*rows, *_steps(repeats)]
 
@@ -62,7 +62,7 @@ def _routing(
 def _route(
     tokens: Tensor, seats: NDArray[Any], factor: float, keys: NDArray[np.float32]
 ) -> NDArray[Any]:
-    """One image's shares, token after token as the published code assigns them."""
+    """One image's shares; like the published code, assigns one token after another."""
     capacity = max(int(factor * len(tokens) / EXPERT_COUNT + 1e-9), 1)
     centroids, multipliers = tokens[seats].clone(), torch.zeros(EXPERT_COUNT)
     before: Tensor | None = None

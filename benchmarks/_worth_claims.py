@@ -1,4 +1,4 @@
-"""The claims of `worth_of_sharing.py`: which runs are compared."""
+"""The claims of `worth_of_sharing.py`, and the runs that each claim compares."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ KINDS = {
 }
 ONE_MEAN = "one mean"
 KEPT = "6 experts, C = 0.2"
-"""Private experts of which those that nobody picks stay as they are: the best of three settings."""
+"""Private experts that stay as they are if no client picks them: the best of three settings."""
 
 
 @dataclass(frozen=True)
@@ -26,10 +26,10 @@ class Claim:
     Attributes:
         kind: How images are dealt out.
         clients: Number of clients.
-        epsilon: For peers, of the whole run.
-        together: Accuracy on all classes, in percent, one a seed.
-        alone: That of clients alone, on the same seeds.
-        own: Points gained on a client's own test images, one a seed.
+        epsilon: Epsilon of the whole run against peers.
+        together: Accuracy on all classes, in percent, one per seed.
+        alone: Accuracy of clients alone, on the same seeds.
+        own: Points gained on a client's own test images, one per seed.
     """
 
     kind: str
@@ -41,12 +41,12 @@ class Claim:
 
     @property
     def gains(self) -> list[float]:
-        """Points, one a seed."""
+        """Points, one per seed."""
         return [a - b for a, b in zip(self.together, self.alone, strict=True)]
 
 
 def claims(rows: Sequence[Row]) -> list[Claim]:
-    """All federations of the final stage that have two seeds or more."""
+    """All federations of the final stage that have at least two seeds."""
     final = [row for row in finals_of(rows) if row["kind"] in KINDS]
     alone = {(r["kind"], r["seed"]): r for r in final if r["side"] == "alone"}
     alone |= {("subspace", seed): row for (kind, seed), row in alone.items() if kind == "iid"}
@@ -67,7 +67,7 @@ def claims(rows: Sequence[Row]) -> list[Claim]:
 
 
 def finals_of(rows: Sequence[Row]) -> list[Row]:
-    """The final runs of what is compared: in the settings that tuning chose."""
+    """The final runs that are compared: those in the settings that tuning chose."""
     chosen = choose(rows)
     alone, experts = (chosen.get(place) for place in (("alone", "iid"), ("together", "senses")))
 
@@ -80,7 +80,7 @@ def finals_of(rows: Sequence[Row]) -> list[Row]:
 
 
 def over_one_mean(rows: Sequence[Row]) -> Mapping[int, tuple[list[float], list[float]]]:
-    """What one mean prompt and private experts reach at epsilon 8, by clients, paired by seed."""
+    """Accuracy of one mean prompt and of private experts, at epsilon 8, by clients, per seed."""
     final = [row for row in finals_of(rows) if row["epsilon"] == "8.0"]
     place = {(row["kind"], row["clients"], row["seed"]): float(row["all"]) for row in final}
     found: dict[int, tuple[list[float], list[float]]] = {}
@@ -112,7 +112,7 @@ def tried(rows: Sequence[Row]) -> dict[tuple[str, str], dict[str, list[float]]]:
 
 
 def choose(rows: Sequence[Row]) -> dict[tuple[str, str], str]:
-    """For each side and kind the setting with the best mean over the tuning seeds."""
+    """The setting with the best mean over the tuning seeds, for each side and kind."""
     return {
         place: max(settings, key=lambda name: statistics.mean(settings[name]))
         for place, settings in tried(rows).items()

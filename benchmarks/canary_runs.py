@@ -2,11 +2,11 @@
 
     python benchmarks/canary_runs.py [--repeats 1]
 
-Fifty clients train ten steps in each of three rounds at epsilon 3.12, with and without canaries, in
-turns. Time is the process's own, from the first round to the end, the least of all repeats, as
-whatever else the machine does only adds to it; and of that what is spent in canaries' answers and
-on the verdict. Coins and noise come from the operating system's entropy, so bounds differ from run
-to run, and the page has them all.
+Fifty clients train ten steps in each of three rounds at epsilon 3.12, with and without canaries in
+turns. Times are the process's own, from the first round to the end: the whole, and the part for
+canaries' answers and the verdict. Each is the least of all repeats, because other work on the
+machine only adds time. Coins and noise come from the operating system's entropy, so bounds differ
+from run to run, and the page shows all of them.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ BASES: dict[str, tuple[str, ...]] = {
     "distributed_noise, masks": MASKED,
 }
 AUDITS: dict[str, tuple[tuple[int, int], ...]] = {
-    # Canaries and their directions.
+    # Numbers of canaries and of their directions.
     "central_noise, no masks": sized(((32, 16), (256, 128), (1024, 512), (32, 1)), ((32, 1),)),
     "distributed_noise, masks": ((32, 1),),
 }
@@ -74,18 +74,18 @@ COLUMNS = (
     "of the run without",
 )
 EXPLANATION = """
-One bound for the whole run, by what its final model shows, at 2,048 coordinates and replace_one:
-two canaries share each of 16, 128 and 512 directions, or 32 share one, which shows most for their
-number. The first share is that of the runs' median in the claim; the ceiling is the median of runs
-that are exactly as claimed. From run to run the mu that is seen has a standard deviation of 2 / L,
-where L is the length of all that canaries send over C: 8, 23, 45 and 32. What the fifty others
-upload is in the way, and so is that they train against what canaries push. Under masks all of their
-shares are in the sum, where the claim counts on 46 - 2 of them, and the claim is further above its
-mu.
+Each row gives one bound for the whole run, from its final model, at 2,048 coordinates and
+replace_one. Two canaries share each of 16, 128 and 512 directions, or 32 canaries share one, which
+shows most for their number. The first share is the runs' median bound over the claim; the ceiling
+is the median of runs that are exactly as claimed. From run to run the seen mu has a standard
+deviation of 2 / L, where L is the length of everything that canaries send, over C: 8, 23, 45 and
+32. The uploads of the fifty other clients disturb the bound, and so does their training, which
+works against the canaries. Under masks the sum holds the noise shares of all of them, but the claim
+counts on 46 - 2, so the claim is further above the sum's mu.
 
-A canary's own time is that of its answers, and it trains nothing, so the heavier training is the
-smaller is its part. Under masks each masks with everybody else, so time grows with the square of
-all who are there. The difference of whole runs is the machine's more than the canaries'.
+A canary's own time is the time of its answers. It does not train, so its part is smaller where
+training is heavier. Under masks each client masks with every other, so time grows with the square
+of their number. The difference of whole runs comes from the machine more than from the canaries.
 
 Accuracy under noise of the same seed, five rounds of two steps at epsilon 8, sixteen tokens,
 without masks: 97.0% and 88.5% (seeds 0 and 1) without canaries, 86.8% and 89.8% with 32 in one
@@ -103,14 +103,14 @@ class Measured:
 
 
 class Stopwatch:
-    """Adds up how long some calls take."""
+    """Adds up the time of some calls."""
 
     def __init__(self) -> None:
-        """Begin at nothing."""
+        """Start at zero."""
         self.seconds = 0.0
 
     def around(self, call: Callable[..., Any]) -> Callable[..., Any]:
-        """Return the call, timed."""
+        """Return a timed version of the call."""
 
         def timed(*arguments: Any) -> Any:
             started = time.process_time()
@@ -123,7 +123,7 @@ class Stopwatch:
 
 
 def watched(simulation: Simulation, watch: Stopwatch) -> Simulation:
-    """Return the same run, its canaries' answers timed."""
+    """Return the same run with timed answers of its canaries."""
     within = simulation.run.transport
     if not isinstance(within, InProcessTransport):
         raise TypeError("clients are in this process")
@@ -147,7 +147,7 @@ def run(overrides: tuple[str, ...]) -> Measured:
 
 
 def judged(watch: Stopwatch) -> Callable[..., Any]:
-    """Return the verdict's function, timed."""
+    """Return a timed version of the verdict's function."""
     return watch.around(judge_canaries)
 
 
@@ -188,12 +188,12 @@ def rows(base: str, repeats: int) -> list[str]:
 
 
 def main() -> None:
-    """Measure all, and write the page's part."""
+    """Measure all settings, and write their part of the page."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--repeats", type=int, default=1)
     parser.add_argument("--output", type=Path, default=PAGE)
     options = parser.parse_args()
-    # Once, so that what is encoded and compiled is there.
+    # Run once first, so that later runs find encoded images and compiled code.
     run((*CLEAR, "rounds=1"))
     lines = [line for base in BASES for line in rows(base, options.repeats)]
     head = [f"| {' | '.join(COLUMNS)} |", "|" + "---|" * len(COLUMNS)]

@@ -1,11 +1,11 @@
-"""What a round of the engines' own aggregation costs, without training.
+"""The cost of a round of the engines' own aggregation, without training.
 
-Flower's SecAgg+ and its federated averaging over SuperNodes as it ships them, and NVIDIA FLARE's
-federated averaging under mutual TLS; each client is processes of the engine and gives back fixed
-values, and averages are compared with what they should be (Flower: the last one; FLARE: all but the
-last). The first round is not counted.
+Measures Flower's SecAgg+ and federated averaging over SuperNodes, as Flower ships them, and NVIDIA
+FLARE's federated averaging under mutual TLS. Each client is an engine's processes and returns fixed
+values. The averages are compared with the expected values (Flower: the last average; FLARE: all but
+the last). The first round does not count.
 
-Writes `docs/results/federation-own.csv` and the page; rows of other engines are kept.
+Writes `docs/results/federation-own.csv` and the page; keeps the rows of other engines.
 
     python benchmarks/engines_own.py --engine flower | nvflare [--clients 10]
 """
@@ -23,15 +23,15 @@ from _sizes import SMALLEST
 
 VALUES = 65_536
 ENGINES = {"flower": 4, "nvflare": 31}
-"""How many rounds, the first included: SuperNodes take long for each."""
+"""Number of rounds, including the first: SuperNodes take long for each."""
 APPS = {"FedAvg": "flower_fedavg", "SecAgg+": "flower_secaggplus"}
 
 
 def measured(engine: str, folder: Path, sizes: dict[str, int]) -> dict[str, list[float]]:
-    """Seconds of each round, by what aggregates."""
+    """Seconds of each round, by the aggregation."""
     if engine == "nvflare":
         return {"FedAvg": nvflare_rounds(folder, sizes)}
-    # Seven of ten shares, and as large a part of others.
+    # Seven of ten shares, and the same part of another number of clients.
     sizes["threshold"] = 7 * sizes["clients"] // 10
     with flower(folder, sizes["clients"]) as (running, address):
         return {what: flower_rounds(running, address, app, sizes) for what, app in APPS.items()}
@@ -41,17 +41,17 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--engine", choices=list(ENGINES), default="flower")
     parser.add_argument("--clients", type=int, default=10)
-    parser.add_argument("--rounds", type=int, help="the first of them is not counted")
+    parser.add_argument("--rounds", type=int, help="number of rounds; the first does not count")
     options = parser.parse_args()
     if SMALLEST:
-        # Engines take minutes for any size, and `make test-engines` tries them; here is the page.
+        # Engines take minutes at any size, and `make test-engines` tests them. Write only the page.
         print(f"{', '.join(ENGINES)}: not started at the smallest size")
         write_rows(OWN, kept_but(OWN, ""))
         write_page()
         return
     rounds = ENGINES[options.engine] if options.rounds is None else options.rounds
     if rounds < 2 or options.clients < 3:
-        raise SystemExit("valid are --rounds of 2 and more, --clients of 3 and more")
+        raise SystemExit("valid are --rounds of 2 or more, --clients of 3 or more")
     sizes = {"clients": options.clients, "values": VALUES, "rounds": rounds}
     with tempfile.TemporaryDirectory(prefix="sotto") as folder:
         found = measured(options.engine, Path(folder).resolve(), sizes)

@@ -1,11 +1,11 @@
-"""How much faster 20 experts are on all rows than one after the other for each example.
+"""How much faster 20 experts run on all rows at once than one by one for each example.
 
-The loop is as PM-MoE's published code runs: example by example, and for each of them over the
-experts whose weights are largest, one module on one row at a time. Ours runs every expert on all
-rows and adds up. Both get the same inputs and weights and give the same sums, which is checked
-first; what comes before and after the experts is left out, being the same. The second table is the
-second phase: ours computes the frozen experts' outputs once and then trains the gate on those,
-while the published code runs the experts again in each step.
+The loop works as PM-MoE's published code: for each example, it runs the experts with the largest
+weights, one module on one row at a time. Our code runs every expert on all rows and adds up. Both
+get the same inputs and weights. The benchmark first checks that both give the same sums, and leaves
+out the work before and after the experts, which is the same. The second table is the second phase:
+our code computes the frozen experts' outputs once and then trains the gate on them, but the
+published code runs the experts again in each step.
 
 Prints the tables; `--write` also writes them to `docs/results/experts.md`.
 
@@ -61,13 +61,13 @@ class Subject:
     batch: Mapping[str, np.ndarray]
 
     def fed(self, rows: int) -> Tensor:
-        """What the experts are fed of the first so many examples."""
+        """The experts' input for the first rows of the examples."""
         base = self.mixture.base
         some = base.tensors({name: value[:rows] for name, value in self.batch.items()})
         return base.parts(self.mixture.model, some)[FED]
 
     def seen(self) -> dict[str, Tensor]:
-        """What the gate's training needs of the examples, the experts' outputs among it."""
+        """The inputs of the gate's training for the examples, including the experts' outputs."""
         return self.mixture.base.tensors(self.mixture.seen(self.batch))
 
 
@@ -76,11 +76,11 @@ class Mixing:
     """A row of the first table.
 
     Attributes:
-        kind: What an expert is.
-        network: On which network.
-        top_k: How many are chosen.
-        ours: Milliseconds of all on all rows.
-        loop: Of one after the other.
+        kind: The kind of module that is an expert.
+        network: The network.
+        top_k: Number of chosen experts.
+        ours: Milliseconds of all experts on all rows.
+        loop: Milliseconds of one expert after another.
     """
 
     kind: str
@@ -91,12 +91,12 @@ class Mixing:
 
     @property
     def ratio(self) -> float:
-        """How many times the loop takes as long."""
+        """How many times as long the loop takes."""
         return self.loop / self.ours
 
     @property
     def cells(self) -> tuple[str, ...]:
-        """As the table has it."""
+        """The cells of the table."""
         times = (f"{value:.1f}" for value in (self.ours, self.loop, self.ratio))
         return (self.kind, self.network, str(self.top_k), *times)
 
@@ -126,12 +126,12 @@ def make_subject(kind: str, network: str, top_k: int) -> Subject:
 
 
 def on_all_rows(subject: Subject, fed: Tensor, weights: Tensor) -> Tensor:
-    """The sum (B, H), every expert on all rows."""
+    """The sum (B, H), with every expert on all rows."""
     return mixed(weights, subject.mixture.outputs(fed))
 
 
 def one_by_one(subject: Subject, fed: Tensor, weights: Tensor) -> Tensor:
-    """The sum (B, H), one chosen expert on one row at a time."""
+    """The sum (B, H), with one chosen expert on one row at a time."""
     stacked, run = subject.mixture.modules, subject.mixture.base.module_output
     modules = [{name: value[k] for name, value in stacked.items()} for k in range(EXPERTS)]
     rows = []
@@ -142,7 +142,7 @@ def one_by_one(subject: Subject, fed: Tensor, weights: Tensor) -> Tensor:
 
 
 def gate_step(subject: Subject, seen: Mapping[str, Tensor], fed: Tensor | None) -> None:
-    """One gradient of the gate, its experts' outputs looked up, or computed one by one on `fed`."""
+    """One gradient of the gate: looks up the experts' outputs, or runs them one by one on `fed`."""
     mixture = subject.mixture
     gate = {n: subject.parameters[n].clone().requires_grad_() for n in mixture.gate.layers}
     parameters = {**subject.parameters, **gate}
@@ -155,7 +155,7 @@ def gate_step(subject: Subject, seen: Mapping[str, Tensor], fed: Tensor | None) 
 
 
 def medians(rows: Mapping[str, Callable[[], object]]) -> dict[str, float]:
-    """Median milliseconds of this process' own time, taken in turns."""
+    """Median milliseconds of this process' own time; the calls take turns."""
     times: dict[str, list[float]] = {name: [] for name in rows}
     for _ in range(REPEATS):
         for name, run in rows.items():
@@ -203,14 +203,14 @@ def phase_row(kind: str, network: str, top_k: int) -> str:
 
 
 def as_row(*cells: str) -> str:
-    """A row of a table, printed."""
+    """Print a row of a table and return it."""
     line = f"| {' | '.join(cells)} |"
     print(line, flush=True)
     return line
 
 
 def misses(mixing: Sequence[Mixing]) -> list[str]:
-    """Which rows are below the aim with all experts chosen, and where the loop is the faster."""
+    """The rows below the aim with all experts chosen, and the rows in which the loop is faster."""
     below = [row for row in mixing if row.top_k == EXPERTS and row.ratio < AIM]
     slower = [row for row in mixing if row.ratio < 1.0]
     return [
@@ -230,24 +230,24 @@ def report(mixing: Sequence[Mixing], phases: Sequence[str]) -> list[str]:
         "# Mixtures of experts: on all rows against one by one",
         "",
         f"{EXPERTS} experts, {ROWS} examples, 10 classes, one thread, the process' own time,",
-        f"median of {REPEATS} in turns. The loop takes example after example and chosen expert",
-        "after chosen expert, as PM-MoE's published code does; sums are the same. With few chosen",
-        "it runs those alone, ours still all. Aim: a ratio of at least",
+        f"median of {REPEATS} in turns. For each example the loop runs one chosen expert after",
+        "another, as PM-MoE's published code does; both give the same sums. The loop runs only the",
+        "chosen experts, ours always runs all. Aim: a ratio of at least",
         f"{AIM:.0f} with all {EXPERTS} chosen.",
         "",
         *misses(mixing),
         "",
-        "One image keeps a processor's core busy in a CNN already (10 million multiplications and",
-        "additions), so more at a time saves calls but no arithmetic. What makes such extractors'",
-        "second phase fast is that it runs them once (second table).",
+        "One image already keeps a processor core busy in a CNN (10 million multiplications and",
+        "additions), so a batch saves calls but no arithmetic. The second phase of such extractors",
+        "is fast because it runs them once (second table).",
         "",
         "| expert | network | chosen | ours, ms | one by one, ms | ratio |",
         "|---|---|---|---|---|---|",
         *(f"| {' | '.join(row.cells)} |" for row in mixing),
         "",
         f"The second phase: {EPOCHS} epochs over {ROWS} examples in batches of {BATCH}, from the",
-        "times of one step. Ours computes the frozen experts' outputs once, and a step looks them",
-        "up; the published code runs the experts in each step.",
+        "times of one step. Ours computes the frozen experts' outputs once, and each step looks",
+        "them up; the published code runs the experts in each step.",
         "",
         "| expert | network | chosen | outputs once, ms | step, ms | step one by one, ms | ratio |",
         "|---|---|---|---|---|---|---|",

@@ -2,10 +2,10 @@
 
     python benchmarks/feature_cache.py [--images 2000] [--threads 2] [--folder FOLDER]
 
-The weights are random and the pictures are drawn, of mixed sizes like those of photographs, since
-neither changes what encoding costs. Every step is a process of its own, whose peak of resident
-memory is that of everything in it: torch, the model, the pictures and the rows, those of mapped
-files included. "all rows" then reads every row once in the blocks in which a method prepares them.
+The weights are random and the pictures are drawn, with mixed sizes like photographs, because
+neither changes the cost of encoding. Each step runs in its own process. Its peak of resident memory
+includes everything in the process: torch, the model, the pictures and the rows, also those of
+mapped files. "all rows" then reads every row once in the blocks in which a method prepares them.
 The table goes to stdout as Markdown.
 """
 
@@ -117,13 +117,13 @@ def report(folder: Path, count: int, threads: int) -> None:
     sums: dict[str, float] = {}
     for kind, name in sized(STEPS, STEPS[:2]):
         found = in_a_process(folder, kind, threads)
-        # The second run must see what the first one made.
+        # The second run must find the cache of the first run.
         assert sums.setdefault(kind, found["sum"]) == found["sum"]
         speed = f"{count / found['seconds']:,.1f}"
         times = (f"{found['seconds']:.1f}", f"{found['busy']:.1f}", speed)
         memory = (f"{found['peak']:.2f}", f"{found['read']:.2f}")
         print(row_of(name, *times, f"{found['gigabytes']:.3f}", *memory), flush=True)
-    print(f"\nThe process with the model loaded and nothing encoded: {found['loaded']:.2f} GiB.")
+    print(f"\nThe process with the model loaded, before any encoding: {found['loaded']:.2f} GiB.")
 
 
 def row_of(*cells: str) -> str:

@@ -1,8 +1,8 @@
-"""A federation of four data holders on one machine, through an engine and a killed client.
+"""A federation of four data holders on one machine, over an engine, with a killed client.
 
-Each holder is a process with its own folder of images, key and store; the coordinator is another,
-and between them is an engine with TLS, or none (`local`). In the second round one holder is killed,
-and started again after it. At the end the coordinator shows its table, and everything stops.
+Each holder is a process with its own folder of images, key and store; the coordinator is another.
+An engine with TLS connects them, or a relay on this machine (`local`). The benchmark kills one
+holder in the second round and starts it again afterwards. At the end the coordinator shows a table.
 
     python benchmarks/federation.py [--engine local | nvflare | flower] [--folder DIR]
 """
@@ -31,7 +31,7 @@ from platform.data.shapes import shapes_dataset
 CONFIG = "federation"
 VICTIM = "west"
 LATEST = 300.0
-"""Seconds that anything may take."""
+"""Seconds that any wait may take."""
 Engine = Callable[[Path, Mapping[str, Path], Path], AbstractContextManager[None]]
 
 
@@ -90,10 +90,10 @@ def local(hub: Path, sockets: Mapping[str, Path], folder: Path) -> Iterator[None
 
 
 def engine(name: str) -> Engine:
-    """The engine of this name, with TLS on this machine."""
+    """The engine with this name, with TLS on this machine."""
     if name == "local":
         return local
-    # Each engine has an environment of its own, with nothing in it that trains.
+    # Each engine has its own environment, which holds no code that trains.
     python = Path(__file__).parents[1] / f".venv-{name}" / "bin" / "python"
     if name == "nvflare":
         from platform.relay.nvflare import nvflare_poc
@@ -108,7 +108,7 @@ class Holders:
     """The holders' processes."""
 
     def __init__(self, folder: Path, names: tuple[str, ...]) -> None:
-        """Start all of them."""
+        """Start all processes."""
         self._folder = folder
         self.sockets = {name: folder / name / "store" / "client.sock" for name in names}
         self._running = {name: self._started(name) for name in names}
@@ -122,16 +122,16 @@ class Holders:
             )
 
     def kill(self, name: str) -> None:
-        """Kill one as a power cut would."""
+        """Kill a holder, like a power cut."""
         self._running[name].kill()
         self._running[name].wait()
 
     def start(self, name: str) -> None:
-        """Start one again."""
+        """Start a holder again."""
         self._running[name] = self._started(name)
 
     def end(self) -> None:
-        """End all of them, as an operator would."""
+        """Stop all holders, as an operator would."""
         for process in self._running.values():
             process.send_signal(signal.SIGTERM)
         for process in self._running.values():
@@ -139,7 +139,7 @@ class Holders:
 
 
 def follow(coordinator: subprocess.Popen[str], holders: Holders) -> dict[str, object]:
-    """Kill a holder in the second round and start it after that; the run's summary."""
+    """Kill a holder in the second round and start it again afterwards; return the run's summary."""
     rounds, killed = 0, False
     for line in coordinator.stdout or ():
         event = json.loads(line)
@@ -149,18 +149,18 @@ def follow(coordinator: subprocess.Popen[str], holders: Holders) -> dict[str, ob
         if event["event"] == "waiting" and rounds == 1 and event["stage"] == "train" and not killed:
             killed = True
             holders.kill(VICTIM)
-            print(f"{VICTIM} is killed")
+            print(f"killing {VICTIM}")
         if rounds == 2 and killed:
             killed = False
             holders.start(VICTIM)
-            print(f"{VICTIM} is started again")
+            print(f"starting {VICTIM} again")
         if event["event"] == "summary":
             return dict(event)
     raise SystemExit(f"the coordinator ended with code {coordinator.wait()}")
 
 
 def hold(folder: Path, name: str) -> None:
-    """One federation from nothing to its report."""
+    """Hold one federation, from empty folders to its report."""
     section = load_config(Path(CONFIG)).federation
     if section is None:
         raise SystemExit(f"{CONFIG} has no federation section")
@@ -198,7 +198,7 @@ def hold(folder: Path, name: str) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--engine", choices=("local", "nvflare", "flower"), default="local")
-    parser.add_argument("--folder", type=Path, help="where to work; default is one that is deleted")
+    parser.add_argument("--folder", type=Path, help="where to work; the default is deleted at exit")
     options = parser.parse_args()
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     with ExitStack() as stack:

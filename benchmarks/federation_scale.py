@@ -1,10 +1,10 @@
-"""A federation of hundreds of data holders on one machine, a tenth of them lost in every round.
+"""A federation of hundreds of data holders on one machine; every round loses a tenth of them.
 
     python -m benchmarks.federation_scale --clients 500 [--engine flower] [--adversary active]
 
-Holders are the client's own code in threads (`_crowd.py`), each behind its own socket; coordinator
-and relays are processes as people start them. At the end coordinator's and holders' records are
-held against each other; then its column of `docs/results/federation-scale.md` is written.
+Holders run the client's own code in threads (`_crowd.py`), each behind its own socket. Coordinator
+and relays are processes, as people start them. At the end the benchmark compares the coordinator's
+records with the holders', and writes its column of `docs/results/federation-scale.md`.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from privacy.secure_aggregation import Enrolment
 CLASSES = ("circle", "square", "star")
 LATEST = 3600.0
 IMAGES = 2
-"""Images of a class that a holder trains on, and tests on."""
+"""A holder's images of each class for training, and for tests."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,14 +45,14 @@ class Setting:
     """One federation.
 
     Attributes:
-        clients: Their number.
-        rounds: To be held.
+        clients: Number of clients.
+        rounds: Number of rounds.
         rate: Share of the clients that is lost in each round.
-        adversary: That the secure sum withstands.
+        adversary: The adversary that the secure sum withstands.
         deadline: Seconds that a stage waits.
-        training: The same where clients train.
-        processes: Among which the holders are shared out.
-        relays: Relay processes, where there is no engine.
+        training: Seconds that the stage of training waits.
+        processes: Number of processes that share the holders.
+        relays: Number of relay processes if there is no engine.
         engine: `local` or `flower`.
     """
 
@@ -73,7 +73,7 @@ class Setting:
 
     @property
     def losses(self) -> Losses:
-        """Who is lost when."""
+        """Which clients are lost, and when."""
         away = max(self.deadline, self.training) + 2.0
         return Losses(names=self.names, rate=self.rate, rounds=self.rounds, seconds=away)
 
@@ -184,7 +184,7 @@ def peak(pid: int) -> float:
 
 
 def conducted(folder: Path, config: Path) -> Iterator[tuple[float, dict[str, Any], int]]:
-    """What the coordinator's process tells, when (s since its start), and its process."""
+    """Each event of the coordinator: its time (s since the start), the event, and the process."""
     started = time.perf_counter()
     command = sotto("platform.coordinator", "run", config, "--json")
     log = (folder / "coordinator.txt").open("wb")
@@ -196,7 +196,7 @@ def conducted(folder: Path, config: Path) -> Iterator[tuple[float, dict[str, Any
 
 
 def hold(folder: Path, setting: Setting) -> dict[str, Any]:
-    """One federation from its folders to its checks; what it took."""
+    """Hold one federation, from its folders to its checks; return its measurements."""
     (folder / "coordinator").mkdir()
     config = folder / "run.yaml"
     config.write_text(yaml.safe_dump(configuration(folder, setting)))
@@ -238,7 +238,7 @@ def hold(folder: Path, setting: Setting) -> dict[str, Any]:
 
 
 def options() -> argparse.Namespace:
-    """The command line's."""
+    """The options of the command line."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--clients", type=int, default=sized(500, 10))
     parser.add_argument("--rounds", type=int, default=sized(10, 1))
@@ -249,7 +249,7 @@ def options() -> argparse.Namespace:
     parser.add_argument("--processes", type=int, default=sized(2, 1))
     parser.add_argument("--relays", type=int, default=sized(5, 1))
     parser.add_argument("--engine", choices=("local", "flower"), default="local")
-    parser.add_argument("--folder", type=Path, help="where to work; default is one that is deleted")
+    parser.add_argument("--folder", type=Path, help="where to work; the default is deleted at exit")
     return parser.parse_args()
 
 

@@ -1,8 +1,8 @@
 """Count what a person has to read: files, lines, code, dataclasses, rooms, tests, words.
 
-`python benchmarks/house.py` counts this repository; with paths it counts the
-Python files below each of them by the same rules, so that another project's checkout can stand
-beside it. A line of code holds a token that is neither a comment nor part of a docstring.
+`python benchmarks/house.py` counts this repository. With paths it counts the Python files below
+each path by the same rules, to compare with another project's checkout. A line of code holds a
+token that is neither a comment nor part of a docstring.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ LAYOUT = {
     *(tokenize.DEDENT, tokenize.ENCODING, tokenize.ENDMARKER),
 }
 PINNED_WORDS = 4
-"""A test that compares with so many words or more in a row pins a sentence."""
+"""A test pins a sentence if it compares with at least this many words in a row."""
 
 
 @dataclass(frozen=True)
 class Size:
-    """How much Python there is.
+    """The amount of Python.
 
     Attributes:
         files: Number of files.
@@ -56,7 +56,7 @@ class Size:
 
 
 def python_below(path: Path) -> Iterator[Path]:
-    """Yield every Python file below a folder but those of environments and caches."""
+    """Yield every Python file below a folder, except those of environments and caches."""
     for file in sorted(path.rglob("*.py")) if path.is_dir() else [path]:
         hidden = (part.startswith(".") for part in file.relative_to(path).parts)
         if "build" not in file.parts and not any(hidden):
@@ -64,7 +64,7 @@ def python_below(path: Path) -> Iterator[Path]:
 
 
 def size_of(files: Iterable[Path]) -> Size:
-    """Return how much all files hold together."""
+    """Return the total size of all files."""
     return sum((_size_of(file) for file in files), Size(0, 0, 0, 0))
 
 
@@ -79,7 +79,7 @@ def _size_of(file: Path) -> Size:
     marked = 0
     for node in ast.walk(tree):
         match node:
-            # Docstrings, and the strings under attributes that stand for them.
+            # Docstrings, and the strings under attributes that serve as docstrings.
             case ast.Expr(value=ast.Constant(value=str())):
                 code.difference_update(range(node.lineno, (node.end_lineno or node.lineno) + 1))
             case ast.ClassDef(decorator_list=marks):
@@ -88,7 +88,7 @@ def _size_of(file: Path) -> Size:
 
 
 def used_once(files: Sequence[Path]) -> tuple[int, int]:
-    """Return how many private functions and classes there are, and how many are named once only."""
+    """Return the number of private functions and classes, and of those that are named only once."""
     defined, named = 0, 0
     for file in files:
         tree = ast.parse(file.read_text("utf-8"))
@@ -105,7 +105,7 @@ def used_once(files: Sequence[Path]) -> tuple[int, int]:
 
 
 def pinned(files: Iterable[Path]) -> int:
-    """Return how many asserts of tests compare with a string of several words."""
+    """Return the number of asserts in tests that compare with a string of several words."""
     found = 0
     for file in files:
         for node in ast.walk(ast.parse(file.read_text("utf-8"))):
@@ -123,12 +123,12 @@ def pinned(files: Iterable[Path]) -> int:
 
 
 def words(files: Iterable[Path]) -> int:
-    """Return the number of words in texts."""
+    """Return the number of words in the files."""
     return sum(len(file.read_text("utf-8").split()) for file in files)
 
 
 def house() -> Iterator[tuple[str, object]]:
-    """Yield every number about this repository with its name."""
+    """Yield every number about this repository, with its name."""
     sys.path.insert(0, str(ROOT))
     from tests.repository.test_rooms import FLOORS, arrows, climbing, within
     from tests.repository.test_satellites import satellites
@@ -147,7 +147,7 @@ def house() -> Iterator[tuple[str, object]]:
     yield "benchmarks", size_of(python_below(ROOT / "benchmarks"))
     yield "private definitions, used once", used_once(packages)
     yield "rooms", len(set().union(*FLOORS))
-    # The contract is a suite of tests that ships: it looks into every room, and no run has it.
+    # The contract is a suite of tests that ships. It looks into every room, but no run uses it.
     yield "arrows", len({arrow for arrow in arrows(ROOT) if arrow[0] != "contract"})
     yield "climbing arrows", len(climbing(ROOT))
     yield "most arrows inside a room", within(ROOT).most_common(3)
@@ -162,7 +162,7 @@ def house() -> Iterator[tuple[str, object]]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Print the numbers, one in a line."""
+    """Print the numbers, one per line."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("paths", nargs="*", type=Path, help="folders of other projects")
     asked = parser.parse_args(arguments).paths

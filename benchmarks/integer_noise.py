@@ -1,10 +1,10 @@
-"""Integer noise: exact draws a second on one core, and what making a table costs.
+"""Integer noise: exact draws per second on one core, and the cost of making a table.
 
     python benchmarks/integer_noise.py [--draws 4000000] [--repeats 5]
 
-Noise comes from the operating system's entropy. Times are the processor's (least of the repeats),
-so another process on the machine disturbs them little; the share of it that the entropy takes is
-given too.
+Noise comes from the operating system's entropy. Times are processor times (least of the repeats),
+which another process on the machine disturbs little. A column shows the entropy's share of the
+time.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""What a step of each method costs beside its floor, and what TRIP's batching and routing save.
+"""The cost of a step of each method over its floor, and the savings of TRIP's batching and routing.
 
 All ratios are of one run, in turns, on one thread. The floor of a method is one forward and one
-backward pass of the bare text encoder over the sequences that must be differentiated: as many
-prompts as the method trains through, behind each of them all classes (FedMaPLe: both towers).
+backward pass of the bare text encoder over the sequences that must be differentiated: all classes
+behind each prompt that the method trains through (FedMaPLe: both towers).
 
 Writes `docs/results/methods-speed.md`.
 
@@ -33,7 +33,7 @@ ALLOWED_KIB = 64.0
 
 
 def least(rows: Mapping[str, Callable[[], object]], repeats: int) -> dict[str, float]:
-    """Least milliseconds of each call, taken in turns so that other load meets all alike."""
+    """Least milliseconds of each call; the calls take turns, so that other load affects all."""
     best = dict.fromkeys(rows, float("inf"))
     for _ in range(repeats):
         for name, run in rows.items():
@@ -57,7 +57,7 @@ def step_times(subject: Subject, repeats: int) -> tuple[float, float]:
 
 
 def step_table(repeats: int) -> list[str]:
-    """A row a method."""
+    """The table with one row per method."""
     columns = (
         "method",
         "sequences",
@@ -79,7 +79,7 @@ def step_table(repeats: int) -> list[str]:
 
 
 def trip_table(times: TripTimes) -> list[str]:
-    """Batched against looped."""
+    """The table of batched against looped."""
     return [
         "| what | batched, ms | one image at a time, ms | ratio | aim |",
         "|---|---|---|---|---|",
@@ -91,7 +91,7 @@ def trip_table(times: TripTimes) -> list[str]:
 
 
 def memory_of(clients: int) -> tuple[float, float]:
-    """Resident KiB of a process after a round with so many clients, and KiB of their tensors."""
+    """Resident KiB of a process after a round with this number of clients, and KiB of tensors."""
     script = Path(__file__).with_name("_client_memory.py")
     output = subprocess.run(
         [sys.executable, str(script), str(clients)], check=True, capture_output=True, text=True
@@ -100,7 +100,7 @@ def memory_of(clients: int) -> tuple[float, float]:
 
 
 def memory_line() -> str:
-    """What one more simulated client costs."""
+    """The cost of one more simulated client."""
     (small, own_small), (large, own_large) = (memory_of(count) for count in CLIENTS)
     added = CLIENTS[1] - CLIENTS[0]
     each, own = (large - small) / added, (own_large - own_small) / added
@@ -114,7 +114,7 @@ def memory_line() -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="few repeats, nothing is written")
+    parser.add_argument("--quick", action="store_true", help="few repeats, and no files")
     options = parser.parse_args()
     torch.set_num_threads(1)
     repeats = 3 if options.quick else REPEATS
@@ -129,9 +129,9 @@ def main() -> None:
         "",
         "The shipped tiny CLIP, 20 classes, batches of 16, presets of `configs/methods/`, one",
         f"thread of a shared machine, least of {repeats} in turns. A step is a {STEPS}th of what",
-        f"{1 + STEPS} steps of `client_update` take longer than one. The floor is one forward and",
-        "backward pass of the bare text encoder (prefixes shared, cut after the last end of text)",
-        "over the sequences that must be differentiated; where none must be, it is zero.",
+        f"{1 + STEPS} steps of `client_update` take longer than one. The floor is one forward",
+        "and backward pass of the bare text encoder (prefixes shared, cut after the last end of",
+        "text) over the sequences that must be differentiated; without such sequences, it is zero.",
         "",
         *steps,
         "",
@@ -139,12 +139,12 @@ def main() -> None:
         "",
         *trip,
         "",
-        "The loop routes token after token, as the published code does, on the same seats and with",
-        "the same result. With the tokens of a ViT-B/16 most of the time is arithmetic on wide",
-        "vectors (the product of an image's tokens with each other, 0.6 ms), which batching does",
-        "not make less, so the ratio stays below the aim there. In a batch of the embedded data",
-        "hardly two images have equal shares, so encoding equal prompts once saves little; what is",
-        "saved is the loop and the prefixes.",
+        "The loop routes one token after another, as the published code does, with the same seats",
+        "and the same result. With the tokens of a ViT-B/16 most of the time is arithmetic on wide",
+        "vectors (the product of an image's tokens with each other, 0.6 ms). Batching does not",
+        "reduce this, so the ratio stays below the aim there. In a batch of the embedded data",
+        "hardly two images have equal shares, so encoding equal prompts once saves little; the",
+        "saved time is that of the loop and the prefixes.",
         "",
         "## Memory",
         "",

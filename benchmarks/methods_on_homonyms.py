@@ -1,11 +1,11 @@
 """Nine methods on `homonyms`, under four protocols, and two of them with upload noise.
 
 Runs `configs/comparison.yaml` with each method on a pathological partition, among clients in four
-senses, base to novel and leave-one-domain-out, as sweeps. A method's learning rate is chosen by its
-score on a data set that is rendered from another seed, and kept in `methods_on_homonyms.yaml`;
-`--tables` takes the rates from there and measures the rest. Writes
-`docs/results/methods-on-homonyms.{csv,md,svg,tex}`. An interrupted benchmark goes on where it was;
-`--fresh` begins anew.
+senses, base to novel and leave-one-domain-out, as sweeps. It chooses a method's learning rate by
+the score on a data set rendered from another seed, and keeps the rate in
+`methods_on_homonyms.yaml`; `--tables` takes the rates from there and measures the rest. Writes
+`docs/results/methods-on-homonyms.{csv,md,svg,tex}`. A second call continues an interrupted
+benchmark; `--fresh` starts again.
 
     python benchmarks/methods_on_homonyms.py [--tables] [--seeds 0 1 2 3 4] [--jobs 2] [--fresh]
 """
@@ -60,7 +60,7 @@ NOISED = ("promptfl", "pfedmoap")
 CLIPPING_NORM = 0.1
 NOISE: Mapping[str, Sequence[str]] = {
     "none": [],
-    # What the paper's appendix calls epsilon 50 and 25: noise of 0.0507 C and 0.1015 C.
+    # The paper's appendix calls this epsilon 50 and 25: noise of 0.0507 C and 0.1015 C.
     "0.0507": ["privacy.noise_multiplier=0.0507"],
     "0.1015": ["privacy.noise_multiplier=0.1015"],
     "epsilon 8": ["privacy.target_epsilon=8.0"],
@@ -77,7 +77,7 @@ TITLES = {
     "noise": "Noise on uploads, pathological",
 }
 START: Mapping[str, Sequence[str]] = {
-    # Every prompt starts at words, so that what differs is the method and not its random start.
+    # Every prompt starts at words, so that only the method differs and not its random start.
     **dict.fromkeys(METHODS, WORDS),
     **dict.fromkeys(("zero_shot", "fedclip"), ()),
 }
@@ -91,8 +91,8 @@ class Suite:
 
     Attributes:
         stage: `tuning` or `final`.
-        name: Of the suite.
-        part: How uploads are noised in the suite `noise`, else `all`.
+        name: The name of the suite.
+        part: The noise on uploads in the suite `noise`, else `all`.
         grid: The runs.
     """
 
@@ -102,7 +102,7 @@ class Suite:
     grid: Grid
 
     def part_of(self, cell: Cell) -> str:
-        """What a run's row names beside its suite: noise, or the domain that was held out."""
+        """The part that a run's row names beside its suite: noise, or the held-out domain."""
         if self.name != "leave_one_domain_out":
             return self.part
         return str(cell.run.task.held_out_domain)
@@ -119,7 +119,7 @@ def suite_of(
     rates: Rates | None = None,
     part: str = "all",
 ) -> Suite:
-    """A suite's grid; without rates, all of them are tried."""
+    """A suite's grid; without rates, the grid tries all rates."""
     kind = "pathological" if name == "noise" else name
     own = [f"{method}:{text}" for method in methods for text in START[method]]
     if rates is None:
@@ -179,7 +179,7 @@ def finals(rates: Rates, seeds: Sequence[int], storage: str) -> list[Suite]:
 
 
 def rows_of(suite: Suite, outcomes: Sequence[Outcome]) -> Iterator[Row]:
-    """One row a run, accuracies in percent."""
+    """One row per run, accuracies in percent."""
     for outcome in outcomes:
         scores, record = record_of(outcome).scores["last"], record_of(outcome)
         shown = ("worst", "base", "novel", "harmonic_mean", "target", "gain_over_local")
@@ -200,13 +200,13 @@ def rows_of(suite: Suite, outcomes: Sequence[Outcome]) -> Iterator[Row]:
 
 
 def _seconds(outcome: Outcome) -> float:
-    """What a run took; of one that an interrupted benchmark had finished, its rounds alone."""
+    """A run's seconds; of a run that an interrupted benchmark finished, only those of rounds."""
     rounds = (outcome.summary or {"rounds": []})["rounds"]
     return outcome.seconds or float(sum(document["seconds"] for document in rounds))
 
 
 def choose(rows: Sequence[Row]) -> dict[tuple[str, str], str]:
-    """For each suite and method the learning rate of the best tuning run; ties go to the lower."""
+    """The learning rate of the best tuning run for each suite and method; ties go to the lower."""
     headline = {"base_to_novel": "harmonic_mean", "leave_one_domain_out": "target"}
     chosen: dict[tuple[str, str], str] = {}
     for suite, method in dict.fromkeys((row["suite"], row["method"]) for row in rows):
@@ -218,7 +218,7 @@ def choose(rows: Sequence[Row]) -> dict[tuple[str, str], str]:
 
 
 def write_rates(rates: Rates) -> None:
-    """Keeps the chosen rates, by suite and method."""
+    """Keep the chosen rates, by suite and method."""
     lines = [line for line in RATES.read_text("utf-8").splitlines() if line.startswith("#")]
     tree = {
         suite: {m: float(rates[suite, m]) for m in METHODS if (suite, m) in rates}
@@ -235,7 +235,7 @@ def read_rates() -> dict[tuple[str, str], str]:
 
 
 def latex_tables(suites: Sequence[Suite], outcomes: Sequence[Sequence[Outcome]]) -> list[Table]:
-    """The tables in the papers' form; the degrees of noise are rows of one table."""
+    """The tables in the papers' form; degrees of noise are rows of one table."""
     found = []
     for suite, of in zip(suites, outcomes, strict=True):
         if suite.name != "noise":
@@ -258,7 +258,7 @@ def _titled(name: str, grid: Grid, outcomes: Sequence[Outcome]) -> list[Table]:
 
 
 def in_place_of(old: Sequence[Row], new: Sequence[Row]) -> list[Row]:
-    """All rows, each new one in place of the old one of the same setting."""
+    """All rows; each new row replaces the old row of the same setting."""
     return list({key_of(row, KEY): row for row in (*old, *new)}.values())
 
 
@@ -266,8 +266,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seeds", type=int, nargs="+", default=sized([0, 1, 2, 3, 4], [0]))
     parser.add_argument("--jobs", type=int, default=sized(2, 1))
-    parser.add_argument("--tables", action="store_true", help="with the rates chosen before")
-    parser.add_argument("--fresh", action="store_true", help="measure everything anew")
+    parser.add_argument("--tables", action="store_true", help="with the rates chosen earlier")
+    parser.add_argument("--fresh", action="store_true", help="measure everything again")
     parser.add_argument("--output", type=Path, default=RESULTS / "methods-on-homonyms.csv")
     options = parser.parse_args()
     with workplace("methods-on-homonyms", fresh=options.fresh) as storage:
@@ -275,7 +275,7 @@ def main() -> None:
 
 
 def measure(options: argparse.Namespace, storage: str) -> None:
-    """Everything, into the files beside `options.output`."""
+    """Measure everything into the files beside `options.output`."""
     known = read_rows(options.output)
     tuned = [row for row in known if row["stage"] == "tuning"]
     if not options.tables:
@@ -289,7 +289,7 @@ def measure(options: argparse.Namespace, storage: str) -> None:
     outcomes = sweep([suite.grid for suite in suites], storage, options.jobs)
     pairs = zip(suites, outcomes, strict=True)
     rows = [row for suite, of in pairs for row in rows_of(suite, of)]
-    # The page wants all methods: at the smallest size most are those of before.
+    # The page needs all methods; at the smallest size most rows are from earlier runs.
     rows = sized(rows, in_place_of([row for row in known if row["stage"] == "final"], rows))
     write_rows(options.output, [*tuned, *rows], KEY)
     rows = [row for row in read_rows(options.output) if row["stage"] == "final"]

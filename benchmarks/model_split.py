@@ -3,9 +3,9 @@
 Runs `configs/model-split.yaml` with every method on `digits` (a small CNN) and `shapes` (a layer on
 CLIP features), shared ratios 0 and 20 %, as sweeps: the general methods, PM-MoE over each of the
 nine model-split methods (whose phase one is that method), and Fed-Syn-MoE. Writes
-`docs/results/model-split.{csv,md,svg}`. An interrupted benchmark goes on where it was.
+`docs/results/model-split.{csv,md,svg}`. A second call continues an interrupted benchmark.
 
-What is measured replaces what the CSV has of the same settings; the rest of it stays.
+New rows replace the rows of the same settings in the CSV; the other rows stay.
 
     python benchmarks/model_split.py [--noise none 0.0507 "epsilon 8"] [--shared 0.0 0.2] [--fresh]
 """
@@ -33,7 +33,7 @@ BASES = (*("fedper", "lg_fedavg", "fedrep", "fedrod", "fedgh", "fedbabu", "gpfl"
 KEY = ("dataset", "shared", "noise", "method", "seed")
 DATA = {
     "digits": ("task.dataset=digits",),
-    # Twenty classes leave few images of each, so a tenth of them would round to none.
+    # Twenty classes leave few images of each, so a tenth of them would round to zero.
     "shapes": (
         *("task.dataset=shapes", "task.model={name: sotto-tiny}", "task.shots=50"),
         "task.validation_share=0.2",
@@ -46,23 +46,23 @@ NETWORKS = {
 SHARED = ("0.0", "0.2")
 BOUND = ("privacy.mechanism=upload_noise", "privacy.clipping_norm=1.0")
 NOISE = {
-    # Under noise, accuracies that carry none may not choose a round.
+    # Under noise, accuracies without noise must not choose a round.
     "none": ("evaluation.selection=best_on_validation",),
     # Noise of 0.0507 C, which the appendix of pFedMoAP's paper calls epsilon 50.
     "0.0507": (*BOUND, "privacy.noise_multiplier=0.0507"),
     "epsilon 8": (*BOUND, "privacy.target_epsilon=8.0"),
 }
 POOL_NORM = "pool.clipping_norm=4.0"
-# Of the weight that its authors give to its regulariser DBE diverges at 0.05, and SCAFFOLD of its
-# control variates.
+# At 0.05, DBE diverges with the weight that its authors give to its regulariser, and SCAFFOLD with
+# its control variates.
 SLOW, RATE = ("dbe", "scaffold"), "0.01"
 DIVERGING = {("epsilon 8", "gpfl")}
-"""What no run of comes to its end at the common rate."""
+"""No run of these finishes at the common rate."""
 REPLACED = {("digits", "0.2", 2): 3}
-"""Seeds that deal a client too few images to validate with a tenth of them."""
+"""Seeds that deal a client too few images to validate with a tenth, and their replacements."""
 GATE_ROUNDS = sized(20, 1)
 TOP_K = {"0.0": "10", "0.2": "20"}
-"""Half of the clients without shared data and all of them with, as the paper recommends."""
+"""Half of the clients without shared data, and all clients with it, as the paper recommends."""
 
 
 @dataclass(frozen=True)
@@ -71,8 +71,8 @@ class Suite:
 
     Attributes:
         dataset: Its name.
-        shared: The share of each class that all clients have alike.
-        noise: How uploads are noised.
+        shared: The share of each class that is dealt to all clients alike.
+        noise: The noise on uploads.
         grid: The runs.
     """
 
@@ -128,7 +128,7 @@ def suite_of(
 
 
 def rows_of(suite: Suite, outcomes: Sequence[Outcome]) -> Iterator[Row]:
-    """One row a run; two for PM-MoE, before and after its second phase. Accuracies in percent."""
+    """One row per run; two for PM-MoE, before and after its second phase. Accuracies in percent."""
     for outcome in outcomes:
         cell, summary = outcome.cell, outcome.summary or {}
         phases, base = summary["phases"], cell.run.method.options.get("base")
@@ -150,7 +150,7 @@ def row(
     return {
         **dict(zip(KEY, key, strict=True)),
         **{name: percent(accuracy[name]) for name in ("mean", "weighted", "std", "worst")},
-        # Chosen among the rounds, hence before any second phase.
+        # Chosen among the rounds, so before any second phase.
         "best_on_validation": "" if method.startswith("pm_moe") else percent(best),
         "epsilon": str(summary["final"]["epsilon"]["server"]),
         "cost_share": "",
@@ -165,7 +165,7 @@ def main() -> None:
     parser.add_argument("--data", nargs="+", default=sized(data, data[-1:]), choices=data)
     parser.add_argument("--shared", nargs="+", default=sized(shared, shared[-1:]), choices=shared)
     parser.add_argument("--jobs", type=int, default=sized(2, 1))
-    parser.add_argument("--fresh", action="store_true", help="measure everything anew")
+    parser.add_argument("--fresh", action="store_true", help="measure everything again")
     parser.add_argument("--output", type=Path, default=RESULTS / "model-split.csv")
     options = parser.parse_args()
     with workplace("model-split", fresh=options.fresh) as storage:
@@ -173,7 +173,7 @@ def main() -> None:
 
 
 def measure(options: argparse.Namespace, storage: str) -> None:
-    """Everything, into the files beside `options.output`."""
+    """Measure everything into the files beside `options.output`."""
     found = [
         suite
         for noise in options.noise

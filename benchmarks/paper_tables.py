@@ -1,10 +1,10 @@
 """The tables of the four papers in small: the same methods, partitions, protocols and ablations.
 
-Each row of a paper's table is run on `homonyms` from that paper's own configuration, scaled down as
-`paper_tables.yaml` says; ranks here are held against the paper's by Kendall's tau. Runs are shared
-between tables that ask for the same, and the first seed of all tables is run before the second.
-Writes `docs/results/paper-tables.{csv,md}`, of each table with the seeds that all of its rows have;
-runs that the CSV has are kept, so an interrupted benchmark goes on where it was.
+Runs each row of a paper's table on `homonyms` from the paper's own configuration, scaled down as
+`paper_tables.yaml` says, and compares ranks with the paper's by Kendall's tau. Tables that need the
+same run share it; the first seed of all tables runs before the second. Writes
+`docs/results/paper-tables.{csv,md}`, each table with the seeds that all its rows have. Runs in the
+CSV are kept, so a second call continues an interrupted benchmark.
 
     python benchmarks/paper_tables.py [TABLE ...] [--seeds 0 1 2] [--jobs 2]
     python benchmarks/paper_tables.py --page
@@ -45,22 +45,22 @@ OUTPUT = RESULTS / "paper-tables.csv"
 NUMBERS = Path(__file__).resolve().parents[1] / "docs" / "papers" / "numbers"
 KEY = ("config", "settings", "seed")
 BETWEEN = " | "
-"""Between settings in the CSV."""
+"""Separates settings in the CSV."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Line:
-    """A row of a paper's table, and how it is run here.
+    """A row of a paper's table, and the way to run it here.
 
     Attributes:
-        table: Which table.
+        table: The name of the table.
         label: The row's name there.
         paper: The paper's number.
         config: The configuration that is scaled down.
-        settings: What is changed in it, but for what `over` and `turns` have and for the seed.
+        settings: Changes in the configuration, except those in `over` and `turns` and the seed.
         over: Settings whose mean is the row's number, seed by seed.
         turns: Settings that seeds take in turn: the n-th seed holds out the n-th style.
-        rate: The learning rate, which is among the settings.
+        rate: The learning rate, which `settings` also hold.
         score: `after`, or `before` a second phase.
     """
 
@@ -75,7 +75,7 @@ class Line:
     score: str
 
     def runs(self, seed: int) -> list[Row]:
-        """A seed's runs, as the CSV keys them."""
+        """A seed's runs, with the keys of the CSV."""
         turn = (self.turns[seed % len(self.turns)],) if self.turns else ()
         varied = [(*self.settings, *turn, *one) for one in (zip(self.over) if self.over else [()])]
         return [
@@ -85,12 +85,12 @@ class Line:
 
 
 def read_lines(names: Sequence[str]) -> list[Line]:
-    """All rows of the named tables, of all tables without names."""
+    """All rows of the named tables; without names, of all tables."""
     document = _document()
     unknown = [name for name in names if name not in document["tables"]]
     if unknown:
         valid = ", ".join(document["tables"])
-        raise SystemExit(f"{unknown[0]!r} is none of the tables; valid: {valid}")
+        raise SystemExit(f"{unknown[0]!r} is not a table; valid: {valid}")
     return [
         line
         for name in names or document["tables"]
@@ -103,13 +103,13 @@ def _document() -> Any:
 
 
 def remarks() -> Mapping[str, Remark]:
-    """What the page says below each table."""
+    """The page's remarks below each table."""
     tables = _document()["tables"]
     return {name: Remark(table.get("omitted", {})) for name, table in tables.items()}
 
 
 def left_out() -> Mapping[str, str]:
-    """Tables that are not run, each with why."""
+    """Tables that do not run, each with a reason."""
     return {name: " ".join(why.split()) for name, why in _document()["left_out"].items()}
 
 
@@ -118,11 +118,11 @@ def _lines(name: str, table: Mapping[str, Any], document: Mapping[str, Any]) -> 
     rows, listed = table.get("rows", {}), _paper(table["numbers"], table.get("column"))
     omitted = [each for each in listed if _is_omitted(each, table)]
     if unknown := set(rows) - set(listed):
-        raise SystemExit(f"{name}: {sorted(unknown)[0]!r} is no row of {table['numbers']}.csv")
+        raise SystemExit(f"{name}: {sorted(unknown)[0]!r} is not a row of {table['numbers']}.csv")
     for label, number in listed.items():
         if label in omitted:
             continue
-        # A row that is a method's name alone goes without saying.
+        # A row that is only a method's name needs no entry.
         row = rows.get(label, {"method": label.strip("`")})
         rate = row.get("rate", suite["rate"])
         yield Line(
@@ -150,7 +150,7 @@ def _is_omitted(label: str, table: Mapping[str, Any]) -> bool:
 
 
 def _method(row: Mapping[str, Any], suite: Mapping[str, Any], document: Mapping[str, Any]) -> str:
-    """The method's whole section: what a configuration says of another is not its own."""
+    """The method's whole section: another configuration's section does not carry over."""
     options: dict[str, Any] = {}
     if "network" in suite or "network" in row:
         options = dict(row.get("network", suite.get("network")))
@@ -167,7 +167,7 @@ def _flat(settings: Sequence[Any]) -> Iterator[str]:
 
 
 def _paper(numbers: str, column: str | None) -> dict[str, float]:
-    """The paper's number of each row: a column's, or the mean over all."""
+    """The paper's number of each row: a column's number, or the mean over all columns."""
     with (NUMBERS / f"{numbers}.csv").open(newline="", encoding="utf-8") as stream:
         head, *rows = csv.reader(stream)
     places = range(1, len(head)) if column is None else [head.index(column)]
@@ -178,15 +178,15 @@ def _paper(numbers: str, column: str | None) -> dict[str, float]:
 
 
 def wanted(lines: Sequence[Line], seeds: Sequence[int]) -> list[Row]:
-    """Every run of every row once, seed by seed."""
+    """Every run of every row once, ordered by seed."""
     runs = (run for seed in seeds for line in lines for run in line.runs(seed))
     return list({key_of(run, KEY): run for run in runs}.values())
 
 
 def measure(row: Row, folder: str) -> Row:
-    """One run's number in percent, that before a second phase, and its processor seconds.
+    """One run's number in percent, the number before a second phase, and processor seconds.
 
-    Those are this process' own, so that whatever else a machine does hardly counts.
+    The seconds are this process' own, so other work on the machine hardly counts.
     """
     started = time.process_time()
     settings = [*row["settings"].split(BETWEEN), f"seed={row['seed']}"]
@@ -201,10 +201,10 @@ def measure(row: Row, folder: str) -> Row:
 
 
 def check_again(count: int, seed: int, jobs: int) -> None:
-    """Run some of the file's rows, drawn at random, once more; the same digits, or it ends with 1.
+    """Run some of the file's rows, drawn at random, again; exit with 1 if any digit differs.
 
-    Noise is drawn by the run's seed where a table has any, so nothing but a machine's arithmetic
-    can differ.
+    The run's seed draws the noise of tables that have noise, so only a machine's arithmetic can
+    make a difference.
     """
     rows = read_rows(OUTPUT)
     places = np.random.default_rng(seed).permutation(len(rows))[:count]
@@ -218,7 +218,7 @@ def check_again(count: int, seed: int, jobs: int) -> None:
             said = "the same" if same else f"now {now['after']} {now['before']}"
             print(row["config"], row["seed"], row["after"], row["before"], said, flush=True)
     if differ:
-        raise SystemExit(f"{differ} of {len(drawn)} rows are others now")
+        raise SystemExit(f"{differ} of {len(drawn)} rows differ now")
 
 
 def _percent(final: Mapping[str, Any]) -> str:
@@ -229,7 +229,7 @@ def _percent(final: Mapping[str, Any]) -> str:
 
 
 def results(lines: Sequence[Line], rows: Sequence[Row], seeds: Sequence[int]) -> list[Result]:
-    """Each row's numbers, of those seeds that its whole table has."""
+    """Each row's numbers, for the seeds that its whole table has."""
     known = {key_of(row, KEY): row for row in rows}
 
     def has(line: Line, seed: int) -> bool:
@@ -264,7 +264,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, nargs="*", default=[0, 1, 2])
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--again", type=int, metavar="N", help="check N rows drawn at random")
-    parser.add_argument("--page", action="store_true", help="write the page of what has been run")
+    parser.add_argument("--page", action="store_true", help="write the page from finished runs")
     options = parser.parse_args()
     if options.again:
         check_again(options.again, options.seeds[0], options.jobs)
@@ -287,17 +287,17 @@ def main() -> None:
 
 
 def cost(rows: Sequence[Row], wanted: int) -> str:
-    """What the runs took together, and the longest of them, and how many there should be."""
+    """A sentence on the total time of the runs, the longest run, and how many runs are missing."""
     seconds = [float(row["seconds"]) for row in rows] or [0.0]
     some = (
-        f"{len(rows)} of {wanted} runs have been made, the first seed of all tables before the "
-        "others; the same command makes those that are missing. They"
+        f"{len(rows)} of {wanted} runs are finished, the first seed of all tables before the "
+        "others; the same command makes the missing runs. They"
     )
     return (
         f"{f'All {wanted} runs' if len(rows) == wanted else some} took "
-        f"{sum(seconds) / 60:.0f} processor minutes together, {statistics.median(seconds):.1f} s "
-        f"in the middle and {max(seconds):.1f} s at most. Encoding images is in the first run of a "
-        "seed, and other work on a machine's cores makes such seconds up to twice as many."
+        f"{sum(seconds) / 60:.0f} processor minutes in total, {statistics.median(seconds):.1f} s "
+        f"in the median and {max(seconds):.1f} s at most. The first run of a seed also encodes "
+        "images, and other work on a machine's cores makes these seconds up to twice as many."
     )
 
 

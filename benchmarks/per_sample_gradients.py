@@ -1,14 +1,14 @@
 """Milliseconds per batch for per-example gradients of pFedMoAP's objective on the tiny CLIP.
 
-Times, for 20 classes and two batch sizes, all in turns in one run,
+Measures, for 20 classes and two batch sizes, in turns in one run:
 
 - floor: one forward pass of the text encoder and one backward pass to the prompt per example,
-  which any exact method behind a shared encoder needs; the head is left out;
+  which any exact method behind a shared encoder needs, without the head;
 - ours: `per_sample_gradients` of prompt and gate, for several chunks;
 - functorch: Opacus' `GradSampleModule` with `force_functorch=True` around the same objective,
-  forward and backward: as a module is usually written, with the frozen encoder as a part of it,
-  and with the encoder hidden, so that prompt and gate are all its parameters. Gradients are
-  compared with ours first;
+  forward and backward, in two ways: the frozen encoder is a part of the module, as usual; or the
+  encoder is hidden, and the module has only the parameters of prompt and gate. The benchmark first
+  compares the gradients with ours;
 - loop: a whole forward and backward pass per example;
 - mean: one ordinary backward pass of the mean loss, which has no per-example gradients.
 
@@ -75,10 +75,10 @@ def make_batch(size: int, width: int) -> dict[str, Tensor]:
 
 
 class Predictor(nn.Module):
-    """The objective as the module that Opacus wants: features in, logits out.
+    """The objective in the form that Opacus needs: a module from features to logits.
 
-    Opacus' functorch mode computes per-example gradients of *all* parameters of the module that
-    it wraps, frozen ones included. Where the encoder is not registered it is a constant.
+    Opacus' functorch mode computes per-example gradients of *all* parameters of the wrapped module,
+    including frozen ones. An encoder that is not registered is a constant.
     """
 
     def __init__(
@@ -104,7 +104,7 @@ def run_functorch(module: GradSampleModule, batch: Mapping[str, Tensor]) -> dict
     for parameter in module.parameters():
         parameter.grad_sample = parameter.grad = None
     with warnings.catch_warnings():
-        # That no input needs a gradient, as features do not.
+        # Torch warns that no input needs a gradient; features need none.
         warnings.simplefilter("ignore")
         functional.cross_entropy(module(batch["features"]), batch["labels"]).backward()
     names = module._module.names
@@ -112,7 +112,7 @@ def run_functorch(module: GradSampleModule, batch: Mapping[str, Tensor]) -> dict
 
 
 def run_floor(objective: MixtureObjective, parameters: Mapping[str, Tensor], size: int) -> None:
-    """One encoder forward, `size` backward passes to its input, nothing else."""
+    """One encoder forward pass and `size` backward passes to its input."""
     context = parameters[CONTEXT].clone().requires_grad_()
     text = objective.encode({CONTEXT: context})["text"]
     for _ in range(size):
@@ -132,7 +132,7 @@ def run_whole(
 
 
 def time_all(rows: Mapping[str, Callable[[], object]]) -> dict[str, float]:
-    """Least milliseconds of each call, taken in turns so that other load meets all alike."""
+    """Least milliseconds of each call; the calls take turns, so that other load affects all."""
     best = dict.fromkeys(rows, float("inf"))
     for _ in range(REPEATS):
         for name, run in rows.items():
@@ -143,8 +143,8 @@ def time_all(rows: Mapping[str, Callable[[], object]]) -> dict[str, float]:
 
 
 def require_equal(ours: Mapping[str, Tensor], theirs: Mapping[str, Tensor]) -> None:
-    """What is compared in speed has to be the same numbers."""
-    # Over all together: a key's bias changes no softmax, so its own gradient is rounding alone.
+    """Check that both ways compute the same numbers, so that comparing their speed makes sense."""
+    # Over all keys together: the bias of a key changes no softmax, so its gradient is rounding.
     first, second = (torch.cat([g[name].flatten(1) for name in ours], 1) for g in (ours, theirs))
     error = float((second - first).norm() / first.norm())
     if not error < 1e-5:
@@ -152,7 +152,7 @@ def require_equal(ours: Mapping[str, Tensor], theirs: Mapping[str, Tensor]) -> N
 
 
 def measure(objective: MixtureObjective, parameters: dict[str, Tensor], size: int) -> list[str]:
-    """One table: a row for each way."""
+    """One table with a row for each way."""
     batch = make_batch(size, objective.encoder.backbone.embed_dim)
     single = [{n: v[i : i + 1] for n, v in batch.items()} for i in range(size)]
     modules = {
@@ -179,7 +179,7 @@ def measure(objective: MixtureObjective, parameters: dict[str, Tensor], size: in
 
 
 def table(size: int, best: Mapping[str, float]) -> list[str]:
-    """Milliseconds, and how often the floor and ours go into them."""
+    """Milliseconds, and their ratios to the floor and to ours."""
     lines = [
         f"| B = {size} | milliseconds | of floor | of ours |",
         "|---|---|---|---|",
@@ -192,7 +192,7 @@ def table(size: int, best: Mapping[str, float]) -> list[str]:
         "",
         f"B = {size}: ours takes {best[OURS] / best['floor']:.2f} of the floor (aim: at most 1.3). "
         "Opacus' functorch mode takes",
-        f"{usual:.2f} times ours (aim: at least 1.6), and {hidden:.2f} times where the frozen "
+        f"{usual:.2f} times ours (aim: at least 1.6), and {hidden:.2f} times if the frozen "
         "encoder is hidden from it.",
         "",
     ]
@@ -210,11 +210,11 @@ def main() -> None:
     print("\n".join(tables))
     if options.write or SMALLEST:
         text = [
-            "# Per-example gradients: time by the way they are computed",
+            "# Per-example gradients: time by the way of computing them",
             "",
             "pFedMoAP's objective (prompt of 4 tokens and gate trained, 3 experts, 20 classes) on",
             f"the tiny CLIP, {options.threads} thread(s) of a shared machine, least of {REPEATS} "
-            "runs taken in turns. The floor is one",
+            "runs, which took turns. The floor is one",
             "encoder forward and B backward passes to the prompt, without head or gate.",
             "",
             *tables,

@@ -1,10 +1,10 @@
 """Trains the tiny CLIP that ships with Sotto: `python -m benchmarks.pretraining`.
 
 Contrastive training on rendered shapes in four of six styles (Radford et al. 2021, section 2.3), in
-two stages that make it minutes on a CPU: the image tower by itself, then the text tower on images
-that are encoded once. The captions are those of `shapes`, with and without the style's name, and of
-`homonyms`, with and without the sense. The two styles that are left out give prompt learning
-something to gain. One process, seeded.
+two stages, so that it takes minutes on a CPU: first the image tower alone, then the text tower on
+images that are encoded once. The captions are those of `shapes`, with and without the style's name,
+and of `homonyms`, with and without the sense. The two omitted styles leave something for prompt
+learning to gain. One process, seeded.
 """
 
 from __future__ import annotations
@@ -45,11 +45,11 @@ NAMED = "a photo of a {} {}."
 
 
 def pretrain(recipe: Recipe, *, progress: Progress | None = None) -> tuple[CLIP, tuple[int, ...]]:
-    """Trains the tiny CLIP.
+    """Train the tiny CLIP.
 
     Args:
-        recipe: What to do.
-        progress: Called with a line of text now and then.
+        recipe: The recipe.
+        progress: Called with a line of text from time to time.
 
     Returns:
         The model in evaluation mode, and the token ids whose rows training moved.
@@ -83,7 +83,7 @@ def zero_shot_accuracy(model: CLIP, split: Split, captions: Sequence[str]) -> ND
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Trains, writes the weights, and reports zero-shot accuracy on fresh images.
+    """Train, write the weights, and report zero-shot accuracy on fresh images.
 
     Args:
         arguments: Command line; None for the process's own.
@@ -95,7 +95,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--output", type=Path, default=place(tiny.WEIGHTS), help="safetensors file to write"
     )
-    parser.add_argument("--steps", type=int, default=RECIPE.steps, help="image tower's steps")
+    parser.add_argument("--steps", type=int, default=RECIPE.steps, help="steps of the image tower")
     options = parser.parse_args(arguments)
     recipe = dataclasses.replace(RECIPE, steps=options.steps)
     torch.set_num_threads(recipe.threads)
@@ -110,7 +110,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def report(model: CLIP, recipe: Recipe) -> None:
-    """Say how well captions do on fresh images: `shapes`, then each sense with and without it."""
+    """Print captions' accuracy on fresh images: `shapes`, then each sense with and without it."""
     fresh = shapes_dataset(recipe.seed, 0, IMAGES, stream=Stream.PRETRAINING).test
     _tell("zero-shot", model, fresh, [NEUTRAL.format(name) for name in CLASSES], recipe)
     for index, sense in enumerate(sized(SENSES, SENSES[:1])):

@@ -2,8 +2,8 @@
 
     python benchmarks/privacy_audit.py [--canaries 4000] [--trainings 2000]
 
-Noise comes from a seed here, by the code that a run's noise comes from, so that the page can be
-made again.
+Noise comes from a seed here, drawn by the code that draws a run's noise, so that the page can be
+reproduced.
 """
 
 from __future__ import annotations
@@ -53,14 +53,14 @@ SETTINGS: dict[str, tuple[str, ...]] = {
 }
 EXPLANATION = f"""
 Each line is one release of one client in one round: an upload, a pool entry, or under dp_sgd a
-whole local training, of which update, pool entry and personal state are looked at. A fair coin that
-is guessed through a release is guessed wrong with probability Phi(-mu / 2) at least. The interval
+whole local training, in which the audit looks at update, pool entry and personal state. Anyone who
+guesses a fair coin from a release is wrong with probability at least Phi(-mu / 2). The interval
 of mu is that of the decision, at a family-wise error of {FAMILY_WISE_ERROR:g} over all
-checks of a run; a build is refuted where the interval lies above the claim. Under dp_sgd less is
-seen than is claimed: a record is looked for in one direction, and where batches are sampled its
-part in them varies.
-The one-run bound on epsilon (95%) decides nothing. Power: how likely halved noise would have been
-noticed. Under `same` a pool entry is the upload itself, so both lines state the same claim.
+checks of a run; a build is refuted if the interval lies above the claim. Under dp_sgd the audit
+sees less than the claim: it looks for a record in one direction, and the record's part in sampled
+batches varies.
+The one-run bound on epsilon (95%) decides nothing. Power is the probability that the audit would
+detect halved noise. Under `same` a pool entry is the upload itself, so both lines state one claim.
 """
 
 
@@ -74,11 +74,11 @@ class Line:
 
     @property
     def label(self) -> str:
-        """What the picture calls it."""
+        """The label in the plot."""
         return f"{self.setting}: {self.audit.channel}"
 
     def row(self) -> str:
-        """As a line of the table."""
+        """The line of the table."""
         result = self.audit.result
         low, high = result.mu_interval
         verdict = "not refuted" if self.audit.passed else "**refuted**"
@@ -136,7 +136,7 @@ def main() -> None:
             lines += measure(setting, overrides, number, Path(folder))
     kept = ""
     if options.output.is_file():
-        # What runs under audit by their own canaries show is measured apart.
+        # `canary_runs.py` measures runs under audit by their own canaries.
         kept = "".join(options.output.read_text("utf-8").partition(HEADING)[1:])
     options.output.write_text(report(lines) + (kept and "\n" + kept), encoding="utf-8")
     audits, labels = [line.audit for line in lines], [line.label for line in lines]

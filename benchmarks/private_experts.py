@@ -1,9 +1,9 @@
-"""How many clients private experts need, by the formula; and what they reach, where asked for.
+"""How many clients private experts need by the formula, and, if asked, what accuracy they reach.
 
-Writes `docs/results/private-experts.{md,svg,png}`. The boundary takes a second. With `--measure`,
-`configs/private-experts.yaml` is run with private experts and with one mean for all, at each number
-of clients, epsilon and seed; rows that `private-experts.csv` has already are kept, whatever `--set`
-was then.
+Writes `docs/results/private-experts.{md,svg,png}`. The boundary takes a second. `--measure` runs
+`configs/private-experts.yaml` with private experts and with one mean for all, at each number of
+clients, epsilon and seed. Rows that `private-experts.csv` already has are kept, whatever `--set`
+was at the time.
 
     python benchmarks/private_experts.py [--measure] [--clients 100] [--experts 8]
         [--epsilons 8] [--seeds 0 1 2] [--jobs 1] [--twins] [--set KEY=VALUE ...]
@@ -35,7 +35,7 @@ KEY = ("kind", "clients", "experts", "target", "seed")
 
 
 def needed(epsilon: float, dimension: int, groups: int) -> int:
-    """Clients for a signal to noise of 1 where all updates of a group agree and reach C."""
+    """Clients for a signal to noise of 1 if all updates of a group agree and reach C."""
     mean = PrivateMean(
         epsilon=epsilon, delta=DELTA, rounds=ROUNDS, dimension=dimension, groups=groups
     )
@@ -54,7 +54,7 @@ def boundary_table() -> list[str]:
 
 
 def plot(path: Path) -> None:
-    """The boundary against epsilon, a panel for each dimension."""
+    """The boundary against epsilon, with a panel for each dimension."""
     import matplotlib as mpl
 
     mpl.rcParams["svg.hashsalt"] = "sotto"
@@ -84,10 +84,10 @@ class Setting:
 
     Attributes:
         kind: `groups`, or `entries` for one mean.
-        clients: All of whom take part in every round.
+        clients: Number of clients; all take part in every round.
         experts: K.
         target: Epsilon.
-        seed: Of the run.
+        seed: Seed of the run.
     """
 
     kind: str
@@ -97,7 +97,7 @@ class Setting:
     seed: int
 
     def overrides(self) -> list[str]:
-        """As the command line would give them; the threshold is 95% of the clients."""
+        """The overrides of the command line; the threshold is 95% of the clients."""
         experts = self.experts if self.kind == "groups" else "null"
         return [
             f"seed={self.seed}",
@@ -109,7 +109,7 @@ class Setting:
 
 
 def settings(options: argparse.Namespace) -> list[Setting]:
-    """All runs; those of the first seed first."""
+    """All runs, ordered by seed."""
     grid = itertools.product(options.seeds, options.clients, options.epsilons)
     return [
         Setting(kind, clients, options.experts, target, seed)
@@ -120,7 +120,7 @@ def settings(options: argparse.Namespace) -> list[Setting]:
 
 @dataclass(frozen=True)
 class Measuring:
-    """What measures a setting, in another process.
+    """Measures a setting, in another process.
 
     Attributes:
         changes: Further overrides, for all runs.
@@ -152,7 +152,7 @@ def _lowest(rounds: Iterable[Any]) -> float:
 
 
 def measured_table(rows: Sequence[Row]) -> list[str]:
-    """Mean and sample standard deviation over seeds, of both kinds."""
+    """Mean and sample standard deviation over seeds, for both kinds."""
     lines = [
         "| clients | K | epsilon | private experts | one mean | seeds |",
         "|---|---|---|---|---|---|",
@@ -183,19 +183,19 @@ def report(rows: Sequence[Row]) -> str:
     lines = [
         "# Private experts: how many clients they need",
         "",
-        "An expert of one of K groups moves by the noised mean of its own clients. Its signal is",
-        "as long as its noise in each round where there are",
+        "The noised mean of a group's own clients moves the expert of that group. With K groups,",
+        "the expert's signal is as long as its noise in each round if there are",
         "",
         "    n = K s sqrt(T d) / (kappa mu(epsilon, delta))",
         "",
         "clients: T rounds, d coordinates of an expert's update, s = 2 under `replace_one` (counts",
         "are free there) and sqrt(1 + r^2) under `add_or_remove_one` (r: `pool.count_ratio`), mu",
         "of the Gaussian mechanism, and kappa the norm of the mean of a group's clipped updates",
-        "over C: 1 where all of them reach C and agree, and less elsewhere, by which the numbers",
-        f"below are divided. {ROUNDS} rounds, all clients in each, delta {DELTA:g},",
+        "over C. Kappa is 1 if all updates reach C and agree, and less otherwise; divide numbers",
+        f"below by kappa. {ROUNDS} rounds, all clients in each, delta {DELTA:g},",
         "`replace_one`, kappa = 1; integer noise and clients that may be lost cost a little more.",
         "K = 1 is one mean for all.",
-        "The formula is held against the code that clips, sums and noises in",
+        "The formula is compared with the code that clips, sums and adds noise in",
         "`tests/privacy/test_boundary.py`.",
         "",
         *boundary_table(),
@@ -204,13 +204,13 @@ def report(rows: Sequence[Row]) -> str:
         "",
         "## Reading",
         "",
-        "- K experts need K times the clients of one mean, whose signal is another one: where",
-        "  groups disagree, what they have in common is all that is left of it.",
-        "- K counts the groups that clients are in. An expert that nobody picks costs bandwidth",
-        "  and nothing else, and experts beyond the number of groups make it likelier that each",
-        "  group finds one of its own.",
+        "- K experts need K times the clients of one mean. But one mean has another signal: where",
+        "  groups disagree, only what they have in common is left of it.",
+        "- K counts the groups that clients are in. An expert that no client picks costs only",
+        "  bandwidth, and experts beyond the number of groups make it likelier that each group",
+        "  finds its own.",
         "- The number of coordinates counts by its root: 16 of 512 directions need 5.7 times fewer",
-        "  clients, if the update lies in them.",
+        "  clients, if the update lies in these directions.",
         "",
     ]
     if rows:
@@ -228,7 +228,7 @@ def report(rows: Sequence[Row]) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--measure", action="store_true", help="run the configuration as well")
+    parser.add_argument("--measure", action="store_true", help="also run the configuration")
     parser.add_argument("--clients", type=int, nargs="+", default=sized([100], [20]))
     parser.add_argument("--experts", type=int, default=8)
     parser.add_argument("--epsilons", type=float, nargs="+", default=[8.0])

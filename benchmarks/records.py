@@ -1,11 +1,11 @@
-"""What the log costs: a million events, and the receipts of a hundred clients.
+"""The cost of the log and of receipts: a million events, and the receipts of a hundred clients.
 
     python benchmarks/records.py [--events 1000000] [--rounds 30]
 
-Events are written, queried, proven and verified through the storage as anything else is. Receipts
-are those of a run of 100 clients in this process whose method does not train: what a round takes in
-all on the clock, and of the processor the log's leaves and heads, and the coordinator's and the
-clients' parts of the receipts. Prints the tables of `docs/results/records.md`.
+Events are written, queried, proven and verified through the storage, as usual. Receipts are those
+of a run of 100 clients in this process, with a method that does not train. The benchmark measures
+a whole round on the clock, and the processor time of the log's leaves and heads, and of both parts
+of the receipts, the coordinator's and the clients'. Prints the tables of `docs/results/records.md`.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def timed(spent: dict[str, list[float]], name: str) -> Iterator[None]:
 
 
 def many_events(events: int) -> None:
-    """Print how fast a log of so many events is written, read and checked."""
+    """Print how fast a log of this number of events is written, read and checked."""
     spent: dict[str, list[float]] = defaultdict(list)
     with tempfile.TemporaryDirectory() as folder:
         with storage.open_database(f"sqlite:///{folder}/sotto.db", busy_timeout=60.0) as database:
@@ -87,8 +87,8 @@ def many_events(events: int) -> None:
           f" {1000 * proofs[-1]:.1f} ms |")  # fmt: skip
     print(f"| the root | {1000 * spent['root'][0]:.1f} ms |")
     print(f"| verified: chains, leaves, tiles | {events / spent['verify'][0]:,.0f} /s |")
-    print(f"| the longest transaction of it | {1000 * max(spent['reading']):.0f} ms |")
-    print(f"| bytes an event, in all | {stored:.0f} |")
+    print(f"| its longest transaction | {1000 * max(spent['reading']):.0f} ms |")
+    print(f"| bytes per event, in all | {stored:.0f} |")
     print()
 
 
@@ -133,7 +133,7 @@ def _fill(database: storage.Database, events: int, spent: dict[str, list[float]]
 
 
 class Watch(SilentObserver):
-    """Notes when rounds end, and what was spent on each part until then."""
+    """Notes when rounds end, and the time spent on each part until then."""
 
     def __init__(self, spent: dict[str, list[float]]) -> None:
         self.ends: list[float] = []
@@ -145,18 +145,18 @@ class Watch(SilentObserver):
         self._sums.append({label: sum(seconds) for label, seconds in self._spent.items()})
 
     def of(self, label: str) -> list[float]:
-        """Seconds a round that one part took, or both parts of the receipts."""
+        """Seconds per round of one part, or of both parts of the receipts."""
         parts = ("coordinator", "clients") if label == "receipts" else (label,)
         sums = [sum(one.get(part, 0.0) for part in parts) for one in self._sums]
         return [b - a for a, b in itertools.pairwise([0.0, *sums])]
 
 
 def spy(spent: dict[str, list[float]], owner: Any, name: str, label: str) -> None:
-    """Note how long each call of a function keeps the processor."""
+    """Note the processor time of each call of a function."""
     function: Callable[..., Any] = getattr(owner, name)
 
     def called(*arguments: Any, **options: Any) -> Any:
-        # Others' work on the machine is none of this; all of a simulation is one thread.
+        # A simulation is one thread, so this time leaves out other work on the machine.
         started = time.thread_time()
         try:
             return function(*arguments, **options)
@@ -167,7 +167,7 @@ def spy(spent: dict[str, list[float]], owner: Any, name: str, label: str) -> Non
 
 
 def receipts(rounds: int) -> None:
-    """Print what the log and the receipts of 100 clients take of a round."""
+    """Print the share of the log and of the receipts of 100 clients in a round."""
     spent: dict[str, list[float]] = defaultdict(list)
     spy(spent, NewLeaves, "place", "log")
     spy(spent, opening, "keep_head", "log")
@@ -178,7 +178,7 @@ def receipts(rounds: int) -> None:
     spy(spent, Courier, "_remember", "coordinator")
     for name in ("unclose_answer", "add_note"):
         spy(spent, courier_module, name, "coordinator")
-    # All that a client does but what it answers to the message in it.
+    # All of a client's work on receipts, without its answer to the message inside.
     spy(spent, Receipts, "take", "clients")
     for name in ("unclose", "enclose_answer"):
         spy(spent, client_module, name, "clients")
@@ -226,7 +226,7 @@ def receipts(rounds: int) -> None:
         f"| a round of {CLIENTS} clients, {rounds} rounds | median s | fastest s |\n|---|---|---|"
     )
     for label, seconds in found.items():
-        # The first two rounds have less to say, and fill what is remembered.
+        # The first two rounds have less to report, and fill the caches.
         steady = seconds[2:]
         print(f"| {LABELS[label]} | {statistics.median(steady):.4f} | {min(steady):.4f} |")
 

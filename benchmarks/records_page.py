@@ -1,9 +1,9 @@
 """How fast the live page shows 1,000 runs: part `page` of the speed of records.
 
-Makes a database of 1,000 runs with twenty rounds each, of fifty clients' accuracies a round, and
-starts `serve` over it as a process of its own. The time of the list of runs is that of a whole
-answer over a new connection. First paint is Chromium's own measure from the start of the
-navigation, in a context without a cache, where Playwright and Chromium are installed.
+Makes a database of 1,000 runs, each with twenty rounds of fifty clients' accuracies, and starts
+`serve` over it in its own process. The time of the list of runs is the time of a whole answer over
+a new connection. If Playwright and Chromium are installed, first paint is Chromium's own measure
+from the start of the navigation, in a context without a cache.
 
     python benchmarks/records_page.py [--runs 1000] [--repeats 20]
 """
@@ -120,7 +120,7 @@ def paint_seconds(port: int, repeats: int) -> list[float]:
             context = browser.new_context()
             page = context.new_page()
             page.goto(f"http://127.0.0.1:{port}/")
-            # Waiting for an expression would have the page evaluate text, which its policy forbids.
+            # The page's policy forbids evaluating text, which waiting for an expression would need.
             while page.evaluate("performance.getEntriesByType('paint').length") < 2:
                 page.wait_for_timeout(20)
             found.append(float(page.evaluate(script)))

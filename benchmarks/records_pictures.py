@@ -1,11 +1,11 @@
-"""Pictures of the privacy report and of the live page, of one demo run.
+"""Pictures of the privacy report and of the live page, from one demo run.
 
     python benchmarks/records_pictures.py [--to docs/pictures]
 
-Makes a run of its own in a folder that is thrown away (the quickstart, from its own seed), its
-report as HTML, and a live page over it, and has Debian's Chromium show them: the report at a desk's
-and at a phone's width, the page's list of runs, a run and the audit log. What differs from run to
-run is its name and times, and noise, which comes from the operating system.
+Makes its own run (the quickstart, from its own seed) in a folder that is deleted afterwards, with a
+report as HTML and a live page. Debian's Chromium shows the report at a desk's and at a phone's
+width, and the page's list of runs, a run and the audit log. Only the run's name, its times, and
+noise from the operating system differ from run to run.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ COORDINATOR = (sys.executable, "-m", "platform.coordinator")
 MOST_BYTES = 200_000
 PICTURES = place(ROOT / "docs" / "pictures")
 COLOURS = 64
-"""Enough for texts and plots in few colours; a picture is a fifth of what it would be."""
+"""Enough for text and plots in few colours; it makes a picture a fifth as large."""
 
 
 def save(picture: bytes, file: Path) -> None:
     """Write a picture with few colours.
 
     Raises:
-        SystemExit: It is too large to lie in a repository.
+        SystemExit: If the picture is too large for a repository.
     """
     data = io.BytesIO()
     few = Image.open(io.BytesIO(picture)).convert("RGB").quantize(COLOURS, dither=Image.Dither.NONE)
@@ -54,14 +54,14 @@ def run(*arguments: str, folder: Path) -> None:
     """Run a command of the coordinator in a folder.
 
     Raises:
-        CalledProcessError: It failed.
+        CalledProcessError: If the command failed.
     """
     subprocess.run([*COORDINATOR, *arguments], cwd=folder, check=True, stdout=subprocess.DEVNULL)
 
 
 @contextmanager
 def served(url: str, folder: Path) -> Iterator[str]:
-    """The address of a live page, while the block lasts."""
+    """Serve a live page while the block lasts; yield its address."""
     command = [*COORDINATOR, "serve", "--port", "0", "--storage", url]
     environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
     with subprocess.Popen(
@@ -69,14 +69,14 @@ def served(url: str, folder: Path) -> Iterator[str]:
     ) as process:
         try:
             if process.stdout is None:
-                raise SystemExit("serve says nothing")
+                raise SystemExit("serve printed no address")
             yield process.stdout.readline().split()[1].rstrip("/")
         finally:
             process.terminate()
 
 
 def shot(browser: Browser, address: str, size: dict[str, int], file: Path) -> None:
-    """Take what a window of that size shows."""
+    """Take a picture of a window of this size."""
     page: Any = browser.new_page(viewport=size, color_scheme="light", device_scale_factor=1)
     page.goto(address)
     page.wait_for_load_state()
@@ -98,7 +98,7 @@ def main() -> None:
         run("report", "latest", "--storage", url, "--format", "html", "--output", "report.html",
             folder=folder)  # fmt: skip
         if SMALLEST and shutil.which("chromium") is None:
-            sys.stdout.write("Chromium is not installed, so no picture was taken\n")
+            sys.stdout.write("Chromium is not installed, so no pictures were taken\n")
             return
         with sync_playwright() as driver, served(url, folder) as address:
             browser = driver.chromium.launch(

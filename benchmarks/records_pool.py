@@ -1,9 +1,9 @@
-"""How fast a large expert pool answers: one client, and a hundred in one pass.
+"""How fast a large expert pool answers: to one client, and to a hundred in one pass.
 
-The pool is a database's own file of the size that is named. Reading it checks each entry's digest;
-that, and laying out the matrix, happens once an attempt, for all clients of its cohort. *Comparing
-each* is what the search replaces: every entry decoded and measured in float64, for one client; both
-must serve the same experts, which is checked first.
+The pool is a database file of the given size. Reading the pool checks each entry's digest. This,
+and laying out the matrix, happens once per attempt, for all clients of its cohort. *Comparing each*
+is the way that the search replaces: it decodes every entry and measures it in float64, for one
+client. The benchmark first checks that both ways serve the same experts.
 
 Prints the table.
 
@@ -40,14 +40,14 @@ RUN = "pool"
 
 @dataclass(frozen=True)
 class PoolSpeed:
-    """What was measured.
+    """The measurements.
 
     Attributes:
-        entries: In the pool.
+        entries: Number of entries in the pool.
         size: Values of an entry.
-        clients: Of the pass for many.
-        seconds: Of reading the pool, of the matrix, of one client (median), of the pass, and of
-            comparing each for one client, by name.
+        clients: Number of clients in the pass for many.
+        seconds: By name, the seconds of reading the pool, of the matrix, of one client (median),
+            of the pass, and of comparing each entry for one client.
     """
 
     entries: int
@@ -57,7 +57,7 @@ class PoolSpeed:
 
     @property
     def holds(self) -> bool:
-        """Whether one client is answered in time."""
+        """Whether one client gets its answer in time."""
         return 1000 * self.seconds["one client"] < AIM_MS
 
     def lines(self) -> list[str]:
@@ -83,13 +83,13 @@ class PoolSpeed:
 def measure(
     folder: Path, entries: int = ENTRIES, size: int = SIZE, clients: int = CLIENTS
 ) -> PoolSpeed:
-    """Fills a pool, serves from it, and compares with the plain way.
+    """Fill a pool, serve from it, and compare with the plain way.
 
     Args:
         folder: For the database.
-        entries: How many there are.
-        size: Values of each.
-        clients: How many are served in one pass.
+        entries: Number of entries.
+        size: Values of each entry.
+        clients: Number of clients in one pass.
     """
     rules = PoolRules(PoolPolicy({"context": TensorSpec((size,))}, K), 2 * (K + 1), 1)
     handles = [number.to_bytes(32, "big") for number in range(entries)]
@@ -120,7 +120,7 @@ def measure(
     expected = _each(found, handles[0])
     seconds["each"] = time.perf_counter() - started
     if [encode_entry(expert) for expert in together[0]] != expected:
-        raise SystemExit("the pool served other experts than comparing each of them finds")
+        raise SystemExit("the pool served other experts than the comparison of each entry finds")
     return PoolSpeed(entries, size, clients, seconds)
 
 
@@ -136,7 +136,7 @@ def _fill(database: storage.Database, handles: Sequence[bytes], size: int) -> No
             versions_json="{}",
             created=datetime.now(UTC),
         )
-        # As prompts lie: about one start, each some way off, with noise of its own.
+        # Like prompts: all about one start, each at some distance, with its own noise.
         drawn = (base + rng.standard_normal(size, np.float32) for _ in handles)
         entries = [
             (name, encode_entry({"context": entry}))
@@ -147,7 +147,7 @@ def _fill(database: storage.Database, handles: Sequence[bytes], size: int) -> No
 
 
 def _each(entries: Sequence[storage.PoolEntry], handle: bytes) -> list[bytes]:
-    """The K nearest of all others, in the order of their bytes."""
+    """The K nearest other entries, in the order of their bytes."""
     vectors = {e: decode_arrays(e.entry)["context"].astype(np.float64) for e in entries}
     query = next(vector for entry, vector in vectors.items() if entry.handle == handle)
     others = [
@@ -157,7 +157,7 @@ def _each(entries: Sequence[storage.PoolEntry], handle: bytes) -> list[bytes]:
 
 
 def main() -> int:
-    """Prints the table; 1 if it takes too long."""
+    """Print the table; return 1 if the answer takes too long."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--entries", type=int, default=ENTRIES)
     parser.add_argument("--size", type=int, default=SIZE)

@@ -1,7 +1,7 @@
-"""What an exchange costs on each engine: messages to all clients and all answers back.
+"""The cost of an exchange on each engine: messages to all clients, and all answers back.
 
-Clients are processes that give back what they are sent, behind hub, engine and sockets as in a
-federation. Writes `docs/results/federation.csv` and `.md`; rows of other engines are kept.
+Clients are processes that return what they receive, behind hub, engine and sockets as in a
+federation. Writes `docs/results/federation.csv` and `.md`; keeps the rows of other engines.
 
     python benchmarks/relay_speed.py [--engine local | nvflare | flower] [--clients 2 5 10]
 """
@@ -31,12 +31,12 @@ LONGEST = 120.0
 
 
 def echo(name: str, path: Path) -> None:
-    """A client that gives back what it is sent."""
+    """A client that returns what it receives."""
     Serving(name=name, path=path, handler=lambda message: message).until(threading.Event())
 
 
 def measure(name: str, clients: int) -> list[dict[str, str]]:
-    """Seconds of exchanges with so many clients, by size of a message."""
+    """Seconds of exchanges with this number of clients, by size of a message."""
     spawn = multiprocessing.get_context("spawn")
     names = [f"site-{number}" for number in range(1, clients + 1)]
     rows = []
@@ -60,12 +60,12 @@ def measure(name: str, clients: int) -> list[dict[str, str]]:
 
 
 def exchanged(hub: Hub, names: list[str], body: bytes) -> float:
-    """Seconds of one exchange, whose answers are what was sent."""
+    """Seconds of one exchange; checks that the answers equal the messages."""
     started = time.perf_counter()
     found = hub.exchange("train", dict.fromkeys(names, body), LONGEST)
     took = time.perf_counter() - started
     if any(found[name] != body for name in names):
-        raise SystemExit("a client gave something else back")
+        raise SystemExit("a client returned another message than it received")
     return took
 
 

@@ -1,6 +1,6 @@
 """Fewer, better releases: rounds against epsilon, and noise that is correlated between rounds.
 
-Everything here is computed and nothing trained. Writes `docs/results/releases.md` and `.svg`.
+Computes everything and trains nothing. Writes `docs/results/releases.md` and `.svg`.
 
     python benchmarks/releases.py
 """
@@ -35,20 +35,20 @@ COLOURS = ("#1f6fb2", "#d95f02", "#1b9e77", "#7570b3")
 def signal_to_noise(
     clients: int, rank: int, rounds: int, epsilon: float, coherence: float = 1.0
 ) -> float:
-    """Of a round's mean; `coherence` is r, the mean cosine of two clients' updates."""
+    """S/N of a round's mean; `coherence` is r, the mean cosine of two clients' updates."""
     mean = PrivateMean(epsilon=epsilon, delta=DELTA, rounds=rounds, dimension=rank)
     return mean.signal_to_noise(clients, math.sqrt(coherence))
 
 
 def most_rounds(clients: int, rank: int, epsilon: float, coherence: float) -> int:
-    """The most rounds that each have a signal to noise of at least 1."""
+    """The largest number of rounds with a signal to noise of at least 1 each."""
     return int(signal_to_noise(clients, rank, 1, epsilon, coherence) ** 2)
 
 
 def rotating(rounds: int, separation: int) -> tuple[int, float, float]:
-    """Bands, gain over independent noise, and error over that of everybody in every round.
+    """Bands, gain over independent noise, and error over that of all clients in every round.
 
-    Both means are over those who are there: of n clients n / b in a rotation.
+    Both means are over the clients that take part: in a rotation, n / b of n clients.
     """
     bands, least = best_bands(rounds, separation)
     independent = errors(np.eye(rounds), separation)[0]
@@ -58,7 +58,7 @@ def rotating(rounds: int, separation: int) -> tuple[int, float, float]:
 
 @cache
 def sampled_multiplier(rounds: int, rate: float, epsilon: float) -> float:
-    """Z of Poisson cohorts, add_or_remove_one, against who sees the end result alone."""
+    """Z of Poisson cohorts, add_or_remove_one, against an observer of only the end result."""
 
     def excess(log_z: float) -> float:
         gaussian = dp_accounting.GaussianDpEvent(math.exp(log_z))
@@ -70,7 +70,7 @@ def sampled_multiplier(rounds: int, rate: float, epsilon: float) -> float:
 
 
 def sampled(rounds: int, separation: int, epsilon: float) -> float:
-    """Error of Poisson cohorts of n / b clients over that of everybody in every round."""
+    """Error of Poisson cohorts of n / b clients over that of all clients in every round."""
     everybody = sampled_multiplier(rounds, 1.0, epsilon)
     return separation * sampled_multiplier(rounds, 1.0 / separation, epsilon) / everybody
 
@@ -101,18 +101,18 @@ def rounds_section() -> list[str]:
         "n clients upload k numbers in each of T rounds, clipped to C; client unit, replace_one,",
         "delta 1e-5. Noise on a round's mean has deviation 2 C z / n in each number, with",
         "z = sqrt(T) / mu and mu that of (epsilon, delta) by the exact formula. If two clients'",
-        "uploads have the mean cosine r (their *coherence*), what they have in common has norm",
+        "uploads have the mean cosine r (their *coherence*), their common part has norm",
         "C sqrt(r). So a round's signal to noise is",
         "",
         "    S/N = n mu(epsilon) sqrt(r) / (2 sqrt(T k)),",
         "",
-        "and the most rounds that have at least 1 each are r n^2 mu^2 / (4 k): linear in",
+        "and the largest number of rounds with at least 1 each is r n^2 mu^2 / (4 k): linear in",
         "coherence, quadratic in clients, inverse in directions. The sum over all rounds has S/N",
-        "times sqrt(T), which does **not** depend on T: rounds that are too noisy one by one still",
-        "add up, as long as they move the same way, each by C. What T decides is how long the way",
-        "is, T C, and how far clients drift apart between two broadcasts. Fewer rounds pay where",
-        "clients use them for more local steps (a larger update at the same relative noise), and",
-        "cost where longer training saturates.",
+        "times sqrt(T), which does **not** depend on T: even rounds that are too noisy alone add",
+        "up, as long as they move the same way, each by C. T decides the length of the way, T C,",
+        "and how far clients drift apart between two broadcasts. Fewer rounds pay where clients",
+        "use them for more local steps (a larger update at the same relative noise), and cost",
+        "where longer training saturates.",
         "",
         "S/N of a round, T = 10, r = 1:",
         "",
@@ -148,22 +148,22 @@ def rotation_section() -> list[str]:
     return [
         "## Rotating cohorts with correlated noise",
         "",
-        "Under `central_noise` n clients take turns, n / b in a round, each rejoining every b",
+        "Under `central_noise` n clients take turns, n / b in a round; each rejoins every b",
         "rounds. Noise is independent, or correlated by the banded square root (Kalinin and",
-        "Lampert 2024; Choquette-Choo et al. 2023), with the best number of diagonals up to b; a",
-        "factor that is optimised number by number was not tried. What counts is the error of the",
-        "prefix sums of the means (root of the mean square over all prefixes), at fixed (epsilon,",
-        "delta). *Gain*: over independent noise in the same rotation. The last",
-        "two columns: over independent noise with **everybody in every round**, same n and T.",
+        "Lampert 2024; Choquette-Choo et al. 2023), with the best number of diagonals up to b. We",
+        "did not try a factor that is optimised number by number. We compare the error of prefix",
+        "sums of the means (root mean square over all prefixes), at fixed (epsilon, delta).",
+        "*Gain*: over independent noise in the same rotation. The last two columns: over",
+        "independent noise with **all clients in every round**, same n and T.",
         "",
         *table(head, rows),
-        "Correlated noise buys what it is known for. But a rotation has a mean over n / b clients",
-        "in place of n, b times the noise, of which a client's b times fewer releases take back",
-        "sqrt(b): it starts sqrt(b) behind, and the correlation never makes up for it. With",
-        "everybody in every round (b = 1) no number of diagonals beats independent noise.",
+        "Correlated noise lowers the error, as expected. But a rotation has a mean over n / b",
+        "clients instead of n, and so b times the noise; a client's b times fewer releases win",
+        "back sqrt(b). It starts sqrt(b) behind, and the correlation never makes up for it. With",
+        "all clients in every round (b = 1) no number of diagonals beats independent noise.",
         "",
-        f"Cohorts that are *drawn* (each client on a coin, 1 / b), T = {FEW}, by PLD under",
-        "add_or_remove_one; that amplifies against the observer alone, who sees nothing but the",
+        f"*Drawn* cohorts (each client by a coin, 1 / b), T = {FEW}, by PLD under",
+        "add_or_remove_one; drawing amplifies only against the observer, who sees only the",
         "end result:",
         "",
         *table(names, drawn),
@@ -171,15 +171,15 @@ def rotation_section() -> list[str]:
 
 
 def _ceiling(rounds: int, separation: int) -> float:
-    """What rounding up a client's T / b releases adds."""
+    """The factor from rounding up a client's T / b releases."""
     return math.sqrt(math.ceil(rounds / separation) * separation / rounds)
 
 
 def check() -> None:
-    """The identities that the page states.
+    """Check the identities that the page states.
 
     Raises:
-        AssertionError: If one does not hold.
+        AssertionError: If an identity does not hold.
     """
     for rounds in ROUNDS:
         assert best_bands(rounds, 1)[0] == 1
@@ -195,21 +195,20 @@ def conclusion() -> list[str]:
     return [
         "## Does it pay to build?",
         "",
-        "**No.** Where clients can join every round, that has the smaller error in every row",
-        "above: a rotation with correlated noise has 1.06 to 2.55 times as much. Where they",
-        "cannot, because they are seldom there, a rotation needs them at fixed times, which is",
-        "what such clients do not keep. Drawn cohorts, which exist, keep no timetable, and",
-        "against the observer do better than the correlated rotation at epsilon 2, though not",
-        "at 8. And correlated noise needs one party that remembers all noise of the past: the",
-        "trusted coordinator of `central_noise`, against whom nothing is claimed, and with 20",
-        "rounds or fewer, as here, it is worth a factor of 1.2 to 1.8 only. One case is left:",
-        "clients on a fixed timetable, a coordinator that is trusted, 50 rounds and more, and",
-        "few clients at a time for another reason than privacy. There it is worth 1.8 to 3.1",
-        "times as many clients.",
+        "**No.** Where clients can join every round, doing so has the smaller error in every row",
+        "above: a rotation with correlated noise has 1.06 to 2.55 times as much. Clients that are",
+        "seldom there cannot join every round, but a rotation needs them at fixed times, and such",
+        "clients keep no timetable. Drawn cohorts, which exist, need no timetable; against the",
+        "observer they do better than the correlated rotation at epsilon 2, though not at 8.",
+        "Correlated noise also needs one party that remembers all past noise: the trusted",
+        "coordinator of `central_noise`, against which nothing is claimed. With 20 rounds or",
+        "fewer, as here, it is worth a factor of only 1.2 to 1.8. One case is left: clients on a",
+        "fixed timetable, a trusted coordinator, 50 rounds and more, and few clients at a time for",
+        "a reason other than privacy. There it is worth 1.8 to 3.1 times as many clients.",
         "",
-        "What pays instead follows from the first formula: k, n and coherence. From 512 numbers to",
-        "16 directions is a factor of 5.7 in S/N (less what the directions do not hold), twice the",
-        "clients one of 2, and half the rounds one of 1.4 a round but none in their sum.",
+        "By the first formula, k, n and coherence pay instead. Going from 512 numbers to 16",
+        "directions gives a factor of 5.7 in S/N (less the part outside the directions), twice the",
+        "clients a factor of 2, and half the rounds a factor of 1.4 per round but none in the sum.",
         "",
     ]
 
@@ -249,13 +248,13 @@ def plot() -> Figure:
 
 
 def main() -> None:
-    """Computes and writes the page."""
+    """Compute and write the page."""
     check()
     lines = [
         "# Fewer, better releases: a study",
         "",
-        "Computed, not trained: what a budget buys in rounds, and whether noise that is correlated",
-        "between rounds is worth building.",
+        "Computed, not trained: the rounds that a budget buys, and whether noise that is",
+        "correlated between rounds is worth building.",
         "",
         "![S/N against rounds, and error against separation](releases.svg)",
         "",

@@ -1,13 +1,13 @@
-"""What a whole private round costs on each engine beside training, wait by wait.
+"""The cost of a whole private round on each engine besides training, wait by wait.
 
 Clients are processes with their own stores, keys and sockets, as `python -m platform.client` starts
-them, and the coordinator is one with its database; only the method does not train. Rounds are
-masked against an active adversary. A wait lasts from the first message of a stage that is sent to
-the last answer that is there; what is left of a round is the coordinator's own work: its ledger,
-its commits and the sum. The median is over all rounds but the first, which has one wait more.
+them. The coordinator is a process with its database. Only the method does not train. Rounds are
+masked against an active adversary. A wait lasts from the first sent message of a stage to the last
+received answer. The rest of a round is the coordinator's own work: its ledger, its commits and the
+sum. The median is over all rounds but the first, which has one more wait.
 
-Writes `docs/results/federation-rounds.csv` and the page; rows of other engines are kept, so engines
-can be measured one at a time.
+Writes `docs/results/federation-rounds.csv` and the page. Keeps the rows of other engines, so one
+call can measure one engine.
 
     python benchmarks/round_over_engines.py [--engine NAME] [--clients 10] [--rounds 31]
 """
@@ -54,7 +54,7 @@ VALUES = sized(65_536, 64)
 CLASSES = ("circle", "square")
 ENGINES = ("local", "nvflare", "flower")
 OWN, ALL = "coordinator", "round"
-"""What is left of a round beside its waits, and all of it."""
+"""The rest of a round without its waits, and the whole round."""
 CONFIG = """
 name: round
 seed: 1
@@ -72,10 +72,10 @@ evaluation: {local_twins: false, worth_of_sharing: false}
 
 @dataclass
 class Timed:
-    """Carries messages and notes how long each stage was waited for.
+    """Carries messages and notes how long each stage waits.
 
     Attributes:
-        inner: Carries them.
+        inner: The transport that carries them.
         waits: By round, the seconds of each stage.
     """
 
@@ -94,10 +94,10 @@ class Timed:
 
 
 class Rounds(SilentObserver):
-    """Notes how long each round took, from its opening to its commit, and that nobody was lost."""
+    """Notes the time of each round, from its opening to its commit, and checks for lost clients."""
 
     def __init__(self) -> None:
-        """Begin with none."""
+        """Start with an empty list."""
         self.seconds: dict[int, float] = {}
 
     def round_finished(self, document: Mapping[str, Any]) -> None:
@@ -108,7 +108,7 @@ class Rounds(SilentObserver):
 
 
 def surroundings() -> Surroundings:
-    """What both sides take from outside: the method that does not train."""
+    """The surroundings of both sides: the method that does not train."""
     return Surroundings(registry=Registry("_overhead_methods"))
 
 
@@ -116,14 +116,14 @@ def serve(settings: Path) -> None:
     """One client's process."""
     os.environ["OMP_NUM_THREADS"] = "1"
     holder = load_holder(settings)
-    # By its settings a holder takes methods of the package only.
+    # The holder's settings allow only methods of the package.
     limits = holder.limits.model_copy(update={"methods": ("vector",)})
     holder = holder.model_copy(update={"limits": limits})
     serve_holder(holder, surroundings(), print, threading.Event())
 
 
 def write_clients(folder: Path, names: list[str]) -> Path:
-    """Write each client's images, key and settings; the path of the enrolment of all."""
+    """Write each client's images, key and settings; return the path of the enrolment of all."""
     enrolment, place = Enrolment(), folder / "enrolment.json"
     for name in names:
         places = product(("train", "test"), CLASSES)
@@ -162,8 +162,8 @@ def config_of(folder: Path, names: list[str], rounds: int) -> RunConfig:
 
 
 def hold(name: str, clients: int, rounds: int) -> tuple[Timed, Rounds]:
-    """One federation from nothing, and what its rounds took."""
-    # Each is forked from one process that has loaded everything and runs no thread.
+    """Hold one federation from the start; return the waits and times of its rounds."""
+    # Fork each client from one process that has loaded everything and runs no thread.
     forks = multiprocessing.get_context("forkserver")
     forks.set_forkserver_preload(["platform.bootstrap.joining", "torch", "open_clip"])
     names = [f"site-{number}" for number in range(1, clients + 1)]
@@ -226,11 +226,11 @@ def main() -> None:
     parser.add_argument("--engine", choices=ENGINES, default="local")
     parser.add_argument("--clients", type=int, default=sized(10, 5))
     parser.add_argument(
-        "--rounds", type=int, default=sized(31, 2), help="the first of them is not counted"
+        "--rounds", type=int, default=sized(31, 2), help="rounds; the first does not count"
     )
     options = parser.parse_args()
     if options.rounds < 2:
-        raise SystemExit("--rounds: valid are 2 and more")
+        raise SystemExit("--rounds: valid are 2 or more")
     os.environ["OMP_NUM_THREADS"] = "1"
     found = measured(options.engine, options.clients, options.rounds)
     for each in found:

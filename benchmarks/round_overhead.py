@@ -1,13 +1,12 @@
-"""What a round costs beside training and evaluation, beside pfl-research in the same run.
+"""The cost of a round without training and evaluation, beside pfl-research in the same run.
 
     python benchmarks/round_overhead.py [--peer PYTHON_OF_AN_ENVIRONMENT_WITH_PFL] [--late 200]
 
-Real runs as they are always set up: messages, accounting, databases and cryptography are what a run
-has; only the method does not train and nothing is measured, so a round is all overhead. Each
-variant is a process of its own, one after the other, on one thread. A round's time is what the run
-itself takes between two commits: on the clock, and on the processor, which other work on the
-machine disturbs less and in which waiting for the disk does not show. `--memory` adds a run of
-1,000 clients, 100 of them in a round.
+Runs are set up as always, with the usual messages, accounting, databases and cryptography. Only the
+method does not train and nothing is evaluated, so a round is all overhead. Each variant runs in its
+own process, one after another, on one thread. A round's time is the run's time between two commits:
+on the clock, and on the processor, which other work on the machine disturbs less and which does not
+include waiting for the disk. `--memory` adds a run of 1,000 clients, 100 of them in a round.
 
 Writes the table of `docs/results/round-overhead.md` to the standard output.
 """
@@ -61,7 +60,7 @@ PEER_VARIANTS = ("none", "central_noise")
 
 
 class Rounds(SilentObserver):
-    """Notes when each round is over."""
+    """Notes when each round ends."""
 
     def __init__(self) -> None:
         self.ends: list[float] = []
@@ -76,18 +75,18 @@ class Rounds(SilentObserver):
         self.note()
 
     def note(self) -> None:
-        """Note what the clocks say."""
+        """Note the times of the clocks."""
         self.ends.append(time.perf_counter())
         self.cpu.append(time.process_time())
 
 
 def between(moments: Sequence[float]) -> list[float]:
-    """Of every round but the last, which is measured whatever the configuration says."""
+    """The time of every round but the last, which is always evaluated."""
     return [after - before for before, after in pairwise(moments)][:-1]
 
 
 def measure(variant: str, clients: int, cohort: int, rounds: int) -> dict[str, float]:
-    """Run one variant, and say what its rounds took."""
+    """Run one variant; return the measurements of its rounds."""
     with tempfile.TemporaryDirectory() as folder:
         tree = {
             "name": "overhead",
@@ -127,13 +126,13 @@ def measure(variant: str, clients: int, cohort: int, rounds: int) -> dict[str, f
 
 
 def in_own_process(command: Sequence[str]) -> dict[str, Any]:
-    """What a process says in its last line."""
+    """The JSON in the last line that a process prints."""
     done = subprocess.run(command, check=True, capture_output=True, text=True)
     return dict(json.loads(done.stdout.splitlines()[-1]))
 
 
 def ours(variant: str, clients: int, cohort: int, rounds: int) -> dict[str, Any]:
-    """One variant of ours, in a process of its own; at the smallest size one of them."""
+    """One variant of ours, in its own process; at the smallest size only one of them runs."""
     if SMALLEST and variant != "none":
         return measure(variant, clients, cohort, rounds)
     numbers = map(str, (clients, cohort, rounds))
@@ -172,7 +171,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--peer", help="a Python with pfl")
     parser.add_argument("--late", type=int, default=sized(200, 2), help="rounds of each run")
-    parser.add_argument("--memory", action="store_true", help="1,000 clients as well")
+    parser.add_argument("--memory", action="store_true", help="also run 1,000 clients")
     parser.add_argument("--variants", nargs="+", choices=VARIANTS, default=list(VARIANTS))
     parser.add_argument("--only", nargs=4, metavar="X", help=argparse.SUPPRESS)
     arguments = parser.parse_args()

@@ -1,12 +1,12 @@
-"""What a round costs with 10^2 to 10^5 clients: measured primitives, formulas, and a simulation.
+"""The cost of a round with 10^2 to 10^5 clients: measured primitives, formulas, and a simulation.
 
-    python -m benchmarks.scale primitives                       measures what the formulas are of
+    python -m benchmarks.scale primitives                       measures the formulas' primitives
     python -m benchmarks.scale simulate KIND CLIENTS [--shards] holds a round of synthetic clients
     python -m benchmarks.scale page                             fills docs/results/scale.md
 
-All go to `docs/results/scale.csv`, from which the page is filled; a row that is measured anew takes
-the old one's place. In a simulation the coordinator is a process as people start it, and what it is
-compared with is counted on the wire and in the clients' own code (`_scale_clients.py`).
+All results go to `docs/results/scale.csv`, which fills the page; a new row replaces the old row. In
+a simulation the coordinator is a process, as people start it. The counts for the comparison come
+from the wire and from the clients' own code (`_scale_clients.py`).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Row = dict[str, str]
 
 
 def kept() -> list[Row]:
-    """What was measured before."""
+    """The rows of earlier measurements."""
     if not OUTPUT.exists():
         return []
     with OUTPUT.open(encoding="utf-8", newline="") as file:
@@ -37,7 +37,7 @@ def kept() -> list[Row]:
 
 
 def keep(rows: Iterable[Row]) -> None:
-    """Add rows, each in place of the one that says the same."""
+    """Add rows; each replaces the old row of the same name."""
     new = list(rows)
     names = {(row["part"], row["setting"], row["quantity"]) for row in new}
     old = [r for r in kept() if (r["part"], r["setting"], r["quantity"]) not in names]
@@ -50,7 +50,7 @@ def keep(rows: Iterable[Row]) -> None:
 def row(
     part: str, setting: str, quantity: str, measured: float, unit: str, predicted: object = ""
 ) -> Row:
-    """One row, as of today."""
+    """One row, with today's date."""
     shown = f"{measured:.6g}" if isinstance(measured, float) else str(measured)
     today = f"{datetime.datetime.now(datetime.UTC):%Y-%m-%d}"
     values = (part, setting, quantity, str(predicted), shown, unit, today)
@@ -58,7 +58,7 @@ def row(
 
 
 def simulated(found: Mapping[str, Any], setting: str) -> list[Row]:
-    """What one round was, beside what the formulas say of it."""
+    """The measurements of one round, beside the numbers of the formulas."""
     r = Round(
         kind=found["kind"],
         clients=found["clients"],
@@ -99,7 +99,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     simulation = commands.add_parser("simulate")
     simulation.add_argument("kind", choices=KINDS)
     simulation.add_argument("clients", type=int)
-    simulation.add_argument("--shards", type=int, default=1, help="rounds of so many clients each")
+    simulation.add_argument("--shards", type=int, default=1, help="number of rounds of CLIENTS")
     simulation.add_argument("--tokens", type=int, default=4)
     simulation.add_argument("--rate", type=float, default=0.1)
     given = parser.parse_args(arguments)

@@ -7,13 +7,13 @@
     python benchmarks/secure_aggregation.py scale   [--clients 1000] [--length 65536]
 
 A tenth of the clients is lost between sharing keys and sending masked vectors, which is the most
-work for the server. Client times are the median over the clients of one's own computing, each as
-if it were alone in its process; server times are the whole step for all clients. All times are this
-process' own CPU time over all its threads, which other work on the machine disturbs least. Nothing
-is asserted but that the sum is right. `whole` adds up everybody's work in one process, where
-signatures and public keys that all clients are sent are checked and loaded once, as in a simulated
-run: in a ring of 27 bits, which holds 100 vectors of 20 bits, and with every state written as bytes
-after each message and read again before the next.
+work for the server. A client time is the median over clients of one client's computing, as if each
+were alone in its process. A server time is the whole step for all clients. All times are this
+process' own CPU time over all its threads, which other work on the machine disturbs least. The only
+assertion is that the sum is right. `whole` adds up the work of all in one process. There, as in a
+simulated run, signatures and public keys that all clients receive are checked and loaded once. It
+takes a ring of 27 bits, which holds 100 vectors of 20 bits, and writes every state as bytes after
+each message and reads it before the next.
 `compare` runs the peer and this code one after the other with the same cohort, graph degree,
 threshold and dropouts. Both derive the keys of pairwise masks when they mask.
 """
@@ -77,7 +77,7 @@ def timed(work: Callable[[], Result]) -> tuple[Result, float]:
 
 @dataclass
 class Round:
-    """One round and what it cost."""
+    """One round and its cost."""
 
     parameters: RoundParameters
     identities: Mapping[int, Identity] = field(default_factory=dict)
@@ -88,7 +88,7 @@ class Round:
     everybody: dict[Phase, float] = field(default_factory=dict)
 
     def play(self, vectors: Callable[[int], np.typing.NDArray[np.uint64]], lost: set[int]) -> None:
-        """Run it and check the sum."""
+        """Run the round and check the sum."""
         state: ServerState | bytes = server.start(self.parameters)
         states: dict[int, ClientState | bytes] = {}
         inbox: Mapping[int, bytes] = dict.fromkeys(self.parameters.clients, b"")
@@ -163,7 +163,7 @@ class Round:
 
 
 def forget() -> None:
-    """Drop what clients in one process remember of each other's public keys and signatures."""
+    """Drop what clients in one process cache of each other's public keys and signatures."""
     load_public.cache_clear()
     verify_signature.cache_clear()
 
@@ -211,7 +211,7 @@ def dropouts_of(clients: int, rate: float) -> set[int]:
 
 
 def rounds(arguments: argparse.Namespace) -> None:
-    """Semi-honest and active side by side."""
+    """Print semi-honest and active rounds side by side."""
     for clients in arguments.clients or sized([10, 100], [6]):
         lost = dropouts_of(clients, arguments.dropouts)
         for kind, made in (
@@ -225,7 +225,7 @@ def rounds(arguments: argparse.Namespace) -> None:
 
 
 def whole(arguments: argparse.Namespace) -> None:
-    """Everybody's cryptography in one process: medians of three rounds of each kind, in turn."""
+    """All cryptography in one process: medians of three rounds of each kind, in turns."""
     for clients in arguments.clients or sized([100], [6]):
         lost, found = dropouts_of(clients, arguments.dropouts), plan(clients, corrupt_rate=0.0)
         ring = {"ring_bits": WHOLE_BITS}
@@ -248,7 +248,7 @@ def whole(arguments: argparse.Namespace) -> None:
                 forget()
                 made.play(random_vectors(arguments.length, WHOLE_BITS), lost)
                 spent[kind].append(made.everybody)
-        print(f"\n{clients} clients, {arguments.length} values, {len(lost)} lost; ms of everybody")
+        print(f"\n{clients} clients, {arguments.length} values, {len(lost)} lost; ms in total")
         print(f"{'':<28}" + "".join(f"{phase.value:>19}" for phase in Phase) + f"{'all':>10}")
         for kind, runs in spent.items():
             cells = [statistics.median(run.get(phase, 0.0) for run in runs) for phase in Phase]
@@ -257,7 +257,7 @@ def whole(arguments: argparse.Namespace) -> None:
 
 
 def compare(arguments: argparse.Namespace) -> None:
-    """The peer and this code, for the two configurations of its documentation."""
+    """Compare the peer and this code in the two configurations of the peer's documentation."""
     clients, length, lost = 100, 65_536, dropouts_of(100, 0.1)
     for shares, threshold in ((31, 21), (100, 67)):
         numbers = map(str, (clients, length, shares, threshold, len(lost)))
@@ -291,7 +291,7 @@ def line(name: str, theirs: float, ours: float) -> None:
 
 
 def masking(arguments: argparse.Namespace) -> None:
-    """One mask against the bare cipher stream of as many bytes, then many masks on threads."""
+    """One mask against the bare cipher stream of the same length, then many masks on threads."""
     for bits in (16, 32, 64):
         vector = np.zeros(arguments.length, f"<u{bits // 8}")
         zeros, buffer = bytes(vector.nbytes), bytearray(vector.nbytes)
@@ -328,7 +328,7 @@ def masking(arguments: argparse.Namespace) -> None:
 
 
 def scale(arguments: argparse.Namespace) -> None:
-    """Large cohorts on the k-regular graph: everybody's work, in one process."""
+    """Large cohorts on the k-regular graph: the work of all parties in one process."""
     for clients in arguments.clients or sized([1000], [30]):
         found = plan(clients, corrupt_rate=0.05, dropout_rate=0.1)
         made = make_round(
@@ -373,7 +373,7 @@ def main(given: Sequence[str] | None = None) -> None:
 
 if __name__ == "__main__":
     if SMALLEST:
-        print("compare: not run at the smallest size, as it needs --peer")
+        print("compare: not run at the smallest size, because it needs --peer")
         for what in ("rounds", "whole", "masking", "scale"):
             main([what])
     else:

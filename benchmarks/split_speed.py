@@ -1,8 +1,8 @@
-"""How long fifty rounds of twenty clients take with each base method on a small network.
+"""The time of fifty rounds of twenty clients with each base method on a small network.
 
-`digits`, the configuration of `model_split.py` with fifty rounds, in processes of their own one
-after another: the CNN that the tables are made with, and the one of PM-MoE's paper. Whole runs:
-start, data, rounds, evaluation, reports. Writes `docs/results/split-speed.md`.
+`digits`, with the configuration of `model_split.py` and fifty rounds, one process after another, on
+two CNNs: that of our tables, and that of PM-MoE's paper. A time includes the whole run: start,
+data, rounds, evaluation and reports. Writes `docs/results/split-speed.md`.
 
     python benchmarks/split_speed.py [--methods fedavg ...] [--networks small paper]
 """
@@ -35,7 +35,7 @@ TITLES = {
 
 
 def seconds_of(method: str, network: Sequence[str], folder: Path) -> tuple[float, float]:
-    """Processor time and wall time of a whole run, start of the interpreter included."""
+    """Processor time and wall time of a whole run, including the start of the interpreter."""
     settings = [
         *(f"method.name={method}", f"rounds={ROUNDS}", "evaluation.every=10", "threads=1"),
         *(f"storage.url=sqlite:///{folder}/sotto.db", *network),
@@ -48,13 +48,13 @@ def seconds_of(method: str, network: Sequence[str], folder: Path) -> tuple[float
 
 
 def processor_time() -> float:
-    """Seconds that ended children have computed."""
+    """Processor seconds of all ended child processes."""
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     return used.ru_utime + used.ru_stime
 
 
 def table(methods: Sequence[str], networks: Sequence[str]) -> list[str]:
-    """A row a method."""
+    """The table with one row per method."""
     heads = " | ".join(TITLES[network] for network in networks)
     lines = [f"| method | {heads} |", "|---|" + "---|" * len(networks)]
     for method in methods:
@@ -84,8 +84,8 @@ def main() -> None:
         "",
         f"Twenty clients, {ROUNDS} rounds of one epoch of batches of ten on `digits`, no secure",
         "aggregation, no local twins; whole runs with start, evaluation in every tenth round and",
-        "reports. Processor time on one thread, which other load does not change much, and in",
-        "brackets wall time beside whatever else ran. The aim is under 60 s on two cores.",
+        "reports. Processor time is on one thread, and other load hardly changes it. Wall time, in",
+        "brackets, is beside other work. The aim is under 60 s on two cores.",
         "",
         *rows,
         "",

@@ -1,7 +1,7 @@
-"""Every benchmark at its smallest size: `make bench-smallest`; a new one that has none fails here.
+"""Every benchmark at its smallest size: `make bench-smallest`; fails for one without such a size.
 
-Each runs in a process that is forked from this one, which has torch and its like loaded: as a
-person starts it, but for the seconds of that. Not among the other tests, as it takes minutes.
+Each runs in a process forked from this one, which has already loaded torch and other libraries.
+Otherwise it runs as people start it. Not among the other tests, because it takes minutes.
 """
 
 from __future__ import annotations
@@ -17,35 +17,35 @@ from functools import partial
 from pathlib import Path
 
 import opacus  # noqa: F401
-import open_clip  # noqa: F401 - loaded for all of them
+import open_clip  # noqa: F401 - loaded for all benchmarks
 import pytest
 
 from tests._forking import ROOT, exit_code, in_checkout
 
 HERE = Path(__file__).resolve().parent
 ELSEWHERE = {"federation": "`make federation`, which CI runs, holds one as small as it can be"}
-"""Benchmarks that are not run here, each with where they are."""
+"""Benchmarks that do not run here, each with its place."""
 LONGEST = 240
-"""Seconds after which one is ended: it takes a few, so it has no smallest size."""
+"""Seconds after which a benchmark is ended; its smallest size takes only a few."""
 NAMES = sorted(path.stem for path in HERE.glob("*.py") if not path.stem.startswith(("_", "test_")))
 
 
 def tracked() -> str:
-    """What has changed in the checkout."""
+    """The changes in the checkout."""
     command = ["git", "status", "--porcelain"]
     return subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout
 
 
 @pytest.fixture(scope="module", autouse=True)
 def nothing_is_written() -> Iterator[None]:
-    """Results at the smallest size mean nothing, so none may reach the repository."""
+    """Results at the smallest size mean nothing, so they must not reach the repository."""
     before = tracked()
     yield
     assert tracked() == before
 
 
 def start(name: str, folder: Path) -> int:
-    """Runs a benchmark as its first lines say: as a file, or as a module of the package."""
+    """Run a benchmark as its first lines say: as a file, or as a module of the package."""
     os.environ |= {"SMALLEST": str(folder), "OMP_NUM_THREADS": "1"}
     signal.alarm(LONGEST)
     path = HERE / f"{name}.py"
@@ -62,7 +62,7 @@ def start(name: str, folder: Path) -> int:
 def test_it_runs(name: str, tmp_path: Path) -> None:
     code, said = in_checkout(ROOT, partial(start, name, tmp_path / "results"))
     assert code == 0, said
-    assert said.strip() or any((tmp_path / "results").rglob("*")), "it told nothing"
+    assert said.strip() or any((tmp_path / "results").rglob("*")), "it printed and wrote nothing"
 
 
 def test_what_is_not_run_here_is_a_benchmark() -> None:

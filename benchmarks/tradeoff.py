@@ -1,8 +1,8 @@
 """Accuracy and gain over local training against epsilon, under each mechanism.
 
 Runs `configs/tradeoff.yaml` (100 clients, one shared prompt of 1 or 4 tokens) for every mechanism,
-epsilon and seed and writes `docs/results/tradeoff.{csv,md,svg}`. Rows that the CSV already has are
-kept, so an interrupted benchmark goes on where it was; `--fresh` begins anew.
+epsilon and seed and writes `docs/results/tradeoff.{csv,md,svg}`. Keeps the rows of the CSV, so a
+second call continues an interrupted benchmark; `--fresh` starts again.
 
     python benchmarks/tradeoff.py [--seeds 0 1 2] [--jobs 2] [--fresh]
 """
@@ -40,7 +40,7 @@ MECHANISMS = {
         "privacy.mechanism=dp_sgd",
         "privacy.per_sample_clipping_norm=1.0",
         "privacy.sampling_probability=1.0",
-        # With a norm of one an image, steps are shorter.
+        # With a norm of one per image, steps are shorter.
         "training.learning_rate=0.1",
     ],
     "upload_noise": [
@@ -71,10 +71,10 @@ class Setting:
     """One run.
 
     Attributes:
-        seed: Of the run.
-        tokens: Of the prompt.
-        mechanism: By name.
-        target: Epsilon, infinity for none.
+        seed: Seed of the run.
+        tokens: Number of the prompt's tokens.
+        mechanism: Name of the mechanism.
+        target: Epsilon; infinity without noise.
     """
 
     seed: int
@@ -83,7 +83,7 @@ class Setting:
     target: float
 
     def overrides(self) -> list[str]:
-        """As the command line would give them."""
+        """The overrides of the command line."""
         changes = [f"seed={self.seed}", f"method.context_tokens={self.tokens}"]
         if math.isfinite(self.target):
             changes.append(f"privacy.target_epsilon={self.target}")
@@ -98,7 +98,7 @@ FIELDS = (
 
 
 def settings(seeds: Iterable[int]) -> list[Setting]:
-    """All runs; those of the first seed first."""
+    """All runs, ordered by seed."""
     found = []
     for seed, tokens in itertools.product(seeds, TOKENS):
         for name, targets in targets_of():
@@ -124,7 +124,7 @@ def measure(row: Row, folder: str) -> Row:
 
 
 def _untrained(setting: Setting, folder: str) -> Row:
-    """What the random prompt does before anybody has trained it."""
+    """The accuracy of the random prompt before any training."""
     with created_run(CONFIG, setting.overrides(), folder) as simulation:
         run = simulation.run
         scores = examine(run, run.terms.initial_state(), dict.fromkeys(run.roll.clients), [LOCAL])
@@ -152,7 +152,7 @@ def cell(rows: Sequence[dict[str, Any]], name: str) -> str:
 def chosen(
     rows: Sequence[dict[str, Any]], tokens: int, mechanism: str, target: float
 ) -> list[dict[str, Any]]:
-    """The rows of one setting, all seeds."""
+    """The rows of one setting for all seeds."""
     wanted = (tokens, mechanism, min(target, 1e9))
     return [row for row in rows if _key(row)[:3] == wanted]
 
@@ -178,7 +178,7 @@ def table(rows: Sequence[dict[str, Any]], tokens: int) -> list[str]:
             cells = (
                 *(LABELS[name], spent),
                 *(cell(of, field) for field in ("accuracy", "worst", "gain_over_local")),
-                # Runs were interrupted, and the machine was shared: a mean would be of that.
+                # The median, because runs were interrupted and the machine was shared.
                 f"{statistics.median(float(row['seconds']) for row in of):.0f}"
                 if of[0]["seconds"] != ""
                 else "-",
@@ -188,7 +188,7 @@ def table(rows: Sequence[dict[str, Any]], tokens: int) -> list[str]:
 
 
 def reading(rows: Sequence[dict[str, Any]], tokens: int) -> str:
-    """What training was worth, in points above the untrained prompt of the same seeds."""
+    """The points that training adds to the untrained prompt of the same seeds."""
     start = _mean(rows, tokens, "untrained", math.inf)
     gains = [
         f"{name} {_mean(rows, tokens, name, 8.0) - start:+.1f} and "
@@ -213,7 +213,7 @@ def targets_of() -> list[tuple[str, Sequence[float]]]:
 
 
 def plot(rows: Sequence[dict[str, Any]], path: Path) -> None:
-    """Accuracy and gain against epsilon, one column a prompt length."""
+    """Accuracy and gain against epsilon, with one column per prompt length."""
     fields = (("accuracy", "accuracy in percent"), ("gain_over_local", "gain over local, points"))
     across = Scale("epsilon of the whole run, delta 1e-5", "amount")
     panels = []
@@ -231,7 +231,7 @@ def plot(rows: Sequence[dict[str, Any]], path: Path) -> None:
 
 
 def _lines(rows: Sequence[dict[str, Any]], tokens: int, field: str) -> Iterator[Line]:
-    """A line a mechanism; without noise at infinity, without training at 0."""
+    """One line per mechanism; runs without noise are at infinity, and without training at 0."""
     for name, targets in targets_of():
         points = []
         for target in targets:
@@ -249,18 +249,18 @@ def report(rows: Sequence[dict[str, Any]], seeds: Sequence[int], jobs: int) -> s
     lines = [
         "# What accuracy an epsilon costs",
         "",
-        "PromptFL on `homonyms`, 100 clients with sixteen images each, whatever their class, five",
-        "rounds, everybody in every round: `configs/tradeoff.yaml`. Mean ± standard deviation over",
-        f"seeds {', '.join(map(str, seeds))}. Accuracy in percent of all test images by twenty",
-        "clients drawn at random, gain over local training in points. Rate and steps are those",
-        "chosen for `distributed_noise` with four tokens on other seeds",
-        "([beside one trained alone](worth-of-sharing.md)), for `dp_sgd` the best of three",
-        "settings on one other seed; `upload_noise` and one token take over the former.",
+        "PromptFL on `homonyms`, 100 clients with sixteen images of any class each, five rounds,",
+        "all clients in every round: `configs/tradeoff.yaml`. Mean ± standard deviation over",
+        f"seeds {', '.join(map(str, seeds))}. Accuracy is in percent of all test images by twenty",
+        "clients drawn at random, gain over local training in points. Rate and steps were chosen",
+        "for `distributed_noise` with four tokens on other seeds",
+        "([beside one trained alone](worth-of-sharing.md)), for `dp_sgd` as the best of three",
+        "settings on one other seed; `upload_noise` and one token use the former.",
         "",
-        "The three mechanisms do not promise the same: `dp_sgd` protects one *image* of a client",
+        "The three mechanisms promise different things: `dp_sgd` protects one *image* of a client",
         "that is added or removed, the other two a whole *client* that is replaced. Epsilons are",
         "of the whole run at delta 1e-5. Only `distributed_noise` needs secure aggregation and",
-        "runs under it here (threshold 95 of 100, at most 5 colluding), which is in its seconds.",
+        "runs under it here (threshold 95 of 100, at most 5 colluding); its seconds include this.",
         f"Seconds are the median of whole runs with their local twins, {jobs} at a time on two",
         "shared cores.",
         "",
@@ -285,7 +285,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seeds", type=int, nargs="+", default=sized([0, 1, 2], [0]))
     parser.add_argument("--jobs", type=int, default=2)
-    parser.add_argument("--fresh", action="store_true", help="measure everything anew")
+    parser.add_argument("--fresh", action="store_true", help="measure everything again")
     parser.add_argument("--output", type=Path, default=RESULTS / "tradeoff.csv")
     options = parser.parse_args()
     if options.fresh:

@@ -1,10 +1,10 @@
-"""What training CLIP's image tower costs and gives, beside a prompt of it: bytes and accuracy.
+"""The cost and gain of training CLIP's image tower, against a prompt: bytes and accuracy.
 
-FedAvg and FedProx on the whole tower, and on what low ranks add to it, against one shared prompt,
-on `homonyms` under the terms of `configs/comparison.yaml`: ten clients whose images are of whatever
+Runs FedAvg and FedProx on the whole tower, and on low-rank additions to it, against one shared
+prompt, on `homonyms` under the terms of `configs/comparison.yaml`: ten clients with images of any
 class, ten rounds of four steps. Each side is tuned with three rates on another seed. Under noise
-(`central_noise`, epsilon 8) the clipping norm is the same fixed in advance for all. Writes
-`docs/results/whole-clip.{csv,md}`; rows that the CSV has are kept.
+(`central_noise`, epsilon 8) all sides have the same clipping norm, fixed in advance. Writes
+`docs/results/whole-clip.{csv,md}`; keeps the rows of the CSV.
 
     python benchmarks/whole_clip.py [--seeds 0 1 2] [--jobs 2]
 """
@@ -46,11 +46,11 @@ RATES: Mapping[str, Sequence[str]] = {
     "tower": ("0.003", "0.01", "0.03"),
     "rank 4": ("0.03", "0.1", "0.3"),
 }
-"""Three for each kind of system, by how its name ends."""
+"""Three rates for each kind of system, by the end of its name."""
 
 
 def tuning(noises: Sequence[str]) -> Iterator[Row]:
-    """Each rate of each system, on a seed of its own."""
+    """Each rate of each system, on a separate seed."""
     for noise in noises:
         for system in SYSTEMS:
             for rate in next(own for end, own in RATES.items() if system.endswith(end)):
@@ -58,7 +58,7 @@ def tuning(noises: Sequence[str]) -> Iterator[Row]:
 
 
 def finals(rows: Sequence[Row], noises: Sequence[str], seeds: Sequence[int]) -> Iterator[Row]:
-    """The best rate of each, on fresh seeds."""
+    """The best rate of each system, on fresh seeds."""
     for noise in noises:
         for system in SYSTEMS:
             tried = among(rows, [r for r in tuning([noise]) if r["system"] == system], KEY)
@@ -72,7 +72,7 @@ def _row(*values: Any) -> Row:
 
 
 def measure(row: Row, folder: str) -> Row:
-    """One run's accuracy in percent, and what a client sends and receives in a round."""
+    """One run's accuracy in percent, and the bytes that a client sends and receives per round."""
     chosen = (*SYSTEMS[row["system"]], f"training.learning_rate={row['rate']}")
     settings = [*COMMON, *NOISE[row["noise"]], *chosen, f"seed={row['seed']}"]
     summary, seconds = summarise_run("comparison", settings, folder)
@@ -90,12 +90,12 @@ def page(rows: Sequence[Row]) -> Iterator[str]:
     """The results as Markdown."""
     yield from ("# Training CLIP's image tower, beside a prompt of it", "")
     yield from (
-        "`homonyms`, ten clients whose images are of whatever class, ten rounds of four steps of",
+        "`homonyms`, ten clients with images of any class, ten rounds of four steps of",
         "eight images; accuracy on all classes after the last round, mean and sample standard",
         "deviation over the seeds. The rate is the best of three on seed 100. `network: clip`",
         "starts at zero-shot CLIP. The tiny model's image tower has 824,576 numbers; that of",
-        "ViT-B/16 has 86.2 million, 345 MB in each direction in every round. Of three rates the",
-        "highest or lowest may be the best; one beyond it might be better.",
+        "ViT-B/16 has 86.2 million, 345 MB in each direction in every round. If the best of three",
+        "rates is the highest or the lowest, a rate beyond it might be better.",
         "",
     )
     final = [row for row in rows if row["stage"] == "final"]
@@ -112,7 +112,7 @@ def page(rows: Sequence[Row]) -> Iterator[str]:
 
 
 def _against_a_prompt(final: Sequence[Row], noise: str) -> str:
-    """What the whole tower gives beside a prompt, and for how many times the bytes."""
+    """The gain of the whole tower over a prompt, and the factor in bytes."""
 
     def mean(system: str, name: str) -> float:
         own = [r for r in final if (r["noise"], r["system"]) == (noise, system)]
@@ -122,9 +122,9 @@ def _against_a_prompt(final: Sequence[Row], noise: str) -> str:
     gain = mean(tower, "accuracy") - mean(prompt, "accuracy")
     times = mean(tower, "bytes_up") / mean(prompt, "bytes_up")
     return (
-        f"The whole tower is {gain:+.1f} points beside a prompt, for {times:,.0f} times the bytes. "
-        "Names of `homonyms` are one in twenty by chance; noise of one epsilon grows in norm with "
-        "the root of how many numbers are sent."
+        f"The whole tower is {gain:+.1f} points from a prompt, for {times:,.0f} times the bytes. "
+        "By chance, one in twenty names of `homonyms` is right. At one epsilon, the norm of the "
+        "noise grows with the root of the number of sent values."
     )
 
 

@@ -1,10 +1,10 @@
-"""One prompt for all under privacy, beside a prompt that a client trains alone.
+"""One prompt for all under privacy, against a prompt that a client trains alone.
 
-Clients hold sixteen images of `homonyms` each (`configs/sharing.yaml`): whatever their class, of
-two classes each, or in four senses, where private experts take the place of one prompt. Both sides
-are tuned with as many settings on five other seeds; then each is run on fresh seeds. Writes
-`docs/results/worth-of-sharing.{csv,md,svg}`. Rows that the CSV has are kept, so an interrupted
-benchmark goes on where it was.
+Clients hold sixteen images of `homonyms` each (`configs/sharing.yaml`): of any class, of two
+classes each, or in four senses, where private experts replace the one prompt. Both sides are tuned
+with the same number of settings on five other seeds; then each runs on fresh seeds. Writes
+`docs/results/worth-of-sharing.{csv,md,svg}`. Keeps the rows of the CSV, so a second call continues
+an interrupted benchmark.
 
     python benchmarks/worth_of_sharing.py [--stage tuning | final] [--seeds 0 .. 9] [--large 0 ..]
         [--kinds iid ..]
@@ -28,10 +28,10 @@ KEY = ("stage", "side", "kind", "setting", "clients", "epsilon", "seed")
 TUNING_SEEDS = range(100, 105)
 OUTPUT = RESULTS / "worth-of-sharing.csv"
 TUNED = (("alone", "iid"), ("together", "iid"), ("together", "senses"))
-"""Pathological federations take over what was chosen for iid ones, and so do clients alone and
-one mean prompt in four senses."""
+"""Pathological federations, clients alone, and one mean prompt in four senses use the settings
+chosen for iid federations."""
 MEASURED = 20
-"""Clients that are measured; their images and prompts are drawn alike."""
+"""Number of measured clients; their images and prompts are drawn alike."""
 
 KINDS: Mapping[str, Sequence[str]] = {
     "iid": (),
@@ -91,7 +91,7 @@ EPSILONS: Mapping[int, Sequence[float]] = {100: (8.0, 4.0), 1000: (8.0, 2.0, 1.0
 
 
 def settings_of(side: str, kind: str) -> Mapping[str, Sequence[str]]:
-    """The settings that are tried on a side: as many on either."""
+    """The settings that tuning tries on a side; both sides have the same number."""
     if side == "alone":
         return LOCAL
     return GROUPS if kind == "senses" else SHARED
@@ -106,7 +106,7 @@ def tuning() -> Iterator[Row]:
 
 
 def finals(chosen: Mapping[tuple[str, str], str], seeds: Sequence[int], clients: int) -> list[Row]:
-    """The chosen settings on fresh seeds, seed by seed."""
+    """The chosen settings on fresh seeds, ordered by seed."""
     found = []
     for seed in seeds:
         for kind in KINDS:
@@ -127,7 +127,7 @@ def _row(*values: Any) -> Row:
 
 
 def overrides(row: Row) -> list[str]:
-    """As the command line would give them."""
+    """The overrides of the command line."""
     clients, large = int(row["clients"]), int(row["clients"]) > min(EPSILONS)
     found = [
         *(f"seed={row['seed']}", f"task.clients={clients}", *KINDS[row["kind"]]),
@@ -138,16 +138,16 @@ def overrides(row: Row) -> list[str]:
         return ["training.local_steps=100", *found, *ALONE]
     found += [f"privacy.target_epsilon={row['epsilon']}", "evaluation.every=20"]
     if large:
-        # The coordinator adds the noise here, as much as clients would: a tenth of the time.
+        # Here the coordinator adds as much noise as clients would, in a tenth of the time.
         found += ["privacy.mechanism=central_noise", "secure_aggregation.corrupt=0"]
         found += SPARSE if row["kind"] == "senses" else UNMASKED
     elif row["stage"] == "tuning":
-        # Where a third may be lost there is more noise than in the end.
+        # A threshold that allows losing a third needs more noise than in the final runs.
         found.append("secure_aggregation.threshold=67")
     else:
         worth = float(row["epsilon"]) == max(EPSILONS[clients]) and int(row["seed"]) < 3
         worth = worth and row["kind"] != "one mean"
-        # A twin in a subspace would find directions of its own in every round.
+        # A twin in a subspace would find its own directions in every round.
         twins = row["kind"] not in ("subspace", "one mean")
         found += [f"evaluation.local_twins={_said(twins)}"]
         found += [f"evaluation.worth_of_sharing={_said(worth)}"]

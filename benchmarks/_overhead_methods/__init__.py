@@ -1,1 +1,1 @@
-"""A method that does not train, so that what a round costs beside training is all there is."""
+"""A method that does not train, which shows what a round costs apart from training."""

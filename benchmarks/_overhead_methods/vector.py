@@ -1,6 +1,6 @@
 """Vector: 512 averaged values, and no training.
 
-No paper: its update is the labels' mean in every place, so a round costs what is around training.
+No paper. The update is the labels' mean in every place, so a round costs only the work around it.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Vector(MethodDefaults):
     has_personal_state: bool = field(default=False, init=False)
 
     def prepare(self, arrays: Arrays) -> Arrays:
-        """Nothing is learnt from an image."""
+        """Return no arrays: the method learns nothing from images."""
         return {}
 
     def shared_spec(self) -> Mapping[str, TensorSpec]:

@@ -16,7 +16,7 @@ while flare.is_running():
     if message is None:
         break
     got = message.params[NPConstants.NUMPY_KEY]
-    # What it is sent is the average of the round before.
+    # The server sends the average of the previous round.
     if message.current_round > 0 and np.abs(got - own).max() > 1e-6:
-        raise SystemExit(f"round {message.current_round}: it is not the average")
+        raise SystemExit(f"round {message.current_round}: the server did not send the average")
     flare.send(flare.FLModel(params={NPConstants.NUMPY_KEY: own}))

@@ -1,4 +1,4 @@
-"""Waits until all sites are there, runs one job of FLARE's federated averaging, and says its name.
+"""Waits until all sites are there, runs one job of FLARE's federated averaging, prints its name.
 
 python flare_start.py KIT ADMIN SCRIPT CLIENTS VALUES ROUNDS
 """
@@ -12,7 +12,7 @@ from nvflare.app_common.np.recipes import NumpyFedAvgRecipe
 from nvflare.fuel.flare_api.flare_api import new_secure_session
 
 LATEST = 180.0
-"""Seconds in which all sites must be there."""
+"""Seconds within which all sites must connect."""
 
 
 def main(kit, admin, script, clients, values, rounds):

@@ -19,7 +19,7 @@ def vector(values):
 
 
 class Timed(FedAvg):
-    """Notes when each round begins and what it took."""
+    """Notes when each round begins and how long it takes."""
 
     def __init__(self, **options):
         super().__init__(**options)
@@ -31,7 +31,7 @@ class Timed(FedAvg):
         return super().configure_train(*given)
 
     def aggregate_train(self, number, replies):
-        """End a round, in which nobody may be lost."""
+        """End a round; losing a client is an error."""
         replies = list(replies)
         found = super().aggregate_train(number, replies)
         self.seconds.append(time.perf_counter() - self.began)

@@ -17,7 +17,7 @@ from flwr.server.workflow.constant import MAIN_PARAMS_RECORD
 from flwr.serverapp import ServerApp
 
 EXAMPLES = 1000
-"""The weight of each client, which is the greatest: rounding costs least."""
+"""The weight of each client; the greatest weight has the smallest rounding error."""
 server = ServerApp()
 
 
@@ -26,7 +26,7 @@ def vector(values):
 
 
 class Fixed(NumPyClient):
-    """Gives back the same values whatever it is sent."""
+    """Returns the same values, whatever the server sends."""
 
     def __init__(self, values):
         self.values = values
@@ -45,7 +45,7 @@ class All(FedAvg):
     """Refuses a round in which a client was lost."""
 
     def aggregate_fit(self, number, results, failures):
-        """Aggregate what was summed."""
+        """Aggregate the summed values."""
         if failures or len(results) != self.min_fit_clients:
             raise RuntimeError(f"round {number}: clients were lost")
         return super().aggregate_fit(number, results, failures)

@@ -1,4 +1,4 @@
-"""Makes nodes known to a SuperLink, or waits until all are there and starts one run of an app.
+"""Registers nodes with a SuperLink, or waits for all nodes and starts one run of an app.
 
 python flower_start.py register ADDRESS ROOT KEY...
 python flower_start.py run ADDRESS ROOT APP NODES
@@ -21,7 +21,7 @@ from flwr.supercore.control.control_http_client import ControlHttpClient
 from flwr.supercore.interceptors import RuntimeVersionHttpInterceptor
 
 LATEST = 120.0
-"""Seconds in which all nodes must be there."""
+"""Seconds within which all nodes must connect."""
 
 
 def connected(address, root):
