@@ -189,7 +189,8 @@ class PoolConfig(Section):
     noise: EntryNoise | None = None
     """`same`: the pool entry is the noised upload itself, for one charge. `independent`: the entry
     has its own noise, for two charges. An entry of a pool that is made once, after the last round,
-    always has its own noise and one charge. Null: `same` if all noise, or none, is the client's.
+    always has its own noise and one charge. Null: `same` if the client adds all of the noise or no
+    noise, else `independent`.
     """
     clipping_norm: Positive | None = None
     """C of a pool entry that has its own noise, as a whole module has another norm than an update.
