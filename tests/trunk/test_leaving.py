@@ -322,7 +322,7 @@ def test_a_client_whose_machine_is_lost_is_removed(folder, broken_off, coordinat
     gone = coordinator("federation", "remove", "latest", "west", *storage, "--json").document
     assert (gone["run_id"], gone["client"], gone["after_round"]) == (run_id, "west", 1)
     assert gone["pseudonym"] == pseudonym_of(folder, "west")
-    for name, said in (("west", "'west' takes part in run"), ("nobody", "'nobody' is not in run")):
+    for name, said in (("west", "'west' has left run"), ("nobody", "'nobody' is not in run")):
         refused = coordinator("federation", "remove", run_id, name, *storage)
         assert refused.code == 2 and said in refused.err
     sock = folder / "hub.sock"
