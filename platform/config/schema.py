@@ -92,7 +92,7 @@ class PrivacyConfig(Section):
     target_delta: Annotated[float, Field(gt=0.0, lt=1.0)] = 1e-5
     """Delta of every epsilon that Sotto states."""
     accountant: Literal["auto", "exact", "pld", "rdp"] = "auto"
-    """Accountant that composes the rounds; `auto`: the first of the others that can."""
+    """Accountant of the rounds. `auto`: the first of `exact`, `pld`, `rdp` that can price them."""
     noise_source: Literal["os", "seeded"] = "os"
     """`os`: the operating system's entropy. `seeded`: noise that a seed repeats; protects nobody.
     """
@@ -181,8 +181,9 @@ class PoolConfig(Section):
     """
     empty: Literal["keep", "split"] = "keep"
     """What happens to an expert that no client picks, by the noised counts. `keep`: it stays.
-    `split`: if another expert has more than twice an even share of the clients, it becomes a moved
-    copy of that one, so that groups that met in one expert come apart. Only under `groups`.
+    `split`: if another has more than twice an even share of the clients, the unpicked expert
+    becomes a moved copy of it, so that groups that met in one expert come apart. Only under
+    `groups`.
     """
     fetch: Literal["experts"] = "experts"
     """The coordinator picks the experts that a client gets."""
@@ -214,8 +215,9 @@ class AuditConfig(Section):
     may.
     """
     directions: Clients | None = None
-    """Number of directions of all canaries, at right angles. Canaries of one direction share a
-    coin; a few in one direction show as much as many in their own. Null: each has its own.
+    """Number of directions among all canaries, at right angles to each other. Canaries of one
+    direction share a coin; a few in one direction show as much as many in their own. Null: one
+    each.
     """
 
 

@@ -289,7 +289,7 @@ class CohortConfig(Section):
     size: Clients | None = None
     """Number of clients that are invited to a round. Null: all."""
     minimum: Clients = 2
-    """Fewest survivors of a valid round. Cohorts amplify only with 1."""
+    """Fewest survivors of a valid round. Amplification by cohorts needs 1."""
     sampling: Literal["fixed_size", "poisson"] = "fixed_size"
     """`fixed_size`: exactly `cohort.size` clients. `poisson`: each client by its own coin,
     `cohort.size` on average. Both amplify only against the observer of `central_noise`, and only
@@ -298,14 +298,14 @@ class CohortConfig(Section):
     """
     retries: Retries = 2
     """How often Sotto repeats an aborted round, with another cohort, fresh keys and, if uploads
-    were asked for, its own charge. Then the run stops and can be resumed. Cohorts amplify only with
-    0. Without noise on the client (`none`, `central_noise`) a masked round is not repeated once
-    uploads were asked for: it stays without a result.
+    were asked for, its own charge. Then the run stops and can be resumed. Amplification by cohorts
+    needs 0. Without noise on the client (`none`, `central_noise`) a masked round is not repeated
+    once uploads were asked for: it stays without a result.
     """
     dropout_rate: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.0
     """Simulation only: share of the cohort, rounded to whole clients, that is lost between key
-    sharing and masked input in every round. If cohorts amplify, each client is lost with this
-    probability, by its own coin.
+    sharing and masked input in every round. With amplification by cohorts each client is lost with
+    this probability, by its own coin.
     """
 
 
@@ -323,13 +323,13 @@ class EvaluationConfig(Section):
     these two, rounds are measured by `client_mean`, unless one round is to be chosen.
     """
     selection: Literal["last", "best_on_validation"] = "last"
-    """`last`: the report states the last round. `best_on_validation`: it adds the best round."""
+    """`last`: the report states the last round. `best_on_validation`: also the best round."""
     release: Literal["none", "noised"] = "none"
     """`none`: no metric leaves a client; a simulation reads them. `noised`: each upload carries the
     client's validation accuracy as one more noised coordinate.
     """
     metric_ratio: Positive | None = None
-    """Bound of that coordinate, divided by C; only under `noised`. Null: 1."""
+    """Bound of the accuracy's coordinate, divided by C; only under `noised`. Null: 1."""
     every: Rounds = 1
     """Number of rounds from one measurement to the next. Sotto always measures the last round."""
     measured_clients: Clients | None = None
@@ -439,7 +439,7 @@ class TrainingConfig(Section):
     local_steps: Steps | None = None
     """Steps of local training in a round: give exactly one of this and `local_epochs`."""
     batch_size: Batch = 16
-    """Examples of a step."""
+    """Number of examples in a step."""
     learning_rate: Rate = 0.002
     """Learning rate of the prompts; a method may have other rates in its own section."""
     momentum: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.0
@@ -502,7 +502,7 @@ class FederationConfig(Section):
     round.
     """
     training_seconds: Seconds = 900.0
-    """The same for a message that makes clients train or personalise."""
+    """Seconds for a message that makes clients train or personalise, there and back."""
     joining_seconds: Seconds = 600.0
     """Seconds for which the coordinator waits at its start until all clients are there."""
     start_with: Clients | None = None
