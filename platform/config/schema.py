@@ -92,7 +92,7 @@ class PrivacyConfig(Section):
     target_delta: Annotated[float, Field(gt=0.0, lt=1.0)] = 1e-5
     """Delta of every epsilon that Sotto states."""
     accountant: Literal["auto", "exact", "pld", "rdp"] = "auto"
-    """Accountant of the rounds. `auto`: the first of `exact`, `pld`, `rdp` that can price them."""
+    """Accountant of the rounds; `auto`: the first of `exact`, `pld`, `rdp` that has a price."""
     noise_source: Literal["os", "seeded"] = "os"
     """`os`: the operating system's entropy. `seeded`: noise that a seed repeats; protects nobody.
     """
@@ -180,10 +180,9 @@ class PoolConfig(Section):
     its expert. Only under `groups`. Null: one standard deviation of a count's noise, at least 1.
     """
     empty: Literal["keep", "split"] = "keep"
-    """What happens to an expert that no client picks, by the noised counts. `keep`: it stays.
-    `split`: if another has more than twice an even share of the clients, the unpicked expert
-    becomes a moved copy of it, so that groups that met in one expert come apart. Only under
-    `groups`.
+    """What happens to an expert that no client picks, by noised counts. `keep`: it stays. `split`:
+    if another has more than twice an even share of the clients, the unpicked expert becomes a moved
+    copy of it, so that groups in one expert come apart. Only under `groups`.
     """
     fetch: Literal["experts"] = "experts"
     """The coordinator picks the experts that a client gets."""
@@ -198,8 +197,8 @@ class PoolConfig(Section):
     The noise multiplier is the run's, so epsilon stays. Null: `privacy.clipping_norm`.
     """
     minimum: Experts | None = None
-    """Smallest pool from which experts are handed out. Null: 2(K+1) for K experts a client, and 2
-    if the pool is made once.
+    """Smallest pool from which experts are handed out. Null: 2(K+1) for K experts a client, or 2 if
+    the pool is made once.
     """
     generations: Rounds = 1
     """Number of rounds whose entries are in the pool. No effect if the pool is made once."""
@@ -215,9 +214,8 @@ class AuditConfig(Section):
     may.
     """
     directions: Clients | None = None
-    """Number of directions among all canaries, at right angles to each other. Canaries of one
-    direction share a coin; a few in one direction show as much as many in their own. Null: one
-    each.
+    """Number of directions among canaries, at right angles. Those of one direction share a coin; a
+    few in one direction show as much as many in their own. Null: each has its own.
     """
 
 

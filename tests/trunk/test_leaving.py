@@ -347,7 +347,7 @@ def test_a_statement_that_was_carried_by_hand(folder, broken_off, client, coordi
     _, run_id = broken_off
     east, north = (str(folder / name / "client.yaml") for name in ("east", "north"))
     file = folder / "north.left"
-    for wrong, said in (((), "error: RUN: none"), (("--all", "--statement", "x"), "error: --stat")):
+    for wrong, said in (((), "error: RUN: no"), (("--all", "--statement", "x"), "error: --stat")):
         told = client("leave", east, *wrong)
         assert told.code == 2 and told.err.startswith(said)
     assert Keeping(folder / "east" / "store").runs("left") == []

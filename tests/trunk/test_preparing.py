@@ -195,7 +195,7 @@ def test_an_example_that_is_another_in_company_is_refused():
             tokens = arrays["tokens"]
             return {"kept": tokens - tokens.mean(axis=0)}
 
-    with pytest.raises(ConfigError, match=r"prepare makes another 'kept' of an example alone"):
+    with pytest.raises(ConfigError, match=r"prepare makes another 'kept' of one example alone"):
         prepared(Centring(), pictures(5), TOKENS)
 
 
