@@ -157,7 +157,7 @@ def sweep(
         str | None,
         typer.Option(help="Methods, separated by commas; default is each configuration's own."),
     ] = None,
-    seed: Annotated[str | None, typer.Option(help="Seeds, separated by commas.")] = None,
+    seed: Annotated[str | None, typer.Option(help="Seeds, separated by commas: 0,1,2.")] = None,
     set_: Annotated[
         list[str] | None,
         typer.Option(
