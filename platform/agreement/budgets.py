@@ -56,7 +56,7 @@ HOLDS: Final[Mapping[str | None, str]] = {
     None: "epsilon and any limit on it are for a sequence of runs that is fixed beforehand; no "
     "theorem here covers releases of several kinds that are chosen by what earlier ones released",
 }
-"""By the theorem that makes a limit a filter: how later runs may be chosen."""
+"""How later runs may be chosen, by the theorem that makes a limit a filter."""
 MISSED: Final = "missed"
 """The reason of a reserved row whose attempt has a result without its client."""
 

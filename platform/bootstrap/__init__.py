@@ -1,6 +1,6 @@
 """The only place that joins methods, privacy, storage and the run.
 
-Everything that can be refused is built and refused before anything is written.
+It builds, and if necessary refuses, everything before it writes anything.
 """
 
 from platform.bootstrap.planning import RunPlan, Surroundings, plan_run, plan_terms

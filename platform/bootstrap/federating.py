@@ -212,7 +212,7 @@ def build_terms(
     if "domains" in method.needs:
         raise ConfigError(
             f"method.name: {config.method.name} learns from the domains of clients' images, which "
-            "a federation tells nobody; valid: methods that need none"
+            "a federation does not reveal; valid: methods that need no domains"
         )
     terms = plan_terms(config, method)
     if terms.protection.layout.weighted and config.secure_aggregation.largest_weight is None:
@@ -315,13 +315,13 @@ def section_of(config: RunConfig) -> FederationConfig:
 
 
 def _no_public_images(method: Method) -> Examples:
-    raise ConfigError("public_data: a federation has none")
+    raise ConfigError("public_data: a federation has no public data")
 
 
 def remove_client(
     run_id: str, url: str, client: str, *, statement: Path | None, surroundings: Surroundings
 ) -> LeftClient:
-    """Record that a client takes part in a run no more, and erase data that may have its entries.
+    """Record that a client has left a run, and erase data that may have its entries.
 
     Args:
         run_id: The run, which no process runs just now.
@@ -353,7 +353,7 @@ def remove_client(
         said = None if statement is None else _read(statement)
         with transaction(database) as uow:
             if any(gone.client == client for gone in left_clients(uow, run_id, clients)):
-                raise ConfigError(f"CLIENT: {client!r} takes part in run {run_id} no more already")
+                raise ConfigError(f"CLIENT: {client!r} has left run {run_id} already")
             pseudonym = joined(uow, run_id, clients).get(client)
             if said is not None:
                 try:

@@ -1,8 +1,8 @@
 """Commands and exit codes.
 
 Exit codes: 0 done; 1 a run could not go on, or its records do not agree; 2 bad input; 3 an audit
-log, or what it tells of, does not verify; 129, 130 and 143 ended by SIGHUP, Ctrl-C and SIGTERM.
-Heavy imports happen inside the commands, so that `--help` answers at once.
+log, or a record that it covers, does not verify; 129, 130 and 143 ended by SIGHUP, Ctrl-C and
+SIGTERM. Heavy imports happen inside the commands, so that `--help` answers at once.
 """
 
 from __future__ import annotations
@@ -35,15 +35,15 @@ app = CommandLine(
     no_args_is_help=False,
 )
 cache_app = CommandLine(
-    help="What frozen models made of images, kept beside the database.", no_args_is_help=True
+    help="Outputs of frozen models on images, kept beside the database.", no_args_is_help=True
 )
 federation_app = CommandLine(help="A run whose clients are elsewhere.", no_args_is_help=True)
 new_app = CommandLine(
     help="Start something of your own from files that work.", no_args_is_help=True
 )
 enrolment_app = CommandLine(
-    help="Whose keys are whose, for secure aggregation against an active server. Each client makes "
-    "its own key, where it stays: sotto client keys create.",
+    help="Which client has which key, for secure aggregation against an active server. Each client "
+    "makes and keeps its own key: sotto client keys create.",
     no_args_is_help=True,
 )
 app.add_typer(audit_app, name="audit")
@@ -70,7 +70,7 @@ ClientOption = Annotated[
 ]
 BackupFile = Annotated[Path, typer.Argument(metavar="FILE", help="The backup, a single file.")]
 NewFile = Annotated[Path, typer.Argument(metavar="FILE", help="A new file.")]
-Pseudonym = Annotated[str, typer.Argument(help="The client's, as `restore` told its owner.")]
+Pseudonym = Annotated[str, typer.Argument(help="A client's pseudonym, as `restore` told it.")]
 
 
 @app.callback(invoke_without_command=True)
@@ -155,14 +155,14 @@ def sweep(
     ],
     method: Annotated[
         str | None,
-        typer.Option(help="Methods between commas; default is each configuration's own."),
+        typer.Option(help="Methods, separated by commas; default is each configuration's own."),
     ] = None,
-    seed: Annotated[str | None, typer.Option(help="Seeds between commas, as 0,1,2.")] = None,
+    seed: Annotated[str | None, typer.Option(help="Seeds, separated by commas: 0,1,2.")] = None,
     set_: Annotated[
         list[str] | None,
         typer.Option(
             "--set",
-            help="section.key=value; values between commas make an axis. Noise keys do not go "
+            help="section.key=value; values separated by commas make an axis. Noise keys do not go "
             "with privacy.mechanism=none on an axis; make privacy={...},{...} the axis then.",
         ),
     ] = None,
@@ -173,7 +173,7 @@ def sweep(
     jobs: Annotated[
         int | None,
         typer.Option(
-            help="Worker processes; default is one a CPU, one with CUDA.", min=1, max=1024
+            help="Worker processes; default is one per CPU, or one with CUDA.", min=1, max=1024
         ),
     ] = None,
     output: Annotated[
@@ -183,7 +183,7 @@ def sweep(
     on: Annotated[
         str | None,
         typer.Option(
-            help="dask: a job a cell, each with a database of its own in OUTPUT/cells, a folder "
+            help="dask: a job per cell, each with its own database in OUTPUT/cells, a folder "
             "that all machines see."
         ),
     ] = None,
@@ -256,7 +256,7 @@ def configs(
 def datasets(
     show: Annotated[
         Path | None,
-        typer.Option(metavar="CONFIG", help="Who would have what in a run of this configuration."),
+        typer.Option(metavar="CONFIG", help="Show what each client of this configuration holds."),
     ] = None,
     set_: Annotated[
         list[str] | None, typer.Option("--set", help="Override a key of --show. Repeatable.")
@@ -264,24 +264,24 @@ def datasets(
     plot: Annotated[Path | None, typer.Option(help="Draw --show into this .svg or .png.")] = None,
     check: Annotated[
         str | None,
-        typer.Option(metavar="NAME", help="What is right and wrong with this data set's folder."),
+        typer.Option(metavar="NAME", help="Check the folder of this data set."),
     ] = None,
     root: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="What task.root would say; default data.")
+        Path | None, typer.Option(metavar="DIR", help="Value of task.root; default data.")
     ] = None,
     layout: Annotated[
         str | None,
-        typer.Option(help="What task.layout would say, where --check images tells two readings."),
+        typer.Option(help="Value of task.layout, if --check images finds two readings."),
     ] = None,
     class_names: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="What task.class_names would say.")
+        Path | None, typer.Option(metavar="FILE", help="Value of task.class_names.")
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """List the data sets, show who would have what, or check a folder (exit code 1 on faults).
+    """List the data sets, show what clients hold, or check a folder (exit code 1 on faults).
 
-    A folder of images of your own is the data set `images`: --check images --root DIR says what it
-    is recognised as, and which images are for training, validation and testing.
+    A folder of images of your own is the data set `images`: --check images --root DIR names its
+    layout, and tells which images are for training, validation and testing.
     """
     from platform.cli.datasets import datasets_command
 
@@ -303,7 +303,7 @@ def audit_privacy(
     set_: SetOption = None,
     canaries: Annotated[
         int,
-        typer.Option(help="Guesses a channel; more refute smaller lies.", min=100, max=1_000_000),
+        typer.Option(help="Guesses per channel; more refute smaller lies.", min=100, max=1_000_000),
     ] = 2000,
     plot: Annotated[
         Path | None, typer.Option(help="Draw scores and claims into this .svg or .png.")
@@ -334,7 +334,7 @@ def clipping(
         typer.Option(metavar="DIR", help="Its folder; shapes and homonyms are rendered instead."),
     ] = None,
     rounds: Annotated[
-        int | None, typer.Option(help="The first so many rounds; default all.", min=1, max=100_000)
+        int | None, typer.Option(help="Run only this many rounds; default all.", min=1, max=100_000)
     ] = None,
     methods_: MethodsOption = None,
     as_json: Json = False,
@@ -355,8 +355,8 @@ def clipping(
 @app.command("secagg-plan")
 def secagg_plan(
     clients: Annotated[int, typer.Option(help="Size of the cohort.", min=2, max=100_000)],
-    corrupt_rate: Annotated[float, typer.Option(help="Share of it that may collude.")] = 0.05,
-    dropout_rate: Annotated[float, typer.Option(help="Share of it that may be lost.")] = 0.1,
+    corrupt_rate: Annotated[float, typer.Option(help="Share that may collude.")] = 0.05,
+    dropout_rate: Annotated[float, typer.Option(help="Share that may be lost.")] = 0.1,
     length: Annotated[int, typer.Option(help="Values in a vector.", min=1, max=2**40)] = 65_536,
     ring_bits: Annotated[int, typer.Option(help="Bits of a value.", min=16, max=64)] = 32,
     as_json: Json = False,
@@ -397,7 +397,7 @@ def export(
 def predict(
     run_id: RunName,
     files: Annotated[
-        list[Path], typer.Argument(help="Image files, or text files of one text each.")
+        list[Path], typer.Argument(help="Image files, or text files with one text each.")
     ],
     *,
     client: ClientOption = None,
@@ -417,9 +417,9 @@ def predict(
 def backup(file: BackupFile, storage: Storage = DEFAULT_STORAGE, as_json: Json = False) -> None:
     """Back up the database and its runs' records into a new FILE, also while a run goes on.
 
-    FILE counts once it is there: it was checked then. Keys, enrolment files, images and data
-    holders' own stores are not in it. It holds what the database holds, pool entries among it,
-    for as long as it is kept.
+    FILE appears only when it is complete and checked. Keys, enrolment files, images and data
+    holders' own stores are not in it. It holds what the database holds, with its pool entries,
+    for as long as you keep it.
     """
     from platform.cli.keeping import backup_command
 
@@ -430,8 +430,8 @@ def backup(file: BackupFile, storage: Storage = DEFAULT_STORAGE, as_json: Json =
 def restore(file: BackupFile, storage: Storage = DEFAULT_STORAGE, as_json: Json = False) -> None:
     """Bring a backup back; the database's folder must be missing or empty.
 
-    A run that went on after the backup was made cannot go on from it where its clients are data
-    holders: they know of more than the database, and say so.
+    If clients are data holders, a run that went on after the backup cannot go on from it: they
+    know of later rounds than the database, and say so.
     """
     from platform.cli.keeping import restore_command
 
@@ -452,7 +452,7 @@ def charges(
 ) -> None:
     """Write what one client was charged into a new FILE, for its owner.
 
-    A client whose store came back from a backup takes it over with `catch-up`.
+    A client whose store came back from a backup takes FILE over with `catch-up`.
     """
     from platform.cli.keeping import charges_command
 
@@ -463,16 +463,16 @@ def charges(
 def serve(
     *,
     host: Annotated[
-        str, typer.Option(help="Address to serve at; another than localhost needs token and TLS.")
+        str, typer.Option(help="Address to serve at; all but localhost need token and TLS.")
     ] = "127.0.0.1",
-    port: Annotated[int, typer.Option(min=0, max=65535, help="0 takes a free one.")] = 8765,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="0 takes a free port.")] = 8765,
     name: Annotated[
         list[str] | None,
-        typer.Option(metavar="HOST", help="A further name of the page, a proxy's say. Repeatable."),
+        typer.Option(metavar="HOST", help="Another host name, such as a proxy's. Repeatable."),
     ] = None,
     token_file: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="Whose token readers must have; of mode 600."),
+        typer.Option(metavar="FILE", help="File of the readers' token; of mode 600."),
     ] = None,
     certificate: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Serve by TLS with this (PEM).")
@@ -480,11 +480,11 @@ def serve(
     key: Annotated[Path | None, typer.Option(metavar="FILE", help="Its key (PEM).")] = None,
     socket: Annotated[
         Path | None,
-        typer.Option(metavar="SOCKET", help="federation.socket: show who is connected there."),
+        typer.Option(metavar="SOCKET", help="federation.socket: show the clients connected there."),
     ] = None,
     storage: Storage = DEFAULT_STORAGE,
 ) -> None:
-    """Serve a page of runs, budgets and the audit log, which follows runs that go on; read-only."""
+    """Serve a read-only page of runs, budgets and the audit log; it follows unfinished runs."""
     from platform.cli.page_records import page_command
 
     page_command(
@@ -512,7 +512,7 @@ def plot(
         list[str] | None,
         typer.Option(
             help="curves, tradeoff, clients, experts, holdings; of a sweep also final and axes. "
-            "Repeatable; default is all that there is data for.",
+            "Repeatable; default is all for which there are data.",
         ),
     ] = None,
     output: Annotated[
@@ -522,7 +522,7 @@ def plot(
             help="A .svg or .png for one picture, or a folder; default pictures/NAME.",
         ),
     ] = None,
-    force: Annotated[bool, typer.Option("--force", help="Write over what is there.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Overwrite existing files.")] = False,
     storage: Storage = DEFAULT_STORAGE,
     as_json: Json = False,
 ) -> None:
@@ -556,7 +556,7 @@ def cache_list(storage: Storage = DEFAULT_STORAGE, as_json: Json = False) -> Non
 @cache_app.command("clear")
 def cache_clear(
     model: Annotated[
-        str | None, typer.Option(help="A model's name, or how its fingerprint starts.")
+        str | None, typer.Option(help="A model's name, or the start of its fingerprint.")
     ] = None,
     everything: Annotated[bool, typer.Option("--all", help="All models.")] = False,
     storage: Storage = DEFAULT_STORAGE,
@@ -575,14 +575,14 @@ def federation_status(
     ] = Path("runs/hub.sock"),
     storage: Annotated[
         str | None,
-        typer.Option("--storage", help="The coordinator's database: who is behind, or left."),
+        typer.Option("--storage", help="The coordinator's database: show who is behind, or left."),
     ] = None,
     run_id: Annotated[
         str, typer.Option("--run", metavar="RUN", help="The run in it; default is the newest.")
     ] = "latest",
     as_json: Json = False,
 ) -> None:
-    """Show who can be reached, whom the run waits for, who refused last, and who is behind."""
+    """Show which clients are reachable, awaited or behind, and which refused last."""
     from platform.cli.federation import status_command
 
     status_command(socket, storage, run_id, as_json=as_json)
@@ -594,7 +594,7 @@ def federation_remove(
     client: Annotated[str, typer.Argument(metavar="CLIENT", help="One of federation.clients.")],
     statement: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="What the client's own command `leave` has written."),
+        typer.Option(metavar="FILE", help="The file that the client's command `leave` wrote."),
     ] = None,
     storage: Storage = DEFAULT_STORAGE,
     *,
@@ -602,8 +602,8 @@ def federation_remove(
 ) -> None:
     """Take a client off a run for good: its machine is lost, or it sent its statement as a file.
 
-    End the run first, and resume it afterwards. Nothing is erased on the client's machine; what it
-    was charged stays.
+    End the run first, and resume it afterwards. Nothing is erased on the client's machine; its
+    charges stay.
     """
     from platform.cli.federation import remove_command
 
@@ -613,19 +613,19 @@ def federation_remove(
 @new_app.command("method")
 def new_method(
     name: Annotated[
-        str, typer.Argument(metavar="NAME", help="The method's: small letters, digits and _.")
+        str, typer.Argument(metavar="NAME", help="The method's name: small letters, digits and _.")
     ],
     into: Annotated[
         Path | None,
         typer.Option(
             metavar="DIR",
-            help="Folder of the three files, made if need be; default is this folder, or, in a "
-            "checkout of Sotto, where its methods, presets and tests are.",
+            help="Folder of the three files, made if missing; default is this folder, or in a "
+            "checkout of Sotto its folders of methods, presets and tests.",
         ),
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Write a method that trains, its preset, and a test that fails until a number is yours."""
+    """Write a method that trains, its preset, and a test that fails until you replace a number."""
     from platform.cli.configs import new_method_command
 
     new_method_command(name, into, as_json=as_json)
@@ -673,7 +673,7 @@ def enrolment_rotate(
 
 @enrolment_app.command("revoke")
 def enrolment_revoke(file: EnrolmentFile, name: Member, as_json: Json = False) -> None:
-    """Let a client take part no more."""
+    """Stop a client from taking part."""
     from platform.cli.federation import change_command
 
     change_command(file, lambda known: known.revoke(name), as_json=as_json)
@@ -688,7 +688,7 @@ def enrolment_bind(
     ],
     as_json: Json = False,
 ) -> None:
-    """Bind a client to the key by which engines or tunnels know its machine; any older one goes."""
+    """Bind a client to the key by which engines or tunnels know its machine; drop an older one."""
     from platform.cli.federation import change_command, parse_node
 
     change_command(file, lambda known: known.bind(name, parse_node(node)), as_json=as_json)

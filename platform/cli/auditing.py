@@ -130,7 +130,7 @@ def audited(
     except DatabaseBusy:
         raise
     except StorageError as error:
-        # This command looks for files that cannot be opened or listed: they are no bad input.
+        # This command looks for files that cannot be opened or listed: they are not bad input.
         found["problems"].append(str(error))
     return found
 
@@ -152,8 +152,8 @@ def log_checked(database: Database, key: NoteKey | None = None) -> tuple[dict[st
         heads = kept.heads
         found |= {"heads": len(heads), "key": None if kept.key is None else kept.key.encode()}
         if trusted is not None and not heads:
-            problems.append(f"{name}: no head is there, as there must be")
-        # A person who names a key has learned it elsewhere, and accepts the change.
+            problems.append(f"{name}: it has no head, but there is a key")
+        # Users who name a key have learned it elsewhere, and accept the change.
         if kept.lost and key is None:
             problems.append(
                 f"{name}: line {kept.lost[-1]}: a new key took the log over without the old one's"
@@ -294,7 +294,7 @@ def print_audit(
         wanted: The conditions.
         storage: The coordinator's database.
         shown_as: One of `FORMATS`.
-        limit: Print so many entries at most, None for all.
+        limit: Print at most this many entries, None for all.
 
     Raises:
         ConfigError: If no entry could meet a condition.
@@ -327,7 +327,7 @@ def matching(
         database: The coordinator's.
         wanted: The conditions.
         storage: The database's URL, for messages.
-        limit: Return so many entries at most, None for all.
+        limit: Return at most this many entries, None for all.
 
     Raises:
         ConfigError: If no entry could meet a condition.
@@ -424,7 +424,7 @@ def _require_shape(wanted: AuditFilter, limit: int | None) -> None:
 
 
 def _require_known(uow: UnitOfWork, wanted: AuditFilter) -> None:
-    """Refuse names that no entry has; known names without a common entry are no mistake."""
+    """Refuse names that no entry has; known names need not have a common entry."""
     valid = {
         "--actor": (wanted.actor, {*uow.audit.known("actor"), *uow.log.pseudonyms()}),
         "--action": (wanted.action, {*uow.audit.known("action"), *CHARGES}),
@@ -438,7 +438,7 @@ def _require_known(uow: UnitOfWork, wanted: AuditFilter) -> None:
 
 
 def _cell(value: Any) -> Any:
-    """Return a value as a spreadsheet shows it and as no terminal obeys it."""
+    """Return a value that a spreadsheet shows as it is, and that controls no terminal."""
     if not isinstance(value, str):
         return value
     return printable(f"'{value}" if value.startswith(_FORMULA) else value)
@@ -464,7 +464,7 @@ def _time(option: str, text: str | None) -> datetime | None:
     try:
         return parsed.astimezone(UTC)
     except OverflowError as error:
-        raise ConfigError(f"{option}: {text!r} is no time between the years 1 and 9999") from error
+        raise ConfigError(f"{option}: {text!r} is not within the years 1 to 9999") from error
 
 
 _LONGEST: Final = (1 << 16) - 1
@@ -592,7 +592,7 @@ def export_log(folder: Path, storage: str, *, with_salts: bool, as_json: bool) -
         Unwritable: If a file cannot be written.
     """
     if folder.exists() or folder.is_symlink():
-        raise ConfigError(f"DIR: {str(folder)!r} is there already; valid is one that is not")
+        raise ConfigError(f"DIR: {str(folder)!r} exists already; valid is a new folder")
     with closing(open_existing(storage)) as database:
         signer = existing_signer(database.path)
         head = database.verify_log()
@@ -689,7 +689,7 @@ def _added(uow: UnitOfWork, seen: TreeHead) -> list[dict[str, Any]]:
         raise LogBroken(size, f"it had {seen.size} leaves before")
     if uow.log.tree(seen.size).root() != seen.root:
         raise LogBroken(
-            max(seen.size - 1, 0), f"its first {seen.size} leaves are others than before"
+            max(seen.size - 1, 0), f"its first {seen.size} leaves are not those of before"
         )
     found = []
     for leaf in uow.log.leaves(seen.size, size):

@@ -27,20 +27,17 @@ from storage import AuditChainBroken, Database
 Document = Mapping[str, Any]
 
 NEWEST: Final = 20
-"""Without a run, so many runs are stated, beside all that have not finished."""
+"""Without a run the command states this many runs, and all that have not finished."""
 GOING_ON: Final = frozenset({"running", "interrupted"})
 SUMS: Final = (
-    "note: epsilons do not add up: what is reserved, or what an attempt cost, is what the whole "
-    "would be less without it, and what is left is a difference and no promise of so much more"
+    "note: epsilons do not add up: a reserved part, or the cost of an attempt, is how much less "
+    "the whole would be without it; what is left is a difference, not a promise of that much more"
 )
 RESERVED: Final = (
-    "note: reserved: charged, and spent, but not known to be in a result: of attempts that are "
-    "open, aborted or lost, or where a client missed the end of its round"
+    "note: reserved: charged and spent, but not known to be in a result, as the attempt is open, "
+    "aborted or lost, or the client missed the end of its round"
 )
-LIVES: Final = (
-    "note: what clients have spent in their lifetimes, and have left, is said client by client: "
-    "budget RUN"
-)
+LIVES: Final = "note: what each client has spent in its lifetime, and what is left: budget RUN"
 CLIENT_COLUMNS: Final = (
     "client",
     "epsilon s/p/o",
@@ -102,8 +99,8 @@ def stated_budget(
     warnings = list(stated_warnings(agreed))
     if any(row.cohort_drawn is False for row in agreed.spending.ledger):
         warnings.append(
-            "these numbers tell who was drawn into which cohort, which epsilon for observer counts "
-            "on to stay secret: show them to nobody"
+            "these numbers tell which clients were drawn into which cohort; epsilon for observer "
+            "holds only while that is secret: do not show them to others"
         )
     found = budget_document(budget, warnings)
     return agreed, {**found, "lifetime_covers": lifetime_of(agreed.config)}
@@ -188,7 +185,7 @@ def _rounds(number: int | None) -> str:
 
 
 def closing_words(document: Document) -> Iterator[str]:
-    """Yield the forecast, and the notes that keep a reader from misreading a number."""
+    """Yield the forecast, and the notes without which a reader may misread a number."""
     yield f"forecast: {_forecast(document)}"
     if any(one["reserved"]["releases"] for one in document["clients"]):
         yield RESERVED
@@ -212,8 +209,8 @@ def _forecast(document: Document) -> str:
         return f"{coming} rounds are to come, and no limit ends the run before"
     if fitting is None:
         return (
-            f"{coming} rounds are to come; how many fit is known once the first is charged, and "
-            "noise that was calibrated was so for all of them"
+            f"{coming} rounds are to come; how many fit is known once the first is charged; "
+            "calibrated noise was calibrated for all of them"
         )
     enough = "so all of them fit" if fitting >= coming else "so the run ends early"
     return (

@@ -1,4 +1,4 @@
-"""The data holder's command line: run the client, check it first, see what it has spent.
+"""The data holder's command line: check the client, run it, see what it has spent.
 
 Exit codes: 0 done; 1 the client could not go on; 2 bad input, or a check failed. Heavy imports
 happen inside the commands, so that `--help` answers at once.
@@ -16,11 +16,11 @@ from platform.cli.command_line import CommandLine, Json, PlainGroup, Version
 from platform.cli.ending import end_with
 
 CONFIG: Final = "CONFIG"
-"""How help calls the command that takes the settings' file and no name."""
+"""Help shows this name for the command that has no name and takes the settings' file."""
 ABOUT: Final = (
     "Sotto's data holder: data, keys, store and training stay on this machine. With CONFIG alone, "
     "a YAML file, it runs until it is ended, and declines what would pass its own limits; "
-    "`example` prints one to start from."
+    "`example` prints such a file to start from."
 )
 
 
@@ -43,25 +43,25 @@ client_app = CommandLine(
     # They belong to the file's own command.
     context_settings={"ignore_unknown_options": True},
 )
-keys_app = CommandLine(help="The client's private key, made where it stays.", no_args_is_help=True)
+keys_app = CommandLine(help="The client's private key, which stays here.", no_args_is_help=True)
 client_app.add_typer(keys_app, name="keys")
 receipts_app = CommandLine(
-    help="What the coordinator's log says that this client was charged.", no_args_is_help=True
+    help="The charges of this client in the coordinator's log.", no_args_is_help=True
 )
 client_app.add_typer(receipts_app, name="receipts")
 
 Settings = Annotated[Path, typer.Argument(metavar="CONFIG", help="The client's YAML file.")]
 BackupFile = Annotated[Path, typer.Argument(metavar="FILE", help="The backup, a single file.")]
 ChargesFiles = Annotated[
-    list[Path], typer.Argument(metavar="CHARGES...", help="Files of coordinators' `charges`.")
+    list[Path], typer.Argument(metavar="CHARGES...", help="Files that `charges` wrote.")
 ]
-RunName = Annotated[str, typer.Argument(metavar="RUN", help="A run's name, as logs have it.")]
+RunName = Annotated[str, typer.Argument(metavar="RUN", help="A run's name, as in the logs.")]
 KeyFile = Annotated[Path, typer.Argument(metavar="FILE", help="File of the private key.")]
 
 
 @client_app.callback()
 def default(version: Version = False) -> None:
-    """Take what is said before any command."""
+    """Take options before any command."""
 
 
 @client_app.command(CONFIG)
@@ -74,7 +74,7 @@ def serve(config: Settings, as_json: Json = False) -> None:
 
 @client_app.command()
 def check(config: Settings, as_json: Json = False) -> None:
-    """Say what is right and wrong before anything is joined: data, keys, storage, limits."""
+    """Check data, keys, storage and limits before the client joins a run."""
     from platform.cli.holder import check_command
 
     check_command(config, as_json=as_json)
@@ -98,10 +98,10 @@ def backup(config: Settings, file: BackupFile, as_json: Json = False) -> None:
 
 @client_app.command()
 def restore(config: Settings, file: BackupFile, as_json: Json = False) -> None:
-    """Bring the store back where there is none; the client must then catch up.
+    """Bring a lost store back; the client must then catch up.
 
-    Only for a store that is lost: two copies of one client would each spend what the other does
-    not know of.
+    Only for a lost store: with two copies of one client, each would spend without the other's
+    knowledge.
     """
     from platform.cli.holder import restore_command
 
@@ -110,11 +110,11 @@ def restore(config: Settings, file: BackupFile, as_json: Json = False) -> None:
 
 @client_app.command("catch-up")
 def catch_up(config: Settings, charges: ChargesFiles, as_json: Json = False) -> None:
-    """Take over what was charged since the backup that the store came from; the client may run.
+    """Add the charges since the backup from which the store came; the client may run.
 
-    The coordinator's command `charges` writes it, and is taken at its word: of what the client
-    released since, it has the only record. Give one file of every coordinator that the client has
-    taken part with.
+    The coordinator's command `charges` writes them. The client believes it, because only the
+    coordinator has a record of them. Give one file of every coordinator with whom the client has
+    taken part.
     """
     from platform.cli.holder import catch_up_command
 
@@ -127,7 +127,7 @@ def leave(
     runs: Annotated[
         list[str] | None, typer.Argument(metavar="[RUN...]", help="Names of runs, or --all.")
     ] = None,
-    all_: Annotated[bool, typer.Option("--all", help="All runs that were ever accepted.")] = False,
+    all_: Annotated[bool, typer.Option("--all", help="All runs ever accepted.")] = False,
     statement: Annotated[
         Path | None,
         typer.Option(metavar="FILE", help="Write the statement of leaving one run, to hand over."),
@@ -135,10 +135,10 @@ def leave(
     *,
     as_json: Json = False,
 ) -> None:
-    """Leave runs for good: erase all of them here but what was spent; there is no way back.
+    """Leave runs for good: erase all of them here but what was spent; this cannot be undone.
 
-    The client says so whenever the run asks it next, so keep it running until the coordinator has
-    heard it. Where that cannot be reached, its operator takes the statement as a file.
+    The client tells the coordinator when the run asks next, so keep it running until then. If the
+    coordinator cannot be reached, hand the statement to its operator as a file.
     """
     from platform.cli.holder import leave_command
 
@@ -147,7 +147,7 @@ def leave(
 
 @client_app.command()
 def evaluate(config: Settings, run: RunName, as_json: Json = False) -> None:
-    """Say how well the own model of a run that is over does on the own test images."""
+    """Print the own model's accuracy on the own test images, after a run has ended."""
     from platform.cli.serving import evaluate_command
 
     evaluate_command(config, run, as_json=as_json)
@@ -160,7 +160,7 @@ def predict(
     files: Annotated[list[Path], typer.Argument(metavar="FILES...", help="Image files.")],
     as_json: Json = False,
 ) -> None:
-    """Classify images with the own model of a run that is over."""
+    """Classify images with the own model of a run that has ended."""
     from platform.cli.serving import predict_command
 
     predict_command(config, run, files, as_json=as_json)
@@ -173,7 +173,7 @@ def export(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="A new safetensors file.")],
     as_json: Json = False,
 ) -> None:
-    """Write the own model of a run that is over; it was made without noise and stays with you."""
+    """Write the own model of an ended run; it was made without noise and stays with you."""
     from platform.cli.serving import export_command
 
     export_command(config, run, file, as_json=as_json)
@@ -189,7 +189,7 @@ def example() -> None:
 
 @keys_app.command("create")
 def keys_create(file: KeyFile, as_json: Json = False) -> None:
-    """Make a private key, which stays here, and show its public half, which travels."""
+    """Make a private key, which stays here, and show its public half for others."""
     from platform.cli.holder import create_key_command
 
     create_key_command(file, as_json=as_json)
@@ -221,8 +221,8 @@ def receipts_verify(
 ) -> None:
     """Compute epsilon anew from receipts alone; exit code 3 says that they do not hold.
 
-    With CONFIG the client's own ledger is held against them as well. With --compare the signed
-    heads of equal size are compared; where two files have none in common, the exit code is 3 too.
+    With CONFIG this also compares them with the client's own ledger; with --compare it compares
+    signed heads of equal size. If two files share no head, the exit code is 3 too.
     """
     from platform.cli.serving import verify_receipts
 
@@ -232,10 +232,10 @@ def receipts_verify(
 @receipts_app.command("export")
 def receipts_export(
     config: Settings,
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="A new file, to be handed on.")],
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="A new file, to hand on.")],
     as_json: Json = False,
 ) -> None:
-    """Write all receipts to a file: charges, proofs and signed heads, and nothing of the data."""
+    """Write all receipts to a file: charges, proofs and signed heads, but no data."""
     from platform.cli.serving import export_receipts
 
     export_receipts(config, file, as_json=as_json)

@@ -3,7 +3,7 @@
 Typer 0.20 and click 8.5 together lose what an argument's help said, and typer writes a backslash
 before each bracket for rich, which does not lay this help out. The classes here put both right.
 
-A completion that fails gives no answers: the person who presses the key has not asked for an error.
+A completion that fails gives no answers, because users who press the key ask for no error.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from platform.errors import PlatformError
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 SUMMARY = 200
-"""The list of commands shows so many characters of a command's help, wrapped to lines."""
+"""The list of commands shows this many characters of a command's help, wrapped to lines."""
 
 
 # The types in here are of a package that only typer depends on.
@@ -124,7 +124,7 @@ Version = Annotated[
     bool,
     typer.Option(
         "--version",
-        help="Say which version this is, and whether it is a checkout.",
+        help="Print the version, and whether it is a checkout.",
         callback=_print_version,
         is_eager=True,
     ),

@@ -1,4 +1,4 @@
-"""`methods`, `configs` and `new method`: what can be run, and a start for a method of one's own."""
+"""`methods`, `configs` and `new method`: lists of what can run, and a start for a new method."""
 
 from __future__ import annotations
 
@@ -170,7 +170,7 @@ def _require_new_files(name: str, folder: Path, paths: Iterable[Path]) -> None:
         if path.exists() or path.is_symlink():
             raise ConfigError(
                 f"NAME: {str(path)!r} is there already and nothing was written; valid: a name "
-                "whose files are not there"
+                "without files"
             )
     # The test would import the wrong one of two modules with one name. A folder of this name, which
     # the command may be about to write into, is not a module.
@@ -179,7 +179,7 @@ def _require_new_files(name: str, folder: Path, paths: Iterable[Path]) -> None:
         spec = importlib.util.find_spec(name)
     if spec is not None and spec.origin is not None:
         raise ConfigError(
-            f"NAME: {name!r} is a module that Python finds already; valid: a name that is none"
+            f"NAME: {name!r} is a module that Python finds already; valid: another name"
         )
 
 

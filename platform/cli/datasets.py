@@ -1,6 +1,6 @@
-"""`datasets` lists data sets, shows who would have what, and checks a folder; `plot` draws.
+"""`datasets` lists data sets, shows what clients hold, and checks a folder; `plot` draws.
 
-`plot` draws a run or a sweep into files, with the picture of who has what among its pictures.
+`plot` draws a run or a sweep into files; one of its pictures shows what clients hold.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ FOUND = {
     "few": f"classes with fewer than {FEW} training examples (fine: all are taken)",
 }
 RENDERED = (16, 60)
-"""A check of a rendered data set renders so many training and test images a class and domain."""
+"""Training and test images per class and domain that a check of a rendered data set renders."""
 
 
 def datasets_command(
@@ -80,7 +80,7 @@ def datasets_command(
     class_names: Path | None,
     as_json: bool,
 ) -> None:
-    """List the data sets, show who would have what, or check a folder.
+    """List the data sets, show what clients hold, or check a folder.
 
     Args:
         show: The configuration whose clients are shown.
@@ -114,7 +114,7 @@ def datasets_command(
     if check is not None:
         if check not in {info.name for info in infos} and Path(check).is_dir():
             raise ConfigError(
-                f"--check: {check!r} is a folder and no data set; valid for images of one's own: "
+                f"--check: {check!r} is a folder and not a data set; valid for your own images: "
                 f"--check images --root {check}"
             )
         path = user_path(str(root or "data"), "--root")
@@ -132,8 +132,8 @@ def datasets_command(
     out = console()
     out.print(table(None, ("data set", "what it is", "classes", "domains"), rows))
     texts = ", ".join(info.name for info in infos if info.modality == "texts")
-    out.print(f"texts, which methods that look at images refuse: {texts}")
-    out.print("the files that each needs: datasets --check NAME --root DIR")
+    out.print(f"texts, which methods for images refuse: {texts}")
+    out.print("the files of a data set: datasets --check NAME --root DIR")
 
 
 def _some(names: Sequence[str]) -> str:
@@ -207,7 +207,7 @@ def _print_clients(held: Sequence[Holding], data: TaskData, title: str) -> None:
         out.print(f"of each class: {' / '.join(TITLES[part] for part in parts)} {what}")
     new = sum(holding.is_new for holding in held)
     if new:
-        out.print(f"{new} new clients never take part in a round")
+        out.print(f"{new} new clients take part in no round")
 
 
 def _most(numbers: Counts, names: Sequence[str]) -> str:
@@ -276,7 +276,7 @@ def _print_counts(found: Mapping[str, Any]) -> None:
 __all__ = ["HoldingsPicture", "draw_holdings", "require_drawable"]
 
 MOST_NAMES: Final = 40
-"""More names along an axis would overlap, so some are left out then."""
+"""Most names along an axis; more would overlap, so some are left out."""
 _SMALL: Final = 7.0
 _NAME: Final = 1.8
 """Inches for the name of a class."""
@@ -284,7 +284,7 @@ _NAME: Final = 1.8
 
 @dataclass(frozen=True, kw_only=True)
 class HoldingsPicture:
-    """Who has what.
+    """What each client holds.
 
     Attributes:
         held: At least one client.
@@ -526,7 +526,7 @@ def _missing(found: Pictures, kinds: Sequence[str]) -> dict[str, str]:
 
 
 def _holdings(config: RunConfig) -> tuple[Picture, ...]:
-    """Return the picture of who has what, dealt out anew from the configuration."""
+    """Return the picture of what clients hold, dealt out anew from the configuration."""
     if config.task.dataset == HELD:
         return ()
     data = load_task_data(config)
@@ -570,4 +570,4 @@ def _require_free(files: Sequence[tuple[Picture, Path]], *, force: bool) -> None
             )
     for folder in {parent for _, path in files for parent in path.parents}:
         if os.path.lexists(folder) and not folder.is_dir():
-            raise ConfigError(f"--output: {str(folder)!r} is no folder; valid is a folder's path")
+            raise ConfigError(f"--output: {str(folder)!r} is not a folder; valid is a folder")

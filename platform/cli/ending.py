@@ -161,7 +161,7 @@ def interruptible(ended: Callable[[int], Ended] | None = None) -> Iterator[None]
 JSON: Final = "--json"
 
 LONGEST: Final = 80
-"""A sentence repeats so many characters of a value."""
+"""A sentence repeats at most this many characters of a value."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -264,7 +264,7 @@ def _tell(failure: Failure, *, as_json: bool) -> None:
 
 
 def _hung_up() -> int:
-    """Throw away the rest of stdout and stderr, so that it is no second error at the end."""
+    """Throw away the rest of stdout and stderr, so that the exit brings no second error."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     for stream in (sys.stdout, sys.stderr):
         try:
@@ -302,7 +302,7 @@ def usage_problem(error: click.ClickException) -> tuple[str | None, str]:
             valid = ", ".join(
                 max(one.opts, key=len) for one in parameters if isinstance(one, click.Option)
             )
-            field, problem = error.option_name, f"is no option here; valid: {valid or '--help'}"
+            field, problem = error.option_name, f"is not an option here; valid: {valid or '--help'}"
         case click.MissingParameter():
             field = _name(error.param, error.param_hint)
             problem = f"is missing; {_valid(error.param)}"
@@ -312,7 +312,7 @@ def usage_problem(error: click.ClickException) -> tuple[str | None, str]:
             if "; valid" not in problem:
                 problem = f"{problem}; {_valid(error.param)}"
         case click.BadOptionUsage():
-            field, problem = error.option_name, "is no switch or has no value; see --help"
+            field, problem = error.option_name, "is not a switch, or has no value; see --help"
             if "requires an argument" in error.message:
                 known = () if context is None else context.command.params
                 named = (each for each in known if error.option_name in each.opts)
@@ -337,7 +337,7 @@ def _other(error: click.ClickException, context: click.Context | None) -> tuple[
         shown = extra if len(extra) <= LONGEST else f"{extra[:LONGEST]}..."
         parameters = () if context is None else context.command.params
         known = ", ".join(_name(one, None) for one in parameters if isinstance(one, click.Argument))
-        return "ARGUMENT", f"{shown!r} is too much; valid: {known or 'none'}"
+        return "ARGUMENT", f"{shown!r} is one argument too many; valid: {known or 'none'}"
     return None, _lower_first(message)
 
 

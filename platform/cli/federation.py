@@ -1,4 +1,4 @@
-"""`federation`, `enrolment` and `secagg-plan`: who takes part, with which keys and thresholds."""
+"""`federation`, `enrolment` and `secagg-plan`: clients, their keys, and thresholds."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ from privacy.secure_aggregation.parameters import GraphChoice
 PATIENCE = 10.0
 """Seconds that a hub may take to answer."""
 NOTE = (
-    "reachable: a relay is connected for it; whether its process is there as well, only an answer "
-    "shows, and a Flower app says so of all its clients as long as it runs"
+    "reachable: a relay is connected for the client; only an answer shows that its process is "
+    "there, and a running Flower app shows all its clients as reachable"
 )
 
 
@@ -55,7 +55,7 @@ def status_command(socket: Path, storage: str | None, run_id: str, *, as_json: b
         found = status_of(socket, PATIENCE)
     except OSError as error:
         raise ConfigError(
-            f"SOCKET: nobody answers at {str(socket)!r} ({error.strerror or error}); valid is the "
+            f"SOCKET: no coordinator at {str(socket)!r} ({error.strerror or error}); valid is the "
             "federation.socket of a run that goes on"
         ) from error
     known: Mapping[str, Standing] = {}
@@ -104,8 +104,8 @@ def remove_command(
         print_json({"run_id": found, **asdict(gone)})
         return
     console().print(
-        f"{client} takes part in run {found} no more; {gone.generations} generations of the pool "
-        "went with it, and what it was charged stays",
+        f"{client} no longer takes part in run {found}; {gone.generations} generations of the pool "
+        "were erased with it, and its charges stay",
     )
 
 
@@ -264,7 +264,7 @@ def secagg_plan_command(
 
 
 def _finite(bits: float) -> float | None:
-    # Infinity, where the rule holds for certain, is no JSON.
+    # Infinity, for a rule that always holds, is not JSON.
     return None if math.isinf(bits) else round(bits, 1)
 
 

@@ -87,7 +87,7 @@ def budget_command(config: Path, *, as_json: bool) -> None:
             out.print(f"note: {_name(one)} has no epsilon: {one.problem}")
     out.print(
         "note: epsilons do not add up; the next release is priced with all that came before it, "
-        "so what is left is a difference and no promise of so much more",
+        "so what is left is a difference, not a promise of that much more",
     )
 
 
@@ -214,9 +214,9 @@ def leave_command(
         StorageError: If the store cannot be written to.
     """
     if run_ids is not None and not run_ids:
-        raise ConfigError("RUN: none is named; valid: names of runs, or --all")
+        raise ConfigError("RUN: no run is named; valid: names of runs, or --all")
     if statement is not None and (run_ids is None or len(run_ids) != 1):
-        raise ConfigError("--statement: it says that one run was left; valid with one RUN")
+        raise ConfigError("--statement: one statement is about one run; valid with one RUN")
     settings = load_holder(config)
     found = leave_runs(settings, run_ids)
     if statement is not None:
@@ -226,11 +226,10 @@ def leave_command(
         return
     out = console()
     for one in found:
-        word = "left" if one.is_new else "had been left, and is erased once more"
+        word = "left" if one.is_new else "had been left before, and is erased again"
         out.print(f"{one.run_id}: {word}; {one.charges} charges stay, all else is erased")
     if any(one.is_new and not one.is_signed for one in found):
         out.print("note: without an identity the statement is not signed")
     out.print(
-        "keep the client running until the coordinator has heard it; backups are older than this, "
-        "and are yours to delete",
+        "keep the client running until the coordinator has heard it; delete older backups yourself",
     )

@@ -43,9 +43,9 @@ from storage.client_files import stored_version
 from storage.database import schema_version
 
 NEWEST: Final = 20
-"""The numbers of so many runs are stated; all records of each of them are compared first."""
+"""The list states the numbers of this many runs, after comparing all records of each."""
 SETTING_UP: Final = timedelta(minutes=10)
-"""A run may take so long from its row in the database to the lock of its folder."""
+"""A run may take this long from its row in the database to the lock of its folder."""
 COLUMNS: Final = ("run", "method", "data", "accuracy", "epsilon", "status", "age")
 AGES: Final = (("d", 86_400), ("h", 3_600), ("min", 60), ("s", 1))
 
@@ -84,7 +84,7 @@ def runs_command(storage: str, *, every: bool, as_json: bool) -> None:
     out = console()
     shown = [one for one in found if every or not one["pruned"]]
     if not shown:
-        out.print("there is no run that was not pruned")
+        out.print("there are no unpruned runs")
     else:
         out.print(table(None, COLUMNS, [_cells(one, now) for one in shown]))
     for one in shown:
@@ -104,7 +104,7 @@ def run_documents(database: Database, now: datetime, *, most: int | None) -> lis
     Args:
         database: The database; the runs' folders lie beside it.
         now: The time, with a time zone.
-        most: State accuracy and epsilon of so many runs, the newest; None for all.
+        most: State accuracy and epsilon of this many of the newest runs; None for all.
 
     Raises:
         RecordsDisagree: If the row of a run has no configuration.
@@ -185,7 +185,7 @@ def epsilons_in_short(spent: Mapping[str, float | str | None] | None) -> str:
 
 
 def age(passed: timedelta) -> str:
-    """Return how long ago something was, in the largest unit that is not longer."""
+    """Return a duration in whole units, of the largest unit that it reaches."""
     seconds = max(int(passed.total_seconds()), 0)
     unit, length = next((one for one in AGES if seconds >= one[1]), AGES[-1])
     return f"{seconds // length} {unit}"
@@ -215,7 +215,7 @@ def prune_command(
         AuditChainBroken: If the audit log of one was changed.
     """
     if not is_sure and not dry_run and (as_json or not can_be_asked()):
-        raise ConfigError("--prune: nobody can be asked here; valid is --yes or --dry-run as well")
+        raise ConfigError("--prune: cannot ask for consent here; valid is --yes or --dry-run")
     found: list[Leftovers] = []
     if names or is_there(storage):
         with closing(open_existing(storage)) as database:
@@ -287,7 +287,7 @@ def _runs(count: int) -> str:
 
 
 SHORT = 12
-"""People see so many digits of a fingerprint."""
+"""Digits of a fingerprint that people see."""
 
 
 def list_command(storage: str, *, as_json: bool) -> None:

@@ -1,4 +1,4 @@
-"""`export` and `predict`: the trained prompts of a run as files, and at work."""
+"""`export` and `predict`: write the trained prompts of a run to files, and classify with them."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from platform.rounds.observing import SilentObserver
 from platform.rounds.run import decode_state
 
 MOST_BYTES: Final = 1_000_000
-"""A text that is classified has at most so many bytes."""
+"""Most bytes of a text to classify."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -206,7 +206,7 @@ def read_image(path: Path) -> NDArray[np.uint8]:
             return np.array(image.convert("RGB"), np.uint8)
     except (OSError, ValueError, Image.DecompressionBombError) as error:
         raise ConfigError(
-            f"FILES: {str(path)!r} is no readable image file; valid: an image such as PNG or JPEG"
+            f"FILES: {str(path)!r} is not a readable image file; valid: a PNG or JPEG, for example"
         ) from error
 
 
@@ -221,7 +221,7 @@ def read_text(path: Path) -> str:
             data = file.read(MOST_BYTES + 1)
         text = data.decode("utf-8-sig").strip()
     except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"FILES: {str(path)!r} is no readable UTF-8 text file") from error
+        raise ConfigError(f"FILES: {str(path)!r} is not a readable UTF-8 text file") from error
     if len(data) > MOST_BYTES:
         raise ConfigError(f"FILES: {str(path)!r} is too large; valid: up to {MOST_BYTES:,} bytes")
     return text

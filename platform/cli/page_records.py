@@ -48,7 +48,7 @@ from storage.files import stamp_of
 from storage.records import RUN_STATUSES
 
 TRIES: Final = 5
-"""If a database changes while it is read, it is read so often before it counts as too busy."""
+"""Readings of a database that changes meanwhile, before it counts as too busy."""
 PATIENCE: Final = 2.0
 """Seconds that a hub may take to answer."""
 LISTED: Final = (
@@ -71,7 +71,7 @@ FIELDS: Final = {
 T = TypeVar("T")
 
 NEWEST: Final = 20
-"""The metrics cover so many runs, and all runs that are going on."""
+"""The metrics cover this many runs, and all runs that are going on."""
 SINGLE: Final = {
     "sotto_dropped_clients": ("Clients lost in the last round.", "dropped"),
     "sotto_cohort_clients": ("Clients in the last round's cohort.", "cohort"),
@@ -85,8 +85,8 @@ Last = tuple[str, Mapping[str, Any]]
 RUNS_A_PAGE: Final = 50
 ENTRIES_A_PAGE: Final = 100
 READERS: Final = (
-    "Who reads this page is not `observer`, who sees the final model only: this page shows every "
-    "round, and when it was."
+    "A reader of this page is not `observer`, who sees the final model only: this page shows every "
+    "round and its time."
 )
 
 
@@ -153,7 +153,7 @@ class PageRecords:
             AuditChainBroken: If its audit log was changed.
         """
         if not run_id:
-            raise UnknownRun("RUN: which one is not said; the page of runs lists all")
+            raise UnknownRun("RUN: is missing; the page of runs lists all runs")
         try:
             agreed, budget = self._patiently(lambda database: stated_budget(database, run_id))
         except NotFound as error:
@@ -175,7 +175,7 @@ class PageRecords:
             found = status_of(self._socket, PATIENCE)
         except OSError as error:
             raise ConfigError(
-                f"Nobody answers at {str(self._socket)!r} ({error.strerror or error}): no "
+                f"No coordinator answers at {str(self._socket)!r} ({error.strerror or error}): no "
                 "federation goes on there."
             ) from error
         rows = [
@@ -233,9 +233,7 @@ class PageRecords:
                 [*found["problems"], *(p for run in found["runs"] for p in run["problems"])]
             )
         )
-        broken = (
-            f"FAILED: {len(faults)} faults. No number that rests on these records is to be used."
-        )
+        broken = f"FAILED: {len(faults)} faults. Do not use any number that rests on these records."
         return Sheet(
             title="Verify",
             lead=broken if faults else f"HOLDS: all records of {len(found['runs'])} runs agree.",
@@ -275,7 +273,7 @@ class PageRecords:
 
 
 def _again(read: Callable[[], T], forget: Callable[[], None] = lambda: None) -> T:
-    """Read once more if the database was written to meanwhile, or replaced by another file."""
+    """Read again if the database was written to meanwhile, or replaced by another file."""
     for _ in range(TRIES - 1):
         try:
             return read()
@@ -445,7 +443,7 @@ def entries_table(found: Sequence[dict[str, Any]], *, several: bool) -> Table:
         for one, row in zip(found, entry_rows(found), strict=True)
     ]
     columns = (*(("run",) if several else ()), *NAMES)
-    return Table(caption="Entries", columns=columns, rows=rows, empty="Nothing meets all of it.")
+    return Table(caption="Entries", columns=columns, rows=rows, empty="No entry matches.")
 
 
 def verified_tables(found: Mapping[str, Any], faults: Sequence[str]) -> Iterator[Table]:

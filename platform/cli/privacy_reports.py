@@ -163,7 +163,7 @@ def read_log(database: Database, run_ids: Iterable[str]) -> LogView:
     trusted = known_key(database.path)
     kept = kept_heads(database.path, trusted)
     if trusted is not None and not kept.heads:
-        raise RunStopped(f"{heads_file(database.path).name}: no head is there, as there must be")
+        raise RunStopped(f"{heads_file(database.path).name}: it has no head, but there is a key")
     head = database.verify_log(kept.heads)
     charges: dict[ReleaseKey, int] = {}
     events: dict[tuple[str, int], int] = {}

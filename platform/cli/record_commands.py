@@ -28,27 +28,27 @@ def audit_query(
     *,
     run_id: Annotated[str | None, typer.Option("--run", help="Entries of this run.")] = None,
     actor: Annotated[
-        str | None, typer.Option(help="Who acted; of a client's pseudonym its charges.")
+        str | None, typer.Option(help="Who acted; a client's pseudonym shows its charges.")
     ] = None,
     action: Annotated[str | None, typer.Option(help="What was done.")] = None,
     round_number: Annotated[int | None, typer.Option("--round", help="In this round.")] = None,
     channel: Annotated[str | None, typer.Option(help="sum, pool or metrics.")] = None,
     status: Annotated[
         str | None,
-        typer.Option(help="Charges, which are reserved, released or aborted, in place of events."),
+        typer.Option(help="reserved, released or aborted: show such charges, not events."),
     ] = None,
     since: Annotated[str | None, typer.Option(help="At or after this ISO time.")] = None,
     until: Annotated[str | None, typer.Option(help="At or before this ISO time.")] = None,
     detail: Annotated[str | None, typer.Option(help="Text that the detail contains.")] = None,
     limit: Annotated[
         int | None,
-        typer.Option(help="The first so many only, at once: chains are left to `audit verify`."),
+        typer.Option(help="Only the first LIMIT, at once; `audit verify` checks the chains."),
     ] = None,
     shown_as: Annotated[str, typer.Option("--format", help="table, json or csv.")] = "table",
     storage: Storage = DEFAULT_STORAGE,
     as_json: Json = False,
 ) -> None:
-    """Show audit entries, filtered on any field; a name that nothing has is refused."""
+    """Show audit entries, filtered on any field; a name without any entry is refused."""
     from platform.cli.auditing import AuditFilter, Period, print_audit
 
     wanted = AuditFilter(
@@ -76,12 +76,12 @@ def audit_verify(
     ] = None,
     key: Annotated[
         str | None,
-        typer.Option(help="The log's public key, as somebody else keeps it; not with --run."),
+        typer.Option(help="The log's public key, as another party keeps it; not with --run."),
     ] = None,
     storage: Storage = DEFAULT_STORAGE,
     as_json: Json = False,
 ) -> None:
-    """Hold all records of runs against each other; exit code 3 if some do not agree."""
+    """Compare all records of runs with each other; exit code 3 if some do not agree."""
     from platform.cli.auditing import verify_audit
 
     verify_audit(run_id, head, storage, key=key, as_json=as_json)
@@ -89,7 +89,7 @@ def audit_verify(
 
 @audit_app.command("head")
 def audit_head(storage: Storage = DEFAULT_STORAGE, as_json: Json = False) -> None:
-    """Print the log's head, a signed checkpoint, to be kept by others."""
+    """Print the log's head, a signed checkpoint, for others to keep."""
     from platform.cli.auditing import print_head
 
     print_head(storage, as_json=as_json)
@@ -103,7 +103,7 @@ def audit_prove(
     storage: Storage = DEFAULT_STORAGE,
     as_json: Json = False,
 ) -> None:
-    """Prove that an event or charge is in the log, to somebody who knows a head of it."""
+    """Prove that an event or charge is in the log, to a reader who knows a head of it."""
     from platform.cli.auditing import print_proof
 
     print_proof(event, storage, as_json=as_json)
@@ -111,15 +111,15 @@ def audit_prove(
 
 @audit_app.command("export")
 def audit_export(
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="A folder that is not there yet.")],
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="A new folder.")],
     salts: Annotated[
         bool,
-        typer.Option("--with-salts", help="Also what commitments are to: who was drawn in secret."),
+        typer.Option("--with-salts", help="Also open the commitments: who was drawn in secret."),
     ] = False,
     storage: Storage = DEFAULT_STORAGE,
     as_json: Json = False,
 ) -> None:
-    """Write the log as tiles (C2SP tlog-tiles), which strangers' tools can check."""
+    """Write the log as tiles (C2SP tlog-tiles), which other programs can check."""
     from platform.cli.auditing import export_log
 
     export_log(folder, storage, with_salts=salts, as_json=as_json)
@@ -127,7 +127,7 @@ def audit_export(
 
 @audit_app.command("watch")
 def audit_watch(
-    seconds: Annotated[float, typer.Option(help="Between two looks.", min=0.05, max=86_400)] = 2.0,
+    seconds: Annotated[float, typer.Option(help="Between looks.", min=0.05, max=86_400)] = 2.0,
     storage: Storage = DEFAULT_STORAGE,
     as_json: Json = False,
 ) -> None:
@@ -139,7 +139,7 @@ def audit_watch(
 
 @audit_app.command("change-key")
 def audit_change_key(storage: Storage = DEFAULT_STORAGE) -> None:
-    """Make a new key for the log's heads; the old one signs that it hands over."""
+    """Make a new key for the log's heads; the old key signs the change."""
     from platform.cli.auditing import change_log_key
 
     change_log_key(storage)
@@ -162,10 +162,10 @@ def report(
     ] = None,
     compare: Annotated[
         list[str] | None,
-        typer.Option(metavar="RUN", help="Put this run beside it in the report. Repeatable."),
+        typer.Option(metavar="RUN", help="Compare with this run in the report. Repeatable."),
     ] = None,
     output: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Write the report here; needed for pdf.")
+        Path | None, typer.Option(metavar="FILE", help="Write the report here; pdf needs it.")
     ] = None,
     audit: Annotated[
         Path | None,
@@ -227,7 +227,7 @@ def runs(
         list[str] | None,
         typer.Argument(
             metavar="[RUN...]",
-            help="With --prune: these runs, finished or not; without any, all that did not finish.",
+            help="With --prune: these runs, finished or not; default all that did not finish.",
             autocompletion=run_names,
         ),
     ] = None,
@@ -239,13 +239,13 @@ def runs(
         bool,
         typer.Option(
             "--prune",
-            help="Erase models, pool and clients' personal parts; what was spent, and all that "
-            "proves it, stays.",
+            help="Erase models, pool and clients' personal parts; records of what was spent, and "
+            "their proofs, stay.",
         ),
     ] = False,
     yes: Annotated[bool, typer.Option("--yes", help="Prune without asking.")] = False,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Say what --prune would erase, and erase nothing.")
+        bool, typer.Option("--dry-run", help="List what --prune would erase, and erase nothing.")
     ] = False,
     storage: Storage = DEFAULT_STORAGE,
     as_json: Json = False,

@@ -241,7 +241,7 @@ def print_summary(summary: Mapping[str, Any]) -> None:
     out = console()
     out.print()
     for text in canary_warnings(summary.get("canaries")):
-        # A warning stands before the numbers that it is about.
+        # A warning comes before its numbers.
         out.print(f"WARNING: {text}")
     out.print(table(None, ("result", "value"), summary_rows(summary)))
     for text in summary["warnings"]:
@@ -409,7 +409,7 @@ def compare_command(names: Sequence[str], storage: str, *, as_json: bool) -> Non
 def comparison(runs: Sequence[Agreed]) -> dict[str, Any]:
     """Return runs whose records agree side by side.
 
-    Settings that differ stand below their dotted key, by run; a run without the key is left out.
+    `differences` holds the settings that differ: dotted key, run, value; a run may lack a key.
     """
     shown = [_compared(one) for one in runs]
     # An infinite epsilon has no unit, and an equal unit would not make it comparable.
@@ -480,7 +480,7 @@ def _print_comparison(document: Document) -> None:
             mechanism = f"{one['run']}: mechanism {one['mechanism']}"
             out.print(f"note: {mechanism}: nothing protects its clients")
     if any(one["status"] != "finished" for one in document["runs"]):
-        out.print("note: of a run that has not finished it is what there is so far")
+        out.print("note: a run that has not finished shows its numbers so far")
     out.print()
     names = [one["run"] for one in document["runs"]]
     settings = []

@@ -1,4 +1,4 @@
-"""`run`: from a configuration, or resumed; with a federation section people see who is there."""
+"""`run`: from a configuration, or resumed; a federation also shows which clients are there."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from platform.wire.transport import Transport
 
 Setting = Callable[[ScreenObserver, Reaching], AbstractContextManager[Conducted]]
 SHOWN = 5
-"""If a stage waits for more clients, so many are named."""
+"""If a stage waits for more clients, the bar names this many."""
 
 
 def run_command(

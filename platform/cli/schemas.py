@@ -1,7 +1,7 @@
 """JSON Schemas (draft 2020-12) of what commands print under `--json`, and of what runs write.
 
-They are made of `answers.yaml`, and of the program's own types where one is printed as it is. They
-are strict: an output that gains or loses a key fails a test.
+They are made of `answers.yaml`, and of the program's own types that commands print as they are.
+They are strict: an output that gains or loses a key fails a test.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ SIMPLE: Final[Mapping[str, Any]] = {
     "digest": {"type": "string", "pattern": "^[0-9a-f]{64}$"},
     "time": {"type": "string", "pattern": r"^\d{4}-\d{2}-\d{2}T\d{2}:\d{2}:\d{2}"},
     "head": {
-        "description": "The head of an audit log: how many entries, and the last one's digest.",
+        "description": "The head of an audit log: number of entries, and digest of the last.",
         "type": "string",
         "pattern": "^[0-9]+:[0-9a-f]{64}$",
     },
@@ -60,8 +60,7 @@ TITLES: Final = {
     "metrics-line": "A line of a run's `metrics.jsonl`",
     "privacy-report": "A run's privacy budget report, which `report` of the coordinator makes of "
     "it under --format json",
-    "federation-line": "A line that `run` prints under --json where clients are processes of their "
-    "own",
+    "federation-line": "A line that `run` prints under --json if clients are separate processes",
 }
 ANSWERS: Final[Mapping[str, Any]] = yaml.safe_load(
     resources.files("platform.cli").joinpath("answers.yaml").read_text("utf-8")
@@ -75,8 +74,8 @@ SCHEMAS: Final[Mapping[str, str]] = {
         for program in ("coordinator", "client")
         for command in ANSWERS[program]
     },
-    "coordinator.run": "What `run` of the coordinator prints under --json; where clients are "
-    "processes of their own each line is one object",
+    "coordinator.run": "What `run` of the coordinator prints under --json; if clients are separate "
+    "processes, each line is one object",
 }
 """The title of each schema, by its name."""
 
@@ -96,7 +95,7 @@ def schema_of(name: str) -> dict[str, Any]:
 
 
 def _shape(said: Any) -> dict[str, Any]:
-    """Return the JSON Schema of an expression of `answers.yaml`, whose head tells the notation."""
+    """Return the JSON Schema of an expression in the notation of `answers.yaml`."""
     if isinstance(said, list):
         return {"type": "array", "items": _shape(said[0])}
     if isinstance(said, Mapping):
@@ -167,4 +166,4 @@ def schemas_command(name: str | None, *, as_json: bool) -> None:
     elif as_json:
         print_json([{"name": each, "title": title} for each, title in titles])
     else:
-        console().print(table(None, ("schema", "what it is of"), titles))
+        console().print(table(None, ("schema", "what it describes"), titles))

@@ -120,7 +120,7 @@ def evaluate_command(config: Path, run_id: str, *, as_json: bool) -> None:
         print_json({"run_id": run_id, "accuracy": accuracy, "test_images": found.tested})
         return
     if accuracy is None:
-        console().print("there are no test images here that can be read; see `check`")
+        console().print("there are no readable test images here; see `check`")
         return
     console().print(f"accuracy {fraction(accuracy)} on {found.tested} own test images")
 
@@ -164,7 +164,7 @@ def verify_receipts(
         source: A data holder's settings, or a file of receipts.
         compare: Other clients' files of receipts.
         key: The log's public key, as text.
-        uploads: Files that hold an upload each, byte by byte as it was sent.
+        uploads: Files, each with an upload byte by byte as it was sent.
         as_json: Print JSON.
 
     Raises:
@@ -183,7 +183,7 @@ def verify_receipts(
     for path in compare:
         forked, common = forks(found, verified(read_receipts(path), key=trusted))
         if not common:
-            forked.append(f"{path}: no head is in common, so nothing could be compared")
+            forked.append(f"{path}: no common head, so nothing could be compared")
         compared.append({"file": str(path), "common": common, "problems": forked})
     bound = [_bound(path, found) for path in uploads]
     if as_json:
@@ -243,7 +243,7 @@ def _upload(upload: UploadDigest) -> dict[str, Any]:
 
 
 def _bound(path: Path, found: Sequence[RunReceipts]) -> dict[str, Any]:
-    """Return the run and round of an upload by the receipts; its run is None if none names it."""
+    """Return the run and round of an upload; its run is None if no receipt names the upload."""
     try:
         with path.open("rb") as file:
             digest = hashlib.file_digest(file, "sha256").digest()
@@ -277,7 +277,7 @@ def _print(
         rows.append((run.run_id, run.count, run.rounds, known, *spent, len(run.problems)))
     console().print(table(None, _NAMES, rows))
     for other in compared:
-        console().print(printable(f"{other['file']}: {other['common']} heads are in common"))
+        console().print(printable(f"{other['file']}: {other['common']} common heads"))
     for run in found:
         for problem in run.problems:
             typer.echo(f"error: run {printable(run.run_id)}: {printable(problem)}", err=True)

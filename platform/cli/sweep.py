@@ -37,7 +37,7 @@ OUTPUTS = Path("sweeps")
 CELLS = "cells"
 """The folder in the results for the databases of cells that are jobs of a cluster."""
 MOST_JOBS = 100
-"""A cluster has at most so many jobs at a time."""
+"""Most jobs of a cluster at a time, unless `--jobs` says otherwise."""
 
 
 def sweep_command(
@@ -61,14 +61,14 @@ def sweep_command(
 
     Args:
         configs: Files or packaged names.
-        methods: Names between commas; None for the configurations' own.
-        seeds: Numbers between commas; None for the configurations' own.
+        methods: Names separated by commas; None for the configurations' own.
+        seeds: Numbers separated by commas; None for the configurations' own.
         settings: Values of `--set`.
         method_settings: Values of `--for`.
         device: The device; None for the configurations' own.
         folder: The folder of the user's own methods; None without one.
         storage: The coordinator's database.
-        on: `dask` for a job a cell; None for worker processes here.
+        on: `dask` for one job per cell; None for worker processes here.
         cluster_settings: Values of `--cluster`.
         jobs: How many cells run at a time; None for the default.
         output: The folder of results; None for the default.

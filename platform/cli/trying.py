@@ -1,4 +1,4 @@
-"""`clipping` and `audit-privacy`: try a configuration before there is a run."""
+"""`clipping` and `audit-privacy`: try a configuration before it runs."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def rehearse(
         observer: Sees the dry run.
         dataset: A public data set in place of the configuration's; None for the configuration's.
         root: The data set's folder; None for the configuration's.
-        rounds: How many rounds are tried; None for all.
+        rounds: Number of rounds to try; None for all.
 
     Raises:
         ConfigError: If the configuration cannot be run, or there are no public images for it.
@@ -162,7 +162,7 @@ def _show_norms(found: Mapping[str, Any]) -> None:
     source = "rendered for this" if public["root"] is None else f"below {public['root']!r}"
     out.print(
         f"on public examples only, {public['examples']} of {public['dataset']}, {source}: no "
-        "client's data were looked at, nothing was charged, and nothing is kept",
+        "client's data were read, nothing was charged, and nothing is kept",
     )
 
 

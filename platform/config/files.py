@@ -23,9 +23,9 @@ from platform.errors import ConfigError
 from platform.mechanisms import BUILT_IN, Mechanisms
 
 DEEPEST: Final = 32
-"""A configuration may have so many levels; the deepest section has four."""
+"""A configuration may have at most this many levels; the deepest section has four."""
 _BEYOND: Final = 2**63
-"""Configurations have smaller numbers only; Python itself reads any number of digits."""
+"""Numbers of configurations are smaller; Python itself reads any number of digits."""
 _PLAIN: Final = ("null", "bool", "int", "float", "str", "seq", "map")
 _TAGS: Final = frozenset(f"tag:yaml.org,2002:{kind}" for kind in _PLAIN)
 _FLOAT: Final = re.compile(r"^[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+$")
@@ -63,14 +63,14 @@ class _Loader(yaml.SafeLoader):
         except _OF_PYTHON as error:
             text = str(node.value)[:40] if isinstance(node, ScalarNode) else ""
             kind = node.tag.rpartition(":")[2]
-            problem = f"{text!r} is no {kind} that can be read"
+            problem = f"{text!r} cannot be read as {kind}"
             raise ConstructorError(None, None, problem, node.start_mark) from error
 
     def construct_mapping(self, node: MappingNode, deep: bool = False) -> dict[Any, Any]:
         """Refuse a key that is given twice; PyYAML would take the last one."""
         # A tag may name another kind than the node has.
         if not isinstance(node, MappingNode):
-            raise ConstructorError(None, None, "what is tagged a map is none", node.start_mark)
+            raise ConstructorError(None, None, "a value tagged !!map is no map", node.start_mark)
         seen = set()
         for key, _ in node.value:
             # PyYAML would merge by a key's tag before it constructs the key.

@@ -11,9 +11,9 @@ drops before the run; `privacy.mechanism: none` drops the keys that mean nothing
 `configs/references` holds the settings of published runs whose code differs from the paper. In a
 paper's folder, `table-N.yaml` belongs to the configurations `table-N-DATA` of that table, and
 `table-N-DATA.yaml` to a single one. `all` changes keys for every method; `methods` lists each of
-the table's methods with its own changes, which may be none; `same_as` names a table of the same
-paper whose changes come first. A changed configuration has another name, so that no table mixes
-both.
+the table's methods with its own changes, perhaps {}; `same_as` names a table of the same
+paper whose changes come first. A changed configuration has another name, so that tables mix no
+runs of the two.
 """
 
 from __future__ import annotations
@@ -48,9 +48,9 @@ from platform.errors import ConfigError
 
 Tree = TypeVar("Tree", bound=BaseModel)
 LONGEST: Final = 200
-"""An error message repeats so many characters of a value."""
+"""An error message repeats at most this many characters of a value."""
 LONGEST_CHAIN: Final = 8
-"""A configuration may consist of so many files."""
+"""A configuration may consist of at most this many files."""
 _FILES: Final = (".yaml", ".yml")
 _WITHOUT_NOISE: Final = {
     "privacy": (*NOISE_KEYS, "relation", "spare_attempts", "personal"),
@@ -64,7 +64,7 @@ _TABLE: Final = re.compile(r"(table-\d+)-\w+")
 
 
 def read_whole(path: Path, sources: Sources) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """Return a file merged with all that it extends, and remarks on the options that this drops.
+    """Return a file merged with all that it extends, and remarks on options that this drops.
 
     Raises:
         ConfigError: If a file cannot be read, or a chain of `extends` is too long or a circle.
@@ -91,7 +91,7 @@ def _method_section(
     Args:
         before: The section so far.
         name: The method's name.
-        given: Options that are set again beside the name, and so are not lost.
+        given: Options that are set again beside the name, and so are kept.
         sources: Where presets lie.
 
     Returns:

@@ -1,4 +1,4 @@
-"""The needs of mechanisms and private experts, and their contradictions with other settings.
+"""The needs of mechanisms and private experts, and their conflicts with other settings.
 
 Each rule gives one sentence that names the field, its value and what is valid.
 """
@@ -87,12 +87,12 @@ def _release(config: RunSections) -> Iterator[str]:
     if mechanism.facts.is_in_steps:
         yield (
             f"evaluation.release: noised is not available under {mechanism.name}, whose noise is "
-            "in the training steps while a validation accuracy would carry none; valid: none"
+            "in the training steps, while a validation accuracy would carry no noise; valid: none"
         )
     if config.cohort.sampling == "poisson":
         yield (
-            "evaluation.release: noised is not available with cohort.sampling = poisson, whose "
-            "secret number of clients no mean can be taken over; valid: none, or cohort.sampling: "
+            "evaluation.release: noised is not available with cohort.sampling = poisson, as a mean "
+            "needs the number of clients, which is secret there; valid: none, or cohort.sampling: "
             "fixed_size"
         )
     if not config.task.validation_share:
@@ -144,7 +144,7 @@ def _subspace(config: RunSections) -> Iterator[str]:
     if kind == "public_images" and config.public_data is None:
         yield (
             "public_data: null names no image that would be public, and privacy.subspace = "
-            "public_images finds directions from such; valid: a section, {} for the defaults"
+            "public_images needs public images; valid: a section, {} for the defaults"
         )
     if kind != "public_images" and config.public_data is not None:
         yield (
@@ -185,7 +185,7 @@ def _noise(config: RunSections) -> Iterator[str]:
     if section.personal == "decoupled" and not config.mechanism.facts.is_in_steps:
         yield (
             f"privacy.personal: decoupled has no meaning under {section.mechanism}, which bounds "
-            "the upload whatever it was trained from; valid: joint"
+            "each upload, whatever it was trained from; valid: joint"
         )
     valid = config.mechanism.distributions
     if config.noise_distribution not in valid:
@@ -206,7 +206,7 @@ def _noise(config: RunSections) -> Iterator[str]:
         case "same":
             yield (
                 f"pool.noise: 'same' under {mechanism.name} would put an entry into the pool that "
-                "has not all of the noise; valid: independent"
+                "lacks a part of the noise; valid: independent"
             )
         case "independent":
             yield (
@@ -234,7 +234,7 @@ def _clipped_uploads(config: RunSections) -> Iterator[str]:
 
 
 def _noised_in_steps(config: RunSections) -> str:
-    """Return the names of mechanisms that noise training steps, for a sentence."""
+    """Return the names of mechanisms that noise training steps, for a message."""
     return " or ".join(m.name for m in config.mechanisms if m.facts.is_in_steps)
 
 
@@ -250,7 +250,7 @@ def _noised_steps(config: RunSections) -> Iterator[str]:
     if section.sampling_probability is None:
         yield (
             f"privacy.sampling_probability: is missing; {name} needs the same number above 0 and "
-            "at most 1 for all clients, as batch size over number of examples would tell the latter"
+            "at most 1 for all clients, as batch size / number of examples tells that number"
         )
     if config.training.local_steps is None:
         yield (
@@ -328,8 +328,8 @@ def _groups(config: RunSections) -> Iterator[str]:
         )
     elif config.pool.empty == "split" and experts < 3:
         yield (
-            f"pool.empty: split needs pool.experts of at least 3, and it is {experts}, of which "
-            "none can have more than twice an even share of the clients; valid: keep"
+            f"pool.empty: split needs pool.experts of at least 3, as with {experts} no expert can "
+            "have more than twice an even share of the clients; valid: keep"
         )
     # The coordinator must not see a client's choice, and noise must cover the choice.
     mechanism = config.mechanism
@@ -338,12 +338,12 @@ def _groups(config: RunSections) -> Iterator[str]:
     if mechanism.facts.is_in_steps:
         yield (
             f"privacy.mechanism: {mechanism.name} noises training steps, and not which expert a "
-            f"client picks, which pool.kind = groups would show; valid: {named}"
+            f"client picks, and pool.kind = groups would show the choice; valid: {named}"
         )
     elif mechanism.facts.claims and mechanism.facts.noises_alone:
         yield (
-            f"privacy.mechanism: {mechanism.name} noises each upload for itself, which drowns "
-            f"pool.kind = groups, where only sums are ever seen; valid: {named}"
+            f"privacy.mechanism: {mechanism.name} noises each upload by itself, and so much noise "
+            f"drowns the sums, which are all that pool.kind = groups shows; valid: {named}"
         )
     if not config.secure_aggregation.enabled:
         yield (

@@ -28,9 +28,9 @@ KINDS_WITH = {
 }
 """The kinds of partition under which a key has a meaning."""
 MADE = ("headlines", "homonyms", "shapes")
-"""Data sets of any size, made from the seed."""
+"""Data sets that Sotto makes from the seed, in any size."""
 OWN = ("images", "client_folders")
-"""Data sets that are folders of the user's own images."""
+"""Data sets in folders of the user's own images."""
 OWNED = "client_folders"
 """The data set in which each client has a folder already."""
 
@@ -84,7 +84,7 @@ def _task(config: RunSections) -> Iterator[str]:
     if facts.unit == "record" and is_own and task.shots is not None and config.federation is None:
         yield (
             f"task.shots: {task.shots} of each class does not fit privacy.mechanism = "
-            f"{facts.name}, whose epsilon is about one record: of a fixed number one record more "
+            f"{facts.name}, which counts records: with a fixed number of shots one more record "
             "displaces another; valid with task.partition.kind = domain: null"
         )
     senses, protocol = task.senses, config.evaluation.protocol
@@ -96,8 +96,8 @@ def _task(config: RunSections) -> Iterator[str]:
     if senses == "clients" and protocol not in ("client_mean", "all_classes"):
         yield (
             f"task.senses: clients does not fit evaluation.protocol = {protocol}, which measures "
-            "clients of all senses on the same images; valid: styles, one sense for all, or "
-            "client_mean or all_classes"
+            "clients of all senses on the same images; valid: styles, or one sense for all, or the "
+            "protocol client_mean or all_classes"
         )
 
 
@@ -112,13 +112,13 @@ def _partition(config: RunSections) -> Iterator[str]:
             )
     if section.kind == "shared_ratio" and section.shared_ratio is None:
         yield (
-            "task.partition.shared_ratio: null does not say which share of each class all clients "
-            "have alike; valid with task.partition.kind = shared_ratio: 0 to 1, such as 0.2"
+            "task.partition.shared_ratio: null is not the share of each class that goes evenly "
+            "to all clients; valid with task.partition.kind = shared_ratio: 0 to 1, such as 0.2"
         )
     if task.dataset == OWNED and section.kind != "domain":
         yield (
             f"task.partition.kind: {section.kind} does not fit task.dataset = {OWNED}, whose "
-            "folders say who has what; valid: domain"
+            "folders state what each client has; valid: domain"
         )
     if section.kind == "hierarchical_dirichlet" and task.shots is not None:
         yield (
@@ -164,7 +164,7 @@ def _protocol(config: RunSections) -> Iterator[str]:
             f"to task.clients = {clients}"
         )
     kind = config.task.partition.kind
-    # All images of its pool are training images of some client.
+    # Every image of its pool is a training image of some client.
     if kind == "shared_ratio" and protocol == "base_to_novel":
         yield (
             "task.partition.kind: shared_ratio does not fit evaluation.protocol = base_to_novel, "
@@ -248,7 +248,7 @@ def _secure_aggregation(config: RunSections) -> Iterator[str]:
 SCHEDULES_WITH = {"gamma": "exponential", "final": "cosine", "rounds": "cosine"}
 """The kind of schedule under which a key has a meaning."""
 LEAST_FACTOR = 1e-30
-"""The least product with a rate that single precision still holds."""
+"""The smallest factor whose product with a rate single precision can hold."""
 
 
 def training_problems(config: RunSections) -> Iterator[str]:
@@ -294,7 +294,7 @@ def training_problems(config: RunSections) -> Iterator[str]:
     elif schedule.rounds is not None and schedule.rounds < config.rounds:
         yield (
             f"{where}.rounds: {schedule.rounds} end before the run does, and its last rounds would "
-            f"have a rate of {schedule.final or 0:g} times theirs; valid: null, or at least rounds "
+            f"have {schedule.final or 0:g} times their rates; valid: null, or at least rounds "
             f"= {config.rounds}"
         )
     elif schedule.least(config.rounds) < LEAST_FACTOR:
@@ -305,11 +305,11 @@ def training_problems(config: RunSections) -> Iterator[str]:
 
 
 HELD: Final = "held_by_clients"
-"""The data set of a federation: the images in each client's own folder."""
+"""The data set of a federation: each client's images in its own folder."""
 
 
 def federation_problems(config: RunSections) -> Iterator[str]:
-    """Yield contradictions with a federation section, or with its absence.
+    """Yield contradictions with a federation section, or with a missing one.
 
     The coordinator of a federation has no images, so it can neither deal them out nor measure.
     """
@@ -374,8 +374,8 @@ def _numbers(section: FederationConfig, config: RunSections) -> Iterator[str]:
             continue
         if not needed <= enough <= most:
             yield (
-                f"federation.{field}: {enough} is not a number of clients that a round can be held "
-                f"with; valid: null, or {needed} to {most}"
+                f"federation.{field}: {enough} is not a number of clients with which a round can "
+                f"run; valid: null, or {needed} to {most}"
             )
         if config.has_secret_cohorts:
             yield (
@@ -384,8 +384,8 @@ def _numbers(section: FederationConfig, config: RunSections) -> Iterator[str]:
             )
 
 
-_CHARGED: Final = "as what a draw costs is charged to all clients from the first round on"
-_TIMED: Final = "as who answers first is no draw, and what is drawn costs less for a draw only"
+_CHARGED: Final = "as all clients are charged for these draws from the first round on"
+_TIMED: Final = "as the fastest clients are not a random draw, and only a draw lowers the charge"
 
 
 def _shown(value: object) -> str:
@@ -401,7 +401,7 @@ _OF_MASKS: Final = ("threshold", "graph", "corrupt", "enrolment", "largest_weigh
 def void_settings(config: RunSections) -> Iterator[str]:
     """Yield the settings that do nothing in this run, for any method.
 
-    The program tells them before the first round and never refuses them, because a sweep or an
+    Sotto warns of them before the first round and never refuses them, because a sweep or an
     override may leave them behind: masks that are switched off leave their threshold.
     """
     task, fields = config.task, TaskConfig.model_fields
@@ -413,14 +413,14 @@ def void_settings(config: RunSections) -> Iterator[str]:
     if task.test_per_class != fields["test_per_class"].default and task.dataset not in MADE:
         yield (
             f"task.test_per_class: {task.test_per_class} does nothing with task.dataset = "
-            f"{task.dataset}, whose test images are what its files hold; it is for "
+            f"{task.dataset}, whose files hold its test images; it is for "
             f"{', '.join(MADE)}"
         )
     cohort, every = config.cohort, config.evaluation.every
     if cohort.dropout_rate and not config.lost_per_round and not config.has_secret_cohorts:
         yield (
             f"cohort.dropout_rate: {cohort.dropout_rate:g} of {config.cohort_size} clients is less "
-            "than half a client, so nobody is lost; it takes a larger rate or more clients"
+            "than half a client, so no client is lost; use a larger rate or more clients"
         )
     if every > config.rounds:
         yield (
@@ -430,7 +430,7 @@ def void_settings(config: RunSections) -> Iterator[str]:
     if cohort.sampling == "poisson" and config.cohort_size == config.task.clients:
         yield (
             f"cohort.sampling: poisson draws all {config.task.clients} clients in every round, as "
-            "cohort.size is their number, so it amplifies nothing; it takes a smaller cohort.size"
+            "cohort.size is their number, so it amplifies nothing; use a smaller cohort.size"
         )
     section, masks = config.secure_aggregation, SecureAggregationConfig.model_fields
     for name in () if section.enabled else _OF_MASKS:
@@ -438,7 +438,7 @@ def void_settings(config: RunSections) -> Iterator[str]:
         if value != masks[name].default:
             yield (
                 f"secure_aggregation.{name}: {value} does nothing with "
-                "secure_aggregation.enabled = false, which shows the server every upload; it takes "
+                "secure_aggregation.enabled = false, which shows the server every upload; use "
                 "enabled: true"
             )
 
@@ -448,7 +448,7 @@ MOST: Final = 10_000
 
 
 def audit_problems(config: RunSections) -> Iterator[str]:
-    """Yield contradictions between `audit` and all else."""
+    """Yield contradictions between `audit` and other settings."""
     section = config.audit
     if section is None:
         return
@@ -469,7 +469,7 @@ def audit_problems(config: RunSections) -> Iterator[str]:
     if mechanism.name not in able:
         yield (
             f"audit: canary clients are seen in noised sums, and privacy.mechanism = "
-            f"{mechanism.name} has its noise elsewhere, or none; valid: null, or one of "
+            f"{mechanism.name} has its noise elsewhere, or adds no noise; valid: null, or one of "
             f"{', '.join(able)}"
         )
     secure, cohort = config.secure_aggregation, config.cohort
@@ -482,12 +482,12 @@ def audit_problems(config: RunSections) -> Iterator[str]:
         ("secure_aggregation.adversary", secure.adversary, "semi_honest", _UNENROLLED),
         ("secure_aggregation.graph", graph, "complete", _MANY),
         ("pool.kind", config.pool.kind, "entries", "as a canary is in no group"),
-        ("privacy.subspace", config.privacy.subspace, "none", "which has other directions a round"),
+        ("privacy.subspace", config.privacy.subspace, "none", "as its directions change"),
         ("privacy.adaptive_clipping", _given(config.privacy.adaptive_clipping), None, _NORM),
         ("privacy.lifetime_budget", config.privacy.lifetime_budget, None, _ONE_LIFE),
         ("evaluation.release", config.evaluation.release, "none", "as a canary has no accuracy"),
         ("method.server_optimizer", _given(config.method.server_optimizer), None, _LOOK),
-        ("phase_two_of", config.phase_two_of, None, "which has no sums of its own"),
+        ("phase_two_of", config.phase_two_of, None, "as that run has no sums of its own"),
     ):
         if value != valid:
             yield (
@@ -496,12 +496,12 @@ def audit_problems(config: RunSections) -> Iterator[str]:
             )
 
 
-_ALWAYS: Final = "each of whom is in every sum"
-_UNENROLLED: Final = "whose keys are in no enrolment file"
-_MANY: Final = "more of whom may collude than a client's neighbours withstand"
-_NORM: Final = "whose uploads have one norm in all rounds"
-_ONE_LIFE: Final = "who live for one run"
-_LOOK: Final = "whose uploads are looked for in the sum of all changes of the model"
+_ALWAYS: Final = "as each of them is in every sum"
+_UNENROLLED: Final = "as their keys are in no enrolment file"
+_MANY: Final = "as more of them may collude than a client's neighbours withstand"
+_NORM: Final = "as their uploads have one norm in all rounds"
+_ONE_LIFE: Final = "as they live for one run"
+_LOOK: Final = "as the audit looks for their uploads in the sum of all changes of the model"
 
 
 def _given(section: object) -> str | None:

@@ -36,85 +36,85 @@ from platform.mechanisms import BUILT_IN, EntryNoise, Mechanism, Mechanisms, Noi
 from privacy import Relation
 
 MECHANISMS = "mechanisms"
-"""The key of a validation's context that holds the mechanisms, if they are not the built-in ones.
-"""
+"""The key of a validation's context that holds the mechanisms if some are not built in."""
 
 
 class AdaptiveClippingConfig(Section):
     """The clipping norm follows a quantile of the updates' norms (Andrew et al. 2021)."""
 
     quantile: Annotated[float, Field(gt=0.0, lt=1.0)] = 0.5
-    """Share of the updates that shall fit."""
+    """Share of the updates that C shall not clip."""
     learning_rate: Rate = 0.2
-    """Of the norm's logarithm."""
+    """Learning rate of C's logarithm."""
     flag_ratio: Positive = 0.1
-    """Bound of the additional coordinate over C."""
+    """Bound of the additional coordinate, divided by C."""
 
 
 class PrivacyConfig(Section):
-    """What protects an upload. See `docs/privacy.md`."""
+    """Protection of uploads. See `docs/privacy.md`."""
 
     mechanism: Annotated[str, Field(json_schema_extra={"enum": list(BUILT_IN.names)})] = "none"
-    """Where noise is added: in every local step (`dp_sgd`), all of it on the client
-    (`upload_noise`), a share on each client (`distributed_noise`) or on the coordinator
-    (`central_noise`); see docs/privacy.md.
+    """Where noise is added. `none`: nowhere. `dp_sgd`: in every local step. `upload_noise`: all of
+    it on the client. `distributed_noise`: a share on each client. `central_noise`: on the
+    coordinator. See docs/privacy.md.
     """
     relation: Relation | None = None
-    """Of neighbouring data sets; null: `replace_one` where a client is the unit,
-    `add_or_remove_one` under `dp_sgd`.
+    """How neighbouring data sets differ. Null: `replace_one`; under `dp_sgd` `add_or_remove_one`.
     """
     personal: Literal["joint", "decoupled"] = "joint"
-    """Under `dp_sgd`: `joint` trains personal parts with noise in every round, `decoupled` without
-    noise after the last release, so that nothing released depends on them.
+    """Under `dp_sgd`: `joint` trains personal parts with noise in every round. `decoupled` trains
+    them without noise after the last release, so that nothing released depends on them.
     """
     clipping_norm: Positive | None = None
-    """Bound C on the l2 norm of an upload; the first round's where it adapts. Required with noise
-    on uploads; not under `dp_sgd`.
+    """Bound C on the L2 norm of an upload; with adaptive clipping the first round's. Required under
+    all mechanisms with noise except `dp_sgd`, null elsewhere.
     """
     adaptive_clipping: AdaptiveClippingConfig | None = None
-    """Makes C follow a quantile of the updates' norms, at the price of one more noised coordinate;
-    null: C stays.
+    """Lets C follow a quantile of the updates' norms, at the price of one more noised coordinate.
+    Null: C stays.
     """
     per_sample_clipping_norm: Positive | None = None
-    """Bound on each example's gradient in training. Required under `dp_sgd`; null elsewhere: none.
+    """Bound on the norm of each example's gradient. Required under `dp_sgd`; elsewhere null: no
+    bound.
     """
     sampling_probability: Annotated[float, Field(gt=0.0, le=1.0)] | None = None
-    """With which each example is in a batch, on its own coin; the same for all clients. Required
-    under `dp_sgd`.
+    """Probability with which each example is in a batch, by its own coin; the same for all clients.
+    Required under `dp_sgd`.
     """
     noise_distribution: NoiseDistribution | None = None
-    """`discrete_gaussian` also under `upload_noise`, `skellam` under `distributed_noise` only;
-    null: `discrete_gaussian` under `distributed_noise`, else `gaussian`.
+    """Law of the noise: `gaussian` or `discrete_gaussian` under `upload_noise`, `discrete_gaussian`
+    or `skellam` under `distributed_noise`, else `gaussian`. Null: the first of these.
     """
     noise_multiplier: Positive | None = None
-    """Standard deviation over C: with noise exactly one of this and `target_epsilon`."""
+    """Standard deviation of noise over C. Noise needs exactly one of this and `target_epsilon`."""
     target_epsilon: Positive | None = None
-    """Epsilon of the whole run that the noise is calibrated for."""
+    """Epsilon of the whole run for which Sotto calibrates the noise."""
     target_delta: Annotated[float, Field(gt=0.0, lt=1.0)] = 1e-5
-    """Delta of every epsilon that is stated."""
+    """Delta of every epsilon that Sotto states."""
     accountant: Literal["auto", "exact", "pld", "rdp"] = "auto"
-    """What composes the rounds."""
+    """Accountant of the rounds; `auto`: the first of `exact`, `pld`, `rdp` that has a price."""
     noise_source: Literal["os", "seeded"] = "os"
-    """`os`: the operating system's entropy; `seeded` repeats itself and protects nobody."""
+    """`os`: the operating system's entropy. `seeded`: noise that a seed repeats; protects nobody.
+    """
     spare_attempts: RoundsOrNone = 0
-    """Attempts beyond the planned rounds that calibration leaves room for; a second collection of a
-    pool that is made once is one of them, but where the rounds release nothing, calibration leaves
-    no room for it.
+    """Attempts beyond the planned rounds for which calibration leaves room. A second collection of
+    a pool that is made once is one of them; if the rounds release nothing, calibration leaves no
+    room for it.
     """
     subspace: Literal["none", "text_jacobian", "public_images", "random"] = "none"
-    """Where uploads, clipping, noise and sums live: `text_jacobian`, in the `rank` directions in
-    which a learned prompt moves the frozen model's text features of the classes most, found by the
-    coordinator at each broadcast; `public_images`, in those that hold most of the gradients of the
-    images of `public_data` there; `random`, in as many drawn anew for each round; `none`: whole
-    updates. For averaged methods without personal state and pool.
+    """Directions in which uploads, clipping, noise and sums live. `none`: all of them.
+    `text_jacobian`: the `rank` directions in which a learned prompt moves the frozen model's text
+    features of the classes most; the coordinator finds them at each broadcast. `public_images`:
+    those that hold most of the gradients of `public_data`'s images there. `random`: as many, drawn
+    anew for each round. Only for averaged methods without personal state and pool.
     """
     rank: Directions | None = None
-    """Directions of the subspace, fixed in advance: required with one, null without."""
+    """Number of directions of the subspace, fixed in advance. Required with one, null without."""
     lifetime_budget: Positive | None = None
-    """Epsilon that a client lets itself be charged in all runs on the same data, and its store is
-    shared by these runs then; null: no bound. In a simulation the same data are the same data set,
-    or the same folder of one's own images, however they are dealt out: each client is charged what
-    every other run on them charged its worst client.
+    """Largest epsilon that a client accepts in all runs on the same data; these runs share its
+    store. Null: no bound. In a simulation the same data are the same data set, or the same folder
+    of own images, however they are dealt out. Each client is charged for every other run on them:
+    what that run charged its worst client.
     """
 
 
@@ -124,103 +124,103 @@ class SecureAggregationConfig(Section):
     enabled: bool = False
     """Whether the sum is formed under pairwise masks."""
     adversary: Literal["semi_honest", "active"] = "semi_honest"
-    """The server that it withstands: `semi_honest` follows the protocol, `active` may lie about
-    keys, lists and shares; needs `secure_aggregation.enrolment`.
+    """The server that the protocol withstands. `semi_honest`: it follows the protocol. `active`: it
+    may lie about keys, lists and shares; needs `secure_aggregation.enrolment`.
     """
     enrolment: str | None = None
-    """Path of the file that says whose keys are whose, made with `enrolment`; in a simulation every
-    client's key lies beside it as `NAME.key`. Required under `active`.
+    """Path of the file that states which client owns which key, made with `sotto enrolment`. In a
+    simulation every client's key lies beside it as `NAME.key`. Required under `active`.
     """
     threshold: Clients | None = None
-    """Fewest shares that rebuild a secret, on the complete graph also fewest survivors whose sum
-    may be opened; above `secure_aggregation.corrupt` = c, under `active` above (n+c)/2. Null:
-    floor(2n/3)+1; computed, hence left out, under `k_regular`.
+    """Fewest shares that rebuild a secret; on the complete graph also fewest survivors whose sum
+    may be opened. Above `secure_aggregation.corrupt` = c, and under `active` above (n + c) / 2.
+    Null: floor(2n/3) + 1. Must be null under `k_regular`, where Sotto computes it.
     """
     graph: Literal["auto", "complete", "k_regular"] = "auto"
-    """Who shares masks with whom; `k_regular` not under `active`. `auto`: the cheaper of the two,
-    but `complete` where a threshold is given. See `secagg-plan`.
+    """Which clients share masks with each other. `auto`: the cheaper graph, but `complete` if a
+    threshold is given. `active` refuses `k_regular`. See `sotto secagg-plan`.
     """
     tolerated_dropout_rate: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.1
-    """On a k-regular graph: share of the cohort that may be lost, at least `cohort.dropout_rate`; a
+    """Share of the cohort that may be lost on a k-regular graph, at least `cohort.dropout_rate`. A
     round that loses more is aborted.
     """
     corrupt: ClientsOrNone = 0
-    """Clients that may collude with the server; below the threshold."""
+    """Number of clients that may collude with the server; below the threshold."""
     value_bound: Positive | None = None
-    """Largest coordinate that is quantised. Null: from clipping norm and noise where uploads are
-    noised, else 8; given under `none` only.
+    """Largest coordinate that is quantised. Null: derived from clipping norm and noise if uploads
+    are clipped, else 8. Only under `none` and `dp_sgd`.
     """
     largest_weight: Annotated[int, Field(ge=1, le=1 << 20)] | None = None
-    """Most examples of a client, up to 2^20, which all parties know before the first round: it
-    fixes the ring, hence the bits of every masked value, and a client that has more sends nothing.
-    A simulation takes its largest client's. Only under `none`, as all weigh alike with noise.
+    """Most examples of a client, up to 2^20. All parties know this before the first round: it fixes
+    the ring, and so the bits of every masked value. A client that has more sends nothing. Null: a
+    simulation takes its largest client's. Only under `none`, as all weigh alike with noise.
     """
     bits: Annotated[int, Field(ge=8, le=32)] = 20
     """Bits of a quantised coordinate."""
 
 
 class PoolConfig(Section):
-    """Experts of others: an anonymised pool of entries, or private experts of groups."""
+    """Experts of other clients: an anonymised pool of entries, or private experts of groups."""
 
     kind: Literal["entries", "groups"] = "entries"
-    """`entries`: single clients' experts, where the method uses a pool. `groups`: as many experts
-    as `pool.experts` are broadcast; each client picks in secret the one that fits it best and
-    trains that one, and the coordinator sees noised sums and counts of secret groups only. For any
-    averaged method without personal state, and in place of pFedMoAP's pool; under masks, with
+    """`entries`: experts of single clients, if the method uses a pool. `groups`: the coordinator
+    broadcasts `pool.experts` experts. Each client secretly picks and trains the one that fits it
+    best, and the coordinator sees only noised sums and counts of secret groups. For any averaged
+    method without personal state, in place of pFedMoAP's pool; needs masks, and
     `distributed_noise`, `central_noise` or `none`.
     """
     experts: Experts | None = None
-    """Private experts, 2 to `task.clients`: required under `groups`, null elsewhere."""
+    """Number of private experts, 2 to `task.clients`. Required under `groups`, null elsewhere."""
     count_ratio: Annotated[float, Field(gt=0.0, le=1.0)] | None = None
-    """Bound of the coordinate that counts a client in its group, over C; under `groups` with noise.
-    Null: 1 under `replace_one`, where counts cost nothing, else 0.25.
+    """Bound of the coordinate that counts a client in its group, divided by C; under `groups` with
+    noise. Null: 1 if counts cost nothing (`replace_one`, no other added coordinate), else 0.25.
     """
     floor: Positive | None = None
-    """Least number of clients that a group's sum is divided by; a group whose noised count is below
-    it keeps its expert. Under `groups`; null: one standard deviation of a count's noise, and at
-    least 1.
+    """Smallest number by which a group's sum is divided. A group whose noised count is lower keeps
+    its expert. Only under `groups`. Null: one standard deviation of a count's noise, at least 1.
     """
     empty: Literal["keep", "split"] = "keep"
-    """What becomes of an expert that nobody picks, as noised counts tell. `keep`: it stays as it
-    is. `split`: where another has more than twice an even share of the clients, it becomes a copy
-    of that one, moved aside, so that groups of clients that met in one expert come apart. Under
-    `groups`; valid: keep, split.
+    """What happens to an expert that no client picks, by noised counts. `keep`: it stays. `split`:
+    if another has more than twice an even share of the clients, the unpicked expert becomes a moved
+    copy of it, so that groups in one expert come apart. Only under `groups`.
     """
     fetch: Literal["experts"] = "experts"
-    """The coordinator picks a client's experts."""
+    """The coordinator picks the experts that a client gets."""
     noise: EntryNoise | None = None
-    """`same`: the pool entry is the noised upload itself, one charge; `independent`: noise of its
-    own, two charges. An entry of a pool that is made once, after the last round, always has its own
-    noise, and one charge. Null: `same` where the client adds all of the noise, or none.
+    """`same`: the pool entry is the noised upload itself, for one charge. `independent`: the entry
+    has its own noise, for two charges. An entry of a pool that is made once, after the last round,
+    always has its own noise and one charge. Null: `same` if the client adds all of the noise or no
+    noise, else `independent`.
     """
     clipping_norm: Positive | None = None
-    """C of a pool entry that has its own noise: a whole module has another norm than an update. The
-    noise multiplier is the run's, so epsilon stays as it is. Null: `privacy.clipping_norm`.
+    """C of a pool entry that has its own noise, as a whole module has another norm than an update.
+    The noise multiplier is the run's, so epsilon stays. Null: `privacy.clipping_norm`.
     """
     minimum: Experts | None = None
-    """Smallest pool that experts are handed out from. Null: 2(K+1), and 2 where the pool is made
-    once.
+    """Smallest pool from which experts are handed out. Null: 2(K+1) for K experts a client, or 2 if
+    the pool is made once.
     """
     generations: Rounds = 1
-    """Rounds whose entries live; has no effect where the pool is made once."""
+    """Number of rounds whose entries are in the pool. No effect if the pool is made once."""
 
 
 class AuditConfig(Section):
     """Canary clients that audit a simulation from within. See `docs/privacy.md`."""
 
     canaries: Clients
-    """Clients beside `task.clients` whose update is a secret direction of norm C, one way or the
-    other on a secret coin. They are charged like all others, count in no mean and in no smallest
-    sum, and leave their share of joint noise out, as clients that collude may.
+    """Number of clients beside `task.clients` that upload a secret direction of norm C; a secret
+    coin decides its sign, or under `add_or_remove_one` whether they send it. They are charged like
+    others, count in no mean and in no smallest sum, and add no share of joint noise, as colluders
+    may.
     """
     directions: Clients | None = None
-    """How many directions canaries have among them, at right angles: those of one direction share
-    a coin, and a few in one direction show as much as many in their own. Null: each its own.
+    """Number of directions among canaries, at right angles. Those of one direction share a coin; a
+    few in one direction show as much as many in their own. Null: each has its own.
     """
 
 
 def default_threshold(clients: int) -> int:
-    """Return Bonawitz et al. 2017: more than two thirds of the cohort, floor(2n/3) + 1."""
+    """Return more than two thirds of the cohort, floor(2n/3) + 1 (Bonawitz et al. 2017)."""
     return 2 * clients // 3 + 1
 
 
@@ -228,24 +228,23 @@ class RunSections(Section):
     """A whole run, section by section, with values that follow from several sections."""
 
     name: Annotated[str, Field(min_length=1, max_length=64, pattern=r"^[A-Za-z0-9._-]+$")]
-    """Begins the run's id."""
+    """First part of the run's id."""
     seed: Seed = 0
-    """Seed of the simulation; never of keys, masks or `os` noise."""
+    """Seed of the simulation, but never of keys, masks or `os` noise."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
-    """Where tensors are; `auto` takes CUDA where there is any."""
+    """Device of the tensors; `auto` takes CUDA if the machine has it."""
     threads: Threads = 1
-    """CPU threads of torch; one is quickest for small models, and the last bits of results depend
-    on it.
+    """CPU threads of torch. One is fastest for small models; results depend on it in the last bits.
     """
     rounds: Rounds = 10
-    """How often clients train and the server updates."""
+    """Number of rounds, in each of which clients train and the server updates."""
     phase_two_of: str | None = None
-    """A finished run whose pool, clients and ledger this one takes over for a second phase of its
-    own.
+    """Id of a finished run whose pool, clients and ledger this run takes over for its own second
+    phase.
     """
     task: TaskConfig = TaskConfig()
     federation: FederationConfig | None = None
-    """Clients that are processes of their own; null: all are simulated in this process."""
+    """A federation whose clients are separate processes. Null: this process simulates them all."""
     public_data: PublicDataConfig | None = None
     """Images declared public; required under `privacy.subspace: public_images`, null elsewhere."""
     method: MethodConfig
@@ -256,7 +255,7 @@ class RunSections(Section):
     pool: PoolConfig = PoolConfig()
     evaluation: EvaluationConfig = EvaluationConfig()
     audit: AuditConfig | None = None
-    """Canary clients within a simulation, which show a lower bound on its epsilon; null: none."""
+    """Canary clients of a simulation, for a lower bound on its epsilon. Null: no canaries."""
     seeds: SeedConfig = SeedConfig()
     storage: StorageConfig = StorageConfig()
 
@@ -282,7 +281,7 @@ class RunSections(Section):
         return self._mechanisms.named(self.privacy.mechanism)
 
     def seed_of(self, purpose: str) -> int:
-        """Return the seed of one purpose: its own in `seeds`, else the run's."""
+        """Return the seed of one purpose: that in `seeds` if given, else the run's."""
         own: int | None = getattr(self.seeds, purpose)
         return self.seed if own is None else own
 
@@ -298,12 +297,12 @@ class RunSections(Section):
 
     @property
     def canary_names(self) -> tuple[str, ...]:
-        """Return the names of an audit's clients, in an order that sorting keeps."""
+        """The names of an audit's clients, in an order that sorting keeps."""
         return tuple(f"canary-{i:05d}" for i in range(self.canaries))
 
     @property
     def seats(self) -> int:
-        """Clients asked to take part in a round, those of an audit included."""
+        """Clients asked to take part in a round, with those of an audit."""
         return self.cohort_size + self.canaries
 
     @property

@@ -45,7 +45,7 @@ PART: Final = ".part"
 DIGEST_BYTES: Final = 32
 ROW_PREFIX: Final = b"sotto-cached-row-v1\n"
 ATTEMPTS: Final = 10
-"""To write a segment, because another process may clear its folder meanwhile."""
+"""Attempts to write a segment; another process may clear its folder meanwhile."""
 
 
 @dataclass(frozen=True)
@@ -161,11 +161,11 @@ def open_rows(path: Path, count: int, into_memory: int) -> NDArray[Any]:
     Args:
         path: The file.
         count: The number of rows that it must hold.
-        into_memory: A file of at most so many bytes is read and closed. A larger file is mapped,
-            which keeps it open, and readable also if another process removes it.
+        into_memory: A file of at most this many bytes is read and closed. A larger file is mapped:
+            it stays open, and readable even if another process removes it.
 
     Raises:
-        ValueError: If the file is damaged: cut short, or not an array of so many rows.
+        ValueError: If the file is damaged: cut short, or not an array of `count` rows.
         OSError: If the file is missing, or cannot be read now; its rows may still be good.
     """
     with path.open("rb") as file:
@@ -431,7 +431,7 @@ class Shelf:
 
 
 def _forget(segment: Segment) -> None:
-    # In a folder for reading only the damaged segment stays for the next reader.
+    # In a read-only folder the damaged segment stays for the next reader.
     with suppress(OSError):
         remove_segment(segment)
 
@@ -584,7 +584,7 @@ def clear(path: Path, model: str | None) -> tuple[int, int]:
         model: The model's name or the start of its fingerprint; None for all.
 
     Returns:
-        How many images and how many bytes were removed.
+        The numbers of removed images and bytes.
 
     Raises:
         ConfigError: If the folder is a link, holds no rows of this model, or cannot be changed.
@@ -599,7 +599,7 @@ def clear(path: Path, model: str | None) -> tuple[int, int]:
     if model is not None and not chosen:
         known = sorted({holding.about.model for holding in found if holding.about is not None})
         if any(holding.about is None for holding in found):
-            known.append("--all in its place for what is not described")
+            known.append("--all for rows without a description")
         valid = ", ".join(known) if found else "none, the cache is empty"
         raise ConfigError(f"--model: nothing of {model!r} is cached; valid: {valid}")
     errors = [error for holding in chosen for error in _remove(holding.folder)]

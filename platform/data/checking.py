@@ -1,8 +1,8 @@
 """Checks of a data set: the requirements of a run, and all faults of a folder.
 
 A run refuses a data set with the first sentence that applies: labels and sizes that do not fit, or
-one example under two labels. It also reports examples that are trained and tested on under two
-names. `check_folder` reads every file instead, which takes too long for a run, and counts faults.
+one example under two labels. It also reports test examples that are training examples by another
+name. `check_folder` reads every file instead, which takes too long for a run, and counts faults.
 """
 
 from __future__ import annotations
@@ -176,8 +176,7 @@ _MOST_THREADS: Final = 4
 _RARE: Final = 10
 """A class with this many times fewer examples may be a misspelling of a class with a like name."""
 _LIKE: Final = 0.8
-"""Share of letters that two like names have in common, in order: one of five swapped or left out.
-"""
+"""Share of letters in the same order in like names: of five, one is swapped or left out."""
 
 FAULTS: Final = ("damaged", "repeated", "contradictory")
 """Images that cannot be opened, test examples that are training examples too, and examples that are
@@ -187,7 +186,7 @@ KINDS: Final = (*FAULTS, "copies", "few", "slips")
 classes with fewer than `FEW` training examples, and rare classes that may be misspelled."""
 
 Telling = Callable[[int, int], None]
-"""Hears how many of how many examples have been opened."""
+"""Takes the number of opened examples, and of all."""
 
 
 @dataclass(frozen=True)

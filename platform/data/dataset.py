@@ -2,8 +2,8 @@
 
 Images lie in memory or in files, which are read when they are needed. Both kinds are indexed by row
 numbers and give RGB images of their own sizes; a model's adapter brings them to one size. A file
-must be a picture of a common format below the data set's own folder, and not larger than those of
-any data set.
+must be a picture of a common format below the data set's own folder, and not larger than pictures
+of known data sets.
 
 The decoder does not apply a picture's orientation tag (EXIF), as in torchvision's folders and
 CoOp's loaders, so that numbers compare with theirs. It drops transparency, takes the first frame of

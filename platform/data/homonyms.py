@@ -1,4 +1,4 @@
-"""The data set `homonyms`: the images of `shapes` under names that mean something else by sense.
+"""The data set `homonyms`: the images of `shapes` under names whose meaning depends on the sense.
 
 In photographs class names mean different things in different collections ("crane", "boxer"), and
 the context decides. Here each of twenty names means another outline in each of four senses. A
@@ -62,7 +62,7 @@ def outlines_of(labels: Indices, senses: Indices) -> Indices:
 
 
 def senses_of_styles(domains: Sequence[str]) -> Indices:
-    """Return each style's sense where each has one, as indices into `SENSES`."""
+    """Return the sense of each style, as indices into `SENSES`."""
     return np.array([SENSES.index(SENSE_OF_STYLE[name]) for name in domains], dtype=np.int64)
 
 

@@ -114,8 +114,8 @@ def dealt_domains(config: RunConfig, dataset: Dataset) -> tuple[int, ...]:
         count, each = getattr(task, name), len(domains)
         if count % each:
             raise ConfigError(
-                f"task.{name}: {count} is no multiple of the {each} domains that are dealt out, "
-                "each among as many clients; valid with task.partition.kind = domain_dirichlet: "
+                f"task.{name}: {count} is not a multiple of the {each} domains that are dealt "
+                "out, each to equally many clients; valid under the kind domain_dirichlet: "
                 f"{each}, {2 * each}, {3 * each} and so on"
             )
     return domains
@@ -185,7 +185,7 @@ def _plan(config: RunConfig, dataset: Dataset, dealt: Dealt) -> PartitionPlan:
         clients=number_of_hands(config),
         classes=len(dealt.classes) * (len(domains) if by_domain else 1),
         shots=task.shots,
-        # Only `shared_ratio` has no fewest of its own, and it does not look at these shares.
+        # `fewest` is None only under `shared_ratio`, which does not use these shares.
         shares=DirichletShares(alpha, section.fewest or 1, minimum_test=section.minimum_test or 1),
         domains=domains,
         portion=Portion(
@@ -205,7 +205,7 @@ def _dealt_rows(split: Split, dealt: Dealt) -> Indices:
 
 
 def _keys(config: RunConfig, split: Split, rows: Indices, dealt: Dealt) -> Indices:
-    """Return the label of each row; domain and label in one number where domains count."""
+    """Return the label of each row; if domains count, domain and label in one number."""
     labels = split.labels[rows]
     if config.task.partition.kind not in DEALS_BY_DOMAIN:
         return labels
@@ -243,7 +243,7 @@ def _own(
 
 
 def _few_shots(train: Split, own: Indices, shots: int, key: bytes) -> Indices:
-    """Return so many of a client's rows of each class, those whose keyed hashes are lowest."""
+    """Return a client's rows of each class with the lowest keyed hashes, at most `shots`."""
     for label, count in enumerate(np.bincount(train.labels[own])):
         if count > shots:
             of_class = own[train.labels[own] == label]
@@ -413,7 +413,7 @@ def _with_validation(
         # Without domains of their own, clients are told apart by position.
         owners = [(position, bool(dataset.holds_back)) for position in range(len(clients))]
     return [
-        # A client's own files may hold back what it chose.
+        # These files hold back the images that the client itself chose.
         client
         if holds_back
         else carve(client, dataset.train, share, key_of(seed, "validation", owner))
@@ -589,8 +589,8 @@ def public_rows(config: RunConfig, data: TaskData) -> PublicRows:
     name = section.dataset or task.dataset
     if name == task.dataset and section.root is None and name not in RENDERED:
         raise ConfigError(
-            f"public_data.root: null is where the federation's own {name} lies, of which nothing "
-            "is public; valid: another folder, or public_data.dataset"
+            f"public_data.root: null is the folder of the federation's own {name}, which "
+            "is not public; valid: another folder, or public_data.dataset"
         )
     request = DataRequest(
         root=user_path(section.root or task.root, "public_data.root"),
@@ -671,8 +671,8 @@ def load_public(
         _share(one, other) for one in (public.train, public.test) for other in (own.train, own.test)
     ):
         raise ConfigError(
-            f"{field}.root: {public.name} there is the federation's own data, of which nothing is "
-            "public; valid: another folder, of images that are no client's"
+            f"{field}.root: {public.name} there is the federation's own data, which is not "
+            "public; valid: another folder, without any client's images"
         )
     return public
 

@@ -36,7 +36,7 @@ WORDS: Final[Mapping[Use, str]] = {"train": "training", "validation": "validatio
 """The word for each use in sentences; recognised folders are listed in this order."""
 LAYOUTS: Final = "CLASS/IMAGE, or train/CLASS/IMAGE with test/CLASS/IMAGE or val/CLASS/IMAGE"
 _MOST_NAMED: Final = 3
-"""A sentence names so many and counts the others."""
+"""A sentence names this many and counts the others."""
 
 
 class Listed(NamedTuple):
@@ -268,8 +268,8 @@ def _require_one_reading(root: Path, folders: Sequence[str], split: Mapping[str,
             )
     if "train" not in uses or len(uses) == 1:
         raise DataError(
-            f"task.root: {str(root)!r} holds {conjoined(map(repr, split))} and no folder that goes "
-            f"with it; valid are {LAYOUTS}"
+            f"task.root: {str(root)!r} holds {conjoined(map(repr, split))} without the folder that "
+            f"belongs to it; valid are {LAYOUTS}"
         )
 
 

@@ -107,8 +107,8 @@ def words_of(
     unknown = [name for name in words if folded(name) not in known]
     if unknown and not more:
         raise DataError(
-            f"task.class_names: {str(path)!r} has an entry for {some(unknown)}, of which there are "
-            f"no images; valid are the classes of the images: {some(names)}"
+            f"task.class_names: {str(path)!r} has an entry for {some(unknown)}, but the folder has "
+            f"no such images; valid are the classes of the images: {some(names)}"
         )
     return {name: spelled[folded(name)] for name in names}
 
@@ -252,12 +252,12 @@ def _recognised(
     inner = [name for name in folders if subfolders(root / name, root)]
     images = [name for name in folders if listed(root / name, root)[1]]
     if not inner or images or files or one_holder:
-        # The reader says what is wrong.
+        # The reader names the fault.
         return "class_folders"
     if len(inner) == 1:
         raise DataError(
-            f"task.root: {str(root)!r} holds one folder of class folders, {inner[0]!r}, so that "
-            "may be all there is, or the only domain or client of several; valid is task.root: "
+            f"task.root: {str(root)!r} holds one folder of class folders, {inner[0]!r}, which "
+            "may hold all images, or be the only domain or client so far; valid is task.root: "
             f"{str(root / inner[0])!r}, or task.layout: domain_folders or client_folders"
         )
     raise DataError(
@@ -404,7 +404,7 @@ def _named(reading: OwnReading, root: Path, hints: Hints, *, one_holder: bool) -
         spelled = dict(zip(firsts, class_words(list(firsts.values()), root), strict=True))
         if all(name.isascii() and name.isdigit() for name in names):
             remarks += (
-                "its classes are called by numbers, which is what prompts will say; words for them "
+                "its class names are numbers, and prompts will say these numbers; words for them "
                 f"can be given in {' or '.join(BESIDE)} or by task.class_names",
             )
         plain = {name: spelled[folded(name)] for name in names}

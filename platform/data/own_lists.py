@@ -202,8 +202,8 @@ def read_tables(root: Path, names: Sequence[str]) -> OwnReading:
     parts = [SPLIT_NAMES.get(Path(name).stem.casefold()) for name in names]
     if len(names) > 1 and (None in parts or len(set(parts)) < len(parts)):
         raise DataError(
-            f"task.root: {str(root)!r} holds {conjoined(map(repr, names))}, and it is not said "
-            "which lists its images; valid is one .csv file, or train.csv with test.csv or val.csv"
+            f"task.root: {str(root)!r} holds {conjoined(map(repr, names))}, and any of them "
+            "may list its images; valid is one .csv file, or train.csv with test.csv or val.csv"
         )
     told = tuple(Path(name).stem for name in names) if len(names) > 1 else ()
     rows: list[Row] = []
@@ -297,8 +297,8 @@ def _columns(header: Sequence[str], place: str, has_part: bool) -> dict[str, int
         )
     if has_part and "split" in columns:
         raise DataError(
-            f"task.root: {place} has a column split, and its name says a split too; valid is one "
-            "of the two"
+            f"task.root: {place} has a column split, but its name states a split too; valid is "
+            "one of the two"
         )
     return columns
 
@@ -383,12 +383,12 @@ class SavedImages(ImageFiles):
         return bytes(value)
 
     def size_of(self, row: int) -> int:
-        """Return an image's size in bytes, 0 where there is none."""
+        """Return an image's size in bytes, 0 without an image."""
         value = self._value(row)
         return 0 if value is None else len(value)
 
     def place_of(self, row: int) -> tuple[str, str]:
-        """Return the image's place, the same whatever links lead to it."""
+        """Return the image's place, which is the same for all links to it."""
         return (str(self.root.resolve()), self.paths[row])
 
     def _value(self, row: int) -> memoryview | None:

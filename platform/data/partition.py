@@ -3,9 +3,9 @@
 A partition is two steps with a seed each: the class map says how many images of each class a client
 gets, and the shots say which ones. A client's test images follow the same distribution as its
 training images: all test images of its classes, split evenly where several clients own a class, or
-in the shares of the training images, each rounded down; under `iid` test images of all classes,
-whatever training images were drawn. A class with fewer images than the shots ask for gives all it
-has, as in published loaders.
+in the shares of the training images, each rounded down. Under `iid` it gets test images of all
+classes, whatever training images were drawn. A class with fewer images than the shots gives all its
+images, as in published loaders.
 
 *Keyed draws* say which of a client's records are for testing and which validate. A draw that
 shuffles all records of a client changes many of them when a record comes or goes. Here each record
@@ -19,13 +19,13 @@ is met on average only, and a side may stay empty.
 distribution; clients that already hold their even part get nothing more; training and test images
 are split in the same shares (the partition that FedPGP, appendix A.2, and pFedMoAP use on CIFAR,
 after Yurochkin et al. 2019, "Bayesian Nonparametric Federated Learning of Neural Networks", section
-4). All is drawn again until every client has enough. A published loop of this kind never ends where
-that cannot be; this one gives up and says so.
+4). All is drawn again until every client has enough. Published loops of this kind never end where
+that is impossible; this one stops with an error.
 
-*Many clients with little each*: images of any class, or a few of the classes, in balance. Disjoint
-classes serve ten few-shot clients of twenty classes, and with shots of every class a client holds
-at least as many images as there are classes. Neither gives a thousand clients a handful of images
-each. Here clients share classes, and no images.
+*Many clients with little each*: images of any class, or a few of the classes, in balance. With
+disjoint classes twenty classes serve ten few-shot clients; with shots of every class a client holds
+at least one image of each. Neither gives a thousand clients a handful of images each. Here clients
+share classes, but no images.
 
 *Shared ratio*, the S ratio of PM-MoE: as its code deals out data (a partition of PFLlib with a
 shared part), training and test images are one pool. Of each class a share S is spread evenly over
@@ -62,8 +62,8 @@ from platform.errors import ConfigError
 Counts = NDArray[np.int64]
 """Images of each class and client, (classes, clients); or sizes of classes, (classes,)."""
 DRAWS: Final = 100
-"""After so many draws that leave a client short, a partition gives up."""
-# Keeps a cumulative share that should be whole from being cut off below.
+"""A partition gives up after this many draws that leave a client short."""
+# Keeps rounding from cutting an image off a cumulative share that should be whole.
 _ROUNDING: Final = 1e-9
 
 
@@ -143,9 +143,9 @@ def _never_enough(shares: DirichletShares, what: str, whose: str) -> ConfigError
         whose: How many clients of what.
     """
     return ConfigError(
-        f"task.partition.minimum: {what} for each of {whose} came out of none of {DRAWS} draws "
-        f"with task.partition.alpha = {shares.alpha:g}; use fewer clients, more images or a larger "
-        "alpha"
+        f"task.partition.minimum: none of {DRAWS} draws with task.partition.alpha = "
+        f"{shares.alpha:g} gave {what} to each of {whose}; use fewer clients, more images or a "
+        "larger alpha"
     )
 
 
@@ -163,7 +163,7 @@ def _share_out(
 
 
 def _cut(share: NDArray[np.float64], size: int) -> Counts:
-    """Divide so many images into these shares; cumulative shares are rounded down."""
+    """Divide `size` images into these shares; cumulative shares are rounded down."""
     ends = np.floor(np.cumsum(share) * size + _ROUNDING).astype(np.int64)
     ends[-1] = size
     return np.diff(ends, prepend=0)
@@ -190,7 +190,7 @@ class Portion:
 
     @property
     def may_lack_tests(self) -> bool:
-        """Whether a client may have no test image, because there are so many clients."""
+        """Whether a client may have no test image, because there are many clients."""
         return self.classes is not None or self.images is not None
 
 
@@ -467,11 +467,11 @@ def class_map(plan: PartitionPlan, rng: np.random.Generator) -> tuple[tuple[int,
 
     Pathological: a shuffle of all classes, the first ones for all clients if some are shared, the
     rest cut into even, disjoint slices (pFedMoAP, section 5.1; FedPGP's code for shared classes),
-    or rounded slices with the rest for the last client (both papers' code); or so many classes for
-    each client, in balance.
+    or rounded slices with the rest for the last client (both papers' code); or a given number of
+    classes for each client, in balance.
 
     Raises:
-        ConfigError: If there are too few classes for so many clients.
+        ConfigError: If there are too few classes for the clients.
     """
     if plan.kind == "iid":
         return tuple(tuple(range(plan.classes)) for _ in range(plan.clients))
@@ -484,8 +484,8 @@ def class_map(plan: PartitionPlan, rng: np.random.Generator) -> tuple[tuple[int,
             f"classes is less than half a class; valid: null, or from {1 / plan.classes:.2g}"
         )
     left, fewest = plan.classes - shared, _fewest_classes(plan)
-    # Clients that share all classes own none alone; otherwise each is to have one of its own, and
-    # two where a few shots of one class would be all it has.
+    # If clients do not share all classes, each needs one of its own, or two if it would otherwise
+    # have few shots of a single class.
     own = 0 if not left else max(1, fewest - shared)
     most = plan.clients if not own else left // own
     if plan.clients > most or shared + own < fewest:
@@ -532,7 +532,7 @@ def partition(
         shot_rng: Draws which images.
 
     Raises:
-        ConfigError: If no class has so many images, or a client would get too few.
+        ConfigError: If no class has images for the shots, or a client would get too few.
     """
     sizes = [np.bincount(labels, minlength=plan.classes) for labels in (train_labels, test_labels)]
     if plan.portion.images is not None:
@@ -571,7 +571,7 @@ def merged_partition(
         split_rng: Splits the images of the client at a position.
 
     Raises:
-        ConfigError: If no class has so many images, or a client would get too few.
+        ConfigError: If no class has images for the shots, or a client would get too few.
     """
     sizes = np.bincount(labels, minlength=plan.classes)
     rule = replace(plan.shared_ratio, fewest_classes=_fewest_classes(plan))
@@ -668,9 +668,9 @@ def _fewest_classes(plan: PartitionPlan) -> int:
 def _evenly(sizes: Counts, owns: Counts) -> Counts:
     """Split each class's images among its owners, (classes, clients).
 
-    The remainder goes round: the next class begins where the last one ended. Always beginning with
-    the first client would make it the richest, and leave the last ones without a test image where a
-    class has fewer than there are clients.
+    The remainder goes round: the next class begins where the last one ended. If all classes began
+    with the first client, it would get most, and the last ones would get no test image of classes
+    with fewer images than clients.
     """
     counts, start = np.zeros_like(owns), 0
     for label, size in enumerate(sizes):
@@ -758,12 +758,12 @@ def require_asked_classes(asked: int, held: Sequence[Indices]) -> None:
         if (found := len(np.unique(labels))) < asked:
             raise ConfigError(
                 f"task.partition.fewest_classes: {asked} is more than client {client} of "
-                f"{len(held)} comes to have training images of; valid here: 1 to {found}"
+                f"{len(held)} can meet with its training images; valid here: 1 to {found}"
             )
 
 
 TEST_SHARE: Final = 0.2
-"""Of each class where files tell no split into training and test images (80/20 in TRIP)."""
+"""Share of test images in each class if files tell no split (80/20 in TRIP)."""
 Draw = Literal["test", "validation", "shots"]
 """The purpose of a keyed draw; draws for two purposes are independent under one key."""
 
@@ -804,7 +804,7 @@ def draw_tests(pieces: Sequence[Sequence[str]], rng: np.random.Generator) -> lis
         pieces: Paths; those of one piece, such as copies, stay together.
         rng: Draws the pieces.
     """
-    # Of two images one is for each side; a single image is for training.
+    # Two images go to one side each; a single image is for training.
     wanted, drawn = max(round(TEST_SHARE * sum(map(len, pieces))), 1), list[str]()
     for position in rng.permutation(len(pieces))[: len(pieces) - 1]:
         if len(drawn) < wanted:

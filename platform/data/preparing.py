@@ -1,4 +1,4 @@
-"""From examples to what a method sees of them: encode what it needs, let it keep what it wants.
+"""Prepare examples for a method: encode its needs, and let it choose the arrays that it keeps.
 
 Each example is encoded and prepared once, in chunks: the arrays that a method needs may be far
 larger than the memory (300 KB of tokens an image) as long as the arrays that it keeps are not.
@@ -7,8 +7,8 @@ Texts stay as they are. Encoders take images of any size.
 A frozen image tower computes rows once per image and model, and the cache keeps them on disk. It
 finds a row by the digest of its image, among the rows of one kind, model, transform, device and
 versions of the libraries. After a change of any of these no stale row is found, and runs that share
-images share the work. Images are read one by one, encoded in small batches and written every so
-many batches: neither the images nor their rows need fit into the memory, and an interrupted
+images share the work. Images are read one by one, encoded in small batches and written every
+few batches: neither the images nor their rows need fit into the memory, and an interrupted
 encoding goes on from the last written batch.
 """
 
@@ -61,7 +61,7 @@ Progress = Callable[[int, int], None]
 BATCH: Final = 64
 """Images in memory at once."""
 FEWEST: Final = 32
-"""In a batch, filled up with copies of one image: the last bits of a row of a matrix product depend
+"""Smallest batch; copies of one image fill it up. The last bits of a row of a matrix product depend
 on whether the matrix has a handful of rows or more, and chance decides which other images are new.
 """
 GIB: Final = 2**30
@@ -127,14 +127,14 @@ def cached_rows(
         rows: Row numbers of the images to encode, at least one.
         cache: The folder that keeps the rows.
         kind: The kind of rows.
-        progress: Hears how many of how many images are done.
+        progress: Takes the number of images that are done, and of all.
 
     Returns:
         Row i is of image `rows[i]`; read-only.
 
     Raises:
         DataError: If an image cannot be read.
-        ConfigError: If the cache may not hold so many rows, or cannot be written.
+        ConfigError: If the cache is too small for the rows, or cannot be written.
     """
     make = partial(encode, encoder, kind=kind)
     filling = _Filling(encoder, kind, make, request=(images, rows), cache=cache, now=time.time())
@@ -342,8 +342,8 @@ def prepared_arrays(
         for name, array in kept.items():
             if not _is_same(alone[name], array[one]):
                 raise ConfigError(
-                    f"method.name: its prepare makes another {name!r} of an example alone than in "
-                    "company; valid is one that looks at each example by itself"
+                    f"method.name: its prepare makes another {name!r} of one example alone than in "
+                    "a batch; valid is one that looks at each example by itself"
                 )
     if first.keys() == kept.keys() and all(kept[name] is first[name] for name in first):
         # The method keeps its inputs as they are, so rows on the disk can stay there.
@@ -383,7 +383,7 @@ def _require_rows(kept: Arrays, rows: int) -> None:
 
 
 def _is_same(one: NDArray[Any], other: NDArray[Any]) -> bool:
-    # Numbers of words that differ by one are other words.
+    # Integers may number words, so a difference of one means another word.
     if one.shape == other.shape and one.dtype.kind in "fc":
         return np.allclose(one, other, rtol=1e-3, atol=1e-4)
     return np.array_equal(one, other)
@@ -529,6 +529,6 @@ def _fitter(backbone: Backbone | None, pixel_size: int | None) -> tuple[ImageFit
 def _required(backbone: Backbone | None) -> Backbone:
     if backbone is None:
         raise ConfigError(
-            "task.model: null has nothing that images are encoded with; valid: a CLIP model"
+            "task.model: null is no model that could encode images; valid: a CLIP model"
         )
     return backbone

@@ -199,7 +199,7 @@ def test_without_a_model_there_is_nothing_to_encode_with(tmp_path: Path):
         plain_encoders(None),
         cached_encoders(None, cache_of(tmp_path), lambda *_: None),
     ):
-        with pytest.raises(ConfigError, match=r"task\.model: null has nothing"):
+        with pytest.raises(ConfigError, match=r"task\.model: null is no model"):
             encoders.features(images, rows)
 
 

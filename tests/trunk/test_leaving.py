@@ -322,7 +322,7 @@ def test_a_client_whose_machine_is_lost_is_removed(folder, broken_off, coordinat
     gone = coordinator("federation", "remove", "latest", "west", *storage, "--json").document
     assert (gone["run_id"], gone["client"], gone["after_round"]) == (run_id, "west", 1)
     assert gone["pseudonym"] == pseudonym_of(folder, "west")
-    for name, said in (("west", "'west' takes part in run"), ("nobody", "'nobody' is not in run")):
+    for name, said in (("west", "'west' has left run"), ("nobody", "'nobody' is not in run")):
         refused = coordinator("federation", "remove", run_id, name, *storage)
         assert refused.code == 2 and said in refused.err
     sock = folder / "hub.sock"
@@ -347,7 +347,7 @@ def test_a_statement_that_was_carried_by_hand(folder, broken_off, client, coordi
     _, run_id = broken_off
     east, north = (str(folder / name / "client.yaml") for name in ("east", "north"))
     file = folder / "north.left"
-    for wrong, said in (((), "error: RUN: none"), (("--all", "--statement", "x"), "error: --stat")):
+    for wrong, said in (((), "error: RUN: no"), (("--all", "--statement", "x"), "error: --stat")):
         told = client("leave", east, *wrong)
         assert told.code == 2 and told.err.startswith(said)
     assert Keeping(folder / "east" / "store").runs("left") == []

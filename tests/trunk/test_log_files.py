@@ -434,5 +434,5 @@ def test_events_are_followed(own_copy: Finished) -> None:
     assert next(looks)["leaf"] == first["leaf"] + 1
     swap = "UPDATE leaves SET position = {} WHERE position = {}"
     execute(own_copy.storage.file, *(swap.format(*p) for p in ((-1, 0), (0, 1), (1, -1))))
-    with pytest.raises(LogBroken, match="others than before"):
+    with pytest.raises(LogBroken, match="not those of before"):
         next(looks)

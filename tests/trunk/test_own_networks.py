@@ -129,7 +129,7 @@ def test_a_file_that_is_no_text(sotto: Command, on_texts: Finished, tmp_path: Pa
     path.write_bytes(b"\xff\xfe\x00")
     answer = sotto("predict", "latest", str(path), "--storage", on_texts.storage.url)
     assert (answer.code, answer.out) == (2, "")
-    assert answer.err == f"error: FILES: {str(path)!r} is no readable UTF-8 text file\n"
+    assert answer.err == f"error: FILES: {str(path)!r} is not a readable UTF-8 text file\n"
 
 
 # --- one party that holds all data ---------------------------------------------------------------

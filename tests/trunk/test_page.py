@@ -217,7 +217,7 @@ def test_who_is_connected_is_what_the_hub_says(noised_run, tmp_path, monkeypatch
     assert "Not known: `serve --socket`" in shown
     page = page_of(noised_run.storage, socket=tmp_path / "hub.sock")
     nobody = page.get("/clients")
-    assert nobody.status_code == 400 and "Nobody answers at" in words(nobody.text)
+    assert nobody.status_code == 400 and "No coordinator answers at" in words(nobody.text)
     there = ClientStatus(name="north", reachable=True, asked="train", last="keys")
     gone = ClientStatus(name=HOSTILE, reachable=False, asked="", last="")
     monkeypatch.setattr(page_records, "status_of", lambda *_: Status((there, gone)))

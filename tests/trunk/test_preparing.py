@@ -195,7 +195,7 @@ def test_an_example_that_is_another_in_company_is_refused():
             tokens = arrays["tokens"]
             return {"kept": tokens - tokens.mean(axis=0)}
 
-    with pytest.raises(ConfigError, match=r"prepare makes another 'kept' of an example alone"):
+    with pytest.raises(ConfigError, match=r"prepare makes another 'kept' of one example alone"):
         prepared(Centring(), pictures(5), TOKENS)
 
 
@@ -234,5 +234,5 @@ def test_a_longer_text_of_a_later_chunk_is_not_cut_off():
 )
 def test_a_text_that_is_prepared_by_its_company_is_refused(make):
     texts = ("a", "a longer one", "b")
-    with pytest.raises(ConfigError, match="of an example alone than in company"):
+    with pytest.raises(ConfigError, match="of one example alone than in a batch"):
         prepared_arrays(Texts(make), texts, np.arange(3), NOTHING)

@@ -152,7 +152,7 @@ def test_a_state_that_came_back_is_noticed(sotto: Command, storage: Storage, kil
     [
         (("--yes",), "--yes: means nothing without --prune"),
         (("latest",), "RUN: 'latest' means nothing without --prune"),
-        (("--prune", "--json"), "--prune: nobody can be asked here"),
+        (("--prune", "--json"), "--prune: cannot ask for consent here"),
     ],
 )
 def test_what_is_refused(

@@ -184,7 +184,7 @@ DIGITS = "task={dataset: digits, clients: 5}"
             r"public_data\.dataset: digits has other",
         ),
         ((*PUBLIC, "public_data.dataset=homonyms"), r"label 0 is 'crane' and not 'circle'"),
-        ((*PUBLIC, DIGITS), r"public_data\.root: null is where the federa"),
+        ((*PUBLIC, DIGITS), r"public_data\.root: null is the folder of the federa"),
         ((*PUBLIC, DIGITS, "public_data={root: anywhere}"), r"the federation's own data"),
         ((*PUBLIC, "public_data={per_class: 1}", "privacy.rank=21"), r"privacy\.rank: 21 is more"),
         ((*PUBLIC, "method={name: fedotp, context_tokens: 2}"), r"subspace: .* personal state"),

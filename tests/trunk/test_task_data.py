@@ -127,7 +127,7 @@ def test_what_cannot_be_dealt_is_refused(overrides: tuple[str, ...], start: str,
         (("task.held_out_domain=real", LEAVING), "task.partition.kind: pathological does not fit"),
         (("task.domains=[real, sketch, real]",), "task.domains: 'real' is listed twice"),
         (("training.optimizer=adam", "training.momentum=0.9"), "training.momentum: 0.9 has no"),
-        ((KIND("shared_ratio"),), "task.partition.shared_ratio: null does not say"),
+        ((KIND("shared_ratio"),), "task.partition.shared_ratio: null is not the share"),
         ((*SHARED, "evaluation.protocol=base_to_novel"), "task.partition.kind: shared_ratio does"),
         ((KIND("iid"), "task.partition.shared_classes=0.2"), "task.partition.shared_classes: 0.2"),
         (

@@ -8,7 +8,7 @@ They lie on disks in three forms, which are read into one:
 - lists: folders, and `<domain>_<part>.txt` beside them with a path and a number in each line (PACS
   in Dassl, and DomainNet's official lists).
 
-Names of folders match in spite of other capitals, spaces, "-" and "_", because "Real World",
+Names of folders match whatever their capitals, spaces, "-" and "_", because "Real World",
 "real_world" and "Real_World" are all published. Labels are in the ASCII order of the classes'
 folders (capitals first), and "_" in a class's name becomes " ".
 
@@ -210,7 +210,7 @@ def _lists(
         require_inside(lists[key], base)
     for key in (key for key in lists if present and key not in present):
         raise DataError(
-            f"task.root: {str(lists[key])!r} is not there and other lists of the data set are; "
+            f"task.root: {str(lists[key])!r} is not there, but other lists of the data set are; "
             f"valid is one for each domain and each of {', '.join(layouts.parts)}"
         )
     return lists if present else {}

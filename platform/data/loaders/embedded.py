@@ -301,7 +301,7 @@ def load(name: str, request: DataRequest) -> Dataset:
     """
     if name == HELD:
         raise ConfigError(
-            f"task.dataset: {name} is read by each client in its own folder, and by nobody else; "
+            f"task.dataset: {name} is read by each client in its own folder only; "
             "valid here: a simulation's data set, such as client_folders"
         )
     draws = request.draws

@@ -55,7 +55,7 @@ _CLIENTS: Final = "client_folders"
 _MERGED: Final = ("shared_ratio", "hierarchical_dirichlet")
 """Partitions that put training and test images together."""
 _MOST_SAID: Final = 10
-"""The report describes so many domains or clients and counts the others."""
+"""The report describes this many domains or clients and counts the others."""
 
 Row = tuple[int, int, str]
 """Domain, label and path of an image."""
