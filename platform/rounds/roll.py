@@ -79,7 +79,7 @@ def call_roll(
             wanted = "no key" if enrolment is None else "an enrolled key of its own"
             raise RunStopped(
                 f"run {run_id}: {client} does not introduce itself with {wanted}, as "
-                "secure_aggregation.enrolment would have it"
+                "secure_aggregation.enrolment requires"
             )
         owners[key] = client
     return Roll(
