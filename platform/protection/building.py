@@ -232,7 +232,7 @@ def void_pool(config: RunConfig, method: Method) -> Iterator[str]:
     if not policy.fixed and policy.k > others:
         yield (
             f"method.experts: {policy.k} is more than the {others} entries of others that a client "
-            "can find in the pool; it has so many and no more"
+            "can find in the pool; the client gets only these"
         )
 
 
@@ -411,7 +411,7 @@ def _require_priceable(config: RunConfig, method: Method, protection: Protection
         if law not in (config.noise_distribution, "none"):
             raise ConfigError(
                 f"privacy.mechanism: {section.mechanism} builds noise of the law {law}, and is "
-                f"declared to build {config.noise_distribution}; valid: one that does what it says"
+                f"declared to build {config.noise_distribution}; valid: one that does so"
             )
     try:
         epsilons(planned, section.target_delta, section.accountant)
@@ -443,7 +443,7 @@ def _noise_multiplier(config: RunConfig, method: Method) -> float | None:
             return rows
         return [*rows, *protection.collection.releases(_planned_key(1))]
 
-    # All of a round's noise on the reals and around C itself has a closed form.
+    # A closed form exists if all of a round's noise is on the reals and around C itself.
     is_whole = config.mechanism.clips_uploads and config.mechanism.facts.noises_alone
     if training is None and not (is_whole and config.noise_distribution == "gaussian"):
         return calibrate(
