@@ -228,10 +228,10 @@ def _problems(settings: HolderSettings) -> Iterator[str]:
 
 
 def own_credentials(settings: HolderSettings, *, corrupt_rate: float) -> Credentials | None:
-    """Return the holder's own knowledge about an active round.
+    """Return the holder's credentials for rounds against an active adversary.
 
     Args:
-        settings: The holder's.
+        settings: The holder's settings.
         corrupt_rate: Share of a cohort that may collude, as the run's terms say.
 
     Returns:
