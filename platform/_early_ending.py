@@ -1,7 +1,7 @@
 """How a command ends by a signal while its own modules are still being imported.
 
-Nothing has begun then, so nothing is undone: the command says "interrupted" without a traceback, and
-exits with 128 plus the signal. `platform.cli.ending` takes over once it is imported.
+Nothing has begun then, so nothing is undone. The command says "interrupted", without a traceback,
+and exits with 128 plus the signal. `platform.cli.ending` takes over once it is imported.
 
 Imports the standard library only: it runs before anything else.
 """
