@@ -54,7 +54,7 @@ class Accuracy:
         weighted: Mean weighted by test images.
         std: Standard deviation over clients (population form).
         worst: The worst client's.
-        per_client: Each client's, in the clients' order; None for one without such images.
+        per_client: Each client's, in the clients' order; None for a client without such images.
     """
 
     mean: float

@@ -120,7 +120,7 @@ def _nested(registry: Registry, options: object, section: str) -> dict[str, obje
 
 
 def _marks(options: object) -> Iterator[tuple[str, OptionsOf]]:
-    """Yield options that hold another method's, by name, and which option names that method."""
+    """Yield the names of options that hold another method's options, each with its mark."""
     for key, mark in marks_of(type(options)):
         if isinstance(mark, OptionsOf):
             yield key, mark
@@ -188,7 +188,7 @@ def build_method(
 
     Args:
         registry: The methods.
-        config: The run's.
+        config: The run's configuration.
         task: The method's task.
         public: Reads public images, where these give the directions of a subspace.
 
@@ -346,7 +346,7 @@ def void_options(config: RunConfig, options: Any, section: str = "method") -> It
     """Yield one sentence for each option that does nothing, or exceeds the run's use.
 
     Args:
-        config: The run's.
+        config: The run's configuration.
         options: The method's own `Config`.
         section: The section of these options.
     """
