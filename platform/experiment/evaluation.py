@@ -221,7 +221,7 @@ def examine_round(plan: EvaluationPlan, run: Run, after: Progress) -> Examined:
     gone = [client for client, s in scores.items() if s.after != after.committed.get(client)]
     if gone:
         raise ClientsSilent(
-            f"run {run.run_id}: {gone[0]} has gone on from what it is asked to measure; "
+            f"run {run.run_id}: {gone[0]} no longer has the model that it is asked to measure; "
             f"resume with --resume {run.run_id}"
         )
     return _examined(protocol, tests, scores)

@@ -1,4 +1,4 @@
-"""From a configuration's method section to a method: options validated against its own `Config`.
+"""Builds a method from a configuration's method section; its own `Config` validates the options.
 
 Each method declares when its options do nothing. The run reports such options and never refuses
 them, because a sweep, an override or a preset may leave them behind. The run records the code of a

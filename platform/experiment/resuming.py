@@ -190,7 +190,7 @@ def require_second_phase(
         for one in (config, first)
     )
     changes = _differences(mine, theirs)
-    # Where the names are equal, the options of the rounds must be equal too.
+    # If the names are equal, the options of the rounds must be equal too.
     change = next(changes, None)
     if change is None:
         mine, theirs = (options_of_others(registry, one.method) for one in (config, first))

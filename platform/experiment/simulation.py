@@ -67,7 +67,7 @@ class Simulation:
         database: The coordinator's database.
         learning: Method and examples.
         population: The clients.
-        canaries: The uploads of an audit's canaries; None without.
+        canaries: The uploads of an audit's canaries; None without an audit.
     """
 
     run: Run
@@ -99,7 +99,7 @@ def build_population(
         learning: Method and examples.
         run: The run, and the run that the clients took part in.
         folder: The folder of the run whose clients these are.
-        canaries: The uploads of an audit's canaries, None without.
+        canaries: The uploads of an audit's canaries, None without an audit.
         read_only: Whether the stores exist already and are only read.
     """
     config, protection = terms.config, terms.protection

@@ -37,7 +37,7 @@ def require_within(settings: HolderSettings, config: RunConfig) -> None:
         config: The run's configuration, as it was offered.
 
     Raises:
-        Declined: Naming the run's key and value, and the holder's, for each limit.
+        Declined: If so; for each limit it names the run's key and value, and the holder's.
     """
     reasons = tuple(_reasons(settings, config))
     if reasons:

@@ -1,4 +1,4 @@
-"""What a client keeps in its own store between messages: the session and the personal states.
+"""A client's data in its own store between messages: the session and the personal states.
 
 A session says how far one attempt has come. A client may be a new process at every message, so
 no part of a session lives in memory only. Personal states follow the coordinator's commits.

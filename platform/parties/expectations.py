@@ -1,4 +1,4 @@
-"""What a client knows of its run beforehand, so that it can refuse wrong messages.
+"""A client's knowledge of its run beforehand, with which it refuses wrong messages.
 
 The method fixes names, shapes and dtypes of broadcasts and experts, and the model of a subspace's
 directions. The configuration fixes the numbers of rounds, clients and generations. A client refuses

@@ -53,7 +53,7 @@ class OwnSpending:
                 release again, and free.
 
         Raises:
-            BudgetExhausted: Naming the limit.
+            BudgetExhausted: If it would pass a limit; the message names the limit.
             UnsupportedEvent: If no accountant can price the rows together.
         """
         if not planned:
@@ -87,7 +87,7 @@ class OwnSpending:
         in the transaction that writes the release.
 
         Raises:
-            BudgetExhausted: Naming the limit.
+            BudgetExhausted: If it would pass a limit; the message names the limit.
             UnsupportedEvent: If no accountant can price the rows together.
         """
         if self.limits.lifetime_budget is not None:

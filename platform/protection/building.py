@@ -1,4 +1,4 @@
-"""From a configuration to a run's `Protection`: mechanisms built, calibrated, or refused.
+"""Makes a run's `Protection` from a configuration: builds, calibrates or refuses mechanisms.
 
 The first part holds the rules of the expert pool, and the rules that a configuration and a method
 must meet together: steps, extras of updates, and the pool. The second part builds the mechanisms.
@@ -501,8 +501,8 @@ def _with_collection(config: RunConfig, method: Method, multiplier: float | None
     policy, protection = method.pool_policy(), _protection(config, method, multiplier)
     if policy is None or not policy.fixed:
         return protection
-    # Its owner protects each entry of such a pool, and the coordinator sums none. With noise in the
-    # steps an entry consists of noised steps, and the steps of the rounds are charged already.
+    # The owner protects each entry of such a pool, and the coordinator sums no entries. With noise
+    # in the steps an entry consists of noised steps, and the rounds' steps are charged already.
     own = _pool_mechanism(config, multiplier)
     collection = Protection(
         sums=SumProtection(

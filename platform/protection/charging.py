@@ -305,7 +305,7 @@ class Limits:
                 these again is free.
 
         Raises:
-            BudgetExhausted: Naming the limit.
+            BudgetExhausted: If it would pass a limit; the message names the limit.
             UnsupportedEvent: If the rows of two runs cannot be priced together.
         """
         for spent, name, limit in (

@@ -73,7 +73,7 @@ def verify_statement(
         run_id: The run.
         client: The client from which it came.
         pseudonym: The pseudonym with which the client introduced itself, None if it never did.
-        known: Says which key is which client's, None against a semi-honest server.
+        known: Names each client's key, None against a semi-honest server.
 
     Raises:
         ProtocolError: If the statement names another client or another run, or if clients have
@@ -179,7 +179,7 @@ class LeavingTransport:
         transport: Carries the messages.
         run_id: The run.
         roll: Who takes part; a client that states that it has left is removed at once.
-        known: Says which key is which client's, None against a semi-honest server.
+        known: Names each client's key, None against a semi-honest server.
         records: Holds the notes of clients that have left.
     """
 

@@ -20,7 +20,7 @@ from privacy import NoiseState, SignalToNoise
 
 @dataclass(frozen=True)
 class Following:
-    """What is fixed beforehand about the first attempt at the next round.
+    """The facts about the first attempt at the next round that are fixed beforehand.
 
     Attributes:
         cohort: The clients that it invites, sorted; all of them are in this attempt's cohort.
@@ -36,7 +36,7 @@ class Following:
 
 @dataclass(frozen=True, kw_only=True)
 class SecurePlan:
-    """What is fixed about an attempt's secure sum.
+    """The fixed facts about an attempt's secure sum.
 
     Attributes:
         terms: The collusion that the sum withstands.
@@ -62,7 +62,7 @@ class SecurePlan:
 
 @dataclass(frozen=True, kw_only=True)
 class RoundPlan:
-    """What is fixed before anything is sent.
+    """The facts about an attempt that are fixed before anything is sent.
 
     Attributes:
         run_id: The run.
@@ -159,7 +159,7 @@ class Readings:
 
 @dataclass(frozen=True, kw_only=True)
 class RoundOutcome:
-    """What an attempt yields.
+    """The result of an attempt.
 
     Attributes:
         survivors: Clients whose vector is in the sum, sorted.

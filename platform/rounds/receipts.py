@@ -62,7 +62,7 @@ _Place = tuple[str, int, int]
 
 @dataclass(frozen=True, kw_only=True)
 class _Standing:
-    """What the log says at the beginning of a stage.
+    """The content of the log at the beginning of a stage.
 
     Attributes:
         place: The stage's place.

@@ -83,7 +83,7 @@ def decode_state(data: bytes) -> tuple[Arrays, NoiseState]:
 
 @dataclass(frozen=True, kw_only=True)
 class RunTerms:
-    """What follows from a configuration and its method, before anything is written.
+    """The terms of a run: all that follows from its configuration and method beforehand.
 
     Attributes:
         config: The effective configuration.
@@ -108,7 +108,7 @@ class RunTerms:
 
     @property
     def final_attempt(self) -> Attempt:
-        """Where personalised state is kept: one round past the last, the collection included."""
+        """The key of personalised state: one round past the last, the collection included."""
         return (self.last_round + 1, 0)
 
     @property
@@ -130,7 +130,7 @@ class RunTerms:
 
 @dataclass(frozen=True, kw_only=True)
 class Roll:
-    """Who takes part, as clients have introduced themselves.
+    """The clients of a run, as they have introduced themselves.
 
     Attributes:
         pseudonyms: The names that ledger and audit log use, by the clients' names; of all that have

@@ -79,7 +79,7 @@ class Cell:
 
     @property
     def seed(self) -> int:
-        """Of the run."""
+        """The run's seed."""
         return self.run.seed
 
     @property

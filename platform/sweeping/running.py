@@ -147,7 +147,7 @@ def serve(connection: Connection, folder: str | None) -> None:
 
     Args:
         connection: The connection to the parent.
-        folder: The user's folder of own methods, None without.
+        folder: The user's folder of own methods, None without one.
     """
     surroundings = Surroundings.with_methods(None if folder is None else Path(folder))
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -301,7 +301,7 @@ def run_cells(
     Args:
         cells: All in one database.
         observer: Hears of every cell that ends.
-        folder: The user's folder of own methods, None without.
+        folder: The user's folder of own methods, None without one.
         jobs: Number of worker processes.
         url: The database, its path absolute.
 

@@ -623,7 +623,7 @@ def _group_document(records: Sequence[Record]) -> dict[str, Any]:
         "training": first.training,
         "seeds": [record.seed for record in records],
         "runs": [record.run_id for record in records],
-        # Of all runs: the first may lack what others have measured.
+        # The measures of all runs count: the first run may lack some.
         "selections": {
             selection: {
                 measure: _statistics(records, selection, measure)

@@ -42,7 +42,7 @@ def require_spec(arrays: Arrays, spec: Spec) -> None:
     """Check names and shapes.
 
     Raises:
-        UpdateSpecMismatch: Naming the first tensor that differs.
+        UpdateSpecMismatch: If a tensor differs; it names the first one.
     """
     if set(arrays) != set(spec):
         raise UpdateSpecMismatch(

@@ -59,7 +59,7 @@ class SumTerms:
 
 @dataclass(frozen=True)
 class MaskGraph:
-    """Which clients mask with which.
+    """The graph of the clients that mask with each other.
 
     Attributes:
         degree: Neighbours of a client in the k-regular graph, 0 for the complete graph.
