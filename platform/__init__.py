@@ -6,8 +6,8 @@ uuid, pytest and many others import. So this package first runs the standard lib
 this package as their globals. Importing it costs no more than importing the original, so
 nothing else may be imported here. Why and how: `docs/adr/0001-the-name-platform.md`.
 
-There is nothing for pytest to rewrite here, and it is loaded before pytest could: so
-PYTEST_DONT_REWRITE, without which it warns.
+This package is loaded before pytest could rewrite it, and needs no rewriting.
+PYTEST_DONT_REWRITE tells pytest so, which would warn otherwise.
 
 A submodule whose name the standard library's module also uses (`platform.version`,
 `platform.release`, `platform.node`, ...) would replace that function; a test forbids it.

@@ -1,7 +1,7 @@
 """How a command ends by a signal while its own modules are still being imported.
 
-Nothing has begun then, so nothing is undone: one sentence, 128 plus the signal, and no trace of
-whatever import it came to. `platform.cli.ending` takes over once it is there.
+Nothing has begun then, so nothing is undone. The command says "interrupted", without a traceback,
+and exits with 128 plus the signal. `platform.cli.ending` takes over once it is imported.
 
 Imports the standard library only: it runs before anything else.
 """
@@ -20,7 +20,7 @@ SIGNALLED = 128
 
 
 def end_early_by_signals() -> None:
-    """Let a signal end this process where it is; one that is ignored stays ignored."""
+    """Let signals end this process at once; a signal that is ignored stays ignored."""
     for number in SIGNALS:
         if signal.getsignal(number) is not signal.SIG_IGN:
             signal.signal(number, _end)
@@ -36,5 +36,5 @@ def _end(number: int, frame: FrameType | None) -> NoReturn:
     except OSError:
         # After SIGHUP there may be no terminal left to write to.
         pass
-    # Without the interpreter's own end, which would wait for threads and print traces.
+    # The interpreter's own exit would wait for threads and print tracebacks.
     os._exit(code)

@@ -1,9 +1,9 @@
 """Makes a command find its own packages, whatever lies in the folder that it is called from.
 
-`python -m` puts the current folder first on the path, so a folder `storage/`, `methods/` or
-`privacy/` there, or a file of the name of any library, would be imported in place of what this
-program is made of. Nothing of this program is looked for there unless it lies there itself, as in
-a checkout. What still comes first is told in one sentence: `PYTHONPATH` can do that.
+`python -m` puts the current folder first on the path. Python would then import a folder `storage/`,
+`methods/` or `privacy/` there, or a file named like a library, in place of the program's own. So
+the command does not search that folder, unless the program itself lies there, as in a checkout. If
+another package still comes first, for example by `PYTHONPATH`, the command refuses in one sentence.
 
 Imports the standard library only: it runs before anything else.
 """
@@ -23,8 +23,8 @@ FIELD = "PYTHONPATH"
 def find_own_packages() -> None:
     """Take the current folder off the path, and require that our packages come first on it.
 
-    Worker processes take the path over from their parent, and are told by the environment not to
-    put the folder there again. Exits with code 2 and one sentence where another package is first.
+    Worker processes inherit the path, and the environment tells them not to add the folder again.
+    The function exits with code 2 and one sentence if another package comes first.
     """
     home = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
     if not sys.flags.safe_path and sys.path and not _is_same(sys.path[0], home):
@@ -44,7 +44,7 @@ def _place(name: str) -> str | None:
     spec = PathFinder.find_spec(name)
     if spec is None:
         return None
-    # Of a package its folder, also of one without `__init__.py`; else the module's file.
+    # A package's folder, with or without `__init__.py`; else the module's file.
     folders = list(spec.submodule_search_locations or ())
     return folders[0] if folders else spec.origin
 

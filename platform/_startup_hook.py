@@ -8,8 +8,8 @@ anything is imported. setuptools does the same for distutils.
 
 This file runs at every start of the interpreter: it imports nothing that is not loaded anyway.
 
-pytest would rewrite all of a distribution that brings it a plugin (`platform.contract.plugin`), and
-warns of what was imported before: PYTEST_DONT_REWRITE says that there is nothing to rewrite here.
+pytest rewrites all modules of a distribution with a plugin (`platform.contract.plugin`), and warns
+of modules that were imported earlier: PYTEST_DONT_REWRITE says that this one needs no rewriting.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ class PlatformFinder:
     ) -> ModuleSpec | None:
         """Answer the import system (see `importlib.abc.MetaPathFinder`).
 
-        What lies before the standard library on the path, such as a checkout in the current
-        folder, goes first, as for any other module: a checkout never gets half its packages
-        from an installed wheel. Under `python -m platform.NAME` no other `platform` does, which
-        a `platform.py` in the current folder would be. If the installed package is gone, the
-        standard library's module is found as if there were no hook.
+        Folders before the standard library on the path, such as a checkout in the current
+        folder, go first, as for any other module: a checkout never gets half its packages
+        from an installed wheel. Under `python -m platform.NAME` they count only if they hold
+        this package, and not, say, a `platform.py`. If the installed package is gone, Python
+        finds the standard library's module, as it would without the hook.
 
         Args:
             fullname: Absolute name of the module that is wanted.
@@ -81,7 +81,7 @@ def _is_own_command(arguments: list[str]) -> bool:
 
 
 def _holds_package(entry: str) -> bool:
-    """Whether a folder of the path holds this package, and not just anything of its name."""
+    """Whether a folder of the path holds this package, and not only something with its name."""
     return os.path.isfile(os.path.join(entry or os.curdir, NAME, "_startup_hook.py"))
 
 

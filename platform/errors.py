@@ -6,15 +6,15 @@ PlatformError
 |- UnknownRun           no such run
 |- Declined             a data holder takes no part in a run that would pass its own limits
 |- ProtocolError        a message does not parse or does not belong here
-|  |- CoordinatorBehind a client knows of more than the coordinator: its database is an old copy
+|  |- CoordinatorBehind a client knows more than the coordinator, whose database is an old copy
 |  `- ClientRestored    a client's store came back from a backup and has not caught up
-|- Unwritable           a file cannot be written: the disk is full, say (also an `OSError`)
+|- Unwritable           a file cannot be written, e.g. on a full disk (also an `OSError`)
 |- RoundAborted         a round ended without a result; the phase is named
 `- RunStopped           the run cannot go on
-   |- RunBusy           another process runs it just now
+   |- RunBusy           another process is running the run
    |- TooFewLeft        fewer clients are left than any round needs
    |- ClientsSilent     clients that must be heard outside rounds gave no answer
-   `- RecordsDisagree   what is kept of a run in several places does not tell the same
+   `- RecordsDisagree   two records of a run contradict each other
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from collections.abc import Sequence
 from typing import Final
 
 MOST_NAMED: Final = 10
-"""In a sentence that says what is valid."""
+"""The most valid names that a sentence lists."""
 
 
 _FIELD: Final = re.compile(r"(--?[a-z][a-z-]*|[A-Z][A-Z_|]*|[A-Za-z_]\w*(?:\.\w+)*): ")
-"""With what a sentence about a value begins: a key, an option, or an argument of a command."""
+"""The beginning of a sentence about a value: a key, an option, or an argument of a command."""
 
 
 def field_of(sentence: str) -> str | None:
@@ -38,7 +38,7 @@ def field_of(sentence: str) -> str | None:
 
 
 _LONG: Final = re.compile(r"'[^']{500,}'|\S{500,}")
-"""A value that somebody typed or a file held; no path that a system opens is so long and useful."""
+"""A value too long for a person to read; useful paths are shorter."""
 
 
 def readable(sentence: str) -> str:
@@ -47,7 +47,7 @@ def readable(sentence: str) -> str:
 
 
 def listed(names: Sequence[str]) -> str:
-    """Return what is valid between commas; of many the first ones, and how many more there are."""
+    """Return names separated by commas: the first few, and how many more there are."""
     more = len(names) - MOST_NAMED
     shown = ", ".join(names[:MOST_NAMED])
     return f"{shown} and {more} more" if more > 0 else shown or "none, as there are none yet"
@@ -98,19 +98,19 @@ class ProtocolError(PlatformError):
 
 
 class CoordinatorBehind(ProtocolError):
-    """A client has answered or committed what the coordinator knows nothing of."""
+    """A client has answered or committed an attempt that the coordinator does not know."""
 
 
 class ClientRestored(ProtocolError):
-    """A client does not know what it has released since the backup that its store came from."""
+    """A client's store came from a backup, and lacks the releases since that backup."""
 
 
 class Unwritable(PlatformError, OSError):
-    """A file cannot be written; what was there before is there still.
+    """A file cannot be written; its earlier content, if any, is unchanged.
 
     Attributes:
-        errno: The system's number.
-        strerror: What that means.
+        errno: The system's error number.
+        strerror: The meaning of that number.
         filename: The file.
     """
 
@@ -140,11 +140,11 @@ class RunStopped(PlatformError):
 
 
 class RunBusy(RunStopped):
-    """Another process runs the run just now; two at once would charge clients twice."""
+    """Another process is running the run; two at once would charge clients twice."""
 
 
 class TooFewLeft(RunStopped):
-    """So many clients have left for good that no round can have a result any more."""
+    """So many clients have left for good that no further round can have a result."""
 
 
 class ClientsSilent(RunStopped):
@@ -152,7 +152,7 @@ class ClientsSilent(RunStopped):
 
 
 class RecordsDisagree(RunStopped):
-    """Two records of a run that were written together tell different things."""
+    """Two records of a run that were written together contradict each other."""
 
     def __init__(self, run_id: str, disagreement: str) -> None:
         """Name the run and which record disagrees with which."""

@@ -1,1 +1,1 @@
-"""What lies on disks: files written whole or not at all, transactions, locks and digests."""
+"""Files on disk, written whole or not at all; transactions, locks and digests."""

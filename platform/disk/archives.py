@@ -66,9 +66,9 @@ def write_archive(path: Path, manifest: Manifest, members: Mapping[str, Path]) -
     """Write a new archive, and return its manifest, with the members' digests in it.
 
     Args:
-        path: Of the archive, which is not there yet.
+        path: The archive, which must not exist yet.
         manifest: All but the digests.
-        members: By name the file that holds each.
+        members: By name, the file with the member's contents.
 
     Raises:
         OSError: If it cannot be written.
@@ -97,7 +97,7 @@ class Archive:
     """An archive whose digest, names and manifest hold.
 
     Attributes:
-        path: Of the file.
+        path: Path of the file.
         manifest: Its manifest.
     """
 
@@ -129,7 +129,7 @@ def opened_archive(path: Path, kind: str, may_hold: Callable[[str], bool]) -> It
     """Return an archive after checking it from its first byte to its last.
 
     Args:
-        path: Of the file.
+        path: Path of the file.
         kind: The kind that its manifest must name.
         may_hold: Whether a member may have this name.
 
@@ -272,7 +272,7 @@ def restore_backup(
             is_taken = folder.exists() and (not folder.is_dir() or any(folder.iterdir()))
             if is_here or is_taken:
                 raise ConfigError(
-                    f"--storage: {str(folder)!r} is there, and nothing is restored over anything; "
+                    f"--storage: {str(folder)!r} exists, and a restoration never overwrites files; "
                     "valid is a folder that is empty or missing"
                 )
             with _unfinished(folder) as place:

@@ -133,7 +133,7 @@ def only_process_of(folder: Path) -> Iterator[None]:
     """Reserve a run for this process.
 
     Args:
-        folder: The run's; made if missing.
+        folder: The run's folder; made if missing.
 
     Raises:
         RunBusy: If another process executes it.

@@ -200,10 +200,10 @@ def kept_notes(database: Path) -> Iterator[tuple[int, SignedNote]]:
 
 @dataclass
 class KeptChanges:
-    """The changes of a log's key, from its heads; each call reads only the new lines.
+    """The changes of a log's key, from the kept heads; each call reads only the new lines.
 
     Attributes:
-        database: The log's.
+        database: The log's database.
     """
 
     database: Path

@@ -56,7 +56,7 @@ def open_existing(url: str, *, read_only: bool = True) -> Database:
     """Return the coordinator's database, which must exist.
 
     Args:
-        url: Of a SQLite file.
+        url: URL of a SQLite file.
         read_only: Whether nothing may be written, not even beside the file. A process that reads
             beside writers should open the database as a writer.
 

@@ -1,1 +1,1 @@
-"""What a simulation adds to a federation: all clients at once, measurements, and the report."""
+"""A simulation's additions to a federation: all clients at once, measurements, and the report."""

@@ -7,8 +7,8 @@ norm, which clipping reduces to that norm, and its direction and side follow fro
 key. A canary leaves out its share of joint noise, as a colluding client may.
 
 The key comes from the operating system's entropy before the run has a row, and lies in the run's
-folder, for its owner only. The audit log has its SHA-256 from the first entry on, so that the key
-is fixed from then on, and the key itself with the verdict.
+folder, for its owner only. The log's first entry has the SHA-256 of the key, so that the key is
+fixed from then on; the entry with the verdict has the key itself.
 """
 
 from __future__ import annotations
@@ -62,8 +62,8 @@ def draw_key(config: RunConfig, folder: Path) -> str | None:
     """Draw a run's key and keep it in the run's folder.
 
     Args:
-        config: The run's.
-        folder: Of the run; made if missing.
+        config: The run's configuration.
+        folder: The run's folder; made if missing.
 
     Returns:
         The commitment to the key; None for a run without canaries, which gets no key.
@@ -82,9 +82,9 @@ def read_canaries(
 
     Args:
         terms: The terms of the run.
-        folder: The run's.
+        folder: The run's folder.
         run_id: The run.
-        commitment: To the key, as the audit log has it.
+        commitment: The commitment to the key, as the audit log has it.
 
     Raises:
         RunStopped: If the key is missing, or does not fit the commitment.

@@ -1,11 +1,11 @@
-"""What a report must say so that its numbers are not misread.
+"""The sentences that keep the readers of a report from misreading its numbers.
 
-Here are also the settings of a run in words (optimiser, protocol, selection), and the choice of the
-round that is reported beside the last; test examples never choose. Without a mechanism the measured
-round with the best mean validation accuracy is chosen. Under a mechanism exact accuracies would be
-a release that nothing covers, so only the noised means that came with uploads choose, which is
+This module also puts settings of a run into words (optimiser, protocol, selection), and chooses the
+round that is reported beside the last, never by test examples. Without a mechanism it chooses the
+measured round with the best mean validation accuracy. Under a mechanism exact accuracies would be a
+release that nothing covers, so only the noised means that came with uploads decide, which is
 post-processing. An upload of round t carries the accuracy of the model after round t - 1, so the
-last round is not among those to choose from.
+last round cannot be chosen.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from platform.rounds.run import Run
 
 OF_RUN: Final = "the run "
 ENDED_EARLY: Final = f"{OF_RUN}ended before round "
-"""What the warning begins with that a run ended before its last round."""
+"""Begins the warning that a run ended before its last round."""
 CENTRALISED: Final = "centralised: one party holds all data, no federation"
-"""What the warning begins with that there was no federation."""
+"""Begins the warning that there was no federation."""
 NO_POOL: Final = "the pool was not made, and clients personalised without experts: "
-"""What the warning begins with that a collection failed."""
+"""Begins the warning that a collection failed."""
 
 
 def run_warnings(
@@ -49,9 +49,9 @@ def run_warnings(
         run: The run.
         documents: Its committed rounds, as stored.
         ended_early: Why it ended before its last round, if it did.
-        uncollected: Why its pool was not made, if it was to be and was not.
-        remarks: What is to be said of the images that it was measured on.
-        canaries: What those of an audit showed, None without.
+        uncollected: Why its pool was not made, if it should have been made and was not.
+        remarks: Remarks on the images on which it was measured.
+        canaries: The results of an audit's canaries, None without canaries.
     """
     return [
         *canary_warnings(canaries),
@@ -79,7 +79,7 @@ def _centralised(run: Run) -> Iterator[str]:
     if run.terms.method.centralised:
         yield (
             f"{CENTRALISED}: {run.terms.config.method.name} does not keep data where they are, so "
-            "its numbers are no federated method's"
+            "its numbers are not those of a federated method"
         )
 
 
@@ -113,7 +113,7 @@ def _departed(run: Run) -> Iterator[str]:
         yield (
             f"client {clients.index(gone.client) + 1} of {len(clients)} ({name}) {what} on "
             f"{gone.time[:10]} after round {gone.after_round}{erased if gone.generations else ''}; "
-            "what it was charged stays in every epsilon"
+            "its charges stay in every epsilon"
         )
 
 
@@ -129,7 +129,7 @@ def _second_phase(run: Run) -> Iterator[str]:
     if run.source_id is not None:
         yield (
             f"second phase of run {run.source_id}: rounds, epsilon and local twins are that "
-            "run's, and nothing was released beside"
+            "run's, and nothing else was released"
         )
 
 
@@ -142,7 +142,7 @@ def _privacy(run: Run) -> Iterator[str]:
 
 
 def privacy_warnings(config: RunConfig) -> Iterator[str]:
-    """Yield what must be known of a claim, as far as a configuration says it, finished or not."""
+    """Yield warnings about a claim that follow from the configuration alone, finished or not."""
     facts, section, clients = config.mechanism.facts, config.privacy, config.task.clients
     if not facts.claims:
         yield f"mechanism {facts.name}: epsilon is infinite; nothing bounds what an upload reveals"
@@ -160,7 +160,7 @@ def privacy_warnings(config: RunConfig) -> Iterator[str]:
 
 
 def _unit_in_simulation(config: RunConfig) -> Iterator[str]:
-    """Yield what the unit is before a client has it, and what must be fixed for it to be one."""
+    """Yield how the data were dealt out into units, and what must be fixed for epsilon to hold."""
     task, unit = config.task, config.mechanism.facts.unit
     if task.partition.kind != "domain":
         yield (
@@ -197,14 +197,14 @@ def _subspace(run: Run) -> Iterator[str]:
         "public_images": (
             f"found from {images} images declared public ({name}), which were fixed in advance, "
             "the frozen model and each broadcast",
-            ", if these images are nobody's",
+            ", if these images are in fact public",
         ),
         "random": ("drawn anew for each round", ""),
     }[method.kind]
     yield (
         f"uploads live in {method.rank} of {method.whole} directions, {origin}: they depend on "
-        f"nothing private{condition}; that privacy.rank was chosen well is not charged, so it must "
-        "not have been tried out on these data"
+        f"nothing private{condition}; the choice of privacy.rank is not charged, so it must not "
+        "have been tried out on these data"
     )
 
 
@@ -213,7 +213,7 @@ def _groups(run: Run, documents: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     if extras.groups is None:
         return
     yield (
-        f"private experts: each client picked one of {extras.groups.number}, and which stays in "
+        f"private experts: each client picked one of {extras.groups.number}, and the choice is in "
         "its own store; pool.experts and pool.floor must not have been tried out on these data, as "
         "that is not charged"
     )
@@ -241,7 +241,7 @@ def _mechanism(run: Run) -> Iterator[str]:
     )
     entries = run.terms.protection.entries
     if entries is not None and entries.mechanism is not None:
-        # Where the sum's noise is the client's own as well, both cost alike.
+        # If the sum's noise is also the client's own, entries and sum cost alike.
         dominates = not mechanism.facts.noises_alone
         yield "pool entries carry noise of their own and are charged beside the sum" + (
             "; they dominate what is spent" if dominates else ""
@@ -369,7 +369,7 @@ def lower_text(bound: float) -> str:
 
 
 def canary_warnings(found: Mapping[str, Any] | None) -> Iterator[str]:
-    """Yield what must be said first of canaries: they show more than is claimed, or nothing."""
+    """Yield the first warning: canaries show a larger epsilon than is claimed, or show nothing."""
     if found is None:
         return
     if found["is_blind"]:
@@ -382,18 +382,18 @@ def canary_warnings(found: Mapping[str, Any] | None) -> Iterator[str]:
     shown = f"epsilon is at least {lower_text(seen)} where {claimed:.2f} is claimed"
     if found["is_refuted"]:
         yield (
-            f"REFUTED by this run's own canaries: {shown}; so much would be seen of a right run "
-            "less than once in a million. Do not rely on any epsilon of this run"
+            f"REFUTED by this run's own canaries: {shown}; a run that keeps its claim shows that "
+            "less than once in a million runs. Do not rely on any epsilon of this run"
         )
     elif found["is_above_claim"]:
         yield (
-            f"ABOVE THE CLAIM: by this run's own canaries {shown}; one right run in twenty shows "
-            "as much. Run it again, and rely on no epsilon of it before"
+            f"ABOVE THE CLAIM: by this run's own canaries {shown}; one in twenty runs that keep "
+            "their claim shows as much. Run it again, and do not rely on any epsilon of it before"
         )
 
 
 def canary_notes(found: Mapping[str, Any] | None) -> Iterator[str]:
-    """Yield what a report must say of canaries, whatever they showed."""
+    """Yield the note on canaries that every report needs, whatever they showed."""
     if found is None:
         return
     yield (
@@ -417,7 +417,7 @@ PROTOCOLS: Final = {
 }
 _LAST: Final = "last round, after personalising"
 BESIDE: Final = "; beside it "
-"""What stands before the chosen round's part of the sentence."""
+"""Stands before the chosen round's part of the sentence."""
 _WHEN: Final = "measured after the update, before personalising; never chosen by test examples"
 
 
@@ -438,12 +438,12 @@ def best_on_validation(
     """Return the chosen round's numbers.
 
     Args:
-        config: The run's.
+        config: The run's configuration.
         documents: The committed rounds in order, as stored.
 
     Returns:
-        Round, the validation accuracy that it was chosen by, accuracy and protocol; None where
-        nothing is to be chosen, or no round could be.
+        Round, the validation accuracy that decided, accuracy and protocol; None if the
+        configuration asks for no choice, or no round can be chosen.
     """
     if config.evaluation.selection != "best_on_validation":
         return None
@@ -453,7 +453,7 @@ def best_on_validation(
     candidates = {number: score for number, score in scores.items() if number in measured}
     if not candidates:
         return None
-    # Of equal ones the earlier: it cost fewer rounds.
+    # Among equal rounds the earlier one counts: it cost fewer rounds.
     best = min(candidates, key=lambda number: (-candidates[number], number))
     return {
         "round": best,
@@ -520,7 +520,7 @@ def _schedule(config: RunConfig) -> dict[str, Any]:
 
 
 def optimizer_words(document: Mapping[str, Any]) -> str:
-    """Return what `optimizer_document` says in one line."""
+    """Return the content of `optimizer_document` as one line of words."""
     parts = [str(document["optimizer"]), f"learning rate {document['learning_rate']:g}"]
     if "betas" in document:
         first, second = document["betas"]
@@ -553,7 +553,7 @@ _SPECIAL: Final = re.compile(
 
 
 def escaped(text: str) -> str:
-    """Return text as Markdown shows it: on one line, no part of it mark-up, HTML or a link."""
+    """Return text that Markdown shows as it is: one line, without mark-up, HTML or links."""
     line = " ".join(text.split())
     shown = "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in line)
     return _SPECIAL.sub(r"\\\g<0>", shown)

@@ -1,4 +1,4 @@
-"""What a run is compared with at its end: local twins, new clients, and silent runs.
+"""The comparisons at the end of a run: with local twins, new clients, and silent runs.
 
 *Local twins* show the accuracy of a client without the federation. Method, seeds, number of steps
 and per-sample clip are the same; there are no experts and no other client's updates. A twin uploads
@@ -308,7 +308,7 @@ class _Silent:
     ) -> Summed:
         layout, sums = protection.layout, protection.sums
         if not self.noised:
-            # A cohort on coins may be empty, and its mean is zero too.
+            # A Poisson cohort may be empty, and its mean is zero too.
             count = max(len(sent), 1)
             return layout.average(Totals(np.zeros(layout.protected), count, count))
         total = sums.add_up([one.levels for one in sent if one.levels is not None])

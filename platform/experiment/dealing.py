@@ -231,8 +231,8 @@ def public_examples(
     """Return the images of `public_data`, as a method keeps them.
 
     Args:
-        config: The run's.
-        data: The federation's.
+        config: The run's configuration.
+        data: The federation's data.
         encoders: From images to arrays, for a method.
         method: The method.
 
@@ -297,7 +297,7 @@ def changed_records(config: RunConfig, neighbour: Path) -> Mapping[str, Records]
     """Return the records of each client that change if `task.root` is another folder.
 
     Args:
-        config: The run's, of a simulation.
+        config: The configuration of a simulated run.
         neighbour: The other folder.
 
     Returns:

@@ -54,7 +54,7 @@ class Accuracy:
         weighted: Mean weighted by test images.
         std: Standard deviation over clients (population form).
         worst: The worst client's.
-        per_client: Each client's, in the clients' order; None for one without such images.
+        per_client: Each client's, in the clients' order; None for a client without such images.
     """
 
     mean: float
@@ -221,7 +221,7 @@ def examine_round(plan: EvaluationPlan, run: Run, after: Progress) -> Examined:
     gone = [client for client, s in scores.items() if s.after != after.committed.get(client)]
     if gone:
         raise ClientsSilent(
-            f"run {run.run_id}: {gone[0]} has gone on from what it is asked to measure; "
+            f"run {run.run_id}: {gone[0]} no longer has the model that it is asked to measure; "
             f"resume with --resume {run.run_id}"
         )
     return _examined(protocol, tests, scores)

@@ -4,14 +4,14 @@
 and compared with local training. `conduct` runs a federation, whose coordinator never sees clients'
 images: it measures nothing, and accuracy is only what clients release with their uploads, noised.
 
-The documents of a run are one a round, and the summary (`summary.json`, `metrics.*`), all plain
-JSON. Epsilon is the maximum over clients and cumulative over rounds, infinity as "inf"; cohort and
+A run has a document for each round, and the summary (`summary.json`, `metrics.*`), all plain JSON.
+Epsilon is the maximum over clients and cumulative over rounds, infinity as "inf"; cohort and
 dropped are counts; bytes are means per invited client.
 
 The *canaries* of an audit bound epsilon from below by the move of the model from its start to its
-end, which is what the observer sees. A server that adds mean changes has added up the sums of all
-rounds there, divided by the clients that count; a canary has sent the same update in each round, so
-single rounds would show nothing more.
+end, which the observer sees. If the server adds mean changes, that move adds up the sums of all
+rounds, divided by the clients that count. A canary sends the same update in each round, so single
+rounds would show nothing more.
 """
 
 from __future__ import annotations
@@ -167,7 +167,7 @@ class Conducted:
     Attributes:
         run: The run.
         folder: The folder of its files.
-        database: The coordinator's.
+        database: The coordinator's database.
         admit: Called before a round; admits clients that have come since.
     """
 
@@ -216,12 +216,12 @@ def _conduct(conducted: Conducted, observer: Observer) -> dict[str, Any]:
 
 @contextmanager
 def alone_with(run_id: str, database: Database, folders: Sequence[Path]) -> Iterator[None]:
-    """Lock a run for this process, and mark it interrupted if it is.
+    """Lock a run for this process, and mark the run if it is interrupted.
 
     Args:
         run_id: The run.
-        database: The coordinator's.
-        folders: Of the run, and of any other run whose clients' stores are written.
+        database: The coordinator's database.
+        folders: The folders of the run, and of each run whose clients' stores are written too.
 
     Raises:
         RunBusy: If another process runs in one of the folders; then nothing is done.
@@ -301,16 +301,16 @@ def close_run(
 
 @dataclass(frozen=True, kw_only=True)
 class Findings:
-    """The results of a run beside its rounds; None for one that was not measured.
+    """The results of a run beside its rounds; None for each result that was not measured.
 
     Attributes:
-        final: Of the final models, after personalising.
-        local: Of the local twins.
-        silence: Of the silent runs.
-        newcomers: Of clients that never took part, as a document.
+        final: The results of the final models, after personalising.
+        local: The results of the local twins.
+        silence: The results of the silent runs.
+        newcomers: The results of clients that never took part, as a document.
         before: The accuracy before personalising, as a document.
         personalising: Seconds that clients took to personalise; None after an interruption.
-        canaries: Of an audit's canaries, as a document.
+        canaries: The results of an audit's canaries, as a document.
     """
 
     final: Examined

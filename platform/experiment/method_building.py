@@ -1,4 +1,4 @@
-"""From a configuration's method section to a method: options validated against its own `Config`.
+"""Builds a method from a configuration's method section; its own `Config` validates the options.
 
 Each method declares when its options do nothing. The run reports such options and never refuses
 them, because a sweep, an override or a preset may leave them behind. The run records the code of a
@@ -119,7 +119,7 @@ def _nested(registry: Registry, options: object, section: str) -> dict[str, obje
 
 
 def _marks(options: object) -> Iterator[tuple[str, OptionsOf]]:
-    """Yield options that hold another method's, by name, and which option names that method."""
+    """Yield the names of options that hold another method's options, each with its mark."""
     for key, mark in marks_of(type(options)):
         if isinstance(mark, OptionsOf):
             yield key, mark
@@ -187,7 +187,7 @@ def build_method(
 
     Args:
         registry: The methods.
-        config: The run's.
+        config: The run's configuration.
         task: The method's task.
         public: Reads public images, where these give the directions of a subspace.
 
@@ -345,7 +345,7 @@ def void_options(config: RunConfig, options: Any, section: str = "method") -> It
     """Yield one sentence for each option that does nothing, or exceeds the run's use.
 
     Args:
-        config: The run's.
+        config: The run's configuration.
         options: The method's own `Config`.
         section: The section of these options.
     """

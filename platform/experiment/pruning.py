@@ -26,7 +26,7 @@ class Leftovers:
 
     Attributes:
         run_id: The run.
-        status: As its row has it.
+        status: The status in its row.
         states: Rounds whose server state is stored.
         generations: Rounds whose pool entries are stored.
         clients: Number of clients whose own part of the run lies beside the database.
@@ -72,7 +72,7 @@ def prune(database: Database, run_id: str) -> int:
     rest.
 
     Args:
-        database: The coordinator's; the run's folder lies beside it.
+        database: The coordinator's database; the run's folder lies beside it.
         run_id: The run.
 
     Returns:

@@ -36,7 +36,7 @@ from platform.wire.transport import ClientId, Dropout, Transport
 
 QUANTILES: Final = (0.1, 0.5, 0.9)
 MOST_UPLOADS: Final = 100
-"""Of a round: more uploads improve no quantile, and a dry run should be shorter than the run."""
+"""Most uploads of a round: more would improve no quantile, and make a dry run too long."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class Listening:
 
     Attributes:
         within: The transport that carries the messages.
-        norms: Of the uploads of each round, by its number.
+        norms: By round number, the norms of the round's uploads.
     """
 
     within: Transport
@@ -114,9 +114,9 @@ def on_public_images(config: RunConfig, dataset: str | None, root: str | None) -
     data sets the arguments or `public_data` name the images.
 
     Args:
-        config: The run's.
-        dataset: In place of `public_data.dataset`.
-        root: In place of `public_data.root`.
+        config: The run's configuration.
+        dataset: Replaces `public_data.dataset`.
+        root: Replaces `public_data.root`.
 
     Raises:
         ConfigError: If no public images are named, they have other classes, or are the clients'.
@@ -147,7 +147,7 @@ def rehearsal_config(
     """Return the configuration of the dry run.
 
     Args:
-        config: The run's, on images that are public.
+        config: The run's configuration, with public images.
         rounds: The number of its rounds; None for all.
         url: The database of the dry run while it lasts.
         sources: Packaged configurations and presets.

@@ -163,9 +163,9 @@ def require_second_phase(
     """Check that a run may be the second phase of the run that it names.
 
     Args:
-        config: The new run's.
-        first: The named run's.
-        database: The named run's.
+        config: The new run's configuration.
+        first: The named run's configuration.
+        database: The named run's database.
         registry: Knows the options of the method that ran the rounds.
 
     Raises:
@@ -190,7 +190,7 @@ def require_second_phase(
         for one in (config, first)
     )
     changes = _differences(mine, theirs)
-    # Where the names are equal, the options of the rounds must be equal too.
+    # If the names are equal, the options of the rounds must be equal too.
     change = next(changes, None)
     if change is None:
         mine, theirs = (options_of_others(registry, one.method) for one in (config, first))
@@ -240,9 +240,9 @@ def require_clients(database: Database, config: RunConfig, folder: Path) -> None
     """Check that the first run's clients are here, without making a missing store.
 
     Args:
-        database: The first run's.
-        config: The new run's, which deals out the data as that run's did.
-        folder: Of the first run.
+        database: The first run's database.
+        config: The new run's configuration, which deals out the data as that run's did.
+        folder: The first run's folder.
 
     Raises:
         ConfigError: If a store is missing, or a charged client has another store now.
@@ -269,8 +269,8 @@ def require_same_classes(folder: Path, source: str, classes: Sequence[str]) -> N
     """Check that the data still have the classes of the first run.
 
     Args:
-        folder: Of the first run.
-        source: Its name.
+        folder: The first run's folder.
+        source: The first run's name.
         classes: The classes that are dealt out now.
 
     Raises:

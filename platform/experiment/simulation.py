@@ -41,7 +41,7 @@ class Population:
 
     Attributes:
         clients: By name; the names' order is the clients' order.
-        canaries: Those of an audit, by name: they take part in rounds and in nothing else.
+        canaries: An audit's canaries, by name: they take part in rounds and in nothing else.
         make_trainer: Makes a fresh trainer, with noise or plain.
         stage: Makes the writes of all clients in its block durable together, at its end.
     """
@@ -64,10 +64,10 @@ class Simulation:
     Attributes:
         run: The run, as its coordinator conducts it.
         folder: The folder of its files.
-        database: The coordinator's.
+        database: The coordinator's database.
         learning: Method and examples.
         population: The clients.
-        canaries: The uploads of an audit's canaries; None without.
+        canaries: The uploads of an audit's canaries; None without an audit.
     """
 
     run: Run
@@ -98,8 +98,8 @@ def build_population(
         terms: The terms of the run.
         learning: Method and examples.
         run: The run, and the run that the clients took part in.
-        folder: Of the run whose clients these are.
-        canaries: The uploads of an audit's canaries, None without.
+        folder: The folder of the run whose clients these are.
+        canaries: The uploads of an audit's canaries, None without an audit.
         read_only: Whether the stores exist already and are only read.
     """
     config, protection = terms.config, terms.protection

@@ -1,5 +1,5 @@
 """The data holder's side of a federation: one long-lived process that owns data, keys and store.
 
-What arrives is answered or refused, and never executed. Which runs it takes part in follows from
-its own limits.
+The process answers or refuses messages, and never executes their contents. Its own limits decide
+the runs in which it takes part.
 """

@@ -1,4 +1,4 @@
-"""The data holder's check before it joins a run: each point sound or not, all at once.
+"""The data holder's check before it joins a run: it reports all points, sound or not, at once.
 
 The check writes, makes and sends nothing.
 """
@@ -60,7 +60,7 @@ def check_holder(settings: HolderSettings) -> tuple[Check, ...]:
     """Check all files and limits in the settings.
 
     Args:
-        settings: The holder's.
+        settings: The holder's settings.
     """
     points: dict[str, Callable[[HolderSettings], str]] = {
         "data": look_at_images,
@@ -85,7 +85,7 @@ def look_at_images(settings: HolderSettings) -> str:
     files that it cannot read, and tells only its own log. So this check finds all faults before.
 
     Args:
-        settings: The holder's.
+        settings: The holder's settings.
 
     Raises:
         ConfigError: If the folder is refused, a class folder is not in `data.classes`, an image
@@ -128,7 +128,7 @@ def _storage(settings: HolderSettings) -> str:
     folder = settings.storage
     if folder.exists() and not folder.is_dir():
         raise ConfigError(f"storage: {str(folder)!r} is no folder; valid: a folder of its own")
-    # The nearest existing folder must allow to make the missing folder.
+    # Missing folders are made in the nearest existing folder.
     there = next(path for path in (folder, *folder.parents) if path.exists())
     if not os.access(there, os.W_OK | os.X_OK):
         raise ConfigError(

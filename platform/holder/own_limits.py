@@ -33,11 +33,11 @@ def require_within(settings: HolderSettings, config: RunConfig) -> None:
     """Refuse a run that would pass one of the holder's limits.
 
     Args:
-        settings: The holder's.
-        config: The run's, as it was offered.
+        settings: The holder's settings.
+        config: The run's configuration, as it was offered.
 
     Raises:
-        Declined: Naming the run's key and value, and the holder's, for each limit.
+        Declined: If so; for each limit it names the run's key and value, and the holder's.
     """
     reasons = tuple(_reasons(settings, config))
     if reasons:
@@ -213,7 +213,7 @@ def account_of(rows: Sequence[LedgerRow], limits: OwnLimits) -> Account:
 
     Args:
         rows: All of it, of any number of runs.
-        limits: The holder's.
+        limits: The holder's limits.
     """
     by_run: dict[str, list[LedgerRow]] = {}
     for row in rows:

@@ -159,7 +159,7 @@ class Host(Generic[Own]):
         run_id = offer.envelope.run_id
         kept = self._keeping.read(run_id, "offer")
         if kept is not None and decode_offer(kept) != offer:
-            reasons: tuple[str, ...] = (f"run {run_id} was offered before, and otherwise",)
+            reasons: tuple[str, ...] = (f"run {run_id} was offered before with other terms",)
         else:
             reasons = self._accept(offer)
         said = "accepted" if not reasons else f"declined: {'; '.join(reasons)}"
@@ -192,8 +192,8 @@ class Host(Generic[Own]):
                 client = self.join(self.offer(run_id))
             except (Declined, ConfigError) as error:
                 # Limits were tightened since it was accepted, or keys or weights were moved.
-                self.tell(f"run {run_id}: takes part no more: {error}")
-                raise ProtocolError("message: this client takes part in the run no more") from error
+                self.tell(f"run {run_id}: no longer takes part: {error}")
+                raise ProtocolError("message: the client does not take part in the run") from error
             # A client's state is in its store: the next message makes a dropped client again.
             while len(self._clients) >= MOST_RUNS:
                 del self._clients[next(iter(self._clients))]
@@ -213,7 +213,7 @@ class Serving:
 
     Attributes:
         name: The client's; requests for other clients are refused.
-        path: Of the socket.
+        path: Path of the socket.
         handler: Answers a message.
         tell: Hears of failures, for the process's own log.
     """

@@ -84,30 +84,30 @@ class DataSettings(Section):
     root: Place
     """Folder of its images; nothing of it leaves this machine."""
     layout: Layout | None = None
-    """What the folder looks like, where it could be read in two ways, as `task.layout` says it.
-    Null: recognised.
+    """The layout of the folder, as in `task.layout`; needed if it could be read in two ways. null:
+    the program recognises the layout.
     """
     class_names: Place | None = None
-    """File of words for the classes, as `task.class_names`. Null: one beside the images, if any."""
+    """File of words for the classes, as `task.class_names`; null: one beside the images, if any."""
     classes: Names | None = None
-    """The federation's public class list, in its order: a run with any other is declined, and a
-    class folder that is not among them fails the check. null takes every list, and leaves out the
-    images of classes that are not on it.
+    """The federation's public class list, in its order: the holder declines a run with another
+    list, and a class folder that is not on it fails the check. null accepts every list, and leaves
+    out the images of classes that are not on it.
     """
 
 
 class OwnLimits(Section):
-    """What the holder lets a run ask for; a coordinator can only ask for less."""
+    """The most that the holder allows a run; a coordinator can only ask for less."""
 
     epsilon_total: Positive | None = 20.0
     """Epsilon of all runs on these data together, as the store has them; null: no bound."""
     epsilon_per_run: Positive | None = 8.0
     """Epsilon of a single run; null: no bound."""
     delta: Annotated[float, Field(gt=0.0, lt=1.0)] = 1e-5
-    """Of both; a run with a larger `privacy.target_delta` is declined."""
+    """Delta of both epsilons; the holder declines a run with a larger `privacy.target_delta`."""
     smallest_cohort: Clients = 3
-    """Fewest clients that are invited to a round: `cohort.size`, of `poisson` cohorts, whose size
-    is random, `cohort.minimum`.
+    """Fewest clients that are invited to a round: `cohort.size`, or `cohort.minimum` of `poisson`
+    cohorts, whose size is random.
     """
     smallest_sum: Clients = 3
     """Fewest uploads in any sum that is opened. Without secure aggregation the coordinator sees
@@ -125,8 +125,8 @@ class OwnLimits(Section):
     same number takes half the noise. Null: `replace_one`, and the mechanism's usual one.
     """
     adversary: Literal["semi_honest", "active"] = "semi_honest"
-    """The coordinator that a secure sum must withstand: `active` declines sums that only withstand
-    one that follows the protocol, and runs without secure aggregation.
+    """The coordinator that a secure sum must withstand: `active` declines runs without secure
+    aggregation, and sums that withstand only a coordinator that follows the protocol.
     """
 
 
@@ -143,21 +143,21 @@ class HolderSettings(Section):
     semi-honest server only.
     """
     enrolment: Place | None = None
-    """The file that says whose keys are whose; together with `identity`."""
+    """The enrolment file, which names each client's key; together with `identity`."""
     socket: Place | None = None
-    """Where relays reach it; null: `client.sock` in its storage folder."""
+    """The socket for relays; null: `client.sock` in its storage folder."""
     weights: Place | None = None
-    """A copy of the frozen model's weights, where a run's are neither those that come with the
-    program nor one of open_clip's tags: a checkpoint, or a folder with open_clip's configuration.
+    """A copy of the frozen model's weights: a checkpoint, or a folder with open_clip's
+    configuration. Needed if the weights neither come with the program nor have an open_clip tag.
     """
     log_key: Annotated[str | None, AfterValidator(_known_key)] = None
     """The public key of the coordinator's log, as `audit head` states it and as you heard it from
-    its operator in another way; null takes the first one seen. Needed where that was lost.
+    its operator in another way; null trusts the first key seen. Needed if that key was lost.
     """
     device: Literal["auto", "cpu", "cuda"] = "auto"
-    """Where it trains; `auto` takes CUDA where there is any."""
+    """The device for training; `auto` takes CUDA if the machine has it."""
     threads: Threads | None = None
-    """CPU threads of torch; null: one, whatever the run says."""
+    """CPU threads of torch; null: one thread. The run's own number does not count."""
     limits: OwnLimits = OwnLimits()
 
     @model_validator(mode="after")
@@ -173,7 +173,7 @@ class HolderSettings(Section):
 
     @property
     def socket_path(self) -> Path:
-        """Where relays reach it."""
+        """The path of the socket for relays."""
         return self.storage / SOCKET if self.socket is None else self.socket
 
 
@@ -184,7 +184,7 @@ def load_holder(path: Path) -> HolderSettings:
         path: A YAML file.
 
     Raises:
-        ConfigError: Naming the field, its value and what is valid.
+        ConfigError: If a field is not valid; it names the field, its value and what is valid.
     """
     if not is_file(path):
         raise ConfigError(
@@ -228,10 +228,10 @@ def _problems(settings: HolderSettings) -> Iterator[str]:
 
 
 def own_credentials(settings: HolderSettings, *, corrupt_rate: float) -> Credentials | None:
-    """Return the holder's own knowledge about an active round.
+    """Return the holder's credentials for rounds against an active adversary.
 
     Args:
-        settings: The holder's.
+        settings: The holder's settings.
         corrupt_rate: Share of a cohort that may collude, as the run's terms say.
 
     Returns:

@@ -65,7 +65,7 @@ def read_store(settings: HolderSettings, read: Callable[[ClientStore], Found]) -
     killed process. If the store cannot be written, as in a backup, it opens it read-only.
 
     Args:
-        settings: The holder's.
+        settings: The holder's settings.
         read: Gets the store, and must not write to it.
 
     Returns:
@@ -160,7 +160,7 @@ def back_up_store(settings: HolderSettings, file: Path, now: datetime) -> Manife
     """Back up a holder's own store and its files of runs, also while the client runs.
 
     Args:
-        settings: The holder's.
+        settings: The holder's settings.
         file: The backup, a new file.
         now: The time, for its manifest.
 
@@ -196,7 +196,7 @@ def restore_store(file: Path, settings: HolderSettings, now: datetime) -> Manife
 
     Args:
         file: The backup.
-        settings: The holder's; its storage folder must be missing or empty.
+        settings: The holder's settings; the storage folder must be missing or empty.
         now: The time, which the store remembers.
 
     Raises:
@@ -270,7 +270,7 @@ def leave_runs(settings: HolderSettings, run_ids: Sequence[str] | None) -> list[
     """Leave some runs for good; a run that was left before is erased again.
 
     Args:
-        settings: The holder's.
+        settings: The holder's settings.
         run_ids: The runs; None for all that were ever accepted here.
 
     Raises:

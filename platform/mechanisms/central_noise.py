@@ -27,7 +27,7 @@ def _caveats(circumstances: Circumstances) -> Iterator[str]:
 CENTRAL_NOISE = Mechanism(
     facts=FACTS,
     relations=("replace_one", "add_or_remove_one"),
-    # No accountant amplifies integer noise by sampling, which is what this mechanism is for.
+    # This mechanism is for amplification by sampling, which no accountant has for integer noise.
     distributions=("gaussian",),
     upload=_clipped,
     # The coordinator adds no noise to an entry, so the entry's owner does.

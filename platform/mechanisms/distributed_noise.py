@@ -13,7 +13,7 @@ from privacy import DistributedNoise
 def _share(settings: Settings) -> DistributedNoise:
     if settings.sums is None:
         # The noise of a share depends on the least number of shares.
-        raise ValueError("sums are missing; distributed_noise cannot be built without")
+        raise ValueError("sums are missing; distributed_noise cannot be built without them")
     return DistributedNoise(
         clipping_norm=settings.norm,
         noise_multiplier=settings.multiplier,

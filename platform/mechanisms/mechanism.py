@@ -105,7 +105,7 @@ class Settings:
 def _given(value: float | None, name: str) -> float:
     # Without the value, the mechanism would not do what its ledger row says.
     if value is None:
-        raise ValueError(f"{name} is missing; this mechanism cannot be built without")
+        raise ValueError(f"{name} is missing; this mechanism cannot be built without it")
     return value
 
 
@@ -164,13 +164,13 @@ class Mechanism:
         if not known or len(known) != len(self.relations) or not known <= set(RELATIONS):
             raise ValueError(f"{name}: relations must be some of {', '.join(RELATIONS)}")
         if bool(self.distributions) != facts.claims:
-            raise ValueError(f"{name}: distributions must be given exactly where noise is")
+            raise ValueError(f"{name}: distributions must be given if it has noise, and only then")
         if facts.is_shared_out and "gaussian" in self.distributions:
             raise ValueError(f"{name}: shares of noise are integers, and gaussian is on the reals")
         if (self.training is not None) != facts.is_in_steps:
-            raise ValueError(f"{name}: training must be given exactly where is_in_steps")
+            raise ValueError(f"{name}: training must be given if is_in_steps, and only then")
         if (self.entry is not None) != (facts.claims and not facts.is_in_steps):
-            raise ValueError(f"{name}: entry must be given exactly where uploads are noised")
+            raise ValueError(f"{name}: entry must be given if uploads are noised, and only then")
 
     @property
     def name(self) -> str:
@@ -204,7 +204,7 @@ class Mechanism:
     def entry_noise(self) -> tuple[EntryNoise, ...]:
         """How a pool entry may be noised; the first unless the configuration says otherwise.
 
-        The noise of an upload also serves the entry if all of it is on the client and in both.
+        The upload's noise can also serve the entry if the client adds all of it, to both.
         """
         if self.facts.is_in_steps:
             return ("same",)

@@ -441,7 +441,7 @@ class Client:
     def _examine(self, examination: Examination) -> bytes:
         profile, states, envelope = self.profile, self._states, examination.envelope
         if not profile.safeguards.simulated:
-            raise ProtocolError("message: nobody but the client itself measures its model")
+            raise ProtocolError("message: only the client itself measures its model")
         if not profile.measured.names.issuperset(examination.sets):
             raise ProtocolError("message: there is no such set of images")
         require_broadcast(self._expected, examination.broadcast)

@@ -1,7 +1,7 @@
-"""What a client keeps in its own store between messages: the session and the personal states.
+"""A client's data in its own store between messages: the session and the personal states.
 
 A session says how far one attempt has come. A client may be a new process at every message, so
-nothing of it lives in memory only. Personal states follow the coordinator's commits.
+no part of a session lives in memory only. Personal states follow the coordinator's commits.
 """
 
 from __future__ import annotations
@@ -36,12 +36,11 @@ class Session:
     Attributes:
         envelope: The attempt.
         awaits: The stage whose message may come next.
-        clipping_norm: Of the round, if it adapts.
+        clipping_norm: The clipping norm of the round, if it adapts.
         secure: State of the secure aggregation, None without it.
         entry: The pool entry that goes with the unmasking, once trained; empty without one.
-        ahead: Keys that the client made for the next round, None without any. Only the session of
-            this attempt has them, and the next session does not: so the client uses them at most
-            once.
+        ahead: Keys that the client made for the next round, None without keys. The next session
+            does not keep them, so the client uses them at most once.
         sent: Uploads that left the client in this attempt and some before it, oldest first.
     """
 
@@ -167,7 +166,7 @@ class PersonalStates:
 
     Attributes:
         profile: The client.
-        store: Its own.
+        store: The client's own store.
     """
 
     profile: ClientProfile
@@ -176,14 +175,14 @@ class PersonalStates:
     def after(self, committed: Attempt | None) -> tuple[PersonalState, Attempt | None]:
         """Return the state that counts after `committed`, and the attempt that made it.
 
-        If the client has gone on from there, both are the newest.
+        If the client has gone on from there, it returns its newest state and attempt.
         """
         run = self.profile.run
         found = self._saved(run.run_id, committed) or self._saved(run.source, committed)
         return found or (PersonalState(first_state(self.profile), ()), None)
 
     def before_parting(self, committed: Attempt | None) -> PersonalState:
-        """Return the state from which the client personalises, from the run that had the rounds."""
+        """Return the state from which the client personalises: that of the run with the rounds."""
         found = self._saved(self.profile.run.source, committed)
         return PersonalState(first_state(self.profile), ()) if found is None else found[0]
 

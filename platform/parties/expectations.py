@@ -1,9 +1,8 @@
-"""What a client knows of its run beforehand, so that it can refuse wrong messages.
+"""A client's knowledge of its run beforehand, with which it refuses wrong messages.
 
-From the method follow names, shapes and dtypes of broadcasts and experts, and the model of a
-subspace's directions. From the configuration follow the numbers of rounds, clients and generations.
-A client refuses a message that differs before it changes anything, with one sentence that repeats
-nothing of the message.
+The method fixes names, shapes and dtypes of broadcasts and experts, and the model of a subspace's
+directions. The configuration fixes the numbers of rounds, clients and generations. A client refuses
+any other message before anything changes, with one sentence that repeats nothing of the message.
 """
 
 from __future__ import annotations
@@ -68,7 +67,7 @@ def expectations_of(
     A broadcast has the same names, shapes and dtypes in every round and for every client.
 
     Args:
-        method: The run's.
+        method: The run's method.
         rounds: The last round, the collection included.
         clients: Clients of the federation.
         generations: Most rounds whose pool entries are alive.
@@ -105,7 +104,7 @@ def require_invitation(
 
     Args:
         expected: The client's expectations.
-        protection: Of the run, as it is configured.
+        protection: The run's protection, as configured.
         invitation: The invitation.
 
     Raises:
@@ -131,7 +130,7 @@ def require_ahead(
 
     Args:
         expected: The client's expectations.
-        protection: Of the run, as it is configured.
+        protection: The run's protection, as configured.
         envelope: The first attempt at the next round.
         seat: The client's place in it.
 
@@ -185,7 +184,7 @@ def require_last_round_over(expected: Expectations, envelope: Envelope) -> None:
         raise ProtocolError("message: clients personalise once, after the last round")
     last = envelope.committed
     if last is not None and not (_is_attempt(expected, last) or last == (expected.rounds + 1, 0)):
-        raise ProtocolError("message: what was committed last is no earlier round")
+        raise ProtocolError("message: the last committed attempt is not of an earlier round")
 
 
 def require_parting(expected: Expectations, parting: Parting) -> None:
@@ -198,7 +197,7 @@ def require_parting(expected: Expectations, parting: Parting) -> None:
     require_broadcast(expected, parting.broadcast)
     fetched = parting.fetched
     if (fetched is None) != (expected.fetched is None):
-        raise ProtocolError("message: there are experts exactly where a pool is made once")
+        raise ProtocolError("message: it must have experts if the pool is made once, and only then")
     if fetched is None:
         return
     if len(fetched.experts) > expected.clients:
@@ -217,7 +216,7 @@ def _require_envelope(expected: Expectations, envelope: Envelope) -> None:
         raise ProtocolError("message: this run has no such round and attempt")
     last = envelope.committed
     if last is not None and (not _is_attempt(expected, last) or last[0] >= here[0]):
-        raise ProtocolError("message: what was committed last is no earlier round")
+        raise ProtocolError("message: the last committed attempt is not of an earlier round")
 
 
 def _is_attempt(expected: Expectations, attempt: Attempt) -> bool:
@@ -237,4 +236,4 @@ def _require_norm(protection: Protection, round_number: int, norm: float | None)
     way = (math.log(norm) - math.log(start)) / adaptive.learning_rate
     lowest, highest = (adaptive.quantile - 1.0) * moves, adaptive.quantile * moves
     if not lowest - _ROUNDING <= way <= highest + _ROUNDING:
-        raise ProtocolError("message: the clipping norm cannot have come about in so few rounds")
+        raise ProtocolError("message: the clipping norm is out of reach in so few rounds")

@@ -40,7 +40,7 @@ def client_names(count: int, kind: str = "client") -> tuple[ClientId, ...]:
 
 
 def shared_stores(folder: Path) -> tuple[Path, ...]:
-    """Return the files of stores that several runs share, of the database in this folder."""
+    """Return the files of the stores that runs share, for the database in this folder."""
     return tuple(sorted((folder / SHARED).glob(f"*/{STORES}")))
 
 
@@ -52,7 +52,7 @@ def stores_file(config: RunConfig, run_folder: Path) -> Path:
     and seeds told clients apart, keeps the stores that hold its charges.
 
     Args:
-        config: The run's, or that of a run of the same clients.
+        config: The configuration of the run, or of another run of the same clients.
         run_folder: The folder of the clients' run; its name is the run's.
     """
     if config.privacy.lifetime_budget is None:
@@ -90,7 +90,7 @@ def read_enrolment(path: Path, *, key: str = RUN_KEY) -> Enrolment:
 
     Args:
         path: The file.
-        key: What the file is called where the user named it.
+        key: The key or argument with which the user named the file.
 
     Raises:
         ConfigError: If the file is missing or not a canonical enrolment.
@@ -181,10 +181,10 @@ def read_key(path: Path, *, key: str = RUN_KEY) -> Identity:
 
     Args:
         path: The file.
-        key: What the file is called where the user named it.
+        key: The key or argument with which the user named the file.
 
     Raises:
-        ConfigError: If the file is missing or holds no key; the message shows none of its text.
+        ConfigError: If the file is missing or holds no key; the message never shows its text.
     """
     try:
         return Identity(bytes.fromhex(path.read_text(encoding="ascii").strip()))
@@ -196,7 +196,7 @@ def read_key(path: Path, *, key: str = RUN_KEY) -> Identity:
 
 
 def credentials_of(enrolment: Path, name: str, *, corrupt_rate: float) -> Credentials:
-    """Return a simulated client's own knowledge about an active round.
+    """Return a simulated client's credentials for rounds against an active adversary.
 
     Raises:
         ConfigError: If a file is missing, or the key is not the one that is enrolled.

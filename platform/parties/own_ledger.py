@@ -31,7 +31,7 @@ class OwnSpending:
     """One client's spending in one run.
 
     Attributes:
-        store: The client's.
+        store: The client's store.
         run_id: The run.
         limits: The most that the client may be charged.
     """
@@ -53,7 +53,7 @@ class OwnSpending:
                 release again, and free.
 
         Raises:
-            BudgetExhausted: Naming the limit.
+            BudgetExhausted: If it would pass a limit; the message names the limit.
             UnsupportedEvent: If no accountant can price the rows together.
         """
         if not planned:
@@ -87,7 +87,7 @@ class OwnSpending:
         in the transaction that writes the release.
 
         Raises:
-            BudgetExhausted: Naming the limit.
+            BudgetExhausted: If it would pass a limit; the message names the limit.
             UnsupportedEvent: If no accountant can price the rows together.
         """
         if self.limits.lifetime_budget is not None:
@@ -110,7 +110,7 @@ def catch_up(store: ClientStore, handed: Sequence[Charges], now: datetime) -> in
     """Take over the coordinators' charges, and let the client take part again.
 
     Args:
-        store: The client's, restored from a backup.
+        store: The client's store, restored from a backup.
         handed: The charges of each coordinator in whose runs the client has taken part since the
             backup.
         now: The time, for the record.

@@ -61,7 +61,7 @@ class Safeguards:
         log_key: The key of the coordinator's log, None to trust the first key that is seen.
         simulated: Whether all clients are in the coordinator's process, so no data owner needs
             protection.
-        shows_failures: Whether failures raise in place of giving the zero vector; for tests, and
+        shows_failures: Whether failures raise instead of giving the zero vector; for tests, and
             without effect if a client is not `simulated`.
         shares_noise: Whether it adds its share of joint noise. An audit's canaries leave their
             shares out, as clients that collude with the server may.

@@ -75,7 +75,7 @@ class Receipts:
     """Checks and keeps one client's receipts of one run.
 
     Attributes:
-        store: The client's.
+        store: The client's store.
         run_id: The run.
         witness: Signs that a log was seen.
         seconds: The time, since 1970.
@@ -271,7 +271,7 @@ def read_leaves(receipt: Receipt, head: Checkpoint) -> tuple[dict[Key, LedgerRow
 
     Args:
         receipt: The receipt.
-        head: Of its checkpoint.
+        head: The head in its checkpoint.
 
     Raises:
         ReceiptRefused: A leaf is not in the log, is no charge, or is of another run.
@@ -447,7 +447,7 @@ def verified(
         kept: The receipts of one client.
         own: The client's own ledger, to find releases that no receipt names; None to skip this.
         key: The log's key if it is known; None takes the key that signed.
-        mechanisms: All that a charge may name.
+        mechanisms: All mechanisms that a charge may name.
     """
     runs: dict[str, list[KeptReceipt]] = {}
     for receipt in kept:
@@ -545,7 +545,7 @@ def _opened(
             problems.append(f"receipt at size {item.size}: {error}")
             continue
         if receipt.envelope.run_id != run_id or head.size != item.size:
-            problems.append(f"receipt at size {item.size}: it is another one")
+            problems.append(f"receipt at size {item.size}: it has another run or size")
             continue
         if trusted is not None and key != trusted:
             problems.append(f"receipt at size {item.size}: it is signed by {receipt.key}")
@@ -590,7 +590,7 @@ def _priced(
     try:
         spent = RunningLedger(as_releases(rows, mechanisms)).epsilons(newest.delta, accountant)
     except (PrivacyError, ValueError):
-        problems.append("what the receipts prove cannot be priced here")
+        problems.append("the charges that the receipts prove cannot be priced here")
         return None
     computed: dict[str, float] = {name: getattr(spent, name) for name in ADVERSARIES}
     for name, value in computed.items():

@@ -22,7 +22,7 @@ OWN: Final = "own"
 """Name of its own test images, if its accuracy is on those of all clients."""
 VALIDATION: Final = "validation"
 """Name of the images that serve neither training nor tests."""
-# A large test set at once would need the intermediate results of all its rows at once.
+# A large test set in one block would need the intermediate results of all its rows at once.
 _ROWS: Final = 512
 
 

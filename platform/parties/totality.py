@@ -71,7 +71,7 @@ def train_privately(
         view: The broadcast, pool entries released under the same mechanism, and the client's state,
             which is a result of this function or the initial state.
         data: The client's examples.
-        trainer: With noise.
+        trainer: The trainer, which adds noise.
         steps: Noised steps that are charged for this round; 0 if the client may not train.
         rng: For batches, in a simulation.
 
@@ -143,7 +143,7 @@ class LocalRound:
     Attributes:
         profile: The client.
         make_trainer: Its trainers.
-        protection: Of this round, at its clipping norm.
+        protection: The protection of this round, at its clipping norm.
         attempt: The round and the attempt at it.
         broadcast: The round's broadcast.
         experts: The experts that the client received.

@@ -1,4 +1,4 @@
-"""From a configuration to a run's `Protection`: mechanisms built, calibrated, or refused.
+"""Makes a run's `Protection` from a configuration: builds, calibrates or refuses mechanisms.
 
 The first part holds the rules of the expert pool, and the rules that a configuration and a method
 must meet together: steps, extras of updates, and the pool. The second part builds the mechanisms.
@@ -232,7 +232,7 @@ def void_pool(config: RunConfig, method: Method) -> Iterator[str]:
     if not policy.fixed and policy.k > others:
         yield (
             f"method.experts: {policy.k} is more than the {others} entries of others that a client "
-            "can find in the pool; it has so many and no more"
+            "can find in the pool; the client gets only these"
         )
 
 
@@ -411,7 +411,7 @@ def _require_priceable(config: RunConfig, method: Method, protection: Protection
         if law not in (config.noise_distribution, "none"):
             raise ConfigError(
                 f"privacy.mechanism: {section.mechanism} builds noise of the law {law}, and is "
-                f"declared to build {config.noise_distribution}; valid: one that does what it says"
+                f"declared to build {config.noise_distribution}; valid: one that does so"
             )
     try:
         epsilons(planned, section.target_delta, section.accountant)
@@ -443,7 +443,7 @@ def _noise_multiplier(config: RunConfig, method: Method) -> float | None:
             return rows
         return [*rows, *protection.collection.releases(_planned_key(1))]
 
-    # All of a round's noise on the reals and around C itself has a closed form.
+    # A closed form exists if all of a round's noise is on the reals and around C itself.
     is_whole = config.mechanism.clips_uploads and config.mechanism.facts.noises_alone
     if training is None and not (is_whole and config.noise_distribution == "gaussian"):
         return calibrate(
@@ -501,8 +501,8 @@ def _with_collection(config: RunConfig, method: Method, multiplier: float | None
     policy, protection = method.pool_policy(), _protection(config, method, multiplier)
     if policy is None or not policy.fixed:
         return protection
-    # Its owner protects each entry of such a pool, and the coordinator sums none. With noise in the
-    # steps an entry consists of noised steps, and the steps of the rounds are charged already.
+    # The owner protects each entry of such a pool, and the coordinator sums no entries. With noise
+    # in the steps an entry consists of noised steps, and the rounds' steps are charged already.
     own = _pool_mechanism(config, multiplier)
     collection = Protection(
         sums=SumProtection(

@@ -165,7 +165,7 @@ class Source:
     """The source of a simulation's data.
 
     Attributes:
-        name: Of a data set that is the same in every folder; None for folders of the user's own.
+        name: Name of a data set that is the same in every folder; None for the user's own folders.
         root: The folder of the data, without links; None if the run reads no folder.
     """
 
@@ -201,7 +201,7 @@ def rows_that_count(
 
     Args:
         uow: A view of the database.
-        config: The run's.
+        config: The run's configuration.
         run_id: The run.
         pseudonyms: Its clients.
 
@@ -226,7 +226,7 @@ def charged_elsewhere(
     """Return the charges of a run's clients for other runs.
 
     Args:
-        config: The run's.
+        config: The run's configuration.
         rows: The result of `rows_that_count`.
         pseudonyms: The run's clients.
 
@@ -267,14 +267,14 @@ def stored_tree(run: RunRecord) -> dict[str, Any]:
 
 @dataclass(frozen=True, kw_only=True)
 class Limits:
-    """What one client may spend, as the coordinator and the client itself hold a run to it.
+    """The limits on one client's spending, which the coordinator and the client both enforce.
 
     Attributes:
-        delta: Of every epsilon.
-        accountant: Who prices.
-        target_epsilon: Limit of one run, None without.
-        lifetime_budget: Limit of all runs on the same data, None without.
-        mechanisms: All that a row may name; earlier runs may have had others than this one.
+        delta: The delta of every epsilon.
+        accountant: The accountant that prices.
+        target_epsilon: Limit of one run, None without a limit.
+        lifetime_budget: Limit of all runs on the same data, None without a limit.
+        mechanisms: All mechanisms that a row may name; earlier runs may have had others.
         noise_multiplier: Configured or calibrated, for reports; None under `none`, and for a client
             that sets limits of its own.
         target_key: The key that sets the limit of one run, for the message.
@@ -301,11 +301,11 @@ class Limits:
         Args:
             run: The spending of one or several clients in the run.
             life: Their spending in their whole life, with that run.
-            planned: The releases of the next attempt, without releases that are already in the
-                ledger: these are the same again, and free.
+            planned: The releases of the next attempt, without those already in the ledger: sending
+                these again is free.
 
         Raises:
-            BudgetExhausted: Naming the limit.
+            BudgetExhausted: If it would pass a limit; the message names the limit.
             UnsupportedEvent: If the rows of two runs cannot be priced together.
         """
         for spent, name, limit in (

@@ -105,8 +105,8 @@ class Grouping:
 
         Args:
             summed: The average of the sum.
-            norm: Of the vector that is clipped beside the counts; None if nothing is clipped.
-            deviation: Of the noise on each coordinate of the sum; 0 without noise.
+            norm: Norm of the vector that is clipped beside the counts; None if nothing is clipped.
+            deviation: Deviation of the noise on each coordinate of the sum; 0 without noise.
         """
         bound, found = self.bound(norm), np.array([summed.extras[name] for name in self.names])
         clients = found * summed.total_weight / bound
@@ -136,12 +136,12 @@ class GroupReading:
 
     @property
     def copied(self) -> tuple[tuple[int, int], ...]:
-        """Groups of too small a count, each with the crowded group whose expert it copies."""
+        """Groups with too small a count, each with the crowded group whose expert it copies."""
         return tuple(splits(Groups(self.counts, self.floor))) if self.split else ()
 
     @property
     def kept(self) -> tuple[int, ...]:
-        """Groups of too small a count, whose experts stay as they are."""
+        """Groups with too small a count, whose experts stay as they are."""
         copied = {empty for empty, _ in self.copied}
         small = (int(group) for group in np.flatnonzero(self.counts < self.floor))
         return tuple(group for group in small if group not in copied)
@@ -153,7 +153,7 @@ VALIDATION = "validation"
 
 @dataclass(frozen=True)
 class NoisedMean:
-    """The mean of the validation accuracies of a round's clients, as the noised sum tells it.
+    """The mean of the validation accuracies of a round's clients, from the noised sum.
 
     Attributes:
         mean: The mean; noise may leave [0, 1].
@@ -242,11 +242,11 @@ class Extras:
         return np.append(vector, self.groups.coordinates(self._norm, group))
 
     def group_reading(self, summed: Summed, deviation: float) -> GroupReading | None:
-        """Return what a sum tells of its groups, None without groups.
+        """Return the counts of groups in a sum, None without groups.
 
         Args:
-            summed: What the sum yields.
-            deviation: Of the noise on each coordinate of the sum.
+            summed: The average of the sum.
+            deviation: Deviation of the noise on each coordinate of the sum.
         """
         return None if self.groups is None else self.groups.read(summed, self._norm, deviation)
 
@@ -284,7 +284,7 @@ class Extras:
         return None if mean is None else self.metric.mean(mean, self.clipping_norm)
 
     def released_deviation(self, coordinate_deviation: float) -> float | None:
-        """Return the standard deviation of that mean, from that of one coordinate's mean."""
+        """Return the standard deviation of that mean, given that of one coordinate's mean."""
         if self.metric is None or self.clipping_norm is None:
             return None
         return self.metric.deviation(coordinate_deviation, self.clipping_norm)

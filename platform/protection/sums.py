@@ -75,7 +75,7 @@ class SumProtection:
         bits: Bits of a quantised coordinate.
         masked: Whether the sum is taken under secure aggregation.
         clients: Most clients of one sum.
-        terms: Of the secure sum, None without masks.
+        terms: The terms of the secure sum, None without masks.
         extras: The coordinates that are clipped and noised beside the update.
         hides_size: Whether the number of clients in a sum is secret.
     """
@@ -150,7 +150,7 @@ class SumProtection:
         """Return the sum of the levels of some clients, as a secure sum yields it."""
         total = np.zeros(self.layout.length, np.uint64)
         for levels in uploads:
-            # Modulo 2^64, of which every ring is a quotient.
+            # Modulo 2^64, which is a multiple of every ring's size.
             total += levels
         return total & self._modulus(len(uploads))
 
@@ -233,9 +233,9 @@ class SumProtection:
         require_plausible_norm(totals.sums, bound)
 
     def group_reading(self, summed: Summed) -> GroupReading | None:
-        """Return what a sum tells of its groups, None without groups.
+        """Return the counts of groups in a sum, None without groups.
 
-        The floor follows from the noise of a sum of all that were invited: it is public.
+        The floor follows from the noise of a sum of all invited clients: it is public.
         """
         return self.extras.group_reading(summed, noise_in_sum(self.mechanism, self.clients))
 

@@ -99,7 +99,7 @@ class EntryProtection:
 
 @dataclass(frozen=True, kw_only=True)
 class Protection:
-    """How one round protects what leaves a client, and how the collection of a pool does.
+    """How one round, or the collection of a pool, protects everything that leaves a client.
 
     Attributes:
         sums: The protection of the vector that is summed, and of the sum.
@@ -253,7 +253,7 @@ class Protection:
         Args:
             result: The result of its training.
             broadcast: The broadcast from which it trained.
-            noise: The client's own.
+            noise: The client's own noise.
             validation: Its validation accuracy, if it travels with the update.
             state: The state that its last attempt of the run left, in any round.
 

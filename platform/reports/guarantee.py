@@ -1,4 +1,4 @@
-"""The guarantee: what it protects, what that means in guesses, whom it trusts, what it omits."""
+"""The guarantee: its unit, its meaning in guesses, the trust that it requires, and its limits."""
 
 from __future__ import annotations
 
@@ -162,11 +162,11 @@ def right_guesses(subject: Subject, adversary: str) -> Figure | None:
 
 
 _BEYOND: Final = (1, 2, 5, 10)
-"""The report prices so many colluding clients more than were planned for."""
+"""The report prices this many more colluding clients than were planned for."""
 
 
 def trust_section(subject: Subject) -> Section:
-    """Return whom the claim trusts, and what a lie of each of them would break."""
+    """Return the parties that the claim trusts, and what a lie of each party would break."""
     own = paragraph(
         "Each client trusts its own machine and the program on it. Whatever others do, a client's "
         "own program clips and noises all that leaves it as configured, checks the messages that "
@@ -350,7 +350,7 @@ def _seen(subject: Subject) -> Iterator[str]:
     yield f"Participation: {who}. Its pattern over rounds may single out a client."
     yield (
         "Timing: the time that a client takes, delays, losses, memory and power are not hidden. "
-        "Nor is who sends how much when on the network."
+        "On the network nothing hides who sends how much, and when."
     )
 
 

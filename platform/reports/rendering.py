@@ -77,7 +77,7 @@ def canvas(plot: Plot) -> dict[str, Any]:
 
     Returns:
         `across` and `up`: place and label of each tick of an axis. `limit`: height of the limit,
-        or None. `lines`: of each line `label`, `mark`, `dashes`, `ink`, `path` (its corners, as
+        or None. `lines`: for each line `label`, `mark`, `dashes`, `ink`, `path` (its corners, as
         SVG reads them), `spots` (places of its marks) and `key` (its place in the legend).
     """
     rounds = sorted({x for line in plot.lines for x, _ in line.points})

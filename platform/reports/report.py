@@ -473,7 +473,7 @@ def _side_channels(subject: Subject) -> Iterator[str]:
         "Timing, memory, power and crashes of native code: not covered. Python cannot reliably "
         "erase secrets from memory."
     )
-    yield "Who sends how much and when is not hidden; neither is a client that is late or silent."
+    yield "Nothing hides who sends how much, and when, or which client is late or silent."
     origin = subject.method_origin
     if origin is not None:
         yield (

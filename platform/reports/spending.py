@@ -64,7 +64,7 @@ RELEASE_COLUMNS: Final = (
 )
 STATUSES: Final = {"released": "released", "reserved": "reserved (charged too)", "aborted": "free"}
 MOST_NAMED: Final = 3
-"""A cell names so many clients at most; the basis of the row's numbers names all of them."""
+"""Most clients that a cell names; the basis of the row's numbers names all of them."""
 NO_LIMIT: Final = "no limit, so nothing is counted down"
 
 

@@ -29,7 +29,7 @@ class LogView:
         root: Root of their tree, in hexadecimal.
         key: The public key that the kept heads are signed with; None if no key is known.
         heads: Number of heads that are kept beside the database.
-        was_lost: Whether some key took over that the key before did not sign.
+        was_lost: Whether a new key took over without the signature of the key before it.
         charges: Position of each ledger row among the leaves, from 0.
         events: Position of each audit entry among the leaves, by run and number.
     """
@@ -44,7 +44,7 @@ class LogView:
 
     @property
     def is_signed(self) -> bool:
-        """Whether a known key signed some head."""
+        """Whether a known key signed at least one head."""
         return self.key is not None and self.heads > 0
 
 

@@ -1,12 +1,12 @@
 """Questions outside rounds, which every client must answer: the coordinator repeats them.
 
-A round goes on without a client that does not answer. Outside rounds all clients must answer: the
-run would be another run without one client's numbers, or if one client received no pool. A client
-answers a repeated question as it did before, so a lost message costs one repetition. If repeating
-does not help, the run stops, and keeps its finished work.
+A round goes on without a client that does not answer. Outside rounds all clients must answer: if
+one client gave no numbers or received no pool, the run would be a different run. A client answers a
+repeated question as it did before, so a lost message costs one repetition. If repeating does not
+help, the run stops, and keeps its finished work.
 
-The last question asks clients to personalise, after the last release. The result never leaves them.
-Each keeps it in its own store under an attempt past the last round.
+The last question asks clients to personalise, after the last release. The result never leaves them:
+each client keeps it in its own store under an attempt past the last round.
 """
 
 from __future__ import annotations
@@ -126,7 +126,7 @@ def ask_once(
     *,
     deadline: float | None = None,
 ) -> dict[ClientId, Message]:
-    """Return the answers of those clients that gave a valid one, asked once.
+    """Ask each client once, and return the valid answers.
 
     Args:
         transport: Carries the messages.
@@ -235,7 +235,7 @@ def personalise(run: Run, progress: Progress) -> float | None:
 
 
 def pool_gone(run: Run, progress: Progress) -> str | None:
-    """Return why clients personalised without experts; None if they had some or need none."""
+    """Return why clients personalised without experts; None if they had or need no experts."""
     pool = _pool(run)
     if progress.uncollected is not None or pool is None or pool.experts or not run.roll.left:
         return progress.uncollected

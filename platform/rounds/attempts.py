@@ -2,9 +2,9 @@
 
 The coordinator writes down all that fixes an attempt before it sends anything. So when it is
 started again, it continues the same attempt: same cohort, same messages, no second charge. It opens
-another attempt only after it gave one up, with fresh noise and a charge of its own.
+another attempt only after it gave up the last one, with fresh noise and a charge of its own.
 
-A cohort is a secret of the coordinator where sampling is to amplify: under `central_noise`, whose
+Where sampling must amplify, the cohort is the coordinator's secret: under `central_noise`, whose
 sum is released for any number of survivors. Then the coordinator draws it from the operating
 system's entropy, unless the run is a simulation with seeded noise. In all other runs it draws the
 cohort from the run's seed, and the draw amplifies nothing.
@@ -61,7 +61,7 @@ def require_enough(config: RunConfig, roll: Roll, minimum: int) -> None:
     """Refuse a round that could have no result even if all present clients took part.
 
     Args:
-        config: The run's.
+        config: The run's configuration.
         roll: The clients.
         minimum: Fewest survivors of the round.
 
@@ -83,8 +83,8 @@ def draw_cohort(
 
     An audit's canaries are among the names, and are always drawn.
 
-    `fixed_size`: exactly `cohort.size`, uniformly without replacement. `poisson`: each client on a
-    coin of its own, `cohort.size` on average and possibly no client.
+    `fixed_size`: exactly `cohort.size`, uniformly without replacement. `poisson`: each client by
+    its own coin flip, `cohort.size` on average and possibly no client.
     """
     if config.has_secret_cohorts and config.privacy.noise_source == "os":
         entropy = secrets.SystemRandom()
@@ -103,8 +103,8 @@ def draw_cohort(
 def simulated_losses(config: RunConfig) -> Losses:
     """Return the configured share of each round's cohort, drawn from the seed.
 
-    In a secret cohort each client is lost on a coin of its own: amplification counts on losses that
-    do not depend on which other clients were drawn, nor on how many.
+    In a secret cohort each client is lost by its own coin flip: amplification assumes losses that
+    depend neither on which other clients were drawn nor on how many.
     """
     seed, rate = config.seed_of("cohort"), config.cohort.dropout_rate
 
@@ -175,7 +175,7 @@ class Attempts:
             retries -= 1
 
     def start(self) -> Arrays:
-        """Return the state that the first round goes out from: what was sent, if it is open."""
+        """Return the state from which the first round starts: the stored one, if it is open."""
         newest = self._newest()
         if newest is not None and newest.is_open and "start" in newest.plan:
             return decode_arrays(bytes.fromhex(newest.plan["start"]))
@@ -338,7 +338,7 @@ class Attempts:
             )
         except RoundAborted as error:
             if is_secret and error.phase == "masked_input":
-                # All clients are lost, and count as zero. A new draw would tell of this one.
+                # All clients are lost, and count as zero. A new draw would tell about this draw.
                 return runner.noise_alone(plan, journal)
             raise
 

@@ -2,10 +2,10 @@
 
 An entry names at most pseudonyms, and numbers of a federation's clients. It never names a pool
 handle, an entry or its digest, served experts, a vector, a size or a class. The digests by which
-entries bind other records are in `platform.disk.log_files`. Of a cohort that was drawn in secret
-the log holds only commitments. Their salts are in the database: in the plan of the attempt and in
+entries bind other records are in `platform.disk.log_files`. The log holds only commitments to a
+cohort that was drawn in secret. Their salts are in the database: in the plan of the attempt and in
 the document of the round. The text of an entry must hide the draw by itself, because readers see
-whole chains of hashes, and not leaves alone.
+whole chains of hashes, and not only single leaves.
 """
 
 from __future__ import annotations
@@ -173,7 +173,7 @@ class AuditTrail:
             number: The client's, counted from 1.
             pseudonym: Its name in the ledger, None if it never introduced itself.
             generations: The rounds whose pool entries were all erased with it.
-            signature: Of its statement, by which others can check that it left by itself.
+            signature: The signature of its statement: it proves to others that the client left.
         """
         detail = {"client": number, "pseudonym": pseudonym, "generations": list(generations)}
         signed = {"signature": signature.hex()} if signature else {}

@@ -1,8 +1,8 @@
 """An attempt's messages: the coordinator sends stages, counts bytes and keeps results.
 
 An attempt is executed once. A coordinator that is started again continues after the last stage in
-the journal. It sends the same messages, and clients repeat their answers. Of masked vectors the
-journal keeps the running sum and the list of their owners. The coordinator asks again for all other
+the journal. It sends the same messages, and clients repeat their answers. The journal keeps the
+running sum of masked vectors and the list of their owners. The coordinator asks again for all other
 answers, because the disk must not hold them: answers to the last stage would open the sum, uploads
 in the clear are private, and handles would tell which client gave which pool entry. The coordinator
 draws its noise once: the journal keeps the noised sum.
@@ -24,7 +24,7 @@ from platform.wire.messages import Relay, Stage, encode_relay
 from platform.wire.transport import ClientId, Dropout, Transport
 
 AHEAD: Final = "ahead"
-"""In place of a stage: the keys that an attempt was opened with, made ahead."""
+"""Stands in place of a stage for the keys, made ahead, with which an attempt was opened."""
 Kept = Stage | Literal["ahead"]
 
 
@@ -236,8 +236,8 @@ class Exchange:
 
     @property
     def uploads_asked(self) -> bool:
-        """Whether a client may have been asked to upload, by this process or one before it."""
-        # The coordinator asks for uploads next, and writes nothing else down before it does.
+        """Whether this process, or an earlier one, may have asked a client to upload."""
+        # After this stage the coordinator asks for uploads, and writes down nothing in between.
         before: Stage = "share" if self.plan.protection.masked else "advertise"
         return self.phase == "train" or self.journal.stage(before) is not None
 

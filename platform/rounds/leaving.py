@@ -3,7 +3,7 @@
 A client states that it has left in its next answer (`platform.wire.outside_rounds`), or the
 operator removes a client that can no longer answer. After that the coordinator asks the client
 nothing, as if the client were lost in every round. The coordinator must not learn which pool
-entries are the client's, and a generation without them would name them. So the coordinator erases
+entries are the client's, and erasing only those would name them. So the coordinator erases
 each generation that may contain an entry of the client. The erasure and the note in the audit log
 are one transaction. The client's ledger rows stay for good.
 """
@@ -73,14 +73,14 @@ def verify_statement(
         run_id: The run.
         client: The client from which it came.
         pseudonym: The pseudonym with which the client introduced itself, None if it never did.
-        known: Says which key is which client's, None against a semi-honest server.
+        known: Names each client's key, None against a semi-honest server.
 
     Raises:
         ProtocolError: If the statement names another client or another run, or if clients have
             keys and it is not signed.
     """
     if (statement.run_id, statement.client, statement.pseudonym) != (run_id, client, pseudonym):
-        raise ProtocolError("message: the statement of leaving is another's, or of another run")
+        raise ProtocolError("message: the statement of leaving is of another client or another run")
     if known is None:
         return
     member = known.members.get(client)
@@ -103,7 +103,7 @@ def record_leaving(
     """Note that a client has left, and erase generations that may hold its entries.
 
     Args:
-        uow: The transaction; nothing follows in it.
+        uow: The transaction, which ends with this.
         run_id: The run.
         clients: All clients' names, in order.
         client: The client.
@@ -179,7 +179,7 @@ class LeavingTransport:
         transport: Carries the messages.
         run_id: The run.
         roll: Who takes part; a client that states that it has left is removed at once.
-        known: Says which key is which client's, None against a semi-honest server.
+        known: Names each client's key, None against a semi-honest server.
         records: Holds the notes of clients that have left.
     """
 

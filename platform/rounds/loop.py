@@ -46,7 +46,7 @@ def aggregate_of(
     """Return the part of a round that the method's server sees.
 
     Args:
-        terms: The run's.
+        terms: The run's terms.
         summed: The round's sum.
         survivors: How many clients are in it.
         individual: Each survivor's vector, where the server sees them.

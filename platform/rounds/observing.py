@@ -1,4 +1,4 @@
-"""What a run tells the program that watches it. A run behaves the same with every observer."""
+"""The events that a run reports to an observer. A run behaves the same with every observer."""
 
 from __future__ import annotations
 

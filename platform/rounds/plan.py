@@ -20,13 +20,13 @@ from privacy import NoiseState, SignalToNoise
 
 @dataclass(frozen=True)
 class Following:
-    """What is fixed beforehand about the first attempt at the next round.
+    """The facts about the first attempt at the next round that are fixed beforehand.
 
     Attributes:
         cohort: The clients that it invites, sorted; all of them are in this attempt's cohort.
-        graph_seed: Orders them where they mask with some only, else empty.
-        keys: By client, the message that announces the keys which it made ahead for that attempt;
-            of the whole cohort, or empty.
+        graph_seed: Orders the clients where each masks with some others only, else empty.
+        keys: By client, the message that announces the keys that it made ahead for that attempt;
+            for the whole cohort, or empty.
     """
 
     cohort: tuple[ClientId, ...]
@@ -36,14 +36,14 @@ class Following:
 
 @dataclass(frozen=True, kw_only=True)
 class SecurePlan:
-    """What is fixed about an attempt's secure sum.
+    """The fixed facts about an attempt's secure sum.
 
     Attributes:
         terms: The collusion that the sum withstands.
         graph: Which clients mask with which.
         identities: Each client's public key, against an active adversary only.
-        enrolment_serial: Of the file that says which key is which client's, 0 without a file.
-        following: The attempt for which clients make keys ahead, None where they make none.
+        enrolment_serial: Serial of the enrolment file, which names each client's key; 0 without it.
+        following: The attempt for which clients make keys ahead, None if they make no keys.
     """
 
     terms: SumTerms
@@ -62,7 +62,7 @@ class SecurePlan:
 
 @dataclass(frozen=True, kw_only=True)
 class RoundPlan:
-    """What is fixed before anything is sent.
+    """The facts about an attempt that are fixed before anything is sent.
 
     Attributes:
         run_id: The run.
@@ -81,7 +81,7 @@ class RoundPlan:
             round needs nor in its mean.
         generations: Rounds whose pool entries are alive.
         collects: Whether this is the collection, in which nothing is summed.
-        secure: Of the secure sum, None without masks.
+        secure: The plan of the secure sum, None without masks.
     """
 
     run_id: str
@@ -141,14 +141,14 @@ class RoundPlan:
 
 @dataclass(frozen=True)
 class Readings:
-    """What a noised sum tells beside the mean update; None for what it does not tell.
+    """Further results of a noised sum, beside the mean update; None for each missing result.
 
     Attributes:
         clipped_fraction: Noised fraction of clipped updates, under adaptive clipping only.
         signal_to_noise: Interval for the aggregate, where noise of known size is in it.
         validation: Noised mean of the survivors' validation accuracies, where they came with the
             uploads and the survivors may be counted.
-        groups: Noised counts of the groups, where clients are in some.
+        groups: Noised counts of the groups, where clients are in groups.
     """
 
     clipped_fraction: float | None = None
@@ -159,7 +159,7 @@ class Readings:
 
 @dataclass(frozen=True, kw_only=True)
 class RoundOutcome:
-    """What an attempt yields.
+    """The result of an attempt.
 
     Attributes:
         survivors: Clients whose vector is in the sum, sorted.
@@ -170,8 +170,8 @@ class RoundOutcome:
         entries_void: Why the round's entries were discarded, None if they were not.
         bytes_up: Mean bytes that an invited client sent.
         bytes_down: Mean bytes that an invited client was sent.
-        readings: What the sum tells beside.
-        ahead: What announces keys for the next round, by client that made some.
+        readings: The sum's further results.
+        ahead: By client, the message that announces its keys for the next round.
     """
 
     survivors: tuple[ClientId, ...] = ()
@@ -186,7 +186,7 @@ class RoundOutcome:
     ahead: Mapping[ClientId, bytes] = field(default_factory=dict)
 
     def keys_ahead(self, plan: RoundPlan) -> Following | None:
-        """Return the next attempt with keys of all that it invites, None where any are missing."""
+        """Return the next attempt with the keys of all its clients, None if any key is missing."""
         following = None if plan.secure is None else plan.secure.following
         if following is None or not self.ahead.keys() >= set(following.cohort):
             return None

@@ -77,8 +77,8 @@ class Neighbours:
     def nearest(self, searches: Sequence[Search], k: int) -> list[NDArray[np.intp]]:
         """Return the places of the k nearest candidates of each search, the nearest first.
 
-        Of equally far candidates the one of the smaller place counts as nearer. All searches share
-        one pass over the matrix.
+        Among equally far candidates the one at the smaller place counts as nearer. All searches
+        share one pass over the matrix.
 
         Args:
             searches: The searches.
@@ -106,9 +106,9 @@ class Neighbours:
         """Return the candidates that may be among the k nearest, rising."""
         mine, rows = search.query, search.candidates
         lengths, scales = self._lengths[rows], self._scales[rows]
-        # The largest error of twice a float32 product, relative to both lengths: with the rounding
-        # of both rows, and numbers too small for float32. Then the largest error of the float64
-        # work, relative to both squares.
+        # `coarse` bounds the error of twice a float32 product, relative to both lengths; it covers
+        # the rounding of both rows, and numbers too small for float32. `fine` bounds the error of
+        # the float64 work, relative to both squares.
         steps = (_BLOCK + 8) * _UNIT
         coarse = 2 * steps / (1 - steps)
         fine = 16 * (self._rows.shape[1] + 16) * _FINE_UNIT

@@ -62,18 +62,18 @@ _Place = tuple[str, int, int]
 
 @dataclass(frozen=True, kw_only=True)
 class _Standing:
-    """What the log says at the beginning of a stage.
+    """The content of the log at the beginning of a stage.
 
     Attributes:
-        place: Of the stage.
-        attempt: Of the newest committed round.
+        place: The stage's place.
+        attempt: The attempt of the newest committed round.
         size: How many leaves the log has.
         signer: The log's key.
         note: The log's head, signed once for the stage.
         changes: How the log's key changed.
-        new: By pseudonym the leaves that came since the last standing, with what they say.
-        since: Where these begin.
-        epsilons: By pseudonym.
+        new: By pseudonym, the leaves since the last standing, with their contents.
+        since: The log's size at the last standing, 0 before any.
+        epsilons: By pseudonym, the client's epsilons.
     """
 
     place: _Place
@@ -137,7 +137,7 @@ class Courier:
     def exchange(
         self, stage: Stage, messages: Mapping[ClientId, bytes], deadline: float | None
     ) -> Mapping[ClientId, bytes | Dropout]:
-        """Send each client its message, some with a receipt, and return the answers to these.
+        """Send each client its message, some with a receipt, and return the clients' answers.
 
         Raises:
             CoordinatorBehind: A client has seen more of the log than there is.
@@ -178,7 +178,7 @@ class Courier:
                 self._uploads[client] = (*self._uploads.get(client, ()), upload)[-MOST_SENT:]
 
     def _with_receipts(self, messages: Mapping[ClientId, bytes]) -> Mapping[ClientId, bytes]:
-        """Return the messages, with a receipt where a message begins something."""
+        """Return the messages, with a receipt on each whose kind is in `FIRST`."""
         places: dict[ClientId, _Place | None] = {}
         for client, message in messages.items():
             kind, envelope = peek(message)
@@ -214,7 +214,7 @@ class Courier:
             self._standing = None
             return None
         tree, signer = uow.log.tree(), log_signer(self.records.file)
-        # What this stage's own attempt is charged was written before the stage began.
+        # The charges of this stage's own attempt were written before the stage began.
         numbers = range(self._rounds + 1, attempt[0] + 2)
         rows = {ledger_key(r): r for r in uow.ledger.rows_of_rounds(self.run_id, numbers)}
         over = [row for row in rows.values() if row.round_number <= attempt[0]]
@@ -243,7 +243,7 @@ class Courier:
         return self._standing
 
     def _note(self, client: ClientId, said: Witnessed, lines: list[str]) -> None:
-        """Remember how far a client has seen the log, if it shows that it did."""
+        """Remember how far a client has seen the log, if the client proves it."""
         standing = self._standing
         if standing is None or said.size > standing.size:
             return
@@ -280,7 +280,7 @@ class Courier:
         if since > standing.size:
             raise CoordinatorBehind(
                 f"{client} has seen {since} leaves of the log, but there are {standing.size}:"
-                " the database is an old copy, and its runs cannot be gone on with"
+                " the database is an old copy, and its runs cannot be resumed"
             )
         pseudonym = self.roll.pseudonyms[client]
         spent = standing.epsilons.get(pseudonym)

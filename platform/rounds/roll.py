@@ -79,7 +79,7 @@ def call_roll(
             wanted = "no key" if enrolment is None else "an enrolled key of its own"
             raise RunStopped(
                 f"run {run_id}: {client} does not introduce itself with {wanted}, as "
-                "secure_aggregation.enrolment would have it"
+                "secure_aggregation.enrolment requires"
             )
         owners[key] = client
     return Roll(
@@ -112,7 +112,7 @@ class Door:
     """Lets clients into one run.
 
     Attributes:
-        through: Carries the messages, and knows who takes part and which key is which client's.
+        through: Carries the messages, and knows the clients that take part and each client's key.
         offer: The offer of the run.
         enough: How many clients must be there at the start; None for all.
         reachable: Tells which clients can be asked now; the coordinator does not wait for others.

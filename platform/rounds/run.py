@@ -41,10 +41,10 @@ class Progress:
     Attributes:
         completed: Number of committed rounds.
         committed: For each client the last committed attempt that its update is part of.
-        state: The server state after it.
+        state: The server state after the last committed round.
         noise_state: The state from which the coordinator's noise of the next sum continues; it
             never leaves the coordinator.
-        clipping_norm: Of the next round, where it adapts.
+        clipping_norm: The clipping norm of the next round, where it adapts.
         ended_early: Why the rounds ended before the last, None if they did not.
         uncollected: Why a pool that is made once was not made; None if it was, or is not needed.
         ahead: The first attempt at the next round with all clients' keys, where they were made with
@@ -83,7 +83,7 @@ def decode_state(data: bytes) -> tuple[Arrays, NoiseState]:
 
 @dataclass(frozen=True, kw_only=True)
 class RunTerms:
-    """What follows from a configuration and its method, before anything is written.
+    """The terms of a run: all that follows from its configuration and method beforehand.
 
     Attributes:
         config: The effective configuration.
@@ -108,7 +108,7 @@ class RunTerms:
 
     @property
     def final_attempt(self) -> Attempt:
-        """Where personalised state is kept: one round past the last, the collection included."""
+        """The key of personalised state: one round past the last, the collection included."""
         return (self.last_round + 1, 0)
 
     @property
@@ -130,15 +130,15 @@ class RunTerms:
 
 @dataclass(frozen=True, kw_only=True)
 class Roll:
-    """Who takes part, as clients have introduced themselves.
+    """The clients of a run, as they have introduced themselves.
 
     Attributes:
         pseudonyms: The names that ledger and audit log use, by the clients' names; of all that have
             ever introduced themselves.
         identities: Public keys by name, against an active adversary only.
-        enrolment_serial: Of the file that says which key is which client's, 0 without a file.
-        named: All clients' names in order, also of clients that have not introduced themselves;
-            empty takes the clients that have.
+        enrolment_serial: Serial of the enrolment file, which names each client's key; 0 without it.
+        named: All clients' names in order, also of clients that have not introduced themselves; if
+            empty, the names in `pseudonyms` count.
         left: Clients that have left the run for good; it grows while the run goes on.
     """
 
@@ -161,12 +161,11 @@ class Roll:
 
 @dataclass(frozen=True, kw_only=True)
 class Run:
-    """A run that can be held.
+    """A run with all that its rounds need.
 
     Attributes:
         run_id: The run.
-        source_id: The run whose rounds, states, pool and ledger this one goes on from, None for
-            its own.
+        source_id: The run whose rounds, states, pool and ledger this run uses, None for its own.
         terms: Its terms.
         roll: Who takes part.
         transport: Carries messages; the coordinator learns of clients only in this way.

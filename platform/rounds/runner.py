@@ -89,7 +89,7 @@ class MaskedSum:
     """The server's state machine, with clients' names in place of share indices.
 
     Attributes:
-        state: How far it has come.
+        state: The protocol's state.
         places: Each client's share index.
     """
 
@@ -102,7 +102,7 @@ class MaskedSum:
 
         Args:
             plan: The attempt.
-            broadcast: What all clients are sent alike.
+            broadcast: The arrays that all clients get.
         """
         seat = seat_of(plan, 0)
         parameters = round_parameters(plan.envelope(plan.cohort[0]), seat)
@@ -372,7 +372,7 @@ class RoundRunner:
                 lambda: confirming.settled(exchange("confirm", asked, decode_relay)),
             )
             summed = summed.at(result.state)
-        # Clients make keys ahead with their last message, if all clients that need some are here.
+        # Clients make keys ahead with their last message, if all clients that need keys are here.
         following = plan.next_plan
         places: Mapping[ClientId, int] = {}
         if following is not None and result.relays.keys() >= set(following.cohort):
@@ -413,7 +413,7 @@ class RoundRunner:
         return self._outcome(exchange, survivors, totals, answers, individual=shown)
 
     def _collect(self, exchange: Exchange, ask: Ask) -> RoundOutcome:
-        """Return the entries of a pool that is made once. There is no sum, so each stands alone."""
+        """Return the entries of a pool that is made once; each is alone, as there is no sum."""
         plan = exchange.plan
         result = exchange.settled("train", lambda: StageResult(relays=dict.fromkeys(ask(), b"")))
         answers = exchange("unmask", exchange.relays(result.relays), decode_disclosure)
@@ -476,7 +476,7 @@ class RoundRunner:
     def _opened(
         self, exchange: Exchange, total: NDArray[np.uint64], survivors: tuple[ClientId, ...]
     ) -> Totals:
-        """Return the totals of a sum, decoded and checked with all its noise in.
+        """Return the totals of a sum with all its noise, decoded and checked.
 
         The coordinator draws its noise once for an attempt. Measurements before the round is
         committed tell clients of the noised sum, so a resumed attempt must not show the same sum

@@ -1,1 +1,1 @@
-"""Sweeps: a grid of ordinary runs, and the tables and pictures that papers make of one."""
+"""Sweeps: a grid of ordinary runs, with tables and pictures of its results as in papers."""

@@ -38,12 +38,12 @@ class SweepRequest:
 
     Attributes:
         configs: Files, or names of packaged configurations.
-        methods: By name; empty for each configuration's own.
-        seeds: Empty for each configuration's own.
+        methods: Names of methods; empty for each configuration's own.
+        seeds: The seeds; empty for each configuration's own.
         settings: `key=value` or `key=value,value,...`; more than one value makes an axis.
         method_settings: `method:key=value`, for cells of that method only.
-        device: Of all cells, None for the configurations' own.
-        folder: The user's folder of own methods, None without.
+        device: The device of all cells, None for the configurations' own.
+        folder: The user's folder of own methods, None without one.
         storage: The coordinator's database.
     """
 
@@ -63,7 +63,7 @@ class Cell:
 
     Attributes:
         config: The name of the configuration in tables.
-        method: By name.
+        method: The method's name.
         axes: Its values on the axes.
         run: The whole configuration, paths absolute.
         code: SHA-256 of the file of a method from outside, else None.
@@ -79,7 +79,7 @@ class Cell:
 
     @property
     def seed(self) -> int:
-        """Of the run."""
+        """The run's seed."""
         return self.run.seed
 
     @property
@@ -96,11 +96,11 @@ class Grid:
     """All cells, and their differences.
 
     Attributes:
-        configs: By their names in tables.
-        methods: All that occur.
-        seeds: All that occur.
+        configs: The names of all configurations in tables.
+        methods: The names of all methods that occur.
+        seeds: All seeds that occur.
         axes: Keys with all their values.
-        cells: In the order configuration, axes, method, seed.
+        cells: The cells, in the order configuration, axes, method, seed.
     """
 
     configs: tuple[str, ...]

@@ -68,8 +68,8 @@ def known_runs(url: str) -> dict[str, KnownRun]:
 
 
 def mark_cells_interrupted(url: str, cells: Sequence[str]) -> None:
-    """Label the runs of cells that are not going on any more, for `runs`."""
-    # What cannot be read or opened here must not hide that the sweep was interrupted.
+    """Label the runs of cells that have stopped; the command `runs` shows the label."""
+    # An error while reading or opening must not hide that the sweep was interrupted.
     with suppress(StorageError, RecordsDisagree):
         known = known_runs(url)
         with closing(open_existing(url, read_only=False)) as database:
@@ -146,8 +146,8 @@ def serve(connection: Connection, folder: str | None) -> None:
     A message is `{"config", "code"}` as JSON; an answer is `{"run_id", "error", "seconds"}`.
 
     Args:
-        connection: To the parent.
-        folder: The user's folder of own methods, None without.
+        connection: The connection to the parent.
+        folder: The user's folder of own methods, None without one.
     """
     surroundings = Surroundings.with_methods(None if folder is None else Path(folder))
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -255,7 +255,7 @@ class Outcome:
     Attributes:
         cell: The cell.
         run_id: Its run, None after a failure.
-        summary: Of the run, None after a failure.
+        summary: The run's summary, None after a failure.
         error: The reason of a failure in one sentence, else None.
         seconds: Its time in this sweep; 0 if an earlier sweep had finished it.
         continues: Whether its run had begun before this sweep.
@@ -301,7 +301,7 @@ def run_cells(
     Args:
         cells: All in one database.
         observer: Hears of every cell that ends.
-        folder: The user's folder of own methods, None without.
+        folder: The user's folder of own methods, None without one.
         jobs: Number of worker processes.
         url: The database, its path absolute.
 

@@ -196,7 +196,7 @@ def submit_cells(
         cells: All cells.
         observer: Hears of every cell that ends.
         cluster: From `cluster_of`.
-        folder: The user's folder of own methods, None without.
+        folder: The user's folder of own methods, None without one.
         jobs: Most jobs at a time.
         place: The folder of databases and of jobs' output; all machines see it.
 

@@ -82,7 +82,7 @@ class Number:
     """A cell of a table.
 
     Attributes:
-        spread: Over seeds, None without a finished run.
+        spread: The spread over seeds, None without a finished run.
         missing: Number of seeds without a finished run.
         is_best: Whether the printed number is the best of its column.
     """
@@ -111,9 +111,9 @@ class Row:
 
     Attributes:
         label: The method with its values on the axes.
-        numbers: One a column.
+        numbers: One number for each column.
         epsilon: The largest by adversary, infinity without a guarantee; None without a run.
-        delta: Of the epsilons, None without a mechanism.
+        delta: The delta of the epsilons, None without a mechanism.
         ended_early: Whether a budget ended one of its runs before the last round.
         is_reading: Whether the method is its implementer's reading of a paper.
     """
@@ -623,7 +623,7 @@ def _group_document(records: Sequence[Record]) -> dict[str, Any]:
         "training": first.training,
         "seeds": [record.seed for record in records],
         "runs": [record.run_id for record in records],
-        # Of all runs: the first may lack what others have measured.
+        # The measures of all runs count: the first run may lack some.
         "selections": {
             selection: {
                 measure: _statistics(records, selection, measure)

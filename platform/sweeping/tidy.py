@@ -33,19 +33,19 @@ class Record:
 
     Attributes:
         config: The name of its configuration in tables.
-        dataset: By name.
-        method: By name.
-        seed: Of the run.
+        dataset: The data set's name.
+        method: The method's name.
+        seed: The run's seed.
         axes: Its values on the axes of the sweep.
-        protocol: By name.
+        protocol: The protocol's name.
         rounds: Number of committed rounds.
         scores: By selection, then by measure; shares in [0, 1], and differences of shares.
         privacy: The facts of `PRIVACY`, as `summary.json` states them.
-        epsilon: By adversary.
+        epsilon: The epsilon by adversary.
         run_id: The run.
         chosen_round: The round that validation chose, if any.
         chosen_how: The rule of that choice in words, else empty.
-        warnings: Of the run's report.
+        warnings: The warnings of the run's report.
         training: The optimiser that it trained with, as `optimizer_document` states it.
     """
 

@@ -1,1 +1,1 @@
-"""What crosses between coordinator and clients: messages, their bytes, and what carries them."""
+"""The messages between coordinator and clients, their bytes, and their transport."""

@@ -22,7 +22,7 @@ VERSION: Final = 1
 MOST_BYTES: Final = 1 << 28
 COHORT: Final = ("cohort_kind", "cohort_size", "cohort_population", "cohort_drawn")
 _LEFT_OUT: Final = frozenset(("run_id", "pseudonym", "status", *COHORT))
-"""Columns said once for all rows, and the draw of cohorts, which only the coordinator knows."""
+"""Columns missing from rows: stated once for all rows, or known to the coordinator only."""
 _NAMES: Final = tuple(f.name for f in fields(LedgerRow) if f.name not in _LEFT_OUT)
 
 
@@ -44,9 +44,9 @@ class Charges:
     """All charges of one client.
 
     Attributes:
-        pseudonym: The client's.
+        pseudonym: The client's pseudonym.
         made: When the coordinator's ledger was read, with a time zone.
-        runs: By name, all runs to which it was ever invited.
+        runs: By name, all runs to which the client was ever invited.
     """
 
     pseudonym: str

@@ -33,10 +33,10 @@ PREFIX = struct.Struct("<5sBI")
 MAX_HEADER = 1 << 22
 MAX_BUFFERS = 1 << 16
 MAX_NAME = 256
-"""Characters of a kind or of a buffer's name."""
+"""Most characters of a kind or of a buffer's name."""
 MAX_RANK = 8
 MAX_DEPTH = 3
-"""How deep lists and objects may lie in the plain fields, these included."""
+"""Most levels of nested lists and objects; the plain fields are the first level."""
 LARGEST_INTEGER = (1 << 63) - 1
 _DIGITS = len(str(-LARGEST_INTEGER))
 _UNREADABLE = (KeyError, TypeError, ValueError, struct.error, RecursionError)
@@ -216,7 +216,7 @@ def decode_arrays(data: bytes) -> dict[str, NDArray[Any]]:
 
 
 def _require_short(header: bytes) -> None:
-    # Counted in the raw text: an empty list has two bytes here and dozens after parsing.
+    # Brackets are counted in the raw text: an empty list has two bytes here, dozens when parsed.
     brackets = header.count(b"[") + header.count(b"{")
     if len(header) > MAX_HEADER or brackets > _BRACKETS:
         raise ProtocolError("message: its header is too long")

@@ -42,7 +42,7 @@ def require_spec(arrays: Arrays, spec: Spec) -> None:
     """Check names and shapes.
 
     Raises:
-        UpdateSpecMismatch: Naming the first tensor that differs.
+        UpdateSpecMismatch: If a tensor differs; it names the first one.
     """
     if set(arrays) != set(spec):
         raise UpdateSpecMismatch(
@@ -106,7 +106,7 @@ class Summed:
     """The average that a round's sum yields.
 
     Attributes:
-        vector: Per coordinate the mean or the sum that the tensor's weighting asks for.
+        vector: Per coordinate the mean or the sum, as the tensor's weighting requires.
         total_weight: Sum of the weights.
         extras: Mean of each extra coordinate, by name, over `total_weight` clients.
         survivors: How many clients are in the sum; None if that is secret, or there are none.
@@ -209,7 +209,7 @@ class UploadLayout:
         return Totals(sums, len(vectors), sum(used))
 
     def average(self, totals: Totals) -> Summed:
-        """Divide a sum as each tensor's weighting asks for.
+        """Divide a sum as each tensor's weighting requires.
 
         Raises:
             ProtocolError: If nothing was summed.
@@ -255,7 +255,7 @@ def build_layout(
         spec: The shared tensors.
         weighs_examples: Whether the mechanism lets clients weigh by their examples.
         extras: Names of the coordinates that follow the update's own.
-        largest_weight: Of the run, if it is known already.
+        largest_weight: The run's largest weight, if already known.
     """
     by_examples = any(t.weighting is Weighting.EXAMPLES for t in spec.values())
     most = LARGEST_WEIGHT if largest_weight is None else largest_weight
@@ -263,7 +263,7 @@ def build_layout(
 
 
 LARGEST_COORDINATE = 1e30
-"""Far above any trained value, and 2^20 of them still fit into float32."""
+"""Far above any trained value; the sum of 2^20 such values still fits into float32."""
 
 
 def entry_base(broadcast: Arrays, spec: Spec) -> Mapping[str, NDArray[Any]]:

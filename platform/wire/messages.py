@@ -12,7 +12,7 @@
 With the last message a coordinator may ask for the keys of the next round, and a disclosure carries
 them. If all clients gave their keys, the next round begins with the share stage, and its message is
 an invitation. Without secure aggregation there is no share stage, and the vector travels in the
-clear. Every message has run, round and attempt, and the round that was committed last. The messages
+clear. Every message names its run, round and attempt, and the last committed attempt. The messages
 before the first round and after the last are in `platform.wire.outside_rounds`.
 
 Each decoder raises `ProtocolError` if the bytes are not a valid message of its kind.
@@ -59,7 +59,7 @@ class SumTerms:
 
 @dataclass(frozen=True)
 class MaskGraph:
-    """Which clients mask with which.
+    """The graph of the clients that mask with each other.
 
     Attributes:
         degree: Neighbours of a client in the k-regular graph, 0 for the complete graph.
@@ -76,7 +76,7 @@ class EnrolledCohort:
 
     Attributes:
         identities: The cohort's public keys in the order of their indices.
-        serial: Of the enrolment file that says which key is which client's.
+        serial: Serial of the enrolment file, which names each client's key.
     """
 
     identities: tuple[bytes, ...]
@@ -175,7 +175,7 @@ class Invitation:
         envelope: The attempt.
         generations: Rounds whose pool entries are alive.
         secure: The client's place in the protocol, None without secure aggregation.
-        clipping_norm: Of this round, if it adapts; None if the configuration fixes it.
+        clipping_norm: The norm of this round, if it adapts; None if the configuration fixes it.
     """
 
     envelope: Envelope
@@ -388,7 +388,7 @@ def broadcast_digest(broadcast: Arrays, clipping_norm: float | None) -> bytes:
 
     Args:
         broadcast: The global parameters.
-        clipping_norm: Of the round, if it adapts.
+        clipping_norm: The clipping norm of the round, if it adapts.
     """
     frame = Frame("broadcast", {"clipping_norm": clipping_norm}, broadcast, {})
     return hashlib.sha256(encode_frame(frame)).digest()
@@ -406,5 +406,5 @@ def _split(arrays: Arrays) -> tuple[dict[str, NDArray[Any]], dict[str, dict[str,
         elif part == "expert" and second:
             experts.setdefault(number, {})[tensor] = value
         else:
-            raise ProtocolError("message: an array belongs to nothing")
+            raise ProtocolError("message: an array belongs to no part of it")
     return broadcast, experts

@@ -10,11 +10,11 @@
 | any         | any message                               | `Left`: it has left, under its key |
 
 An offer is a configuration, which is data: the client reads it by the closed schema, checks it
-against its own limits, and derives all the rest by itself. The offer also states the facts in which
-both sides must agree so that their sums have a meaning.
+against its own limits, and derives all the rest by itself. The offer also states the facts on which
+both sides must agree, because otherwise their sums have no meaning.
 
 Only `Scores` depend on a client's data, and only a simulated client gives them: they are the
-experimenter's view of a federation, and no part of it.
+experimenter's view of a federation, and not part of the federation.
 
 A client that has left a run for good answers every further message of that run with `Left`. The
 statement names the run and the client, so it is valid in no other run and for no other client. It
@@ -61,9 +61,9 @@ class Facts:
     """The facts that must be the same on both sides.
 
     Attributes:
-        version: Sotto's.
+        version: Sotto's version.
         model: Digest of the frozen model's weights and image preprocessing; empty without a model.
-        method: Digest of the method's file where it is not a packaged one; empty else.
+        method: Digest of the method's file; empty for a packaged method.
     """
 
     version: str
@@ -76,9 +76,9 @@ class Offer:
     """Asks a client to take part in a run.
 
     Attributes:
-        envelope: Of round 0.
+        envelope: The envelope, with round 0.
         config: The run's configuration, canonical JSON without any path of the coordinator's.
-        facts: Of the coordinator.
+        facts: The coordinator's facts.
     """
 
     envelope: Envelope
@@ -189,8 +189,7 @@ class Parting:
         envelope: The attempt under which the client keeps the result, with the last commit that the
             client is part of.
         broadcast: The last broadcast.
-        fetched: The experts of a pool that is made once; None to go on with the client's last
-            experts.
+        fetched: The experts of a pool that is made once; None if the client keeps its last experts.
     """
 
     envelope: Envelope
@@ -326,7 +325,7 @@ def decode_parting(data: bytes) -> Parting:
     pool = frame.fields.get("pool")
     if pool is None:
         if stacked:
-            raise ProtocolError("message: there are experts of no pool")
+            raise ProtocolError("message: it has experts, but no pool")
         return Parting(envelope, broadcast, None)
     count, place = integers(pool, 2)
     if place > count or any(not v.ndim or len(v) != count for v in stacked.values()):
@@ -402,7 +401,7 @@ def decode_scores(data: bytes) -> Scores:
 def _bare_envelope(data: bytes, kind: str) -> Envelope:
     frame, envelope = opened(data, kind)
     if frame.arrays or frame.blobs:
-        raise ProtocolError("message: it carries what it has no room for")
+        raise ProtocolError("message: its parts are not those of its kind")
     return envelope
 
 
@@ -419,7 +418,7 @@ def _parts(arrays: Arrays) -> tuple[Arrays, Arrays]:
     for name, value in arrays.items():
         part, slash, rest = name.partition("/")
         if part not in parts or not slash:
-            raise ProtocolError("message: an array belongs to nothing")
+            raise ProtocolError("message: an array belongs to no part of it")
         parts[part][rest] = value
     return parts["broadcast"], parts["expert"]
 
@@ -467,7 +466,7 @@ def decode_left(data: bytes) -> Left:
     """Read a statement of leaving, without checking its signature."""
     frame, envelope = opened(data, KIND)
     if envelope != Envelope(envelope.run_id, 0, 0) or frame.arrays or len(frame.blobs) > 1:
-        raise ProtocolError("message: it carries what it has no room for")
+        raise ProtocolError("message: its parts are not those of its kind")
     names: list[str] = []
     for field in ("client", "pseudonym"):
         name = frame.fields.get(field)

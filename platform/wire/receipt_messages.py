@@ -65,8 +65,8 @@ class ReceiptLeaf:
     """One leaf of the log that concerns the client.
 
     Attributes:
-        position: From 0.
-        data: Its content.
+        position: The leaf's position in the log, from 0.
+        data: The leaf's content.
         salt: The salt of the commitment that the log shows in place of the content; empty if the
             log shows the content.
         proof: Proves that the leaf is in the tree of the receipt's checkpoint.
@@ -104,7 +104,7 @@ class Receipt:
         uploads: Uploads that came from the client since the receipt before, as far as the
             coordinator knows: a restart forgets earlier uploads.
         signed: The bytes under the signature; empty before it is signed.
-        signature: By the log's key.
+        signature: The signature by the log's key.
     """
 
     envelope: Envelope
@@ -162,10 +162,10 @@ def decode_receipt(data: bytes) -> Receipt:
         raise ProtocolError("message: positions are not valid") from error
     # A receipt must not hold bytes that readers ignore.
     if list(salted) != sorted({index for index in salted if index < count}):
-        raise ProtocolError("message: a receipt has salts of leaves that it has not")
+        raise ProtocolError("message: a receipt has salts for leaves that it does not hold")
     names = _names(count, salted)
     if frame.arrays or frame.fields.keys() != _FIELDS or frame.blobs.keys() != names:
-        raise ProtocolError("message: it carries what it has no room for")
+        raise ProtocolError("message: its parts are not those of its kind")
     common = _read_common(blob(frame, "common"))
     return Receipt(
         envelope=envelope,
@@ -224,7 +224,7 @@ def _told_apart(data: bytes) -> tuple[bytes, bytes]:
     end = len(data) - SIGNATURE_BYTES - _PLACE.size
     place, count = _PLACE.unpack_from(data, end) if end > 0 else (0, 0)
     if not place < count <= _MOST_TOGETHER:
-        raise ProtocolError("message: a receipt does not say which of how many it is")
+        raise ProtocolError("message: a receipt's place among its stage's receipts is not valid")
     start = end - HASH_BYTES * path_length(place, count)
     if start <= 0:
         raise ProtocolError("message: it is cut off")
@@ -289,7 +289,7 @@ def _read_common(data: bytes) -> _Common:
     if changes > MOST_LEAVES:
         raise ProtocolError("message: a receipt has too many parts")
     if not isinstance(delta, float) or not isinstance(accountant, str):
-        raise ProtocolError("message: a receipt says at which delta, and by which accountant")
+        raise ProtocolError("message: a receipt must state its delta and its accountant")
     names = [f"change/{index:04d}" for index in range(changes)]
     common = _Common(
         text_of(frame, "key"),
@@ -300,7 +300,7 @@ def _read_common(data: bytes) -> _Common:
     )
     # The part must not hold bytes that readers ignore.
     if _write_common(common) != data:
-        raise ProtocolError("message: it carries what it has no room for")
+        raise ProtocolError("message: the common part of receipts has another form")
     return common
 
 
@@ -330,7 +330,7 @@ def _leaves(
 
 def _epsilons(data: bytes) -> dict[str, float]:
     if len(data) != _STATED.size:
-        raise ProtocolError("message: a receipt states epsilon against three adversaries")
+        raise ProtocolError("message: a receipt must state epsilon against three adversaries")
     values = _STATED.unpack(data)
     # A NaN compares false.
     if not all(value >= 0 for value in values):
@@ -359,7 +359,7 @@ class Witnessed:
     """How far a client has seen the log.
 
     Attributes:
-        size: Of the newest tree that continues all trees that the client saw before.
+        size: Size of the newest tree that continues all trees that the client saw before.
         key: The client's public key for cosignatures, as text.
         cosignature: The line that signs the tree; empty if the client needs a proof from `size`.
     """
@@ -371,7 +371,7 @@ class Witnessed:
 
 def enclose(message: bytes, receipt: bytes) -> bytes:
     """Return a message that carries another message and a receipt."""
-    # Under the message's own envelope, so that relays know its run and attempt.
+    # The frame has the message's own envelope, so that relays know its run and attempt.
     fields = envelope_fields(peek(message)[1])
     return encode_frame(Frame("enclosed", fields, {}, {"message": message, "beside": receipt}))
 
@@ -403,7 +403,7 @@ def unclose(data: bytes) -> tuple[bytes, bytes]:
     frame, message = _unclosed(data, "enclosed", _ENCLOSED)
     receipt = frame.blobs["beside"]
     if peek(receipt)[1].run_id != peek(message)[1].run_id:
-        raise ProtocolError("message: what it carries belongs elsewhere")
+        raise ProtocolError("message: its receipt belongs to another run")
     return message, receipt
 
 
@@ -434,11 +434,11 @@ def unclose_answer(data: bytes) -> tuple[bytes, Witnessed | None]:
 def _unclosed(data: bytes, kind: str, names: Set[str]) -> tuple[Frame, bytes]:
     frame, envelope = opened(data, kind)
     if frame.blobs.keys() != names or frame.arrays:
-        raise ProtocolError("message: it carries what it has no room for")
+        raise ProtocolError("message: its parts are not those of its kind")
     message = frame.blobs["message"]
     inner, its_envelope = peek(message)
     if its_envelope != envelope or inner == kind:
-        raise ProtocolError("message: what it carries belongs elsewhere")
+        raise ProtocolError("message: its inner message is of another attempt or kind")
     return frame, message
 
 
@@ -472,16 +472,16 @@ def decode_kept(data: bytes) -> Receipt:
         raise ProtocolError("message: a receipt has too many parts")
     delta, accountant = fields.get("delta"), fields.get("accountant")
     if not isinstance(delta, float) or not isinstance(accountant, str):
-        raise ProtocolError("message: a receipt says at which delta, and by which accountant")
+        raise ProtocolError("message: a receipt must state its delta and its accountant")
     names = {"key", "checkpoint", "consistency", *(f"change/{i:04d}" for i in range(changes))}
     names |= {f"{kind}/{i:04d}" for kind in ("leaf", "proof") for i in range(len(positions))}
     names |= {f"salt/{i:04d}" for i in salted}
     if frame.arrays or fields.keys() != _FIRST_FIELDS or frame.blobs.keys() != names:
-        raise ProtocolError("message: it carries what it has no room for")
+        raise ProtocolError("message: its parts are not those of its kind")
     values = fields["epsilons"]
     is_list = isinstance(values, list) and len(values) == len(ADVERSARIES)
     if not is_list or not all(v is None or isinstance(v, float) for v in values):
-        raise ProtocolError("message: a receipt states epsilon against three adversaries")
+        raise ProtocolError("message: a receipt must state epsilon against three adversaries")
     if any(value is not None and value < 0 for value in values):
         raise ProtocolError("message: an epsilon is negative")
     stated = [math.inf if value is None else value for value in values]

@@ -59,7 +59,7 @@ def answer(handler: Handler, message: bytes) -> bytes | Dropout:
     try:
         return handler(message)
     except CoordinatorBehind:
-        # As dropouts, all clients would be lost, one after the other, without a reason.
+        # If these were dropouts, all clients would be lost one by one, without a reason.
         raise
     except ClientRestored as error:
         # The text names the client, because only the client's owner can help.
@@ -109,7 +109,7 @@ class InProcessTransport:
                 else self._deliver(stage, client, messages[client])
                 for client in clients
             }
-        # Only now: an answer may leave after its charge is on the disk.
+        # An answer may leave only after its charge is on the disk.
         return replies
 
     def _lost(self, message: bytes, clients: Sequence[ClientId]) -> frozenset[ClientId]:

@@ -159,7 +159,7 @@ def test_nothing_is_restored_over_anything(
     before = contents(own_copy.storage.folder)
     answer = sotto("restore", str(backed_up[0]), "--storage", own_copy.storage.url)
     assert answer.code == 2
-    assert "nothing is restored over anything; valid is a folder that is empty" in answer.err
+    assert "a restoration never overwrites files; valid is a folder that is empty" in answer.err
     assert contents(own_copy.storage.folder) == before
 
 
@@ -426,7 +426,7 @@ def test_backup_restore_and_catch_up(held: Path, client: Command, sotto: Command
     assert answer.document["members"] == ["client.db", *(f"offers/{name}" for name in kept_offers)]
     refused = client("restore", config, str(file))
     assert refused.code == 2
-    assert "nothing is restored over anything" in refused.err
+    assert "a restoration never overwrites files" in refused.err
     shutil.rmtree(held / "south/store")
     answer = client("restore", config, str(file))
     assert (answer.code, answer.err) == (0, "")

@@ -282,4 +282,4 @@ def test_another_run_under_a_known_name_is_declined(folder):
     assert config != offer.config
     changed = dataclasses.replace(offer, config=config)
     reasons = decode_acceptance(holders.handler("east")(encode_offer(changed))).reasons
-    assert "otherwise" in reasons[0]
+    assert "with other terms" in reasons[0]

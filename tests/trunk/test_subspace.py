@@ -59,7 +59,7 @@ def test_masked_sums_are_of_coordinates_and_the_ledger_has_their_number(
     numbers = {"rank": RANK, "coordinates": WHOLE, "public_images": images}
     assert done.summary["subspace"] == {"kind": kind, **numbers}
     (told,) = [text for text in done.summary["warnings"] if f"{RANK} of {WHOLE} directions" in text]
-    assert ("nobody's" in told) == (images is not None)
+    assert ("in fact public" in told) == (images is not None)
     state = done.state()
     assert set(state) == {"context", BASIS}
     np.testing.assert_allclose(state[BASIS] @ state[BASIS].T, np.eye(RANK), atol=1e-5)
