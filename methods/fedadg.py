@@ -133,7 +133,7 @@ class FedADG(SplitMethod):
         }
 
     def prepare(self, arrays: m.Arrays) -> m.Arrays:
-        """Return what the extractor keeps, each example with its mark."""
+        """Return what the extractor keeps, each example with a mark, a hash of its content."""
         return marked(super().prepare(arrays))
 
     def labels(self, batch: Parameters) -> Tensor:

@@ -10,8 +10,8 @@ length 1, and h = f(x),
     loss   = CE + lambda MMD(h, h_0),
 
 where h_0 are the features under the broadcast extractor, and the policy has a linear layer D -> 2D,
-layer normalisation and ReLU. A client trains extractor, policy and personal head together and holds v,
-h_0 and the generic head. The new generic head is the mean of heads halfway between each client's
+layer normalisation and ReLU. A client trains extractor, policy and personal head together and holds
+v, h_0 and the generic head. The new generic head is the mean of heads halfway between each client's
 personal head and the old generic one, as in the authors' code. So a client sends the difference of
 its personal head to the generic one, and the server adds half of the mean. The personal head does
 leave the client, protected like all that it sends. A client's first personal head is the generic
