@@ -399,7 +399,7 @@ def build(config: Config, task: m.Task) -> m.Method:
     width = encoder.backbone.embed_dim
     if task.population < 2:
         raise MethodError(
-            f"task.clients: {task.population} leaves no other client with experts; valid: at least 2"
+            f"task.clients: {task.population} leaves no other client's experts; valid: at least 2"
         )
     if config.experts >= task.population:
         raise MethodError(
