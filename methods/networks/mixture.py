@@ -322,8 +322,8 @@ def stacked(experts: Sequence[Arrays], layers: Layers) -> dict[str, NDArray[Any]
             found = tuple(expert[name].shape) if name in expert else None
             if found != layer.shape:
                 raise MethodError(
-                    f"experts: {name!r} of an expert has shape {found}, which does not fit this "
-                    f"network or its number of classes; valid: {layer.shape}"
+                    f"experts: {name!r} has shape {found}, which does not fit this network or its "
+                    f"number of classes; valid: {layer.shape}"
                 )
     return {name: np.stack([expert[name] for expert in experts]) for name in layers}
 
