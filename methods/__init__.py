@@ -1,7 +1,7 @@
-"""Federated methods: what each paper does on a client and on the server, and nothing else.
+"""Federated methods: only the steps of each paper on a client and on the server.
 
-The life of one round, as the platform drives it: `Method.broadcast` says what a client is sent,
-`Method.client_update` trains on the client, the platform protects and sums what leaves it, and
+The life of one round, as the platform drives it: `Method.broadcast` returns what a client receives,
+`Method.client_update` trains on the client, the platform protects and sums the uploads, and
 `Method.server_update` makes the next server state. `Method.predict` classifies at any time, and
 `Method.personalise` runs once after the last release.
 """

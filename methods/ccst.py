@@ -1,4 +1,4 @@
-"""CCST: clients swap the styles of their images once, and train on their images in others' styles.
+"""CCST: clients swap image styles once, then train on their images in other clients' styles.
 
 Chen et al. 2023, "Federated Domain Generalization for Image Recognition via Cross-Client Style
 Transfer" (WACV), by its published code (JeremyCJM/CCST, commit 87c3e44): the text was not
@@ -9,9 +9,9 @@ style (the collection, `PoolPolicy.when`). Then clients restyle every image to o
     AdaIN(f) = s_sd (f - mean f) / sd f + s_mean,    sd f unbiased, over the image's own positions
 
 and train on the result by FedAvg with uniform weights. Each image draws `styles` of the clients'
-styles without replacement; its owner's style leaves the image as it is. So the training set has
-that many times its rows. The draw is made once: a client keeps the seed. Each variance gets 1e-5
-added. Restyled images stay with the client; predictions use images as they are.
+styles without replacement; its owner's style leaves the image unchanged. So the training set grows
+by the factor `styles`. A client keeps the seed of its draw, so all rounds use the same draw. Each
+variance gets 1e-5 added. Restyled images stay with the client; predictions use unchanged images.
 
 Where this departs from the code:
 
@@ -20,14 +20,14 @@ Where this departs from the code:
   transformer's patch embeddings) within the network in training, without a decoder. Styles are
   those of the first broadcast; with `lora_rank` that layer never moves. `space: pixels` restyles
   the three colours of the pixels as the network takes them.
-- A style travels as mean and second moment, both means over images; the receiver makes the standard
-  deviation. `pool.clipping_norm` bounds both as one vector.
+- A client sends a style as mean and second moment, both means over images; the receiver computes
+  the standard deviation. `pool.clipping_norm` bounds both as one vector.
 - *Single* styles, each image's own statistics for all clients, would be a release for each image.
   Noise on a client's one entry does not cover that, so they are refused.
 
-No noised step sees a style, so no record has a bound of its own: no `dp_sgd`. An image is in
-several rows, so a bound on one row's gradient does not bound the image's effect. Without others'
-styles the method is FedAvg with uniform weights.
+`dp_sgd` is refused: noised steps do not cover the styles, and an image is in several rows, so a
+bound on one row's gradient does not bound the image's effect. Without other clients' styles the
+method is FedAvg with uniform weights.
 """
 
 from __future__ import annotations
@@ -235,8 +235,8 @@ def build(config: Config, task: m.Task) -> m.Method:
     """
     if config.style == "single":
         raise MethodError(
-            "method.style: 'single' hands each image's own statistics to all clients, a release "
-            "for each image that no bound on a client's one entry covers; valid: overall"
+            "method.style: 'single' hands each image's own statistics to all clients; a bound on a "
+            "client's one entry does not cover a release for each image; valid: overall"
         )
     if config.network not in ("cnn", "clip"):
         raise MethodError(
@@ -244,6 +244,6 @@ def build(config: Config, task: m.Task) -> m.Method:
             "valid: cnn, clip"
         )
     method = replace(Ccst.built(config, task), population=task.population)
-    # Refused here, before a client asks.
+    # This raises for an unfit network at once, not later on a client.
     _ = method.style_width
     return method

@@ -14,15 +14,15 @@ z_before. PM-MoE pools z_p, a vector of parameters.
 The consensus. The paper has a period before the first round: all clients train without both parts,
 and the server averages the means of their features once. Here that is the first round: a round of
 FedAvg whose clients also send the mean of their features over all their examples after training. So
-nobody drops that training. In later rounds that part of the upload is zero, and the server does not
-read it. It is one vector with the rest, so clipping and noise cover both: in the first round the
-mean takes its share of the norm. Where cohorts are sampled the consensus is the first cohort's.
+that training is not lost. In later rounds this part of the upload is zero, and the server does not
+read it. Mean and update are one vector, so clipping and noise cover both: in the first round the
+mean takes its share of the norm. With sampled cohorts, the consensus is the first cohort's.
 
-The mean of a batch joins its examples, and the consensus is a statistic of records that no noised
-step returned: `dp_sgd` is refused, and so is clipping of single examples.
+`dp_sgd` and clipping of single examples are refused: the mean of a batch joins its examples, and
+the consensus is a statistic of records that does not come from a noised step.
 
 The paper leaves z_before at the first batch of a round open. Here it is that batch's own mean, so
-that nothing pulls z towards zero. With mu = 1, the value for this network, it never counts.
+that z is not pulled towards zero. With mu = 1, the value for this network, z_before has no effect.
 
 Published code (the authors', and PFLlib) departs: it halves the mean of squares, so that its
 kappa of 50 is 25 here; z_before is zero at first; its clients send their running mean for the
@@ -74,7 +74,7 @@ class Config(NetworkConfig):
 
 
 class RunningMean:
-    """The mean of the features over the batches of one fit; it ends with the fit."""
+    """The running mean of the features over the batches of one fit; each fit starts anew."""
 
     def __init__(self, momentum: float) -> None:
         self._momentum = momentum

@@ -1,4 +1,4 @@
-"""Ditto: federated averaging as it is, and beside it a personal network pulled to the global one.
+"""Ditto: plain federated averaging, and beside it a personal network pulled to the global one.
 
 Li et al. 2021, "Ditto: Fair and Robust Federated Learning Through Personalization" (ICML, arXiv
 2012.04221), by its published code (github.com/litian96/ditto at 26d9b29): the paper's text was not
@@ -9,12 +9,12 @@ A client trains the global network w as FedAvg does, and a network v of its own 
     F_k(v) + lambda/2 ||v - w^t||^2,    v <- v - eta (grad F_k(v) + lambda (v - w^t)),
 
 where w^t is the network as received. The client sends the change of w only and predicts with v. As
-in the code both train on the same batches, and v begins as a copy of the global network: here the
-first one that the client gets, in the code the first of all (the same for clients of round one).
-With lambda = 0 and full cohorts the client trains v alone. The code averages changes uniformly, as
-its script runs it; here they weigh by examples, so that w is FedAvg's bit for bit. The code chooses
-among three lambdas in each step by validation data; no noised step covers that choice, so it is
-left out.
+in the code both train on the same batches, and v begins as a copy of a global network: here the
+first that the client receives, in the code the initial one (the same for clients of round one).
+With lambda = 0 and full cohorts the client trains v alone. The code, as its script runs it,
+averages changes uniformly; here examples weigh them, so that w equals FedAvg's bit for bit. The
+code chooses among three lambdas in each step by validation data; this choice is left out, because
+noised steps do not cover it.
 
 The code has as many steps for v as for w. PFLlib leaves that number open; here v takes the steps of
 `personal_rounds` rounds, and 1 is the code's.
@@ -23,7 +23,7 @@ No release depends on v, so it needs no noise. Under `dp_sgd` only noised steps 
 fit of the charged steps trains both networks, with one clip and one noise over both, so w is no
 longer FedAvg's. `privacy.personal: decoupled` trains w alone in the rounds, and v after the last
 release, without noise, for `personal_rounds`, from the last global network and pulled to it. The
-pull sees no data and takes no part of a bound.
+pull sees no data, so it uses no part of a bound.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class Ditto(FedAvg):
     def client_update(
         self, view: m.ClientView, data: m.Examples, trainer: m.Trainer, rng: m.Rng
     ) -> m.LocalResult:
-        """Train the global network, then the personal one on the same batches; decoupled, FedAvg's.
+        """Train the global network, then, unless decoupled, the personal one on the same batches.
 
         Under `dp_sgd` both take the charged steps together.
         """
@@ -113,7 +113,7 @@ class Ditto(FedAvg):
     def trained_together(
         self, view: m.ClientView, data: m.Examples, trainer: m.Trainer, rng: m.Rng
     ) -> m.LocalResult:
-        """Return both networks after one fit, in which an example's bound alone joins them."""
+        """Return both networks after one fit; only the bound on an example joins them."""
         own = prefixed(self.whole_model_of(view))
         trained = trainer.fit(
             BatchObjective(self.both_losses),

@@ -1,16 +1,15 @@
-"""DoPrompt: a prompt of each domain, mixed for an image of another one; centralised.
+"""DoPrompt: a prompt for each domain, mixed for images of other domains; centralised.
 
 Zheng et al. 2022, "Prompt Vision Transformer for Domain Generalization" (arXiv 2208.08914), here by
 its published code (zhengzangw/DoPrompt, commit a580930: algorithms.py). One party holds all data,
-so nothing is shared. It trains a vision transformer whole, with L prompts P_d of each training
-domain d beside the patches. z is the feature of an image without prompts, held. An adapter gives
+so nothing is shared. It trains a whole vision transformer, with L prompts P_d of each training
+domain d beside the patches. z is an image's feature without prompts or gradient. An adapter gives
 each of the L places a distribution over domains, and
 
     w = softmax(adapter(z)) (L, D),    P(x)_l = sum_d w_ld P_dl,
     loss = CE(x; P_own) + CE(x; P(x)) + lambda mean_ld BCE(w_ld, [d = own]),
 
-one step along the sum. Predictions use P(x), so they need no domain of an image. Training needs
-labels of domains.
+in one step along the sum. Predictions use P(x), so they need no domain labels. Training needs them.
 
 Departures: the transformer is CLIP's image tower, and z is its feature of length one; the head
 starts as CLIP's text features (`ClipTower`). The adapter's inner layer is four times as wide as z,
@@ -118,7 +117,7 @@ class DoPrompt(CentralisedMethod):
         found = found + self._cross_entropy(
             parameters, inputs, mixed(shares, parameters[PROMPTS]), batch["labels"]
         )
-        # Not by torch's one-hot, which reads values and so cannot run example by example.
+        # Torch's one-hot reads values, so it cannot run example by example.
         every = torch.arange(self.domains, device=own.device)
         known = (own[:, None] == every).to(shares.dtype).unsqueeze(1)
         told = functional.binary_cross_entropy(shares, known.expand_as(shares), reduction="none")
@@ -126,7 +125,7 @@ class DoPrompt(CentralisedMethod):
 
     def shares(self, parameters: Parameters, inputs: Tensor) -> Tensor:
         """Return w, each place's distribution over domains, (B, L, D)."""
-        # Detached, but with a graph: torch's other path cannot run example by example.
+        # With a graph, then detached: torch's path without a graph cannot run example by example.
         feature = self.tower.features(parameters, inputs).detach()
         inner, outer = ADAPTER
         hidden = functional.gelu(linear(parameters, inner, feature))

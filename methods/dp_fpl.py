@@ -11,7 +11,7 @@ the gradients by p_G, u and v at p_G + u v + r are clipped and noised, and p_L t
 
     nabla_u v + u nabla_v - u u^T nabla_u v                                            (Eq. 4).
 
-As u v + r is p_L for any factors, they shape the gradient and nothing else: with G the gradient by
+For any factors u v + r equals p_L, so the factors shape only the gradient: with G the gradient by
 p_L, nabla_u is G v^T and nabla_v is u^T G. So here p_L itself is trained, and every finished step
 of the optimiser takes the place of -G in Eq. 4. The server averages the changes of p_G with equal
 weights; p_L stays with its client. The published code (linhhtran/DP-FPL at cce74b4) adds the third
@@ -21,8 +21,8 @@ step a round; with more, p_G moves on in between.
 **Its epsilon and ours.** The paper clips gradients of whole batches to C = 10 and noises those of
 the factors by (10 / batch) sqrt(T ln(1/delta)) / epsilon, T being rounds. Without a bound on each
 example's gradient, replacing one example may move a batch's clipped gradient by 2C and not by C /
-batch. `stated_deviation` has the formula, and docs/methods.md has what such noise is worth by exact
-accounting: 59.8 for a stated 0.4 in 100 steps. Nothing of this is done here. Under `dp_sgd` each
+batch. `stated_deviation` has the formula, and docs/methods.md has the epsilon by exact accounting:
+59.8 for a stated 0.4 in 100 steps. Sotto does not add noise in this way. Under `dp_sgd` each
 example's gradient by p_G and p_L is clipped as one and both are noised, where the paper clips and
 noises those of the factors; noise is calibrated, charged and reported as for any method. Factors
 follow from p_L, so Eq. 4 is post-processing. Other mechanisms protect what is sent; p_L is not
@@ -113,7 +113,7 @@ class DPFPL(PromptMethod):
         return m.LocalResult({CONTEXT: trained[CONTEXT] - start}, None, {LOCAL: trained[LOCAL]})
 
     def correction(self, start: NDArray[Any], rng: m.Rng) -> Callable[[Parameters], None]:
-        """Return the correction that puts each step of p_L from a start (l, w) for -G in Eq. 4."""
+        """Return the correction that uses each step of p_L from a start (l, w) as -G in Eq. 4."""
         # A generator of its own, so that it does not change how batches are drawn.
         draws = np.random.default_rng(rng.integers(2**63))
         before = as_tensor(start, self.encoder.backbone)

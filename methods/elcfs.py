@@ -1,4 +1,4 @@
-"""ELCFS: clients swap low frequencies once; a step on images as they are must do on mixed ones.
+"""ELCFS: clients swap low frequencies once; a step on plain images must also suit mixed images.
 
 Liu et al. 2021, "FedDG: Federated Domain Generalization on Medical Image Segmentation via Episodic
 Learning in Continuous Frequency Space" (CVPR), by its published code (liuquande/FedDG-ELCFS, commit
@@ -10,15 +10,15 @@ two-dimensional Fourier transform, in each colour, and A_j another client's ampl
     theta' = theta - beta clamp(grad l(x; theta), -c, c)
     loss = l(x; theta) + l(x'; theta')
 
-whose gradient takes that of theta' for that of theta: first order, as there. Clients weigh by
-number of examples.
+to first order, as in the code: the gradient by theta' stands for the gradient by theta. Clients
+weigh by number of examples.
 
 Where this departs from the code:
 
 - It segments, with a contrast of boundary and background in the loss. Images here have one label
   each and no boundary, so the contrast is dropped, as in CCST's port of it.
-- Its clients swap whole amplitude spectra of an eighth of their images, which with the phases are
-  the images, and without them are close to the images. Here each client gives one block before the
+- Its clients swap whole amplitude spectra of an eighth of their images. With the phases these are
+  the images; without them they are close to the images. Here each client gives one block before the
   first round (the collection, `PoolPolicy.when`): the mean over its images of the (2b + 1)^2 lowest
   frequencies, all that the method ever mixes in. Spectra of single images are refused.
 - A block is of pixels in [0, 1] and divided by h w, so that its first number is a colour's mean and
@@ -26,10 +26,10 @@ Where this departs from the code:
 - Each image draws its client j and its lambda once a round, not once a batch.
 
 The training code has L = 0 and lambda = 1: x' moves each colour's mean alone. `band` and `mix:
-uniform` have more of it; the code's demonstration has L = 0.003.
+uniform` change this; the code's demonstration has L = 0.003.
 
-theta' is a step on the whole batch, so an example's loss depends on the others, and no noised step
-sees a block: no `dp_sgd`. Without others' blocks the method is FedAvg.
+`dp_sgd` is refused: theta' is a step on the whole batch, so an example's loss depends on others,
+and noised steps do not cover the blocks. Without others' blocks the method is FedAvg.
 """
 
 from __future__ import annotations
@@ -137,7 +137,7 @@ class Elcfs(FedAvg):
         """Return loss of each example, (B,)."""
         plain = self.cross_entropies(parameters, batch)
         moving = {name: value for name, value in parameters.items() if value.requires_grad}
-        # Without a graph of its own: the step is a constant, and theta' moves as theta does.
+        # First order, so without a graph: the step is a constant, and theta' moves as theta does.
         gradients = torch.autograd.grad(
             plain.mean(),
             list(moving.values()),
@@ -203,9 +203,9 @@ def build(config: Config, task: m.Task) -> m.Method:
     """
     if config.spectrum != "client_mean":
         raise MethodError(
-            f"method.spectrum: {config.spectrum!r} hands spectra of single images to all clients, "
-            "near the images themselves and a release for each, which no bound on a client's one "
-            "entry covers; valid: client_mean"
+            f"method.spectrum: {config.spectrum!r} hands spectra of single images, which are close "
+            "to the images, to all clients; a bound on a client's one entry does not cover a "
+            "release for each image; valid: client_mean"
         )
     if config.network not in ("cnn", "clip"):
         raise MethodError(

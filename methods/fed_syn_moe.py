@@ -6,9 +6,9 @@ and FedMoE (Yi et al. 2024). A client has the shared network, a whole network of
 of its own that weighs the logits of the two. The client trains all three together by the
 cross-entropy of the mixture; the server averages changes of the shared network.
 
-The paper says no more than that. Decided here: the gate gets the shared extractor's features, as
-the gates over heads do; gradients pass through them; the learning rate is one for all unless
-`gate_rate` says otherwise. One fit trains everything, so one bound holds for all of it.
+The paper says no more. Our decisions: the gate gets the shared extractor's features, as the gates
+over heads do; gradients pass through them; all parts have one learning rate unless `gate_rate`
+says otherwise. One fit trains all parts, so one bound holds for all of them.
 
 `wiring: published` is that of the paper's published code (`serverfedmoe.py` and `clientfedmoe.py`
 of PM-MOE at commit ed9d2f18): the gate weighs the features of two extractors, the shared and a
@@ -57,7 +57,7 @@ class Config(NetworkConfig, GateConfig):
 
 
 class FedSynMoE(SplitMethod):
-    """A shared and a local network under a gate, or as published extractors alone."""
+    """A shared and a local network under a gate; as published, the gate joins only extractors."""
 
     config: Config
     has_personal_state = True

@@ -1,4 +1,4 @@
-"""FedADG: each client's features are drawn, class by class, to what a shared generator makes.
+"""FedADG: training pulls each client's features, by class, towards those of a shared generator.
 
 Zhang, Lei, Shi, Huang & Chen, "Federated Learning with Domain Generalization" (arXiv 2111.10487),
 as in the authors' code for PACS (Haoxiang-Wang/FedADG at 1d34f2a, a copy): only the paper's
@@ -12,8 +12,8 @@ it:
     F, C:  alpha CE(C(F(x)), y) + (1 - alpha) (1 - D(F(x), y))^2
     G:     D(G(e, y), y)^2
 
-each by its own arrays alone, the others being held. Classes reach G and D as one-hot vectors times
-`label_scale`, noise is uniform from 0 to 1. The server takes plain means of F, C and G.
+where each fit trains its own arrays alone and holds the others. Classes reach G and D as one-hot
+vectors times `label_scale`; e is uniform from 0 to 1. The server takes plain means of F, C and G.
 
 Options and departures:
 
@@ -24,14 +24,14 @@ Options and departures:
 - G ends with ReLU, as AlexNet's features do; `generator_output` may be `linear`, or `unit` for
   features of length one, which CLIP's are.
 - The code's head is two linear layers with nothing between, which is one linear map: here it is
-  one layer. The code has momentum, a warm-up of the rate, a fall of it by validation accuracy, and
-  dropout in F; these are left out here.
-- Batches of the second part are drawn anew for each step, and do not go through the data in turn.
-- The copy's `train` returns three values where four are expected, so it does not run as it is.
+  one layer. The code has momentum, a warm-up of the learning rate, a decay by validation accuracy,
+  and dropout in F; these are left out here.
+- In the second part each step draws its batch anew, where the code goes through the data in turn.
+- The copy's `train` returns three values where four are expected, so it does not run unchanged.
 
-A fit of one step forgets an optimiser's memory, so the method needs plain SGD: momentum and Adam
-are refused. D is made of a client's records, and later steps and rounds start from it. F and C
-train against a D that the same batch has just moved. So a bound on one record's gradient does not
+Each fit has one step and starts with a fresh optimiser, so the method needs plain SGD: momentum and
+Adam are refused. D is trained on a client's records, and later steps and rounds start from D. F and
+C train against a D that the same batch has just moved. So a bound on one record's gradient does not
 bound the record's effect: `dp_sgd` and clipping of single examples are refused. Mechanisms on
 uploads bound all that is sent.
 """
@@ -133,7 +133,7 @@ class FedADG(SplitMethod):
         }
 
     def prepare(self, arrays: m.Arrays) -> m.Arrays:
-        """Return what the extractor keeps, each example with its mark."""
+        """Return what the extractor keeps, each example with a mark, a hash of its content."""
         return marked(super().prepare(arrays))
 
     def labels(self, batch: Parameters) -> Tensor:

@@ -12,11 +12,11 @@ sets how the keys are mixed for this image,
 
     w = softmax((q - mean q) / std q / temperature),    prompt = p + p * sum_d w_d k_d.
 
-The equations are from the published code. Ours are: the context is generic in place of
-class-specific, as a prediction must exist for any class names; the key is the example's domain's,
-which is the client's own where each client holds one domain, as there; the query sees features of
-length one, whose small answers `query_learning_rate` can offset; and clients weigh by their
-examples, where that code weighs all alike (`weighting: uniform`).
+The equations are from the published code. We change four things: the context is generic, not
+class-specific, because predictions must exist for any class names; an example's domain selects its
+key, which is the client's key where each client holds one domain, as in that code; the query sees
+features of length one, whose small answers `query_learning_rate` can offset; and clients weigh by
+their examples, where that code weighs all alike (`weighting: uniform`).
 
 Every mechanism is admitted: keys are constants, an example's two losses depend on it alone, and
 all trained arrays are shared. A step encodes each class under every domain's prompt, as only the
@@ -175,7 +175,7 @@ def build(config: Config, task: m.Task) -> m.Method:
     encoder = build_encoder(config, task)
     if not task.domains:
         raise MethodError(
-            "task.domains: fedapt needs a key for each domain, but there is none; valid is a data "
-            "set with at least one"
+            "task.domains: fedapt needs a key for each domain, but the data set has no domains; "
+            "valid is a data set with at least one"
         )
     return FedAPT(encoder, config, task.classes, len(task.domains))

@@ -14,9 +14,9 @@ Its personal module, for PM-MoE, is the head after fine-tuning. With `all` each 
 body of its own, which others' heads never saw; PM-MoE's mixture is meant for `head`, and refuses
 `body`, which leaves all heads as they were drawn.
 
-After fine-tuning nothing leaves the client, so it is free under `dp_sgd`. Where PM-MoE puts the
-head into its pool, the head does leave, and noised steps train it: the charged number, in place of
-`fine_tuning_rounds`.
+After fine-tuning nothing leaves the client, so it costs no privacy under `dp_sgd`. If PM-MoE puts
+the head into its pool, the head leaves the client: then noised steps train it, the charged number
+in place of `fine_tuning_rounds`.
 """
 
 from __future__ import annotations

@@ -72,7 +72,7 @@ class FedClip(AveragedMethod):
 
     @property
     def learns_one_class(self) -> bool:
-        """Not by the symmetric loss: all captions of a batch are the same then."""
+        """False with the symmetric loss: all captions of such a batch are the same."""
         return not self.couples_examples
 
     def shared_spec(self) -> Mapping[str, m.TensorSpec]:

@@ -9,9 +9,9 @@ every context vector,
 so each image has text features of its own for every class. h is Linear-ReLU-Linear with a hidden
 layer of 1/16 of the feature's width. Contexts start from the words "a photo of a", M = 4.
 
-Federated by FedAvg over context and Meta-Net, as the baseline of FedPGP (Cui et al. 2024, Tables 1
-and 2) and others is; their papers say no more. The published code of CoCoOp loops over the batch;
-here it is one pass. A step costs B x C texts where PromptFL's costs C.
+FedAvg averages context and Meta-Net, as in the baseline of FedPGP (Cui et al. 2024, Tables 1 and 2)
+and others; their papers say no more. The published code of CoCoOp loops over the batch; here the
+batch is one pass. A step encodes B x C texts, and PromptFL's encodes C.
 """
 
 from __future__ import annotations

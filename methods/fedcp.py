@@ -9,9 +9,9 @@ length 1, and h = f(x),
     logits = personal head(r * h) + generic head((1 - r) * h),
     loss   = CE + lambda MMD(h, h_0),
 
-h_0 being the features under the broadcast extractor, and the policy a linear layer D -> 2D, layer
-normalisation and ReLU. A client trains extractor, policy and personal head together and holds v,
-h_0 and the generic head. The new generic head is the mean of heads halfway between each client's
+where h_0 are the features under the broadcast extractor, and the policy has a linear layer D -> 2D,
+layer normalisation and ReLU. A client trains extractor, policy and personal head together and holds
+v, h_0 and the generic head. The new generic head is the mean of heads halfway between each client's
 personal head and the old generic one, as in the authors' code. So a client sends the difference of
 its personal head to the generic one, and the server adds half of the mean. The personal head does
 leave the client, protected like all that it sends. A client's first personal head is the generic
@@ -26,7 +26,7 @@ single examples; with 0 all that is sent or kept comes from the trainer, and bot
 Published code (the authors', and PFLlib) departs: it adds Gumbel noise to a and b, also when it
 predicts, so that one image gets many answers. `gumbel: true` has the noise in training alone, one
 draw for each example and round; then `dp_sgd` is refused, as it hides the number of examples. In
-the first round its v is drawn at random.
+the first round that code draws v at random.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""FedDG-GA: clients whose own data the averaged model serves worse than their own count for more.
+"""FedDG-GA: a client weighs more if averaging makes the model worse on that client's data.
 
 Zhang, Xu, Yao, Zhang, Tian & Wang 2023, "Federated Domain Generalization with Generalization
 Adjustment" (CVPR), as in the authors' code (MediaBrain-SJTU/FedDG-GA at 8d03a24): the paper's text
@@ -18,17 +18,17 @@ subtracts nothing and divides by 3, its number of clients. Where all gaps are 0 
 0; here the weights stay. After R + 1 steps d_t would turn negative; here it is 0. With `step: 0` it
 is the base method with plain means.
 
-A client measures the averaged model when it gets it, with the next round, and its own after
+A client measures the averaged model when it receives it, in its next round, and its own model after
 training. So the gap of a round comes with the upload of the client's next round, in time for that
-mean, as in the code. A client without an earlier round has no gap. Where not all clients take part,
-those of the round share out the weight that they had together, and the mean is over them.
+mean, as in the code. A client without an earlier round has no gap. If only some clients take part,
+they share out the weight that they had together, and the mean is over them.
 
-Images: the platform hands only training examples to a method. The client spares `held_out` of them,
-evenly spread and the same in each round; where that is less than one image, it measures gaps on its
-training images.
+Images: the platform hands only training examples to a method. The client holds out a share of them
+(`held_out`), evenly spread and the same in each round; if that is less than one image, it measures
+gaps on its training images.
 
-Privacy: the server needs each gap by itself, and a gap tells of one client's data; so do updates
-that count differently. Under `upload_noise` update and gap are clipped as one vector, noised on the
+Privacy: the server needs each single gap, and a gap tells of one client's data; so do updates with
+different weights. Under `upload_noise` update and gap are clipped as one vector, noised on the
 client and charged as one release. `gap_factor` multiplies a sent gap; the server uses only ratios
 to the largest gap, and weights follow noise where gaps are below it. Secure sums, noise on sums and
 `dp_sgd` are refused: a secure sum hides each gap, there is no channel for single noised numbers
@@ -76,7 +76,7 @@ class Config:
         base_options: Its own options; those not named are at their defaults.
         metric: The metric of the gaps.
         step: d, how far weights move at first.
-        rounds: R, over which that fades.
+        rounds: R, over which the step fades.
         divisor: Divisor of a step.
         centre: Whether the mean gap is subtracted.
         held_out: Share of a client's training images that gaps are measured on.
@@ -112,7 +112,7 @@ class FedDGGA(OverMethod):
         return frozenset()
 
     def shared_spec(self) -> Mapping[str, m.TensorSpec]:
-        """Return the base's, and the gap (1,): like an update, it is 0 without training."""
+        """Return the base's tensors, and the gap (1,): like an update, it is 0 without training."""
         gap = m.TensorSpec((1,), weighting=m.Weighting.UNIFORM, source=m.Source.PERSONAL)
         return {**self.base.shared_spec(), GAP: gap}
 
@@ -214,7 +214,7 @@ def adjusted(
 def weighted_mean(
     values: Sequence[NDArray[Any]], weights: NDArray[np.float64]
 ) -> NDArray[np.float64]:
-    """Return the mean of K arrays by weights (K,); the plain one where all weights are 0."""
+    """Return the mean of K arrays by weights (K,); the plain mean where all weights are 0."""
     total = weights.sum()
     shares = weights / total if total else np.full(len(weights), 1.0 / len(weights))
     mean: NDArray[np.float64] = np.tensordot(shares, np.stack(values).astype(np.float64), 1)
@@ -224,13 +224,13 @@ def weighted_mean(
 def held_out(data: m.Examples, share: float) -> tuple[m.Examples, m.Examples]:
     """Return the training examples and the measured examples of a client.
 
-    A share is spared, rounded down; where that is no example, both are all of them.
+    `share` is held out, rounded down; if that is less than one example, both parts hold all.
     """
     count = int(share * data.num_examples)
     if not count:
         return data, data
     spared = np.zeros(data.num_examples, bool)
-    # Data may come class by class, so spared examples are spread evenly.
+    # Data may come class by class, so the held-out examples are spread evenly.
     spared[((np.arange(count) + 0.5) * data.num_examples / count).astype(np.int64)] = True
     kept, taken = ({n: v[rows] for n, v in data.arrays.items()} for rows in (~spared, spared))
     return m.Examples(kept), m.Examples(taken)

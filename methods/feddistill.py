@@ -1,4 +1,4 @@
-"""FedDistill: clients share mean logits of each class, and are taught by everybody's mean.
+"""FedDistill: clients share mean logits of each class, and learn from the mean over all clients.
 
 Jeong et al. 2018, "Communication-Efficient On-Device Machine Learning: Federated Distillation and
 Augmentation under Non-IID Private Data" (arXiv 1811.11479), by published code, as the paper's text
@@ -13,8 +13,8 @@ where the table (C, C) has the server's mean logits of each class. Where there i
 the whole first round, the second term is absent. Afterwards the client sends the mean of its logits
 for each of its classes. With gamma = 0 it is local training.
 
-`target: logits` is PFLlib's: a cross-entropy takes the row itself for probabilities. It has no
-lower bound, and is there to compare with.
+`target: logits` is PFLlib's: its cross-entropy treats the row itself as probabilities. This loss
+has no lower bound; it is here for comparison.
 
 FedGen's code differs in three more ways, which look like slips: it counts one example of each class
 too many, it never clears its sums, so that logits of all rounds count, and classes that a client
@@ -25,7 +25,7 @@ round has keeps its row. As we remember the paper, it leaves a client out of its
 neither code does: after clipping and noise a client cannot tell its own part of a mean. The variant
 that also averages networks (FedGen's FedDistill-FL) is left out.
 
-Mean logits are statistics of records that no noised step returned: `dp_sgd` is refused.
+`dp_sgd` is refused: mean logits are statistics of records that do not come from a noised step.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """FedGen: FedAvg, and a generator of features by which the clients' heads teach each other.
 
 Zhu, Hong & Zhou 2021, "Data-Free Knowledge Distillation for Heterogeneous Federated Learning"
-(ICML, arXiv 2105.10056), Algorithm 1. The server trains a generator G that makes features of noise
-e and a class y, so that the clients' heads g_k name them y. A client adds to its loss the
+(ICML, arXiv 2105.10056), Algorithm 1. The server trains a generator G that turns noise e and a
+class y into features for which the clients' heads g_k predict y. A client adds to its loss the
 cross-entropy of its own head on generated pairs. Neither needs data of another client:
 
     server:    min over G of E_{y, e} [ CE(ensemble of g_k at G(e, y), y) ] + diversity term
@@ -19,16 +19,16 @@ The paper writes the ensemble in two ways, and both are options:
 
 A client sends the shares of its labels and no counts, as a difference to the server's shares:
 counts in the hundreds would fill a whole clipping norm. So `individual` weights classes by shares,
-as if clients had equally many examples. Shares are statistics of records that no noised step
-returned: `dp_sgd` is refused with them. `ensemble: mean` with `labels: uniform` draws all classes
-equally, sends no shares, and admits it: the server trains on noised releases only.
+as if clients had equally many examples. Shares are statistics of records that do not come from a
+noised step, so `dp_sgd` is refused with them. `ensemble: mean` with `labels: uniform` draws all
+classes equally, sends no shares, and admits `dp_sgd`: the server trains on noised releases only.
 
 The paper leaves open how many pairs are drawn when. Here a client draws `generated` of them once
 a round and takes the gradient over all of them in each step, as a term that sees no data; with
 `weight: 0` it is FedAvg. The generator's Adam starts anew in each round. The authors' code leaves
 the client's term out of the first round, multiplies it by 10, lets it fade, and adds a divergence
-between predictions on data and on generated features; the paper's objective and PFLlib have none of
-that. Both codes draw uniform noise where the paper has Gaussian: `noise`.
+between predictions on data and on generated features; the paper's objective and PFLlib do not. Both
+codes draw uniform noise where the paper has Gaussian: `noise`.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ HIDDEN, OUTPUT = "generator.hidden", "generator.output"
 
 @dataclass(frozen=True)
 class Generator:
-    """The network, without its arrays: noise of width E and one of C classes to features (D,)."""
+    """The network, without its arrays: it maps noise (E,) and one of C classes to features (D,)."""
 
     classes: int
     noise_width: int

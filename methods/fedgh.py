@@ -8,19 +8,19 @@ heads. In the paper each pair is a step (`server_batch: 1`); the default is publ
 (PFLlib): one pass a round over shuffled batches of ten. Its personal module, for PM-MoE, is the
 extractor, as LG-FedAvg's is.
 
-`prototypes: individual` is the method as published: the server needs every client's means by
-themselves, so secure sums and noise on sums are refused. With `prototypes: mean` an aggregate
-suffices: the head is trained on one mean for each class, over the clients that have it. For that a
-client sends the message of `methods.networks.class_tables`: flags, and prototypes divided by
-sqrt(D), which makes them about as long as flags. Without the division, noise of one size would
-drown the flags first, and all is divided by them. The message is absolute, not a difference to the
-broadcast, which holds the head alone.
+`prototypes: individual` is the method as published: the server needs each single client's means, so
+secure sums and noise on sums are refused. With `prototypes: mean` an aggregate suffices: the head
+is trained on one mean for each class, over the clients that have it. For that a client sends the
+message of `methods.networks.class_tables`: flags, and prototypes divided by sqrt(D), which makes
+them about as long as flags. Without this division, noise of one size would drown the flags first,
+by which the server divides the sums. The message is absolute, not a difference to the broadcast,
+which holds the head alone.
 
 Where flags are scaled or noised, a client counts as having a class if its flag is at least
 `presence_floor` times one client's largest possible flag: the largest flag over the number of
 clients.
 
-Prototypes are statistics of records that no noised step returned: `dp_sgd` is refused.
+`dp_sgd` is refused: prototypes are statistics of records that do not come from a noised step.
 """
 
 from __future__ import annotations

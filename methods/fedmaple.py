@@ -1,15 +1,15 @@
 """FedMaPLe: coupled prompts in both towers, averaged over clients each round.
 
 Khattak et al. 2023, "MaPLe: Multi-modal Prompt Learning" (CVPR), section 3.2. Each of the first J
-layers of the text tower has l prompts P_k of its own. A linear coupling function makes of them the
+layers of the text tower has l prompts P_k of its own. A linear coupling function maps them to the
 prompts of the same layer of the image tower,
 
     Q_k = F_k(P_k),  k = 1..J,     logit_c(x) = cos(f(x; Q_1..Q_J), g(c; P_1..P_J)) / temperature
 
 with J = 9 and l = 2. `methods.prompts.deep` says where prompts stand.
 
-Federated by FedAvg over prompts and coupling functions, as the baseline of FedPGP (Cui et al. 2024)
-is; the papers say no more. The paper starts the first layer's prompts from "a photo of a", which
+FedAvg averages prompts and coupling functions, as in the baseline of FedPGP (Cui et al. 2024); the
+papers say no more. The paper starts the first layer's prompts from "a photo of a", which
 has more tokens than prompts: as in the published code the first l are learned and the others stay
 as words before the class name. That code starts F_2..F_J from one draw; here each has its own.
 

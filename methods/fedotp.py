@@ -18,8 +18,8 @@ for cosines below about -0.03 (in half precision for all below 0.8), and a promp
 zero for all patches gets infinity times zero. Here the kernel is scaled before it is taken, so that
 `entropy: 0.01` works too; the plan is then nearly that without entropy, and takes more iterations.
 
-Decoupled (`privacy.personal: decoupled`), the shared prompt is trained with a plan of its own
-alone, and the local prompts after the last release. It admits every mechanism: under `dp_sgd`
+Decoupled (`privacy.personal: decoupled`), the shared prompt is trained alone, with its own plan,
+and the local prompts after the last release. The method admits every mechanism: under `dp_sgd`
 noised steps train all prompts under one joint bound. The method keeps an image's local features:
 401 KB for ViT-B/16, 33 KB for the tiny model.
 """
@@ -51,7 +51,7 @@ from methods.prompts.prompt import (
 )
 
 SMALLEST_EXPONENT = -69.0
-"""exp of it, 1e-30, is nothing to the plan, and float32 can still divide by it."""
+"""Its exponential, 1e-30, does not change the plan, and float32 can still divide by it."""
 
 
 def transport_plans(similarity: Tensor, *, mass: float, entropy: float, iterations: int) -> Tensor:
@@ -68,14 +68,14 @@ def transport_plans(similarity: Tensor, *, mass: float, entropy: float, iteratio
         entropy: Weight of the entropic term, above 0.
         iterations: Pairs of projections.
     """
-    # An einsum may return any strides; laid out as its shape says it is four times as fast.
+    # An einsum may return any strides; a contiguous tensor is four times as fast.
     fixed = similarity.detach().contiguous()
     targets, sources = fixed.shape[:2]
     # A factor on a column of K is undone by v; without it a small entropy overflows.
     exponent = (fixed - fixed.amax(dim=1, keepdim=True)) / entropy
     kernel = exponent.clamp_min(SMALLEST_EXPONENT).exp()
     share, cap = mass / targets, 1.0 if mass < 1.0 else torch.inf
-    # As if no source were exhausted: few iterations from here, many from v = 1.
+    # Start as if no source were exhausted: that takes few iterations, a start at v = 1 takes many.
     v = share / kernel.sum(dim=1, keepdim=True)
     u = torch.ones_like(fixed[0])
     for _ in range(iterations):

@@ -1,4 +1,4 @@
-"""FedPCL: features drawn to the prototype of their class and away from those of all others.
+"""FedPCL: features move towards the prototype of their class and away from all other prototypes.
 
 Tan et al. 2022, "Federated Learning from Pre-Trained Models: A Contrastive Learning Approach"
 (NeurIPS, arXiv 2209.10083), by published code, as the paper's text was not available: the authors'
@@ -9,12 +9,12 @@ A client's whole network is its own; in the paper's setting it is a projection o
 
     -log( exp(z . p_y / tau) / sum over classes c of exp(z . p_c / tau) ),
 
-p_c being the global prototype of class c, over the classes that have one. An example whose class
-has none counts for nothing, so the first round trains nothing, as in both codes. Afterwards the
-client sends the mean of its z for each of its classes (a *prototype*), and the server averages each
-class over the clients that have it (`methods.networks.class_tables` describes the message). There
-is no head: the nearest prototype names an example, of the client's own ones as in both codes, or of
-the global ones (`inference`).
+p_c being the global prototype of class c, over the classes that have a prototype. Examples of other
+classes have no effect, so the first round trains nothing, as in both codes. Afterwards the client
+sends the mean of its z for each of its classes (a *prototype*), and the server averages each class
+over the clients that have it (`methods.networks.class_tables` describes the message). There is no
+head: an example gets the class of the nearest prototype, among the client's own as in both codes,
+or among the global ones (`inference`).
 
 The loss is the first term of PFLlib's, as we remember the paper's. Its second term, the mean of the
 same contrast with each other client's own prototypes, is left out: each client would need every
@@ -23,7 +23,7 @@ the denominators run over a batch of two views, so that no example has a loss of
 left out too. Prototypes keep the length of a mean of unit vectors, as in both codes; `similarity:
 cosine` brings them to length 1, as we remember the paper.
 
-Prototypes are statistics of records that no noised step returned: `dp_sgd` is refused.
+`dp_sgd` is refused: prototypes are statistics of records that do not come from a noised step.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class Config(TableConfig):
     Attributes:
         temperature: tau.
         similarity: Of a feature and a prototype: the product with the mean as it is, or the cosine.
-        inference: The prototypes among which an example's nearest is searched.
+        inference: The prototypes among which the method searches for an example's nearest.
     """
 
     temperature: Annotated[float, Gt(0.0), Le(1e6)] = 0.07
@@ -98,7 +98,7 @@ class FedPCL(TableMethod):
         if self.config.similarity == "cosine":
             table = functional.normalize(table, dim=1)
         scores = self.features(parameters, batch) @ table.T / self.config.temperature
-        # A finite number, as zero times infinity is NaN where no class is known.
+        # Not minus infinity: where no class is known, zero times infinity would be NaN.
         least = torch.finfo(scores.dtype).min
         among_known = scores.masked_fill(known == 0, least).logsumexp(dim=1)
         own = scores.gather(1, labels[:, None]).squeeze(1)

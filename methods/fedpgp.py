@@ -8,9 +8,9 @@ prompt, the loss is L_ce + mu L_con (Eq. 13), and
     L_con = -log( exp(sim(z_G, z_C) / tau) / (exp(sim(z_G, z_C) / tau) + exp(sim(z_G, z_i) / tau)) )
 
 (Eq. 12), with the cosine for sim. It sees no data, so it is the trainer's `penalty`: under `dp_sgd`
-it takes no part of an example's clipping bound. One fit trains U_i, V_i and p_G, so that one clip
+it uses no part of an example's clipping bound. One fit trains U_i, V_i and p_G, so that one clip
 and one noise cover all that later releases depend on. Decoupled, the rounds are PromptFL's, and
-clients train U_i and V_i after the last release on top of its prompt, each from a start of its own.
+clients train U_i and V_i after the last release on top of its prompt, each from its own start.
 
 The paper leaves open tau, the start of U and V, and how sim treats classes. The published code has
 tau = 0.5, N(0, 0.02^2) for both, the same on all clients, and the mean over classes of Eq. 12, as
@@ -176,7 +176,7 @@ class FedPGP(PromptMethod):
     decouples = True
 
     def init_client(self, shared_rng: m.Rng, client_rng: m.Rng) -> m.Arrays:
-        """Return the adapter, alike on all clients; decoupled, it starts with its training."""
+        """Return the adapter, the same on all clients; decoupled, its training draws it later."""
         return {} if self.is_decoupled else self.adapter.init(shared_rng)
 
     def client_update(

@@ -1,4 +1,4 @@
-"""FedPR: one prompt for all, whose local steps keep away from the span of the global prompt.
+"""FedPR: one prompt for all; local steps are projected away from the span of the global prompt.
 
 Feng et al. 2023, "Learning Federated Visual Prompt in Null Space for MRI Reconstruction" (CVPR), by
 its published code (github.com/chunmeifeng/FedPR at f5c3e67), as the paper's text was not available.
@@ -15,10 +15,10 @@ and u T replaces every finished step u (l, w) of the local optimiser, after mome
 shorter by sqrt(w - k), which that code's learning rate makes up for; `normalise: false` takes B B^T
 itself.
 
-Three things are decided here. Directions along which p is zero have equal eigenvalues, so the
-machine's arithmetic decides their order; so at most as many directions are removed as p has, and T
-is the same on every machine. Where (1 - share) w is whole, that code's floating point loses one;
-here it does not. The optimiser starts anew in each round, where that code's goes on: its moments
+Three decisions are ours. Directions along which p is zero have equal eigenvalues, so the machine's
+arithmetic decides their order. So we remove at most as many directions as p has, and T is the same
+on every machine. If (1 - share) w is whole, that code loses one direction by rounding; ours does
+not. Our optimiser starts anew in each round, where that code's continues: its moments
 would be a state that depends on records.
 
 T follows from the broadcast alone. So the correction sees no data, comes after clipping and noise,
@@ -105,14 +105,14 @@ def projection(
 ) -> NDArray[np.float64]:
     """Return T (w, w) of a context p (l, w), for the share rho of the w directions.
 
-    Normalised, T has a Frobenius norm of one; of zero where no direction is left.
+    Normalised, T has a Frobenius norm of one, or of zero if no direction is left.
     """
     prompt = np.asarray(context, np.float64)
     width = prompt.shape[1]
     # Rows of the last factor are the eigenvectors of p^T p, the largest eigenvalue first.
     _, spread, directions = np.linalg.svd(prompt, full_matrices=False)
     spanned = int((spread > spread.max(initial=0.0) * max(prompt.shape) * 1e-7).sum())
-    # Of the written decimal, as 1 - 0.8 in binary is a little less than a fifth.
+    # Computed from the written decimal: in binary, 1 - 0.8 is a little less than a fifth.
     most = int((1 - Fraction(str(share))) * width)
     taken = directions[: min(most, spanned)]
     allowed: NDArray[np.float64] = np.eye(width) - taken.T @ taken

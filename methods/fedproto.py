@@ -1,4 +1,4 @@
-"""FedProto: clients share class means of features, and hold their own features to everybody's.
+"""FedProto: clients share class means of features, and pull their own features to the global means.
 
 Tan et al. 2022, "FedProto: Federated Prototype Learning across Heterogeneous Clients" (AAAI, arXiv
 2105.00243), by its published code (github.com/yuetan031/FedProto at 97e42e2), as the paper's text
@@ -19,11 +19,11 @@ Prototypes are of the trained network. The code takes the features of the last e
 network still moved. A class that no client of a round has keeps its prototype; in the code all
 clients are in each round.
 
-The nearest prototype names an example. `inference` says among which: those of the client's own
-classes (the authors' code), all (PFLlib's), or its own head names it (the authors' code too).
-Without prototypes, the head predicts.
+An example gets the class of its nearest prototype. `inference` selects the prototypes: those of the
+client's own classes (the authors' code) or all (PFLlib's); or the client's head predicts (the
+authors' code too). Without prototypes, the head predicts.
 
-Prototypes are statistics of records that no noised step returned: `dp_sgd` is refused.
+`dp_sgd` is refused: prototypes are statistics of records that do not come from a noised step.
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ class FedProto(TableMethod):
         return negative_distances(features, parameters[TABLE], candidates)
 
     def candidates(self, parameters: Parameters) -> Tensor:
-        """Return which classes are predicted by their prototypes, (C,); none for the head."""
+        """Return which classes prototypes predict, (C,); all false where the head predicts."""
         known = parameters[KNOWN] > 0
         if self.config.inference == "head":
             return known & False

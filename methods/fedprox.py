@@ -7,9 +7,9 @@ a client minimises, inexactly, by its ordinary number of steps,
 
 over the whole network. With mu = 0 it is FedAvg. The paper tunes mu over {0.001, 0.01, 0.1, 1};
 PFLlib's examples train with 0.001. Clients that do less work than others (the paper's
-gamma-inexactness) are not built: all clients take the configured number of steps.
+gamma-inexactness) are not supported: all clients take the configured number of steps.
 
-The term sees no data. It is the trainer's penalty, so it takes no part of an example's bound.
+The term sees no data. It is the trainer's penalty, so it uses no part of an example's bound.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""FedRep: the head learns on the body as it is, then the body under that head.
+"""FedRep: a client trains its head on the shared body, then the body under that head.
 
 Collins et al. 2021, "Exploiting Shared Representations for Personalized Federated Learning" (ICML),
 Algorithm 1: a client takes tau steps on its own head with the shared body held, then steps on the

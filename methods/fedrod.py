@@ -6,16 +6,16 @@ by the balanced softmax of Ren et al. 2020 over the client's class counts n,
 
     loss(g, y) = -log( n_y exp(g_y) / sum_c n_c exp(g_c) ),
 
-The personal head h minimises the cross-entropy of g + h, which also predicts. Neither the features
-nor g move for h. Where the client has no example of a class, n_c = 0 and the class drops out of the
-sum: the client says nothing about it. One fit trains both heads; on plain gradient descent that is
-what alternating within a batch gives, as published code (PFLlib) does, which agrees with the
+The personal head h minimises the cross-entropy of g + h, which also predicts. This loss moves h but
+not the features or g. If the client has no example of a class, n_c = 0 and the class drops out of
+the sum: the client says nothing about it. One fit trains both heads; with plain gradient descent
+this equals alternating within a batch, as published code (PFLlib) does, which agrees with the
 formulas. Heads are linear; the paper's hypernetwork for h is left out. Its personal module, for
 PM-MoE, is the personal head.
 
-Counts of labels enter every gradient but come from no noised step, and by them one example changes
-the loss of the others: with the balanced softmax `dp_sgd` is refused, and examples are coupled.
-`generic_loss: cross_entropy` needs no counts, and then neither holds.
+Counts of labels enter every gradient but come from no noised step, and through them one example
+changes the loss of the others: with the balanced softmax `dp_sgd` is refused, and examples are
+coupled. `generic_loss: cross_entropy` needs no counts, so both restrictions vanish.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class FedRoD(ModularMethod):
 
     @property
     def learns_one_class(self) -> bool:
-        """Not by the balanced softmax: over a single class it is always one."""
+        """False with the balanced softmax: over a single class it is always one."""
         return not self.couples_examples
 
     @property

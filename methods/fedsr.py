@@ -20,7 +20,7 @@ Options, the code's first:
 - `scale: learned` trains c; `none` leaves it out. Where c turns negative the code takes a logarithm
   of a negative number; here the deviation of c z is |c| sigma.
 - `reference: personal` keeps r, s and c on the client, for ever, as the code does, which never
-  averages them; `shared` averages them with the network.
+  averages them; `shared` averages them together with the network.
 
 With a = b = 0 and sigma = 0 it is FedAvg. The loss of an example depends on no other, and its
 sample is a hash of its own content and the step's key (`methods.networks.draws`), so `dp_sgd` is
@@ -133,7 +133,7 @@ class FedSR(SplitMethod):
         return self.reference_layers if self.config.reference == "personal" else {}
 
     def prepare(self, arrays: m.Arrays) -> m.Arrays:
-        """Return what the extractor keeps, each example with its mark."""
+        """Return what the extractor keeps, each example with a mark, a hash of its content."""
         return marked(super().prepare(arrays))
 
     def distribution(self, parameters: Parameters, batch: Parameters) -> tuple[Tensor, Tensor]:

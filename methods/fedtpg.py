@@ -7,13 +7,12 @@ With T (n, d) CLIP's text features of n bare class names, and Q (m, w) learned q
     X = Attention(LN(Q), LN(T), LN(T)),    context = X + W_2 GEGLU(W_1 LN(X)),
 
 with multi-head attention, without a residual around it, and GEGLU(a, b) = a GELU(b). The context
-(m, w) stands before each of the n names as CoOp's does. So the prompt follows from the asked names,
-and names that no client trained on get a prompt too. Only the net learns; its changes are averaged
-with equal weights.
+(m, w) stands before each of the n names as CoOp's does. So any class names give a prompt, also
+names that no client trained on. Only the net learns; its changes are averaged with equal weights.
 
 A client's loss is the cross-entropy over its own classes, and its attention sees only their names.
-So each loss depends on the client's other examples, and a record cannot be protected. Under `names:
-all` every class of the task is asked, and `dp_sgd` is admitted.
+So each loss depends on the client's other examples, and the platform cannot protect a record. Under
+`names: all` loss and attention use every class of the task, and `dp_sgd` is admitted.
 
 The code's blocks of self-attention after the first (`depth`, none by default) are left out. Its
 widths d and w are both CLIP's 512; here keys and values are projected from d to w.
@@ -93,7 +92,7 @@ class FedTPG(AveragedMethod):
 
     @property
     def learns_one_class(self) -> bool:
-        """Not over a client's own classes: the loss of a single class is always zero."""
+        """False over a client's own classes: the loss of a single class is always zero."""
         return self.config.names == "all"
 
     def shared_spec(self) -> Mapping[str, m.TensorSpec]:

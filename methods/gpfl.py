@@ -2,8 +2,8 @@
 
 Zhang et al. 2023, "GPFL: Simultaneously Learning Global and Personalized Feature Information for
 Personalized Federated Learning" (ICCV, arXiv 2308.10279). Extractor f, one embedding e_c (D,) of
-each class and a *conditional valve* are shared, the head is personal. The valve makes of features
-h = f(x) and a condition q (D,)
+each class and a *conditional valve* are shared, the head is personal. From features h = f(x) and a
+condition q (D,) the valve computes
 
     valve(h, q) = ReLU(h * (gamma(q) + 1) + beta(q)),
 
@@ -18,14 +18,14 @@ loss is
 and mu / 2 times the squares of embeddings and valve is added. Prediction is head(p).
 
 The client counts shares and keeps them in its own state; before it has counted they are uniform. So
-a prediction can make the own condition from any embeddings. Shares are a statistic of records that
-no noised step returns, and by them one example changes the loss of the others: `dp_sgd` is refused,
-and so is clipping of single examples. The decay sees no data.
+a prediction can make the own condition from any embeddings. `dp_sgd` and clipping of single
+examples are refused: shares are a statistic of records that does not come from a noised step, and
+through them one example changes the loss of the others. The decay sees no data.
 
 Published code (the authors', and PFLlib) departs: its norm is that of a batch's differences as one
-vector, so lambda counts about the square root of the batch size more than here, where each example
-has its own; and it makes the conditions from the embeddings that the client itself trained last,
-zero in the first round, not from the broadcast ones.
+vector, so its lambda weighs more than here, where each example has its own norm, by a factor of
+about the square root of the batch size. It makes the conditions from the embeddings that the client
+itself trained last, zero in the first round, not from the broadcast ones.
 """
 
 from __future__ import annotations

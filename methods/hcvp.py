@@ -19,7 +19,7 @@ factors are 0 and t is 1; we did not find the paper's values. An image without s
 some sixteen nats. Where a factor is not 0 the loss joins the examples of a batch.
 
 The code makes q by a convolution of one position and then takes the mean; a mean of an affine map
-is the map of the mean, so q is made of m at once.
+is the map of the mean, so here q comes from m directly.
 
 Departures: the frozen network there is a ResNet-50. Here the map is the image tower's own last
 tokens as CLIP left them (`needs: tokens`). The feature is the tower's, of length one, and the head
@@ -129,7 +129,7 @@ class Hcvp(CentralisedMethod):
     def client_update(
         self, view: m.ClientView, data: m.Examples, trainer: m.Trainer, rng: m.Rng
     ) -> m.LocalResult:
-        """Train all of it, the head by a rate of its own."""
+        """Train all layers, the head with its own learning rate."""
         head = tuple(self.head_layers)
         others = tuple(name for name in self.personal_layers if name not in head)
         trained = trainer.fit(

@@ -16,8 +16,8 @@ encoder's feature, and the network is FedAvg's. The paper has tau 0.5 and tunes 
 {0.1, 1, 5, 10}. PM-MoE's scripts pass neither, and with PFLlib's defaults, mu = 0 and tau = 1, MOON
 is FedAvg.
 
-The loss of an example depends on no other. The trainer returned the last network, so under `dp_sgd`
-it is a release like the update.
+The loss of an example does not depend on other examples. The trainer returned the last network, so
+under `dp_sgd` that network is a release like the update.
 """
 
 from __future__ import annotations
@@ -121,7 +121,7 @@ class Moon(FedAvg):
     ) -> m.LocalResult:
         """Train the whole network beside two held ones, and keep it for the next round.
 
-        With mu = 0 no other network has an effect, and none is held or kept.
+        With mu = 0 the client neither holds nor keeps another network.
         """
         held = self.held(view) if self.config.mu else {}
         start = {**self.model_of(view), **held}

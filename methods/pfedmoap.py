@@ -286,9 +286,9 @@ class PFedMoAP(PromptMethod):
         return replace(serving(self.config, 0), spec={CONTEXT: self.encoder.spec})
 
     def init_client(self, shared_rng: m.Rng, client_rng: m.Rng) -> m.Arrays:
-        """Return the client's own gate; it has no prompt of its own before its first round.
+        """Return the client's own gate; the client has no own prompt before its first round.
 
-        Decoupled, the gate starts with its training.
+        Decoupled, the gate's training draws it later.
         """
         return {} if self.is_decoupled or self.shares_gate else self.gate.init(client_rng)
 
@@ -399,7 +399,7 @@ def build(config: Config, task: m.Task) -> m.Method:
     width = encoder.backbone.embed_dim
     if task.population < 2:
         raise MethodError(
-            f"task.clients: {task.population} has nobody to take experts from; valid: at least 2"
+            f"task.clients: {task.population} leaves no other client's experts; valid: at least 2"
         )
     if config.experts >= task.population:
         raise MethodError(

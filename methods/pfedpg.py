@@ -26,9 +26,9 @@ The paper leaves these open; decided here:
   sees its feature before that is scaled to length one.
 
 A third party's code (MSungK/pFedPG) hands dP_n to its optimiser as a gradient, which moves every
-prompt away from its client's direction; not followed.
+prompt away from its client's direction; we do not follow it.
 
-The server needs each change by itself, which secure sums and noise on sums hide: the method is
+The server needs each single change, which secure sums and noise on sums hide: the method is
 refused under them. Uploads with their own noise (`upload_noise`, `dp_sgd`) are admitted. Under
 `dp_sgd` the same noised steps train heads, as later changes depend on them.
 """

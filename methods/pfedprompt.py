@@ -3,7 +3,7 @@
 Guo et al. 2023, "pFedPrompt: Learning Personalized Prompt for Vision-Language Models in Federated
 Learning" (WWW). The users' consensus is a prompt averaged over clients, trained as PromptFL's. The
 users' character comes, without parameters, from the image features F_1 ... F_n that a client keeps
-of its own training examples. An image feature I asks them by attention,
+of its own training examples. An image feature I queries them by attention,
 
     a_j = softmax_j(sharpness I F_j),    R = sum_j a_j F_j / |sum_j a_j F_j|,
     logit(c) = ((1 - blend) I T_c + blend R T_c)    over the temperature.

@@ -1,4 +1,4 @@
-"""PM-MoE: a personalised method, then a gate on each client over everybody's personal modules.
+"""PM-MoE: a personalised method, then a gate on each client over all clients' personal modules.
 
 Feng et al. 2025, "PM-MoE: Mixture of Experts on Private Model Parameters for Personalized Federated
 Learning" (WWW, doi 10.1145/3696410.3714561), Algorithm 1. The rounds are the base method's. Then
@@ -6,9 +6,9 @@ all converged personal modules go into a pool that every client fetches. With ev
 client trains a gating network that mixes the modules' outputs; the energy-based denoising drops
 those least like its own module's.
 
-The paper says that a converged module leaks nothing. It does: it is a model of its owner's data,
-and a release like any pool entry, noised and charged. Only the client's own module, which never
-left, replaces its noised entry.
+The paper says that a converged module leaks nothing. But it is a model of its owner's data, so here
+it is a release like any pool entry, noised and charged. For its own gate, a client replaces its
+noised entry by its own module, which never left.
 
 Where the paper is silent or its published code departs from it:
 
@@ -62,7 +62,7 @@ class Config(GateConfig):
         base: The method of the rounds.
         base_options: Its own options; those not named are at their defaults.
         top_k: Experts that count for an example; None for all.
-        renormalise: Whether the weights of those add up to one.
+        renormalise: Whether the weights of these experts add up to one.
         gate_rate: The gate's learning rate (the paper has 0.05, 0.1 and 0.5).
         gate_rounds: The gate's training, as a multiple of the steps of one round: with
             `training.local_epochs: 1`, as in the paper, its epochs E_moe (50 to 400).

@@ -14,12 +14,12 @@ prompt. Without others the message is the client's own prompt, and one client wi
 is PromptFL.
 
 A message is a convex combination only if alpha_k is small enough; the paper says so and leaves the
-size open. Here larger ones are refused, and None takes the one that mixes equal prompts evenly.
+size open. Here larger values are refused, and None takes the value that mixes equal prompts evenly.
 lambda / alpha_k is one option, so that a change of alpha_k does not also change the clients' loss.
-The paper leaves open where the inexact minimisation starts; here it is the message.
+The paper leaves open where the inexact minimisation starts; here it starts from the message.
 
-The server needs every client's prompt by itself, which secure sums and noise on sums hide: the
-method is refused under them. An upload with its own noise (`upload_noise`, `dp_sgd`) is admitted.
+The server needs each single client's prompt, which secure sums and noise on sums hide: the method
+is refused under them. An upload with its own noise (`upload_noise`, `dp_sgd`) is admitted.
 
 Published code (PFLlib) departs: `start: own` starts from the client's own last prompt, and
 `proximal: norm` does not square the norm. It also computes that term on detached tensors, so that

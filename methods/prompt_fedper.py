@@ -99,7 +99,7 @@ class PromptFedPer(PromptMethod):
         """Return CLIP's logits (n, C) under the global base and the own part.
 
         Raises:
-            MethodError: If there is no own part: the base alone is no prompt.
+            MethodError: If there is no own part: the base alone is not a prompt.
         """
         if PERSONAL not in view.personal:
             raise MethodError(

@@ -1,4 +1,4 @@
-"""PromptFL with fine-tuning: the final global prompt, trained on by each client for itself.
+"""PromptFL with fine-tuning: each client trains the final global prompt further for itself.
 
 PromptFL (Guo et al. 2023, IEEE TMC, Algorithm 1), then local fine-tuning as in Wang et al. 2019,
 "Federated Evaluation of On-device Personalization" (section 3) and Cheng et al. 2021, "Fine-tuning

@@ -15,10 +15,10 @@ Eq. 3 and 4 are about plain SGD at the configured learning rate: with momentum o
 correction and (x - y) / (K eta_l) are no longer in the units of a gradient, so both are refused.
 Weight decay is part of the gradient under option II and not under option I.
 
-A control variate is a function of a client's records, and later releases start from it. Under
-`dp_sgd` that must be something that noised steps returned (the joint rule): refused. A bound on the
-whole upload covers both tensors, so mechanisms on uploads are admitted; c then follows from the
-clipped and noised uploads, and is no longer the mean of what clients keep.
+A control variate is a function of a client's records, and later releases start from it. `dp_sgd` is
+refused, because such a state must come from noised steps (the joint rule). A bound on the whole
+upload covers both tensors, so mechanisms on uploads are admitted; c then follows from the clipped
+and noised uploads, and is no longer the mean of what clients keep.
 
 Published code (PFLlib) is option II with the number of batches in one epoch as K, which is too
 small with several local epochs; here K is the number of steps taken.

@@ -1,17 +1,17 @@
-"""StableFDG: clients train in each other's styles and beyond them, and look where classes agree.
+"""StableFDG: clients train in each other's styles and beyond, and attend to where classes agree.
 
 Park et al. 2023, "StableFDG: Style and Attention Based Learning for Federated Domain
 Generalization" (NeurIPS), by its published code (savertm/StableFDG_github, commit 77eac35): only
 the paper's abstract was available. A *style* is the mean mu and the standard deviation sigma of
 each channel of an image's feature map, over its positions. In each round a client sends, of the
 broadcast model's first map, mean and deviation over its images of both: 4 W numbers. It gets
-another client's, which stands for another domain, and trains with
+another client's numbers, which stand for another domain, and trains with
 
 - *sharing*, after layer 1, in half of the batches: maps are renormalised, in the order of the batch
   to ceil(B/2) centres of its own styles (k-means++ and one step of k-means), then to floor(B/2)
   styles drawn from the other's N(mean, deviation^2), with negative sigmas set to 0;
-- *exploration*, after each of the first layers, in half of the batches: where it first happens, it
-  adds as many rows as there are, always to the classes with the fewest, and moves them away from
+- *exploration*, after each of the first layers, in half of the batches: the first time, it adds as
+  many rows as there are, always to the classes with the fewest, and moves them away from
   the batch's mean style,  mu + a (mu - mean mu),  sigma likewise; then it mixes all styles in
   pairs, each with l ~ Beta(m, m) (MixStyle, Zhou et al. 2021). Later layers only mix;
 - a *highlighter* of the last map x (B, W, positions). Queries and keys are 1x1 convolutions of it,
@@ -25,17 +25,17 @@ The loss is the cross-entropy of all rows; the server takes the plain mean. Depa
 
 - styles come from the cohort, not from all clients, and each client gets one of those at random;
 - the head's columns for `attended` start at zero, so training starts where FedAvg's does; the
-  code's values v are in no result and are not made; its scale of queries is lost when they get
-  length one; a class of one row in a batch is its own next (the code fetches a further image);
+  code's values v affect no result and are left out; its scale of queries is lost when they get
+  length one; the only row of a class in a batch is its own next (the code fetches another image);
 - with `network: clip` a layer is one of the transformer, its map the patches' tokens; the last map
   is projected as features are. CLIP's feature, not the map's mean, stands beside `attended`, and
   after the last layer only the highlighter sees the patches. With `cnn` layers are its two
   convolutions. Maps of one position are left out;
 - an extrapolated sigma may be negative, as in the code, whose guard is commented out.
 
-A style is a statistic of all images that no noised step covers, and batches join examples: no
-`dp_sgd`. Each entry is clipped, noised and charged in each round. Without both probabilities and
-without the highlighter it is FedAvg with uniform weights.
+`dp_sgd` is refused: a style is a statistic of all images that no noised step covers, and batches
+join examples. Each entry is clipped, noised and charged in each round. With both probabilities 0
+and without the highlighter it is FedAvg with uniform weights.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def style_of(found: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def shared(found: Tensor, *, rows: Tensor, count: int, other: m.Arrays, rng: m.Rng) -> Tensor:
-    """Return maps (N, W, h, w) in the client's own styles for one half, another's for the rest.
+    """Return maps (N, W, h, w), half in the client's own styles, the rest in another client's.
 
     The first `count` of the maps differ, and `rows` (N,) says which of those each map is. `other`
     has mean and deviation of another client's styles, which may carry noise.
@@ -103,7 +103,7 @@ def centres_of(styles: NDArray[np.float64], count: int, rng: m.Rng) -> NDArray[n
     while len(centres) < count:
         distances = _squares(styles, centres).min(1)
         total = distances.sum()
-        # Where each style is a centre already, further ones repeat it.
+        # Where each style is a centre already, further centres repeat styles.
         weights = distances / total if total else np.full(len(styles), 1.0 / len(styles))
         centres = np.vstack((centres, styles[rng.choice(len(styles), p=weights)]))
     nearest = _squares(styles, centres).argmin(1)
@@ -145,7 +145,7 @@ class Config(NetworkConfig):
     Attributes:
         sharing_probability: Share of the batches that train in others' styles.
         exploration_probability: Share of the batches that explore styles after one layer.
-        explored_layers: Number of first layers after which styles are explored; all of fewer.
+        explored_layers: Number of first layers after which styles are explored; at most all.
         extrapolation: a, how far beyond the batch's mean style.
         mixing: m, of Beta(m, m).
         attention_width: Width of queries and keys; null leaves the highlighter out.
@@ -261,15 +261,15 @@ class StableFDG(FedAvg):
     def styled_losses(
         self, draws: Draws, other: m.Arrays | None, parameters: Parameters, batch: Parameters
     ) -> Tensor:
-        """Return a loss of each example, (B,), whose mean is that of all rows."""
-        # All rows of a step draw by its one key: they are joined anyway.
+        """Return a loss of each example, (B,); their mean is the mean over all rows."""
+        # All rows of a step share its one key: the loss joins them anyway.
         rng = np.random.default_rng(draws.key)
         labels = batch["labels"]
         shares = other is not None and rng.random() < self.config.sharing_probability
         often = self.config.exploration_probability
         active = [layer for layer in self.explored if rng.random() < often]
         count = len(labels)
-        # Added before the first layer: until a change, such rows go the way of their source.
+        # Rows are added before the first layer; until a change they equal their source.
         added = balancing_rows(labels.cpu().numpy(), count, rng) if active else np.arange(0)
         rows = torch.from_numpy(np.concatenate((np.arange(count), added))).to(labels.device)
         changes: dict[int, Change] = {

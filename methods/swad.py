@@ -9,9 +9,9 @@ weights on examples that it holds out of training.
 - The valley begins where the oldest of the last N_s losses is their minimum (the first on ties).
   Losses up to their mean times 1 + r belong to it; it ends when the last N_e are all above.
 - `bookkeeping: published` counts segments as the code does. It starts the average as a copy of the
-  segment that the valley begins with, at count 0, so that the next one overwrites it; and it looks
-  back further than that segment where N_e is above N_s, so that some count twice. `plain` counts
-  each segment from the valley's first to its last once.
+  valley's first segment, at count 0, so that the next segment overwrites it. If N_e is above N_s,
+  it looks back further than that segment, so that some segments count twice. `plain` counts each
+  segment from the valley's first to its last once.
 - Without a valley the result is the last segment. A prediction after any round is the result if
   training had ended there.
 
@@ -83,7 +83,7 @@ class Counts:
     """How often each segment counts, the first segment first.
 
     Attributes:
-        settled: By the losses so far; later losses change none of it.
+        settled: By the losses so far; later losses do not change these counts.
         final: If training ended now; all zero where the copy of `first` is the result.
         first: The valley's first segment, None before the valley begins.
     """

@@ -93,7 +93,7 @@ class Config(PromptConfig):
         clustering: As in the paper or in the published code.
         seating: Tokens at which clusters begin: random ones, or far from one another.
         key_init: How the experts' keys are drawn.
-        key_seed: Draws keys, random seats and random routes; the same for everybody.
+        key_seed: Draws keys, random seats and random routes; the same for all parties.
         average_rounds: Rounds of the run over which predictions use the published weighted mean of
             prompts; 0 uses the newest.
     """
@@ -314,8 +314,8 @@ def _router(config: Config, task: m.Task) -> Router:
 
 def _distinct(shares: Tensor) -> tuple[Tensor, Tensor]:
     """Return different rows (U, M), and the number of each row among them (B,)."""
-    # Learned shares are never alike, and the search has no derivative. `vmap` sees single rows and
-    # cannot run a search whose result has any size.
+    # Learned shares are never equal, and the search has no derivative. `vmap` sees single rows and
+    # cannot run a search whose result has no fixed size.
     if len(shares) == 1 or shares.requires_grad:
         return shares, torch.arange(len(shares), device=shares.device)
     found: tuple[Tensor, Tensor] = torch.unique(shares, dim=0, return_inverse=True)

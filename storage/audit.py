@@ -62,8 +62,8 @@ class AuditRepository:
     ) -> AuditEntry:
         """Add an entry to the end of the run's chain.
 
-        `detail`, a JSON object, stays for ever and many read it: it must never hold a handle, an
-        entry of the pool, a digest of one, or the experts that a client got.
+        `detail` is a JSON object. It stays for ever and has many readers, so it must never hold a
+        handle, an entry of the pool, a digest of such an entry, or the experts that a client got.
 
         Raises:
             InvalidRecordError: A text is empty, or the detail is not JSON.
@@ -99,7 +99,7 @@ class AuditRepository:
         """Return the entries that meet every given condition, by run and sequence.
 
         Without a limit all chains in question are verified first, because a changed entry may meet
-        other conditions than the written one. With a limit that is left to `verify`: reading a
+        other conditions than the written one. With a limit, `verify` has that task: reading a
         million entries takes longer than people wait for the first hundred.
 
         Args:
@@ -111,7 +111,7 @@ class AuditRepository:
             since: At this moment or later; with a time zone.
             until: At this moment or earlier; with a time zone.
             detail_contains: Text that the detail's canonical JSON contains, case-sensitive.
-            limit: At most so many, None for all.
+            limit: The most entries to return, None for all.
 
         Raises:
             AuditChainBroken: The chain of a run in question does not hold.
@@ -208,7 +208,7 @@ class AuditRepository:
             Audit.hash,
         )
         query = select(*columns).where(*where).order_by(Audit.run_id, Audit.sequence).limit(limit)
-        # Closed also where the caller does not read to the end.
+        # The block closes the result even if the caller does not read to the end.
         with self._session.execute(query.execution_options(yield_per=1000)) as found:
             for row in found:
                 yield AuditEntry(*row)

@@ -1,13 +1,13 @@
 """The file of one or several clients' stores: made whole, opened, migrated, written in stages.
 
 `STEPS` says what each version of the schema changed; a released step is never edited. A store
-states its version as `PRAGMA user_version`. The statements are as they were at their time, not as
-the tables of today would make them.
+states its version as `PRAGMA user_version`. The statements are those of their time; today's tables
+would produce others.
 
 In a federation a client's file holds its own store and nothing else. In a simulation all clients
-share one file, so that one commit makes durable what a whole stage of a round wrote: no client's
-answer goes on before it. There may be many files, so a connection lives as long as one call or one
-block; closing it also empties the write-ahead log.
+share one file, so that one commit makes all writes of a round's stage durable; no client's answer
+goes on before that commit. There may be many files, so a connection lives as long as one call or
+one block; closing it also empties the write-ahead log.
 """
 
 from __future__ import annotations
@@ -130,10 +130,10 @@ class ClientFile:
 
     @contextmanager
     def kept_open(self) -> Iterator[None]:
-        """Keep one connection for all calls of the block, so that they open none.
+        """Keep one connection for all calls of the block.
 
-        Within a stage all of the block is one client's part: where it raises, its own writes are
-        undone, and no other client's.
+        Within a stage, the whole block is one client's part: if it raises, only that client's
+        writes are undone.
         """
         with self._lock:
             if self._rows is not None and not self._is_apart:
@@ -147,9 +147,9 @@ class ClientFile:
 
     @contextmanager
     def stage(self, clients: Sequence[str] = ()) -> Iterator[None]:
-        """Make all calls of the block durable together when it ends; none of them if it raises.
+        """Make all calls of the block durable together when it ends; undo all if it raises.
 
-        `clients` will ask alike in it, so reads are for all of them at once.
+        `clients` will make the same reads in the block, so one statement reads for all of them.
 
         Raises:
             DatabaseBusy: Another process wrote to the file all the time.
@@ -184,7 +184,7 @@ class ClientFile:
                 with nullcontext() if self._is_apart or read_only else self.kept_open():
                     yield self._rows
                 return
-            # Before opening, which would make an empty file in place of a lost one.
+            # Checked before opening: SQLite would create an empty file in place of a lost one.
             self._file.require_same()
             with self.kept_open():
                 statements = self._statements()
@@ -199,7 +199,7 @@ class ClientFile:
                 finally:
                     self._rows, self._is_apart, self._owner = None, False, None
                     _undo(statements)
-                # If the file was replaced in between, the commit is lost; nobody may count on it.
+                # If the file was replaced in between, the commit is lost, and the caller must know.
                 self._file.require_same()
 
     def compact(self) -> None:

@@ -7,8 +7,8 @@ the newest attempt never goes back, so the client never answers an older attempt
 `ClientReceipts` keeps the receipts of a coordinator's log, and the newest head of each log.
 
 `ClientRestoring` knows whether the store came back from a backup. A backup is older than the
-client's last release. So a restored store says so, continues no open attempt, and catches up by
-adding the client's later charges: charges are only ever added, and attempts only ever end.
+client's last release. So a restored store records its return, continues no open attempt, and
+catches up by adding the client's later charges: charges are only added, and attempts only end.
 """
 
 from __future__ import annotations
@@ -77,11 +77,11 @@ class OwnRows:
         return self._rows.read(table, {"client": self.client, **where}, order=order)
 
     def update(self, table: type[Sealed], where: Where, **changes: object) -> int:
-        """Change columns that are no key in this client's rows that meet all conditions."""
+        """Change columns outside the key in this client's rows that meet all conditions."""
         return self._rows.update(table, {"client": self.client, **where}, **changes)
 
     def reseal(self, table: type[Sealed], rows: Sequence[Any], **changes: object) -> None:
-        """Change columns that are no key in rows that `read` returned."""
+        """Change columns outside the key in rows that `read` returned."""
         self._rows.reseal(table, rows, **changes)
 
     def delete(self, table: type[Sealed], where: Where) -> None:
@@ -178,7 +178,7 @@ class ClientSessions:
 
         Raises:
             SessionMovedError: If the session is not `after` any more.
-            InvalidRecordError: If the record goes back behind it, or a value is invalid.
+            InvalidRecordError: If the record is older than the session, or a value is invalid.
         """
         _require(record)
         require_bytes(request_digest=request_digest, reply=reply)
@@ -206,7 +206,7 @@ def _read(rows: OwnRows, run_id: str) -> SessionRecord | None:
 
 def _move(rows: OwnRows, after: SessionRecord | None, record: SessionRecord) -> None:
     moved = SessionMovedError(
-        f"the session of run {record.run_id!r} is not the one that was answered from"
+        f"the session of run {record.run_id!r} has changed since this answer was made"
     )
     if after is None:
         try:
@@ -226,7 +226,7 @@ def _place(record: SessionRecord) -> tuple[int, int]:
 
 
 def _require_forward(known: SessionRecord, record: SessionRecord) -> None:
-    # A round whose vector has left without noise stays so in any later attempt.
+    # Once a round's vector has left without noise, later attempts must not forget that.
     if _place(record) < _place(known) or record.noiseless_round < known.noiseless_round:
         raise InvalidRecordError(
             f"round {record.round_number}, attempt {record.attempt} is older than round"
@@ -323,11 +323,11 @@ class ClientRestoring:
             rows.put(Restored, row)
             rows.update(Sessions, {}, state=b"")
             rows.delete(Replies, {})
-            # The noise that followed has left already; a new start uses none of it twice.
+            # Later attempts may have used the noise that follows this state: never use it twice.
             rows.delete(Noise, {})
 
     def take_over(self, charged: Sequence[LedgerRow], newest: Mapping[str, tuple[int, int]]) -> int:
-        """Add charges that are not in the client's own ledger; end all attempts up to some.
+        """Add charges that the client's own ledger lacks, and end all attempts up to the newest.
 
         Args:
             charged: The client's charges, of status `reserved`; known charges stay as they are.
@@ -378,7 +378,7 @@ def _is_new(rows: OwnRows, row: LedgerRow, pseudonym: str) -> bool:
     if any(own.as_own() != row.as_own() for own in known):
         raise InvalidRecordError(
             f"channel {row.channel!r} of round {row.round_number}, attempt {row.attempt} of run"
-            f" {row.run_id!r} is charged otherwise in the client's own ledger"
+            f" {row.run_id!r} is charged differently in the client's own ledger"
         )
     return False
 
@@ -389,7 +389,7 @@ def _key(row: LedgerRow) -> dict[str, object]:
 
 
 def _end(rows: OwnRows, run_id: str, round_number: int, attempt: int) -> None:
-    """End this attempt and all older ones, as if they had been here."""
+    """End this attempt and all older ones, as if this store had answered them."""
     require_text(run_id=run_id)
     require_count(round_number=round_number, attempt=attempt)
     known = rows.read(Sessions, {"run_id": run_id})

@@ -1,4 +1,4 @@
-"""One client's own store: who it is, its personal part, session, own ledger, tombstones.
+"""One client's own store: its identity, personal part, sessions, own ledger and tombstones.
 
 The store belongs to the client alone: in a federation it lies on the client's machine, in a
 simulation in a file of all clients, never in the coordinator's database. Each call is a transaction
@@ -57,7 +57,7 @@ Release = Literal["reserved", "resend"]
 
 
 class ClientStore:
-    """One client's part of an open file; it reaches no other client's.
+    """One client's part of an open file, without access to other clients' parts.
 
     Attributes:
         identity: Pseudonym and handle secret.
@@ -83,7 +83,7 @@ class ClientStore:
 
     @contextmanager
     def atomically(self) -> Iterator[None]:
-        """Make all calls of the block durable together, or none of them."""
+        """Make all calls of the block durable together; undo all if the block raises."""
         with self._transaction():
             yield
 
@@ -163,9 +163,9 @@ class ClientStore:
             return slot_of(rows, run_id, "pending")
 
     def put_noise(self, run_id: str, state: bytes) -> None:
-        """Keep the state from which the noise of the run's next attempt goes on.
+        """Keep the state from which the noise of the run's next attempt continues.
 
-        Unlike the personal part it follows no commit: noise is never drawn twice.
+        Unlike the personal part, it does not depend on a commit: noise is never drawn twice.
         """
         require_text(run_id=run_id)
         require_bytes(state=state)
@@ -173,7 +173,7 @@ class ClientStore:
             rows.put(Noise, {"run_id": run_id, "state": state})
 
     def noise(self, run_id: str) -> bytes:
-        """Return the state from which the run's noise goes on, empty before the first attempt."""
+        """Return the state from which the run's noise continues, empty before the first attempt."""
         with self._transaction(read_only=True) as rows:
             found = rows.read(Noise, {"run_id": run_id})
         return found[0].state if found else b""
@@ -182,7 +182,7 @@ class ClientStore:
         """Write a release to the client's own ledger, durably; send only after this returns.
 
         A (run, round, attempt, channel) allows one payload, ever: another payload would be a second
-        release, also if the coordinator asks for it. The same payload again is a resend and free.
+        release, even if the coordinator asks for it. Sending the same payload again costs nothing.
 
         Args:
             row: The release, of status `reserved`.
@@ -278,8 +278,8 @@ class ClientStore:
     def erase_run(self, run_id: str) -> None:
         """Erase all of a run except its charges and the client's last attempt.
 
-        The charges are the client's for life, and by the number of its last attempt it answers no
-        attempt a second time. Old pages are given back as well: when SQLite splits a page, it
+        The charges stay for the client's life, and the number of its last attempt keeps it from
+        answering an attempt twice. Old pages are given back as well: when SQLite splits a page, it
         leaves copies that `secure_delete` does not fill with zeros. An unknown run erases nothing.
 
         Raises:
@@ -289,7 +289,7 @@ class ClientStore:
         self._file.compact()
 
     def forget_run(self, run_id: str) -> None:
-        """Erase the same, and leave it to the caller to give back old pages."""
+        """Erase the same rows; the caller must give back old pages."""
         require_text(run_id=run_id)
         with self._transaction() as rows:
             for table in (Personal, Noise, Replies, Failures, Tombstones):
@@ -327,7 +327,7 @@ class ClientStore:
 
 
 def _is_inserted(rows: OwnRows, tombstone: Mapping[str, object]) -> bool:
-    # The key refuses a second tombstone, which is rare; so nothing reads before.
+    # The table's key refuses a second tombstone; that is rare, so there is no read before.
     try:
         rows.insert(Tombstones, tombstone)
     except AlreadyExistsError:

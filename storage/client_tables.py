@@ -53,7 +53,7 @@ class Personal(Owned, ClientBase):
 
 
 class Noise(Owned, ClientBase):
-    """The state from which the noise of a run's next attempt goes on; it never goes back."""
+    """The state from which the noise of a run's next attempt continues; it never goes back."""
 
     __tablename__ = "noise"
 
@@ -132,7 +132,7 @@ class Restored(Owned, ClientBase):
 
 
 class Receipts(Owned, ClientBase):
-    """What the coordinator's log said of the client, receipt by receipt, as it came."""
+    """The receipts of the coordinator's log about the client, each as it came."""
 
     __tablename__ = "receipts"
 

@@ -1,7 +1,7 @@
 """Copies of databases that other processes may be writing to, all of one moment.
 
-SQLite's own online backup reads one snapshot, also during commits, with the write-ahead log. A
-copied file would be neither.
+SQLite's own online backup reads one snapshot, even during commits, and includes the write-ahead
+log. A plain copy of the file does neither.
 
 Source: SQLite's documentation of the online backup API, `PRAGMA data_version` and WAL snapshots.
 """
@@ -32,12 +32,12 @@ def copy_databases(main: Path, target: Path, others: Others, place: Place) -> No
     """Copy a database, and others that are written together with it.
 
     No commit to the first database came between its snapshot and the last of the others'. So
-    together they are what a process that was killed at that moment would have left behind.
+    together the copies equal the files that a process killed at that moment would leave behind.
 
     Args:
         main: The first database, which exists.
         target: Path of its copy; nothing may be there.
-        others: Called for each try: the other files by name that exist at that moment.
+        others: Called for each try; returns the other files that exist at that moment, by name.
         place: Gives the path of the copy of each of them.
 
     Raises:
@@ -107,7 +107,7 @@ def _version(watch: sqlite3.Connection, path: Path) -> int:
 
 
 def _connect(path: Path) -> sqlite3.Connection:
-    # Otherwise SQLite would make the file.
+    # This refuses a missing file, which SQLite would create.
     OpenFile.at(path)
     try:
         return open_connection(path, busy_timeout=_BUSY_TIMEOUT, read_only=False)

@@ -75,7 +75,7 @@ class UnitOfWork:
             StorageFull: Nothing was committed.
             DatabaseBusy: Nothing was committed.
             DatabaseReplaced: The file was deleted or replaced; the commit is lost with it.
-            CheckpointError: *Committed*, but old pages could not be erased yet; it has the head.
+            CheckpointError: *Committed*, but old pages are not erased yet; the error has the head.
         """
         grown = self._leaves.place()
         head = TreeHead(grown, self.log.tree(grown).root()) if grown else None
@@ -142,7 +142,7 @@ class Database:
         for table in SEALED_TABLES:
             last: tuple[Any, ...] | None = ()
             while last is not None:
-                # Each in a transaction of its own, since no writer can erase during it.
+                # One transaction each: during a transaction no writer can erase old pages.
                 with self._reading() as rows:
                     last = rows.verify_page(table, last)
 

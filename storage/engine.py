@@ -3,8 +3,8 @@
 Sources: SQLite's documentation of `PRAGMA secure_delete`, `wal_checkpoint` and transactions;
 SQLAlchemy's notes on pysqlite (the driver must not begin transactions by itself).
 
-`Statements` runs SQL on one open connection. This package has written that SQL, column by column,
-so a query builder has nothing to do, and would take longer than SQLite itself.
+`Statements` runs SQL on one open connection. This package writes that SQL itself, column by column:
+a query builder would take longer than SQLite.
 """
 
 from __future__ import annotations
@@ -108,8 +108,8 @@ def open_connection(path: Path, *, busy_timeout: float, read_only: bool) -> sqli
 def _open_read_only(path: Path) -> sqlite3.Connection:
     """Return a connection that writes neither to the file nor beside it, in any folder.
 
-    Without its log SQLite would make one, unless the caller says that nobody writes to the file.
-    With a log it must read the log's index, or it would make the index.
+    If the file has no log, SQLite would make one, unless the caller says that nobody writes to the
+    file. If it has a log, SQLite reads the log's index, and would make a missing index.
 
     Source: SQLite's documentation of URI file names and of read-only WAL databases.
 
@@ -138,7 +138,7 @@ def _await_index(path: Path) -> None:
     The last writer that closes a database deletes the index and then, at once, the log.
 
     Raises:
-        DatabaseBusy: That happened, so that all is in the database's own file now.
+        DatabaseBusy: A writer deleted both: everything is in the database's own file now.
         StorageError: The log stays without an index.
     """
     deadline = time.monotonic() + _CLOSING
@@ -175,7 +175,7 @@ def _set_up(
         try:
             configure_connection(connection, busy_timeout=busy_timeout, pragmas=pragmas)
         except BaseException:
-            # It is in no pool yet, so nobody else would close it.
+            # No pool holds the connection yet, so it must be closed here.
             connection.close()
             raise
 
@@ -201,8 +201,8 @@ def configure_connection(
     connection: sqlite3.Connection, *, busy_timeout: float, pragmas: Sequence[str] = WRITING
 ) -> None:
     """Set up a connection, since SQLite remembers only WAL in the file."""
-    # The driver must never begin a transaction by itself: its deferred ones fail at once, not
-    # after the timeout, when they turn from reading to writing.
+    # The driver must never begin a transaction by itself: its deferred transactions fail at once,
+    # without the timeout, when they turn from reading to writing.
     connection.isolation_level = None
     for pragma in (f"busy_timeout={round(busy_timeout * 1000)}", *pragmas):
         connection.execute(f"PRAGMA {pragma}")
@@ -220,7 +220,7 @@ def translate(error: sqlite3.Error | UnicodeDecodeError, where: str) -> StorageE
     if primary == sqlite3.SQLITE_READONLY:
         return StorageFull(f"database {where} is read-only")
     if primary == sqlite3.SQLITE_CANTOPEN:
-        return StorageError(f"database {where} cannot be opened, or its folder not written to")
+        return StorageError(f"database {where} cannot be opened, or its folder is not writable")
     if primary == sqlite3.SQLITE_NOTADB or "unsupported file format" in str(error):
         return ForeignFile(
             f"file {where} is not an SQLite database; valid: one that this program made"

@@ -58,11 +58,11 @@ class SessionMovedError(StorageError):
 
 
 class ClientAheadError(StorageError):
-    """The client committed something newer than the coordinator says is the newest."""
+    """The client committed an attempt that is newer than the coordinator's newest."""
 
 
 class AuditChainBroken(StorageError):
-    """The audit log does not hash to what it claims.
+    """The entries of the audit log do not match its hashes.
 
     Attributes:
         run: The run whose chain is broken.

@@ -86,8 +86,8 @@ def create_whole(path: Path, build: Callable[[Path], None]) -> None:
                 os.close(os.open(part, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
                 build(part)
                 if not is_quiet(part):
-                    # Closing moves its log into the file and is silent where that fails. Renamed
-                    # without its log the file would be damaged for good.
+                    # Closing moves the log into the file, and does not report a failure. A file
+                    # that is renamed without its log would be damaged for good.
                     raise StorageFull(f"database {path} cannot be created: the disk is full")
                 _sync(part)
                 part.rename(path)
@@ -116,8 +116,8 @@ def require_contents(path: Path) -> None:
 class OpenFile:
     """The file that a path named when it was opened, by device and inode.
 
-    SQLite continues with a deleted or replaced file, and nobody would ever find what it writes
-    there.
+    SQLite continues to write to a deleted or replaced file, and those writes would be lost without
+    a notice.
     """
 
     path: Path
@@ -135,7 +135,7 @@ class OpenFile:
         """Require that the path still names this file.
 
         Raises:
-            DatabaseReplaced: It names another file, or none.
+            DatabaseReplaced: The path names another file, or no file.
         """
         try:
             found = self.path.stat()
@@ -153,11 +153,11 @@ class OpenFile:
 def is_quiet(path: Path) -> bool:
     """Return whether all of a database is in its own file, and no process writes to it.
 
-    A writer that was killed before its first frame leaves a log that holds nothing but a header.
-    SQLite cannot read such a log without writing: it finds no salt in the empty index that it
-    rebuilds in memory, takes the header's for that of a writer, and tries again until it gives up
-    with SQLITE_PROTOCOL. A writer that lives leaves that state at once, and `read_while_quiet`
-    then tells the reader.
+    A writer that was killed before its first frame leaves a log that holds only a header. SQLite
+    cannot read such a log without writing: it finds no salt in the empty index that it rebuilds in
+    memory, takes the header's salt for that of a writer, and tries again until it gives up with
+    SQLITE_PROTOCOL. A live writer leaves this state at once, and `read_while_quiet` then tells the
+    reader.
     """
     try:
         # One look: the last writer removes the log when it closes the database.
@@ -171,7 +171,7 @@ def is_quiet(path: Path) -> bool:
 def read_while_quiet(path: Path) -> Iterator[None]:
     """Read a database in the block as if nobody could write to it, and check that afterwards.
 
-    Without its log SQLite cannot tell a reader of a writer.
+    Without the database's log, SQLite cannot warn a reader of a writer.
 
     Raises:
         DatabaseBusy: It was written to meanwhile, so the reads mean nothing.
@@ -208,7 +208,7 @@ def stamp_of(path: Path) -> str:
 
 @contextmanager
 def alone_in(folder: Path) -> Iterator[None]:
-    """Keep other processes that ask from making or replacing files in a folder during the block.
+    """Hold a folder's lock during the block; processes take it to make or replace files there.
 
     Raises:
         OSError: If there is no such folder.

@@ -1,7 +1,7 @@
 """Leaves of the log: what each of them says, byte by byte, and its place in the one tree.
 
-A leaf is an event, a charge, or the settlement of a charge. Each kind begins with a marker of its
-own, so no leaf of one kind can be read as one of another. A change of contents or encoding needs a
+A leaf is an event, a charge, or the settlement of a charge. Each kind begins with its own marker,
+so a leaf of one kind can never be read as another kind. A change of contents or encoding needs a
 new marker.
 
 Rows are only ever added (triggers enforce it). A leaf names its row, and the hash is of that row,
@@ -33,7 +33,7 @@ SEALED_PREFIX: Final = b"sotto-sealed-v1\n"
 SALT_BYTES: Final = 32
 
 _quoted: Final = json.encoder.encode_basestring_ascii
-# Few names stand in many events.
+# The same few names occur in many events.
 _known: Final = lru_cache(maxsize=1024)(_quoted)
 _CHARGED: Final = tuple(sorted({field.name for field in fields(LedgerRow)} - {"status"}))
 _CLIPPING: Final = _CHARGED.index("clipping_norm")
@@ -46,19 +46,19 @@ _encode_object: Final = json.JSONEncoder(
 
 
 def event_data(previous: str, values: Sequence[Any]) -> bytes:
-    """Return the bytes that an event's leaf and its place in the run's chain are hashed of.
+    """Return the bytes of an event that its leaf and the run's chain hash.
 
-    A JSON array in ASCII with a fixed order and number of items can be read in one way only, so no
-    two different rows have the same encoding. `previous` is the hash of the event before it in the
-    run; values are sequence, run, actor, action, round, channel, time and detail.
+    A JSON array in ASCII with a fixed order and number of items can be read in one way only, so two
+    different rows never have the same encoding. `previous` is the hash of the event before this one
+    in the run; values are sequence, run, actor, action, round, channel, time and detail.
     """
     sequence, run, actor, action, round_number, channel, moment, detail = values
     plain = (run, actor, action, moment, detail, previous)
     numbers = (sequence, 0 if round_number is None else round_number)
     if set(map(type, plain)) != {str} or set(map(type, numbers)) != {int}:
-        # None of ours holds such values; bytes are refused here.
+        # Sotto writes no such values; the encoder refuses bytes.
         return EVENT_PREFIX + _encode_array([previous, *values]).encode("ascii")
-    # The same text as the encoder's, which takes several times as long.
+    # This gives the encoder's text; the encoder takes several times as long.
     written = "null" if round_number is None else str(round_number)
     return (
         f"sotto-audit-v1\n[{_quoted(previous)},{sequence},{_known(run)},{_known(actor)},"
@@ -109,16 +109,16 @@ def _object(names: Sequence[str], values: Sequence[Any]) -> bytes:
 
 
 def sealed_data(run_id: str, data: bytes, salt: bytes) -> bytes:
-    """Return what the log shows of a leaf that would tell who was drawn in secret.
+    """Return the log's form of a leaf whose contents would reveal who was drawn in secret.
 
-    Only a party that gets the salt can tell what it commits to.
+    Only a party that gets the salt can tell which contents the form commits to.
     """
     commitment = hashlib.sha256(salt + data).hexdigest()
     return SEALED_PREFIX + _encode_object({"run_id": run_id, "commitment": commitment}).encode()
 
 
 def is_secret(row: LedgerRow) -> bool:
-    """Return whether a row tells who was drawn, where the price rests on that secret."""
+    """Return whether a row reveals who was drawn, and its price depends on that secret."""
     return row.cohort_kind is not None
 
 
@@ -159,7 +159,7 @@ class NewLeaves:
         self._new += [_of_row("settled", row, row.status, settled_data(row)) for row in rows]
 
     def place(self) -> int | None:
-        """Give all new leaves their places at the tree's end; return its size, None without any."""
+        """Place all new leaves at the tree's end; return its size, None without new leaves."""
         if not self._new:
             return None
         size, new = tree_size(self._statements), self._new

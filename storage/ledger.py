@@ -86,7 +86,7 @@ class LedgerRepository:
 
         Raises:
             NotFound: Unknown run, or no row of a named client.
-            InvalidTransitionError: A row is settled already; then none is changed.
+            InvalidTransitionError: A row is settled already; then no row is changed.
         """
         require_run(self._rows, run_id)
         where = {"run_id": run_id, "round_number": round_number, "attempt": attempt}
@@ -112,7 +112,7 @@ class LedgerRepository:
         """Return the rows of these clients over all runs, by run and then in the order of `rows`.
 
         Epsilon adds up over a client's life, not over a run. A client without rows has spent
-        nothing, so an unknown pseudonym is no error.
+        nothing, so an unknown pseudonym is not an error.
         """
         return read_rows(self._rows, Ledger, {"pseudonym": sorted(set(pseudonyms))})
 
@@ -121,7 +121,7 @@ def insert_rows(rows: LedgerRows, table: LedgerTable, new: Sequence[LedgerRow]) 
     """Check rows and add them; see `LedgerRepository.reserve`."""
     for row in new:
         require_ledger_row(row)
-        # Only rows from before laws were named are without one; see `LedgerRow`.
+        # Only rows from before laws were named lack a law; see `LedgerRow`.
         require_text(noise_kind=row.noise_kind)
     keys = [ledger_key(row) for row in new]
     if len(set(keys)) != len(keys):
@@ -148,7 +148,7 @@ def add_rows(rows: LedgerRows, table: LedgerTable, new: Sequence[LedgerRow]) -> 
 def settle_open(
     rows: LedgerRows, table: LedgerTable, where: Where, *, status: LedgerStatus
 ) -> None:
-    """Move the reserved ones of some rows to another status."""
+    """Move those of some rows that are still reserved to another status."""
     found = _sealed_rows(rows, table, where)
     rows.reseal(table, [row for row in found if row.status == "reserved"], status=status)
 

@@ -2,11 +2,11 @@
 
 `verify_log` compares the whole log with its rows, its tiles, and heads that were kept elsewhere. It
 goes once through the leaves in order, which is the order of each run's events, so it checks every
-run's chain on the way. Added leaves never change, so each page of leaves has a transaction of its
-own, and writers need not wait for all of them; only the last page is read together with the tables
-that must not have outgrown it.
+run's chain on the way. Added leaves never change, so each page of leaves has its own transaction,
+and writers need not wait for the whole pass. Only the last page's transaction also reads all the
+tables, which must not hold rows without a leaf.
 
-`fill_log` makes leaves for rows from before there was a log.
+`fill_log` makes leaves for rows that are older than the log.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ _EVENT: Final = (
 _HASH: Final = "SELECT hash FROM audit WHERE run_id = ? AND sequence = ?"
 
 # Bytes in place of text, or not a number: SQLite keeps any type in any column.
-ODD: Final = "its row holds a value of a type that none of ours has"
+ODD: Final = "its row holds a value of a type that Sotto never writes"
 
 
 class LogRepository:
@@ -151,7 +151,7 @@ class LogRepository:
         return tuple(name for (name,) in self._statements.run(_CHANNELS))
 
     def data(self, leaf: Leaf) -> bytes:
-        """Return the contents of a leaf's row, in clear also where the log shows a commitment.
+        """Return the contents of a leaf's row, in clear even if the log shows a commitment.
 
         Raises:
             LogBroken: The row is gone, or no longer fits the leaf.
@@ -228,7 +228,7 @@ class _Pass:
         """Check the next leaves, and return whether they were the last."""
         start = self.tree.size
         found = rows.statements.run(_PAGE_OF_LEAVES, (start,))
-        # Missing positions push others onto the page, and raise before any row is used.
+        # A gap lets later leaves onto the page; it raises before the pass uses their rows.
         ledger = {ledger_key(row): row for row in read_logged(rows, start, start + _PAGE)}
         for row in found:
             self._add(Leaf(*row[:_LEAF_WIDTH]), row[_LEAF_WIDTH:], ledger)
@@ -246,9 +246,9 @@ class _Pass:
     def _hash_of(self, leaf: Leaf, event: Sequence[Any], ledger: Mapping[Key, LedgerRow]) -> bytes:
         """Return the hash that a leaf must have."""
         is_event, is_settled = leaf.kind == "event", leaf.kind == "settled"
-        # The hash covers nothing of columns that the leaf's kind lacks.
+        # The hash does not cover columns that the leaf's kind lacks.
         if (leaf.sequence is None) == is_event or (leaf.status is None) == is_settled:
-            raise LogBroken(leaf.position, f"it is no leaf of kind {leaf.kind!r}")
+            raise LogBroken(leaf.position, f"it is not a leaf of kind {leaf.kind!r}")
         if is_event and any(value is not None for value in leaf[4:-1]):
             raise LogBroken(leaf.position, "it is an event with parts of a charge")
         try:
@@ -279,7 +279,7 @@ class _Pass:
             raise LogBroken(leaf.position, f"the ledger row {key!r} is gone")
         before, after = ((None, "reserved"), ("reserved", leaf.status))[leaf.kind == "settled"]
         if self.charged.get(key) != before:
-            raise LogBroken(leaf.position, f"it is no next step of the ledger row {key!r}")
+            raise LogBroken(leaf.position, f"it is not the next step of the ledger row {key!r}")
         self.charged[key] = str(after)
         return leaf_hash(shown(leaf, ledger_data(leaf, row)))
 
@@ -347,13 +347,13 @@ def _require_tiles(statements: Statements, tree: _Growing) -> None:
     expected: Iterator[tuple[int, int, bytes]] = iter(sorted(tree.tiles))
     for level, position, found in statements.run(_TILES):
         if (level, position, found) != next(expected, None):
-            raise LogBroken(_first_leaf(level, position), f"a tile of level {level} is another")
+            raise LogBroken(_first_leaf(level, position), f"a tile of level {level} differs")
     for level, position, _ in islice(expected, 1):
         raise LogBroken(_first_leaf(level, position), f"a tile of level {level} is missing")
 
 
 def _first_leaf(level: Any, position: Any) -> int:
-    """Return the first leaf of a tile; 0 for a tile that no tree has."""
+    """Return the first leaf of a tile; 0 for a tile that cannot exist."""
     if type(level) is not int or type(position) is not int or not 0 < level < TILE_HEIGHT:
         return 0
     return position << (TILE_HEIGHT * level)
@@ -407,7 +407,7 @@ _EVENTS: Final = (
 
 
 def fill_log(connection: Connection) -> None:
-    """Give all events and charges of a database without leaves their leaves.
+    """Make the leaves of all events and charges of a database that has no leaves yet.
 
     The connection's transaction made the empty tables of the log.
     """

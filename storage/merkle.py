@@ -1,8 +1,8 @@
 """Merkle trees as RFC 9162 (Certificate Transparency 2.0), section 2.1, defines them.
 
 A function gives hashes of complete subtrees; hashes between two stored levels are computed from the
-lower one. The stored levels are a tile apart: 256 hashes of one level make one hash of the next, as
-in the tiles that logs publish.
+lower level. The stored levels are a tile apart: 256 hashes of one level make one hash of the next,
+as in the tiles that logs publish.
 """
 
 from __future__ import annotations

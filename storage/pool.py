@@ -1,10 +1,10 @@
 """The expert pool, stored so that its rows cannot be tied to clients (`disk` adversary).
 
-These could tell who wrote a row, and this is done about them:
+Four traces could reveal who wrote a row. The table removes each:
 
 - *Order of insertion*, which a hidden rowid keeps: the table has no rowid, its key is random, and a
   generation is shuffled before it is written. Both draw on the operating system's entropy.
-- *Time*: there is none; generations are deleted whole.
+- *Time*: rows have no time, and generations are deleted whole.
 - *Being alone*: a generation has at least two entries.
 - *Old pages*: deleted cells are zeroed (`secure_delete`) and the write-ahead log is truncated after
   each commit. That is not enough by itself: when SQLite splits a page it copies rows to another
@@ -16,7 +16,7 @@ These could tell who wrote a row, and this is done about them:
 Each row ends in a digest of all its fields, which shows a damaged entry. The digest comes after the
 entry, so old pages do not hold it either, and it is in no index. It covers the row's own random
 key: the same handle and entry have another digest in every other row and file. So a digest ties a
-row to nothing but itself, and a search for it finds nothing.
+row only to itself, and a search for it elsewhere finds nothing.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class PoolRepository:
     def entries(self, run_id: str) -> tuple[PoolEntry, ...]:
         """Return all live entries, ordered by generation and then by their own bytes.
 
-        So equal contents have the same order, whichever client wrote them at whichever time.
+        So equal contents have the same order, regardless of who wrote them and when.
         """
         require_run(self._rows, run_id)
         order = ("generation", "entry", "handle")

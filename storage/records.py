@@ -144,7 +144,7 @@ _OWN_FACTS: Final = attrgetter(*[f.name for f in fields(LedgerRow) if f.name not
 
 @dataclass(frozen=True, slots=True)
 class PoolEntry:
-    """One expert of the pool; it does not tell its owner.
+    """One expert of the pool; it does not reveal its owner.
 
     Attributes:
         generation: The round that wrote it.

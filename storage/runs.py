@@ -225,8 +225,8 @@ class AttemptRepository:
         text, newest = canonical_json("plan", plan), self.newest(run_id)
         if newest is not None and newest.is_open:
             raise AlreadyExistsError(
-                f"round {newest.round_number}, attempt {newest.attempt} of run {run_id!r} is open"
-                " still"
+                f"round {newest.round_number}, attempt {newest.attempt} of run {run_id!r} is still"
+                " open"
             )
         if newest is not None and (round_number, attempt) <= (newest.round_number, newest.attempt):
             raise InvalidRecordError(
@@ -269,7 +269,7 @@ class AttemptRepository:
         self._rows.insert(Stages, {**key, "stage": stage, "blob": blob})
 
     def stages(self, run_id: str, round_number: int, attempt: int) -> dict[str, bytes]:
-        """Return the results of an attempt's stages, by stage; none once it has ended."""
+        """Return the results of an attempt's stages, by stage; empty once the attempt has ended."""
         key = {"run_id": run_id, "round_number": round_number, "attempt": attempt}
         return {row.stage: row.blob for row in self._rows.read(Stages, key)}
 

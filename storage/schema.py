@@ -1,8 +1,8 @@
 """The schema of a file: its version, its soundness, and its migration to the newest.
 
 The two schemas count their versions separately; 0.1.0 is the first of each. A file states its
-version. Opening compares: it refuses a newer version by name, a process that opens for writing
-migrates an older one, and any other version never existed.
+version. Opening a file refuses a newer version by name, and also a version that never existed. A
+process that opens a file for writing migrates an older version.
 
 `require_sound` checks a file's pages, indices, and schema with every trigger. SQLite answers from
 an index where it can, and does not notice an index that differs from its table, or a missing
@@ -69,7 +69,7 @@ def require_version(where: object, said: str, known: Collection[str]) -> None:
     """Require a schema version of `known`, newest or not; `where` is the file, for the message.
 
     Raises:
-        SchemaMismatch: `said` is newer than all of them, or none of them.
+        SchemaMismatch: `said` is newer than all of them, or not one of them.
     """
     if said in known:
         return
@@ -81,7 +81,7 @@ def require_version(where: object, said: str, known: Collection[str]) -> None:
             f" {versions[-1]}"
         )
     raise SchemaMismatch(
-        f"database {where} has schema {said!r}, which no version that is kept ever had; valid:"
+        f"database {where} has schema {said!r}, which is not a known version; valid:"
         f" {', '.join(map(str, versions))}"
     )
 
@@ -148,7 +148,7 @@ def _reasons(statements: Statements) -> Iterable[str]:
 
 
 def _plain(sql: str | None) -> str | None:
-    # A flipped bit may have made bytes of the text, which then is no statement of ours.
+    # A flipped bit may have turned the text into bytes, which equal no expected statement.
     return None if sql is None else " ".join(str(sql).split())
 
 

@@ -3,10 +3,10 @@
 A `Shape` holds a table's statements and how its rows are hashed. Statements are written from the
 tables' own names; other values are bound to them.
 
-The digest covers all other columns of the row, its key and its status included, so a flipped bit is
-noticed before anybody computes with it. It defends against accidents and careless edits, not
-against an attacker who edits a row and computes its digest anew. Records elsewhere must agree with
-the rows, and show that no row was added, removed or rewritten.
+The digest covers all other columns of the row, including key and status, so a reader notices a
+flipped bit before using the row. It defends against accidents and careless edits, not against an
+attacker who edits a row and computes its digest anew. Records elsewhere must agree with the rows,
+and show that no row was added, removed or rewritten.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ _PAGE: Final = 1000
 def row_digest(table: str, values: Mapping[str, object]) -> bytes:
     """Return SHA-256 of a marker, the table's name, and all names and values by name.
 
-    Names and values are hashed as a tuple of Python is written in ASCII, on a line each. A list of
-    their number stands for bytes, and the bytes follow after the lines in their order. So the
-    hashed text can be read in one way only: no two different rows have the same encoding. Values
+    The hashed text has two lines, the names and the values, each a Python tuple written in ASCII. A
+    list of their number stands for bytes, and the bytes follow after the lines in their order. So
+    the text can be read in one way only: two different rows never have the same encoding. Values
     are text, bytes, integers, floats, truth values or None; another type is a `TypeError`.
     """
     names = tuple(sorted(values))
@@ -96,7 +96,7 @@ class Shape:
         if self.truths:
             known = list(values)
             for place in self.truths:
-                # Anything else than 0 or 1 stays as it is, and is then no row of ours.
+                # A value other than 0 or 1 stays as it is: Sotto did not write that row.
                 if type(known[place]) is int and known[place] in (0, 1):
                     known[place] = bool(known[place])
             return self.made(*known)
@@ -185,7 +185,7 @@ def _plain(value: object) -> object:
     for kind in _KINDS - {bool, type(None)}:
         if isinstance(value, kind):
             return kind(value)
-    raise TypeError(f"{type(value).__name__} is no type of a column")
+    raise TypeError(f"{type(value).__name__} is not the type of a column")
 
 
 _KINDS: Final[frozenset[type[Any]]] = frozenset({type(None), bool, int, float, str, bytes})
@@ -200,7 +200,7 @@ def equalities(names: tuple[str, ...]) -> str:
 Where = Mapping[str, object]
 """A column's value by its name, or a tuple or list of possible values."""
 
-# People's words for columns of a key; keys of bytes are secret, or mean nothing to people.
+# Readable words for columns of a key; keys of bytes are secret, or mean nothing to people.
 _WORDS: Final = {
     "run_id": "run",
     "round_number": "round",
@@ -233,7 +233,7 @@ class Rows:
         self.statements.run_many(f"INSERT OR REPLACE{shape.insertion}", [shape.sealed(row)])
 
     def swap(self, table: type[Sealed], before: Mapping[str, Any], row: Mapping[str, Any]) -> bool:
-        """Replace a row of the same key if it is still as it was, by its digest; return whether."""
+        """Replace the row of the same key if its digest is unchanged; return whether it was."""
         shape = shape_of(table)
         condition, values = _condition({name: row[name] for name in shape.keys})
         known = shape.sealed(before)[-1]
@@ -283,17 +283,17 @@ class Rows:
         return tuple(value for (value,) in self.statements.run(text, values))
 
     def update(self, table: type[Sealed], where: Where, **changes: object) -> int:
-        """Change columns that are no key, in all rows that meet all conditions; return how many.
+        """Change columns outside the key in the rows that meet all conditions; return how many.
 
         Raises:
-            DatabaseDamaged: A row did not fit its digest before; then none is changed.
+            DatabaseDamaged: A row did not fit its digest before; then no row is changed.
         """
         rows = self.read(table, where)
         self.reseal(table, rows, **changes)
         return len(rows)
 
     def reseal(self, table: type[Sealed], rows: Sequence[Any], **changes: object) -> None:
-        """Change columns that are no key in rows that `read` returned, and seal them anew."""
+        """Change columns outside the key in rows that `read` returned, and seal them anew."""
         shape = shape_of(table)
         changed = [row._replace(**changes) for row in rows]
         condition, _ = _condition(dict.fromkeys(shape.keys))
@@ -324,7 +324,7 @@ class Rows:
         """Read the next rows of a table in the order of its key, and check their digests.
 
         `after` is the key of the last row that was read, empty to begin. The result is the key of
-        the last row of this page, None where there were no more.
+        the last row of this page, None after the last page.
         """
         shape, row = shape_of(table), None
         text = shape.page if after else shape.first_page

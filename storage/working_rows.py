@@ -1,10 +1,10 @@
 """The rows of one transaction, kept in memory until it is committed.
 
-Whoever holds the file's write lock knows that nobody else changes a row: what was read once in the
-transaction stays true, and what is written may be put off to its end, where one statement writes
-what a hundred clients changed in a table. Within the transaction everybody finds what was written
-before, as if it lay in the file; what one client wrote is undone here, as SQLite was sent none of
-it yet.
+The transaction holds the file's write lock, so no other process changes a row. A row that was read
+once stays true, and writes wait until the transaction's end, where one statement writes the changes
+of a hundred clients to a table. Within the transaction every client reads earlier writes as if they
+were in the file. One client's writes are undone here, in memory, because SQLite did not get them
+yet.
 """
 
 from __future__ import annotations
@@ -26,22 +26,22 @@ from storage.tables import Sealed
 Key = tuple[Any, ...]
 """Values of a table's key, or of its first columns, in their order."""
 MOST_BYTES: Final = 1 << 26
-"""Bytes that are kept when a stage's next client is heard; more are written and forgotten first."""
+"""Bytes to keep in memory when a stage's next client begins; more are written out before."""
 _AT_ONCE: Final = 25
 """Owners whose rows one statement reads."""
 _GUESSES: Final = 3
-"""Questions on a table that are asked for all owners at once: receipts ask for three rounds."""
+"""Reads of a table that are made for all owners at once: receipts read three rounds."""
 _UNKNOWN: Final = object()
 
 
 @dataclass(slots=True)
 class _Part:
-    """What is known of the rows of one table that have one owner: the first column of the key.
+    """The known rows of one owner in one table; the owner is the first column of the key.
 
     Attributes:
-        rows: By key each row that was read or written; None for one that is not there.
-        complete: Starts of keys of which all rows are known.
-        cleared: Starts of keys of which all rows that the file holds are to be deleted.
+        rows: By key, each row that was read or written; None for a key without a row.
+        complete: Starts of keys under which all rows are known.
+        cleared: Starts of keys under which all rows of the file are to be deleted.
         changed: Keys of rows that differ from the file's, in the order in which they were written.
     """
 
@@ -60,7 +60,7 @@ class _Part:
         return [r for key, r in self.rows.items() if r is not None and key[:length] == start]
 
     def learn(self, key: Key, row: Any) -> None:
-        """Note what the file holds; what was written or deleted since is newer than that."""
+        """Note a row of the file, unless a later write or deletion replaces it."""
         if key not in self.rows and not _is_under(key, self.cleared):
             self.rows[key] = row
 
@@ -73,8 +73,8 @@ class WorkingRows(Rows):
 
         Args:
             statements: Run them.
-            owners: Who is likely to ask for rows under the same start of a key, but for its first
-                column, which is the owner: what one of them reads is read for all.
+            owners: Owners that will likely read the same keys, apart from the first column, which
+                is the owner. A read for one of them reads for all.
         """
         super().__init__(statements)
         self._owners = dict.fromkeys(owners)
@@ -85,7 +85,7 @@ class WorkingRows(Rows):
 
     @contextmanager
     def undone_together(self) -> Iterator[None]:
-        """Undo what the block wrote if it raises; blocks may not lie in one another."""
+        """Undo the block's writes if it raises; blocks must not be nested."""
         if self._bytes > MOST_BYTES:
             self.flush()
         undoing = self._undo = []
@@ -99,13 +99,13 @@ class WorkingRows(Rows):
             self._undo = None
 
     def flush(self) -> None:
-        """Write what was put off, and forget what is known.
+        """Write all waiting changes, and forget all known rows.
 
         Raises:
-            StorageError: What the driver says, in our words; then nothing may be committed.
+            StorageError: The driver's error in our words; then nothing may be committed.
         """
         if self._undo is not None:
-            raise RuntimeError("what may have to be undone was to be written")
+            raise RuntimeError("flush was called while writes may still have to be undone")
         parts, self._parts, self._bytes = self._parts, {}, 0
         for table, of_owners in parts.items():
             self._write(shape_of(table), of_owners.values())
@@ -114,7 +114,7 @@ class WorkingRows(Rows):
         """Add rows with their digests.
 
         Raises:
-            AlreadyExistsError: One is there already; those before it were added.
+            AlreadyExistsError: A row exists already; the rows before it were added.
         """
         shape = shape_of(table)
         for row in rows:
@@ -125,7 +125,7 @@ class WorkingRows(Rows):
             self._set(table, key, sealed)
 
     def put(self, table: type[Sealed], row: Mapping[str, Any]) -> None:
-        """Add a row, in the place of one with the same key if there is one."""
+        """Add a row, in place of a row with the same key if there is one."""
         shape = shape_of(table)
         sealed = shape.made(*shape.sealed(row))
         key = shape.key(sealed)
@@ -133,7 +133,7 @@ class WorkingRows(Rows):
         self._set(table, key, sealed)
 
     def swap(self, table: type[Sealed], before: Mapping[str, Any], row: Mapping[str, Any]) -> bool:
-        """Put a row in the place of another of the same key, if that is still as it was."""
+        """Replace the row of the same key if it is unchanged; return whether it was."""
         shape = shape_of(table)
         sealed = shape.made(*shape.sealed(row))
         key = shape.key(sealed)
@@ -152,7 +152,7 @@ class WorkingRows(Rows):
         newest_first: bool = False,
         limit: int | None = None,
     ) -> list[Any]:
-        """Return the rows that meet all conditions, each checked when it was read first."""
+        """Return the rows that meet all conditions, each checked at its first read."""
         start, others = _start(shape_of(table), where)
         if not start or newest_first or limit is not None:
             self.flush()
@@ -165,12 +165,12 @@ class WorkingRows(Rows):
     def column(
         self, table: type[Sealed], name: str, where: Where, *, newest_first: bool = False
     ) -> tuple[Any, ...]:
-        """Return the different values of one column, sorted; no digest is looked at."""
+        """Return the different values of one column, sorted, without a check of digests."""
         self.flush()
         return super().column(table, name, where, newest_first=newest_first)
 
     def reseal(self, table: type[Sealed], rows: Sequence[Any], **changes: object) -> None:
-        """Change columns that are no key in rows that `read` returned, and seal them anew."""
+        """Change columns outside the key in rows that `read` returned, and seal them anew."""
         shape = shape_of(table)
         for row in rows:
             sealed = shape.resealed(row._replace(**changes))
@@ -205,21 +205,21 @@ class WorkingRows(Rows):
         return self._load(table, key).rows.get(key)
 
     def _load(self, table: type[Sealed], start: Key) -> _Part:
-        """Return what is known of an owner's rows: at least all under the start of a key."""
+        """Return an owner's known rows: at least all rows under the start of a key."""
         part = self._part(table, start[0])
         if not part.is_known(start):
             asking = self._asking(table, start)
             for first in range(0, len(asking), _AT_ONCE):
-                # Whoever is left out for want of room will ask alone.
+                # If memory runs short, the remaining owners read for themselves later.
                 if not first or self._bytes <= MOST_BYTES:
                     self._fetch(table, asking[first : first + _AT_ONCE], start[1:])
         return part
 
     def _asking(self, table: type[Sealed], start: Key) -> Sequence[Any]:
-        """Return whose rows to read: the owner's, or everybody's where all will ask alike.
+        """Return whose rows to read: only this owner's, or those of all owners.
 
-        Of each table the first few questions are taken for everybody's. Should they ask something
-        else after all, each asks alone, and no more is read in vain than those.
+        The first few reads of a table are made for all owners. If the owners then read other keys,
+        each reads alone, so only those first reads can be in vain.
         """
         guess = (table, len(start))
         if start[0] not in self._owners or self._guessed[guess] == _GUESSES:
@@ -253,7 +253,7 @@ class WorkingRows(Rows):
             self._bytes += sum([len(row[place]) for place in shape_of(table).blobs])
 
     def _clear(self, table: type[Sealed], start: Key) -> None:
-        """Delete all rows under the start of a key, which need not be read for that."""
+        """Delete all rows under the start of a key, without reading them."""
         part = self._part(table, start[0])
         gone = {key: row for key, row in part.rows.items() if key[: len(start)] == start}
         if self._undo is not None:
@@ -261,7 +261,7 @@ class WorkingRows(Rows):
 
             def undo() -> None:
                 part.rows.update(gone)
-                # What was read since lacks the rows that are there again.
+                # Later reads lack the rows that the undo brings back.
                 part.complete, part.cleared = complete, cleared
 
             self._undo.append(undo)
@@ -285,14 +285,14 @@ class WorkingRows(Rows):
 
 
 def _undo_of(part: _Part, key: Key) -> Callable[[], None]:
-    """Return what puts a row back to what is known of it now."""
+    """Return a function that restores the present knowledge of a row."""
     rows, changed = part.rows, part.changed
     before, is_first = rows.get(key, _UNKNOWN), key not in changed
 
     def undo() -> None:
         rows[key] = before
         if before is _UNKNOWN:
-            # After a deletion nobody has asked what the file holds.
+            # After the deletion of a key's start, the file's row was never read.
             del rows[key]
         if is_first:
             del changed[key]
@@ -301,16 +301,16 @@ def _undo_of(part: _Part, key: Key) -> Callable[[], None]:
 
 
 def _is_under(start: Key, starts: set[Key]) -> bool:
-    """Return whether a start of a key, or a shorter one, is among some."""
+    """Return whether `starts` holds a start of a key, or a shorter start of it."""
     if not starts or start in starts:
         return bool(starts)
     return any(start[:length] in starts for length in range(1, len(start)))
 
 
 def _start(shape: Shape, where: Where) -> tuple[Key, Sequence[str]]:
-    """Return the first values of a key that conditions give, and which conditions are left over.
+    """Return the first values of a key that conditions give, and the names of the others.
 
-    Empty where one of them is on several values.
+    Both are empty if a condition allows several values.
     """
     values = tuple(where.values())
     if list in map(type, values) or tuple in map(type, values):

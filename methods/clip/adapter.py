@@ -4,11 +4,11 @@ Nothing here trains the model: parameters are frozen and in evaluation mode. Gra
 with respect to token embeddings, which prompt learning differentiates (Zhou et al. 2022, "Learning
 to Prompt for Vision-Language Models", section 3.2).
 
-This module runs the text tower itself, and not open_clip's `encode_text`, for three savings that
-leave the result as it was. Under a causal mask no position sees a later one, so the sequence may
-end with the last end-of-text token. Only the end-of-text row is pooled, so the last block needs no
-other row. A prefix that all texts share has the same hidden states in all of them, so it is
-computed once (`Backbone.encode_prefixed`).
+This module runs the text tower itself instead of open_clip's `encode_text`, for three savings that
+do not change the result. Under a causal mask a position sees only earlier positions, so the
+sequence may end with the last end-of-text token. Only the end-of-text row is pooled, so the last
+block computes only that row. A prefix that all texts share has the same hidden states in all of
+them, so it is computed once (`Backbone.encode_prefixed`).
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ Setting = bool | int | float | str
 def architecture_of(model: nn.Module) -> list[tuple[str, str, str, dict[str, Setting]]]:
     """Return path, type, own description and plain settings of each module of a model.
 
-    They differ where two models compute different results from equal weights. Weights alone do not
-    tell: GELU or its quick approximation, the number of heads and how tokens are pooled leave no
-    trace in them.
+    Two models with equal weights may compute different results: the weights do not show whether the
+    activation is GELU or its quick approximation, how many heads there are, or how tokens are
+    pooled. This description does.
     """
     return [
         (path, type(module).__qualname__, module.extra_repr(), _settings(module))
@@ -50,7 +50,7 @@ def architecture_of(model: nn.Module) -> list[tuple[str, str, str, dict[str, Set
 
 
 def _settings(module: nn.Module) -> dict[str, Setting]:
-    # Loading and running change these two, which take no part in the forward pass.
+    # Loading and running change these two settings, and the forward pass does not use them.
     passing = {"training", "grad_checkpointing"}
     return {
         name: value
@@ -91,7 +91,7 @@ def require_known(name: str, pretrained: str | None) -> None:
 
 
 def is_listed(name: str, pretrained: str | None) -> bool:
-    """Return whether a name and a tag identify a model: a listed name, no path and no address."""
+    """Return whether name and tag identify a model: a listed name, not a path or an address."""
     if name == tiny.NAME:
         return pretrained in (None, "", tiny.NAME)
     return name in open_clip.list_models() and (
@@ -153,8 +153,8 @@ class Backbone:
         """Encode images.
 
         Args:
-            images: RGB images, uint8 (n, H, W, 3). Any size but the model's own is resized as
-                open_clip does for this model.
+            images: RGB images, uint8 (n, H, W, 3). Images of another size than the model's are
+                resized as open_clip does for this model.
             batch_size: Number of images per pass.
 
         Returns:
@@ -287,9 +287,9 @@ class Backbone:
         return self._text.encode_prefixed(prefix, suffixes, end_of_text)
 
     def follow(self, before: int, suffixes: Tensor, end_of_text: Tensor) -> Following:
-        """Return the parts of texts behind P = `before` positions that no prefix changes.
+        """Return all parts of the texts that do not depend on the prefix of P = `before` positions.
 
-        The rest is as for `encode_prefixed`.
+        The other arguments are as for `encode_prefixed`.
         """
         self._require_length(before + suffixes.shape[1])
         return self._text.follow(before, suffixes, end_of_text)

@@ -1,4 +1,4 @@
-"""The frozen image tower of an open_clip model: images to pixels, pixels to tokens, to features.
+"""The frozen image tower of an open_clip model: images to pixels, to tokens, to features.
 
 A token is the last hidden state at one position: for a vision transformer the last block's output,
 class token first, before the final norm and the projection; for CLIP's ResNets the last feature
@@ -49,10 +49,10 @@ def fit(
 def fit_square(
     images: NDArray[np.uint8] | Sequence[NDArray[np.uint8]], side: int
 ) -> NDArray[np.uint8]:
-    """Return images of any sizes as squares of a side that no model asks for, (n, side, side, 3).
+    """Return images of any sizes as squares of the caller's side, (n, side, side, 3).
 
-    As open_clip does by default: it resizes the shorter side to `side`, bicubic and antialiased,
-    and keeps the middle of the longer side.
+    This is open_clip's default, for networks without a model's own size: it resizes the shorter
+    side to `side`, bicubic and antialiased, and keeps the middle of the longer side.
     """
     return fit(images, square_preprocessing(side))
 
@@ -91,7 +91,7 @@ class ImageTower:
         tokens: Normalised pixels (n, 3, H, W) to tokens (n, T, token_width).
         pool: Tokens to the image's feature before scaling to length one, (n, embed_dim).
         project: Tokens to local features (n, M, embed_dim) before scaling to length one, one for
-            each patch or position of the map; the class token has none.
+            each patch or position of the map, without the class token.
     """
 
     token_width: int

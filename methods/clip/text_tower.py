@@ -23,7 +23,7 @@ from methods.errors import BackboneError
 
 @dataclass(frozen=True, eq=False)
 class Places:
-    """The positions that each position sees, alike in all blocks and passes.
+    """Which positions each position sees: the same in all blocks and passes.
 
     Masks are added to scores: 0 for a position that is seen, else minus infinity.
 
@@ -88,7 +88,7 @@ def heads(block: Any, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 def step(block: Any, x: Tensor, rows: Tensor, places: Places) -> Tensor:
     """Return a whole block's output (U, P + n S, width).
 
-    `x` are the rows that enter it, `rows` their `packed` ones.
+    `x` holds the rows that enter the block, `rows` their queries, keys and values from `packed`.
     """
     queries, keys, values = unpacked(block, rows)
     sizes = [places.before, x.shape[-2] - places.before]
@@ -146,8 +146,8 @@ def _behind(
         mask: (s, P + S), or (n, s, P + S).
         places: The positions that each position sees.
     """
-    # Written out: for a few dozen positions torch's fused kernels cost more than they save. All
-    # texts behind a prefix meet it in one product, so its keys are never copied for each text.
+    # For a few dozen positions torch's fused kernels cost more than they save. One product serves
+    # all texts behind a prefix, so the prefix's keys are never copied for each text.
     asked, keys, values = (
         t.reshape(*t.shape[:2], places.count, -1, t.shape[-1]) for t in (queries, *own)
     )
@@ -161,13 +161,13 @@ def _behind(
 
 
 def _added(hidden: Tensor) -> Tensor:
-    """Return 0 where nothing is hidden, else minus infinity."""
+    """Return 0 where a position is seen, minus infinity where it is hidden."""
     return torch.zeros(hidden.shape, device=hidden.device).masked_fill(hidden, float("-inf"))
 
 
 @dataclass(frozen=True, eq=False)
 class Following:
-    """The n texts behind a prefix, as far as no prefix changes them.
+    """The parts of n texts behind a prefix that do not depend on the prefix.
 
     Attributes:
         suffixes: (n, S, token_dim), without positions.

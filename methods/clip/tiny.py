@@ -3,7 +3,7 @@
 It is a CLIP (Radford et al. 2021, "Learning Transferable Visual Models From Natural Language
 Supervision") of open_clip's own classes: a ViT image tower, a causal text transformer, GELU. The
 file is safetensors in half precision. Of the 49,408 token rows it holds only those that captions
-and prompts use; training never touched the others, and the seed in its header draws them again.
+and prompts use. Training never changed the others, so the seed in the header draws them again.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What methods start from: `MethodDefaults` does nothing, `OverMethod` what its base does."""
+"""Bases of methods: `MethodDefaults` does nothing, `OverMethod` does what its base does."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ class MethodDefaults:
 
 @dataclass(frozen=True)
 class OverMethod:
-    """Another method in all but what a subclass overrides.
+    """Another method, except for the members that a subclass overrides.
 
     Attributes:
         base: The other method.

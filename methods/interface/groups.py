@@ -4,7 +4,7 @@ Where clients mean different things by one class name, a single mean hides what 
 common. With K experts (Ghosh et al. 2020, "An Efficient Framework for Clustered Federated
 Learning", NeurIPS, Algorithm 1: IFCA, here with secret choices) a round is:
 
-1. The server broadcasts all K experts. So clients fetch nothing and tell nobody their choice.
+1. The server broadcasts all K experts. So clients fetch no expert and keep their choice secret.
 2. A client picks, in secret, the expert k with the lowest cross-entropy on its own training
    examples (ties to the lowest index) and trains it. The client uploads K blocks: its update in
    block k, zeros elsewhere. The platform clips, appends the client's count, and noises all of it.
@@ -12,7 +12,7 @@ Learning", NeurIPS, Algorithm 1: IFCA, here with secret choices) a round is:
    along s_j / max(n_j, floor). Where n_j < floor, the expert stays as it is, bit for bit, or
    becomes a copy of a crowded expert.
 
-The choice is personal state. A client never sends it, and no metric tells of it. The server learns
+The choice is personal state. A client never sends it, and no metric reveals it. The server learns
 noised sums only.
 
 States, broadcasts and updates of the base are stacked: every array has a first axis of K. A server
@@ -20,9 +20,9 @@ optimiser within has K memories, and a subspace within has K bases. For a method
 from a pool, the other K - 1 experts take the place of the pool's entries (the nearest of them where
 the method asks for fewer): no pool, no handles, no search at the server.
 
-Two groups of clients that meet in one expert early stay there, as its mean suits both better than
-any other expert. With `split` the server therefore splits a crowded expert, as Linde, Buzo and Gray
-(1980, "An Algorithm for Vector Quantizer Design") split centroids: an empty expert becomes its
+Two groups of clients that choose the same expert early stay there, as its mean suits both better
+than any other expert. With `split` the server therefore splits a crowded expert, as Linde, Buzo and
+Gray (1980, "An Algorithm for Vector Quantizer Design") split centroids: an empty expert becomes its
 copy, moved aside. Each of the two groups then fits one of the copies better. Noised counts alone
 say which experts split, and no data enter the draws that move copies: splitting is post-processing.
 """
@@ -304,7 +304,7 @@ def in_groups(
 
 
 def _cross_entropy(logits: NDArray[Any], labels: NDArray[Any]) -> float:
-    """Return its sum over examples, in double precision; NaN where logits are NaN."""
+    """Return the sum over examples, in double precision; NaN where logits are NaN."""
     with np.errstate(invalid="ignore", over="ignore"):
         shifted = logits.astype(np.float64) - logits.max(axis=1, keepdims=True)
         totals = np.log(np.exp(shifted).sum(axis=1))

@@ -109,7 +109,7 @@ class Weighting(StrEnum):
 
 
 class Source(StrEnum):
-    """What a method makes one tensor of an update from."""
+    """The source from which a method makes one tensor of an update."""
 
     TRAINING = "training"
     """The difference that training steps made: zero without steps."""
@@ -118,7 +118,7 @@ class Source(StrEnum):
     GRADIENT = "gradient"
     """The mean of something that each example has, such as its gradient at the broadcast."""
     STATISTIC = "statistic"
-    """A summary of the client's data, such as its classes' shares, which is not such a mean."""
+    """Another summary of the client's data, such as the shares of its classes."""
 
 
 @dataclass(frozen=True)
@@ -137,7 +137,7 @@ class PoolPolicy:
 
     Attributes:
         spec: The arrays of one entry.
-        k: Number of experts a client is handed, its own excluded.
+        k: Number of experts that a client gets, without its own.
         select: `nearest` by l2 distance from the client's own newest entry, `random`, or `all`.
         exclude_self: Whether the client's own entries are left out.
         minimum: Smallest pool that the platform serves from; None for the platform's rule 2(k+1).
@@ -418,7 +418,7 @@ class Method(Protocol):
     def units(self) -> frozenset[Unit]:
         """Units of privacy that the platform can protect in its releases.
 
-        A client always: noise covers its whole upload. A record only where noised steps alone see
+        Always the client: noise covers its whole upload. The record too, if only noised steps see
         data, and each step's loss is a sum over records.
         """
         ...
@@ -458,8 +458,8 @@ class Method(Protocol):
     def learns_one_class(self) -> bool:
         """Whether shared tensors learn to tell a class from others by examples of it alone.
 
-        They do by a loss over all the task's classes; not by a loss that only contrasts the
-        examples of a batch, or their classes.
+        A loss over all the task's classes teaches this. A loss that only contrasts the examples of
+        a batch, or their classes, does not.
         """
         ...
 
@@ -498,9 +498,9 @@ class Method(Protocol):
     def public_jacobian(self, broadcast: Arrays) -> NDArray[np.float64] | None:
         """Return how predictions move with the shared tensors, (m, d); None if unknown.
 
-        It follows from the frozen model, the task's classes and the broadcast alone, so from
-        nothing private (`methods.interface.subspace`). Columns are all shared tensors, flat, in the
-        order of their names.
+        It depends only on the frozen model, the task's classes and the broadcast, so not on private
+        data (`methods.interface.subspace`). Columns are all shared tensors, flat, in the order of
+        their names.
         """
         ...
 
@@ -527,11 +527,11 @@ class Method(Protocol):
         ...
 
     def shared_spec(self) -> Mapping[str, TensorSpec]:
-        """Return what is summed over clients; empty for local methods: no protocol, no charge."""
+        """Return what is summed over clients; empty for local methods, which send nothing."""
         ...
 
     def pool_policy(self) -> PoolPolicy | None:
-        """Return how the method uses the expert pool; None if it does not."""
+        """Return how the method uses the expert pool; None if it uses no pool."""
         ...
 
     def init_server(self, rng: np.random.Generator) -> Arrays:

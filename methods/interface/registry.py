@@ -61,8 +61,8 @@ class Origin:
 class OwnModule:
     """A module of the package whose modules are methods.
 
-    This and the other two sources have a name, say in words `where` the method is, `load` its
-    module, and know its `origin` and where its `preset` would be (None for this package's own).
+    All three kinds of sources have a name, say in words `where` the method is, `load` its module,
+    and know its `origin` and where its `preset` would be (None for this package's own).
     """
 
     name: str
@@ -78,7 +78,7 @@ class OwnModule:
         return importlib.import_module(f"{self.package}.{self.name}")
 
     def origin(self) -> None:
-        """Return nothing: the package's version says which code it is."""
+        """Return nothing: the package's version identifies the code."""
 
     def preset(self) -> None:
         """Return nothing: the preset is a packaged configuration."""
@@ -135,7 +135,7 @@ class InstalledModule:
 
 
 class _KeptSource(SourceLoader):
-    """Loads bytes that were read before, so that the digest is that of the running code."""
+    """Loads bytes that were read before, so that the digest belongs to the running code."""
 
     def __init__(self, path: Path, source: bytes) -> None:
         self._path, self._source = path, source
@@ -349,7 +349,7 @@ class Registry:
         if reading is not None and not isinstance(reading, str):
             raise BrokenMethod(
                 f"method.name: {name!r} is {self._source(name).where} and has a READING of type "
-                f"{type(reading).__name__}; valid: words, or none"
+                f"{type(reading).__name__}; valid: text, or no READING"
             )
         return reading
 
@@ -398,7 +398,7 @@ class Registry:
         if not isinstance(config, type) or not getattr(parameters, "frozen", False):
             raise BrokenMethod(
                 f"method.name: {name!r} is {source.where} and has no frozen dataclass Config; "
-                "valid: one, of all its options"
+                "valid: a frozen dataclass of all its options"
             )
         if not callable(builder):
             raise BrokenMethod(

@@ -1,4 +1,4 @@
-"""A public subspace: uploads, clipping, noise and sums in a few directions that all know.
+"""A public subspace: uploads, clipping, noise and sums in a few directions that all parties know.
 
 Noise of standard deviation s on each of d coordinates has norm s sqrt(d) beside any update. In k
 directions the noise has norm s sqrt(k), and the update keeps its part in them. So k directions that
@@ -7,14 +7,14 @@ hold most of an update raise its signal to noise by up to sqrt(d / k) (projected
 Utility", ICLR). Those papers take directions from public gradients. Here the directions are:
 
 - `text_jacobian`: the top right singular vectors of the Jacobian of the class-centred text features
-  at the broadcast. A direction in which no class's feature moves apart from the others' changes no
-  prediction, so an update has little in it.
+  at the broadcast. A direction that moves the features of all classes alike changes no prediction,
+  so an update has little in it.
 - `public_images`: the top right singular vectors of the gradients, at the broadcast, of the
   training losses of images that the user declares public (the papers' choice).
 - `random`: an orthonormal basis drawn for each round, by Haar's measure: the control.
 
 Directions depend on the frozen model, the task's class list, the broadcast (already released) and
-public images, so on nothing private. The server computes them once for each broadcast and keeps
+public images, so not on private data. The server computes them once for each broadcast and keeps
 them in its state. It *sends* them, and clients never recompute them, since signs of singular
 vectors differ between machines. A digest of the model and of the class list goes with them; clients
 compare it with their own before they train. With B of shape (k, d), its rows the directions, and u
@@ -63,7 +63,7 @@ if TYPE_CHECKING:
 
 BASIS: Final = "subspace.basis"
 ORIGIN: Final = "subspace.origin"
-"""A digest (8,) of uint32 of what directions come from, which all parties have alike."""
+"""A digest (8,) of uint32 of the directions' sources, the same for all parties."""
 COORDINATES: Final = "subspace.coordinates"
 Spec = Mapping[str, TensorSpec]
 
@@ -215,7 +215,7 @@ class InCoordinates:
         """Return what the noised steps made; under `dp_sgd` nothing else may leave.
 
         Raises:
-            MethodError: If there were more or fewer fits than one.
+            MethodError: If the number of fits was not one.
         """
         if len(self.fits) != 1:
             raise MethodError(
@@ -408,7 +408,7 @@ def in_subspace(
 
     Raises:
         MethodError: If the method does not average all shared tensors alike, its directions would
-            depend on something private, it has none of this kind, or k is not smaller than d.
+            depend on private data, it has no directions of this kind, or k is not below d.
     """
     spec = method.shared_spec()
     if not spec or not method.averaged.issuperset(spec):

@@ -1,1 +1,1 @@
-"""Small networks in two parts, and what the methods that split them have in common."""
+"""Small networks in two parts, and the common base of the methods that split them."""

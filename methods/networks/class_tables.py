@@ -3,9 +3,8 @@
 A row is a client's mean over one class, of features or of logits. In every message a table has all
 rows, zeros where the client has no examples, and a flag (1 or 0) for each row. So every message has
 the same size, and a sum suffices: the server divides summed rows by summed flags. Clients send
-neither sums of rows nor counts: under one clipping norm, those of a client with many examples would
-keep their length only. Clipping scales flag and row alike, so it does not change the quotient of
-one client.
+means, not sums of rows and counts: the large sums of a client with many examples would hit the
+clipping norm. Clipping scales flag and row alike, so it does not change one client's quotient.
 """
 
 from __future__ import annotations
@@ -49,8 +48,8 @@ class TableConfig(NetworkConfig):
 class TableMethod(SplitMethod):
     """Personal networks that learn from each other's tables alone.
 
-    A table is a statistic of records that no noised step returned, so the platform can protect
-    whole clients but no record (`dp_sgd`).
+    A table is a statistic of records that does not come from a noised step, so the platform can
+    protect whole clients but not single records (`dp_sgd`).
     """
 
     config: TableConfig
@@ -157,7 +156,7 @@ def known_rows(
 
     Args:
         sent: Rows (C, W) over the scale, each times its flag, of one client or the mean of many.
-        flags: Flags (C,), combined alike. None above zero gives no rows.
+        flags: Flags (C,), combined alike. Without a flag above zero there are no rows.
         floor: Share of the largest flag below which a class is left out.
         scale: Divisor of the rows.
     """

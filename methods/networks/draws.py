@@ -1,10 +1,10 @@
 """Random numbers of each example and step, for losses that sample.
 
-A loss sees a batch. It does not know how many examples there are or which of them these are, and
+A loss sees a batch. It does not know how many examples the client has or which of them it sees, and
 under `dp_sgd` it may not ask. So its random numbers are a hash of the example's own mark, the key
-of the step and a counter. An example's loss then does not depend on the rest of the batch, as
-bounds of single examples need; the same run gives the same numbers; and another step has another
-key. These numbers protect nobody: noise for privacy comes from elsewhere.
+of the step and a counter. Then an example's loss does not depend on the rest of the batch, as
+bounds on single examples require; the same run gives the same numbers; and each step has its own
+key. These numbers give no privacy: noise for privacy comes from elsewhere.
 
 The hash is SplitMix64 (Steele, Lea & Flood 2014, "Fast Splittable Pseudorandom Number Generators"),
 on whole numbers that wrap at 64 bits.

@@ -3,23 +3,23 @@
 There are four: the 4-layer CNN and the fastText-style classifier of the PM-MoE paper's experiments
 (Feng et al. 2025, "Experimental Details"; widths as in its published code); one layer on frozen
 CLIP features, so that methods for small networks also work on CLIP's data sets; and CLIP's own
-image tower (`ClipTower`). None uses a statistic of a batch, so an example's features depend on it
-alone.
+image tower (`ClipTower`). No extractor uses statistics of a batch, so an example's features depend
+on that example alone.
 
 `ClipTower` starts where CLIP is, so a federation on it trains the whole model. The linear head
 starts as the text features of "a photo of a {class}." times CLIP's factor on cosines: before any
 training the network predicts as zero-shot CLIP does (Wortsman et al. 2022, "Robust fine-tuning of
-zero-shot models", section 2, starts so). The text tower runs no more. With a rank r, each weight
-matrix W of the transformer's blocks stays, and a product of two trained matrices is added (Hu et
+zero-shot models", section 2, starts so). The text tower runs only for this start. With a rank r,
+each weight matrix W of the blocks stays, and a product of two trained matrices is added (Hu et
 al. 2022, "LoRA: Low-Rank Adaptation of Large Language Models", Eq. 3),
 
     W + (alpha / r) B A,    B zero and A uniform at the start,
 
 so that (o + i) r numbers leave a client in place of o i. The paper adapts the matrices of the
 attention, this file all matrices of a block. The paper sets alpha to the first r that it tries and
-tunes the rate alone; here alpha is r. The paper draws A normal without a width; here A starts as a
-linear layer does, as in the paper's code. There is no dropout. Normalisation by a batch's
-statistics, which CLIP's ResNets have, keeps the statistics that CLIP was trained with.
+tunes the rate alone; here alpha is r. The paper draws A from a normal distribution of unstated
+width; here A starts as a linear layer does, as in the paper's code. There is no dropout. Batch
+normalisation, which CLIP's ResNets have, keeps the statistics that CLIP was trained with.
 """
 
 from __future__ import annotations
@@ -332,7 +332,7 @@ _WORD: Final = re.compile(r"\w+")
 def word_numbers(texts: NDArray[Any], buckets: int) -> NDArray[np.int64]:
     """Return the words of texts (n,) as row numbers, (n, 200).
 
-    Words are runs of letters, digits and underscores, in small letters. CRC-32 of a word's UTF-8
+    Words are runs of letters, digits and underscores, in lower case. CRC-32 of a word's UTF-8
     gives its row, from 1 to `buckets - 1`; two words may share a row by chance. Row 0 is padding.
     """
     numbers = np.zeros((len(texts), LONGEST), np.int64)
@@ -472,7 +472,7 @@ class FastText(_FreshHead):
     and a party would have to gather it.
 
     Attributes:
-        buckets: Rows of the table; row 0 is padding and counts for nothing.
+        buckets: Rows of the table; row 0 is padding and has no effect.
         width: D, also the width of an embedding.
         published: Whether padding counts in the mean, as zeros (PFLlib's embedding holds its row
             for padding at zero), and features are the log-softmax of the linear layer.

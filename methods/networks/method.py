@@ -196,7 +196,7 @@ class SplitMethod(MethodDefaults):
         """Return the arrays of the client's network.
 
         Raises:
-            MethodError: If there is no personal part: the shared part alone is no network.
+            MethodError: If there is no personal part: the shared part alone is not a network.
         """
         model = self.model_of(view)
         if not model.keys() >= self.personal_layers.keys():
@@ -236,7 +236,7 @@ def columns_of(classes: Sequence[str], known: Sequence[str]) -> list[int]:
     for name in classes:
         if name not in known:
             raise MethodError(
-                f"classes: {name!r} is none that the network has an output for; valid: "
+                f"classes: {name!r} is a class without an output in the network; valid: "
                 f"{', '.join(known)}"
             )
     return [known.index(name) for name in classes]
@@ -308,7 +308,7 @@ class ModularMethod(SplitMethod):
 
 
 def blocks(arrays: m.Arrays, rows: int) -> Iterator[dict[str, NDArray[Any]]]:
-    """Yield the examples in order, at most `rows` at a time; one empty block where there are none.
+    """Yield the examples in order, at most `rows` at a time; without examples, one empty block.
 
     Arrays are (n, ...), row i of each being example i.
     """
@@ -344,7 +344,7 @@ def rows_of(
 def label_shares(labels: NDArray[Any], classes: int) -> NDArray[np.float32]:
     """Return the share of each class (C,) among labels (n,); zeros without labels.
 
-    It is a statistic of records that no noised step returns.
+    The shares are a statistic of records that does not come from a noised step.
     """
     return (np.bincount(labels, minlength=classes) / max(len(labels), 1)).astype(np.float32)
 
@@ -352,7 +352,7 @@ def label_shares(labels: NDArray[Any], classes: int) -> NDArray[np.float32]:
 def pull_to(anchor: Parameters, weight: float, prefix: str = "") -> m.Penalty | None:
     """Return the term weight/2 ||w - anchor||^2, None where the weight is zero.
 
-    It sees no data, so as a trainer's penalty it takes no part of an example's bound. `prefix` is
+    It sees no data, so as a trainer's penalty it uses no part of an example's bound. `prefix` is
     the beginning of the names of the trained arrays, before the anchor's names.
     """
     if not weight:

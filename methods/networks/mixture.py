@@ -1,12 +1,12 @@
-"""A mixture of frozen modules under a gate; denoising drops the modules most unlike (PM-MoE).
+"""A mixture of frozen modules under a gate; denoising drops the least similar modules (PM-MoE).
 
 Feng et al. 2025, "PM-MoE: Mixture of Experts on Private Model Parameters for Personalized Federated
 Learning" (WWW).
 
 The gate ("Analysis of Gating Network Parameters"): one to four linear layers of the paper's widths,
 its seven activations, its six initialisations. The paper only names the initialisations; numbers
-that they need are below. The published code has ReLU behind the first layer and drops a tenth of
-each hidden layer out, of which the paper says nothing: `first_relu`, `dropout`.
+that they need are below. The published code has ReLU behind the first layer and dropout of a tenth
+of each hidden layer; the paper mentions neither: `first_relu`, `dropout`.
 
 Denoising ("Energy-based Personalized Modules Denoising") is not in the published code. What the
 paper leaves open is decided here:
@@ -120,7 +120,7 @@ class Gate:
         return linear(parameters, f"{GATE}{self.config.gate_layers}", rows)
 
     def drop(self, rng: np.random.Generator) -> Drop | None:
-        """Return what training leaves out, drawn by a generator of its own; None for nothing."""
+        """Return what training leaves out, drawn by its own generator; None without dropout."""
         rate = self.config.dropout
         if not rate:
             return None
@@ -209,7 +209,7 @@ def confidence(own: Tensor, others: Tensor, temperature: float) -> Tensor:
     coordinate; the coordinates of v^k add up to the cosine of the two. The score is high where the
     outputs agree. Shapes are h^j (..., H) and h^k (..., E, H).
     """
-    # In double precision: T log H is alike for all experts and would drown what tells them apart.
+    # In double precision: T log H is the same for all experts and would hide their differences.
     there, here = others.to(torch.float64), own.to(torch.float64)
     product = functional.normalize(there, dim=-1) * functional.normalize(here, dim=-1).unsqueeze(-2)
     score: Tensor = temperature * torch.logsumexp(product / temperature, dim=-1)
@@ -217,15 +217,15 @@ def confidence(own: Tensor, others: Tensor, temperature: float) -> Tensor:
 
 
 def number_dropped(gamma: float, experts: int) -> int:
-    """Return floor(gamma (E - 1)), the dropped ones of E experts, the own one included in E."""
+    """Return floor(gamma (E - 1)), the number of dropped experts; E includes the own expert."""
     return math.floor(gamma * (experts - 1) + ROUNDING)
 
 
 def kept_experts(outputs: Tensor, own: int, gamma: float, temperature: float) -> Tensor:
     """Return which experts stay for each example, (B, E) bool, of outputs (B, E, H).
 
-    The own expert stays, and all but the floor(gamma (E - 1)) others of lowest confidence; among
-    equal ones the first in the order of experts go.
+    The own expert stays. Of the others, the floor(gamma (E - 1)) with the lowest confidence go;
+    among equals, the first in the order of experts.
     """
     kept = torch.ones(outputs.shape[:2], dtype=torch.bool, device=outputs.device)
     dropped = number_dropped(gamma, outputs.shape[1])
@@ -270,7 +270,7 @@ class Mixture:
     temperature: float
 
     def seen(self, batch: Arrays) -> dict[str, NDArray[Any]]:
-        """Return all that a gate's training and its use need of examples; nothing else changes.
+        """Return all that a gate's training and predictions need of examples, without gradients.
 
         `batch` is what the base's `prepare` gave. The result has `OUTPUTS`, `KEPT`, and the parts
         that the gate and `combine` read, row i being example i.
@@ -287,8 +287,8 @@ class Mixture:
 
     def outputs(self, fed: Tensor) -> Tensor:
         """Return outputs (B, E, H) of all experts on rows (B, ...)."""
-        # Convolutions over stacked weights are grouped: they take a processor twice the time of
-        # one network after the other, and hold all networks' layers at once.
+        # Convolutions over stacked weights are grouped: on a CPU they take twice the time of one
+        # network after the other, and they hold all networks' layers in memory at once.
         is_image = fed.dim() > 2
         chunk = 1 if is_image else None
         return expert_outputs(self.base.module_output, self.modules, fed, chunk)
@@ -322,8 +322,8 @@ def stacked(experts: Sequence[Arrays], layers: Layers) -> dict[str, NDArray[Any]
             found = tuple(expert[name].shape) if name in expert else None
             if found != layer.shape:
                 raise MethodError(
-                    f"experts: {name!r} of one has shape {found}, which is no module of this "
-                    f"network (or not for as many classes); valid: {layer.shape}"
+                    f"experts: {name!r} has shape {found}, which does not fit this network or its "
+                    f"number of classes; valid: {layer.shape}"
                 )
     return {name: np.stack([expert[name] for expert in experts]) for name in layers}
 
@@ -345,7 +345,7 @@ def expert_outputs(
 
 
 def shares(scores: Tensor, kept: Tensor, top_k: int | None, *, renormalise: bool) -> Tensor:
-    """Return weights (..., E) of experts from a gate's scores (..., E), zero where none counts.
+    """Return weights (..., E) of experts from a gate's scores (..., E), zero for those left out.
 
     Of the experts that are `kept` (at least one), the `top_k` with the largest weights count, all
     for None. `renormalise` scales their weights to add up to one.

@@ -41,7 +41,7 @@ from methods.networks.layers import Parameters, linear_start
 DISCARDED = -1
 """Label of a token that no cluster keeps."""
 MOST_ROUNDS = 100
-"""Rounds after which an image stays as it is, still changing or not (published code)."""
+"""Most rounds for an image; after these its clusters stay as they are (published code)."""
 
 INDEX_BITS = 16
 """Bits for a token's position: images have at most 65,536 tokens."""
@@ -57,9 +57,9 @@ class Rules:
     Attributes:
         capacity_factor: alpha; a cluster keeps at most alpha T / M of T tokens.
         multiplier_step: Step eta of the multipliers theta, in units of the cost.
-        variant: `published` costs plain distances, moves theta by what clusters kept (so only
-            downwards, and below zero), gives the first T mod M clusters one token more, and seats
-            all clusters that ran empty together at one token, the farthest.
+        variant: `published` uses plain distances as costs, moves theta by what clusters kept (so
+            only downwards, and below zero), gives the first T mod M clusters one token more, and
+            seats all empty clusters together at one token, the farthest.
     """
 
     capacity_factor: float
@@ -112,7 +112,7 @@ class _Active:
 def cluster(products: Floats, seats: Ints, rules: Rules) -> Clusters:
     """Return the clusters of the tokens of each image.
 
-    An image ends when its centroids rest: when all are means of the same tokens again.
+    An image is done when its centroids rest: all are means of the same tokens as before.
 
     Args:
         products: G = X X^T of each image, (n, T, T).
@@ -156,7 +156,7 @@ def cluster(products: Floats, seats: Ints, rules: Rules) -> Clusters:
 def farthest_first(products: Floats, clusters: int) -> Ints:
     """Return seats (n, M), token indices far from one another, from G of each image (n, T, T).
 
-    The first is the longest token, each further one the farthest from all before.
+    The first seat is the longest token, each further seat the token farthest from all before.
     """
     squares = np.diagonal(products, axis1=1, axis2=2)
     seats = [squares.argmax(axis=1)]
@@ -344,7 +344,7 @@ class LearnedRouter:
 
     Attributes:
         experts: Number M of experts.
-        width: Width of what the layer is fed.
+        width: Width of the layer's input.
         source: `tokens`: each token has shares, and the image their mean; `features`: the image has
             shares.
         balance_weight: Weight of the balancing loss, for tokens.

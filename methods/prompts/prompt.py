@@ -113,8 +113,8 @@ class PromptEncoder:
     def common_features(self, context: NDArray[Any], classes: Sequence[str]) -> Tensor:
         """Return `fixed_features` of a context that all clients got, made once for all.
 
-        Never pass a context that a client trained: this memory lies beside all clients and must
-        tell nothing of any of them. The result is the same tensor each time; do not write to it.
+        Never pass a context that a client trained: all clients share this memory, so it must reveal
+        nothing about any client. The result is the same tensor each time; do not write to it.
         """
         raw = np.ascontiguousarray(context)
         return self._common(raw.tobytes(), raw.dtype.str, raw.shape, tuple(classes))
@@ -125,8 +125,8 @@ class PromptEncoder:
         """Return how class-centred text features move with the context p: d (f_c - mean f) / d p.
 
         A move of all classes alike moves all logits alike and changes no prediction; so the mean
-        over classes is subtracted. There is one backward pass a class: of copies of the context,
-        one for each number of the feature, the i-th is differentiated by the i-th number. The
+        over classes is subtracted. Each class takes one backward pass: the context is copied once
+        for each number of the feature, and the i-th number is differentiated by the i-th copy. The
         result is (C embed_dim, l token width), rows class by class.
         """
         rows = np.stack([self._moves_of(context, name) for name in classes])
@@ -140,8 +140,8 @@ class PromptEncoder:
 
         A loss sees the context through the text features alone. By the feature of class c the
         cross-entropy of image feature x with label y has the gradient s (p_c - [c = y]) x, where p
-        is the prediction and s the inverse temperature; times how the feature moves, summed over
-        classes. So there is one backward pass a class, for any number of images.
+        is the prediction and s the inverse temperature. The chain rule multiplies it by the
+        feature's Jacobian and sums over classes: a backward pass a class, for any number of images.
         """
         images = np.asarray(examples["features"], np.float64)
         with torch.no_grad():
@@ -237,7 +237,7 @@ class PromptMethod(AveragedMethod):
 
     @property
     def has_public_jacobian(self) -> bool:
-        """One prompt is all that is shared."""
+        """Clients share one prompt and nothing else."""
         return self.shared_spec() == {CONTEXT: self.encoder.spec}
 
     def public_jacobian(self, broadcast: m.Arrays) -> NDArray[np.float64] | None:
@@ -377,7 +377,7 @@ def train_prompt_near(
 ) -> NDArray[Any]:
     """Return a context trained by cross-entropy plus `weight * distance(context - anchor)`.
 
-    Contexts are (l, token width). With weight 0 the term is left out, hence PromptFL's training bit
+    Contexts are (l, token width). With weight 0 the term is left out, so training is PromptFL's bit
     for bit. `distance` is half a distance of the difference, a scalar.
     """
 

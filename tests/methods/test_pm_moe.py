@@ -178,7 +178,7 @@ def test_an_expert_of_another_shape_is_refused_by_name(base):
     name = next(iter(method.base.module_layers))
     for expert, found in ((wrong, r"\(.*, 2\)"), ({}, "None")):
         given = dataclasses.replace(view, experts=[*drawn_experts(method, 2), expert], own=0)
-        with pytest.raises(MethodError, match=rf"'{name}' of one has shape {found}.*valid: \("):
+        with pytest.raises(MethodError, match=rf"'{name}' has shape {found}.*valid: \("):
             method.personalise(given, draw_examples(method, 0), trainer(), rng(3))
 
 

@@ -320,7 +320,7 @@ def test_a_number_of_another_kind_is_hashed_as_it_is_stored() -> None:
 
     assert row_digest("t", {"a": np.float64(1.5)}) == row_digest("t", {"a": 1.5})
     assert row_digest("t", {"a": Round(3)}) == row_digest("t", {"a": 3})
-    with pytest.raises(TypeError, match="list is no type of a column"):
+    with pytest.raises(TypeError, match="list is not the type of a column"):
         row_digest("t", {"a": [1]})
 
 

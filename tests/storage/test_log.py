@@ -264,7 +264,7 @@ def test_an_erased_run_is_noticed_by_a_kept_head(database: storage.Database, raw
 def test_tiles_are_held_against_their_leaves(database: storage.Database, raw: Raw) -> None:
     fill(database, rounds=30)
     spoil(raw, "UPDATE tiles SET hash = zeroblob(32) WHERE level = 1 AND position = 1")
-    with pytest.raises(storage.LogBroken, match="leaf 256: a tile of level 1 is another"):
+    with pytest.raises(storage.LogBroken, match="leaf 256: a tile of level 1 differs"):
         database.verify_log()
     spoil(raw, "DELETE FROM tiles WHERE level = 1 AND position = 1")
     with pytest.raises(storage.LogBroken, match="leaf 256: a tile of level 1 is missing"):

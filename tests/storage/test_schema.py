@@ -55,8 +55,8 @@ def test_opening_again_changes_nothing(path: Path, database: storage.Database) -
 
 OTHER = {
     "0.9.0": r"has schema 0\.9\.0: it was made by a newer version; valid: up to 0\.2\.0",
-    "0.0.9": r"has schema '0\.0\.9', which no version that is kept ever had; valid: 0\.1\.0",
-    "0001_sealed_v2": r"has schema '0001_sealed_v2', which no version that is kept ever had",
+    "0.0.9": r"has schema '0\.0\.9', which is not a known version; valid: 0\.1\.0",
+    "0001_sealed_v2": r"has schema '0001_sealed_v2', which is not a known version",
 }
 
 

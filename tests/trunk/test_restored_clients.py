@@ -224,7 +224,7 @@ def test_charges_that_do_not_fit_are_refused_and_change_nothing(lost: Lost) -> N
     cases = {
         "they are of client 'nobody'": Charges("nobody", NOW, whole.runs),
         "they lack round 1, attempt 1": changed(whole, lost.run_id, rows=rows[1:]),
-        "is charged otherwise": changed(whole, lost.run_id, rows=(quieter, *rows[1:])),
+        "is charged differently": changed(whole, lost.run_id, rows=(quieter, *rows[1:])),
         "standard_deviation must be finite": changed(whole, lost.run_id, rows=(*rows[:2], wrong)),
         "is not in them": Charges(whole.pseudonym, NOW, {}),
         "before the store was restored": Charges(whole.pseudonym, EARLIER, whole.runs),

@@ -1,7 +1,7 @@
 """The log: a leaf for every event and charge, and the hashes of its full tiles.
 
-What older databases hold gets its leaves in the order of runs, as the order in which runs took
-turns is not known: a run's events first, then its charges, then what became of them.
+The rows of older databases get their leaves run by run, as the order of rows across runs is not
+known: a run's events first, then its charges, then their settlements.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _TRIGGERS = tuple(
 
 
 def upgrade() -> None:
-    """Create the log, and give what is there its leaves."""
+    """Create the log, and the leaves of existing rows."""
     op.create_table(
         "leaves",
         sa.Column("position", sa.Integer(), nullable=False, autoincrement=False),
