@@ -24,7 +24,7 @@ from platform.cli.output import (
 from platform.config.rules import HELD
 from platform.disk.opening import open_existing
 from platform.errors import ConfigError
-from platform.experiment.caveats import canary_warnings, lower_text, optimizer_words
+from platform.experiment.caveats import canary_warnings, caveats_of, lower_text, optimizer_words
 from platform.reports.hazards import claim_warnings, unfinished_words
 from platform.results.reading import agreed_run, numbers_of, resolved
 from platform.rounds.documents import ADVERSARIES, in_rounds
@@ -244,8 +244,8 @@ def print_summary(summary: Mapping[str, Any]) -> None:
         # A warning comes before its numbers.
         out.print(f"WARNING: {text}")
     out.print(table(None, ("result", "value"), summary_rows(summary)))
-    for text in summary["warnings"]:
-        out.print(f"note: {printable(text)}")
+    for one in caveats_of(summary):
+        out.print(f"note: {printable(one.text)}")
 
 
 def summary_rows(summary: Mapping[str, Any]) -> list[tuple[str, str]]:

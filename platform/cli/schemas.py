@@ -21,13 +21,14 @@ from platform.config import RunConfig
 from platform.config.run import Key
 from platform.data.catalogue import DatasetInfo
 from platform.errors import ConfigError, listed
+from platform.experiment.caveats import Caveat
 from platform.holder.checking import Check
 from platform.holder.store import Leaving
 
 DIALECT: Final = "https://json-schema.org/draft/2020-12/schema"
 TYPES: Final = {
     f"py:{kind.__name__}": kind
-    for kind in (Check, DatasetInfo, Failure, Key, Leaving, MethodInfo, RunConfig)
+    for kind in (Caveat, Check, DatasetInfo, Failure, Key, Leaving, MethodInfo, RunConfig)
 }
 SIMPLE: Final[Mapping[str, Any]] = {
     "text": {"type": "string"},

@@ -13,8 +13,9 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Final
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Literal
 
 from methods.interface.subspace import subspace_of
 from platform.config import RunConfig
@@ -25,13 +26,33 @@ from platform.rounds.documents import has_collection, in_rounds
 from platform.rounds.leaving import LEFT, left_clients
 from platform.rounds.run import Run
 
-OF_RUN: Final = "the run "
-ENDED_EARLY: Final = f"{OF_RUN}ended before round "
-"""Begins the warning that a run ended before its last round."""
-CENTRALISED: Final = "centralised: one party holds all data, no federation"
-"""Begins the warning that there was no federation."""
-NO_POOL: Final = "the pool was not made, and clients personalised without experts: "
-"""Begins the warning that a collection failed."""
+Code = Literal[  # noqa: RUF041 -- flat, it would be twenty lines
+    Literal["canaries", "ended-early", "centralised", "lost-round", "no-pool", "restored"],
+    Literal["departed", "absent", "second-phase", "test-examples", "privacy", "mechanism"],
+    Literal["subspace", "private-experts", "expert-pool", "secure-aggregation"],
+    Literal["attempts", "selection", "stopping", "other"],
+]
+"""Subjects of warnings; `other` is for sentences that earlier versions stored without a code."""
+
+
+@dataclass(frozen=True)
+class Caveat:
+    """A warning of a finished run: its subject, by which programs decide, and its sentence."""
+
+    code: Code
+    text: str
+
+
+def caveats_of(summary: Mapping[str, Any]) -> list[Caveat]:
+    """Return the warnings of a summary; earlier versions stored sentences alone."""
+    found = summary.get("warnings", ())
+    return [_without_code(one) if isinstance(one, str) else Caveat(**one) for one in found]
+
+
+def _without_code(text: str) -> Caveat:
+    if text.startswith("the run ended before round "):
+        return Caveat("ended-early", text)
+    return Caveat("expert-pool" if text.startswith("expert pool:") else "other", text)
 
 
 def run_warnings(
@@ -42,7 +63,7 @@ def run_warnings(
     uncollected: str | None = None,
     remarks: Sequence[str] = (),
     canaries: Mapping[str, Any] | None = None,
-) -> list[str]:
+) -> list[Caveat]:
     """Return all warnings of a finished run, most important first.
 
     Args:
@@ -53,33 +74,37 @@ def run_warnings(
         remarks: Remarks on the images on which it was measured.
         canaries: The results of an audit's canaries, None without canaries.
     """
-    return [
-        *canary_warnings(canaries),
-        *([f"{OF_RUN}{ended_early}"] if ended_early else []),
-        *_centralised(run),
-        *_lost(documents),
-        *([f"{NO_POOL}{uncollected}"] if uncollected else []),
-        *_restored(run),
-        *_departed(run),
-        *_absent(run),
-        *_second_phase(run),
-        *remarks,
-        *canary_notes(canaries),
-        *_privacy(run),
-        *_subspace(run),
-        *_groups(run, documents),
-        *_pool(run, documents, is_made=uncollected is None),
-        *_aggregation(run),
-        *_attempts(run),
-        *_selection(run, documents),
+    claim = privacy_warnings(run.terms.config) if run.terms.protection.run_channels else ()
+    no_pool = "the pool was not made, and clients personalised without experts"
+    found: list[tuple[Code, Iterable[str]]] = [
+        ("canaries", canary_warnings(canaries)),
+        ("ended-early", [f"the run {ended_early}"] if ended_early else []),
+        ("centralised", _centralised(run)),
+        ("lost-round", _lost(documents)),
+        ("no-pool", [f"{no_pool}: {uncollected}"] if uncollected else []),
+        ("restored", _restored(run)),
+        ("departed", _departed(run)),
+        ("absent", _absent(run)),
+        ("second-phase", _second_phase(run)),
+        ("test-examples", remarks),
+        ("canaries", canary_notes(canaries)),
+        ("privacy", claim),
+        ("mechanism", _mechanism(run)),
+        ("subspace", _subspace(run)),
+        ("private-experts", _groups(run, documents)),
+        ("expert-pool", _pool(run, documents, is_made=uncollected is None)),
+        ("secure-aggregation", _aggregation(run)),
+        ("attempts", _attempts(run)),
+        ("selection", _selection(run, documents)),
     ]
+    return [Caveat(code, text) for code, texts in found for text in texts]
 
 
 def _centralised(run: Run) -> Iterator[str]:
     if run.terms.method.centralised:
         yield (
-            f"{CENTRALISED}: {run.terms.config.method.name} does not keep data where they are, so "
-            "its numbers are not those of a federated method"
+            f"centralised: one party holds all data, no federation: {run.terms.config.method.name} "
+            "does not keep data where they are, so its numbers are not those of a federated method"
         )
 
 
@@ -131,14 +156,6 @@ def _second_phase(run: Run) -> Iterator[str]:
             f"second phase of run {run.source_id}: rounds, epsilon and local twins are that "
             "run's, and nothing else was released"
         )
-
-
-def _privacy(run: Run) -> Iterator[str]:
-    if not run.terms.protection.run_channels:
-        return
-    yield from privacy_warnings(run.terms.config)
-    if run.terms.config.mechanism.facts.claims:
-        yield from _mechanism(run)
 
 
 def privacy_warnings(config: RunConfig) -> Iterator[str]:
@@ -235,6 +252,8 @@ def _groups(run: Run, documents: Sequence[Mapping[str, Any]]) -> Iterator[str]:
 
 def _mechanism(run: Run) -> Iterator[str]:
     mechanism, terms = run.terms.config.mechanism, run.terms.protection.terms
+    if not (run.terms.protection.run_channels and mechanism.facts.claims):
+        return
     corrupt = run.terms.config.secure_aggregation.corrupt
     yield from mechanism.caveats(
         Circumstances(corrupt, is_active=terms is not None and terms.active)

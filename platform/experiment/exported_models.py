@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from methods import ClientView, Method
 from methods.errors import MethodError
 from platform.config.sections import ModelConfig
-from platform.experiment.caveats import escaped
+from platform.experiment.caveats import caveats_of, escaped
 from platform.experiment.dealing import BatchMaking
 from platform.experiment.evaluation import Accuracy, EvaluationPlan, over_clients
 from platform.experiment.simulation import Simulation
@@ -86,7 +86,7 @@ def model_card(
         accuracy=_accuracy(exported, is_personal=simulation.run.terms.method.has_personal_state),
         classes=", ".join(map(escaped, simulation.learning.classes)),
         privacy=_privacy(summary, part),
-        warnings="\n".join(f"- {escaped(text)}" for text in summary["warnings"]),
+        warnings="\n".join(f"- {escaped(one.text)}" for one in caveats_of(summary)),
         tensors="\n".join(
             f"| {escaped(name)} | {'x'.join(map(str, array.shape))} | {array.dtype} |"
             for name, array in sorted(exported.arrays.items())

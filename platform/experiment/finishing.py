@@ -22,7 +22,7 @@ import json
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +37,7 @@ from platform.disk.log_files import bytes_digest, rows_digest
 from platform.disk.opening import mark_interrupted
 from platform.errors import ClientsSilent, RecordsDisagree, Unwritable
 from platform.experiment.caveats import (
+    Caveat,
     best_on_validation,
     evaluation_document,
     optimizer_document,
@@ -326,7 +327,7 @@ def summary_document(
     run: Run,
     rounds: Sequence[Mapping[str, Any]],
     findings: Findings,
-    warnings: Sequence[str],
+    warnings: Sequence[Caveat],
 ) -> dict[str, Any]:
     """Return the whole run, as `summary.json` states it.
 
@@ -337,13 +338,14 @@ def summary_document(
         run: The run.
         rounds: Its committed rounds, as stored.
         findings: Its results beside the rounds.
-        warnings: Sentences that keep readers from misreading its numbers.
+        warnings: What keeps readers from misreading its numbers.
     """
     final, local, silence = findings.final.test, findings.local, findings.silence
     silent = [headline for headline in (silence or {}).values() if headline is not None]
     with run.records.read() as uow:
         ledger = uow.ledger.rows(run.source)
     stopping = stopping_document(ledger, run.terms.config, run.terms.training_rounds)
+    stopped = [Caveat("stopping", text) for text in stopping_warnings(stopping)]
     epsilon, accountants = Spending(run=run).price(), Spending(run=run).accountants()
     config, mechanism = run.terms.config, run.terms.config.mechanism
     protected = mechanism.facts.claims
@@ -394,7 +396,7 @@ def summary_document(
         "evaluation": evaluation_document(config),
         "training": optimizer_document(config),
         **({} if findings.canaries is None else {"canaries": dict(findings.canaries)}),
-        "warnings": [*warnings, *stopping_warnings(stopping)],
+        "warnings": [asdict(one) for one in (*warnings, *stopped)],
     }
 
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Final
 
+from platform.experiment.caveats import caveats_of
 from platform.protection.charging import as_releases
 from platform.reports.blocks import (
     Block,
@@ -381,8 +382,7 @@ def _chosen(subject: Subject) -> Iterator[str]:
 
 
 def _pool(subject: Subject) -> Iterator[str]:
-    warnings = () if subject.summary is None else subject.summary["warnings"]
-    has_pool = any(text.startswith("expert pool:") for text in warnings)
+    has_pool = any(one.code == "expert-pool" for one in caveats_of(subject.summary or {}))
     if not has_pool and not any(row.channel == "pool" for row in subject.rows):
         return
     yield (

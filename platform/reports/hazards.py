@@ -15,7 +15,7 @@ from typing import Any, Final
 from platform.agreement import Agreed
 from platform.agreement.attempts import stopping_warnings
 from platform.agreement.statements import stopping_of
-from platform.experiment.caveats import canary_warnings, privacy_warnings
+from platform.experiment.caveats import canary_warnings, caveats_of, privacy_warnings
 from platform.reports.blocks import Section, Table, epsilon_text, paragraph, words
 from platform.reports.subject import Subject
 from platform.rounds.documents import in_rounds
@@ -332,7 +332,7 @@ def hazards_section(subject: Subject) -> Section:
 def stated_warnings(agreed: Agreed) -> list[str]:
     """Return the warnings that a reader of a run's numbers needs, finished or not."""
     if agreed.summary is not None:
-        return list(agreed.summary["warnings"])
+        return [one.text for one in caveats_of(agreed.summary)]
     over = len(in_rounds([row.document for row in agreed.spending.rounds]))
     document = {"status": agreed.records.run.status, "planned_rounds": agreed.config.rounds}
     return [f"the run {unfinished_words(document, over)}", *claim_warnings(agreed)]

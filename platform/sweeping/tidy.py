@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from platform.experiment.caveats import BESIDE, ENDED_EARLY, optimizer_document
+from platform.experiment.caveats import BESIDE, caveats_of, optimizer_document
 from platform.results.numbers import HEADLINES, Axes
 from platform.rounds.documents import ADVERSARIES, in_rounds
 from platform.sweeping.running import Outcome
@@ -45,7 +45,8 @@ class Record:
         run_id: The run.
         chosen_round: The round that validation chose, if any.
         chosen_how: The rule of that choice in words, else empty.
-        warnings: The warnings of the run's report.
+        warnings: The sentences of the warnings in the run's report.
+        ended_early: Whether the run ended before its last round.
         training: The optimiser that it trained with, as `optimizer_document` states it.
     """
 
@@ -63,12 +64,8 @@ class Record:
     chosen_round: int | None = None
     chosen_how: str = ""
     warnings: tuple[str, ...] = ()
+    ended_early: bool = False
     training: Mapping[str, Any] = field(default_factory=dict)
-
-    @property
-    def ended_early(self) -> bool:
-        """Whether a budget ended the run before its last round."""
-        return any(warning.startswith(ENDED_EARLY) for warning in self.warnings)
 
     def headline(self, selection: str = LAST) -> float | None:
         """Return the protocol's one number, None where it was not measured."""
@@ -99,7 +96,8 @@ def record_of(outcome: Outcome) -> Record:
         run_id=outcome.run_id,
         chosen_round=best.get("round"),
         chosen_how=summary.get("evaluation", {}).get("selection", "").partition(BESIDE)[2],
-        warnings=tuple(summary.get("warnings", ())),
+        warnings=tuple(one.text for one in caveats_of(summary)),
+        ended_early=any(one.code == "ended-early" for one in caveats_of(summary)),
         training=optimizer_document(cell.run),
     )
 

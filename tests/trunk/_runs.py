@@ -129,6 +129,11 @@ class Storage:
             return connection.execute(query, values).fetchall()
 
 
+def warnings_of(summary: Mapping[str, Any]) -> list[str]:
+    """The warnings of a summary, as people read them."""
+    return [one["text"] for one in summary["warnings"]]
+
+
 @dataclass(frozen=True)
 class Finished:
     """A run that is over, as it lies on the disk."""

@@ -35,6 +35,7 @@ from tests.trunk._runs import (
     crash_at,
     opened,
     stores_of,
+    warnings_of,
 )
 from tests.trunk._tampering import edit_summary, execute
 
@@ -388,7 +389,7 @@ def test_unfinished_run_is_reported_with_what_weakens_its_claim(
     # In the words of the report that it has in the end, where the end is the planned one.
     so_far = {text for text in document["warnings"] if "planned attempts were charged" in text}
     assert len(so_far) == (document["stopping"] is not None)
-    assert {*document["warnings"]} - so_far <= {*storage.resume(run_id).summary["warnings"]}
+    assert {*document["warnings"]} - so_far <= {*warnings_of(storage.resume(run_id).summary)}
 
 
 def test_kill_between_files_and_database_leaves_an_unfinished_run(

@@ -44,6 +44,7 @@ from tests.trunk._runs import (
     crash_at,
     opened,
     stores_of,
+    warnings_of,
 )
 
 NOW = datetime(2026, 11, 22, 12, tzinfo=UTC)
@@ -115,7 +116,7 @@ def test_a_run_goes_on_from_its_backup_and_says_so_for_good(
     resumed = place.resume(simulation.run_id)
     assert comparable(resumed.summary)["rounds"] == comparable(plain_run.summary)["rounds"]
     assert audited(place.url, simulation.run_id)["runs"][0]["problems"] == []
-    assert any("came back from a backup" in text for text in resumed.summary["warnings"])
+    assert any("came back from a backup" in text for text in warnings_of(resumed.summary))
 
 
 @pytest.mark.slow

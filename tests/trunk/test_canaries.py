@@ -57,6 +57,7 @@ from tests.trunk._runs import (
     crash_at,
     opened,
     over,
+    warnings_of,
 )
 from tests.trunk._tampering import edit, execute_and_rehash
 from tests.trunk.conftest import MakeStorage
@@ -118,7 +119,7 @@ def test_canaries_are_charged_like_everybody_and_said_to_be_there(audited: Finis
     found = audited.summary["canaries"]
     assert found["pseudonyms"] == sorted(names[name] for name in NAMES)
     assert [r["cohort"] for r in audited.summary["rounds"]] == [CLIENTS + CANARIES] * ROUNDS
-    (said,) = [w for w in audited.summary["warnings"] if "canary" in w]
+    (said,) = [w for w in warnings_of(audited.summary) if "canary" in w]
     assert said.startswith(f"{CANARIES} canary clients")
 
 
@@ -175,7 +176,7 @@ def test_canaries_that_fail_are_no_audit(storage: Storage, monkeypatch: pytest.M
     fix_key(monkeypatch)
     run = storage.run(*CENTRAL, AUDIT)
     assert run.summary["canaries"]["is_blind"]
-    assert run.summary["warnings"][0].startswith("BLIND: what this run's own canaries sent is not")
+    assert warnings_of(run.summary)[0].startswith("BLIND: what this run's own canaries sent is not")
 
 
 @pytest.mark.parametrize("overrides", MECHANISMS.values(), ids=MECHANISMS)

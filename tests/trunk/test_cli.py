@@ -24,7 +24,7 @@ from platform.config import PACKAGED_CONFIGS, load_config, parse_config
 from platform.experiment.environment import environment
 from tests.contract._momentum import write_momentum
 from tests.repository._source import ROOT
-from tests.trunk._runs import ADVERSARIES, NONE, SMALL, Finished, Storage
+from tests.trunk._runs import ADVERSARIES, NONE, SMALL, Finished, Storage, warnings_of
 from tests.trunk.conftest import MakeStorage
 
 HEAVY = ("torch", "sqlalchemy", "numpy", "scipy", "pydantic", "open_clip", "alembic")
@@ -87,7 +87,7 @@ def test_run_prints_one_line_a_round_and_the_report(sotto, config, storage):
         assert line.split()[1] == "5" and f"{100 * document['accuracy']['mean']:.1f}%" in line
         assert "/".join(epsilon(document["epsilon"][name]) for name in ADVERSARIES) in line
     assert "gain over local" in answer.out and "upload_noise, unit client" in answer.out
-    assert all(f"note: {text}" in answer.out for text in summary["warnings"])
+    assert all(f"note: {text}" in answer.out for text in warnings_of(summary))
 
 
 def test_runs_are_listed_newest_first(sotto, storage):

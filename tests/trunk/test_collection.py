@@ -42,6 +42,7 @@ from tests.trunk._runs import (
     opened,
     over,
     runner_of,
+    warnings_of,
 )
 from tests.trunk._secure import frank
 from tests.trunk.conftest import MakeStorage
@@ -213,7 +214,7 @@ def test_the_phases_are_told_apart(gathered: Finished, sotto: Command) -> None:
     assert phases["cost_share"] == pytest.approx(share, rel=0.05)
     answer = sotto("report", gathered.run_id, "--storage", gathered.storage.url)
     assert sum(line.endswith(" collection") for line in answer.out.splitlines()) == 1
-    text = " ".join(gathered.summary["warnings"])
+    text = " ".join(warnings_of(gathered.summary))
     assert "is a model of its owner's data" in text and "linkable" in text
 
 
@@ -251,7 +252,7 @@ def test_a_collection_of_one_is_none_and_the_run_goes_on_without_experts(storage
         run = Finished(storage, simulation.run_id, summary)
     assert entries(run) == []
     assert all(set(state) == {"gain"} for state in personal(run).values())
-    first, *others = summary["warnings"]
+    first, *others = warnings_of(summary)
     assert first.startswith("the pool was not made") and "at least 2 must" in first
     # A pool that came to nothing is not described, but some entry may have left its owner.
     text = " ".join(others)
@@ -270,7 +271,7 @@ def test_a_failed_collection_is_not_tried_again_by_a_resumed_run(
     resumed = place.resume(crashed(monkeypatch, lossy, Client, "_part", 2))
     assert entries(resumed) == []
     assert all(set(state) == {"gain"} for state in personal(resumed).values())
-    assert "the pool was not made" in resumed.summary["warnings"][0]
+    assert "the pool was not made" in warnings_of(resumed.summary)[0]
 
 
 @pytest.mark.slow
@@ -469,7 +470,7 @@ def test_a_collection_that_follows_fewer_rounds_is_gone_on_with(
     assert place.rows("SELECT round_number, is_open FROM attempts")[-1] == (COLLECTED, 1)
     resumed = place.resume(run_id).summary
     assert [d["phase"] for d in resumed["rounds"]] == ["rounds", "collection"]
-    assert "ended before round 2" in resumed["warnings"][0]
+    assert "ended before round 2" in warnings_of(resumed)[0]
 
 
 def test_the_final_numbers_are_the_last_rounds_not_the_collections(storage: Storage) -> None:

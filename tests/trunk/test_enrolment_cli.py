@@ -17,7 +17,7 @@ from platform.parties.identities import (
     write_enrolment,
 )
 from privacy.secure_aggregation import Identity, fingerprint, plan
-from tests.trunk._runs import FIXED, NO_POOL, Answer, Command, Storage
+from tests.trunk._runs import FIXED, NO_POOL, Answer, Command, Storage, warnings_of
 from tests.trunk.test_cli_errors import require_one_sentence
 
 PUBLIC = Identity(b"\x05" * 32).public.hex()
@@ -211,10 +211,10 @@ def test_an_active_run_gives_what_a_semi_honest_one_gives(storage: Storage, keys
     for name, value in plain.state().items():
         assert (secure.state()[name] == value).all()
     assert plain.summary["final"]["epsilon"] == secure.summary["final"]["epsilon"]
-    told = " ".join(secure.summary["warnings"])
+    told = " ".join(warnings_of(secure.summary))
     assert "also against an active server" in told and "at most 1 collude with it" in told
     assert "semi-honest server" not in told
-    assert "an active one is not covered" in " ".join(plain.summary["warnings"])
+    assert "an active one is not covered" in " ".join(warnings_of(plain.summary))
     # Signatures and commitments.
     assert secure.summary["rounds"][0]["bytes_up"] > plain.summary["rounds"][0]["bytes_up"]
     hidden = [secret.encode() for secret in secrets_of(keys)]

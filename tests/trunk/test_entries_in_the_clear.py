@@ -67,4 +67,5 @@ def test_the_entries_sum_is_the_securely_opened_sum_bit_for_bit(stores: Path) ->
 )
 def test_the_report_says_so_exactly_where_it_is_true(storage, overrides, says):
     with opened(storage.create("rounds=1", *overrides)) as simulation:
-        assert any(text.startswith(SAME) for text in run_warnings(simulation.run, [])) is says
+        told = run_warnings(simulation.run, [])
+    assert any(one.text.startswith(SAME) for one in told) is says

@@ -30,6 +30,7 @@ from tests.trunk._runs import (
     gaussian_epsilon,
     interrupted_run,
     opened,
+    warnings_of,
 )
 
 # Where to die: the call, which one, and whether before or after its work. Four clients train a
@@ -147,7 +148,7 @@ def test_killed_run_with_fresh_noise_pays_once(
     spent = resumed.summary["final"]["epsilon"]["server"]
     assert spent == pytest.approx(gaussian_epsilon(resumed.noise_multiplier, 3), rel=1e-6)
     assert 7.99 < spent <= 8.0
-    assert not any("ended" in text or "charged" in text for text in resumed.summary["warnings"])
+    assert not any("ended" in text or "charged" in text for text in warnings_of(resumed.summary))
 
 
 TRAINING = ("privacy.training:LocalTrainer.fit", 10, False)

@@ -40,7 +40,7 @@ from tests.trunk._leaving import (
     pseudonym_of,
     runs_of,
 )
-from tests.trunk._runs import Command, Crash, command_line
+from tests.trunk._runs import Command, Crash, command_line, warnings_of
 
 
 @pytest.fixture
@@ -60,7 +60,7 @@ def test_a_client_leaves_between_rounds_and_the_others_go_on(folder):
     (gone,) = audit(folder, run_id, "client.left")
     pseudonym = pseudonym_of(folder, "north")
     assert gone == {"client": 2, "pseudonym": pseudonym, "generations": []}
-    (said,) = [w for w in summary["warnings"] if "left for good" in w]
+    (said,) = [w for w in warnings_of(summary) if "left for good" in w]
     assert f"client 2 of 4 ({pseudonym})" in said and "after round 1;" in said
     agrees(folder, run_id)
 
@@ -275,7 +275,7 @@ def test_a_run_ends_where_too_few_are_left(folder):
     transport = Doing(holders.handlers(), ("unmask", 1), away, after=True)
     summary = hold(federation(folder, *MASKED), doing(transport))
     assert [r["round"] for r in summary["rounds"]] == [1]
-    assert "ended before round 2: 2 of 4 clients are left" in summary["warnings"][0]
+    assert "ended before round 2: 2 of 4 clients are left" in warnings_of(summary)[0]
     agrees(folder, summary["run_id"])
 
 
@@ -286,7 +286,7 @@ def test_nobody_waits_for_who_left_when_the_others_personalise(folder):
     )
     summary = hold(federation(folder, "rounds=1"), doing(transport))
     assert transport.asked[-1] == ("personalise", list(NAMES))
-    assert [w for w in summary["warnings"] if "client 2 of 4" in w and "after round 1" in w]
+    assert [w for w in warnings_of(summary) if "client 2 of 4" in w and "after round 1" in w]
     agrees(folder, summary["run_id"])
 
 
@@ -338,7 +338,7 @@ def test_a_client_whose_machine_is_lost_is_removed(folder, broken_off, coordinat
     assert transport.asked
     assert all("west" not in asked for _, asked in transport.asked)
     assert [r["dropped"] for r in summary["rounds"]] == [0, 1, 1]
-    assert [w for w in summary["warnings"] if "client 4 of 4" in w and "was removed" in w]
+    assert [w for w in warnings_of(summary) if "client 4 of 4" in w and "was removed" in w]
     assert [one["client"] for one in audit(folder, run_id, "client.removed")] == [4]
     agrees(folder, run_id)
 
@@ -424,7 +424,7 @@ def test_a_client_that_never_comes_is_lost_in_every_round_and_holds_up_nobody(fo
     summary = hold(federation(folder, *THREE), doing(Away(holders.handlers(), "west", 99)))
     assert [r["dropped"] for r in summary["rounds"]] == [1, 1, 1]
     assert ledger(folder, "west") == []
-    (said,) = [w for w in summary["warnings"] if "never joined" in w]
+    (said,) = [w for w in warnings_of(summary) if "never joined" in w]
     assert said.endswith(": 4")
     agrees(folder, summary["run_id"])
 

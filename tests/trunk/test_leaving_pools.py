@@ -29,7 +29,7 @@ from tests.trunk._leaving import (
     runs_of,
     survivors,
 )
-from tests.trunk._runs import Crash
+from tests.trunk._runs import Crash, warnings_of
 
 POOLED = (
     *NOISED,
@@ -160,7 +160,7 @@ def test_a_pool_that_is_made_once_goes_with_whoever_leaves(folder):
     summary = hold(federation(folder, "rounds=1", method, "pool.minimum=2"), doing(transport))
     assert [r["phase"] for r in summary["rounds"]] == ["rounds", "collection"]
     assert generations(folder) == set()
-    assert [w for w in summary["warnings"] if "clients personalised without experts" in w]
+    assert [w for w in warnings_of(summary) if "clients personalised without experts" in w]
     agrees(folder, summary["run_id"])
 
 

@@ -27,6 +27,7 @@ from tests.trunk._runs import (
     crash_at,
     gaussian_epsilon,
     opened,
+    warnings_of,
 )
 
 TWO_ROUNDS = (
@@ -70,7 +71,7 @@ def spent(make_storage) -> Finished:
 def test_data_that_are_dealt_otherwise_have_spent_their_budget(spent, dealt):
     refused = spent.storage.run(*TWO_ROUNDS, *dealt)
     assert rounds_of(refused) == 0
-    assert any("privacy.lifetime_budget" in text for text in refused.summary["warnings"])
+    assert any("privacy.lifetime_budget" in text for text in warnings_of(refused.summary))
     assert charged_runs(spent.storage) == [spent.run_id]
 
 

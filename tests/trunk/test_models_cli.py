@@ -13,7 +13,7 @@ from safetensors.numpy import load_file
 
 from platform.data.shapes import CLASSES
 from storage import Database
-from tests.trunk._runs import NONE, Command, Finished, Storage, opened
+from tests.trunk._runs import NONE, Command, Finished, Storage, opened, warnings_of
 
 
 def test_export_of_the_shared_prompt(sotto: Command, own_copy: Finished, tmp_path: Path) -> None:
@@ -29,7 +29,7 @@ def test_export_of_the_shared_prompt(sotto: Command, own_copy: Finished, tmp_pat
     np.testing.assert_array_equal(arrays["shared.context"], own_copy.state()["context"])
     card = (out / "MODEL_CARD.md").read_text()
     assert own_copy.run_id in card and "delta 1e-05" in card
-    assert all(warning in card for warning in own_copy.summary["warnings"])
+    assert all(warning in card for warning in warnings_of(own_copy.summary))
     assert f"server {own_copy.summary['final']['epsilon']['server']}" in card
     actions = own_copy.storage.rows("SELECT action FROM audit ORDER BY sequence DESC")
     assert actions[0] == ("model.exported",)

@@ -27,7 +27,7 @@ from privacy import (
     default_scale,
 )
 from tests.trunk._audits import Auditor
-from tests.trunk._runs import ADAPTIVE, NO_POOL, Storage, opened
+from tests.trunk._runs import ADAPTIVE, NO_POOL, Storage, opened, warnings_of
 from tests.trunk.conftest import MakeStorage
 from tests.trunk.test_selection import BEST, CARVED, NOISED, POOL, QUIET
 
@@ -211,11 +211,11 @@ def test_the_mean_of_those_who_came(storage: Storage, mechanism: tuple[str, ...]
             # The mechanism's noise, on a coordinate as long as C.
             assert 0.001 < released["std"] < 0.02
     largest = max(d["released_validation"]["std"] for d in documents)
-    assert any(f"up to {largest:.3f};" in text for text in run.summary["warnings"])
+    assert any(f"up to {largest:.3f};" in text for text in warnings_of(run.summary))
 
 
 def test_a_secret_cohort_releases_no_mean_and_says_so(storage: Storage) -> None:
     run = storage.run(*NO_POOL, *NOISED, *QUIET, BEST, *SECRET, "rounds=2")
     assert [d["released_validation"] for d in run.summary["rounds"]] == [None, None]
     assert run.summary["best_on_validation"] is None
-    assert any("are withheld" in words for words in run.summary["warnings"])
+    assert any("are withheld" in words for words in warnings_of(run.summary))

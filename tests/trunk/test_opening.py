@@ -31,6 +31,7 @@ from tests.trunk._runs import (
     gaussian_epsilon,
     of_clients,
     opened,
+    warnings_of,
 )
 from tests.trunk.conftest import MakeStorage
 from tests.trunk.test_collection import entries, lose_in, personal
@@ -108,7 +109,7 @@ def test_the_ledger_has_one_entry_and_then_the_sums(noised: Finished) -> None:
             expected = gaussian_epsilon(z, number)
             assert document["epsilon"][adversary] == pytest.approx(expected, rel=1e-6)
     assert 7.99 < gaussian_epsilon(z, 3) <= 8.0
-    assert "made before the first round" in " ".join(noised.summary["warnings"])
+    assert "made before the first round" in " ".join(warnings_of(noised.summary))
     values = np.concatenate([entry["mean"] for _, _, entry in entries(noised)])
     assert values.std() == pytest.approx(0.5 * z, rel=0.15)
     books = of_clients(noised.folder, "SELECT client, round_number, channel, status FROM ledger")

@@ -13,7 +13,7 @@ from platform.data.loading import load_task_data
 from platform.errors import ConfigError
 from tests.drawn.arrays import write_ag_news
 from tests.trunk._networks import CNN, FASTTEXT, PIXELS, TEXTS
-from tests.trunk._runs import NONE, Command, Finished, Storage, comparable
+from tests.trunk._runs import NONE, Command, Finished, Storage, comparable, warnings_of
 from tests.trunk.conftest import MakeStorage
 
 TINY = "task.model={name: sotto-tiny}"
@@ -146,7 +146,9 @@ RUN = (
 def test_a_run_of_one_party_says_that_there_is_no_federation(storage: Storage):
     """And one of two clients is refused, in one sentence."""
     summary = storage.run(*RUN, "task.clients=1").summary
-    assert summary["warnings"][0].startswith("centralised: one party holds all data, no federation")
+    assert warnings_of(summary)[0].startswith(
+        "centralised: one party holds all data, no federation"
+    )
     assert summary["final"]["epsilon"]["server"] == 0.0
     assert summary["gain_over_local"] == 0.0
     with pytest.raises(ConfigError) as refused:

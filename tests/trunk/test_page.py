@@ -51,7 +51,7 @@ def test_a_run_shows_what_report_and_budget_say(noised_run, sotto):
     assert names and not any(re.search(rf"\b{re.escape(name)}\b", html) for name in names)
     place = ("--storage", noised_run.storage.url)
     for warning in sotto("report", noised_run.run_id, *place, "--json").document["warnings"]:
-        assert " ".join(warning.split()) in shown
+        assert " ".join(warning["text"].split()) in shown
     head = noised_run.summary["audit_head"]
     assert f"{head['count']}:{head['hash']}" in shown
     for client in sotto("budget", noised_run.run_id, *place, "--json").document["clients"]:

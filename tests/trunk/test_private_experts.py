@@ -36,6 +36,7 @@ from tests.trunk._runs import (
     crash_at,
     gaussian_epsilon,
     opened,
+    warnings_of,
 )
 
 K, WIDTH = 2, 256
@@ -93,7 +94,7 @@ def test_counts_are_free_where_a_client_is_replaced_and_paid_for_where_it_comes_
     query = "SELECT clipping_norm FROM ledger WHERE run_id = ?"
     norms = {norm for (norm,) in storage.rows(query, done.run_id)}
     assert 1.0 < min(norms) and max(norms) < 1.001
-    assert any("private experts: each client picked" in w for w in done.summary["warnings"])
+    assert any("private experts: each client picked" in w for w in warnings_of(done.summary))
 
 
 @pytest.mark.parametrize(
@@ -138,7 +139,7 @@ def test_a_crowded_experts_copy_takes_the_place_of_one_that_nobody_picks(
     assert state[2].tobytes() == before[2].tobytes()
     entry = summary["rounds"][0]["groups"]
     assert (entry["kept"], entry["copied"]) == ([2], [[1, 0]])
-    assert any("in 1 of 1 rounds an expert that nobody" in w for w in summary["warnings"])
+    assert any("in 1 of 1 rounds an expert that nobody" in w for w in warnings_of(summary))
 
 
 def test_a_failed_client_is_counted_nowhere(storage: Storage, monkeypatch):

@@ -35,6 +35,7 @@ from tests.trunk._runs import (
     losing,
     opened,
     stores_of,
+    warnings_of,
 )
 from tests.trunk._tampering import execute as execute_past
 
@@ -76,8 +77,8 @@ def test_spare_attempt_pays_for_one_that_was_lost(storage: Storage) -> None:
     spent = resumed.summary["final"]["epsilon"]["server"]
     assert spent == pytest.approx(gaussian_epsilon(resumed.noise_multiplier, 4), rel=1e-6)
     assert 7.99 < spent <= 8.0
-    assert not any("ended" in text for text in resumed.summary["warnings"])
-    assert any("round 2 stay charged" in text for text in resumed.summary["warnings"])
+    assert not any("ended" in text for text in warnings_of(resumed.summary))
+    assert any("round 2 stay charged" in text for text in warnings_of(resumed.summary))
 
 
 def test_interruptions_cost_nothing(storage: Storage, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -119,7 +120,7 @@ def test_masked_round_without_client_noise_is_lost_once_vectors_have_left(
     resumed = storage.resume(simulation.run_id)
     assert storage.rows("SELECT round_number, attempt FROM rounds") == [(1, 1), (2, 1), (3, 1)]
     assert [len(names) for names in resumed.survivors().values()] == [5, 0, 4]
-    assert any("round 2 has no result" in text for text in resumed.summary["warnings"])
+    assert any("round 2 has no result" in text for text in warnings_of(resumed.summary))
     lost_rounds = storage.rows("SELECT round_number FROM audit WHERE action = 'round.lost'")
     assert lost_rounds == [(2,)]
     assert set(before) == set(resumed.state())
@@ -208,7 +209,7 @@ def test_a_run_that_goes_on_to_its_end_states_one_epsilon(stopped_run: Storage) 
     stopping = summary["stopping"]
     assert stopping["as_planned"] and stopping["attempts"] == 8
     assert stopping["epsilon"] == summary["final"]["epsilon"]
-    assert not any("planned attempts" in text for text in summary["warnings"])
+    assert not any("planned attempts" in text for text in warnings_of(summary))
 
 
 def test_more_attempts_than_were_planned_have_no_epsilon_at_an_unplanned_end(
@@ -221,7 +222,7 @@ def test_more_attempts_than_were_planned_have_no_epsilon_at_an_unplanned_end(
     stopping = summary["stopping"]
     assert (stopping["attempts"], stopping["planned_attempts"]) == (4, 3)
     assert not stopping["as_planned"] and stopping["epsilon"] is None
-    assert any(text.startswith("4 attempts were charged") for text in summary["warnings"])
+    assert any(text.startswith("4 attempts were charged") for text in warnings_of(summary))
     assert sotto("report", run_id, "--storage", storage.url, "--json").document == summary
 
 

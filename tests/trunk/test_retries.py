@@ -29,6 +29,7 @@ from tests.trunk._runs import (
     gaussian_epsilon,
     opened,
     over,
+    warnings_of,
 )
 
 FOUR = ("cohort.size=4", "cohort.dropout_rate=0", "rounds=2", *NO_POOL, *FIXED)
@@ -102,7 +103,7 @@ def test_after_uploads_were_asked_for_both_attempts_are_charged(storage: Storage
     assert aborts(storage) == [{"round": 2, "attempt": 1, "charged": True, "phase": "masked_input"}]
     assert storage.rows("SELECT round_number, attempt FROM rounds") == [(1, 1), (2, 2)]
     require_charges(finished)
-    assert any("attempts of round 2 stay charged" in w for w in finished.summary["warnings"])
+    assert any("attempts of round 2 stay charged" in w for w in warnings_of(finished.summary))
     # Another cohort, drawn for this attempt, and other keys for who is in both.
     names = tuple(f"client-{i:05d}" for i in range(5))
     config = storage.config(OS, *FOUR)
@@ -124,7 +125,7 @@ def test_before_anything_was_asked_for_an_attempt_is_free(storage):
     ]
     assert [a["charged"] for a in aborts(storage)] == [False] * 3
     require_charges(finished)
-    assert not any("stay charged" in w for w in finished.summary["warnings"])
+    assert not any("stay charged" in w for w in warnings_of(finished.summary))
 
 
 def test_a_budget_without_room_for_a_retry_ends_the_run(storage: Storage) -> None:
@@ -132,7 +133,8 @@ def test_a_budget_without_room_for_a_retry_ends_the_run(storage: Storage) -> Non
     finished, _ = run_failing(storage, "train", {(3, 1)}, OS, *NO_POOL, "cohort.dropout_rate=0")
     assert [r["round"] for r in finished.summary["rounds"]] == [1, 2]
     assert rows(storage) == [(1, 1, "released", 5), (2, 1, "released", 5), (3, 1, "reserved", 5)]
-    assert "ended before round 3" in finished.summary["warnings"][0]
+    told = finished.summary["warnings"][0]
+    assert told["code"] == "ended-early" and "the run ended before round 3: " in told["text"]
     assert 7.9 < finished.summary["final"]["epsilon"]["server"] <= 8.0
     assert len(aborts(storage)) == 1
 

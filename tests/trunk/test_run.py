@@ -13,6 +13,7 @@ import yaml
 
 from methods import ClientView, Examples
 from platform.config import parse_config
+from platform.experiment.caveats import caveats_of
 from platform.experiment.evaluation import Measured, over_clients
 from platform.experiment.finishing import execute
 from platform.experiment.simulation import Simulation
@@ -30,6 +31,7 @@ from tests.trunk._runs import (
     Storage,
     comparable,
     opened,
+    warnings_of,
 )
 
 SUMMARY_KEYS = [
@@ -83,7 +85,14 @@ def test_nothing_is_promised_without_a_mechanism(plain_run: Finished) -> None:
     for document in (*summary["rounds"], summary["final"]):
         assert document["epsilon"] == dict.fromkeys(ADVERSARIES, "inf")
     assert (summary["unit"], summary["relation"], summary["noise_source"]) == (None, None, None)
-    assert "epsilon is infinite" in summary["warnings"][0]
+    assert "epsilon is infinite" in warnings_of(summary)[0]
+
+
+def test_a_warning_that_an_earlier_version_stored_without_a_code_is_read() -> None:
+    early = ["the run ended before round 2: why", "expert pool: linkable", "delta is large"]
+    found = caveats_of({"warnings": early})
+    assert [one.code for one in found] == ["ended-early", "expert-pool", "other"]
+    assert [one.text for one in found] == early
 
 
 @pytest.mark.parametrize(("method", "mechanism"), [("coop", "upload_noise"), ("zero_shot", "none")])
@@ -142,7 +151,7 @@ def test_masks_change_nothing_about_the_noised_sum(storage: Storage, noised_run:
     """Both sum the same quantised vectors, so only the rounding of single precision differs."""
     plain = storage.run("secure_aggregation.enabled=false")
     assert plain.summary["final"]["epsilon"] == noised_run.summary["final"]["epsilon"]
-    assert any("secure aggregation is off" in text for text in plain.summary["warnings"])
+    assert any("secure aggregation is off" in text for text in warnings_of(plain.summary))
     for name, array in plain.state().items():
         np.testing.assert_allclose(array, noised_run.state()[name], rtol=0, atol=1e-5)
 

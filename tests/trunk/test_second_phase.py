@@ -38,6 +38,7 @@ from tests.trunk._runs import (
     opened,
     runner_of,
     stores_of,
+    warnings_of,
 )
 from tests.trunk._secure import frank
 from tests.trunk._tampering import execute as execute_past
@@ -109,7 +110,7 @@ def test_with_the_same_options_it_is_the_first_runs_own_second_phase(
     actions, details = zip(*place.rows(query, run.run_id), strict=True)
     assert actions == ("run.created", "run.started", "run.finished")
     assert json.loads(details[0])["phase_two_of"] == first.run_id == run.summary["phase_two_of"]
-    assert run.summary["warnings"][0].startswith(f"second phase of run {first.run_id}")
+    assert warnings_of(run.summary)[0].startswith(f"second phase of run {first.run_id}")
     assert 7.9 < run.summary["final"]["epsilon"]["server"] <= 8.0
 
 

@@ -288,6 +288,10 @@ def test_a_run_of_an_early_version_verifies_and_its_draws_are_withheld(
     # Three rounds, of which one client was drawn into each.
     assert spent["peers"] == pytest.approx(1.6980496153690625)
     report = sotto("report", "latest", "--format", "json", *place).out
+    # Its summary states the sentences of its warnings without a code.
+    (path,) = tmp_path.glob("runs/*/summary.json")
+    told, notes = json.loads(path.read_text())["warnings"], sotto("report", "latest", *place).out
+    assert len(told) == 5 and all(f"note: {text}" in notes and text in report for text in told)
     names = sotto("budget", "latest", *place, "--json").document["clients"]
     assert "shows no single clients" in report and len(names) == 5
     budget = report.split('"What each number rests on"')[0]

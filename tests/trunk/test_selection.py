@@ -44,6 +44,7 @@ from tests.trunk._runs import (
     Storage,
     gaussian_epsilon,
     opened,
+    warnings_of,
 )
 from tests.trunk.conftest import MakeStorage
 
@@ -243,7 +244,7 @@ def test_the_noised_mean_of_round_t_is_that_of_the_model_before(
     best = run.summary["best_on_validation"]
     after = {d["released_validation"]["round"]: d["released_validation"]["mean"] for d in rounds}
     assert best["validation"] == max(after[1], after[2]) == after[best["round"]]
-    assert any("noised validation means" in text for text in run.summary["warnings"])
+    assert any("noised validation means" in text for text in warnings_of(run.summary))
 
 
 def test_the_ledger_counts_the_coordinate(storage: Storage) -> None:

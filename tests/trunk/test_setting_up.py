@@ -31,6 +31,7 @@ from tests.trunk._runs import (
     crash_at,
     gaussian_epsilon,
     opened,
+    warnings_of,
 )
 
 ONE_STEP = ("rounds=2", "cohort.dropout_rate=0")
@@ -55,7 +56,7 @@ def test_a_second_run_on_the_same_data_adds_to_the_first(storage, monkeypatch):
     monkeypatch.setattr(spending, "rows_that_count", counted)
     runs = [storage.run(*TWO_RUNS, limit) for _ in range(3)]
     assert [len(run.summary["rounds"]) for run in runs] == [2, 2, 1]
-    assert any("privacy.lifetime_budget" in w for w in runs[2].summary["warnings"])
+    assert any("privacy.lifetime_budget" in w for w in warnings_of(runs[2].summary))
     # Other runs' ledgers are read once in the rounds of each run, as long as they stand still.
     assert len(reads) == 3
     assert storage.rows("SELECT count(DISTINCT pseudonym) FROM ledger") == [(5,)]

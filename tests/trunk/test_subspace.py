@@ -35,6 +35,7 @@ from tests.trunk._runs import (
     crash_at,
     gaussian_epsilon,
     opened,
+    warnings_of,
 )
 
 RANK, WHOLE = 5, 256
@@ -58,7 +59,9 @@ def test_masked_sums_are_of_coordinates_and_the_ledger_has_their_number(
     assert {row for (row,) in storage.rows("SELECT dimension FROM ledger")} == {RANK}
     numbers = {"rank": RANK, "coordinates": WHOLE, "public_images": images}
     assert done.summary["subspace"] == {"kind": kind, **numbers}
-    (told,) = [text for text in done.summary["warnings"] if f"{RANK} of {WHOLE} directions" in text]
+    (told,) = [
+        text for text in warnings_of(done.summary) if f"{RANK} of {WHOLE} directions" in text
+    ]
     assert ("in fact public" in told) == (images is not None)
     state = done.state()
     assert set(state) == {"context", BASIS}

@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from platform.config import PACKAGED_CONFIGS, dump_tree, load_config
-from platform.experiment.caveats import ENDED_EARLY, OF_RUN, evaluation_document
+from platform.experiment.caveats import evaluation_document
 from platform.pictures.canvas import Picture
 from platform.pictures.charts import BarPicture, CellPicture, DotPicture, LinePicture
 from platform.results.comparisons import line_names, sweep_pictures
@@ -308,12 +308,24 @@ def test_noise_from_a_seed_is_called_what_it_is():
     assert "; noise from a seed: protects nobody; " in table.caption
 
 
-def test_warnings_stand_below_the_table_and_rows_that_ended_early_are_marked():
-    early = "the run ended before round 2: a reason"
-
+@pytest.mark.parametrize(
+    ("early", "one"),
+    [
+        # The code tells, whatever the sentences are.
+        (
+            {"code": "ended-early", "text": "one round was enough"},
+            {"code": "privacy", "text": "the run ended before round 2: no"},
+        ),
+        # Earlier versions stored sentences alone.
+        ("the run ended before round 2: a reason", "one for all"),
+    ],
+)
+def test_warnings_stand_below_the_table_and_rows_that_ended_early_are_marked(early, one):
     def made(cell: Cell) -> dict[str, Any]:
         own = [early] if (cell.method, cell.seed) == ("promptfl", 1) else []
-        return summary(0.5, warnings=[*own, "one for all"])
+        return summary(0.5, warnings=[*own, one])
+
+    said, for_all = (each if isinstance(each, str) else each["text"] for each in (early, one))
 
     grid, outcomes = three_seeds(made)
     tables = tables_of(grid, outcomes)
@@ -322,17 +334,12 @@ def test_warnings_stand_below_the_table_and_rows_that_ended_early_are_marked():
         "| `coop` | **50.00 ± 0.00** |",
         "| `promptfl` † | **50.00 ± 0.00** |",
     ]
-    assert text.endswith(f"\nWarnings of the runs:\n\n- one for all\n- {early}\n")
+    assert text.endswith(f"\nWarnings of the runs:\n\n- {for_all}\n- {said}\n")
     assert "† a run of the row ended early." in tables[0].caption
     assert r"    promptfl $\dagger$ & " in latex(tables)
     coop, promptfl = document(grid, outcomes, Path("there"))["cells"]
-    assert (coop["ended_early"], coop["warnings"]) == ([], ["one for all"])
-    assert (promptfl["ended_early"], promptfl["warnings"]) == (["run4"], ["one for all", early])
-
-
-def test_a_budget_that_ends_a_run_is_known_by_the_reports_own_warning():
-    # What `Federation.run_rounds` says where a budget is exhausted.
-    assert f"{OF_RUN}ended before round 2: a reason".startswith(ENDED_EARLY)
+    assert (coop["ended_early"], coop["warnings"]) == ([], [for_all])
+    assert (promptfl["ended_early"], promptfl["warnings"]) == (["run4"], [for_all, said])
 
 
 def parse(text: str) -> list[dict[str, str]]:

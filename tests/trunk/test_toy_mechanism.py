@@ -47,7 +47,7 @@ from privacy import (
     release_of_upload,
 )
 from storage import InvalidRecordError, LedgerRow
-from tests.trunk._runs import FIXED, NO_POOL, SMALL, Finished, Storage, opened
+from tests.trunk._runs import FIXED, NO_POOL, SMALL, Finished, Storage, opened, warnings_of
 from tests.trunk._toy_mechanism import FACTS, TOY_NOISE, ToyNoise, build
 
 WITH_TOY = BUILT_IN.adding(TOY_NOISE)
@@ -87,7 +87,7 @@ def test_its_ledger_says_its_own_name(ran):
     assert set(rows) == {("toy_noise", "sum", "released"), ("toy_noise", "sum", "reserved")}
     assert (run.summary["mechanism"], run.summary["unit"]) == ("toy_noise", "client")
     assert run.summary["relation"] == "replace_one"
-    assert "toy_noise is for tests and for nobody's data" in run.summary["warnings"]
+    assert "toy_noise is for tests and for nobody's data" in warnings_of(run.summary)
 
 
 def test_its_epsilon_is_that_of_its_noise(ran, tmp_path):

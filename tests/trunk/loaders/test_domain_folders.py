@@ -27,7 +27,7 @@ from tests.drawn.domains import (
     draw_vlcs,
     draw_vlcs_parts,
 )
-from tests.trunk._runs import NONE, Storage, opened
+from tests.trunk._runs import NONE, Storage, opened, warnings_of
 from tests.trunk.loaders._refusing import paths
 
 THINGS = ("The_Eiffel_Tower", "bird", "t-shirt", "truck")
@@ -273,7 +273,7 @@ def test_a_run_tells_of_an_image_that_is_trained_and_tested_on(tmp_path: Path) -
     )
     # The split that `load` has seen.
     run = Storage(tmp_path).run(*overrides, "task.shots=null", "seeds.split=0")
-    (told,) = (text for text in run.summary["warnings"] if "under other names" in text)
+    (told,) = (text for text in warnings_of(run.summary) if "under other names" in text)
     assert told.startswith(
         f"1 test images are also training images under other names ('{paths(data.test)[0]}'"
     )
