@@ -230,7 +230,7 @@ def _groups(run: Run, documents: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     if extras.groups is None:
         return
     yield (
-        f"private experts: each client picked one of {extras.groups.number}, and the choice is in "
+        f"private experts: each client picked one of {extras.groups.number}, and its pick is in "
         "its own store; pool.experts and pool.floor must not have been tried out on these data, as "
         "that is not charged"
     )

@@ -84,7 +84,9 @@ def test_redrawing_ends_and_says_so():
     rng = Given([0.5, 0.5], [0.2, 0.8])
     with pytest.raises(ConfigError) as caught:
         counts(rng, [10], [1], 2)
-    assert str(caught.value).startswith("task.partition.minimum: 1 training images and a test ima")
+    assert str(caught.value).startswith(
+        "task.partition.minimum: none of 100 draws with task.partition.alpha"
+    )
     assert rng.taken == DRAWS
     with pytest.raises(ConfigError, match="1 training images of 2 classes and a test image"):
         few_shot_counts(Given([1.0, 0.0], [0.0, 1.0]))

@@ -360,7 +360,7 @@ def test_a_statement_that_was_carried_by_hand(folder, broken_off, client, coordi
     broken.write_bytes(b"no statement")
     storage = ("--storage", f"sqlite:///{folder}/sotto.db")
     for name, said, code, error in (
-        ("east", file, 2, "another's"),
+        ("east", file, 2, "is of another client"),
         ("north", file, 0, ""),
         ("west", broken, 2, "is not a statement"),
     ):

@@ -80,7 +80,7 @@ def test_a_run_has_all_pictures_that_it_has_data_for(sotto, noised_run, here):
         (("--output", "x.svg"), ("takes one picture", "curves, tradeoff", "--kind")),
         (("--output", "x.pdf", "--kind", "curves"), ("'x.pdf'", ".svg or .png")),
         (("--output", "there.png", "--kind", "curves"), ("exists already", "--force")),
-        (("--output", "a/b/c.svg/d.png", "--kind", "curves"), ("'a/b/c.svg' is no folder",)),
+        (("--output", "a/b/c.svg/d.png", "--kind", "curves"), ("'a/b/c.svg' is not a folder",)),
     ],
 )
 def test_what_cannot_be_drawn_is_refused_in_a_sentence(sotto, noised_run, here, arguments, words):

@@ -106,7 +106,7 @@ SHARED = (KIND("shared_ratio"), "task.partition.shared_ratio=0.2")
         ((*LEFT_OUT, "task.domains=[sketch]"), "task.held_out_domain: 'sketch'", "the clients"),
         (
             (*DIRICHLET, "task.clients=19"),
-            "task.partition.minimum: 2 training images of 2",
+            "task.partition.minimum: none of 100 draws",
             "alpha",
         ),
     ],
