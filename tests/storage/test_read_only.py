@@ -272,7 +272,7 @@ def test_another_version_of_a_store_is_refused(folder: Path) -> None:
     known = {
         0: "not a client's store",
         # Development counted from one, and so that nothing of it is taken for a later version.
-        6: r"schema '0\.0\.6', which no version",
+        6: r"schema '0\.0\.6', which is not a known version",
         99_000: r"schema 0\.99\.0: it was made by a newer",
     }
     for version, said in known.items():
