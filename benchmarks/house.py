@@ -131,15 +131,13 @@ def house() -> Iterator[tuple[str, object]]:
     """Yield every number about this repository, with its name."""
     sys.path.insert(0, str(ROOT))
     from tests.repository.test_rooms import FLOORS, arrows, climbing, within
-    from tests.repository.test_satellites import satellites
+    from tests.repository.test_satellites import core_files
 
     for package in PACKAGES:
         yield package, size_of(python_below(ROOT / package))
     packages = [file for package in PACKAGES for file in python_below(ROOT / package)]
     yield "packages", size_of(packages)
-    apart = satellites(ROOT)
-    core = [file for file in packages if not any(path in (file, *file.parents) for path in apart)]
-    yield "core", size_of(core)
+    yield "core", size_of(core_files(ROOT))
     for folder in sorted((ROOT / "platform").iterdir()):
         if folder.is_dir() and any(folder.glob("*.py")):
             yield f"platform/{folder.name}", size_of(python_below(folder))
@@ -154,8 +152,8 @@ def house() -> Iterator[tuple[str, object]]:
     yield "asserts that pin a sentence", pinned(python_below(ROOT / "tests"))
     yield "words of README", words([ROOT / "README.md"])
     manual = [*(ROOT / "docs").glob("*.md")]
-    unread = {"adr", "papers", "results"}
-    reference = [p for p in (ROOT / "docs").glob("*/*.md") if p.parent.name not in unread]
+    apart = {"adr", "papers", "results"}
+    reference = [p for p in (ROOT / "docs").glob("*/*.md") if p.parent.name not in apart]
     yield "words of the manual", words(manual)
     yield "words of the manual and of its reference pages", words([*manual, *reference])
     yield "ADRs", len(list((ROOT / "docs" / "adr").glob("0*.md")))

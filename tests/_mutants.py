@@ -326,7 +326,7 @@ def covering(mutant: Mutant, coverage: Path) -> list[str]:
             "WHERE file.path LIKE ? AND (arc.fromno = ? OR arc.tono = ?)",
             (f"%/{mutant.file}", line, line),
         ).fetchall()
-    sizes = _lines_of_tests(coverage)
+    sizes = _steps_of_tests(coverage)
     by_file: dict[str, list[tuple[int, str]]] = {}
     for number, context in rows:
         test = context.partition("|")[0]
@@ -341,7 +341,7 @@ def covering(mutant: Mutant, coverage: Path) -> list[str]:
 
 
 @cache
-def _lines_of_tests(coverage: Path) -> dict[int, int]:
+def _steps_of_tests(coverage: Path) -> dict[int, int]:
     """Returns how many steps from line to line each context has."""
     with closing(sqlite3.connect(f"file:{coverage}?mode=ro", uri=True)) as reader:
         counted = "SELECT context_id, count(*) FROM arc GROUP BY context_id"

@@ -82,6 +82,7 @@ def record_of(outcome: Outcome) -> Record:
     if summary is None or outcome.run_id is None:
         raise ValueError(f"cell ({cell}) has not finished")
     final, best = summary["final"], summary.get(BEST) or {}
+    caveats = caveats_of(summary)
     return Record(
         config=cell.config,
         dataset=summary["dataset"],
@@ -96,8 +97,8 @@ def record_of(outcome: Outcome) -> Record:
         run_id=outcome.run_id,
         chosen_round=best.get("round"),
         chosen_how=summary.get("evaluation", {}).get("selection", "").partition(BESIDE)[2],
-        warnings=tuple(one.text for one in caveats_of(summary)),
-        ended_early=any(one.code == "ended-early" for one in caveats_of(summary)),
+        warnings=tuple(one.text for one in caveats),
+        ended_early=any(one.code == "ended-early" for one in caveats),
         training=optimizer_document(cell.run),
     )
 

@@ -94,6 +94,30 @@ def test_an_answer_without_the_secret_is_nobodys_and_the_client_is_asked_again(m
     assert len({drawn for _, _, drawn in superlink.pushed}) == len(superlink.pushed) == 2
 
 
+def test_a_secret_of_another_message_is_of_no_use(monkeypatch):
+    def swapped(superlink, numbers):
+        if len(superlink.pushed) < 3:
+            return [Message(FORGED, superlink.pushed[int(n)][2][::-1], n) for n in numbers]
+        return [Message(DONE, superlink.pushed[int(n)][2], n) for n in numbers]
+
+    # The first secret is all zeros, and stays itself when reversed: not drawn here.
+    drawn = iter(range(1, 1000))
+    superlink = Pretended(swapped)
+    monkeypatch.setattr(link, "LOOK", 0.001)
+    pump, ended = link.Pump(superlink, lambda line: None), threading.Event()
+
+    def asked(node, packet, seconds):
+        secret = next(drawn).to_bytes(32, "big")
+        return (node, packet, secret), secret
+
+    monkeypatch.setattr(link, "asked", asked)
+    with ThreadPoolExecutor() as pool:
+        pool.submit(pump.until, ended)
+        found = pool.submit(pump.carry, PARCEL).result(timeout=10)
+        ended.set()
+    assert found == DONE
+
+
 def test_a_second_answer_changes_nothing(monkeypatch):
     monkeypatch.setattr(link, "AGAIN", 0.05)
     monkeypatch.setattr(link._Asked, "wait", 0.05, raising=False)

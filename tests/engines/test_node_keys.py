@@ -60,6 +60,12 @@ def test_a_site_that_uses_anothers_name_answers_nothing(sites):
         verified(node_of(sites["north"]), ASKED, answer)
 
 
+def test_a_key_that_was_swapped_in_the_enrolment_answers_nothing(sites):
+    answer = signed(sites["north"], ASKED, SAID)
+    with pytest.raises(ProtocolError, match="enrolled"):
+        verified(node_of(sites["impostor"]), ASKED, answer)
+
+
 def test_an_answer_to_another_request_and_a_changed_one_count_for_nothing(sites):
     node, answer = node_of(sites["north"]), signed(sites["north"], ASKED, SAID)
     with pytest.raises(ProtocolError):
