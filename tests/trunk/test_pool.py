@@ -295,6 +295,7 @@ ROUNDS = 300
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1_200)
 def test_a_trained_linker_does_no_better_than_chance_over_a_whole_run(storage, monkeypatch):
     """Ledger, audit log, log, states, open attempts and who was lost are in the files."""
     watcher = Watcher(storage.file, [])
