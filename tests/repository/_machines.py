@@ -104,23 +104,72 @@ def running_machines(
 @contextmanager
 def _running(name: str, own: Path, shown: Mapping[Path, str], image: Path) -> Iterator[Machine]:
     own.mkdir(parents=True)
+    groups = [group / f"machine-{os.getpid()}-{name}" for group in _groups()]
+    for group in groups:
+        _make(group)
     places = [str(word) for pair in shown.items() for word in pair]
     namespaces = ["--mount", "--net", "--pid", "--ipc", "--uts", "--cgroup"]
+    # Two machines' units of one name would share a group, which one removes as the other enters it.
+    entering = "for group; do shift; [ $group = -- ] && break; echo $$ > $group/cgroup.procs; done"
+    enter = ["/bin/sh", "-ec", f'{entering}; exec "$@"', "sh", *map(str, groups), "--"]
     # Its first process dies with this one, and all others with it.
     command = ["unshare", *namespaces, "--fork", "--kill-child", "/bin/bash", str(BOOT)]
     with (own / "boot.log").open("wb") as log:
         outer = subprocess.Popen(
-            [*command, str(image), str(own), name, *places],
+            [*enter, *command, str(image), str(own), name, *places],
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
             start_new_session=True,
         )
     try:
-        yield Machine(name, _first_process(outer, own / "boot.log"))
+        pid = _first_process(outer, own / "boot.log")
+        # A group that holds a process itself could not be divided.
+        for group in groups:
+            (group.parent / "cgroup.procs").write_text(str(outer.pid))
+        yield Machine(name, pid)
     finally:
         outer.kill()
         outer.wait()
+        for group in groups:
+            _remove(group)
+
+
+def _groups() -> Iterator[Path]:
+    """The control group of this process in each hierarchy."""
+    mounts = [line.split()[1:4] for line in Path("/proc/self/mounts").read_text().splitlines()]
+    for line in Path("/proc/self/cgroup").read_text().splitlines():
+        _, controllers, path = line.split(":", 2)
+        wanted = set(filter(None, controllers.split(",")))
+        kind = "cgroup" if wanted else "cgroup2"
+        for place, of, options in mounts:
+            if of == kind and wanted <= set(options.split(",")):
+                yield Path(place) / path.strip("/")
+                break
+
+
+def _make(group: Path) -> None:
+    """Make a group which a process may enter."""
+    group.mkdir()
+    for name in ("cpuset.cpus", "cpuset.mems"):
+        if (group / name).exists() and not (group / name).read_text().strip():
+            (group / name).write_text((group.parent / name).read_text())
+
+
+def _remove(group: Path) -> None:
+    """Remove a group and those in it, once the last process has gone."""
+    end = time.monotonic() + STARTING
+    for part in (*sorted(group.rglob("*/"), reverse=True), group):
+        while True:
+            try:
+                part.rmdir()
+                break
+            except FileNotFoundError:
+                break
+            except OSError:
+                if time.monotonic() > end:
+                    raise
+                time.sleep(0.1)
 
 
 def _first_process(outer: subprocess.Popen[bytes], log: Path) -> int:
