@@ -181,7 +181,6 @@ HEADERS = (
     (b"[]", "not valid"),
     (b"[" * 100_000, "parse"),
     (b'{"kind":"k","fields":{},"buffers":[],"more":1}', "header is not valid"),
-    (b'{"kind":1,"fields":{},"buffers":[]}', "header is not valid"),
     (b'{"kind":"k","fields":7,"buffers":[]}', "header is not valid"),
     (b'{"kind":"k","fields":{},"buffers":7}', "list of buffers"),
     (b'{"kind":"k","fields":{},"buffers":["x"]}', "parse"),
@@ -213,12 +212,7 @@ def test_what_is_no_frame_is_refused(data, words):
 
 
 @pytest.mark.parametrize(
-    "frame",
-    [
-        Frame("other", {}, {}, {}),
-        Frame("arrays", {"x": 1}, {}, {}),
-        Frame("arrays", {}, {}, {"x": b""}),
-    ],
+    "frame", [Frame("other", {}, {}, {}), Frame("arrays", {"x": 1}, {}, {"x": b""})]
 )
 def test_named_arrays_are_nothing_else(frame):
     with pytest.raises(ProtocolError, match="not named arrays"):
@@ -231,8 +225,6 @@ def test_errors_do_not_repeat_what_was_sent():
         decode_frame(frame_bytes({"kind": secret, "fields": 1, "buffers": []}))
     assert secret not in str(caught.value)
 
-
-# --- bounds before arithmetic ---------------------------------------------------------------------
 
 LONG = b"7" * 4_200
 """Digits that Python still turns into a number, in a time that grows with their square."""
