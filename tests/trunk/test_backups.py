@@ -269,43 +269,31 @@ def test_what_is_damaged_is_not_backed_up(own_copy: Finished, tmp_path: Path, wh
 STEPS = ("os:fsync", "pathlib:Path.rename", "shutil:rmtree", "os:close")
 
 
-def kills(target: str) -> Iterator[Plan]:
-    for nth in range(1, 200):
-        yield Plan(target, nth, after=False, number=signal.SIGKILL)
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("target", STEPS)
-def test_a_backup_that_was_killed_does_not_count(own_copy, tmp_path, target):
+@pytest.mark.parametrize("command", ["backup", "restore"])
+def test_a_backup_or_a_restoring_that_was_killed_left_nothing_or_all(
+    backed_up, own_copy, tmp_path, command, target
+):
     """Killed at any step, there is no file or all of it; the next one is made all the same."""
-    before, file = contents(own_copy.storage.folder), tmp_path / "out" / "file"
-    for plan in kills(target):
-        code, _ = die(plan, "backup", str(file), "--storage", own_copy.storage.url)
-        if file.exists():
-            backups.restore(file, f"sqlite:///{tmp_path}/{plan.nth}/sotto.db", NOW)
+    before, place = contents(own_copy.storage.folder), Storage(tmp_path / "out" / "back")
+    file, is_backup = tmp_path / "out" / "file", command == "backup"
+    asked = (file, own_copy.storage.url) if is_backup else (backed_up[0], place.url)
+    for nth in range(1, 200):
+        plan = Plan(target, nth, after=False, number=signal.SIGKILL)
+        code, _ = die(plan, command, str(asked[0]), "--storage", asked[1])
+        if is_backup and file.exists():
+            backups.restore(file, place.url, NOW)
             file.unlink()
-        if code == 0:
-            break
-        assert code == -signal.SIGKILL
-    assert code == 0 and plan.nth > 1
-    assert [path.name for path in file.parent.iterdir()] == []
-    assert contents(own_copy.storage.folder) == before
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("target", STEPS)
-def test_a_restoring_that_was_killed_left_nothing_or_all(backed_up, tmp_path, target):
-    place = Storage(tmp_path / "out" / "back")
-    for plan in kills(target):
-        code, _ = die(plan, "restore", str(backed_up[0]), "--storage", place.url)
         if place.folder.exists():
             assert audited(place.url)["problems"] == []
             shutil.rmtree(place.folder)
         if code == 0:
             break
         assert code == -signal.SIGKILL
-    assert code == 0 and plan.nth > 1
-    assert [path.name for path in place.folder.parent.iterdir()] == []
+    assert code == 0 and nth > 1
+    assert list(file.parent.iterdir()) == []
+    assert contents(own_copy.storage.folder) == before
 
 
 @pytest.mark.slow

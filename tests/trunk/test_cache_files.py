@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from platform.data import cache as cache_module
-from platform.data.cache import cached_rows, clear, find_segments
+from platform.data.cache import cached_rows, find_segments
 from platform.data.preparing import BATCH
 from platform.errors import ConfigError
 from tests.trunk._encoders import CountingEncoder, cache_of, expected, get, pictures
@@ -202,23 +202,6 @@ def test_an_error_at_saving_does_not_hide_why_it_ended(tmp_path):
         get(FailingEncoder(), images, cache)
     with pytest.raises(ConfigError, match=r"cannot be written"):
         get(CountingEncoder(), images, cache)
-
-
-def test_one_file_that_stays_does_not_keep_the_others(tmp_path, monkeypatch):
-    cache = cache_of(tmp_path)
-    for name in ("a", "b"):
-        get(CountingEncoder(name=name), pictures(3), cache)
-    first, unlink = stored(cache)[0], os.unlink
-
-    def failing(path, **more):
-        if os.fspath(path) == os.fspath(first):
-            raise PermissionError(1, "Operation not permitted")
-        unlink(path, **more)
-
-    monkeypatch.setattr(os, "unlink", failing)
-    with pytest.raises(ConfigError, match="not permitted"):
-        clear(cache.path, None)
-    assert stored(cache) == [first]
 
 
 def test_nobody_else_may_look_into_it(tmp_path):

@@ -261,10 +261,7 @@ REFUSED = {
         "method.server_optimizer={name: sgd, learning_rate: 1.0, momentum: 0.5}",
         "method.server_optimizer: a section",
     ),
-    "more than there are": (
-        "audit={canaries: 300}",
-        "audit.canaries: 300 canaries",
-    ),
+    "more than there are": ("audit={canaries: 300}", "audit.canaries: 300 canaries"),
 }
 
 
@@ -342,14 +339,8 @@ FORGERIES = {
         ('"is_refuted":false', '"is_refuted":true', "canaries.revealed"),
         "what canaries showed",
     ),
-    "another key": (
-        (KEY.hex(), bytes(32).hex(), "canaries.revealed"),
-        "is not the one",
-    ),
-    "no promise": (
-        ('"canaries":"', '"canary":"', "run.created"),
-        "commits to no key",
-    ),
+    "another key": ((KEY.hex(), bytes(32).hex(), "canaries.revealed"), "is not the one"),
+    "no promise": (('"canaries":"', '"canary":"', "run.created"), "commits to no key"),
 }
 
 
@@ -395,5 +386,6 @@ def test_the_command_and_the_report_of_a_refuted_run_warn_first(
     (run,) = sotto("runs", "--json", "--storage", storage.url).document
     assert run["status"] == "finished"
     report = report_on(storage, storage.only_run())
-    assert [one.startswith("REFUTED") for one in report.warnings].index(True) == 0
+    first, *others = (one.startswith("REFUTED") for one in report.warnings)
+    assert first and not any(others)
     assert "| REFUTED" in "\n".join(sentences(section(report, "empirical")))

@@ -34,17 +34,9 @@ from tests.trunk.conftest import MakeStorage
 HEAVY = ("torch", "sqlalchemy", "numpy", "scipy", "pydantic", "open_clip", "alembic")
 
 
-def python(
-    environment: dict[str, str], folder: Path, *arguments: str
-) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, *arguments],
-        env=environment,
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+def python(environment, folder, *arguments):
+    options = {"env": environment, "cwd": folder, "capture_output": True, "text": True}
+    return subprocess.run([sys.executable, *arguments], **options)
 
 
 @pytest.mark.parametrize("program", ["app", "client_app"])

@@ -13,23 +13,9 @@ from platform.rounds.attempts import draw_cohort, simulated_losses
 from platform.rounds.observing import SilentObserver
 from privacy import DP_SGD, GAUSSIAN, Release, epsilon
 from privacy.training import LocalTrainer
-from tests.trunk._runs import (
-    FIXED,
-    NO_POOL,
-    OS,
-    Storage,
-    crashed,
-    gaussian_epsilon,
-    losing,
-    opened,
-)
+from tests.trunk._runs import FIXED, NO_POOL, OS, Storage, crashed, gaussian_epsilon, losing, opened
 
-CENTRAL = (
-    "privacy.mechanism=central_noise",
-    *NO_POOL,
-    *FIXED,
-    "secure_aggregation.enabled=false",
-)
+CENTRAL = ("privacy.mechanism=central_noise", *NO_POOL, *FIXED, "secure_aggregation.enabled=false")
 
 
 def central_release(number: int, probability: float) -> Release:
@@ -157,7 +143,7 @@ def config(privacy=None, **cohort):
     return parse_config({**tree, **more})
 
 
-def test_the_size_is_the_configured_one():
+def test_a_cohort_has_the_configured_size_and_differs_by_round_and_seed_alone():
     chosen = config(size=7)
     for number in range(1, 20):
         cohort = draw_cohort(chosen, NAMES, number)
@@ -165,10 +151,6 @@ def test_the_size_is_the_configured_one():
         assert list(cohort) == sorted(cohort)
         assert set(cohort) <= set(NAMES)
     assert draw_cohort(config(), NAMES, 1) == NAMES
-
-
-def test_cohorts_differ_by_round_and_seed_and_by_nothing_else():
-    chosen = config(size=7)
     assert len({draw_cohort(chosen, NAMES, number) for number in range(1, 30)}) == 29
     assert draw_cohort(chosen, NAMES, 4) == draw_cohort(config(size=7), NAMES, 4)
     assert draw_cohort(chosen, NAMES, 4) != draw_cohort(config(size=7, seed=1), NAMES, 4)
@@ -183,8 +165,7 @@ def test_everybody_is_drawn_equally_often():
 
 
 @pytest.mark.parametrize(
-    ("size", "rate", "lost"),
-    [(10, 0.2, 2), (10, 0.0, 0), (10, 0.35, 4), (7, 0.2, 1)],
+    ("size", "rate", "lost"), [(10, 0.2, 2), (10, 0.0, 0), (10, 0.35, 4), (7, 0.2, 1)]
 )
 def test_exactly_the_rounded_share_is_lost(size, rate, lost):
     chosen = config(size=size, dropout_rate=rate)

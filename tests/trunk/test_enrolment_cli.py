@@ -157,12 +157,9 @@ def test_the_plan_is_that_of_the_library(sotto: Command) -> None:
 
 
 def active(folder: Path) -> tuple[str, ...]:
-    return (
-        "secure_aggregation.adversary=active",
-        "secure_aggregation.corrupt=1",
-        "secure_aggregation.threshold=4",
-        f"secure_aggregation.enrolment={folder / 'enrolment.json'}",
-    )
+    section = {"adversary": "active", "corrupt": 1, "threshold": 4}
+    section |= {"enrolment": folder / "enrolment.json"}
+    return tuple(f"secure_aggregation.{key}={value}" for key, value in section.items())
 
 
 SMALL_RUN = (*NO_POOL, *FIXED, "rounds=1", "evaluation.local_twins=false")

@@ -147,9 +147,10 @@ def test_a_client_s_link_to_another_client(root: Path):
 
 def test_a_whole_run_learns_from_the_folders(root: Path, storage: Storage):
     run = storage.run(
-        *("method={name: promptfl, context_tokens: 2}", NONE, "rounds=1", "cohort.dropout_rate=0"),
-        *("training={local_steps: 20, batch_size: 8, learning_rate: 0.05}", "seed=1"),
-        f"task={{dataset: {NAME}, root: {root}, clients: 3, partition: {{kind: domain}}}}",
+        *("method={name: promptfl, context_tokens: 2}", NONE, "rounds=2", "cohort.dropout_rate=0"),
+        *("training={local_steps: 10, batch_size: 8, learning_rate: 0.05}", "seed=1"),
+        f"task={{dataset: {NAME}, root: {root}, clients: 3, shots: null}}",
+        "task.partition.kind=domain",
         *("secure_aggregation.threshold=2", "evaluation.local_twins=false"),
     )
     one, two, three = run.summary["rounds"][0]["validation"]["per_client"]

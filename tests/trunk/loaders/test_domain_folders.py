@@ -97,8 +97,7 @@ HELD_OUT = {
 
 
 @pytest.mark.parametrize(
-    "case",
-    ["pacs-lists", pytest.param("office_home-parts", marks=pytest.mark.slow), "vlcs-parts"],
+    "case", ["pacs-lists", pytest.param("office_home-parts", marks=pytest.mark.slow), "vlcs-parts"]
 )
 def test_all_images_of_a_held_out_domain_are_for_testing(tmp_path: Path, case: str) -> None:
     draw, domain, train, test = HELD_OUT[case]

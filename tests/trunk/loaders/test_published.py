@@ -102,8 +102,11 @@ def test_an_image_is_three_planes_of_rows(tmp_path: Path):
     assert test.images[0, 1, 3, 1] == 7
 
 
+ROWS = np.zeros((2, PIXELS), np.uint8)
+
+
 @pytest.mark.parametrize(
-    ("file", "content", "reason"),
+    ("file", "held", "reason"),
     [
         ("test_batch.bin", one(0)[:-1], "no whole number"),
         ("data_batch_2.bin", one(3) + one(10), "label 10 at"),
@@ -112,20 +115,6 @@ def test_an_image_is_three_planes_of_rows(tmp_path: Path):
         ("batches.meta.txt", b"airplane\ncat\nairplane\n", "names class 2 'airplane'"),
         # Labels would mean other classes, and every number would be right for the wrong words.
         ("batches.meta.txt", "\n".join(CIFAR10[::-1]).encode(), "'truck'; valid:"),
-    ],
-)
-def test_damage_to_the_binary_version(tmp_path: Path, file: str, content: bytes, reason: str):
-    draw_cifar10(tmp_path)
-    (tmp_path / BINARY / file).write_bytes(content)
-    assert reason in refused("cifar10", tmp_path)
-
-
-ROWS = np.zeros((2, PIXELS), np.uint8)
-
-
-@pytest.mark.parametrize(
-    ("file", "held", "reason"),
-    [
         ("test_batch", {"labels": [1, 2]}, "no 'data' that"),
         ("test_batch", {"data": ROWS, "labels": [1]}, "2 images and"),
         ("test_batch", {"data": ROWS, "labels": [1, 2**63]}, "at example 1"),
@@ -133,9 +122,11 @@ ROWS = np.zeros((2, PIXELS), np.uint8)
         ("batches.meta", {}, "has no 'label_names'"),
     ],
 )
-def test_damage_to_the_python_version(tmp_path: Path, file: str, held: object, reason: str):
-    draw_cifar10(tmp_path, layout="python")
-    (tmp_path / PYTHON / file).write_bytes(pickle.dumps(held))
+def test_damage_to_cifar(tmp_path: Path, file: str, held: object, reason: str):
+    is_binary = isinstance(held, bytes)
+    draw_cifar10(tmp_path, layout="binary" if is_binary else "python")
+    path = tmp_path / (BINARY if is_binary else PYTHON) / file
+    path.write_bytes(held if is_binary else pickle.dumps(held))
     assert reason in refused("cifar10", tmp_path)
 
 
