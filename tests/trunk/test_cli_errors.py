@@ -234,15 +234,9 @@ UNDER_JSON = (
     ("runs", "--storage", "sqlite:///words.db"),
     ("methods", "--methods", "notes.txt"),
 )
-MORE_UNDER_JSON = (
-    ("run", ODD),
-    ("run", "--resume", "../x"),
-    ("sweep", "small.yaml", "--set", "rounds=1,0"),
-    ("audit", "verify", "--key", "k"),
-)
 
 
-@pytest.mark.parametrize("arguments", [*UNDER_JSON, *later(MORE_UNDER_JSON)], ids=short)
+@pytest.mark.parametrize("arguments", UNDER_JSON, ids=short)
 def test_under_json_it_is_one_object(sotto, place, arguments):
     """Also where the command line does not parse, and where an option is none."""
     plain = sotto(*arguments)

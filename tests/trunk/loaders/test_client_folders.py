@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -145,8 +146,8 @@ def test_a_client_s_link_to_another_client(root: Path):
     assert f"99.png' is a link that leaves {str(root / 'c')!r}" in refused(NAME, root)
 
 
-def test_a_whole_run_learns_from_the_folders(root: Path, storage: Storage):
-    run = storage.run(
+def test_a_whole_run_learns_from_the_folders(root: Path, make_storage: Callable[[str], Storage]):
+    run = make_storage("clients-folders").run(
         *("method={name: promptfl, context_tokens: 2}", NONE, "rounds=2", "cohort.dropout_rate=0"),
         *("training={local_steps: 10, batch_size: 8, learning_rate: 0.05}", "seed=1"),
         f"task={{dataset: {NAME}, root: {root}, clients: 3, shots: null}}",

@@ -126,9 +126,10 @@ def test_what_datasets_saved(tmp_path: Path):
     assert (data.train.num_examples, data.test.num_examples) == (6, 4)
     # The i-th image is one shade: ten times its number.
     for part, split, first in (("train", data.train, 0), ("test", data.test, 100)):
-        rows = np.arange(split.num_examples)
-        assert paths(split) == tuple(f"{part}/data-00000-of-00001.arrow/{n}" for n in rows)
-        assert split.images[rows][:, 0, 0, 0].tolist() == (first + 10 * rows).tolist()
+        rows = range(split.num_examples)
+        shades = (int(image[0, 0, 0]) for image in split.images[np.array(rows)])
+        named = {f"{part}/data-00000-of-00001.arrow/{n}": first + 10 * n for n in rows}
+        assert dict(zip(paths(split), shades, strict=True)) == named
     assert require_one_label(data, np.arange(6), np.arange(4)) == ()
     assert check_folder(NAME, DataRequest(root=SAVED), lambda done, total: None).is_sound
 
