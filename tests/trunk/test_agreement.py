@@ -367,6 +367,7 @@ def test_unfinished_run_is_reported_with_what_weakens_its_claim(sotto, storage, 
     assert {*document["warnings"]} - so_far <= {*warnings_of(storage.resume(run_id).summary)}
 
 
+@pytest.mark.slow
 def test_kill_between_files_and_database_leaves_an_unfinished_run(sotto, storage, monkeypatch):
     with opened(storage.create("rounds=1", TWINLESS)) as simulation, suppress(Crash):
         with monkeypatch.context() as patch:

@@ -177,6 +177,7 @@ def test_a_clip_that_is_twice_too_wide_is_refuted(storage, monkeypatch):
     assert not shown(storage.run(*CENTRAL, AUDIT))["is_refuted"]
 
 
+@pytest.mark.slow
 def test_canaries_that_fail_are_no_audit(storage: Storage, monkeypatch: pytest.MonkeyPatch):
     """A failure gives the zero vector, as anybody's does: what shows nothing must not pass."""
 

@@ -213,6 +213,7 @@ def test_runs_side_by_side(sotto, both):
     assert refused.code == 2 and "named twice" in refused.err
 
 
+@pytest.mark.slow
 def test_epsilons_of_two_deltas_are_not_compared(sotto, storage):
     deltas = [f"privacy.target_delta={delta}" for delta in ("1.0e-5", "1.0e-6")]
     few = ("rounds=1", "evaluation.local_twins=false", *FIXED)

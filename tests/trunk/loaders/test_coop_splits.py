@@ -54,7 +54,12 @@ def test_rows_are_those_of_the_file(tmp_path: Path) -> None:
     assert data.train.images[np.array([0])][0].shape == (24, 24, 3)
 
 
-@pytest.mark.parametrize("name", CLASSES)
+FIRST, *OTHERS = CLASSES
+
+
+@pytest.mark.parametrize(
+    "name", [FIRST, *(pytest.param(name, marks=pytest.mark.slow) for name in OTHERS)]
+)
 def test_all_classes_of_the_published_set(tmp_path: Path, name: str) -> None:
     draw_coop(tmp_path, name, train=1, val=0, test=1, size=8)
     data = load(tmp_path, name)
