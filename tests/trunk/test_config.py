@@ -10,9 +10,12 @@ from typing import Any
 import pytest
 import yaml
 from pydantic import TypeAdapter
+from typer.main import get_command
 
 from methods import Registry, Task
 from methods.interface import server_optimizers
+from platform.cli.app import app
+from platform.cli.client_app import client_app
 from platform.config import MethodConfig, RunConfig, Sources, dump_config, load_config, parse_config
 from platform.config.files import read_yaml
 from platform.contract.examples import random_backbone
@@ -261,3 +264,24 @@ def test_every_number_has_two_ends(name):
     assert name or len(found) > 60
     for path, (low, high) in found.items():
         assert math.isfinite(low) and math.isfinite(high) and low <= high, path
+
+
+def loose(command: Any, path: str = "") -> Iterator[str]:
+    """The numbers of a command line that lack an end."""
+    for name, each in getattr(command, "commands", {}).items():
+        yield from loose(each, f"{path} {name}")
+    for parameter in command.params:
+        kind = parameter.type
+        ends = (getattr(kind, "min", None), getattr(kind, "max", None))
+        if kind.name in ("integer", "float", "integer range", "float range") and None in ends:
+            yield f"{path} {parameter.name}"
+
+
+def test_every_number_of_a_command_line_has_two_ends():
+    # Bounded elsewhere: the first is the key `seed`, the others are the log's and the plan's own.
+    elsewhere = {
+        *(" run seed", " audit query round_number", " audit query limit"),
+        *(" secagg-plan corrupt_rate", " secagg-plan dropout_rate"),
+    }
+    assert {*loose(get_command(app))} <= elsewhere
+    assert not {*loose(get_command(client_app))}
