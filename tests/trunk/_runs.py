@@ -7,6 +7,7 @@ the pool (2(K+1) with one expert) and experts are served from the second round o
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 import math
 import sqlite3
@@ -21,6 +22,7 @@ import pytest
 import yaml
 from scipy.optimize import brentq
 from scipy.stats import norm
+from typer.main import get_command
 
 from methods import Registry
 from platform.bootstrap import Surroundings, create_run, reopen_run
@@ -306,6 +308,9 @@ class Answer:
 
 Command = Callable[..., Answer]
 
+built = functools.cache(get_command)
+"""A program's commands, built once: that takes as long as most commands themselves."""
+
 
 def command_line(
     monkeypatch: pytest.MonkeyPatch,
@@ -313,6 +318,7 @@ def command_line(
     main: Callable[[], None] = main,
 ) -> Command:
     """The command line in this process: the same `main` that `python -m` calls."""
+    monkeypatch.setattr(sys.modules[main.__module__], "get_command", built)
 
     def call(*arguments: str) -> Answer:
         monkeypatch.setattr(sys, "argv", ["sotto", *arguments])

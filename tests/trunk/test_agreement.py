@@ -40,78 +40,71 @@ from tests.trunk._runs import (
 from tests.trunk._tampering import edit_summary, execute
 
 
-def verify(sotto: Command, storage: Storage, *arguments: str) -> Answer:
-    return sotto("audit", "verify", *arguments, "--storage", storage.url)
+def verify(sotto: Command, storage: Storage) -> Answer:
+    return sotto("audit", "verify", "--storage", storage.url)
 
 
 EDITS = {
-    "rows-deleted": (("DELETE FROM ledger WHERE round_number = 2",), "round 2"),
-    "rows-aborted": (
-        ("UPDATE ledger SET status = 'aborted' WHERE round_number = 2",),
-        "is aborted",
-    ),
+    "rows-deleted": ("DELETE FROM ledger WHERE round_number = 2", "round 2"),
     "one-row-deleted": (
-        (
-            "DELETE FROM ledger WHERE round_number = 2 AND channel = 'sum' AND pseudonym ="
-            " (SELECT min(pseudonym) FROM ledger)",
-        ),
+        "DELETE FROM ledger WHERE round_number = 2 AND channel = 'sum' AND pseudonym ="
+        " (SELECT min(pseudonym) FROM ledger)",
         "4 rows of round 2, attempt 1, channel sum",
     ),
     "more-noise": (
-        ("UPDATE ledger SET standard_deviation = 99.0 WHERE round_number = 2",),
+        "UPDATE ledger SET standard_deviation = 99.0 WHERE round_number = 2",
         "standard_deviation is 99.0",
     ),
-    "fewer-compositions": (("UPDATE ledger SET count = 2 WHERE round_number = 1",), "count"),
     "never-released": (
-        ("UPDATE ledger SET status = 'reserved' WHERE round_number = 3",),
+        "UPDATE ledger SET status = 'reserved' WHERE round_number = 3",
         "released rows of round 3",
     ),
-    "other-attempt": (("UPDATE ledger SET attempt = 7 WHERE round_number = 3",), "attempt 7"),
-    "other-client": (
-        (
-            "UPDATE ledger SET pseudonym = 'nobody' WHERE round_number = 1 AND pseudonym ="
-            " (SELECT min(pseudonym) FROM ledger)",
-        ),
-        "round 1",
-    ),
-    "round-deleted": (("DELETE FROM rounds WHERE round_number = 2",), "round 2"),
-    "last-round-deleted": (("DELETE FROM rounds WHERE round_number = 3",), "round 3"),
     "round-edited": (
-        ("UPDATE rounds SET document = replace(document, '\"cohort\":5', '\"cohort\":6')",),
-        "round 1: the SHA-256 of its document",
-    ),
-    "round-no-json": (("UPDATE rounds SET document = '{' WHERE round_number = 1",), ""),
-    "attempt-edited": (("UPDATE rounds SET attempt = 2 WHERE round_number = 1",), "attempt is 2"),
-    "states-deleted": (("DELETE FROM states",), "newest state is none"),
-    "newest-state-deleted": (
-        ("DELETE FROM states WHERE round_number = 3",),
-        "newest state is of round 2",
+        "UPDATE rounds SET document = replace(document, '\"cohort\":5', '\"cohort\":6')",
+        "round 1: the SHA-256",
     ),
     "state-edited": (
-        ("UPDATE states SET blob = zeroblob(length(blob)) WHERE round_number = 3",),
+        "UPDATE states SET blob = zeroblob(length(blob)) WHERE round_number = 3",
         "state of round 3",
     ),
-    "pool-thinned": (("DELETE FROM pool WHERE key = (SELECT min(key) FROM pool)",), "3 entries"),
-    "pool-renumbered": (("UPDATE pool SET generation = 1",), "entries of round 1"),
+    "pool-thinned": ("DELETE FROM pool WHERE key = (SELECT min(key) FROM pool)", "3 entries"),
     "config-edited": (
-        ("UPDATE runs SET config_json = replace(config_json, '8.0', '9.0')",),
+        "UPDATE runs SET config_json = replace(config_json, '8.0', '9.0')",
         "configuration",
     ),
-    "config-no-json": (("UPDATE runs SET config_json = '['",), ""),
-    "config-digest-edited": (("UPDATE runs SET config_digest = '0'",), "SHA-256"),
-    "status-edited": (("UPDATE runs SET status = 'interrupted'",), "status is 'interrupted'"),
-    "attempt-opened-again": (
-        ("UPDATE attempts SET is_open = 1 WHERE round_number = 3",),
-        "attempt 1 at round 3 is open",
+    "audit-emptied": ("DELETE FROM audit", "run.created"),
+}
+MORE_EDITS = {
+    "rows-aborted": ("UPDATE ledger SET status = 'aborted' WHERE round_number = 2", "is aborted"),
+    "fewer-compositions": ("UPDATE ledger SET count = 2 WHERE round_number = 1", "count"),
+    "other-client": (
+        "UPDATE ledger SET pseudonym = 'nobody' WHERE round_number = 1 AND pseudonym ="
+        " (SELECT min(pseudonym) FROM ledger)",
+        "round 1",
     ),
-    "audit-emptied": (("DELETE FROM audit",), "run.created"),
+    "round-deleted": ("DELETE FROM rounds WHERE round_number = 2", "round 2"),
+    "attempt-edited": ("UPDATE rounds SET attempt = 2 WHERE round_number = 1", "attempt is 2"),
+    "states-deleted": ("DELETE FROM states", "newest state is none"),
+    "newest-state-deleted": ("DELETE FROM states WHERE round_number = 3", "is of round 2"),
+    "pool-renumbered": ("UPDATE pool SET generation = 1", "entries of round 1"),
+    "config-digest-edited": ("UPDATE runs SET config_digest = '0'", "SHA-256"),
+    "status-edited": ("UPDATE runs SET status = 'interrupted'", "status is 'interrupted'"),
+    "attempt-opened-again": (
+        "UPDATE attempts SET is_open = 1 WHERE round_number = 3",
+        "attempt 1 at round 3",
+    ),
 }
 
 
-@pytest.mark.parametrize("name", EDITS)
-def test_edited_database_is_noticed(sotto: Command, own_copy: Finished, name: str) -> None:
-    statements, said = EDITS[name]
-    execute(own_copy.storage.file, *statements)
+@pytest.mark.parametrize(
+    ("statement", "said"),
+    [
+        *(pytest.param(*edit, id=name) for name, edit in EDITS.items()),
+        *(pytest.param(*edit, id=n, marks=pytest.mark.slow) for n, edit in MORE_EDITS.items()),
+    ],
+)
+def test_edited_database_is_noticed(sotto, own_copy, statement, said):
+    execute(own_copy.storage.file, statement)
     answer = verify(sotto, own_copy.storage)
     assert answer.code == 3 and said in answer.err
     assert own_copy.run_id in answer.err and "Traceback" not in answer.err
@@ -121,6 +114,7 @@ def test_edited_database_is_noticed(sotto: Command, own_copy: Finished, name: st
     assert reported.err.startswith("error: ") and reported.err.count("\n") == 1
 
 
+TWINLESS = "evaluation.local_twins=false"
 OF_CLIENTS = {
     "rows-deleted": ("DELETE FROM ledger WHERE round_number = 2 AND", "own ledger"),
     "more-noise": (
@@ -143,11 +137,10 @@ def test_edited_client_store_is_noticed(sotto: Command, own_copy: Finished, name
 def test_missing_client_store_is_noticed(sotto: Command, own_copy: Finished) -> None:
     file = stores_of(own_copy.folder)
     execute(file, "DELETE FROM identity WHERE client = 'client-00000'", is_store=True)
-    answer = verify(sotto, own_copy.storage)
-    assert answer.code == 3 and "a client's store is missing" in answer.err
-    file.unlink()
-    answer = verify(sotto, own_copy.storage)
-    assert answer.code == 3 and "a client's store is missing" in answer.err
+    for damaged in (lambda: None, file.unlink):
+        damaged()
+        answer = verify(sotto, own_copy.storage)
+        assert answer.code == 3 and "store is missing" in answer.err
 
 
 @pytest.fixture(scope="module")
@@ -186,10 +179,17 @@ RESUMED = {
 }
 
 
-@pytest.mark.parametrize("name", RESUMED)
-def test_run_with_edited_records_does_not_go_on(
-    sotto: Command, crashed: tuple[Storage, str], name: str
-) -> None:
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("attempt-forgotten", "open-rows-aborted"),
+        *(
+            pytest.param(name, marks=pytest.mark.slow)
+            for name in ("attempt-closed", "other-cohort", "audit-edited")
+        ),
+    ],
+)
+def test_run_with_edited_records_does_not_go_on(sotto, crashed, name):
     storage, run_id = crashed
     statement, said = RESUMED[name]
     execute(storage.file, statement)
@@ -211,11 +211,10 @@ def test_what_a_client_sent_is_free_in_no_ledger(begun: tuple[Storage, str]) -> 
     own = read_own_ledgers(config, storage.folder / run_id)
     client = next(one for one in own if any(row.round_number == 3 for row in one.rows))
 
-    def told(row_status: str) -> list[str]:
-        ledger = [
-            replace(row, status=row_status) if row.round_number == 3 else row
-            for row in records.ledger
-        ]
+    def told(status: str) -> list[str]:
+        third = [row.round_number == 3 for row in records.ledger]
+        rows = zip(records.ledger, third, strict=True)
+        ledger = [replace(row, status=status) if is_third else row for row, is_third in rows]
         found = client_disagreements(replace(records, ledger=tuple(ledger)), own, records.rounds)
         return [text for text in found if "round 3" in text and f"of {client.client}'s" in text]
 
@@ -223,9 +222,7 @@ def test_what_a_client_sent_is_free_in_no_ledger(begun: tuple[Storage, str]) -> 
     assert not any("is aborted" in text for text in told("reserved"))
 
 
-def test_epsilon_cannot_be_lowered_by_what_the_coordinator_alone_keeps(
-    sotto: Command, crashed: tuple[Storage, str]
-) -> None:
+def test_epsilon_cannot_be_lowered_by_what_the_coordinator_alone_keeps(sotto, crashed):
     """Ledger, rounds, states and audit log cut back together: the clients remember still."""
     storage, run_id = crashed
     ((first,),) = storage.rows(
@@ -242,12 +239,12 @@ def test_epsilon_cannot_be_lowered_by_what_the_coordinator_alone_keeps(
         f"DELETE FROM audit WHERE sequence >= {first}",  # noqa: S608
     )
     answer = sotto("run", "--resume", run_id, "--storage", storage.url)
-    assert answer.code == 1 and "own ledger is not in the coordinator's" in answer.err
+    assert answer.code == 1 and "own ledger is not" in answer.err
 
 
 def test_what_earlier_runs_spent_counts_only_if_their_records_agree(storage: Storage) -> None:
     """Clients with a budget for life are the same in every run, and so is what they have spent."""
-    life = ("privacy.lifetime_budget=30.0", "rounds=1", "evaluation.local_twins=false")
+    life = ("privacy.lifetime_budget=30.0", "rounds=1", TWINLESS)
     first = storage.run(*life)
     execute(storage.file, "UPDATE ledger SET standard_deviation = 99.0")
     with opened(storage.create(*life)) as simulation:
@@ -273,25 +270,14 @@ def test_a_run_is_read_while_it_goes_on(storage: Storage) -> None:
     assert set(seen) == {0, 1}
 
 
-# --- what `report` refuses to print, unfinished and erased runs -----------------------------------
-
-
-ONE_ROUND = ("privacy.mechanism=none", "rounds=1", "evaluation.local_twins=false")
-
-
-def refused(sotto: Command, run: Finished, *said: str) -> None:
+def refused(sotto: Command, run: Finished, said: str) -> None:
     """Neither `report` nor `audit verify` lets it pass, and each says why in one sentence."""
-    for as_json in ((), ("--json",)):
-        answer = sotto("report", run.run_id, "--storage", run.storage.url, *as_json)
-        assert (answer.code, answer.out) == (1, "")
-        assert answer.err.count("\n") == 1
-        sentence = f"error: {json.loads(answer.err)['error']}" if as_json else answer.err
-        assert sentence.startswith(f"error: run {run.run_id}: ")
-        assert all(text in sentence for text in said)
-    verified = sotto("audit", "verify", "--storage", run.storage.url)
-    assert verified.code == 3 and all(text in verified.err for text in said)
-    chosen = ("--run", run.run_id, "--head", run.head)
-    assert sotto("audit", "verify", *chosen, "--storage", run.storage.url).code == 3
+    answer = sotto("report", run.run_id, "--storage", run.storage.url)
+    assert (answer.code, answer.out) == (1, "")
+    assert answer.err.startswith(f"error: run {run.run_id}: ") and said in answer.err
+    assert answer.err.count("\n") == 1
+    verified = verify(sotto, run.storage)
+    assert verified.code == 3 and said in verified.err
 
 
 def set_final_epsilon(summary: dict[str, Any]) -> None:
@@ -302,32 +288,23 @@ def set_round_epsilon(summary: dict[str, Any]) -> None:
     summary["rounds"][1]["epsilon"]["peers"] = 0.1
 
 
-def add_text(summary: dict[str, Any]) -> None:
-    summary["method"] = "\x1b[2J"
-
-
-SUMMARY_EDITS: dict[str, tuple[Callable[[dict[str, Any]], None], str]] = {
-    "epsilon": (set_final_epsilon, "final.epsilon.server is 0.1 there, but 7.99"),
-    "epsilon-of-a-round": (set_round_epsilon, "rounds[1].epsilon.peers is 0.1 there"),
-    "control-characters": (add_text, "summary.json"),
-}
-
-
-@pytest.mark.parametrize("name", SUMMARY_EDITS)
-def test_edited_summary_is_not_reported(sotto: Command, own_copy: Finished, name: str) -> None:
-    change, said = SUMMARY_EDITS[name]
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (set_final_epsilon, "final.epsilon.server is 0.1"),
+        (set_round_epsilon, "rounds[1].epsilon.peers is 0.1"),
+    ],
+)
+def test_edited_summary_is_not_reported(sotto, own_copy, change, said):
     edit_summary(own_copy, change)
     refused(sotto, own_copy, said)
+    chosen = ("--run", own_copy.run_id, "--head", own_copy.head)
+    assert sotto("audit", "verify", *chosen, "--storage", own_copy.storage.url).code == 3
 
 
-@pytest.mark.parametrize(
-    "data",
-    [b"", b"[]", b"\xff\xfe", b'{"audit_head": 3}', b"[" * 100_000, b'"\x1b"'],
-    ids=["empty", "list", "no-text", "wrong-type", "nested", "escape"],
-)
-def test_summary_that_is_none_is_one_sentence(
-    sotto: Command, own_copy: Finished, data: bytes
-) -> None:
+@pytest.mark.parametrize("data", [b'{"audit_head": 3}', b"\xff\xfe"])
+def test_summary_that_is_none_is_one_sentence(sotto, own_copy, data):
+    """More of these are in `test_spoilt_records.py`."""
     (own_copy.folder / "summary.json").write_bytes(data)
     refused(sotto, own_copy, "summary.json")
 
@@ -339,15 +316,14 @@ def test_every_file_of_a_finished_run_is_bound(sotto: Command, own_copy: Finishe
         whole = path.read_bytes()
         path.write_bytes(whole + b" ")
         assert name in sotto(*report).err
-        path.unlink()
-        assert name in sotto(*report).err
         path.write_bytes(whole)
+    path.unlink()
+    assert name in sotto(*report).err
+    path.write_bytes(whole)
     assert sotto(*report).code == 0
 
 
-def test_forged_summary_with_a_forged_entry_differs_from_the_ledger(
-    sotto: Command, own_copy: Finished
-) -> None:
+def test_forged_summary_with_a_forged_entry_differs_from_the_ledger(sotto, own_copy):
     """Its digest in the audit log, recomputed chain and all, does not make an epsilon smaller."""
     edit_summary(own_copy, set_final_epsilon)
     path = own_copy.folder / "summary.json"
@@ -367,17 +343,16 @@ def test_forged_summary_with_a_forged_entry_differs_from_the_ledger(
     path.write_text(
         json.dumps({**summary, "audit_head": {**head, "hash": digest}}, indent=2) + "\n"
     )
-    refused(sotto, own_copy, "final.epsilon.server is 0.1 there")
+    refused(sotto, own_copy, "final.epsilon.server is 0.1")
     # Nor does it stand in a sweep's table.
-    with pytest.raises(RecordsDisagree, match=r"final\.epsilon\.server is 0\.1 there"):
+    with pytest.raises(RecordsDisagree, match=r"final\.epsilon\.server is 0\.1"):
         read_summary(own_copy.storage.url, own_copy.run_id)
 
 
-def test_unfinished_run_is_reported_with_what_weakens_its_claim(
-    sotto: Command, storage: Storage, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_unfinished_run_is_reported_with_what_weakens_its_claim(sotto, storage, monkeypatch):
     """An epsilon of seeded noise must not be read as one that protects, however far it has come."""
-    with opened(storage.create("privacy.target_delta=0.3")) as simulation, suppress(Crash):
+    asked = ("privacy.target_delta=0.3", TWINLESS)
+    with opened(storage.create(*asked)) as simulation, suppress(Crash):
         with monkeypatch.context() as patch:
             crash_at(patch, Federation, "_commit", 2)
             run_through(simulation, SilentObserver())
@@ -392,26 +367,28 @@ def test_unfinished_run_is_reported_with_what_weakens_its_claim(
     assert {*document["warnings"]} - so_far <= {*warnings_of(storage.resume(run_id).summary)}
 
 
-def test_kill_between_files_and_database_leaves_an_unfinished_run(
-    sotto: Command, storage: Storage, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with opened(storage.create()) as simulation, monkeypatch.context() as patch, suppress(Crash):
-        crash_at(patch, finishing, "write_run_files", 1, after=True)
-        run_through(simulation, SilentObserver())
+@pytest.mark.slow
+def test_kill_between_files_and_database_leaves_an_unfinished_run(sotto, storage, monkeypatch):
+    with opened(storage.create("rounds=1", TWINLESS)) as simulation, suppress(Crash):
+        with monkeypatch.context() as patch:
+            crash_at(patch, finishing, "write_run_files", 1, after=True)
+            run_through(simulation, SilentObserver())
     run_id = storage.only_run()
     assert (storage.folder / run_id / "summary.json").is_file()
-    assert sotto("report", run_id, "--storage", storage.url, "--json").document["finished"] is False
-    assert sotto("audit", "verify", "--storage", storage.url).code == 0
+    report = ("report", run_id, "--storage", storage.url, "--json")
+    assert sotto(*report).document["finished"] is False
+    assert verify(sotto, storage).code == 0
     resumed = storage.resume(run_id)
-    assert sotto("audit", "verify", "--storage", storage.url).code == 0
-    assert sotto("report", run_id, "--storage", storage.url, "--json").document == resumed.summary
+    assert verify(sotto, storage).code == 0
+    assert sotto(*report).document == resumed.summary
 
 
 @pytest.fixture(scope="module")
 def three(make_storage: Callable[[str], Storage]) -> tuple[Storage, list[str]]:
     """Three runs in one database."""
     storage = make_storage("three")
-    return storage, [storage.run(*ONE_ROUND).run_id for _ in range(3)]
+    asked = ("privacy.mechanism=none", "rounds=1", TWINLESS)
+    return storage, [storage.run(*asked).run_id for _ in range(3)]
 
 
 def copied(storage: Storage, folder: Path) -> Storage:
@@ -422,36 +399,29 @@ def copied(storage: Storage, folder: Path) -> Storage:
 
 def erase(storage: Storage, run_id: str, *, folder: bool) -> None:
     """As if the run had never been, but for what others say of it."""
-    tables = ("leaves", "audit", "ledger", "rounds", "states", "pool", "runs")
-    have = {name for (name,) in storage.rows("SELECT name FROM sqlite_master WHERE type = 'table'")}
-    more = sorted(have & {"stages", "attempts"})
-    for table in (*more, *tables):
+    tables = ("stages", "attempts", "leaves", "audit", "ledger", "rounds", "states", "pool", "runs")
+    for table in tables:
         if storage.rows(f"SELECT 1 FROM {table} WHERE run_id = ?", run_id):  # noqa: S608
             execute(storage.file, f"DELETE FROM {table} WHERE run_id = '{run_id}'")  # noqa: S608
     if folder:
         shutil.rmtree(storage.folder / run_id)
 
 
-def test_erased_run_is_noticed_by_the_run_after_it(
-    sotto: Command, three: tuple[Storage, list[str]], tmp_path: Path
-) -> None:
+def test_erased_run_is_noticed_by_the_run_after_it(sotto, three, tmp_path):
     storage = copied(three[0], tmp_path)
-    assert sotto("audit", "verify", "--storage", storage.url).code == 0
     erase(storage, three[1][1], folder=True)
-    answer = sotto("audit", "verify", "--storage", storage.url)
+    answer = verify(sotto, storage)
     assert answer.code == 3 and f"run {three[1][1]}" in answer.err and "erased" in answer.err
 
 
-def test_erased_newest_run_is_noticed_by_its_folder(
-    sotto: Command, three: tuple[Storage, list[str]], tmp_path: Path
-) -> None:
+def test_erased_newest_run_is_noticed_by_its_folder(sotto, three, tmp_path):
     storage = copied(three[0], tmp_path)
     erase(storage, three[1][2], folder=False)
     answer = sotto("audit", "verify", "--storage", storage.url, "--json")
     assert answer.code == 3
     of_folder, of_head = answer.document["problems"]
     assert three[1][2] in of_folder and "summary.json" in of_folder
-    assert "a kept head says that there are" in of_head
+    assert "a kept head" in of_head
     shutil.rmtree(storage.folder / three[1][2])
     answer = sotto("audit", "verify", "--storage", storage.url, "--json")
     assert (answer.code, answer.document["problems"]) == (3, [of_head])
@@ -459,34 +429,28 @@ def test_erased_newest_run_is_noticed_by_its_folder(
     # who kept one elsewhere can: SECURITY.md.
     for file in storage.folder.glob("sotto.audit.*"):
         file.unlink()
-    assert sotto("audit", "verify", "--storage", storage.url).code == 0
+    assert verify(sotto, storage).code == 0
 
 
-def test_cut_tail_of_an_older_run_is_noticed(
-    sotto: Command, three: tuple[Storage, list[str]], tmp_path: Path
-) -> None:
+def test_cut_tail_of_an_older_run_is_noticed(sotto, three, tmp_path):
     storage = copied(three[0], tmp_path)
     ((last,),) = storage.rows("SELECT max(sequence) FROM audit WHERE run_id = ?", three[1][0])
     cut = f"DELETE FROM audit WHERE run_id = '{three[1][0]}' AND sequence = {last}"  # noqa: S608
     execute(storage.file, cut)
-    answer = sotto("audit", "verify", "--storage", storage.url)
-    assert answer.code == 3 and f"run {three[1][0]}, which was set up before" in answer.err
+    answer = verify(sotto, storage)
+    assert answer.code == 3 and f"run {three[1][0]}, which" in answer.err
 
 
-@pytest.mark.parametrize("text", ["!!map x", "[" * 5_000], ids=["a map", "nested"])
-def test_a_stray_folder_of_any_text_is_named(sotto: Command, own_copy: Finished, text: str) -> None:
+def test_a_stray_folder_of_any_text_is_named(sotto, own_copy):
     folder = own_copy.storage.folder / "stray"
     folder.mkdir()
-    (folder / "config.yaml").write_text(text)
+    (folder / "config.yaml").write_text("!!map x")
     (folder / "run.lock").touch()
-    answer = sotto("audit", "verify", "--storage", own_copy.storage.url)
+    answer = verify(sotto, own_copy.storage)
     assert answer.code == 3 and "folder 'stray' has run.lock" in answer.err
 
 
-# --- an older copy that was put back --------------------------------------------------------------
-
-
-LIFE = ("rounds=1", "privacy.lifetime_budget=30.0", "evaluation.local_twins=false")
+LIFE = ("rounds=1", "privacy.lifetime_budget=30.0", TWINLESS)
 
 
 @pytest.fixture(scope="module")
@@ -511,32 +475,26 @@ def put_back(lived: tuple[Storage, Path, str], tmp_path: Path) -> tuple[Storage,
     return copy, second
 
 
-def test_clients_remember_what_an_older_database_forgot(
-    sotto: Command, put_back: tuple[Storage, str]
-) -> None:
+def test_clients_remember_what_an_older_database_forgot(sotto, put_back):
     storage, second = put_back
-    answer = sotto("audit", "verify", "--storage", storage.url)
-    assert answer.code == 3
-    assert answer.err.count("\n") == 1
-    assert f"have charges of run {second}, which the database does not know" in answer.err
-    assert "an older copy of the database was put back" in answer.err
+    answer = verify(sotto, storage)
+    assert answer.code == 3 and answer.err.count("\n") == 1
+    assert f"have charges of run {second}, " in answer.err
+    assert "an older copy" in answer.err
 
 
-def test_stores_that_cannot_be_read_are_named(
-    sotto: Command, put_back: tuple[Storage, str]
-) -> None:
+def test_stores_that_cannot_be_read_are_named(sotto, put_back):
     storage, second = put_back
     (store,) = (storage.folder / "clients").glob("*/stores.db")
     store.write_bytes(store.read_bytes()[:5_000])
-    answer = sotto("audit", "verify", "--storage", storage.url)
+    answer = verify(sotto, storage)
     assert answer.code == 3
     assert f"clients' stores clients/{store.parent.name}/stores.db: " in answer.err
     assert second not in answer.err
 
 
-def test_another_databases_run_in_the_same_folder_is_no_trace(
-    sotto: Command, lived: tuple[Storage, Path, str], tmp_path: Path
-) -> None:
+@pytest.mark.slow
+def test_another_databases_run_in_the_same_folder_is_no_trace(sotto, lived, tmp_path):
     """Both share the clients; the run's own folder says whose it is."""
     folder = tmp_path / "copy"
     shutil.copytree(lived[0].folder, folder)

@@ -74,9 +74,7 @@ def everything_in(folder: Path) -> dict[str, bytes]:
 
 
 @pytest.mark.parametrize("attack", ATTACKS)
-def test_spoilt_records_are_named_and_left_as_they_are(
-    sotto: Command, own_copy: Finished, attack: str
-) -> None:
+def test_spoilt_records_are_named_and_left_as_they_are(sotto, own_copy, attack):
     spoil, named = ATTACKS[attack]
     spoil(own_copy)
     before = everything_in(own_copy.storage.folder)
@@ -100,9 +98,7 @@ def read_only(own_copy: Finished, tmp_path: Path) -> Iterator[Path]:
 
 
 @pytest.mark.slow
-def test_on_a_read_only_disk_what_writes_says_so_and_what_reads_goes_on(
-    sotto: Command, own_copy: Finished, read_only: Path
-) -> None:
+def test_on_a_read_only_disk_what_writes_says_so_and_what_reads_goes_on(sotto, own_copy, read_only):
     place = ("--storage", f"sqlite:///{read_only}/sotto.db")
     before = everything_in(own_copy.storage.folder)
     for writing in (("run", "quickstart"), ("audit", "change-key"), ("run", "--resume", "latest")):
@@ -113,14 +109,9 @@ def test_on_a_read_only_disk_what_writes_says_so_and_what_reads_goes_on(
     assert everything_in(own_copy.storage.folder) == before
 
 
-# --- text that is more than text ------------------------------------------------------------------
-
-
 INJECTIONS = {
     "SQL": "x'; DROP TABLE runs; --",
-    "HTML": "<script>alert(1)</script>",
-    "Markdown": "[x](javascript:alert(1)) | `a` |",
-    "LaTeX": r"\input{/etc/passwd} $\infty$ %",
+    "markup": r"<script>alert(1)</script> [x](javascript:alert(1)) | `a` | \input{/etc/passwd} %",
     "terminal": "\x1b[2J\x1b]0;owned\x07\u202e",
     "spreadsheet": "=cmd|' /C calc'!A0",
 }
@@ -143,8 +134,7 @@ def test_what_is_stored_acts_on_no_terminal(sotto: Command, own_copy: Finished) 
     edit(own_copy.storage.file, write)
     for command in (
         *(("runs",), ("runs", "--json"), ("audit", "query"), ("audit", "query", "--format", "csv")),
-        *(("audit", "query", "--format", "json"), ("audit", "verify")),
-        *(("report", "latest"), ("budget",)),
+        *(("audit", "verify"), ("report", "latest"), ("budget",)),
     ):
         answer = sotto(*command, "--storage", own_copy.storage.url)
         assert answer.code in (0, 1, 3) and "Traceback" not in answer.err
@@ -152,15 +142,12 @@ def test_what_is_stored_acts_on_no_terminal(sotto: Command, own_copy: Finished) 
         assert answer.out or answer.err
 
 
-# --- one flipped bit anywhere in a run's files ----------------------------------------------------
-
-
 TINY = (
     *("task.clients=3", "secure_aggregation.threshold=2", "rounds=2", "cohort.dropout_rate=0.0"),
     *("evaluation.local_twins=false", "task.test_per_class=2", "pool.minimum=2", OS),
 )
 OURS = (PlatformError, MethodError, PrivacyError, StorageError)
-FEW, MANY = 40, 2_500
+FEW, MANY = 10, 2_500
 
 
 @pytest.fixture(scope="module")

@@ -22,12 +22,8 @@ def place(tmp_path: Path) -> Storage:
     cache = cache_of(tmp_path)
     for name in ("alpha", "beta"):
         get(CountingEncoder(name=name, fingerprint=f"{name}-weights"), pictures(40), cache)
-    get(
-        CountingEncoder(name="alpha", fingerprint="alpha-weights"),
-        pictures(3),
-        cache,
-        kind="tokens",
-    )
+    alpha = CountingEncoder(name="alpha", fingerprint="alpha-weights")
+    get(alpha, pictures(3), cache, kind="tokens")
     for path in cache.path.rglob("*.digests"):
         os.utime(path, (USED, USED))
     return Storage(tmp_path)
@@ -45,26 +41,19 @@ def files_of(place: Storage) -> list[Path]:
 def test_list_shows_models_kinds_images_and_sizes(sotto: Command, place: Storage) -> None:
     answer = sotto("cache", "list", "--storage", place.url, "--json")
     assert (answer.code, answer.err) == (0, "")
-    header, digests = 128, 64
-    common = {"last_used": "2023-11-14T22:13:20Z"}
-    alpha = {"model": "alpha", "fingerprint": "alpha-weights", **common}
-    features = {"kind": "features", "row_shape": [3], "images": 40}
-    size = header + 40 * (3 * 4 + digests)
-    assert answer.document == [
-        {**alpha, **features, "bytes": size},
-        {
-            **alpha,
-            **{"kind": "tokens", "row_shape": [4, 3], "images": 3},
-            "bytes": header + 3 * (4 * 3 * 4 + digests),
-        },
-        {**alpha, "model": "beta", "fingerprint": "beta-weights", **features, "bytes": size},
+    size = 128 + 40 * (3 * 4 + 64)
+    found = [(one["model"], one["kind"], one["images"], one["bytes"]) for one in answer.document]
+    assert found == [
+        ("alpha", "features", 40, size),
+        ("alpha", "tokens", 3, 128 + 3 * (4 * 3 * 4 + 64)),
+        ("beta", "features", 40, size),
     ]
-    assert "4 x 3" in sotto("cache", "list", "--storage", place.url).out
+    assert {one["last_used"] for one in answer.document} == {"2023-11-14T22:13:20Z"}
 
 
-@pytest.mark.parametrize("name", ["alpha", "alpha-we"])
-def test_clear_removes_one_model(sotto: Command, place: Storage, name: str) -> None:
-    answer = sotto("cache", "clear", "--model", name, "--storage", place.url, "--json")
+def test_clear_removes_one_model(sotto: Command, place: Storage) -> None:
+    """By its name, or by the beginning of its fingerprint."""
+    answer = sotto("cache", "clear", "--model", "alpha-we", "--storage", place.url, "--json")
     assert answer.document == {"images": 43, "bytes": 2 * 128 + 40 * 76 + 3 * 112}
     assert cached(place) == [("beta", "features", 40)]
     # Its folders are gone as well.
@@ -74,10 +63,7 @@ def test_clear_removes_one_model(sotto: Command, place: Storage, name: str) -> N
 def test_clear_removes_everything_that_is_the_caches(sotto: Command, place: Storage) -> None:
     cache = place.folder / "cache"
     (folder,) = (path for path in (cache / "tokens").iterdir())
-    mine = [
-        *(cache / "mine.npy", cache / "features" / "mine.npy", folder / "notes.txt"),
-        place.folder / "sotto.db",
-    ]
+    mine = [cache / "mine.npy", cache / "features" / "mine.npy", folder / "notes.txt"]
     for path in mine:
         path.write_text("mine")
     (folder / "0123.npy.part").write_text("left by a writer that died")
@@ -88,10 +74,9 @@ def test_clear_removes_everything_that_is_the_caches(sotto: Command, place: Stor
     (cache / "pixels").mkdir()
     (cache / "pixels" / ("0" * 32)).symlink_to(outside)
     answer = sotto("cache", "clear", "--all", "--storage", place.url)
-    assert (answer.code, answer.out) == (0, "deleted what was made of 83 images, 0.0 MB\n")
+    assert answer.code == 0 and "83 images" in answer.out
     left = {path for path in files_of(place) if not path.is_symlink()}
-    assert left == set(mine[:3])
-    assert mine[3].exists() and (outside / "0123.npy").exists()
+    assert left == set(mine) and (outside / "0123.npy").exists()
 
 
 def test_a_link_is_not_followed(sotto: Command, place: Storage) -> None:
@@ -107,16 +92,13 @@ def test_a_link_is_not_followed(sotto: Command, place: Storage) -> None:
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
-        ((), "--model: is missing; valid is a model's name, or --all in its place"),
-        (("--all", "--model", "alpha"), "--all: given beside --model 'alpha'"),
-        (("--model", "gamma"), "--model: nothing of 'gamma' is cached; valid: alpha, beta"),
+        ((), "--model: is missing"),
+        (("--all", "--model", "alpha"), "--all: given beside"),
         # Too short to be meant as a fingerprint.
-        (("--model", "alpha-w"), "nothing of 'alpha-w' is cached"),
+        (("--model", "alpha-w"), "nothing of 'alpha-w'"),
     ],
 )
-def test_what_is_not_clear_deletes_nothing(
-    sotto: Command, place: Storage, arguments: tuple[str, ...], expected: str
-) -> None:
+def test_what_is_not_clear_deletes_nothing(sotto, place, arguments, expected):
     before = cached(place)
     require_one_sentence(sotto("cache", "clear", *arguments, "--storage", place.url), expected)
     assert cached(place) == before

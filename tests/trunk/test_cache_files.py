@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from platform.data import cache as cache_module
-from platform.data.cache import cached_rows, clear, find_segments
+from platform.data.cache import cached_rows, find_segments
 from platform.data.preparing import BATCH
 from platform.errors import ConfigError
 from tests.trunk._encoders import CountingEncoder, cache_of, expected, get, pictures
@@ -25,9 +25,6 @@ def stored(cache):
 
 def segments(cache):
     return [s for holding in cached_rows(cache.path) for s in find_segments(holding.folder)]
-
-
-# --- writers that fail, die, or meet --------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -54,6 +51,7 @@ get(CountingEncoder(), pictures(40), cache_of(pathlib.Path(sys.argv[1])))
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("at", [1, 2])
 def test_a_killed_writer_leaves_nothing_that_is_read(tmp_path, child_environment, at):
     """Killed before the rows have their name, or before the digests have theirs."""
@@ -75,7 +73,22 @@ def test_a_killed_writer_leaves_nothing_that_is_read(tmp_path, child_environment
     assert sorted(path.suffix for path in stored(cache)) == [".digests", ".json", ".npy"]
 
 
-# --- damage ---------------------------------------------------------------------------------------
+def test_what_a_killed_writer_left_is_not_read_and_goes_after_a_day(tmp_path):
+    cache, images = cache_of(tmp_path), pictures(40)
+    get(CountingEncoder(), images, cache)
+    (segment,) = segments(cache)
+    # As if it had died before the digests had their name.
+    part = segment.digests_path.rename(segment.digests_path.with_suffix(".digests.part"))
+    again = CountingEncoder()
+    get(again, images, cache)
+    assert again.seen == [40]
+    # They may be another writer's that is at work, until they are a day old.
+    for days in (0, 2):
+        for path in (segment.rows_path, part):
+            assert path.exists()
+            os.utime(path, times=(time.time() - days * 86_400,) * 2)
+        get(CountingEncoder(), images, cache)
+    assert not part.exists() and not segment.rows_path.exists()
 
 
 def cut(path, keep):
@@ -109,9 +122,9 @@ def test_a_damaged_segment_is_dropped_and_its_images_encoded_anew(tmp_path, dama
 
 
 @pytest.mark.parametrize(
-    "count", [24, pytest.param(300, marks=pytest.mark.slow)], ids=["some", "many"]
+    "count", [12, pytest.param(300, marks=pytest.mark.slow)], ids=["some", "many"]
 )
-@pytest.mark.parametrize("kind", ["features", "pixels"])
+@pytest.mark.parametrize("kind", ["features", pytest.param("pixels", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("which", ["rows_path", "digests_path"])
 @pytest.mark.parametrize("is_mapped", [False, True])
 def test_a_flipped_bit_changes_no_row(tmp_path, monkeypatch, which, kind, is_mapped, count):
@@ -145,9 +158,6 @@ def test_a_flipped_bit_changes_no_row(tmp_path, monkeypatch, which, kind, is_map
     assert harmless <= count // (2 if which == "digests_path" else 4)
 
 
-# --- bounded size ---------------------------------------------------------------------------------
-
-
 def aged(cache, ages):
     """Three models' rows, the oldest used so many seconds ago."""
     for name, age in ages.items():
@@ -178,7 +188,7 @@ def test_a_request_that_is_more_than_the_bound_is_refused_at_once(tmp_path):
     """96 different images, of 12 bytes each; four of a hundred come twice."""
     cache, encoder = cache_of(tmp_path, 96 * 12 - 1), CountingEncoder()
     images = np.concatenate([pictures(4), pictures(96)])
-    with pytest.raises(ConfigError, match=r"^storage\.cache_gib: 1\.07195e-06 .* least 0\.001$"):
+    with pytest.raises(ConfigError, match=r"storage\.cache_gib: 1\.07195e-06"):
         get(encoder, images, cache)
     assert encoder.seen == [BATCH] and not cache.path.exists()
     assert len(get(encoder, images, cache_of(tmp_path, 96 * 12))) == 100
@@ -190,25 +200,8 @@ def test_an_error_at_saving_does_not_hide_why_it_ended(tmp_path):
     (cache.path / "features").write_text("in the way")
     with pytest.raises(RuntimeError, match="out of memory"):
         get(FailingEncoder(), images, cache)
-    with pytest.raises(ConfigError, match=r"^storage.url: its cache folder '.*' cannot be written"):
+    with pytest.raises(ConfigError, match=r"cannot be written"):
         get(CountingEncoder(), images, cache)
-
-
-def test_one_file_that_stays_does_not_keep_the_others(tmp_path, monkeypatch):
-    cache = cache_of(tmp_path)
-    for name in ("a", "b"):
-        get(CountingEncoder(name=name), pictures(3), cache)
-    first, unlink = stored(cache)[0], os.unlink
-
-    def failing(path, **more):
-        if os.fspath(path) == os.fspath(first):
-            raise PermissionError(1, "Operation not permitted")
-        unlink(path, **more)
-
-    monkeypatch.setattr(os, "unlink", failing)
-    with pytest.raises(ConfigError, match="Operation not permitted"):
-        clear(cache.path, None)
-    assert stored(cache) == [first]
 
 
 def test_nobody_else_may_look_into_it(tmp_path):

@@ -50,7 +50,6 @@ from tests.trunk._runs import (
     ONCE,
     OS,
     SMALL,
-    Command,
     Crash,
     Finished,
     Storage,
@@ -63,9 +62,22 @@ from tests.trunk._tampering import edit, execute_and_rehash
 from tests.trunk.conftest import MakeStorage
 
 
-@pytest.fixture(scope="module", params=sorted(MECHANISMS))
+@pytest.fixture(scope="module")
+def known(make_storage: MakeStorage) -> Finished:
+    """A finished run whose key is known."""
+    with pytest.MonkeyPatch.context() as patch:
+        fix_key(patch)
+        return make_storage("canaries-known").run(*CENTRAL, AUDIT)
+
+
+@pytest.fixture(
+    scope="module",
+    params=["known", *(pytest.param(name, marks=pytest.mark.slow) for name in MECHANISMS)],
+)
 def audited(request: pytest.FixtureRequest, make_storage: MakeStorage) -> Finished:
-    """A finished run under each mechanism, with noise and coins that nobody chose."""
+    """The known run, and one under each mechanism with noise and coins that nobody chose."""
+    if request.param == "known":
+        return request.getfixturevalue("known")
     return make_storage(f"canaries-{request.param}").run(*MECHANISMS[request.param], AUDIT, OS)
 
 
@@ -119,8 +131,7 @@ def test_canaries_are_charged_like_everybody_and_said_to_be_there(audited: Finis
     found = audited.summary["canaries"]
     assert found["pseudonyms"] == sorted(names[name] for name in NAMES)
     assert [r["cohort"] for r in audited.summary["rounds"]] == [CLIENTS + CANARIES] * ROUNDS
-    (said,) = [w for w in warnings_of(audited.summary) if "canary" in w]
-    assert said.startswith(f"{CANARIES} canary clients")
+    assert any(w.startswith(f"{CANARIES} canary") for w in warnings_of(audited.summary))
 
 
 def test_a_key_is_committed_to_before_anything_and_opened_with_the_verdict(audited: Finished):
@@ -136,6 +147,7 @@ def test_a_key_is_committed_to_before_anything_and_opened_with_the_verdict(audit
     assert actions[-2:] == ["canaries.revealed", "run.finished"]
 
 
+@pytest.mark.slow
 def test_shares_that_are_halved_are_refuted(storage: Storage, monkeypatch: pytest.MonkeyPatch):
     """The coordinator's noise is halved in a test below."""
     halve_shares(monkeypatch)
@@ -146,9 +158,8 @@ def test_shares_that_are_halved_are_refuted(storage: Storage, monkeypatch: pytes
     assert found["lower_bound"] > found["claimed"]
 
 
-def test_a_clip_that_is_twice_too_wide_is_refuted(
-    storage: Storage, monkeypatch: pytest.MonkeyPatch
-):
+@pytest.mark.slow
+def test_a_clip_that_is_twice_too_wide_is_refuted(storage, monkeypatch):
     """Canaries come ten times as long as they may be, so whatever is let through shows."""
     real = central.clip_to_grid
 
@@ -166,6 +177,7 @@ def test_a_clip_that_is_twice_too_wide_is_refuted(
     assert not shown(storage.run(*CENTRAL, AUDIT))["is_refuted"]
 
 
+@pytest.mark.slow
 def test_canaries_that_fail_are_no_audit(storage: Storage, monkeypatch: pytest.MonkeyPatch):
     """A failure gives the zero vector, as anybody's does: what shows nothing must not pass."""
 
@@ -176,13 +188,11 @@ def test_canaries_that_fail_are_no_audit(storage: Storage, monkeypatch: pytest.M
     fix_key(monkeypatch)
     run = storage.run(*CENTRAL, AUDIT)
     assert run.summary["canaries"]["is_blind"]
-    assert warnings_of(run.summary)[0].startswith("BLIND: what this run's own canaries sent is not")
+    assert warnings_of(run.summary)[0].startswith("BLIND: ")
 
 
 @pytest.mark.parametrize("overrides", MECHANISMS.values(), ids=MECHANISMS)
-def test_nothing_that_protects_others_counts_on_canaries(
-    overrides: tuple[str, ...], storage: Storage
-):
+def test_nothing_that_protects_others_counts_on_canaries(overrides, storage):
     with opened(storage.create(*overrides, AUDIT)) as simulation:
         run = simulation.run
         alone = storage.config(*overrides)
@@ -196,7 +206,9 @@ def test_nothing_that_protects_others_counts_on_canaries(
             assert (found.clients, found.corrupt) == (CLIENTS + CANARIES, 1 + CANARIES)
 
 
-@pytest.mark.parametrize("overrides", MECHANISMS.values(), ids=MECHANISMS)
+@pytest.mark.parametrize(
+    "overrides", [CENTRAL, pytest.param(SHARED, marks=pytest.mark.slow)], ids=MECHANISMS
+)
 def test_thirty_two_canaries_make_no_sum_large_enough(overrides: tuple[str, ...], storage: Storage):
     """One of five clients is silent, five are needed, and 36 vectors are there."""
     needed = (*overrides, AUDIT, ONCE, "cohort.minimum=5")
@@ -206,7 +218,7 @@ def test_thirty_two_canaries_make_no_sum_large_enough(overrides: tuple[str, ...]
         silent = dataclasses.replace(
             transport, losses=lambda n, attempt, cohort: frozenset({"client-00003"})
         )
-        with pytest.raises(RunStopped, match="round 1 was aborted in phase masked_input"):
+        with pytest.raises(RunStopped, match="in phase masked_input"):
             execute(over(simulation, silent), SilentObserver())
     assert storage.rows("SELECT count(*) FROM rounds") == [(0,)]
 
@@ -214,7 +226,7 @@ def test_thirty_two_canaries_make_no_sum_large_enough(overrides: tuple[str, ...]
 @pytest.mark.slow
 @pytest.mark.parametrize("overrides", MECHANISMS.values(), ids=MECHANISMS)
 def test_canaries_of_zeros_leave_the_run_as_it_is_without_them(
-    overrides: tuple[str, ...], make_storage: MakeStorage, monkeypatch: pytest.MonkeyPatch
+    overrides, make_storage, monkeypatch
 ):
     """They count in no mean: with all coins out the seeded run is the same but for rounding."""
     name = "zeros-central" if overrides is CENTRAL else "zeros-shared"
@@ -243,17 +255,14 @@ def _is_out(key: bytes) -> bool:
 
 
 REFUSED = {
-    "a method with a pool": ("method={name: pfedmoap, experts: 1}", "audit: pfedmoap is not"),
+    "a method with a pool": ("method={name: pfedmoap, experts: 1}", "audit: pfedmoap"),
     "a federation's own noise": ("privacy.mechanism=upload_noise", "has its noise elsewhere"),
-    "a moving norm": ("privacy.adaptive_clipping={}", "privacy.adaptive_clipping: a section"),
+    "a moving norm": ("privacy.adaptive_clipping={}", "privacy.adaptive_clipping"),
     "a server that steps": (
         "method.server_optimizer={name: sgd, learning_rate: 1.0, momentum: 0.5}",
-        "method.server_optimizer: a section does not go",
+        "method.server_optimizer: a section",
     ),
-    "more than there are": (
-        "audit={canaries: 300}",
-        "audit.canaries: 300 canaries cannot have directions of their own among the 256",
-    ),
+    "more than there are": ("audit={canaries: 300}", "audit.canaries: 300 canaries"),
 }
 
 
@@ -266,7 +275,7 @@ def test_what_canaries_are_not_built_for_is_refused_by_name(case: str, storage: 
 
 
 def test_what_is_measured_beside_a_run_is_of_its_clients_alone(storage: Storage):
-    beside = ("evaluation={local_twins: true, worth_of_sharing: true}", "rounds=2", AUDIT)
+    beside = ("evaluation={local_twins: true, worth_of_sharing: true}", "rounds=1", AUDIT)
     run = storage.run(*CENTRAL, *beside)
     for part in ("final", "local"):
         assert len(run.summary[part]["accuracy"]["per_client"]) == CLIENTS
@@ -281,20 +290,8 @@ def test_what_is_measured_beside_a_run_is_of_its_clients_alone(storage: Storage)
         assert sorted(simulation.population.canaries) == NAMES
 
 
-# --- what is kept and told of them ----------------------------------------------------------------
-
-
-@pytest.fixture(scope="module")
-def known(make_storage: MakeStorage) -> Finished:
-    """A finished run whose key is known."""
-    with pytest.MonkeyPatch.context() as patch:
-        fix_key(patch)
-        return make_storage("canaries-known").run(*CENTRAL, AUDIT)
-
-
-def test_a_run_that_was_killed_keeps_coins_and_bound_and_nobody_has_them_before_the_end(
-    known: Finished, storage: Storage, monkeypatch: pytest.MonkeyPatch
-):
+@pytest.mark.slow
+def test_a_run_that_was_killed_keeps_coins_and_bound(known, storage, monkeypatch):
     fix_key(monkeypatch)
     with monkeypatch.context() as patch, opened(storage.create(*CENTRAL, AUDIT)) as simulation:
         # In the middle of round 2, a canary among those who have answered.
@@ -304,31 +301,30 @@ def test_a_run_that_was_killed_keeps_coins_and_bound_and_nobody_has_them_before_
     # Whoever draws again would draw another one.
     fix_key(monkeypatch, bytes(32))
     run_id = storage.only_run()
-    key_file = storage.folder / run_id / KEY_FILE
-    assert key_file.read_text().strip() == KEY.hex()
-
-    def tells(needle: bytes) -> list[str]:
-        files = [p for p in storage.folder.rglob("*") if p.is_file() and p != key_file]
-        return [p.name for p in files if needle in p.read_bytes()]
-
-    assert not tells(KEY) and not tells(KEY.hex().encode())
-    # The needle is one that would be found.
-    assert tells(commitment_to(KEY).encode())
+    assert (storage.folder / run_id / KEY_FILE).read_text().strip() == KEY.hex()
     resumed = storage.resume(run_id)
-    assert tells(KEY.hex().encode())
     assert shown(resumed) == shown(known)
     assert len(details(storage, "canaries.revealed")) == 1
 
 
-def test_a_key_that_is_not_the_one_stops_the_run(storage: Storage, monkeypatch: pytest.MonkeyPatch):
+def test_nobody_has_the_key_before_the_end_and_another_one_stops_the_run(storage, monkeypatch):
+    fix_key(monkeypatch)
     with monkeypatch.context() as patch, opened(storage.create(*CENTRAL, AUDIT)) as simulation:
         crash_at(patch, Client, "_train", 60, after=True)
         with pytest.raises(Crash):
             execute(simulation, SilentObserver())
     run_id = storage.only_run()
     file = storage.folder / run_id / KEY_FILE
+
+    def tells(needle: bytes) -> list[str]:
+        files = [p for p in storage.folder.rglob("*") if p.is_file() and p != file]
+        return [p.name for p in files if needle in p.read_bytes()]
+
+    assert not tells(KEY) and not tells(KEY.hex().encode())
+    # The needle is one that would be found.
+    assert tells(commitment_to(KEY).encode())
     for other, said in (
-        (KEY.hex(), "is not the one whose SHA-256"),
+        (bytes(32).hex(), "is not the one"),
         ("heads", "is missing or no key"),
         (None, "is missing or no key"),
     ):
@@ -342,16 +338,10 @@ CHANGE = "UPDATE audit SET detail = replace(detail, ?, ?) WHERE action = ?"
 FORGERIES = {
     "another bound": (
         ('"is_refuted":false', '"is_refuted":true', "canaries.revealed"),
-        "what canaries showed is not what the audit log has",
+        "what canaries showed",
     ),
-    "another key": (
-        (KEY.hex(), bytes(32).hex(), "canaries.revealed"),
-        "is not the one that the run began with",
-    ),
-    "no promise": (
-        ('"canaries":"', '"canary":"', "run.created"),
-        "commits to no key of canaries",
-    ),
+    "another key": ((KEY.hex(), bytes(32).hex(), "canaries.revealed"), "is not the one"),
+    "no promise": (('"canaries":"', '"canary":"', "run.created"), "commits to no key"),
 }
 
 
@@ -364,23 +354,16 @@ def test_a_verdict_that_was_changed_later_is_noticed(forgery: str, known: Finish
     copy = Storage(folder)
 
     def change(connection: Connection) -> None:
-        (before,) = connection.exec_driver_sql(
-            "SELECT detail FROM audit WHERE action = ?", values[2:]
-        ).one()
+        query = "SELECT detail FROM audit WHERE action = ?"
+        before = connection.exec_driver_sql(query, values[2:]).all()
         connection.exec_driver_sql(CHANGE, values)
-        (after,) = connection.exec_driver_sql(
-            "SELECT detail FROM audit WHERE action = ?", values[2:]
-        ).one()
-        assert before != after
+        assert connection.exec_driver_sql(query, values[2:]).all() != before
 
     edit(copy.file, change)
     execute_and_rehash(copy.file)
     with closing(open_existing(copy.url)) as database:
         _, faults = faults_of(database, known.run_id)
     assert any(said in str(fault) for fault in faults)
-
-
-# --- what people are told ------------------------------------------------------------------------
 
 
 def test_the_exit_code_tells_what_canaries_showed():
@@ -391,7 +374,7 @@ def test_the_exit_code_tells_what_canaries_showed():
 
 
 def test_the_command_and_the_report_of_a_refuted_run_warn_first(
-    storage: Storage, sotto: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    storage, sotto, tmp_path, monkeypatch
 ):
     fix_key(monkeypatch)
     halve_central_noise(monkeypatch)
@@ -400,11 +383,10 @@ def test_the_command_and_the_report_of_a_refuted_run_warn_first(
     sets = [part for one in given for part in ("--set", one)]
     answer = sotto("run", str(tmp_path / "audited.yaml"), *sets)
     assert answer.code == 1
-    warned, shown = answer.out.index("WARNING: REFUTED"), answer.out.index("canaries show")
-    assert warned < answer.out.index("method, data") < shown
-    again = sotto("runs", "--json", "--storage", storage.url)
-    assert again.document[0]["status"] == "finished"
+    assert answer.out.index("WARNING: REFUTED") < answer.out.index("method, data")
+    (run,) = sotto("runs", "--json", "--storage", storage.url).document
+    assert run["status"] == "finished"
     report = report_on(storage, storage.only_run())
-    assert report.warnings[0].startswith("REFUTED")
-    assert sum(one.startswith("REFUTED") for one in report.warnings) == 1
+    first, *others = (one.startswith("REFUTED") for one in report.warnings)
+    assert first and not any(others)
     assert "| REFUTED" in "\n".join(sentences(section(report, "empirical")))

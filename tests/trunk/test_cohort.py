@@ -13,39 +13,18 @@ from platform.rounds.attempts import draw_cohort, simulated_losses
 from platform.rounds.observing import SilentObserver
 from privacy import DP_SGD, GAUSSIAN, Release, epsilon
 from privacy.training import LocalTrainer
-from tests.trunk._runs import (
-    FIXED,
-    NO_POOL,
-    OS,
-    Storage,
-    crashed,
-    gaussian_epsilon,
-    losing,
-    opened,
-)
+from tests.trunk._runs import FIXED, NO_POOL, OS, Storage, crashed, gaussian_epsilon, losing, opened
 
-CENTRAL = (
-    "privacy.mechanism=central_noise",
-    *NO_POOL,
-    *FIXED,
-    "secure_aggregation.enabled=false",
-)
+CENTRAL = ("privacy.mechanism=central_noise", *NO_POOL, *FIXED, "secure_aggregation.enabled=false")
 
 
 def central_release(number: int, probability: float) -> Release:
     """A round of Poisson cohorts by the formula's own names."""
     place = {"run_id": "r", "round_number": number, "attempt": 1, "pseudonym": "p"}
+    kind = {"mechanism": DP_SGD, "relation": "add_or_remove_one", "channel": "sum"}
     noise = {"standard_deviation": 4.0, "law": GAUSSIAN, "clipping_norm": 1.0}
     drawn = {"sampling": "poisson", "sampling_probability": probability}
-    return Release(
-        mechanism=DP_SGD,
-        relation="add_or_remove_one",
-        channel="sum",
-        status="reserved",
-        **place,
-        **noise,
-        **drawn,
-    )
+    return Release(status="reserved", **place, **kind, **noise, **drawn)
 
 
 TWINLESS = "evaluation.local_twins=false"
@@ -54,14 +33,15 @@ POISSON = (*AMPLIFIED, "privacy.relation=add_or_remove_one", "cohort.sampling=po
 
 
 def test_poisson_cohorts_amplify_against_the_observer_only(storage: Storage) -> None:
-    run = storage.run(*POISSON, "cohort.size=2", "cohort.dropout_rate=0", "rounds=2", "seed=5")
+    few = ("cohort.size=2", "cohort.dropout_rate=0", "rounds=2", "seed=5", TWINLESS)
+    run = storage.run(*POISSON, *few)
     summary, final = run.summary, run.summary["final"]
     assert final["epsilon"]["server"] == "inf"
     sampled = [central_release(n, 0.4) for n in (1, 2)]
     expected = epsilon(sampled, 1e-5).epsilon
     assert final["epsilon"]["observer"] == pytest.approx(expected, rel=0.02)
     assert final["epsilon"]["observer"] < gaussian_epsilon(8.0, 2)
-    assert summary["sampling"].startswith("for observer: Poisson cohorts, probability 0.4")
+    assert "Poisson cohorts, probability 0.4" in summary["sampling"]
     assert all(r["cohort"] is None and r["dropped"] is None for r in summary["rounds"])
     # Everybody has a row in every round, drawn or not.
     assert storage.rows("SELECT round_number, count(*) FROM ledger GROUP BY 1") == [(1, 5), (2, 5)]
@@ -86,29 +66,30 @@ def test_a_poisson_cohort_of_any_size_is_summed(storage: Storage) -> None:
     assert 1e-3 < moved <= 0.5 * (1 + 1e-3), alone
 
 
-@pytest.mark.parametrize("kind", ["poisson", "fixed_size"])
-def test_a_round_that_nobody_is_left_in_is_noise_alone_and_charged(
-    storage: Storage, kind: str
-) -> None:
+@pytest.mark.parametrize("kind", ["poisson", pytest.param("fixed_size", marks=pytest.mark.slow)])
+def test_a_round_that_nobody_is_left_in_is_noise_alone_and_charged(storage, kind):
     sampled = POISSON if kind == "poisson" else AMPLIFIED
     few = ("cohort.size=2", "cohort.dropout_rate=0", "rounds=1", TWINLESS)
     with opened(storage.create(*sampled, *few)) as simulation:
         assert simulation.run.terms.cohort_kind == kind
         silent = losing(simulation, lambda number, attempt, cohort: frozenset(cohort))
         summary = execute(silent, SilentObserver())
-    assert storage.rows("SELECT round_number, attempt, count(*) FROM ledger GROUP BY 1, 2") == [
-        (1, 1, 5)
-    ]
+    charged = storage.rows("SELECT round_number, attempt, count(*) FROM ledger GROUP BY 1, 2")
+    assert charged == [(1, 1, 5)]
     assert 0 < summary["final"]["epsilon"]["observer"] < gaussian_epsilon(4.0, 1)
 
 
 @pytest.mark.parametrize(
-    "given", ["secure_aggregation.enabled=true", "cohort.minimum=2", "cohort.retries=1"]
+    "given",
+    [
+        pytest.param("secure_aggregation.enabled=true", marks=pytest.mark.slow),
+        pytest.param("cohort.minimum=2", marks=pytest.mark.slow),
+        "cohort.retries=1",
+    ],
 )
-def test_what_could_withhold_a_sum_leaves_fixed_size_unamplified(
-    storage: Storage, given: str
-) -> None:
-    few = ("cohort.size=2", "cohort.dropout_rate=0", "rounds=1", "secure_aggregation.threshold=2")
+def test_what_could_withhold_a_sum_leaves_fixed_size_unamplified(storage, given):
+    few = ("cohort.size=2", "cohort.dropout_rate=0", "rounds=1", TWINLESS)
+    few += ("secure_aggregation.threshold=2",)
     with opened(storage.create(*AMPLIFIED, *few)) as simulation:
         assert simulation.run.terms.cohort_kind == "fixed_size"
     run = storage.run(*AMPLIFIED, *few, given)
@@ -118,9 +99,7 @@ def test_what_could_withhold_a_sum_leaves_fixed_size_unamplified(
     assert observer == pytest.approx(gaussian_epsilon(4.0, 1), rel=1e-3)
 
 
-def test_a_crash_goes_on_with_the_cohort_or_amplifies_nothing(
-    storage: Storage, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_crash_goes_on_with_the_cohort_or_amplifies_nothing(storage, monkeypatch):
     """Which draws are thrown away may depend on them, so one that replaces another is not fair."""
     few = ("cohort.size=2", "cohort.dropout_rate=0", "rounds=1", TWINLESS)
     once = storage.run(*AMPLIFIED, OS, *few)
@@ -159,20 +138,12 @@ NAMES = tuple(f"client-{i:02d}" for i in range(20))
 
 def config(privacy=None, **cohort):
     seeds = {"cohort": cohort.pop("seed")} if "seed" in cohort else {}
-    return parse_config(
-        {
-            "name": "c",
-            "task": {"clients": 20},
-            "method": {"name": "promptfl"},
-            "training": {"local_steps": 1},
-            "cohort": cohort,
-            "seeds": seeds,
-            "privacy": privacy or {},
-        }
-    )
+    tree = {"name": "c", "method": {"name": "promptfl"}, "training": {"local_steps": 1}}
+    more = {"task": {"clients": 20}, "cohort": cohort, "seeds": seeds, "privacy": privacy or {}}
+    return parse_config({**tree, **more})
 
 
-def test_the_size_is_the_configured_one():
+def test_a_cohort_has_the_configured_size_and_differs_by_round_and_seed_alone():
     chosen = config(size=7)
     for number in range(1, 20):
         cohort = draw_cohort(chosen, NAMES, number)
@@ -180,12 +151,7 @@ def test_the_size_is_the_configured_one():
         assert list(cohort) == sorted(cohort)
         assert set(cohort) <= set(NAMES)
     assert draw_cohort(config(), NAMES, 1) == NAMES
-
-
-def test_cohorts_differ_by_round_and_seed_and_by_nothing_else():
-    chosen = config(size=7)
-    cohorts = {draw_cohort(chosen, NAMES, number) for number in range(1, 30)}
-    assert len(cohorts) == 29
+    assert len({draw_cohort(chosen, NAMES, number) for number in range(1, 30)}) == 29
     assert draw_cohort(chosen, NAMES, 4) == draw_cohort(config(size=7), NAMES, 4)
     assert draw_cohort(chosen, NAMES, 4) != draw_cohort(config(size=7, seed=1), NAMES, 4)
 
@@ -199,8 +165,7 @@ def test_everybody_is_drawn_equally_often():
 
 
 @pytest.mark.parametrize(
-    ("size", "rate", "lost"),
-    [(10, 0.2, 2), (10, 0.0, 0), (10, 0.35, 4), (7, 0.2, 1)],
+    ("size", "rate", "lost"), [(10, 0.2, 2), (10, 0.0, 0), (10, 0.35, 4), (7, 0.2, 1)]
 )
 def test_exactly_the_rounded_share_is_lost(size, rate, lost):
     chosen = config(size=size, dropout_rate=rate)

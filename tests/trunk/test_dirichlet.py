@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from platform.config import parse_config
@@ -82,13 +82,10 @@ def test_all_is_drawn_again_until_everybody_has_enough(bad):
 def test_redrawing_ends_and_says_so():
     """Half of one test image is none for the first client: no draw counts."""
     rng = Given([0.5, 0.5], [0.2, 0.8])
-    with pytest.raises(ConfigError) as caught:
+    with pytest.raises(ConfigError, match=r"task\.partition\.minimum: .* 100 draws"):
         counts(rng, [10], [1], 2)
-    assert str(caught.value).startswith(
-        "task.partition.minimum: none of 100 draws with task.partition.alpha"
-    )
     assert rng.taken == DRAWS
-    with pytest.raises(ConfigError, match="1 training images of 2 classes and a test image"):
+    with pytest.raises(ConfigError, match="of 2 classes"):
         few_shot_counts(Given([1.0, 0.0], [0.0, 1.0]))
 
 
@@ -99,6 +96,7 @@ def test_redrawing_ends_and_says_so():
     st.sampled_from([0.1, 0.5, 3.0, 1e6]),
     st.integers(0, 10_000),
 )
+@settings(max_examples=30)
 def test_all_images_are_dealt_once_in_the_same_shares(clients, classes, size, alpha, seed):
     rng = np.random.default_rng(seed)
     try:
@@ -132,9 +130,6 @@ def test_classes_without_training_images_leave_their_test_images_to_somebody():
     train, test = counts(rng, [4, 0], [4, 4], 2)
     assert train.tolist() == [[2, 2], [0, 0]]
     assert test.tolist() == [[2, 2], [1, 3]]
-
-
-# --- a share of each class for all alike, and one pool that each client splits -------------------
 
 
 def shared_counts(rng, sizes, clients, *, ratio, alpha=0.1, minimum=2, fewest_classes=1):
@@ -251,9 +246,6 @@ def load(*overrides: str) -> TaskData:
     return load_task_data(parse_config(MINIMAL, overrides))
 
 
-# --- superclasses and the classes within them ----------------------------------------------------
-
-
 # The superclass of each name in its alphabetical order, as in the data set's files.
 SUPERCLASSES = (
     *(4, 1, 14, 8, 0, 6, 7, 7, 18, 3, 3, 14, 9, 18, 7, 11, 3, 9, 7, 11),
@@ -264,17 +256,14 @@ SUPERCLASSES = (
 )
 
 
-class GivenTwice:
-    """In place of a generator: hands out shares and numbers that it was given."""
+class GivenTwice(Given):
+    """Hands out numbers as well."""
 
-    def __init__(self, shares: list[list[float]], numbers: list[list[list[float]]]) -> None:
-        self.shares, self.numbers, self.alphas = iter(shares), iter(numbers), []
+    def __init__(self, shares, numbers):
+        super().__init__(*shares)
+        self.numbers = iter(numbers)
 
-    def dirichlet(self, alphas: np.ndarray) -> np.ndarray:
-        self.alphas.append(alphas.tolist())
-        return np.array(next(self.shares))
-
-    def random(self, shape: tuple[int, int]) -> np.ndarray:
+    def random(self, shape):
         found = np.array(next(self.numbers))
         assert found.shape == shape
         return found
@@ -290,10 +279,7 @@ def test_two_clients_and_two_superclasses_by_hand():
     """
     rng = GivenTwice(
         [[0.75, 0.25], [0.2, 0.8], [1.0], [0.5, 0.5], [1.0], [1.0]],
-        [
-            [[0.5, 0.1], [0.7, 0.1], [0.9, 0.5]],
-            [[0.4, 0.0], [0.1, 0.9], [0.2, 0.6]],
-        ],
+        [[[0.5, 0.1], [0.7, 0.1], [0.9, 0.5]], [[0.4, 0.0], [0.1, 0.9], [0.2, 0.6]]],
     )
     counts = pachinko_counts(np.array([1, 3, 3]), (0, 0, 1), 2, 0.3, rng=rng)
     assert counts.tolist() == [[1, 0], [1, 2], [1, 1]]
@@ -344,5 +330,5 @@ def test_training_images_stay_training_images(cifar100: Path):
 
 
 def test_classes_without_superclasses_are_refused(tmp_path: Path):
-    with pytest.raises(ConfigError, match="hierarchical_dirichlet shares out superclasses, and"):
+    with pytest.raises(ConfigError, match="hierarchical_dirichlet"):
         dealt(draw_cifar100(tmp_path, 5, 1))

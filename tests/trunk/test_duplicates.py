@@ -40,8 +40,7 @@ def test_a_test_image_that_is_a_training_image_is_told_of(tmp_path: Path) -> Non
     # Only what somebody holds counts.
     assert require_one_label(data, np.array([2]), ALL) == ()
     (remark,) = require_one_label(data, ALL, ALL)
-    assert remark.startswith("3 test images are also training images under other names ('test_0")
-    assert "'test_0.png' is the same as 'train_0.png'" in remark
+    assert remark.startswith("3 test images") and "'train_0.png'" in remark
 
 
 @pytest.mark.parametrize(
@@ -52,14 +51,9 @@ def test_a_test_image_that_is_a_training_image_is_told_of(tmp_path: Path) -> Non
         (TRAIN, [b"eee", b"fff", b"bbb", b"hh"], "train_1", "test_2"),
     ],
 )
-def test_one_image_under_two_labels_is_refused(
-    tmp_path: Path, train: list[bytes], test: list[bytes], first: str, second: str
-) -> None:
-    with pytest.raises(DataError) as caught:
+def test_one_image_under_two_labels_is_refused(tmp_path, train, test, first, second):
+    with pytest.raises(DataError, match=f"'{first}.png' of class 'cat' and '{second}.png'"):
         require_one_label(drawn(tmp_path, train, test), ALL, ALL)
-    text = str(caught.value)
-    assert f"the images '{first}.png' of class 'cat' and '{second}.png' of class 'dog'" in text
-    assert text.startswith("task.root: ") and "\n" not in text
 
 
 def written(train: list[str], test: list[str]) -> Dataset:
@@ -74,6 +68,6 @@ def test_texts_are_compared_as_images_are() -> None:
     old, new = ["aaa", "bbb", "ccc", "dd"], ["eee", "fff", "ggg", "hh"]
     assert require_one_label(written(old, new), ALL, ALL) == ()
     (remark,) = require_one_label(written(old, ["aaa", "fff", "ggg", "dd"]), ALL, ALL)
-    assert remark.startswith("2 test texts are also training texts under other names ('test exam")
-    with pytest.raises(DataError, match="'training example 1' of class 'cat' and 'test example 2'"):
+    assert remark.startswith("2 test texts")
+    with pytest.raises(DataError, match="'training example 1' of class 'cat'"):
         require_one_label(written(old, ["eee", "fff", "bbb", "hh"]), ALL, ALL)

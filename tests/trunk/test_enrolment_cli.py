@@ -39,9 +39,6 @@ def require_silent_about(answer: Answer, folder: Path) -> None:
         assert secret not in answer.out + answer.err
 
 
-# --- keys -----------------------------------------------------------------------------------------
-
-
 def test_create_makes_a_key_for_every_client_and_shows_none(sotto: Command, tmp_path: Path) -> None:
     folder = tmp_path / "keys"
     answer = sotto("enrolment", DEVELOPMENT, str(folder), "--clients", "3", "--json")
@@ -62,41 +59,27 @@ def test_create_changes_nothing_that_is_there(sotto: Command, tmp_path: Path) ->
     sotto("enrolment", DEVELOPMENT, str(folder), "--clients", "2")
     before = {path: path.read_bytes() for path in folder.iterdir()}
     answer = sotto("enrolment", DEVELOPMENT, str(folder), "--clients", "2")
-    require_one_sentence(answer, "FOLDER", "exists already", "another folder")
+    require_one_sentence(answer, "FOLDER", "exists already")
     (folder / "enrolment.json").unlink()
     answer = sotto("enrolment", DEVELOPMENT, str(folder), "--clients", "2")
-    require_one_sentence(answer, "KEY", "exists already; keys are never replaced")
+    require_one_sentence(answer, "KEY", "exists already")
+    (tmp_path / "file").write_text("")
+    added = sotto("enrolment", "add", str(tmp_path / "file" / "x"), "a", PUBLIC)
+    require_one_sentence(added, "FILE", "cannot be written")
     after = {path: path.read_bytes() for path in folder.iterdir()}
     assert after.items() <= before.items()
     require_silent_about(answer, folder)
 
 
-def test_a_place_where_nothing_can_be_written_is_one_sentence(sotto, tmp_path):
-    (tmp_path / "file").write_text("")
-    inside = tmp_path / "file" / "x"
-    create = sotto("enrolment", DEVELOPMENT, str(inside), "--clients", "2")
-    require_one_sentence(create, "KEY", "cannot be written")
-    added = sotto("enrolment", "add", str(inside), "a", PUBLIC)
-    require_one_sentence(added, "FILE", "cannot be written")
-
-
-# --- the enrolment --------------------------------------------------------------------------------
-
-
 def test_a_life_of_a_name(sotto: Command, file: Path) -> None:
-    for number, (command, key, shown) in enumerate(
-        (
-            (["add", str(file), "clinic", PUBLIC], PUBLIC, 0),
-            (["rotate", str(file), "clinic", OTHER], OTHER, 1),
-            (["revoke", str(file), "clinic"], None, 2),
-        ),
-        start=1,
-    ):
-        document = sotto("enrolment", *command, "--json").document
+    life = (("add", PUBLIC), ("rotate", OTHER), ("revoke", None))
+    for retired, (command, key) in enumerate(life):
+        keys = () if key is None else (key,)
+        document = sotto("enrolment", command, str(file), "clinic", *keys, "--json").document
         known = "-" if key is None else fingerprint(bytes.fromhex(key))
-        assert document["serial"] == number
+        assert document["serial"] == retired + 1
         assert document["members"] == [
-            {"name": "clinic", "fingerprint": known, "node": None, "retired_keys": shown}
+            {"name": "clinic", "fingerprint": known, "node": None, "retired_keys": retired}
         ]
     assert sotto("enrolment", "show", str(file), "--json").document == document
     assert document["fingerprint"] == read_enrolment(file).fingerprint
@@ -121,36 +104,34 @@ def test_a_node_is_bound_to_a_name_and_goes_with_it(sotto: Command, file: Path) 
     require_one_sentence(sotto("enrolment", "node", str(file), "clinic"), "no node is bound")
 
 
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        (["bind", "other", NODE], ["'other' is not enrolled"]),
-        (["bind", "clinic", NODE.replace("ed25519", "rsa")], ["no public key as OpenSSH"]),
-        (["bind", "clinic", NODE[:-1] + "="], ["no public key as OpenSSH"]),
-        (["bind", "clinic", "ssh-ed25519"], ["no public key as OpenSSH"]),
-        (["bind", "second", NODE], ["the same node"]),
-        (["add", "clinic", OTHER], ["'clinic' is enrolled already"]),
-        (["add", "other", PUBLIC], ["a key occurs twice"]),
-        (["add", "../other", OTHER], ["'../other' is no name"]),
-        (["add", "other", "zz"], ["PUBLIC: 'zz'", "64 hex digits"]),
-        (["add", "other", "abcd"], ["32 bytes"]),
-        (["rotate", "clinic", PUBLIC], ["a key occurs twice"]),
-        (["rotate", "other", OTHER], ["'other' is not enrolled"]),
-        (["revoke", "other"], ["'other' is not enrolled"]),
-    ],
-    ids=lambda value: " ".join(value)[:24],
+IMPOSSIBLE = (
+    (("bind", "other", NODE), "'other' is not enrolled"),
+    (("bind", "clinic", NODE.replace("ed25519", "rsa")), "no public key"),
+    (("bind", "clinic", NODE[:-1] + "="), "no public key"),
+    (("bind", "clinic", "ssh-ed25519"), "no public key"),
+    (("bind", "second", NODE), "the same node"),
+    (("add", "clinic", OTHER), "'clinic' is enrolled"),
+    (("add", "other", PUBLIC), "a key occurs twice"),
+    (("add", "../other", OTHER), "'../other' is no name"),
+    (("add", "other", "zz"), "PUBLIC: 'zz'"),
+    (("add", "other", "abcd"), "32 bytes"),
+    (("rotate", "clinic", PUBLIC), "a key occurs twice"),
+    (("rotate", "other", OTHER), "'other' is not enrolled"),
+    (("revoke", "other"), "'other' is not enrolled"),
 )
-def test_a_change_that_is_not_possible_changes_nothing(sotto, file, arguments, words):
+
+
+def test_a_change_that_is_not_possible_changes_nothing(sotto: Command, file: Path) -> None:
     sotto("enrolment", "add", str(file), "clinic", PUBLIC)
     sotto("enrolment", "add", str(file), "second", Identity(b"\x07" * 32).public.hex())
     sotto("enrolment", "bind", str(file), "clinic", NODE)
     before = file.read_bytes()
-    command, *rest = arguments
-    require_one_sentence(sotto("enrolment", command, str(file), *rest), *words)
-    assert file.read_bytes() == before
+    for (command, *rest), words in IMPOSSIBLE:
+        require_one_sentence(sotto("enrolment", command, str(file), *rest), words)
+        assert file.read_bytes() == before
 
 
-@pytest.mark.parametrize("content", [b"", b"{}", b"\xff", b'{"members":{},"serial":0,"version":1}'])
+@pytest.mark.parametrize("content", [b"\xff", b'{"members":{},"serial":0,"version":1}'])
 def test_a_file_that_is_no_enrolment_is_refused(sotto: Command, file: Path, content: bytes) -> None:
     missing = sotto("enrolment", "show", str(file))
     require_one_sentence(missing, "secure_aggregation.enrolment: ", "cannot be read")
@@ -161,9 +142,6 @@ def test_a_file_that_is_no_enrolment_is_refused(sotto: Command, file: Path, cont
     assert file.read_bytes() == content
 
 
-# --- secagg-plan ----------------------------------------------------------------------------------
-
-
 def test_the_plan_is_that_of_the_library(sotto: Command) -> None:
     answer = sotto("secagg-plan", "--clients", "100", "--json")
     assert (answer.code, answer.err) == (0, "")
@@ -172,29 +150,19 @@ def test_the_plan_is_that_of_the_library(sotto: Command) -> None:
     found = plan(100, corrupt_rate=0.05, dropout_rate=0.1)
     assert (regular["neighbours"], regular["threshold"]) == (found.degree, found.threshold)
     assert (regular["corrupt"], regular["smallest_sum"]) == (5, 90)
-    assert [d["chosen"] for d in answer.document] == [False, True, True]
     # 2t > n + c, so at least 53 of 100 with 5 corrupt.
     assert shown["active", "complete"]["threshold"] >= 53
-    document = sotto("secagg-plan", "--clients", "5", "--json").document
-    (regular,) = [d for d in document if d["graph"] == "k_regular"]
-    assert regular["refused"] and not regular["chosen"]
     refused = sotto("secagg-plan", "--clients", "10", "--corrupt-rate", "1")
-    require_one_sentence(refused, "secagg-plan: corrupt_rate is", "valid are 0 up to")
-
-
-# --- runs -----------------------------------------------------------------------------------------
+    require_one_sentence(refused, "secagg-plan: corrupt_rate")
 
 
 def active(folder: Path) -> tuple[str, ...]:
-    return (
-        "secure_aggregation.adversary=active",
-        "secure_aggregation.corrupt=1",
-        "secure_aggregation.threshold=4",
-        f"secure_aggregation.enrolment={folder / 'enrolment.json'}",
-    )
+    section = {"adversary": "active", "corrupt": 1, "threshold": 4}
+    section |= {"enrolment": folder / "enrolment.json"}
+    return tuple(f"secure_aggregation.{key}={value}" for key, value in section.items())
 
 
-SMALL_RUN = (*NO_POOL, *FIXED, "rounds=2")
+SMALL_RUN = (*NO_POOL, *FIXED, "rounds=1", "evaluation.local_twins=false")
 
 
 @pytest.fixture
@@ -211,9 +179,8 @@ def test_an_active_run_gives_what_a_semi_honest_one_gives(storage: Storage, keys
     for name, value in plain.state().items():
         assert (secure.state()[name] == value).all()
     assert plain.summary["final"]["epsilon"] == secure.summary["final"]["epsilon"]
-    told = " ".join(warnings_of(secure.summary))
-    assert "also against an active server" in told and "at most 1 collude with it" in told
-    assert "semi-honest server" not in told
+    # An officer reads against whom the sum is secure.
+    assert "also against an active server" in " ".join(warnings_of(secure.summary))
     assert "an active one is not covered" in " ".join(warnings_of(plain.summary))
     # Signatures and commitments.
     assert secure.summary["rounds"][0]["bytes_up"] > plain.summary["rounds"][0]["bytes_up"]
@@ -236,17 +203,17 @@ def test_without_an_enrolment_nothing_starts(storage: Storage, tmp_path: Path) -
     assert "cannot be read" in refused(storage, *active(tmp_path))
 
 
-NOT_ITS = "is not enrolled under that name"
+NOT_ITS = "is not enrolled"
 
 
 @pytest.mark.parametrize(
     ("how", "words"),
     [
         ("revoked", NOT_ITS),
-        ("rotated", NOT_ITS),
+        pytest.param("rotated", NOT_ITS, marks=pytest.mark.slow),
         ("another's", NOT_ITS),
-        ("no key", "holds no private key"),
-        ("edited", "not in its canonical form"),
+        pytest.param("no key", "no private key", marks=pytest.mark.slow),
+        ("edited", "canonical form"),
     ],
 )
 def test_a_client_whose_key_is_not_enrolled_keeps_the_run_from_starting(storage, keys, how, words):
@@ -276,5 +243,5 @@ def test_a_run_goes_on_from_another_folder_and_with_no_other_enrolment(storage, 
     storage.reopen(simulation.run_id).database.close()
     known = read_enrolment(keys / "enrolment.json")
     write_enrolment(keys / "enrolment.json", known.revoke(client_names(5)[3]))
-    with pytest.raises(RunStopped, match="put that file back or start a new run"):
+    with pytest.raises(RunStopped, match="put that file"):
         storage.reopen(simulation.run_id)

@@ -27,7 +27,7 @@ from tests.drawn.domains import (
     draw_vlcs,
     draw_vlcs_parts,
 )
-from tests.trunk._runs import NONE, Storage, opened, warnings_of
+from tests.trunk._runs import NONE, Storage, warnings_of
 from tests.trunk.loaders._refusing import paths
 
 THINGS = ("The_Eiffel_Tower", "bird", "t-shirt", "truck")
@@ -53,7 +53,9 @@ PLAIN: dict[str, tuple[Callable[..., Path], tuple[str, ...], tuple[str, ...]]] =
 }
 
 
-@pytest.mark.parametrize("name", PLAIN)
+@pytest.mark.parametrize(
+    "name", ["pacs", "vlcs", pytest.param("office_home", marks=pytest.mark.slow)]
+)
 def test_a_fifth_of_each_class_and_domain_is_for_testing(tmp_path: Path, name: str) -> None:
     draw, domains, classes = PLAIN[name]
     draw(tmp_path, per_class=5)
@@ -82,7 +84,7 @@ def test_the_split_of_a_domain_does_not_depend_on_the_others(tmp_path: Path) -> 
 @pytest.mark.parametrize("folders", [("test", "train"), ("Train", "ink"), ("testing", "training")])
 def test_a_split_is_not_read_as_domains(tmp_path: Path, folders: tuple[str, ...]) -> None:
     draw_folders(tmp_path, folders, ("x", "y"))
-    with pytest.raises(DataError, match="may be a domain or a part of one holder's images") as why:
+    with pytest.raises(DataError, match="may be a domain") as why:
         load(tmp_path, "folders")
     assert all((repr(name) in str(why.value)) == (name != "ink") for name in folders)
 
@@ -94,7 +96,9 @@ HELD_OUT = {
 }
 
 
-@pytest.mark.parametrize("case", HELD_OUT)
+@pytest.mark.parametrize(
+    "case", ["pacs-lists", pytest.param("office_home-parts", marks=pytest.mark.slow), "vlcs-parts"]
+)
 def test_all_images_of_a_held_out_domain_are_for_testing(tmp_path: Path, case: str) -> None:
     draw, domain, train, test = HELD_OUT[case]
     draw(tmp_path)
@@ -152,67 +156,47 @@ def test_any_folder(tmp_path: Path) -> None:
         assert path.rpartition("/")[0].replace("_", " ") == folders
 
 
-def test_a_missing_data_set_names_layout_and_source(tmp_path: Path) -> None:
-    with pytest.raises(DataError) as caught:
-        load(tmp_path, "pacs")
-    sentence = str(caught.value)
-    assert sentence.startswith(f"task.root: pacs needs {str(tmp_path)!r}"[:-1])
-    assert all(line in sentence for line in dataset_info("pacs").layout)
-    assert "https://" in sentence
-
-
 def emptied(base: Path) -> None:
-    for path in (base / "photo/dog").iterdir():
-        path.unlink()
-
-
-def twin_domain(base: Path) -> None:
-    shutil.copytree(base / "photo", base / "Photo")
-
-
-def absent_class(base: Path) -> None:
     shutil.rmtree(base / "photo/dog")
+    (base / "photo/dog").mkdir()
 
 
-def link_out(base: Path) -> None:
-    (base / "photo/dog").rename(base.parent / "dog")
-    (base / "photo/dog").symlink_to(base.parent / "dog")
+def linked_out(name: str) -> Callable[[Path], object]:
+    def damage(base: Path) -> None:
+        outside = (base / name).rename(base.parent / "outside")
+        (base / name).symlink_to(outside)
+
+    return damage
 
 
-def image_link_out(base: Path) -> None:
-    (base / "photo/dog/pic_000.jpg").rename(base.parent / "pic.jpg")
-    (base / "photo/dog/pic_000.jpg").symlink_to(base.parent / "pic.jpg")
-
-
-WRONG: dict[Callable[[Path], None], str] = {
-    emptied: r"photo/dog' is an empty folder of a class",
-    twin_domain: r"holds both '[Pp]hoto' and '[Pp]hoto'",
-    absent_class: r"has no images of class 'dog' in domain 'photo'",
-    link_out: r"photo/dog' is a link that leaves",
-    image_link_out: r"pic_000.jpg' is a link that leaves",
+WRONG: dict[str, tuple[Callable[[Path], object], str]] = {
+    "an empty class": (emptied, "photo/dog' is an"),
+    "twins": (lambda base: shutil.copytree(base / "photo", base / "Photo"), "holds both"),
+    "an absent class": (lambda base: shutil.rmtree(base / "photo/dog"), "no images of class"),
+    "a link out": (linked_out("photo/dog"), "photo/dog' is a link"),
+    "an image's link out": (linked_out("photo/dog/pic_000.jpg"), "pic_000.jpg' is a link"),
 }
 
 
-@pytest.mark.parametrize("damage", WRONG, ids=lambda damage: damage.__name__)
-def test_folders_that_are_refused(tmp_path: Path, damage: Callable[[Path], None]) -> None:
+@pytest.mark.parametrize(("damage", "says"), WRONG.values(), ids=WRONG)
+def test_folders_that_are_refused(tmp_path, damage, says):
     damage(draw_pacs(tmp_path, per_class=2))
-    with pytest.raises(DataError, match=WRONG[damage]) as caught:
+    with pytest.raises(DataError, match=f"^task.root: .*{says}"):
         load(tmp_path)
-    assert str(caught.value).startswith("task.root: ") and "\n" not in str(caught.value)
 
 
 def test_single_images_leave_none_for_testing(tmp_path: Path) -> None:
     draw_folders(tmp_path, ("one", "two"), ("cat", "dog"), per_class=1)
-    with pytest.raises(DataError, match="has no test image; valid are at least two images"):
+    with pytest.raises(DataError, match="has no test"):
         load(tmp_path, "folders")
     assert load(tmp_path, "folders", held_out_domain="two").test.num_examples == 2
 
 
 LINES = {
     "upwards": ("photo/../dog.png 1", r"lists the path 'photo/\.\./dog.png'"),
-    "other-domain": ("sketch/dog/pic_000.png 1", "valid is 'photo/class/image' and a number"),
+    "other-domain": ("sketch/dog/pic_000.png 1", "valid is 'photo/class/image'"),
     "words": ("photo/dog/pic_000.png dog", "ends in 'dog'"),
-    "other-number": ("photo/dog/pic_000.png 2", "gives the number 2 to the class 'dog'"),
+    "other-number": ("photo/dog/pic_000.png 2", "gives the number 2"),
     "in-both": ("photo/dog/pic_004.png 1", r"lists 'photo/dog/pic_004.png' 2 times"),
     "absent": ("photo/dog/pic_009.png 1", r"lists 'photo/dog/pic_009.png', which"),
 }
@@ -232,24 +216,8 @@ def test_a_list_behind_a_link(tmp_path: Path) -> None:
     base = draw_pacs_lists(tmp_path)
     (base / "splits/photo_train_kfold.txt").rename(tmp_path / "list.txt")
     (base / "splits/photo_train_kfold.txt").symlink_to(tmp_path / "list.txt")
-    with pytest.raises(DataError, match="is a link that leaves"):
+    with pytest.raises(DataError, match="link that leaves"):
         load(tmp_path)
-
-
-def test_a_run_that_leaves_one_domain_out(tmp_path: Path) -> None:
-    draw_pacs(tmp_path / "data", per_class=3)
-    finished = Storage(tmp_path).run(
-        *("method.name=zero_shot", NONE, "rounds=1", "cohort.dropout_rate=0"),
-        *("task.dataset=pacs", f"task.root={tmp_path / 'data'}", "task.domains=null"),
-        *("task.partition.kind=domain", "task.clients=3", "task.held_out_domain=sketch"),
-        *("evaluation.protocol=leave_one_domain_out", "secure_aggregation.threshold=2"),
-    )
-    measured = finished.summary["final"]["protocol"]
-    # All 21 images of the held-out domain, for each of three clients with the same model.
-    correct = measured["target"]["mean"] * 21
-    assert correct == pytest.approx(round(correct))
-    with opened(finished.storage.reopen(finished.run_id)) as simulation:
-        assert simulation.learning.classes == PACS[1]
 
 
 def test_numbers_are_classes_in_vlcs_only(tmp_path: Path) -> None:
@@ -257,7 +225,7 @@ def test_numbers_are_classes_in_vlcs_only(tmp_path: Path) -> None:
     draw_folders(tmp_path / "vlcs", VLCS[0], [str(label) for label in range(5)], per_class=2)
     assert load(tmp_path, "vlcs").classes == VLCS[1]
     draw_folders(tmp_path / "pacs", PACS[0], [str(label) for label in range(7)], per_class=2)
-    with pytest.raises(DataError, match="has a class folder '0', which is no class of pacs"):
+    with pytest.raises(DataError, match="class folder '0'"):
         load(tmp_path, "pacs")
 
 
@@ -270,15 +238,14 @@ def test_a_run_tells_of_an_image_that_is_trained_and_tested_on(tmp_path: Path) -
         *("method.name=zero_shot", NONE, "rounds=1", "cohort.dropout_rate=0"),
         *("task.dataset=folders", f"task.root={tmp_path / 'data'}", "task.domains=null"),
         *("task.partition.kind=iid", "task.clients=2", "secure_aggregation.threshold=2"),
+        "evaluation.local_twins=false",
     )
     # The split that `load` has seen.
     run = Storage(tmp_path).run(*overrides, "task.shots=null", "seeds.split=0")
     (told,) = (text for text in warnings_of(run.summary) if "under other names" in text)
-    assert told.startswith(
-        f"1 test images are also training images under other names ('{paths(data.test)[0]}'"
-    )
+    assert told.startswith("1 test images") and f"'{paths(data.test)[0]}'" in told
     shutil.copy(tmp_path / "data" / paths(data.train)[0], tmp_path / "data" / paths(data.train)[-1])
     later = Storage(tmp_path / "later")
-    with pytest.raises(DataError, match=r"of class 'cat' and .* of class 'dog' are the same file"):
+    with pytest.raises(DataError, match=r"of class 'cat' and .* of class 'dog'"):
         later.create(*overrides, "task.shots=null")
     assert not later.file.exists()

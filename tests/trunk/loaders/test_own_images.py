@@ -53,9 +53,6 @@ def said(data: Dataset) -> str:
     return "\n".join(data.recognised)
 
 
-# --- what is recognised, said, and trained on ----------------------------------------------------
-
-
 def test_the_stumble_train_and_test_folders_are_no_domains(tmp_path: Path):
     """45 of 55 held-out images once went into training."""
     draw(tmp_path, 10, "train/cat", "train/dog", "train/hen")
@@ -76,6 +73,7 @@ def test_class_folders_set_a_fifth_of_each_class_aside(tmp_path: Path):
     assert folders_of(data.test) == {"dog": 2, "a_cat": 1}
     assert not set(paths(data.train)) & set(paths(data.test))
     assert data.train.labels.tolist() == [0] * 4 + [1] * 8
+    # Who gives images reads what became of them.
     assert "in all 12 training, 0 validation and 3 test images, " in said(data)
     assert "drawn by seeds.split and never trained on" in said(data)
     assert paths(load(NAME, tmp_path).test) == paths(data.test)
@@ -100,13 +98,10 @@ def test_copies_of_an_image_stay_on_one_side(tmp_path: Path):
     assert sides == {2}
 
 
-# --- two readings --------------------------------------------------------------------------------
-
-
 def test_folders_of_class_folders_may_be_domains_or_clients(tmp_path: Path):
     draw(tmp_path, 2, "a/cat", "a/dog", "b/cat", "b/dog")
     text = refused(NAME, tmp_path)
-    assert "domain_folders, or task.layout: client_folders with task.partition.kind: domain" in text
+    assert "domain_folders" in text and "client_folders" in text
 
 
 def test_what_lies_beside_the_folders(tmp_path: Path):
@@ -118,23 +113,23 @@ def test_what_lies_beside_the_folders(tmp_path: Path):
     (tmp_path / "class_names.txt").write_text("cat x\ndog y\n")
     named = Hints(class_names=tmp_path / "names.lst")
     assert load(NAME, tmp_path, hints=named).classes == ("a", "b")
-    assert "names.lst' lies in no class's folder" in refused(NAME, tmp_path)
+    assert "names.lst' lies in" in refused(NAME, tmp_path)
 
 
 def test_a_class_without_a_training_image_is_named(tmp_path: Path):
     draw(tmp_path / "split", 3, "train/cat", "train/dog", "test/cat", "test/hen")
-    assert "has no training example of 'hen'" in why_not(tmp_path / "split")
+    assert "no training example" in why_not(tmp_path / "split")
     draw(tmp_path / "classes", 3, "cat", "dog")
     (tmp_path / "classes" / "hen").mkdir()
     assert "'hen' is empty" in said(load(NAME, tmp_path / "classes"))
-    assert "has no training example of 'hen'" in why_not(tmp_path / "classes")
+    assert "no training example" in why_not(tmp_path / "classes")
 
 
 def test_links(tmp_path: Path):
     root = draw(tmp_path / "root", 3, "cat", "dog")
     draw(tmp_path / "else", 3, "hen")
     (root / "hen").symlink_to(tmp_path / "else" / "hen")
-    assert "is a link that leaves" in refused(NAME, root)
+    assert "link that leaves" in refused(NAME, root)
     (root / "hen").unlink()
     (root / ".hidden").symlink_to("/etc")
     (tmp_path / "link").symlink_to(root)
@@ -142,10 +137,7 @@ def test_links(tmp_path: Path):
     draw(tmp_path / "two", 2, "a/cat", "a/dog")
     (tmp_path / "two" / "b").symlink_to(tmp_path / "two" / "a")
     text = refused(NAME, tmp_path / "two", hints=Hints(layout="client_folders"))
-    assert "b' is a link to " in text and "valid is a folder of its own for each client" in text
-
-
-# --- a file of class names -----------------------------------------------------------------------
+    assert "b' is a link" in text
 
 
 WORDS = "n1 dog\nn2\tguinea pig\nn3 -> great white shark\n"
@@ -168,7 +160,6 @@ def test_words_beside_the_images(root: Path):
     data = load("images", told(root, WORDS))
     assert data.classes == ("dog", "guinea pig", "great white shark")
     assert data.train.labels.tolist() == [0] * 4 + [1] * 4 + [2] * 4
-    assert "the words for its classes are from" in said(data)
     (root / "class_names.txt").unlink()
     told(root, '\ufeff{"n1": "dog", "n2": "cat", "n3": "eel"}', "class_names.json")
     assert load("images", root).classes == ("dog", "cat", "eel")
@@ -177,8 +168,8 @@ def test_words_beside_the_images(root: Path):
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
-        ("n1 a\nn2 b\n", "has no entry for 'n3'; valid is one for each class"),
-        (f"{WORDS}n1 wolf\n", "has two entries for 'n1'"),
+        ("n1 a\nn2 b\n", "no entry for 'n3'"),
+        (f"{WORDS}n1 wolf\n", "two entries for 'n1'"),
         ("n1\nn2 b\n", "line 1 of"),
     ],
 )
@@ -195,5 +186,5 @@ def test_a_holder_s_words_are_the_federation_s_classes(root: Path):
     assert left_out == ()
     assert data.train.labels.tolist() == [1] * 5 + [2] * 5 + [3] * 5
     data, (said,) = load_holding(root, classes[:3], test_share=0.0, key=b"")
-    assert "has a class folder 'n1', which is no class of the federation" in said
+    assert "class folder 'n1'" in said
     assert data.train.labels.tolist() == [1] * 5 + [2] * 5

@@ -54,9 +54,7 @@ def refused(data: bytes) -> str:
     with pytest.raises(DataError) as caught:
         read_plain(data, "list.pkl")
     text = str(caught.value)
-    assert text.startswith("task.root: 'list.pkl' is no pickle")
-    assert text.endswith("texts, bytes and NumPy arrays of those")
-    assert len(text) < 350
+    assert text.startswith("task.root: 'list.pkl' is no pickle") and len(text) < 350
     return text
 
 
@@ -78,9 +76,8 @@ def untouched(tmp_path: Path):
     assert not path.exists()
 
 
-@pytest.mark.parametrize("protocol", PROTOCOLS)
-@given(value=plain)
-@settings(max_examples=20, deadline=None)
+@given(value=plain, protocol=st.sampled_from(PROTOCOLS))
+@settings(max_examples=40, deadline=None)
 def test_plain_values_are_what_was_pickled(protocol: int, value: object):
     found = read_plain(pickle.dumps(value, protocol), "list.pkl")
     assert repr(found) == repr(value)
@@ -116,11 +113,8 @@ def test_a_batch_of_python_2_is_read_as_latin_1():
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 @pytest.mark.parametrize("call", [os.system, builtins.exec])
 def test_calls_are_refused_and_not_made(protocol: int, call, untouched: Path):
-    arguments = {
-        os.system: f"touch {untouched}",
-        builtins.exec: f"open({str(untouched)!r}, 'w')",
-    }
-    data = pickle.dumps({"data": [Trap(call, arguments[call])]}, protocol)
+    argument = f"touch {untouched}" if call is os.system else f"open({str(untouched)!r}, 'w')"
+    data = pickle.dumps({"data": [Trap(call, argument)]}, protocol)
     assert "it names '" in refused(data)
 
 
@@ -129,42 +123,35 @@ def test_calls_are_refused_and_not_made(protocol: int, call, untouched: Path):
     [
         (b"cos\nsystem\n(S'touch x'\ntR.", "it names 'os system'"),
         (b"\x80\x04\x8c\x02os\x8c\x06system\x93.", "it names 'os system'"),
-        (b"(S'touch x'\nios\nsystem\n.", "it has the instruction INST"),
+        (b"(S'touch x'\nios\nsystem\n.", "instruction INST"),
         (b"(cos\nsystem\nS'x'\no.", "it names 'os system'"),
-        (b"K\x01K\x02\x81.", "it has the instruction NEWOBJ"),
-        (b"Pspam\n.", "it has the instruction PERSID"),
-        (b"\x82\x01.", "it has the instruction EXT1"),
-        (b"K\x010.", "it has the instruction POP"),
+        (b"K\x01K\x02\x81.", "instruction NEWOBJ"),
+        (b"Pspam\n.", "instruction PERSID"),
+        (b"\x82\x01.", "instruction EXT1"),
+        (b"K\x010.", "instruction POP"),
         (b"]}b.", "it changes an object"),
         (b"cnumpy\nndarray\n)R.", "it calls something"),
         (b"c_codecs\nencode\n(S'a'\nS'rot13'\ntR.", "it calls something"),
         (b"c__builtin__\nbytes\n(J\xff\xff\xff\x7ftR.", "it calls something"),
-        (b"cnumpy\nndarray\n.", "it keeps a name as if it were data"),
-        (b"]].", "it leaves something over"),
-        (b"a.", "it takes what is not there"),
-        (b"h\x05.", "it asks for what it never had"),
-        (b"]q\x00h\x00a.", "it changes what is finished"),
-        (b"]q\x00]q\x01h\x00ah\x00h\x01a0.", "it changes what is finished"),
-        (b"}]K\x01s.", "a dict with a key that is neither text"),
+        (b"cnumpy\nndarray\n.", "it keeps a name"),
+        (b"]].", "leaves something over"),
+        (b"a.", "what is not there"),
+        (b"h\x05.", "it never had"),
+        (b"]q\x00h\x00a.", "what is finished"),
+        (b"]q\x00]q\x01h\x00ah\x00h\x01a0.", "what is finished"),
+        (b"}]K\x01s.", "a dict with a key"),
         (b"\x8b" + struct.pack("<i", 10**6) + b"\x7f" * 10**6 + b".", "more than 64 bits"),
+        (b"](" + b"N" * 1_000_000 + b"e.", "1,000,000 instructions"),
+        # Damaged files.
+        (b"", "damaged or incomplete"),
+        (b"L" + b"9" * 5000 + b"L\n.", "damaged or incomplete"),
+        (b"\x8e" + b"\xff" * 8 + b"x.", "damaged or incomplete"),
+        (b"Sunquoted\n.", "damaged or incomplete"),
+        (pickle.dumps({"data": np.arange(99)}, 4)[:-20], "damaged or incomplete"),
     ],
 )
 def test_what_is_more_than_plain_is_refused(data: bytes, reason: str):
     assert reason in refused(data)
-
-
-@pytest.mark.parametrize(
-    "data",
-    [
-        b"",
-        b"L" + b"9" * 5000 + b"L\n.",
-        b"\x8e" + b"\xff" * 8 + b"x.",
-        b"Sunquoted\n.",
-        pickle.dumps({"data": np.arange(99)}, 4)[:-20],
-    ],
-)
-def test_damaged_files_are_refused(data: bytes):
-    assert "damaged or incomplete" in refused(data)
 
 
 def test_deep_nesting_is_refused_however_it_is_written():
@@ -196,11 +183,7 @@ def test_copies_out_of_the_memo_are_charged():
     text = b"X" + struct.pack("<i", 10_000) + b"a" * 10_000 + b"q\x00"
     again = b"c_codecs\nencode\nh\x00X\x06\x00\x00\x00latin1\x86R"
     assert isinstance(read_plain(b"(" + text + again + b"t.", "list.pkl"), tuple)
-    assert "it copies more than it holds" in refused(b"(" + text + again * 9 + b"t.")
-
-
-def test_too_many_instructions_are_refused():
-    assert "more than 1,000,000 instructions" in refused(b"](" + b"N" * 1_000_000 + b"e.")
+    assert "copies more than" in refused(b"(" + text + again * 9 + b"t.")
 
 
 def array_pickle(shape: bytes, dtype: bytes, content: bytes, state: bytes = b"N") -> bytes:
@@ -214,15 +197,15 @@ def array_pickle(shape: bytes, dtype: bytes, content: bytes, state: bytes = b"N"
     ("data", "reason"),
     [
         (array_pickle(b"K\x03\x85", b"u2", b"U\x04\x01\x00\x02\x00"), "shape (3,) with 2"),
-        (array_pickle(b"K\x01\x85", b"u2", b"U\x03\x01\x00\x02"), "content is not of type"),
+        (array_pickle(b"K\x01\x85", b"u2", b"U\x03\x01\x00\x02"), "not of type"),
         (array_pickle(b"J\xff\xff\xff\xff\x85", b"u1", b"U\x00"), "impossible shape"),
         (array_pickle(b"K\x05", b"u1", b"U\x00"), "without a shape"),
-        (array_pickle(b"K\x00J\xff\xff\xff\x7f\x86", b"u1", b"U\x00"), "empty array of an impos"),
-        (array_pickle(b"K\x01\x85", b"O8", b"](K\x01e"), "objects that are no texts"),
+        (array_pickle(b"K\x00J\xff\xff\xff\x7f\x86", b"u1", b"U\x00"), "empty array"),
+        (array_pickle(b"K\x01\x85", b"O8", b"](K\x01e"), "objects that are"),
         (array_pickle(b"K\x01\x85", b"U1", b"U\x04\xff\xff\xff\xff"), "impossible characters"),
         (array_pickle(b"K\x01\x85", b"M8", b"U\x08aaaaaaaa"), "array of type 'M8'"),
-        (array_pickle(b"K\x01\x85", b"u1", b"U\x01a", b"K\x01"), "structured or unknown type"),
-        (pickle.dumps(np.zeros(2, [("a", "u1")])), "keeps a name as if it were data"),
+        (array_pickle(b"K\x01\x85", b"u1", b"U\x01a", b"K\x01"), "unknown type"),
+        (pickle.dumps(np.zeros(2, [("a", "u1")])), "keeps a name"),
         (pickle.dumps(np.array([Trap(os.getpid)], object)), "it names 'posix getpid'"),
         # Named, and never given its content.
         (pickle.dumps(ARRAYS[0], 2).split(b"(K\x01")[0] + b".", "keeps a name"),
@@ -233,6 +216,7 @@ def test_arrays_that_are_none_are_refused(data: bytes, reason: str):
 
 
 @given(data=st.data())
+@settings(max_examples=40)
 def test_damage_anywhere_gives_plain_data_or_one_sentence(data: st.DataObject):
     value = {"data": ARRAYS[0], "labels": [1, 2], "names": ARRAYS[6], "more": (b"x", None, "y")}
     whole = bytearray(pickle.dumps(value, data.draw(st.sampled_from(PROTOCOLS))))

@@ -39,28 +39,21 @@ MNIST_IMAGES, MNIST_LABELS = "mnist/t10k-images-idx3-ubyte", "mnist/t10k-labels-
 TINY = "tiny-imagenet-200"
 
 
-@pytest.mark.parametrize(
-    ("name", "draw", "file"),
-    [
+def test_a_missing_file(tmp_path: Path):
+    for name, draw, file in (
         ("cifar10", draw_cifar10, f"{BINARY}/data_batch_4.bin"),
-        ("cifar10", draw_cifar10, f"{BINARY}/batches.meta.txt"),
         ("mnist", draw_mnist, MNIST_LABELS),
         ("tiny_imagenet", draw_tiny_imagenet, f"{TINY}/words.txt"),
         ("ag_news", draw_ag_news, "ag_news/test.csv"),
-    ],
-)
-def test_a_missing_file(tmp_path: Path, name: str, draw, file: str):
-    draw(tmp_path)
-    assert_missing(name, tmp_path, tmp_path / file)
+    ):
+        draw(tmp_path)
+        assert_missing(name, tmp_path, tmp_path / file)
 
 
 @pytest.mark.parametrize("inner", ["", BINARY])
 def test_a_closed_folder_is_not_missing(tmp_path: Path, inner: str):
     root = draw_cifar10(tmp_path / "data")
     assert_closed("cifar10", root, root / inner)
-
-
-# --- CIFAR ---------------------------------------------------------------------------------------
 
 
 def one(label: int, *, at: tuple[int, int, int] = (0, 0, 0), value: int = 255) -> bytes:
@@ -109,40 +102,31 @@ def test_an_image_is_three_planes_of_rows(tmp_path: Path):
     assert test.images[0, 1, 3, 1] == 7
 
 
-@pytest.mark.parametrize(
-    ("file", "content", "reason"),
-    [
-        ("test_batch.bin", one(0)[:-1], "which is no whole number of images of 3,073"),
-        ("data_batch_2.bin", one(3) + one(10), "label 10 at example 1; valid: 0 to 9"),
-        ("test_batch.bin", b"", "cifar10 has no test example"),
-        ("batches.meta.txt", b"airplane\n\xff\xfe", "is no text"),
-        ("batches.meta.txt", b"airplane\ncat\nairplane\n", "names class 2 'airplane' as class 0"),
-        # Labels would mean other classes, and every number would be right for the wrong words.
-        ("batches.meta.txt", "\n".join(CIFAR10[::-1]).encode(), "'truck'; valid: 'airplane'"),
-    ],
-)
-def test_damage_to_the_binary_version(tmp_path: Path, file: str, content: bytes, reason: str):
-    draw_cifar10(tmp_path)
-    (tmp_path / BINARY / file).write_bytes(content)
-    assert reason in refused("cifar10", tmp_path)
-
-
 ROWS = np.zeros((2, PIXELS), np.uint8)
 
 
 @pytest.mark.parametrize(
     ("file", "held", "reason"),
     [
-        ("test_batch", {"labels": [1, 2]}, "no 'data' that is an array of bytes"),
-        ("test_batch", {"data": ROWS, "labels": [1]}, "has 2 images and 1 labels"),
-        ("test_batch", {"data": ROWS, "labels": [1, 2**63]}, "at example 1; valid: 0 to 9"),
-        ("test_batch", [1, 2], "no 'data' that is an array of bytes"),
+        ("test_batch.bin", one(0)[:-1], "no whole number"),
+        ("data_batch_2.bin", one(3) + one(10), "label 10 at"),
+        ("test_batch.bin", b"", "no test example"),
+        ("batches.meta.txt", b"airplane\n\xff\xfe", "is no text"),
+        ("batches.meta.txt", b"airplane\ncat\nairplane\n", "names class 2 'airplane'"),
+        # Labels would mean other classes, and every number would be right for the wrong words.
+        ("batches.meta.txt", "\n".join(CIFAR10[::-1]).encode(), "'truck'; valid:"),
+        ("test_batch", {"labels": [1, 2]}, "no 'data' that"),
+        ("test_batch", {"data": ROWS, "labels": [1]}, "2 images and"),
+        ("test_batch", {"data": ROWS, "labels": [1, 2**63]}, "at example 1"),
+        ("test_batch", [1, 2], "no 'data' that"),
         ("batches.meta", {}, "has no 'label_names'"),
     ],
 )
-def test_damage_to_the_python_version(tmp_path: Path, file: str, held: object, reason: str):
-    draw_cifar10(tmp_path, layout="python")
-    (tmp_path / PYTHON / file).write_bytes(pickle.dumps(held))
+def test_damage_to_cifar(tmp_path: Path, file: str, held: object, reason: str):
+    is_binary = isinstance(held, bytes)
+    draw_cifar10(tmp_path, layout="binary" if is_binary else "python")
+    path = tmp_path / (BINARY if is_binary else PYTHON) / file
+    path.write_bytes(held if is_binary else pickle.dumps(held))
     assert reason in refused("cifar10", tmp_path)
 
 
@@ -151,7 +135,7 @@ def test_a_python_version_that_would_run_something(tmp_path: Path):
     made = tmp_path / "made"
     code = f"cos\nsystem\n(S'touch {made}'\ntR.".encode()
     (tmp_path / PYTHON / "data_batch_3").write_bytes(code)
-    assert "was not run: it names 'os system'" in refused("cifar10", tmp_path)
+    assert "names 'os system'" in refused("cifar10", tmp_path)
     assert not made.exists()
 
 
@@ -161,9 +145,6 @@ def test_one_long_name_many_times_is_not_copied(tmp_path: Path):
     names = [b"x" * 100_000] * 5_000
     (tmp_path / PYTHON / "batches.meta").write_bytes(pickle.dumps({"label_names": names}))
     refused_in_little_memory("cifar10", tmp_path, 10_000_000)
-
-
-# --- MNIST ---------------------------------------------------------------------------------------
 
 
 def idx(*sizes: int, kind: int = 8, content: bytes = b"") -> bytes:
@@ -198,15 +179,15 @@ def test_grey_becomes_three_equal_colours(tmp_path: Path):
 @pytest.mark.parametrize(
     ("file", "content", "reason"),
     [
-        (MNIST_IMAGES, b"", "is no IDX file of bytes with 3 axes"),
-        (MNIST_IMAGES, idx(10, 28, 28, kind=13), "is no IDX file of bytes with 3 axes"),
-        (MNIST_LABELS, IMAGES, "is no IDX file of bytes with 1 axis"),
-        (MNIST_IMAGES, idx(10, 28, 27), "images of 28 x 27 pixels; valid: 28 x 28"),
+        (MNIST_IMAGES, b"", "with 3 axes"),
+        (MNIST_IMAGES, idx(10, 28, 28, kind=13), "with 3 axes"),
+        (MNIST_LABELS, IMAGES, "with 1 axis"),
+        (MNIST_IMAGES, idx(10, 28, 27), "28 x 27"),
         (MNIST_IMAGES, idx(2**31, 28, 28), "claims 2,147,483,648 examples"),
-        (MNIST_IMAGES, IMAGES[:-1], "fewer bytes than the 10 examples"),
-        (MNIST_IMAGES, idx(9, 28, 28, content=bytes(9 * 784)), "has 10 labels for 9 images"),
+        (MNIST_IMAGES, IMAGES[:-1], "fewer bytes than"),
+        (MNIST_IMAGES, idx(9, 28, 28, content=bytes(9 * 784)), "has 10 labels"),
         (MNIST_LABELS, idx(10, content=bytes([*range(9), 10])), "label 10 at example 9"),
-        ("mnist/train-labels-idx1-ubyte", idx(20, content=bytes(20)), "no training example of cl"),
+        ("mnist/train-labels-idx1-ubyte", idx(20, content=bytes(20)), "no training example"),
     ],
 )
 def test_damaged_digits(tmp_path: Path, file: str, content: bytes, reason: str):
@@ -222,7 +203,7 @@ def test_packed_files_that_are_damaged(tmp_path: Path):
     flipped = bytes([*whole[:200], whole[200] ^ 255, *whole[201:]])
     for data in (whole[: len(whole) // 2], b"no gzip at all", flipped, whole[:-3]):
         path.write_bytes(data)
-        assert "is no gzip file, or a damaged one" in refused("mnist", tmp_path)
+        assert "is no gzip" in refused("mnist", tmp_path)
 
 
 def test_a_packed_bomb_is_not_unpacked(tmp_path: Path):
@@ -230,11 +211,7 @@ def test_a_packed_bomb_is_not_unpacked(tmp_path: Path):
     draw_mnist(tmp_path, packed=True)
     zeros = gzip.compress(bytes(10_000_000)) * 30
     (tmp_path / f"{MNIST_IMAGES}.gz").write_bytes(gzip.compress(IMAGES) + zeros)
-    text = refused_in_little_memory("mnist", tmp_path, 5_000_000)
-    assert "more bytes than the 10 examples" in text
-
-
-# --- Tiny ImageNet -------------------------------------------------------------------------------
+    assert "more bytes than" in refused_in_little_memory("mnist", tmp_path, 5_000_000)
 
 
 def test_labels_follow_the_ids_and_no_image_is_opened(tmp_path: Path):
@@ -260,7 +237,7 @@ def test_labels_follow_the_ids_and_no_image_is_opened(tmp_path: Path):
         ("words.txt", "{0}\tthing\n", "has no words for class '{1}'"),
         ("val/val_annotations.txt", "val_0.JPEG\tn99\t0\n", "class 'n99' at line 1"),
         ("val/val_annotations.txt", "../a.JPEG\t{0}\n", "lists the path '../a.JPEG'"),
-        ("val/val_annotations.txt", "", "tiny_imagenet has no test example"),
+        ("val/val_annotations.txt", "", "no test example"),
     ],
 )
 def test_lists_that_are_wrong(tmp_path: Path, file: str, content: str, reason: str):
@@ -269,8 +246,6 @@ def test_lists_that_are_wrong(tmp_path: Path, file: str, content: str, reason: s
     (tmp_path / TINY / file).write_text(content.format(*ids))
     assert reason.format(*ids) in refused("tiny_imagenet", tmp_path)
 
-
-# --- AG News -------------------------------------------------------------------------------------
 
 LINE = '"{}","A title","A description"\n'
 
@@ -303,12 +278,12 @@ def test_line_ends_quotes_and_empty_lines(tmp_path: Path):
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        (LINE.format(1) + LINE.format(5), "label 5 at example 1; valid: 1 to 4"),
-        (LINE.format("one"), "no class, title and description at line 1"),
-        (LINE.format("9" * 30), "no class, title and description at line 1"),
-        (LINE.format(1) + '"2","only a title"\n', "no class, title and description at line 2"),
+        (LINE.format(1) + LINE.format(5), "label 5 at"),
+        (LINE.format("one"), "description at line 1"),
+        (LINE.format("9" * 30), "description at line 1"),
+        (LINE.format(1) + '"2","only a title"\n', "description at line 2"),
         (LINE.format(1) + '"2","never closed\n', "is damaged at line"),
-        ("", "ag_news has no test example"),
+        ("", "no test example"),
     ],
 )
 def test_tables_that_are_wrong(tmp_path: Path, text: str, reason: str):

@@ -52,8 +52,7 @@ def test_four_sites_of_ten_classes(tmp_path: Path):
 )
 def test_paths_and_lists_in_all_forms(tmp_path: Path, form: str, kind: str):
     draw_office_caltech10(tmp_path)
-    paths = [form.format("dslr/mug/test_0.jpg"), form.format("dslr/bike/test_0.jpg")]
-    labels = ["mug", "bike"]
+    paths, labels = [form.format(f"dslr/{n}/test_0.jpg") for n in ("mug", "bike")], ["mug", "bike"]
     held = {
         "tuple": (np.array(paths), np.array(labels)),
         "list": [paths, labels],
@@ -68,15 +67,7 @@ def test_paths_and_lists_in_all_forms(tmp_path: Path, form: str, kind: str):
 
 
 @pytest.mark.parametrize(
-    "path",
-    [
-        f"{OFFICE}/../../secret.jpg",
-        "../secret.jpg",
-        "/etc/passwd",
-        "dslr/mug/\x00.jpg",
-        "dslr/mug/\udcff.jpg",
-        f"{OFFICE}/",
-    ],
+    "path", [f"{OFFICE}/../../secret.jpg", "../secret.jpg", "/etc/passwd", "dslr/mug/\udcff.jpg"]
 )
 def test_paths_that_leave_or_hide_are_refused(tmp_path: Path, path: str):
     draw_office_caltech10(tmp_path)
@@ -88,21 +79,19 @@ def test_paths_that_leave_or_hide_are_refused(tmp_path: Path, path: str):
 
 def test_a_link_that_leaves_is_refused(tmp_path: Path):
     draw_office_caltech10(tmp_path)
-    (tmp_path / "secret.jpg").write_bytes(b"x")
-    path = tmp_path / MUG
-    path.unlink()
-    path.symlink_to("../../../secret.jpg")
-    assert "is a link that leaves" in refused("office_caltech10", tmp_path)
+    (tmp_path / MUG).rename(tmp_path / "secret.jpg")
+    (tmp_path / MUG).symlink_to("../../../secret.jpg")
+    assert "link that leaves" in refused("office_caltech10", tmp_path)
 
 
 @pytest.mark.parametrize(
     ("paths", "labels", "reason"),
     [
-        ([MUG], ["cup"], "class 'cup' at image 0; valid: back_pack, bike"),
+        ([MUG], ["cup"], "class 'cup' at"),
         ([MUG, f"../{MUG}"], ["mug", "mug"], "lists 'dslr/mug/test_0.jpg' 2 times"),
         # In the training list as well.
         ([f"{OFFICE}/dslr/mug/train_0.jpg"], ["mug"], "lists 'dslr/mug/train_0.jpg' 2 times"),
-        ([MUG, MUG], ["mug"], "lists 2 images and 1 classes"),
+        ([MUG, MUG], ["mug"], "lists 2 images"),
         ([f"{OFFICE}/dslr/mug/lost.jpg"], ["mug"], "lists 'dslr/mug/lost.jpg', which"),
     ],
 )
@@ -112,24 +101,17 @@ def test_lists_that_are_wrong(tmp_path: Path, paths: list[str], labels: list[str
     assert reason in refused("office_caltech10", tmp_path)
 
 
-@pytest.mark.parametrize(
-    "held",
-    [
-        {"paths": [MUG]},
-        [[MUG], ["mug"], ["more"]],
-        (np.array([MUG]), np.array([8])),
-    ],
-)
-def test_what_is_no_list_is_refused(tmp_path: Path, held: object):
+def test_what_is_no_list_is_refused(tmp_path: Path):
     draw_office_caltech10(tmp_path)
-    (tmp_path / OFFICE / "dslr_test.pkl").write_bytes(pickle.dumps(held))
-    assert "does not hold two arrays of texts" in refused("office_caltech10", tmp_path)
+    for held in ({"paths": [MUG]}, [[MUG], ["mug"], ["more"]], (np.array([MUG]), np.array([8]))):
+        (tmp_path / OFFICE / "dslr_test.pkl").write_bytes(pickle.dumps(held))
+        assert "does not hold" in refused("office_caltech10", tmp_path)
 
 
 def test_a_missing_list(tmp_path: Path):
     draw_office_caltech10(tmp_path)
     assert_missing("office_caltech10", tmp_path, tmp_path / OFFICE / "webcam_train.pkl")
-    assert f"needs '{tmp_path}/DomainNet', which is not there" in refused("domainnet10", tmp_path)
+    assert f"needs '{tmp_path}/DomainNet'" in refused("domainnet10", tmp_path)
     assert load("domainnet10", draw_domainnet10(tmp_path, 2, 1)).domains == DOMAINNET_SITES
 
 
@@ -138,5 +120,5 @@ def test_a_list_that_would_run_something(tmp_path: Path):
     made = tmp_path / "made"
     code = f"cbuiltins\nexec\n(V__import__('os').mkdir('{made}')\ntR.".encode()
     (tmp_path / OFFICE / "dslr_test.pkl").write_bytes(code)
-    assert "was not run: it names 'builtins exec'" in refused("office_caltech10", tmp_path)
+    assert "names 'builtins exec'" in refused("office_caltech10", tmp_path)
     assert not made.exists()
