@@ -17,12 +17,18 @@ from torch.nn import functional
 from methods.clip import tiny as _tiny
 from methods.clip.adapter import load_backbone
 from methods.errors import BackboneError, MethodError
-from tests.methods._models import MODELS, TEXT, VIT, make_model, write_folder
+from tests.methods._models import MODELS, TEXT, VIT, make_model, some_quick, write_folder
 
 TEXTS = ["a photo of a circle.", "a heart.", "", "a sketch of an hourglass on old paper."]
 
 
-@pytest.fixture(scope="module", params=["sotto-tiny", *MODELS])
+KINDS = some_quick(
+    ["sotto-tiny", *MODELS],
+    *("sotto-tiny", "vit-quickgelu", "resnet-gelu", "custom-text", "eos-pool"),
+)
+
+
+@pytest.fixture(scope="module", params=KINDS)
 def pair(request, tmp_path_factory):
     """An adapter, the plain model behind it, and its tokenizer."""
     if request.param == "sotto-tiny":

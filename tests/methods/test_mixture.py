@@ -42,7 +42,7 @@ def test_a_gate_of_512_features_and_20_experts_has_134164_parameters():
     assert sum(a.size for a in Gate(512, 20, GateConfig()).start(rng(3)).values()) == 134_164
 
 
-@pytest.mark.parametrize("layers", [1, 2, 3, 4])
+@pytest.mark.parametrize("layers", [1, 4])
 @pytest.mark.parametrize("activation", TORCHS)
 def test_scores_are_those_of_torchs_own_layers(activation, layers):
     gate = Gate(9, 5, GateConfig(gate_layers=layers, activation=activation))

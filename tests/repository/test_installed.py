@@ -16,7 +16,7 @@ import pytest
 from tests.repository._source import ROOT
 from tests.repository.conftest import Environment, run
 
-KINDS = ("wheel_environment", "editable_environment")
+KINDS = ("wheel_environment", pytest.param("editable_environment", marks=pytest.mark.slow))
 SMALL = (
     *("task.dataset=shapes", "task.domains=[real]", "task.clients=4", "task.shots=1"),
     *("task.test_per_class=2", "task.partition={kind: iid}", "rounds=1"),
@@ -77,8 +77,15 @@ def test_the_script_answers_under_its_own_name(script, tmp_path, words):
     assert out.startswith(f"Usage: {' '.join(('sotto', *words))} [OPTIONS]")
 
 
-@pytest.mark.parametrize("files", [False, True], ids=["packages", "folders"])
-@pytest.mark.parametrize("command", [COORDINATOR, CLIENT])
+@pytest.mark.parametrize(
+    ("command", "files"),
+    [
+        (COORDINATOR, False),
+        pytest.param(COORDINATOR, True, marks=pytest.mark.slow),
+        pytest.param(CLIENT, False, marks=pytest.mark.slow),
+        pytest.param(CLIENT, True, marks=pytest.mark.slow),
+    ],
+)
 def test_an_installed_command_finds_its_own_packages(installed, tmp_path, command, files):
     folder = fill(tmp_path / "mine", files=files)
     done = call(installed.python, *command, "--help", cwd=folder)
@@ -110,6 +117,7 @@ def test_the_version_says_whether_it_is_a_checkout(
     assert said.startswith(f"sotto 0.1.0, a checkout in {ROOT}")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("words", "among", "never"),
     [

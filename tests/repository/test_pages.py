@@ -26,6 +26,7 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_every_document_is_a_page(written: Path):
     own = {path.relative_to(site.DOCS) for path in site.DOCS.rglob("*.md")}
     expected = {path.as_posix() for path in own if path.parts[0] != "papers"}
@@ -37,11 +38,13 @@ def test_every_document_is_a_page(written: Path):
     assert all((written / name).read_text("utf-8").startswith("# ") for name in expected)
 
 
+@pytest.mark.slow
 def test_links_lead_somewhere(written: Path):
     paths = [path for path in written.rglob("*.md") if path.parent.name != "api"]
     assert {path.name: broken for path in paths if (broken := broken_links(path))} == {}
 
 
+@pytest.mark.slow
 def test_every_page_is_in_the_navigation_once(written: Path):
     names = sorted(path.relative_to(written).as_posix() for path in written.rglob("*.md"))
     named = [page for each in site.navigation(site.NAVIGATION, names) for page in each.pages]
@@ -68,6 +71,7 @@ def test_a_link_that_leads_nowhere_stops_the_build(tmp_path: Path, link: str):
         site._led(f"[a]({link})", site.DOCS, "page.md", {}, tmp_path)
 
 
+@pytest.mark.slow
 def test_the_interface_has_every_module_of_its_packages_and_no_other(written: Path):
     text = "".join(path.read_text("utf-8") for path in (written / "api").iterdir())
     expected = {

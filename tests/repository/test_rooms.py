@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -41,12 +42,14 @@ FACE = {
 }
 
 
+@cache
 def trunk(root: Path) -> dict[str, Path]:
     """Every module of the trunk by its name."""
     files = {module_name(path, root): path for path in python_files(root)}
     return {name: path for name, path in files.items() if name.partition(".")[0] == "platform"}
 
 
+@cache
 def links(root: Path) -> dict[str, set[str]]:
     """Which modules of the trunk each of them imports, names that are modules followed."""
     modules = trunk(root)

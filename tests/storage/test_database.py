@@ -87,6 +87,7 @@ with storage.open_database(sys.argv[1]) as database:
 """
 
 
+@pytest.mark.slow
 def test_kill_9_in_a_transaction_leaves_the_previous_state(path, database):
     child = subprocess.Popen(
         [sys.executable, "-c", KILLED, f"sqlite:///{path}"],
