@@ -54,7 +54,7 @@ def rows(private, rounds=1, **changes):
 )
 def test_oracles(private, rounds, expected):
     table = accountant_table(rows(private, rounds), DELTA)
-    assert str(table.pop("exact")).startswith("n/a: the exact Gaussian formula")
+    assert str(table.pop("exact")).startswith("n/a: the exact")
     assert table == pytest.approx(expected, abs=1e-4)
     result = epsilon(rows(private, rounds), DELTA)
     assert (result.epsilon, result.accountant) == (table["pld"], "pld")
@@ -64,7 +64,7 @@ def test_replace_one_with_sampling_is_priced_by_pld_alone():
     private = mechanism(noise_multiplier=4.0, steps=1, relation="replace_one")
     table = accountant_table(rows(private), 1e-3)
     assert "rdp" in table and str(table["rdp"]).startswith("n/a: ")
-    assert str(table["prv"]) == "n/a: Opacus' PRV knows no Poisson sampling under replace_one"
+    assert "under replace_one" in str(table["prv"])
     removed = mechanism(noise_multiplier=4.0, steps=1)
     assert epsilon(rows(private), 1e-3).epsilon > epsilon(rows(removed), 1e-3).epsilon
     with pytest.raises(UnsupportedEvent, match="PoissonSampledDpEvent"):
@@ -110,7 +110,7 @@ def test_a_row_of_many_steps_is_as_many_rows():
 
 def test_mixed_units_have_no_single_epsilon():
     noised = release_of(UploadNoise(1.0, 4.0, "add_or_remove_one"), pseudonym="b")
-    with pytest.raises(UnsupportedEvent, match="mixes dp_sgd, whose unit is a record"):
+    with pytest.raises(UnsupportedEvent, match="mixes dp_sgd"):
         epsilons([*rows(mechanism()), noised], DELTA)
 
 
@@ -128,7 +128,7 @@ def test_calibrated_noise_just_fits():
 
 
 def test_a_search_that_nothing_satisfies_ends():
-    with pytest.raises(CalibrationError, match="no noise multiplier up to 1e"):
+    with pytest.raises(CalibrationError, match="up to 1e"):
         bracket(lambda log_z: 1.0)
 
 

@@ -160,7 +160,7 @@ def test_a_database_whose_log_could_not_be_moved_into_it_is_not_made(tmp_path: P
         # Whoever else has it open keeps its log from being moved.
         held.append(connection)
 
-    with pytest.raises(storage.StorageFull, match="cannot be created: the disk is full"):
+    with pytest.raises(storage.StorageFull, match="disk is full"):
         create_whole(path, build)
     held[0].close()
     assert list(tmp_path.iterdir()) == []

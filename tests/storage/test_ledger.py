@@ -167,7 +167,7 @@ def test_half_a_group_is_refused(database, make_row, full):
 
 def test_a_release_is_reserved_once(database: storage.Database, make_row: MakeRow) -> None:
     reserve(database, make_row())
-    with pytest.raises(storage.AlreadyExistsError, match="in the ledger already"):
+    with pytest.raises(storage.AlreadyExistsError, match="ledger already"):
         reserve(database, make_row(channel="pool"), make_row(standard_deviation=9.0))
     with pytest.raises(storage.AlreadyExistsError, match="twice"):
         reserve(database, make_row(attempt=1), make_row(attempt=1))

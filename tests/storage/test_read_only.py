@@ -124,7 +124,7 @@ def test_a_log_without_its_index_is_named(folder, left):
     shutil.copytree(left, folder, dirs_exist_ok=True)
     (folder / "sotto.db-shm").unlink()
     before = contents(folder)
-    with pytest.raises(storage.StorageError, match=r"without sotto\.db-shm; open it for writing"):
+    with pytest.raises(storage.StorageError, match=r"without sotto\.db-shm"):
         read_database(path)
     assert contents(folder) == before
     storage.open_database(f"sqlite:///{path}").close()
@@ -138,7 +138,7 @@ def test_a_writer_between_its_two_deletions_is_not_taken_for_a_killed_one(folder
     (folder / "sotto.db-shm").unlink()
     end = threading.Timer(0.2, (folder / "sotto.db-wal").unlink)
     end.start()
-    with pytest.raises(storage.DatabaseBusy, match="closed by a writer while it was opened"):
+    with pytest.raises(storage.DatabaseBusy, match="closed by a writer"):
         read_database(path)
     end.join()
 
@@ -166,7 +166,7 @@ def test_a_write_in_the_middle_of_reading_is_noticed(folder: Path) -> None:
     url = f"sqlite:///{folder}/sotto.db"
     with storage.open_database(url, read_only=True) as database:
         with (
-            pytest.raises(storage.DatabaseBusy, match="written to while it was read; try again"),
+            pytest.raises(storage.DatabaseBusy, match="written to while"),
             database.unit_of_work() as unit,
         ):
             unit.runs.list()
