@@ -100,7 +100,10 @@ OTHERS = {
 
 @pytest.mark.parametrize("relation", PAIRS)
 @pytest.mark.parametrize("others", OTHERS)
-@pytest.mark.parametrize(("population", "size", "noise"), [(2, 1, 1.0), (5, 1, 0.7), (6, 2, 1.0)])
+@pytest.mark.parametrize(
+    ("population", "size", "noise"),
+    [(2, 1, 1.0), pytest.param(5, 1, 0.7, marks=pytest.mark.slow), (6, 2, 1.0)],
+)
 @pytest.mark.parametrize("minimum", [0, 1])
 @pytest.mark.pairs
 def test_no_poisson_cohort_tells_more_than_claimed(
