@@ -10,7 +10,7 @@ from typing import cast
 import pytest
 import torch
 
-from methods import Method, MethodError, Task
+from methods import LocalResult, Method, MethodError, Task
 from platform.contract.cases import (
     Case,
     Chosen,
@@ -20,8 +20,8 @@ from platform.contract.cases import (
     methods_in,
     own_methods,
 )
-from platform.contract.driving import quick_folder
-from platform.contract.examples import random_backbone, small_task
+from platform.contract.driving import quick_folder, train
+from platform.contract.examples import frozen, random_backbone, small_task
 from platform.contract.plugin import RULE, chosen_folder, rule_of
 from platform.errors import PlatformError
 
@@ -115,6 +115,26 @@ def build_once(task: Task) -> Callable[[Case], Method]:
 def method(case: Case, build_once: Callable[[Case], Method]) -> Method:
     """The method under test."""
     return build_once(case)
+
+
+@pytest.fixture(scope="session")
+def train_once(build_once: Callable[[Case], Method]) -> Callable[[Case], LocalResult]:
+    """Trains each method once, for the tests that look at a first round's result."""
+
+    @cache
+    def trained(case: Case) -> LocalResult:
+        result = train(build_once(case))
+        for arrays in (result.update, result.personal, result.pool_entry or {}):
+            frozen(arrays)
+        return result
+
+    return trained
+
+
+@pytest.fixture
+def result(case: Case, train_once: Callable[[Case], LocalResult]) -> LocalResult:
+    """What a client of the method returns in its first round; read-only."""
+    return train_once(case)
 
 
 @pytest.fixture

@@ -138,12 +138,13 @@ def test_one_loss_more_than_the_threshold_allows_aborts(method: Method, stores: 
 
 def test_a_round_of_a_plain_sum_feeds_the_server(method: Method, stores: Path) -> None:
     """The server update takes the round's sum, and the next broadcast differs from the last."""
-    state = method.init_server(np.random.default_rng(7))
-    outcome = play(method, data_of(method), stores, Setting(), state=state)
+    state, names = method.init_server(np.random.default_rng(7)), NAMES[:3]
+    data = {name: examples for name, examples in data_of(method).items() if name in names}
+    outcome = play(method, data, stores, Setting(), state=state)
     spec = method.shared_spec()
     assert outcome.individual is not None
     individual = {name: unflatten(v, spec) for name, v in outcome.individual.items()}
-    assert set(individual) == set(NAMES)
+    assert set(individual) == set(names)
     aggregate = Aggregate(
         unflatten(outcome.summed.vector, spec),
         outcome.summed.total_weight,
@@ -152,7 +153,7 @@ def test_a_round_of_a_plain_sum_feeds_the_server(method: Method, stores: Path) -
         individual,
     )
     after = method.server_update(state, aggregate, (), np.random.default_rng(0))
-    for name in NAMES:
+    for name in names:
         broadcast, before = method.broadcast(after, name), method.broadcast(state, name)
         assert set(broadcast) == set(before)
         assert not spec or any((broadcast[n] != before[n]).any() for n in broadcast)

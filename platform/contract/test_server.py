@@ -16,12 +16,12 @@ from platform.experiment.method_building import build_method
 from platform.wire.codec import decode_arrays, encode_arrays
 
 
-def test_what_is_averaged_moves_by_its_combined_change(method: Method) -> None:
+def test_what_is_averaged_moves_by_its_combined_change(method: Method, result: LocalResult) -> None:
     """Each tensor in `averaged` moves by exactly its combined change."""
     # A server optimiser only changes the combined change, so it works only if this holds.
     assert method.averaged <= set(method.shared_spec())
     state = method.init_server(rng(1))
-    results = {"one": train(method), "two": train(method, experts=0)}
+    results = {"one": result, "two": train(method, experts=0)}
     # Two rounds: memory of earlier rounds shows only in the second.
     for _ in range(2):
         after = server_update(method, state, results)
@@ -56,10 +56,10 @@ def test_a_federation_of_one_that_shares_everything_trains_centrally(method: Met
         assert np.abs(whole[name]).max() > 0
 
 
-def test_the_server_state_keeps_its_shape(method: Method) -> None:
+def test_the_server_state_keeps_its_shape(method: Method, result: LocalResult) -> None:
     """The server's state keeps its names, shapes and types, and depends on its inputs alone."""
     state = method.init_server(rng(1))
-    results = {"one": train(method), "two": train(method, experts=0)}
+    results = {"one": result, "two": train(method, experts=0)}
     after = server_update(method, state, results)
     assert set(state) <= set(after)
     if method.visibility is Visibility.AGGREGATE_ONLY:

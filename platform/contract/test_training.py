@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -75,18 +76,17 @@ def is_mean(method: Method, name: str) -> bool:
     return method.shared_spec()[name].source is not Source.STATISTIC
 
 
-def test_the_update_is_what_was_announced(method: Method) -> None:
+def test_the_update_is_what_was_announced(method: Method, result: LocalResult) -> None:
     """An update has exactly the names, shapes and types of `shared_spec`, and is finite."""
-    result = train(method)
     require_spec(result.update, method.shared_spec())
     for name, spec in method.shared_spec().items():
         assert result.update[name].dtype == np.dtype(spec.dtype)
         assert np.isfinite(result.update[name]).all()
 
 
-def test_the_pool_entry_is_what_was_announced(method: Method) -> None:
+def test_the_pool_entry_is_what_was_announced(method: Method, result: LocalResult) -> None:
     """A pool entry has exactly the names, shapes and types of `pool_policy`."""
-    result, policy = train(method), method.pool_policy()
+    policy = method.pool_policy()
     if policy is None:
         assert result.pool_entry is None
         return
@@ -101,16 +101,19 @@ def test_the_pool_entry_is_what_was_announced(method: Method) -> None:
         assert result.pool_entry[name].dtype == np.dtype(spec.dtype)
 
 
-def test_a_client_without_shared_tensors_or_pool_releases_nothing(method: Method) -> None:
+def test_a_client_without_shared_tensors_or_pool_releases_nothing(
+    method: Method, result: LocalResult
+) -> None:
     """A client sends only the shared tensors and pool entries that the method announces."""
-    result = train(method)
     assert bool(result.update) == bool(method.shared_spec())
     assert (result.pool_entry is None) == (pool_of_rounds(method) is None)
 
 
-def test_training_moves_something_or_the_method_says_that_it_does_not(method: Method) -> None:
+def test_training_moves_something_or_the_method_says_that_it_does_not(
+    method: Method, result: LocalResult
+) -> None:
     """Training changes the update or personal state exactly if `learns` is true."""
-    result, (_, personal) = train(method), start(method)
+    _, personal = start(method)
     moved = any(value.any() for value in result.update.values())
     learns = moved or not same_arrays(result.personal, personal)
     assert learns == method.learns
@@ -131,9 +134,9 @@ def test_the_update_is_a_difference_to_the_broadcast(method: Method) -> None:
         assert value.any() == is_there, f"update {name!r} of a client that trained nothing"
 
 
-def test_a_pool_entry_is_absolute(method: Method) -> None:
+def test_a_pool_entry_is_absolute(method: Method, result: LocalResult) -> None:
     """A pool entry of a shared tensor is the broadcast plus the update, bit for bit."""
-    result, (broadcast, _) = train(method), start(method)
+    broadcast, _ = start(method)
     for name, value in (result.pool_entry or {}).items():
         if name in result.update:
             np.testing.assert_allclose(value, broadcast[name] + result.update[name], atol=1e-6)
@@ -155,9 +158,8 @@ def test_one_seed_gives_one_result(
     assert same_results(first, second)
 
 
-def test_a_second_round_goes_on_from_stored_state(method: Method) -> None:
+def test_a_second_round_goes_on_from_stored_state(method: Method, result: LocalResult) -> None:
     """A second round gives the same result from stored personal state as from state in memory."""
-    first = train(method, experts=0)
     broadcast, _ = start(method)
     one, other = (
         method.client_update(
@@ -166,7 +168,7 @@ def test_a_second_round_goes_on_from_stored_state(method: Method) -> None:
             local_trainer(),
             rng(),
         )
-        for personal in (first.personal, decode_arrays(encode_arrays(first.personal)))
+        for personal in (result.personal, decode_arrays(encode_arrays(result.personal)))
     )
     assert same_results(one, other)
 
@@ -212,12 +214,13 @@ def test_a_method_draws_no_noise(method: Method) -> None:
         assert np.array_equal(value, again), f"{what} {name!r} has noise in it"
 
 
-def test_personal_state_does_not_leave_in_what_is_trained(method: Method) -> None:
+def test_personal_state_does_not_leave_in_what_is_trained(
+    method: Method, result: LocalResult
+) -> None:
     """Personal state stays: what a client sends without training does not depend on it."""
     # Except for announced sources: personal state may enter a statistic or a gradient.
     first = start(method)[1]
-    trained = frozen(train(method).personal)
-    one, other = idle(method, first), idle(method, trained)
+    one, other = idle(method, first), idle(method, result.personal)
     for what, name, value, again in released(one, other):
         if is_trained(method, name):
             # Up to rounding: a method may add c_i and subtract it again.
@@ -250,16 +253,15 @@ def is_trained(method: Method, name: str) -> bool:
 OTHER_CLASSES = ("house", "lightning", "drop", "old grey flower", "cross")
 
 
-@pytest.mark.parametrize("classes", [CLASSES, CLASSES[2:0:-1], OTHER_CLASSES, ("house",)])
 @pytest.mark.parametrize("experts", [None, 0])
-def test_prediction_for_any_classes(
-    method: Method, classes: tuple[str, ...], experts: int | None
-) -> None:
+def test_prediction_for_any_classes(method: Method, experts: int | None) -> None:
     """`predict` gives finite logits, (n, C) in single precision, for any classes in any order."""
     broadcast, personal = start(method)
     batch = draw_batch(method, 4)
     served = draw_experts(method, experts)
-    for state in (personal, train(method, experts=experts).personal):
+    states = (personal, train(method, experts=experts).personal)
+    lists = (CLASSES, CLASSES[2:0:-1], OTHER_CLASSES, ("house",))
+    for state, classes in product(states, lists):
         view = ClientView(broadcast, served, frozen(state))
         if method.closed_classes and not set(classes) <= set(CLASSES):
             with pytest.raises(MethodError, match=r"classes: .*valid: "):
@@ -314,13 +316,12 @@ def test_weights_of_experts_are_shares_of_one_image(method: Method, experts: int
     np.testing.assert_allclose(weights[2:3], single, atol=1e-5)
 
 
-def test_personalising_gives_arrays_that_predict(method: Method) -> None:
+def test_personalising_gives_arrays_that_predict(method: Method, result: LocalResult) -> None:
     """`personalise` returns arrays that can be stored and that `predict` accepts."""
     broadcast, _ = start(method)
     experts, data = draw_experts(method), draw_examples(method, 0)
-    trained = frozen(train(method).personal)
     personal = method.personalise(
-        ClientView(broadcast, experts, trained), data, local_trainer(), rng()
+        ClientView(broadcast, experts, result.personal), data, local_trainer(), rng()
     )
     restored = decode_arrays(encode_arrays(personal))
     batch = draw_batch(method, 0, 8)

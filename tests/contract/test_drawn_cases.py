@@ -6,7 +6,7 @@ from itertools import product
 
 import pytest
 
-from platform.contract.cases import BY_FAMILY, all_cases, drawn, own_methods
+from platform.contract.cases import BY_FAMILY, EACH_CASE, all_cases, drawn, own_methods
 from platform.contract.mechanisms import ASKED
 
 CASES = all_cases(own_methods())
@@ -27,39 +27,34 @@ def rounds_drawn():
     return [row for row, is_drawn in zip(rows, marks, strict=True) if is_drawn]
 
 
-def test_every_method_meets_every_mechanism_masked_and_bare_and_every_noise():
+def test_every_method_plays_a_round_under_some_mechanism():
+    assert {case.method for case, _ in rounds_drawn()} == {case.method for case in CASES}
+
+
+def test_every_way_to_ask_meets_every_kind_of_method_and_of_pool():
     """By plain loops over what there is, whatever the drawing calls a factor."""
-    taken = rounds_drawn()
-    for case in CASES:
-        mine = [asked for one, asked in taken if one is case]
-        assert {asked.mechanism for asked in mine} == {asked.mechanism for asked in ASKED}
-        assert {asked.masks for asked in mine} == {True, False}
-        assert {asked.decoupled for asked in mine} == {True, False}
-        noises = {asked.privacy.get("noise_distribution") for asked in ASKED}
-        assert {asked.privacy.get("noise_distribution") for asked in mine} == noises
 
-
-def test_every_way_to_ask_meets_every_kind_of_method():
-    def kind(case) -> str:
+    def network(case) -> str:
         options = {**case.options, **case.options.get("base_options", {})}
         return options.get("network", "prompts")
 
-    met = {(kind(case), asked.name) for case, asked in rounds_drawn()}
-    assert met == set(product({kind(case) for case in CASES}, {a.name for a in ASKED}))
+    def pool(case):
+        policy = case.registry.serving(case.method, case.config(), 8)
+        return policy and (policy.fixed, policy.fixed and policy.when)
+
+    for kind in (network, pool):
+        met = {(kind(case), asked.name) for case, asked in rounds_drawn()}
+        assert met == set(product({kind(case) for case in CASES}, {a.name for a in ASKED}))
 
 
-@pytest.mark.parametrize("test", sorted(BY_FAMILY))
-def test_what_is_drawn_by_kind_exists_and_keeps_a_case_of_each_kind(
-    test: str, request: pytest.FixtureRequest
-):
-    name, _, factor = test.partition("[")
-    items = [i for i in request.session.items if getattr(i, "originalname", None) == name]
+@pytest.mark.parametrize("test", sorted(EACH_CASE | BY_FAMILY | {ROUND}))
+def test_each_case_or_each_method_or_each_kind_is_drawn(test: str, request: pytest.FixtureRequest):
+    items = [i for i in request.session.items if getattr(i, "originalname", None) == test]
     if not items:
         pytest.skip("that file is not part of this run")
     quick = [i for i in items if i.get_closest_marker("slow") is None]
-    assert {i.callspec.params["case"].factors["family"] for i in quick} == {
-        case.factors["family"] for case in CASES
-    }
-    if factor:
-        assert {i.callspec.params["case"].name for i in quick} == {c.name for c in CASES}
-        assert factor.rstrip("]") in quick[0].callspec.params
+    factors = ["case"] if test in EACH_CASE else ["family"] if test in BY_FAMILY else ["method"]
+    for factor in [*factors, "family", "pool"]:
+        assert {i.callspec.params["case"].factors[factor] for i in quick} == {
+            case.factors[factor] for case in CASES
+        }

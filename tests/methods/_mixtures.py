@@ -24,7 +24,7 @@ PREFIX = "moe."
 
 
 def build(base: str = "fedper", network: Mapping | None = None, **options) -> PMMoE:
-    given = {"gate_rounds": 2, "gamma": 0.0, **options}
+    given = {"gate_rounds": 2, "gamma": 0.0, "initialisation": "normal", **options}
     return pm_moe.build(pm_moe.Config(base=base, base_options=network or SMALL, **given), TASK)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 import open_clip
+import pytest
 import torch
 from safetensors.torch import save_file
 
@@ -53,3 +54,8 @@ def write_folder(folder, config, model, **preprocess):
     tensors = {key: value.contiguous() for key, value in model.state_dict().items()}
     save_file(tensors, folder / "open_clip_model.safetensors")
     return f"local-dir:{folder}"
+
+
+def some_quick(names, *quick):
+    """The names as parameters, of which a quick run has some."""
+    return [name if name in quick else pytest.param(name, marks=pytest.mark.slow) for name in names]

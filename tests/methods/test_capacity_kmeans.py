@@ -117,7 +117,7 @@ def test_seats_far_from_one_another():
 @pytest.mark.parametrize("variant", ["paper", "published"])
 @pytest.mark.parametrize(("tokens", "clusters", "factor", "step"), CASES)
 def test_the_loop_over_tokens(variant, tokens, clusters, factor, step):
-    images, rules = draw(25, tokens), Rules(factor, step, variant)
+    images, rules = draw(8, tokens), Rules(factor, step, variant)
     seats = np.random.default_rng(1).permutation(tokens)[:clusters]
     found = cluster(products(images), seats, rules)
     centroids = found.weights @ images

@@ -12,7 +12,7 @@ from torch.nn import functional
 
 from methods.clip.adapter import Backbone, load_backbone
 from methods.prompts.deep import DeepImageEncoder, DeepTextEncoder
-from tests.methods._models import MODELS, TEXT, VIT, make_model, write_folder
+from tests.methods._models import MODELS, TEXT, VIT, make_model, some_quick, write_folder
 
 CLASSES = ("circle", "old grey flower", "star")
 OPENING = "a photo of a"
@@ -34,7 +34,13 @@ DEEP = {
 }
 
 
-@pytest.fixture(scope="module", params=["sotto-tiny", *DEEP])
+KINDS = some_quick(
+    ["sotto-tiny", *DEEP],
+    *("sotto-tiny", "vit-gelu", "average", "norm-after-pool", "custom-image-blocks"),
+)
+
+
+@pytest.fixture(scope="module", params=KINDS)
 def backbone(request, tmp_path_factory) -> Backbone:
     if request.param == "sotto-tiny":
         return load_backbone("sotto-tiny")

@@ -57,6 +57,7 @@ def test_one_target_by_hand(mass, expected):
     np.testing.assert_allclose(plans(similarity, mass=mass), [expected], atol=1e-6)
 
 
+@pytest.mark.pairs
 @pytest.mark.parametrize("mass", [0.3, 0.8, 0.95])
 @pytest.mark.parametrize("entropy", [0.05, 0.1, 1.0])
 @pytest.mark.parametrize(("targets", "sources"), [(1, 5), (2, 12), (3, 7)])

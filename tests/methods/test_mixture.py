@@ -45,7 +45,8 @@ def test_a_gate_of_512_features_and_20_experts_has_134164_parameters():
 @pytest.mark.parametrize("layers", [1, 2, 3, 4])
 @pytest.mark.parametrize("activation", TORCHS)
 def test_scores_are_those_of_torchs_own_layers(activation, layers):
-    gate = Gate(9, 5, GateConfig(gate_layers=layers, activation=activation))
+    options = {"activation": activation, "initialisation": "normal"}
+    gate = Gate(9, 5, GateConfig(gate_layers=layers, **options))
     arrays = gate.start(rng(3))
     modules: list[nn.Module] = []
     for number in range(1, layers + 1):

@@ -25,11 +25,14 @@ from tests.methods._mixtures import (
     trained,
     with_gate,
 )
+from tests.methods._models import some_quick
 from tests.methods._tiny_networks import private_trainer
 from tests.methods._training import RecordingTrainer, rng, trainer
 
+SOME = some_quick(BASES, "fedper", "fedgh", "fedbabu", "dbe")
 
-@pytest.mark.parametrize("base", BASES)
+
+@pytest.mark.parametrize("base", SOME)
 def test_the_second_phase_trains_the_gate_alone(base):
     method = build(base, gate_rate=0.25, gate_rounds=3)
     plain = trained(method)
@@ -77,7 +80,7 @@ def test_an_own_module_that_the_pool_lacks_is_one_expert_more():
     )
 
 
-@pytest.mark.parametrize("base", BASES)
+@pytest.mark.parametrize("base", SOME)
 def test_without_experts_it_is_the_base(base):
     """A twin, a newcomer, or a run whose pool was not made."""
     method = build(base)
@@ -93,7 +96,7 @@ def test_without_experts_it_is_the_base(base):
     assert method.expert_weights(after, batch, CLASSES) is None
 
 
-@pytest.mark.parametrize("base", BASES)
+@pytest.mark.parametrize("base", SOME)
 def test_rounds_are_the_bases_to_the_bit(base):
     method = build(base)
     plain, data = trained(method, rounds=1), draw_examples(method, 0)
@@ -111,7 +114,7 @@ def test_rounds_are_the_bases_to_the_bit(base):
     assert method.shared_spec() == method.base.shared_spec()
 
 
-@pytest.mark.parametrize("base", BASES)
+@pytest.mark.parametrize("base", SOME)
 def test_the_entry_is_the_module_and_nothing_else(base):
     method = build(base)
     view, data, policy = trained(method), draw_examples(method, 0), method.pool_policy()
@@ -170,7 +173,7 @@ def test_a_client_that_never_trained_pools_the_head_that_it_predicts_with():
     assert entry["head.weight"].any()
 
 
-@pytest.mark.parametrize("base", BASES)
+@pytest.mark.parametrize("base", SOME)
 def test_an_expert_of_another_shape_is_refused_by_name(base):
     method = build(base)
     view = trained(method)
@@ -245,9 +248,7 @@ def test_a_mechanism_that_a_base_lacks_is_refused_with_its_name(base):
             **{"sampling_probability": 0.5, "target_epsilon": 8.0},
         },
     }
-    with pytest.raises(
-        ConfigError, match=rf"'dp_sgd' is not admitted by pm_moe with method\.base = {base}; valid"
-    ):
+    with pytest.raises(ConfigError, match=rf"'dp_sgd' .* method\.base = {base}"):
         build_method(Registry(), parse_config(tree), TASK)
 
 

@@ -11,8 +11,14 @@ from platform.contract.examples import draw_batch
 from tests.methods._mixtures import BASES, CLASSES, build, drawn_experts, trained, with_gate
 
 
-@pytest.mark.parametrize("base", BASES)
-@pytest.mark.parametrize("top_k", [1, None])
+@pytest.mark.parametrize(
+    ("base", "top_k"),
+    [
+        *((base, 1) for base in BASES),
+        ("fedper", None),
+        *(pytest.param(base, None, marks=pytest.mark.slow) for base in BASES if base != "fedper"),
+    ],
+)
 def test_a_gate_that_names_the_own_module_is_the_base(base, top_k):
     """The noised own entry is not used: the true module never left."""
     method = build(base, top_k=top_k)

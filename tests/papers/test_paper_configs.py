@@ -82,5 +82,5 @@ def sources(tmp_path):
 
 @pytest.mark.parametrize("name", ["../outside", "deep/../../outside", "deep/er/../er/one", "deep"])
 def test_a_name_does_not_leave_the_packaged_folder(sources, name):
-    with pytest.raises(ConfigError, match="is no file; valid: a path"):
+    with pytest.raises(ConfigError, match="is no file"):
         load_config(Path(name), sources=sources)

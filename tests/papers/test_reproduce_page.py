@@ -12,7 +12,13 @@ from tests.papers._published import TABLES
 COMMANDS = commands()
 
 
-@pytest.mark.parametrize("command", COMMANDS, ids=lambda command: command.output)
+@pytest.mark.parametrize(
+    "command",
+    [
+        pytest.param(command, id=command.output, marks=() if n % 9 == 0 else pytest.mark.slow)
+        for n, command in enumerate(COMMANDS)
+    ],
+)
 def test_a_command_is_a_grid_whose_every_cell_is_valid(command: Command):
     """Configurations, methods and their options are known; nothing is loaded."""
     grid = command.grid()

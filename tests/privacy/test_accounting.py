@@ -81,9 +81,9 @@ def test_published_preset_called_epsilon_50(relation, one, ten):
     ("z", "q", "count", "delta", "pld", "rdp"),
     [
         (1, 0.1, 100, 1e-5, 7.0466, 7.9039),
-        (1, 0.01, 1000, 1e-5, 1.8282, 2.1014),
+        pytest.param(1, 0.01, 1000, 1e-5, 1.8282, 2.1014, marks=pytest.mark.slow),
         (1.3, 250 / 60_000, 3_600, 1e-5, 0.8530, 0.9422),
-        (2, 0.1, 50, 1e-3, 1.0462, 1.2404),
+        pytest.param(2, 0.1, 50, 1e-3, 1.0462, 1.2404, marks=pytest.mark.slow),
     ],
 )
 def test_poisson_oracles(z, q, count, delta, pld, rdp):
@@ -95,7 +95,7 @@ def test_poisson_oracles(z, q, count, delta, pld, rdp):
 
 
 @pytest.mark.pairs
-@pytest.mark.parametrize("z", [1.0, 5.0, 20.0])
+@pytest.mark.parametrize("z", [1.0, pytest.param(5.0, marks=pytest.mark.slow), 20.0])
 @pytest.mark.parametrize("delta", [1e-8, 1e-2])
 @pytest.mark.parametrize("relation", ["add_or_remove_one", "replace_one"])
 def test_pld_agrees_and_rdp_bounds(z, delta, relation):
@@ -206,7 +206,7 @@ def test_meaningless_delta_is_refused(delta):
 
 
 def test_wrong_arguments_are_refused():
-    with pytest.raises(ValueError, match="valid are auto, exact, pld, rdp"):
+    with pytest.raises(ValueError, match="exact, pld, rdp"):
         epsilon([], 1e-5, "prv")
     with pytest.raises(ValueError, match="mu"):
         epsilon_at(-1.0, 1e-5)

@@ -163,7 +163,7 @@ def test_the_mean_of_the_coordinates_is_that_of_the_shares(values, norm, ratio):
 
 @pytest.mark.parametrize("value", [-1e-9, 1.0 + 1e-9, math.nan])
 def test_what_is_no_share_is_refused(value):
-    with pytest.raises(ValueError, match=r"it must lie in \[0, 1\]"):
+    with pytest.raises(ValueError, match=r"in \[0, 1\]"):
         NoisedMetric().coordinate(value, 1.0)
 
 

@@ -42,14 +42,16 @@ def spend(z, count, relation, accountant="auto"):
 relations = st.sampled_from(["replace_one", "add_or_remove_one"])
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(target=st.floats(0.01, 1e4), count=st.integers(1, 300), relation=relations)
 def test_smallest_noise_that_fits(target, count, relation):
     z = least(target, rounds=count, relation=relation)
     assert spend(z, count, relation) <= target < spend(z * (1 - 1e-6), count, relation)
 
 
-@pytest.mark.parametrize("accountant", ["exact", "pld", "rdp"])
+@pytest.mark.parametrize(
+    "accountant", ["exact", pytest.param("pld", marks=pytest.mark.slow), "rdp"]
+)
 def test_every_accountant_can_be_calibrated_for(accountant):
     z = least(8.0, rounds=10, relation="replace_one", accountant=accountant)
     assert spend(z, 10, "replace_one", accountant) <= 8.0
@@ -93,7 +95,7 @@ def test_the_search_finds_a_threshold_from_any_start(start, threshold):
     assert threshold <= found <= threshold * (1 + 1e-6)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(
     target=st.floats(0.05, 500.0),
     count=st.integers(1, 60),
@@ -125,7 +127,7 @@ def test_planned_ledgers_are_calibrated_down_to_the_smallest_allowed():
 
 @pytest.mark.parametrize("target", [0.0, math.nan])
 def test_planned_ledgers_have_meaningful_targets(target):
-    with pytest.raises(CalibrationError, match="finite and above zero"):
+    with pytest.raises(CalibrationError, match="above zero"):
         calibrate(lambda z: [], target, 1e-5, smallest=1.0)
 
 
@@ -135,7 +137,7 @@ def test_one_client_over_budget_stops_the_round():
     target = epsilon(one, 1e-5).epsilon
     others = planned(mechanism, 1, "b")
     require_affordable([], [*one, *others], 1e-5, target_epsilon=target)
-    with pytest.raises(BudgetExhausted, match=r"target_epsilon is .* nothing was sent"):
+    with pytest.raises(BudgetExhausted, match=r"target_epsilon .* nothing"):
         require_affordable(one, [*others, two[1]], 1e-5, target_epsilon=target)
 
 
@@ -200,7 +202,7 @@ def test_what_costs_nothing_is_refused():
         affordable_rounds(RunningLedger(), [], 1e-5, target_epsilon=8.0)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(last=st.integers(0, 60), start=st.integers(1, 50), most=st.integers(50, 55))
 def test_the_search_finds_any_last_number(last, start, most):
     asked = []

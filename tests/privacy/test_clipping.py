@@ -64,7 +64,7 @@ def test_squares_that_overflow_or_vanish(scale):
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
 def test_non_finite_updates_are_refused_without_their_position(bad):
-    with pytest.raises(NonFiniteUpdate, match="a coordinate that is not finite") as caught:
+    with pytest.raises(NonFiniteUpdate, match="not finite") as caught:
         clip(np.array([1.0, 2.0, bad, bad]), 1.0)
     assert not any(character.isdigit() for character in str(caught.value))
     assert isinstance(caught.value, SensitivityViolation)

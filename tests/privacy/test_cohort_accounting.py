@@ -108,9 +108,9 @@ def fixed_size_epsilon(rows, delta):
     ("z", "size", "population", "count", "delta"),
     [
         (2.0, 10, 1_000, 1_000, 1e-5),
-        (4.0, 100, 1_000, 50, 1e-3),
+        pytest.param(4.0, 100, 1_000, 50, 1e-3, marks=pytest.mark.slow),
         (1.0, 1, 2, 3, 1e-5),
-        (10.0, 3, 7, 20, 1e-6),
+        pytest.param(10.0, 3, 7, 20, 1e-6, marks=pytest.mark.slow),
     ],
 )
 def test_cohorts_of_fixed_size_cost_what_the_theorem_says(z, size, population, count, delta):
@@ -241,13 +241,22 @@ def test_little_noise_may_cost_less_without_the_theorem():
 @pytest.mark.parametrize("z", [1e-7, 2.1e3])
 def test_noise_at_which_the_theorem_s_sums_fail_is_charged_in_full(z):
     ledger = rounds(2, z=z, cohort=drawn("fixed_size"))
-    with pytest.raises(UnsupportedEvent, match="for noise from 1e-06 to 1000 times"):
+    with pytest.raises(UnsupportedEvent, match="1e-06 to 1000"):
         epsilon(ledger, DELTA)
     assert epsilons(ledger, DELTA).observer == pytest.approx(gaussian(z, 2), rel=1e-12)
 
 
-@pytest.mark.parametrize("noise", [1e-6, 0.5, 1e3])
-@pytest.mark.parametrize("size", [1, 100])
+@pytest.mark.parametrize(
+    ("noise", "size"),
+    [
+        (1e-6, 1),
+        (1e3, 100),
+        *(
+            pytest.param(*case, marks=pytest.mark.slow)
+            for case in ((1e-6, 100), (0.5, 1), (0.5, 100), (1e3, 1))
+        ),
+    ],
+)
 def test_the_theorem_s_sums_keep_their_digits_in_between(noise, size):
     ledger = [row(2 * noise, cohort=drawn("fixed_size", size, 1_000))]
     exact = fixed_size_epsilon([(Fraction(size, 1_000), noise, 1)], 0.3)
@@ -319,13 +328,13 @@ def test_a_budget_under_central_noise_limits_what_peers_learn():
     require_affordable(spent[:3], spent[3:], DELTA, target_epsilon=target)
     unseen = [row(round_number=5, cohort=missed())]
     require_affordable(spent, unseen, DELTA, target_epsilon=target)
-    with pytest.raises(BudgetExhausted, match=r"^privacy.target_epsilon is .* nothing was sent$"):
+    with pytest.raises(BudgetExhausted, match=r"^privacy.target_epsilon .* nothing"):
         require_affordable(spent, [row(round_number=5)], DELTA, target_epsilon=target)
 
 
 def test_a_refusal_names_the_limit_that_it_is_about():
     limits = {"target_epsilon": 1.0, "limit_name": "privacy.lifetime_budget"}
-    with pytest.raises(BudgetExhausted, match=r"^privacy.lifetime_budget is 1 and"):
+    with pytest.raises(BudgetExhausted, match=r"^privacy.lifetime_budget is 1"):
         require_affordable([], rounds(3), DELTA, **limits)
 
 

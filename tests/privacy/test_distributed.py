@@ -110,9 +110,9 @@ def test_rounded_vectors_are_short_whatever_the_direction(seed, dimension, norm)
 
 
 def test_vectors_beyond_the_norm_are_refused():
-    with pytest.raises(SensitivityViolation, match="no try of rounding has a norm"):
+    with pytest.raises(SensitivityViolation, match="no try"):
         round_conditionally(np.random.default_rng(0).bytes, np.full(10_000, 20.5), 1500.0)
-    with pytest.raises(SensitivityViolation, match="no try of rounding has a norm"):
+    with pytest.raises(SensitivityViolation, match="no try"):
         round_conditionally(np.random.default_rng(0).bytes, np.array([1e300]), 1500.0)
     with pytest.raises(ValueError, match="at most 2\\^30"):
         squared_norm_after_rounding(2.0**31, 4)
@@ -120,7 +120,7 @@ def test_vectors_beyond_the_norm_are_refused():
 
 @pytest.mark.parametrize("ring_bits", [1, 65])
 def test_rings_that_hold_nothing_are_refused(ring_bits):
-    with pytest.raises(ValueError, match=f"ring_bits is {ring_bits}; it must be from 2 to 64"):
+    with pytest.raises(ValueError, match=f"ring_bits is {ring_bits};"):
         protect_share(np.zeros(1), mechanism(), ring_bits=ring_bits, noise=seeded(0))
 
 

@@ -61,9 +61,9 @@ def test_how_many_were_summed_changes_the_check_and_not_the_values():
         np.testing.assert_array_equal(grid.dequantise_sum(levels, weight), [-2.0, 1.5])
         assert grid.ring_bits(weight) == 32
     for ask in (grid.ring_bits, lambda weight: grid.dequantise_sum(levels, weight)):
-        with pytest.raises(CalibrationError, match=r"ring for 3 clients .* sum of 4"):
+        with pytest.raises(CalibrationError, match=r"3 clients .* of 4"):
             ask(4)
-        with pytest.raises(ValueError, match="total_weight is -1; it must not be negative"):
+        with pytest.raises(ValueError, match="total_weight is -1"):
             ask(-1)
 
 
@@ -71,12 +71,12 @@ def test_how_many_were_summed_changes_the_check_and_not_the_values():
 def test_levels_outside_the_ring_are_refused(bits):
     grid = SignedGrid(1.0, bits, 1)
     grid.dequantise(np.array([2**bits - 1], dtype=np.uint64))
-    with pytest.raises(ValueError, match=f"at or above 2\\^{bits}, the ring's size"):
+    with pytest.raises(ValueError, match=f"at or above 2\\^{bits}"):
         grid.dequantise(np.array([0, 2**bits], dtype=np.uint64))
 
 
 def test_levels_that_are_no_unsigned_integers_are_refused():
-    with pytest.raises(ValueError, match="must be unsigned integers"):
+    with pytest.raises(ValueError, match="unsigned integers"):
         SignedGrid(1.0, 32, 1).dequantise(np.zeros(2, dtype=np.int64))
 
 
@@ -226,7 +226,7 @@ def test_no_ring_is_large_enough():
 def test_a_sum_above_what_the_weight_can_give_is_refused():
     quantiser = Quantiser(1.0, 8)
     quantiser.dequantise_sum(np.array([510], dtype=np.uint64), 2)
-    with pytest.raises(ProtocolViolation, match="above what so many clients can"):
+    with pytest.raises(ProtocolViolation, match="above what"):
         quantiser.dequantise_sum(np.array([511], dtype=np.uint64), 2)
     with pytest.raises(ProtocolViolation):
         quantiser.dequantise(np.array([256], dtype=np.uint64))

@@ -144,7 +144,7 @@ def test_the_smaller_of_skellam_s_two_bounds_speaks():
 
 
 def test_shares_too_small_for_the_theorem_are_not_priced():
-    with pytest.raises(UnsupportedEvent, match=r"share_deviation is 0.4 .* from 0.5 on"):
+    with pytest.raises(UnsupportedEvent, match=r"share_deviation is 0.4"):
         epsilon([on_the_grid("discrete_gaussian", 0.4, 2, 1)], DELTA)
     assert epsilon([on_the_grid("discrete_gaussian", 0.4, 1, 1)], DELTA).epsilon > 0
 

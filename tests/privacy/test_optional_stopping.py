@@ -37,7 +37,12 @@ def test_the_walk_that_nobody_stops_is_the_closed_form():
 
 @pytest.mark.parametrize(
     ("rounds", "step", "least", "most"),
-    [(10, 0.5, 4.8, 5.5), (10, 0.25, 4.8, 5.5), (100, 0.5, 9.7, 12.0), (100, 0.25, 9.7, 12.0)],
+    [
+        (10, 0.5, 4.8, 5.5),
+        (10, 0.25, 4.8, 5.5),
+        pytest.param(100, 0.5, 9.7, 12.0, marks=pytest.mark.slow),
+        pytest.param(100, 0.25, 9.7, 12.0, marks=pytest.mark.slow),
+    ],
 )
 def test_a_stop_by_what_was_released_breaks_a_rounds_epsilon_and_not_the_plans(
     rounds, step, least, most

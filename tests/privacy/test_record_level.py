@@ -44,27 +44,28 @@ def rows(private, rounds=1, **changes):
     ("private", "rounds", "expected"),
     [
         (mechanism(), 10, {"pld": 7.0466, "rdp": 7.9039, "prv": 7.0571}),
-        (
+        pytest.param(
             mechanism(noise_multiplier=1.3, sampling_probability=250 / 60000, steps=3600),
             1,
             {"pld": 0.8530, "rdp": 0.9422, "prv": 0.8630},
+            marks=pytest.mark.slow,
         ),
     ],
 )
 def test_oracles(private, rounds, expected):
     table = accountant_table(rows(private, rounds), DELTA)
-    assert str(table.pop("exact")).startswith("n/a: the exact Gaussian formula")
+    assert str(table.pop("exact")).startswith("n/a: the exact")
     assert table == pytest.approx(expected, abs=1e-4)
     result = epsilon(rows(private, rounds), DELTA)
     assert (result.epsilon, result.accountant) == (table["pld"], "pld")
 
 
 def test_replace_one_with_sampling_is_priced_by_pld_alone():
-    private = mechanism(noise_multiplier=0.8, steps=1, relation="replace_one")
+    private = mechanism(noise_multiplier=4.0, steps=1, relation="replace_one")
     table = accountant_table(rows(private), 1e-3)
     assert "rdp" in table and str(table["rdp"]).startswith("n/a: ")
-    assert str(table["prv"]) == "n/a: Opacus' PRV knows no Poisson sampling under replace_one"
-    removed = mechanism(noise_multiplier=0.8, steps=1)
+    assert "under replace_one" in str(table["prv"])
+    removed = mechanism(noise_multiplier=4.0, steps=1)
     assert epsilon(rows(private), 1e-3).epsilon > epsilon(rows(removed), 1e-3).epsilon
     with pytest.raises(UnsupportedEvent, match="PoissonSampledDpEvent"):
         epsilon(rows(private), 1e-3, "rdp")
@@ -78,7 +79,9 @@ def test_tables_of_nothing_and_of_everything():
         accountant_table([], 0.0)
 
 
-@pytest.mark.parametrize(("z", "steps"), [(0.07, 10), (1e-9, 1)])
+@pytest.mark.parametrize(
+    ("z", "steps"), [pytest.param(0.07, 10, marks=pytest.mark.slow), (1e-9, 1)]
+)
 def test_prv_gives_no_number_where_its_grid_overflows(z, steps):
     composition = Composition("add_or_remove_one", (Term(z, 1.0, steps),))
     with pytest.raises(UnsupportedEvent, match="Opacus' PRV"):
@@ -92,7 +95,7 @@ def test_prv_knows_no_integer_noise():
         opacus_adapters.prv_epsilon(composition, DELTA)
 
 
-@pytest.mark.parametrize("channel", ["pool", "metrics"])
+@pytest.mark.parametrize("channel", ["pool", pytest.param("metrics", marks=pytest.mark.slow)])
 def test_training_is_charged_to_the_observer_on_whatever_channel(channel):
     (row,) = rows(mechanism())
     result = epsilons([dataclasses.replace(row, channel=channel)], DELTA)
@@ -107,7 +110,7 @@ def test_a_row_of_many_steps_is_as_many_rows():
 
 def test_mixed_units_have_no_single_epsilon():
     noised = release_of(UploadNoise(1.0, 4.0, "add_or_remove_one"), pseudonym="b")
-    with pytest.raises(UnsupportedEvent, match="mixes dp_sgd, whose unit is a record"):
+    with pytest.raises(UnsupportedEvent, match="mixes dp_sgd"):
         epsilons([*rows(mechanism()), noised], DELTA)
 
 
@@ -125,7 +128,7 @@ def test_calibrated_noise_just_fits():
 
 
 def test_a_search_that_nothing_satisfies_ends():
-    with pytest.raises(CalibrationError, match="no noise multiplier up to 1e"):
+    with pytest.raises(CalibrationError, match="up to 1e"):
         bracket(lambda log_z: 1.0)
 
 

@@ -14,7 +14,7 @@ from collections import Counter
 import numpy as np
 import pytest
 from scipy.optimize import brentq
-from scipy.stats import binom, norm
+from scipy.stats import binom
 
 from privacy import CohortSampling, epsilon
 from tests.privacy._rows import FACTS, released
@@ -60,7 +60,10 @@ def alike(mine, other, clients, rate, *, minimum=0):
 
 
 def density(law, noise, line):
-    return sum(p * norm.pdf(line, mean, noise) for mean, p in law.items() if p > 1e-30)
+    whole = sum(
+        p * np.exp(-0.5 * ((line - mean) / noise) ** 2) for mean, p in law.items() if p > 1e-30
+    )
+    return whole / (noise * math.sqrt(2 * math.pi))
 
 
 def true_epsilon(one, other, noise):
@@ -97,7 +100,10 @@ OTHERS = {
 
 @pytest.mark.parametrize("relation", PAIRS)
 @pytest.mark.parametrize("others", OTHERS)
-@pytest.mark.parametrize(("population", "size", "noise"), [(2, 1, 1.0), (5, 1, 0.7), (6, 2, 1.0)])
+@pytest.mark.parametrize(
+    ("population", "size", "noise"),
+    [(2, 1, 1.0), pytest.param(5, 1, 0.7, marks=pytest.mark.slow), (6, 2, 1.0)],
+)
 @pytest.mark.parametrize("minimum", [0, 1])
 @pytest.mark.pairs
 def test_no_poisson_cohort_tells_more_than_claimed(

@@ -203,16 +203,16 @@ def test_no_coordinates_or_clients_have_no_grid(mechanism):
 
 @pytest.mark.parametrize("mechanism", [NONE, UPLOAD], ids=named)
 def test_noise_on_the_reals_does_not_travel_on_a_signed_grid(mechanism):
-    with pytest.raises(TypeError, match=f"a SignedGrid is not the grid of {named(mechanism)}"):
+    with pytest.raises(TypeError, match=f"SignedGrid .* {named(mechanism)}"):
         protect_upload(np.zeros(3), mechanism, SignedGrid(4_096.0, 32, 1), seeded())
 
 
 @on_the_grid
 def test_integers_do_not_travel_on_another_grid(mechanism):
-    with pytest.raises(TypeError, match=f"a Quantiser is not the grid of {named(mechanism)}"):
+    with pytest.raises(TypeError, match=f"Quantiser .* {named(mechanism)}"):
         protect_upload(np.zeros(3), mechanism, Quantiser(4.0, 16), seeded())
     # That of another round under adaptive clipping: opened there, every value would be doubled.
-    with pytest.raises(ValueError, match="the grid's scale is 2048; it must be 4096"):
+    with pytest.raises(ValueError, match="scale is 2048"):
         protect_upload(np.zeros(3), mechanism, SignedGrid(2_048.0, 32, 1), seeded())
 
 
@@ -220,7 +220,7 @@ def test_integers_do_not_travel_on_another_grid(mechanism):
 @pytest.mark.parametrize("value", [math.nan, math.inf])
 def test_updates_that_are_not_finite_are_refused(mechanism, value):
     grid = grid_of(mechanism, 2, bits=16, clients=1)
-    with pytest.raises(NonFiniteUpdate, match="a coordinate that is not finite"):
+    with pytest.raises(NonFiniteUpdate, match="not finite"):
         protect_upload(np.array([0.0, value]), mechanism, grid, seeded())
 
 
@@ -228,7 +228,7 @@ def test_updates_that_are_not_finite_are_refused(mechanism, value):
 @pytest.mark.parametrize("bare", [None, 7, np.random.default_rng(0)], ids=named)
 def test_noise_that_does_not_say_what_it_is_is_refused(mechanism, bare):
     grid = grid_of(mechanism, 2, bits=16, clients=1)
-    with pytest.raises(TypeError, match=f"noise is a {named(bare)}; it must be SystemNoise"):
+    with pytest.raises(TypeError, match=f"noise is a {named(bare)};"):
         protect_upload(np.zeros(2), mechanism, grid, bare)
 
 
@@ -253,7 +253,7 @@ def test_a_mechanism_that_is_not_listed_is_refused_at_every_door():
         lambda: noise_in_sum(magic, 1),
     )
     for door in doors:
-        with pytest.raises(UnknownMechanism, match="Magic is no mechanism for uploads"):
+        with pytest.raises(UnknownMechanism, match="Magic is no mechanism"):
             door()
 
 
@@ -304,7 +304,7 @@ def test_only_a_centrally_noised_sum_has_a_cohort(mechanism):
     if mechanism is CENTRAL:
         assert row(mechanism, cohort=cohort).cohort == cohort
     else:
-        with pytest.raises(ValueError, match="cohort must be None on channel 'sum' under"):
+        with pytest.raises(ValueError, match="cohort must be None"):
             row(mechanism, cohort=cohort)
 
 
@@ -380,7 +380,7 @@ def test_the_ring_holds_the_longest_sum():
     assert most * longest < 2**31 <= (most + 1) * longest
     assert central_ring_bits(how, dimension=1, clients=most) == 32
     assert central_ring_bits(how, dimension=1, clients=most + 1) == 33
-    with pytest.raises(CalibrationError, match="sum of 8796093022208 clients wraps around"):
+    with pytest.raises(CalibrationError, match="8796093022208 clients"):
         central_ring_bits(how, dimension=1, clients=2**43)
     for name in ("dimension", "clients"):
         with pytest.raises(ValueError, match=f"{name} is 0"):

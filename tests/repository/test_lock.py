@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import tomllib
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 
 import pytest
@@ -45,6 +46,7 @@ ENGINES = ("requirements-flower.lock", "requirements-nvflare.lock")
 LOCKS = ("requirements.lock", CPU, RUN, *ENGINES)
 
 
+@cache
 def entries(lock: str = "requirements.lock") -> dict[str, list[str]]:
     """The hashes of each requirement of a lock, by its line."""
     text = (ROOT / lock).read_text("utf-8").replace("\\\n", " ")
@@ -52,6 +54,7 @@ def entries(lock: str = "requirements.lock") -> dict[str, list[str]]:
     return {line.strip(): [f"--hash={each.strip()}" for each in hashes] for line, *hashes in split}
 
 
+@cache
 def locked(lock: str = "requirements.lock") -> dict[str, str]:
     """Version by normalised name."""
     requirements = [Requirement(line) for line in entries(lock)]

@@ -33,7 +33,7 @@ with multiprocessing.get_context({method!r}).Pool(1) as pool:
     print(pool.apply(eval, ("__import__('platform').__path__[0]",)))
 """
 METHODS = ("fork", "spawn", "forkserver")
-KINDS = ("wheel_environment", "editable_environment")
+KINDS = ("wheel_environment", pytest.param("editable_environment", marks=pytest.mark.slow))
 # Names of the standard library's `platform` in newer versions than the one that runs the tests.
 NEWER_NAMES = {"android_ver", "ios_ver", "AndroidVer", "IOSVersionInfo", "invalidate_caches"}
 
@@ -77,6 +77,7 @@ def test_the_command_of_the_standard_module_is_kept():
     assert run(sys.executable, "-m", "platform", cwd=ROOT) == theirs
 
 
+@pytest.mark.slow
 def test_cpythons_own_suite_passes():
     if importlib.util.find_spec("test") is None or not (
         Path(sysconfig.get_path("stdlib"), "test", "test_platform.py").is_file()
@@ -86,12 +87,14 @@ def test_cpythons_own_suite_passes():
     assert "Result: SUCCESS" in out or "Tests result: SUCCESS" in out
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", METHODS)
 def test_worker_processes_get_the_package_in_a_checkout(method):
     found = run(sys.executable, BARE, "-c", WORKER.format(method=method), cwd=ROOT)
     assert found == str(ROOT / "platform")
 
 
+@pytest.mark.slow
 def test_bare_pytest_gets_the_package():
     # As under the `pytest` script: the repository is not on the path, and the standard module
     # is loaded before pytest reads any configuration.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -14,7 +14,7 @@ import pytest
 
 import storage
 from storage.homes import file_of
-from tests.storage._filling import COHORT, INTEGER_NOISE, ROW, SAMPLED
+from tests.storage._filling import COHORT, INTEGER_NOISE, ROW, SAMPLED, fill_database, fill_store
 from tests.storage._raw import RawFile
 
 START = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
@@ -52,11 +52,42 @@ def make_runs(opened: storage.Database) -> None:
         unit.commit()
 
 
-@pytest.fixture
-def database(url: str, clock: Callable[[], datetime]) -> Iterator[storage.Database]:
-    """An open database that knows the runs ``r`` and ``s``."""
-    with storage.open_database(url, now=clock, busy_timeout=1.0) as opened:
+@pytest.fixture(scope="session")
+def made_once(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, bytes]:
+    """The files of databases that are made once and copied: `runs`, `filled` and `store`."""
+    folder = tmp_path_factory.mktemp("made-once")
+    with storage.open_database(f"sqlite:///{folder}/runs") as opened:
         make_runs(opened)
+    fill_database(folder / "filled")
+    fill_store(folder / "store")
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+@pytest.fixture
+def filled_path(tmp_path: Path, made_once: Mapping[str, bytes]) -> Path:
+    """A coordinator's database with rows in every table."""
+    return written(tmp_path / "sotto.db", made_once["filled"])
+
+
+@pytest.fixture
+def filled_store(tmp_path: Path, made_once: Mapping[str, bytes]) -> Path:
+    """A client's store with rows in every table."""
+    return written(tmp_path / "client.db", made_once["store"])
+
+
+def written(path: Path, content: bytes) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(content)
+    return path
+
+
+@pytest.fixture
+def database(
+    path: Path, clock: Callable[[], datetime], made_once: Mapping[str, bytes]
+) -> Iterator[storage.Database]:
+    """An open database that knows the runs ``r`` and ``s``."""
+    written(path, made_once["runs"])
+    with storage.open_database(f"sqlite:///{path}", now=clock, busy_timeout=1.0) as opened:
         yield opened
 
 

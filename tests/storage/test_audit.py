@@ -103,9 +103,8 @@ def test_the_encoding_is_that_of_json(previous, texts, numbers, channel):
     assert event_data(previous, values) == b"sotto-audit-v1\n" + text.encode("ascii")
 
 
-@pytest.mark.parametrize(
-    ("conditions", "sequences"),
-    [
+def test_query(filled: storage.Database) -> None:
+    expected: tuple[tuple[dict[str, Any], list[int]], ...] = (
         ({"run": "r"}, [1, 2, 3, 4, 5, 6]),
         ({}, [1, 2, 3, 4, 5, 6, 1]),
         ({"actor": "client"}, [1, 3, 5]),
@@ -117,17 +116,17 @@ def test_the_encoding_is_that_of_json(previous, texts, numbers, channel):
         ({"detail_contains": "50%_\u00fc"}, [6]),
         ({"detail_contains": "5%"}, []),
         ({"run": "r", "actor": "client", "action": "open", "round": 1}, [3]),
-    ],
-)
-def test_query(filled: storage.Database, conditions: dict[str, Any], sequences: list[int]) -> None:
+    )
     with filled.unit_of_work(read_only=True) as unit:
-        assert [row.sequence for row in unit.audit.query(**conditions)] == sequences
+        for conditions, sequences in expected:
+            found = [row.sequence for row in unit.audit.query(**conditions)]
+            assert found == sequences, conditions
 
 
 def test_times_are_utc_and_of_fixed_width(filled: storage.Database) -> None:
     with filled.unit_of_work(read_only=True) as unit:
         assert unit.audit.query(run="r")[0].time == "2026-01-02T03:04:05.000000+00:00"
-        with pytest.raises(storage.InvalidRecordError, match="since must carry a time zone"):
+        with pytest.raises(storage.InvalidRecordError, match="since must carry"):
             unit.audit.query(since=datetime(2026, 1, 1))
 
 
@@ -193,21 +192,14 @@ def test_a_rewritten_chain_is_found_with_the_head(filled, raw):
     assert first_bad(filled, head) == 6
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"actor": ""}, "actor"),
-        ({"action": None}, "action"),
-        ({"round": -1}, "round"),
-        ({"channel": ""}, "channel"),
-        ({"detail": {"x": float("nan")}}, "detail"),
-        ({"detail": {"handle": b"bytes"}}, "detail"),
-    ],
-)
-def test_bad_entries_are_refused(database, changes, message):
-    arguments: dict[str, Any] = {"actor": "a", "action": "b", **changes}
-    with pytest.raises(storage.InvalidRecordError, match=message), database.unit_of_work() as unit:
-        unit.audit.append("r", **arguments)
+def test_bad_entries_are_refused(database):
+    for name, value in (
+        *(("actor", ""), ("action", None), ("round", -1), ("channel", "")),
+        *(("detail", {"x": float("nan")}), ("detail", {"handle": b"bytes"})),
+    ):
+        arguments: dict[str, Any] = {"actor": "a", "action": "b", name: value}
+        with pytest.raises(storage.InvalidRecordError, match=name), database.unit_of_work() as unit:
+            unit.audit.append("r", **arguments)
 
 
 def test_a_query_shows_nothing_of_a_broken_chain(filled, raw):

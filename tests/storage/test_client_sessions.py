@@ -115,5 +115,5 @@ def test_an_older_enrolment_file_is_refused(file: Path, store: storage.ClientSto
     store.remember_serial(3)
     store.remember_serial(3)
     store.remember_serial(5)
-    with pytest.raises(storage.InvalidRecordError, match="serial 4, but this client has used 5"):
+    with pytest.raises(storage.InvalidRecordError, match="serial 4"):
         storage.open_client_store(file).remember_serial(4)

@@ -15,23 +15,14 @@ import pytest
 
 import storage
 from storage.files import create_whole
-from tests.storage._filling import ROW, fill_database, fill_store
+from tests.storage._filling import ROW
 
 ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture
-def path(tmp_path: Path) -> Path:
-    made = tmp_path / "sotto.db"
-    fill_database(made)
-    return made
-
-
-@pytest.fixture
-def store_path(tmp_path: Path) -> Path:
-    made = tmp_path / "client.db"
-    fill_store(made)
-    return made
+def path(filled_path: Path) -> Path:
+    return filled_path
 
 
 def delete(path: Path) -> None:
@@ -82,22 +73,22 @@ def test_what_was_lost_while_it_was_committed_is_not_called_done(path, lose):
 
 
 @pytest.mark.parametrize("lose", LOSSES)
-def test_a_store_that_is_lost_releases_nothing(store_path, lose):
-    store = storage.open_client_store(store_path)
-    lose(store_path)
+def test_a_store_that_is_lost_releases_nothing(filled_store, lose):
+    store = storage.open_client_store(filled_store)
+    lose(filled_store)
     row = replace(ROW, round_number=5)
     with pytest.raises(storage.DatabaseReplaced, match=LOSSES[lose]):
         store.reserve_release(row, payload=b"noised")
 
 
 @pytest.mark.parametrize("lose", LOSSES)
-def test_a_store_that_is_lost_in_a_block_keeps_nothing(store_path, lose):
-    store = storage.open_client_store(store_path)
+def test_a_store_that_is_lost_in_a_block_keeps_nothing(filled_store, lose):
+    store = storage.open_client_store(filled_store)
     with pytest.raises(storage.DatabaseReplaced), store.atomically():
         store.reserve_release(replace(ROW, round_number=5), payload=b"noised")
-        lose(store_path)
+        lose(filled_store)
     if lose is not delete:
-        assert len(storage.open_client_store(store_path).rows()) == 4
+        assert len(storage.open_client_store(filled_store).rows()) == 4
 
 
 def test_files_and_folders_are_their_owners(tmp_path: Path) -> None:
@@ -134,6 +125,7 @@ def mode(path: Path) -> int:
     return stat.S_IMODE(path.stat().st_mode)
 
 
+@pytest.mark.slow
 def test_processes_may_race_to_create_a_store(tmp_path: Path) -> None:
     path = tmp_path / "clients" / "c.db"
     code = "import sys, storage\nprint(storage.open_client_store(sys.argv[1]).identity.pseudonym)"
@@ -168,7 +160,7 @@ def test_a_database_whose_log_could_not_be_moved_into_it_is_not_made(tmp_path: P
         # Whoever else has it open keeps its log from being moved.
         held.append(connection)
 
-    with pytest.raises(storage.StorageFull, match="cannot be created: the disk is full"):
+    with pytest.raises(storage.StorageFull, match="disk is full"):
         create_whole(path, build)
     held[0].close()
     assert list(tmp_path.iterdir()) == []

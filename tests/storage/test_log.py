@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 import storage
-from storage import LedgerRow
+from storage import LedgerRow, log
 from storage.database import Database
 from storage.homes import file_of, open_home
 from storage.leaves import charge_data, settled_data
@@ -122,7 +122,7 @@ def test_lookups(database: storage.Database) -> None:
         ]
         with pytest.raises(storage.NotFound, match="has no event 99"):
             unit.log.of_event("s", 99)
-        with pytest.raises(storage.NotFound, match="no leaf 1000; it has 60"):
+        with pytest.raises(storage.NotFound, match="no leaf 1000"):
             unit.log.leaf(1000)
 
 
@@ -184,7 +184,7 @@ ATTACKS = {
     ),
     "a leaf of another client": (
         "UPDATE leaves SET pseudonym = 'p3' WHERE position = 1",
-        "leaf 1: its charge does not fit its hash",
+        "leaf 1: its charge",
     ),
     "a leaf's hash": (
         "UPDATE leaves SET hash = zeroblob(32) WHERE position = 7",
@@ -213,11 +213,11 @@ def test_a_ledger_row_that_was_resealed_no_longer_fits(database, raw):
     where = "run_id = 'r' AND round_number = 1 AND pseudonym = 'p1'"
     spoil(raw, f"UPDATE ledger SET {change} WHERE {where}")  # noqa: S608
     database.verify_integrity()
-    with pytest.raises(storage.LogBroken, match="leaf 1: its charge does not fit its hash"):
+    with pytest.raises(storage.LogBroken, match="leaf 1: its charge"):
         database.verify_log()
     with (
         database.unit_of_work(read_only=True) as unit,
-        pytest.raises(storage.LogBroken, match="leaf 1: its charge is not what was logged"),
+        pytest.raises(storage.LogBroken, match=r"leaf 1: .* logged"),
     ):
         unit.log.data(unit.log.leaf(1))
 
@@ -229,9 +229,9 @@ def test_kept_heads(database: storage.Database) -> None:
         heads.append(database.verify_log())
     assert heads[0].size == 0
     assert database.verify_log(heads) == heads[-1]
-    with pytest.raises(storage.LogBroken, match="a kept head says that there are 4 leaves"):
+    with pytest.raises(storage.LogBroken, match="there are 4 leaves"):
         database.verify_log([storage.TreeHead(4, bytes(32))])
-    with pytest.raises(storage.LogBroken, match="leaf 1: a kept head of 2 leaves has another"):
+    with pytest.raises(storage.LogBroken, match="leaf 1: a kept head"):
         database.verify_log([storage.TreeHead(2, bytes(32))])
 
 
@@ -257,17 +257,17 @@ def test_an_erased_run_is_noticed_by_a_kept_head(database: storage.Database, raw
     spoil(raw, *moves)
     # What is left is a log that holds.
     assert database.verify_log().size == 30
-    with pytest.raises(storage.LogBroken, match="a kept head says that there are 60 leaves"):
+    with pytest.raises(storage.LogBroken, match="there are 60 leaves"):
         database.verify_log([kept])
 
 
 def test_tiles_are_held_against_their_leaves(database: storage.Database, raw: Raw) -> None:
     fill(database, rounds=30)
     spoil(raw, "UPDATE tiles SET hash = zeroblob(32) WHERE level = 1 AND position = 1")
-    with pytest.raises(storage.LogBroken, match="leaf 256: a tile of level 1 differs"):
+    with pytest.raises(storage.LogBroken, match=r"leaf 256: .* differs"):
         database.verify_log()
     spoil(raw, "DELETE FROM tiles WHERE level = 1 AND position = 1")
-    with pytest.raises(storage.LogBroken, match="leaf 256: a tile of level 1 is missing"):
+    with pytest.raises(storage.LogBroken, match=r"leaf 256: .* missing"):
         database.verify_log()
     with database.unit_of_work(read_only=True) as unit, pytest.raises(storage.LogBroken):
         unit.log.tree().root()
@@ -281,9 +281,19 @@ def add_events(database: storage.Database, count: int) -> None:
         unit.commit()
 
 
+@pytest.fixture
+def small_pages(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Verification reads 100 leaves at a time."""
+    query = log._PAGE_OF_LEAVES
+    assert query.endswith(f"LIMIT {log._PAGE}")
+    monkeypatch.setattr(log, "_PAGE_OF_LEAVES", query.replace(f"LIMIT {log._PAGE}", "LIMIT 100"))
+    monkeypatch.setattr(log, "_PAGE", 100)
+
+
+@pytest.mark.usefixtures("small_pages")
 def test_a_writer_need_not_wait_for_a_whole_verification(database, url):
     """What it adds in between is checked as well, and its erasing of old pages is not held up."""
-    add_events(database, 10_500)
+    add_events(database, 150)
     told: list[int] = []
     with storage.open_database(url, busy_timeout=0.1) as other:
 
@@ -295,15 +305,16 @@ def test_a_writer_need_not_wait_for_a_whole_verification(database, url):
                 fill_more(other)
 
         head = database.verify_log(progress=write)
-    assert told == [10_000, head.size]
-    assert head.size == 10_500 + 2 * 10 + 1
+    assert told == [100, head.size]
+    assert head.size == 150 + 2 * 10 + 1
     assert database.verify_log([head]) == head
 
 
+@pytest.mark.usefixtures("small_pages")
 def test_what_is_spoiled_meanwhile_is_named(database: storage.Database, raw: Raw) -> None:
-    add_events(database, 10_500)
-    statement = "UPDATE audit SET detail = '{\"a\":1}' WHERE run_id = 'r' AND sequence = 10400"
-    with pytest.raises(storage.LogBroken, match="leaf 10399: event 10400 of 'r' does not fit"):
+    add_events(database, 150)
+    statement = "UPDATE audit SET detail = '{\"a\":1}' WHERE run_id = 'r' AND sequence = 140"
+    with pytest.raises(storage.LogBroken, match="leaf 139: event 140"):
         database.verify_log(progress=lambda _: spoil(raw, statement))
 
 
@@ -311,16 +322,16 @@ def test_a_leaf_before_the_first(database: storage.Database, raw: Raw) -> None:
     fill(database)
     spoil(raw, "INSERT INTO leaves SELECT -1, kind, run_id, sequence, round_number, attempt,"
           " pseudonym, channel, status, salt, hash FROM leaves WHERE position = 0")  # fmt: skip
-    with pytest.raises(storage.LogBroken, match="there are 61 leaves, of which 60 have a place"):
+    with pytest.raises(storage.LogBroken, match="61 leaves, of which 60"):
         database.verify_log()
 
 
-@pytest.mark.parametrize("table", ["audit", "leaves", "tiles"])
-@pytest.mark.parametrize("statement", ["DELETE FROM {}", "UPDATE {} SET hash = x'00'"])
-def test_rows_are_only_ever_added(database, raw, table, statement):
+def test_rows_are_only_ever_added(database, raw):
     fill(database, rounds=13)
-    with raw() as connection, pytest.raises(REFUSED, match="append-only"):
-        connection.execute(statement.format(table))
+    for table in ("audit", "leaves", "tiles"):
+        for statement in (f"DELETE FROM {table}", f"UPDATE {table} SET hash = x'00'"):  # noqa: S608
+            with raw() as connection, pytest.raises(REFUSED, match="append-only"):
+                connection.execute(statement)
 
 
 def test_any_change_of_any_column_is_noticed(database, raw, path):

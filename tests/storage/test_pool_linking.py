@@ -80,6 +80,7 @@ def test_the_linker_sees_rows_that_were_not_shuffled(monkeypatch, path, database
     assert chance(played(path, database, make_row, SURE)) < SIGNIFICANCE
 
 
+@pytest.mark.slow
 def test_the_linker_sees_keys_that_count(monkeypatch, path, database, make_row):
     """Shuffled rows, but with keys that were drawn in the order of the clients."""
     arrange = storage.pool.arrange

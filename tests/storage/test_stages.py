@@ -89,7 +89,7 @@ def test_a_stage_that_fails_leaves_nothing(file: Path, opened: storage.ClientSto
     assert ledgers(file) == []
 
 
-@pytest.mark.parametrize("after", [False, True])
+@pytest.mark.parametrize("after", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_a_kill_before_the_commit_means_that_nobody_has_answered(file: Path, after: bool) -> None:
     code = f"""
 import os, signal, sys

@@ -18,13 +18,20 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import storage
+from storage import working_rows
 from storage.client_tables import Failures, Sessions
 from storage.engine import BEGIN_WRITE, Statements
 from storage.sealing import Rows
-from storage.working_rows import MOST_BYTES, WorkingRows
+from storage.working_rows import WorkingRows
 
+MOST_BYTES = 1 << 20
 CLIENTS = ("a", "b")
 RUNS = ("r", "s")
+
+
+@pytest.fixture(autouse=True)
+def less_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(working_rows, "MOST_BYTES", MOST_BYTES)
 
 
 class Counted(sqlite3.Connection):
@@ -106,7 +113,7 @@ BLOCKS = st.lists(st.tuples(st.lists(CALL, max_size=6), st.booleans()), max_size
 
 
 @settings(
-    max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 @given(st.lists(CALL, max_size=5), BLOCKS, st.booleans())
 def test_a_history_is_the_same_as_if_nothing_had_waited(connection, before, blocks, together):

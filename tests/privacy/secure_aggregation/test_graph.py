@@ -44,7 +44,7 @@ def test_a_neighbourhood_below_its_threshold_aborts_before_anything_is_opened():
     neighbours = [i for i in parameters.holders(1) if i != 1]
     lost = set(neighbours[:2])
     for phase in PHASES[:3]:
-        with pytest.raises(TooFewLeft, match="5 holders of shares of client") as caught:
+        with pytest.raises(TooFewLeft, match="5 holders") as caught:
             play(parameters, make_vectors(parameters), lost={phase: lost})
         assert caught.value.phase == phase
     with pytest.raises(TooFewLeft) as caught:

@@ -37,7 +37,7 @@ def test_a_signature_is_ed25519_over_a_label_and_the_digest():
     Ed25519PublicKey.from_public_bytes(A).verify(signature, message)
     verify_signature(A, b"d" * 32, signature)
     for public, signed in ((A, bytes(64)), (b"x", signature)):
-        with pytest.raises(Authentication, match="signature does not verify"):
+        with pytest.raises(Authentication, match="not verify"):
             verify_signature(public, b"d" * 32, signed)
 
 
@@ -189,9 +189,9 @@ class TestWhoMayInvite:
         # The same people in both: what differs is only which file the server goes by.
         full = enrolment_of(self.parameters.clients)
         newer = full.enrol("client-9", identity_of(9).public)
-        with pytest.raises(Authentication, match=r"an older enrolment file, serial 4.* serial 5"):
+        with pytest.raises(Authentication, match=r"older.* serial 5"):
             client.advertise(self.parameters, 1, credentials=self.credentials(newer))
-        with pytest.raises(Authentication, match=r"a newer enrolment file, serial 5.* serial 4"):
+        with pytest.raises(Authentication, match=r"newer.* serial 4"):
             client.advertise(self.under(newer), 1, credentials=self.credentials(full))
         client.advertise(self.under(newer), 1, credentials=self.credentials(newer))
 

@@ -47,7 +47,7 @@ def test_messages_and_states_are_refused_in_every_phase(trace):
     for phase in parameters.phases:
         state, sent = trace.server_states[phase], trace.sent[phase]
         for wrong in of_other_kinds(trace.answers[phase].get(2, b"\0")):
-            with pytest.raises(ProtocolViolation, match="the message was refused"):
+            with pytest.raises(ProtocolViolation, match="was refused"):
                 client.step(trace.after[phase][2], wrong, identity=identity)
         for wrong in of_other_kinds(sent[4]):
             following, _ = server.step(state, sent | {4: wrong})
@@ -56,7 +56,7 @@ def test_messages_and_states_are_refused_in_every_phase(trace):
         rest = {i: message for i, message in sent.items() if i not in (1, 4)}
         keys = ("4", None, 4.0, True, (4,), np.int64(4), 2**70, -(2**70))
         for messages in (*({key: sent[4]} | rest for key in keys), None, "text", [*sent.items()]):
-            with pytest.raises(ProtocolViolation, match="the message was refused"):
+            with pytest.raises(ProtocolViolation, match="was refused"):
                 server.step(state, messages)
     for wrong in WRONG:
         with pytest.raises(ProtocolViolation):

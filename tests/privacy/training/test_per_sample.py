@@ -182,6 +182,7 @@ def test_reading_an_undeclared_trained_parameter_is_noticed():
         per_sample_gradients(undeclared, parameters, batch, trained=("context",))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("module", "absent"), [("privacy", "torch"), ("privacy.training", "opacus")]
 )

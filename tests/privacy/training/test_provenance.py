@@ -101,13 +101,13 @@ def test_an_honest_method_passes(closed):
 @pytest.mark.parametrize("cheat", CHEATS, ids=lambda cheat: cheat.__name__)
 def test_a_cheating_method_is_noticed_where_data_was_open(cheat):
     result, learner = run(ToyMethod(cheat), data())
-    with pytest.raises(SensitivityViolation, match="neither returned by the trainer"):
+    with pytest.raises(SensitivityViolation, match="neither returned"):
         verify(result, learner)
 
 
 @pytest.mark.parametrize("cheat", CHEATS, ids=lambda cheat: cheat.__name__)
 def test_a_cheating_method_gets_nowhere_where_data_is_sealed(cheat):
-    with pytest.raises(SensitivityViolation, match="read outside the trainer"):
+    with pytest.raises(SensitivityViolation, match="read outside"):
         run(ToyMethod(cheat), seal(data()))
 
 
@@ -213,7 +213,7 @@ def test_no_ordinary_way_reads_sealed_data(read):
 def test_sealed_data_opens_for_private_training_only():
     plain = LocalTrainer(TrainingPlan(local_steps=1, batch_size=2, learning_rate=0.1), 1.0)
     start = {**broadcast(), **personal()}
-    with pytest.raises(SensitivityViolation, match="is sealed; valid is training under dp_sgd"):
+    with pytest.raises(SensitivityViolation, match="is sealed"):
         plain.fit(LINEAR, start, seal(data()), groups=GROUPS, rng=np.random.default_rng(0))
     assert not plain.reports
 

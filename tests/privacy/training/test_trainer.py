@@ -250,9 +250,9 @@ def test_two_steps_by_hand(norm, gradient):
 def test_non_finite_training_is_an_error(norm):
     examples = make_examples(10, CLASSES)
     examples["features"][3] = np.nan
-    with pytest.raises(NonFiniteUpdate, match="the loss is not finite"):
+    with pytest.raises(NonFiniteUpdate, match="loss is not"):
         fit(LocalTrainer(make_plan(), norm), examples=examples)
-    with pytest.raises(NonFiniteUpdate, match="'context' is not finite after local training"):
+    with pytest.raises(NonFiniteUpdate, match="'context' is not finite"):
         fit(LocalTrainer(make_plan(local_steps=1), norm), after_step=lambda t: t["context"].div_(0))
     assert issubclass(NonFiniteUpdate, PrivacyError)
 
