@@ -5,13 +5,31 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import pytest
 import yaml
 
+from docs.pages.keys import page
 from platform.config import RunConfig, load_config
 from platform.config.run import known_keys
 
 ROOT = Path(__file__).parents[2]
 KEYS = known_keys()
+
+
+@pytest.mark.parametrize(
+    ("name", "values", "default"),
+    [
+        ("seed", "integer at least 0 and at most 9223372036854775807", "0"),
+        ("device", "auto, cpu, cuda", "auto"),
+        ("task.model", "section or null", "section"),
+        ("method.server_optimizer", "mapping or null", "null"),
+        ("cohort.dropout_rate", "number at least 0 and below 1", "0.0"),
+        ("evaluation.local_twins", "boolean", "true"),
+    ],
+)
+def test_values_and_defaults_in_words(name, values, default):
+    (key,) = [key for key in KEYS if key.name == name]
+    assert (key.values, key.default) == (values, default)
 
 
 def test_defaults_are_what_a_configuration_gets():
@@ -29,6 +47,25 @@ def test_defaults_are_what_a_configuration_gets():
         for part in key.name.split("."):
             found = found[part]
         assert yaml.safe_load(key.default) == found or float(key.default) == found
+
+
+def test_the_page_defines_every_key_once(tmp_path: Path):
+    for key in KEYS:
+        assert re.fullmatch(r"[A-Z`].*\s.*\.", key.meaning)
+    headings = re.findall(r"^## (.*)$", page(tmp_path), re.MULTILINE)
+    sections = dict.fromkeys(key.name.partition(".")[0] for key in KEYS if "." in key.name)
+    assert headings == ["The run", *sections]
+    found = re.findall(r"^`([\w.]+)`\n: (.*)\n\n  \*(.*); (.*)\*$", page(tmp_path), re.MULTILINE)
+    expected = {"required": "required", "section": "by default a section"}
+    assert found == [
+        (
+            key.name,
+            key.meaning,
+            key.values,
+            expected.get(key.default, f"by default `{key.default}`"),
+        )
+        for key in KEYS
+    ]
 
 
 def test_the_example_of_a_changed_configuration_is_one(tmp_path: Path):

@@ -14,6 +14,7 @@ from typer.main import get_command
 
 from platform.cli.app import app
 from platform.cli.client_app import client_app
+from platform.cli.reporting import heading
 from tests.repository._source import PACKAGES, ROOT, python_files
 
 LEFT_OUT = {
@@ -169,6 +170,17 @@ def test_decisions_have_one_number_each_and_the_list_names_them():
         text = (ADRS / name).read_text("utf-8")
         assert text.startswith(f"# {int(name[:4])}. ")
         assert all(f"## {word}" in text for word in ("Context", "Decision", "Consequences")), name
+
+
+def test_the_readme_shows_what_the_quickstart_prints_today():
+    """Its rows and notes are those of a run; numbers differ from run to run."""
+    readme = (ROOT / "README.md").read_text("utf-8")
+    assert readme.index("# Sotto") < readme.index("make demo") < readme.index("\n## ")
+    assert set(heading(1e-5).splitlines()) <= set(readme.splitlines())
+    block = readme.split("```")[3]
+    for word in ("method, data", "gain over local", "worth of sharing", "epsilon for observer"):
+        assert f"\n{word}  " in block
+    assert max(map(len, block.splitlines())) <= 80
 
 
 def test_no_page_claims_a_gain_over_a_weak_opponent():

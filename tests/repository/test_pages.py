@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from docs.pages import __main__ as pages
-from docs.pages import api, reproduce, site
+from docs.pages import api, built, reproduce, site
 from tests.repository._source import ROOT, module_name, python_files
 from tests.repository.test_docs import broken_links
 
@@ -90,3 +90,24 @@ def test_a_pattern_without_a_configuration_is_refused(tmp_path: Path):
     path.write_text("# TRIP\n\n```sweep\ntable-99: table-99-*\n```\n")
     with pytest.raises(ValueError, match=r"trip.md: .* table-99-\*"):
         reproduce.filled(path)
+
+
+GOOD = '<a href="b.html#there">b</a><link rel="stylesheet" href="s.css"><a href="https://a.b">x</a>'
+
+
+@pytest.mark.parametrize(
+    ("html", "wrong"),
+    [
+        (GOOD, []),
+        ('<a href="b.html#gone">b</a>', ["a.html: b.html#gone leads nowhere"]),
+        ('<a href="c.html">b</a>', ["a.html: c.html leads nowhere"]),
+        ('<img src="gone.png">', ["a.html: gone.png leads nowhere"]),
+        ('<script src="https://a.b/c.js">', ["a.html: https://a.b/c.js is loaded from elsewhere"]),
+        ('<link rel="stylesheet" href="//a.b/c">', ["a.html: //a.b/c is loaded from elsewhere"]),
+    ],
+)
+def test_what_is_wrong_with_a_built_page_is_told(tmp_path: Path, html: str, wrong: list[str]):
+    (tmp_path / "a.html").write_text(html)
+    (tmp_path / "b.html").write_text('<h1 id="there">b</h1>')
+    (tmp_path / "s.css").write_text("")
+    assert list(built.wrong(tmp_path)) == wrong
