@@ -86,7 +86,9 @@ def showing(profile: ClientProfile, shows: bool, **changes: bool) -> ClientProfi
     return dataclasses.replace(profile, safeguards=safeguards)
 
 
-@pytest.mark.parametrize("mechanism", ["upload_noise", "central_noise"])
+@pytest.mark.parametrize(
+    "mechanism", ["upload_noise", pytest.param("central_noise", marks=pytest.mark.slow)]
+)
 def test_who_errors_says_nothing_of_labels(storage: Storage, mechanism: str):
     """Tried before clients were total: all label sets were read off, at no charge."""
     with opened(
@@ -173,7 +175,7 @@ MECHANISMS: dict[str, tuple[ClientMechanism, str]] = {
 
 @dataclass(frozen=True)
 class Left:
-    """All that one round of one client left behind, inside and outside."""
+    """All that one round of one client left behind."""
 
     answers: tuple[bytes, bytes]
     rows: tuple[LedgerRow, ...]

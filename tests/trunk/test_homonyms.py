@@ -89,10 +89,12 @@ def images(data: TaskData, part: str = "train") -> np.ndarray:
     "overrides",
     [
         (*IID, "task.new_clients=2", "task.validation_share=0.25"),
-        ("task.partition.kind=pathological", "task.clients=10", "task.shots=4"),
-        (*IID[1:2], "task.partition={kind: shared_ratio, shared_ratio: 0.5}", "task.shots=30"),
+        pytest.param(
+            ("task.partition.kind=pathological", "task.clients=10", "task.shots=4"),
+            marks=pytest.mark.slow,
+        ),
     ],
-    ids=["new", "pathological", "shared_ratio"],
+    ids=["new", "pathological"],
 )
 def test_what_a_client_holds_is_drawn_in_its_sense(overrides: tuple[str, ...]):
     data = load(*overrides, "task.senses=clients")

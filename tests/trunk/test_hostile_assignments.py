@@ -396,7 +396,7 @@ def hostile_messages(draw: Callable[..., Any], attempt: int) -> bytes:
 
 @given(st.data())
 @settings(
-    max_examples=settings().max_examples // 3,
+    max_examples=settings().max_examples // 5,
     deadline=None,
     suppress_health_check=list(HealthCheck),
     derandomize=True,

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from functools import partial
-from itertools import pairwise
+from itertools import pairwise, product
 from pathlib import Path
 
 import pytest
@@ -201,11 +201,10 @@ HOSTILE = {
 }
 
 
-@pytest.mark.parametrize("data", HOSTILE.values(), ids=HOSTILE)
-def test_nonsense_ends_its_own_connection_only(folder, data):
+def test_nonsense_ends_its_own_connection_only(folder):
     """At the hub, and at a client's socket."""
     with federation(folder, {"north": echo("north")}) as (hub, sockets):
-        for path in (folder / "hub", sockets["north"]):
+        for path, data in product((folder / "hub", sockets["north"]), HOSTILE.values()):
             with connect(path, 10.0) as sock:
                 sock.sendall(data)
                 sock.shutdown(socket.SHUT_WR)
@@ -280,25 +279,24 @@ FORGED: dict[str, Callable[[Parcel], bytes]] = {
 }
 
 
-@pytest.mark.parametrize("kind", FORGED)
-def test_a_client_answers_nothing_but_what_it_was_asked(folder, kind):
+def test_a_client_answers_nothing_but_what_it_was_asked(folder):
     """Else one client could answer for another, or have the relay hung up on."""
-    hub_path, numbers = folder / "hub", []
+    hub_path, numbers, names = folder / "hub", [], ("east", *FORGED, "west")
 
     def carry(parcel: Parcel) -> bytes:
         numbers.append(parcel.number)
-        if parcel.client == "north":
-            return FORGED[kind](parcel)
+        if parcel.client in FORGED:
+            return FORGED[parcel.client](parcel)
         time.sleep(0.5)
         return outcome(parcel.number, b"own")
 
-    with Hub(path=hub_path, clients=NAMES) as hub:
-        with running(lambda ended: relay(hub_path, NAMES, carry, ended.is_set)):
-            found = hub.exchange("train", dict.fromkeys(NAMES, b"m"), 30.0)
+    with Hub(path=hub_path, clients=names) as hub:
+        with running(lambda ended: relay(hub_path, names, carry, ended.is_set)):
+            found = hub.exchange("train", dict.fromkeys(names, b"m"), 30.0)
     assert (found["east"], found["west"]) == (b"own", b"own")
-    assert isinstance(found["north"], Dropout)
+    assert all(isinstance(found[name], Dropout) for name in FORGED)
     # Nobody was asked twice: the relay was not hung up on.
-    assert len(numbers) == len(NAMES)
+    assert len(numbers) == len(names)
 
 
 def test_a_client_that_is_stuck_holds_up_nobody_however_often_it_is_asked(folder):
@@ -314,7 +312,7 @@ def test_a_client_that_is_stuck_holds_up_nobody_however_often_it_is_asked(folder
         with Hub(path=hub_path, clients=NAMES) as hub:
             with running(lambda ended: relay(hub_path, NAMES, carry, ended.is_set)):
                 for _ in range(2 * len(NAMES)):
-                    hub.exchange("train", {"north": b"m"}, 0.3)
+                    hub.exchange("train", {"north": b"m"}, 0.1)
                 found = hub.exchange("train", {"east": b"m"}, 20.0)
     finally:
         held.set()

@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +45,7 @@ from privacy import BudgetExhausted, UploadNoise
 from privacy.secure_aggregation import Advertised, Credentials
 from tests.trunk._ahead import Overheard, first_plan, first_round, hold, opened_with, second_plan
 from tests.trunk._runs import Finished, Storage, crashed, gaussian_epsilon, losing, opened, over
-from tests.trunk._seams import ADVERSARIES, CLIENTS, overrides, seam_storage
+from tests.trunk._seams import CLIENTS, overrides, seam_storage
 from tests.trunk._secure import RUN, Cohort, Lying, cohort, enrolled, identity
 
 ACTIVE = SecureTerms(clients=5, active=True, threshold=4, smallest_sum=4, corrupt=1)
@@ -52,7 +53,9 @@ HONEST = dataclasses.replace(ACTIVE, active=False, threshold=3, smallest_sum=3)
 CLASSICAL = {True: ["share", "train", "confirm", "unmask"], False: ["share", "train", "unmask"]}
 
 
-@pytest.fixture(params=[True, False], ids=["active", "semi_honest"])
+@pytest.fixture(
+    params=[True, pytest.param(False, marks=pytest.mark.slow)], ids=["active", "semi_honest"]
+)
 def five(request: pytest.FixtureRequest, tmp_path: Path) -> Cohort:
     return cohort(tmp_path, ACTIVE if request.param else HONEST)
 
@@ -136,7 +139,10 @@ def nobodys(keys: Keys) -> Keys:
     return {**keys, "client-99999": keys[min(keys)]}
 
 
-@pytest.mark.parametrize("spoil", [flipped, swapped, incomplete, nobodys])
+@pytest.mark.parametrize(
+    "spoil",
+    [flipped, swapped, *(pytest.param(s, marks=pytest.mark.slow) for s in (incomplete, nobodys))],
+)
 def test_spoilt_keys_cost_a_wait_and_nothing_else(
     five: Cohort, spoil: Callable[[Keys], Keys]
 ) -> None:
@@ -243,32 +249,35 @@ def lowered(seat: SecureRound) -> SecureRound:
 
 
 @pytest.mark.parametrize(
-    "lie",
+    "lies",
     [
-        stranger,
-        lowered,
-        lambda seat: dataclasses.replace(seat, index=6),
-        lambda seat: dataclasses.replace(seat, clients=4),
-        lambda seat: dataclasses.replace(seat, vector_length=1),
-        lambda seat: dataclasses.replace(seat, ring_bits=64),
+        (stranger, lowered, lambda seat: dataclasses.replace(seat, index=6)),
+        tuple(
+            lambda seat, field=field: dataclasses.replace(seat, **field)
+            for field in ({"clients": 4}, {"vector_length": 1}, {"ring_bits": 64})
+        ),
     ],
+    ids=["who", "what"],
 )
 def test_keys_for_terms_that_are_not_this_runs_are_refused(
-    tmp_path: Path, lie: Callable[[SecureRound], SecureRound]
+    tmp_path: Path, lies: Sequence[Callable[[SecureRound], SecureRound]]
 ) -> None:
+    """Three clients are each told another lie; two are told the truth, and answer."""
     found = cohort(tmp_path, ACTIVE)
-    name = name_of(found)
+    told = dict(zip(found.clients, lies, strict=False))
 
     def change(client: str, message: bytes) -> bytes:
         relay = decode_relay(message)
         assert relay.ahead is not None
-        asked = dataclasses.replace(relay, ahead=lie(relay.ahead))
-        return encode_relay(asked) if client == name else message
+        lie = told.get(client, lambda seat: seat)
+        return encode_relay(dataclasses.replace(relay, ahead=lie(relay.ahead)))
 
     lying = Lying(found.transport(deaf=True), "unmask", change)
-    hold(found, first_plan(found), lying)
-    assert ("unmask", name) not in lying.answers
-    assert keys_kept(found.clients[name]) is None
+    with pytest.raises(RoundAborted):
+        hold(found, first_plan(found), lying)
+    for name, client in found.clients.items():
+        assert (("unmask", name) in lying.answers) == (name not in told)
+        assert (keys_kept(client) is None) == (name in told)
 
 
 def test_an_opening_with_another_roster_or_another_place_is_refused(five: Cohort) -> None:
@@ -350,6 +359,7 @@ def test_a_client_without_budget_refuses_the_opening_and_not_the_keys(tmp_path: 
 # --- whole runs -----------------------------------------------------------------------------------
 
 THREE = "rounds=3"
+SEEDED = (THREE, "privacy.noise_source=seeded")
 WAITS = {
     "semi_honest": ["share", "train", "unmask"],
     "active": ["share", "train", "confirm", "unmask"],
@@ -398,10 +408,24 @@ def run(
     return Finished(storage, simulation.run_id, summary), carrying
 
 
-@pytest.mark.parametrize("adversary", ADVERSARIES)
-def test_waits_of_a_run(tmp_path: Path, adversary: str) -> None:
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], tuple[Finished, Counted]]:
+    """Runs to their end under either adversary, each made once; for reading only."""
+
+    @cache
+    def made(adversary: str) -> tuple[Finished, Counted]:
+        folder = tmp_path_factory.mktemp(adversary)
+        return run(folder, (*overrides("upload_noise", adversary, folder), *SEEDED))
+
+    return made
+
+
+@pytest.mark.parametrize(
+    "adversary", ["semi_honest", pytest.param("active", marks=pytest.mark.slow)]
+)
+def test_waits_of_a_run(whole: Any, adversary: str) -> None:
     """Four and five in the first round, three and four in all others; the last asks for no keys."""
-    _, carrying = run(tmp_path, (*overrides("none", adversary, tmp_path), THREE))
+    _, carrying = whole(adversary)
     usual = WAITS[adversary]
     assert carrying.waits == {(1, 1): ["advertise", *usual], (2, 1): usual, (3, 1): usual}
     keys = [each for each in carrying.told if each]
@@ -409,11 +433,11 @@ def test_waits_of_a_run(tmp_path: Path, adversary: str) -> None:
     assert carrying.told[2 * CLIENTS :] == [b""] * CLIENTS
 
 
-def test_keys_ahead_change_no_number(tmp_path: Path) -> None:
+@pytest.mark.slow
+def test_keys_ahead_change_no_number(tmp_path: Path, whole: Any) -> None:
     """A client lost with its keys is in the sum all the same: fresh keys, and the same results."""
-    seeded = "privacy.noise_source=seeded"
-    chosen = (*overrides("upload_noise", "active", tmp_path), THREE, seeded)
-    ahead, usual = run(tmp_path / "ahead", chosen)
+    chosen = (*overrides("upload_noise", "active", tmp_path), *SEEDED)
+    ahead, usual = whole("active")
     fresh, held = run(tmp_path / "fresh", chosen, frozenset({"client-00000"}))
     assert usual.waits[2, 1] == WAITS["active"]
     assert held.waits[2, 1] == held.waits[3, 1] == ["advertise", *WAITS["active"]]
@@ -438,6 +462,7 @@ def lives(
     return Finished(storage, run_id, summary), first, second
 
 
+SHARED = WAITS["semi_honest"]
 SHARES = 4
 """Which stage that is kept, after three in the first round: advertise, share and train."""
 
@@ -446,31 +471,33 @@ SHARES = 4
     ("place", "second_life"),
     [
         # Of keys that were in memory nothing is left, but that nobody has used them.
-        ((Attempts, "_open", 2, False), ["advertise", "share", "train", "unmask"]),
+        pytest.param((Attempts, "_open", 2, False), ["advertise", *SHARED], marks=pytest.mark.slow),
         # From here on they are in the database.
-        pytest.param(
-            *((Attempts, "_open", 2, True), ["share", "train", "unmask"]), marks=pytest.mark.slow
-        ),
-        ((DatabaseJournal, "keep", SHARES, False), ["share", "train", "unmask"]),
-        ((DatabaseJournal, "keep", SHARES, True), ["train", "unmask"]),
+        pytest.param((Attempts, "_open", 2, True), SHARED, marks=pytest.mark.slow),
+        ((DatabaseJournal, "keep", SHARES, False), SHARED),
+        pytest.param((DatabaseJournal, "keep", SHARES, True), SHARED[1:], marks=pytest.mark.slow),
     ],
     ids=str,
 )
 def test_a_death_between_any_two_stages(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: Any, second_life: list[str]
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    whole: Any,
+    place: Any,
+    second_life: list[str],
 ) -> None:
-    seeded = "privacy.noise_source=seeded"
-    chosen = (*overrides("upload_noise", "semi_honest", tmp_path), THREE, seeded)
-    whole, _ = run(tmp_path / "whole", chosen)
+    chosen = (*overrides("upload_noise", "semi_honest", tmp_path), *SEEDED)
+    unbroken, _ = whole("semi_honest")
     torn, _, second = lives(seam_storage(tmp_path / "torn"), monkeypatch, chosen, place)
     assert second.waits[2, 1] == second_life
     assert second.waits[3, 1] == WAITS["semi_honest"]
-    for name, value in whole.state().items():
+    for name, value in unbroken.state().items():
         np.testing.assert_array_equal(value, torn.state()[name])
     assert torn.storage.rows("SELECT count(*) FROM ledger") == [(3 * CLIENTS,)]
     assert torn.storage.rows("SELECT count(*) FROM stages") == [(0,)]
 
 
+@pytest.mark.slow
 def test_a_death_with_the_last_message_out_asks_for_the_very_same_keys(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -79,30 +79,16 @@ def end(storage: Storage, tmp_path: Path) -> End:
     return run
 
 
-QUICK = {
-    NONE: ("training", "shared", "added-up", "committed", "personalising", "files-written"),
-    SEEDED: ("training",),
-    OS: ("training-early", "stage-durable", "added-up"),
-}
-SLOW = {
-    NONE: tuple(point for point in POINTS if point not in QUICK[NONE]),
-    SEEDED: ("committed",),
-    OS: ("reserved", "opened", "stage-written", "sum-opened", "committed"),
-}
-
-
-def points(override: str) -> list[Any]:
-    """Where to die under this override: some of it with the slow tests, at their neighbours."""
-    slow = [pytest.param(override, point, marks=pytest.mark.slow) for point in SLOW[override]]
-    return [*((override, point) for point in QUICK[override]), *slow]
-
-
 def reserved(storage: Storage) -> list[tuple[Any, ...]]:
     query = "SELECT round_number, attempt, count(*) FROM ledger GROUP BY 1, 2 ORDER BY 1, 2"
     return storage.rows(query)
 
 
-@pytest.mark.parametrize(("override", "point"), [*points(NONE), *points(SEEDED)])
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("override", "point"),
+    [*((NONE, point) for point in POINTS), (SEEDED, "training"), (SEEDED, "committed")],
+)
 def test_killed_run_ends_as_if_nothing_had_happened(
     storage: Storage,
     end: End,
@@ -135,12 +121,16 @@ def test_killed_run_ends_as_if_nothing_had_happened(
     assert went_on == [(int(point != "joining"),)]
 
 
-@pytest.mark.parametrize(("override", "point"), points(OS))
-def test_killed_run_with_fresh_noise_pays_once(
-    storage: Storage, end: End, override: str, point: str
-) -> None:
+LEFT = ("training-early", "reserved", "opened", "stage-written", "stage-durable", "sum-opened")
+
+
+@pytest.mark.parametrize(
+    "point",
+    ["added-up", *(pytest.param(p, marks=pytest.mark.slow) for p in (*LEFT, "committed"))],
+)
+def test_killed_run_with_fresh_noise_pays_once(storage: Storage, end: End, point: str) -> None:
     """What left a client before the kill is sent again, byte for byte; nothing is drawn anew."""
-    code, output = end(Plan(*POINTS[point], signal.SIGKILL), override)
+    code, output = end(Plan(*POINTS[point], signal.SIGKILL), OS)
     assert code == -signal.SIGKILL, output
     resumed = storage.resume(storage.only_run())
     assert reserved(storage) == [(1, 1, 5), (2, 1, 5), (3, 1, 5)]
@@ -177,6 +167,7 @@ def test_before_there_is_a_run_it_names_none(storage: Storage, end: End) -> None
     assert not storage.file.exists()
 
 
+@pytest.mark.slow
 def test_a_run_under_nohup_goes_on(storage: Storage, end: End) -> None:
     plan = Plan(*TRAINING, signal.SIGHUP, ignored=(signal.SIGHUP,))
     code, output = end(plan)
@@ -184,6 +175,7 @@ def test_a_run_under_nohup_goes_on(storage: Storage, end: End) -> None:
     assert storage.rows("SELECT status FROM runs") == [("finished",)]
 
 
+@pytest.mark.slow
 def test_a_second_signal_while_a_run_is_ended_prints_no_trace(storage: Storage, end: End) -> None:
     """It comes while the first one is written to the database, and what is durable is enough."""
     plan = Plan(*TRAINING, signal.SIGINT, again="platform.experiment.finishing:mark_interrupted")
@@ -194,7 +186,7 @@ def test_a_second_signal_while_a_run_is_ended_prints_no_trace(storage: Storage, 
 
 
 def test_under_json_the_run_and_the_command_are_fields(storage: Storage, end: End) -> None:
-    plan = Plan(*TRAINING, signal.SIGINT)
+    plan = Plan("privacy.training:LocalTrainer.fit", 2, False, signal.SIGINT)
     code, output = end(plan, NONE, "--json")
     run_id = storage.only_run()
     assert code == 130
@@ -213,6 +205,7 @@ def test_what_is_typed_to_go_on_names_where_the_run_and_its_method_are(tmp_path:
     ]
 
 
+@pytest.mark.slow
 def test_a_signal_just_after_the_last_commit_leaves_a_finished_run(
     storage: Storage, sotto: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -142,48 +142,48 @@ class SpyTransport:
 
 
 def test_spend_is_on_the_disk_before_the_first_message(storage: Storage) -> None:
-    with opened(storage.create("rounds=2")) as simulation:
-        cohorts = {n: draw_cohort(simulation.run.terms.config, client_names(5), n) for n in (1, 2)}
+    with opened(storage.create("rounds=1", "evaluation.local_twins=false")) as simulation:
+        cohorts = {1: draw_cohort(simulation.run.terms.config, client_names(5), 1)}
         watch = Watch(storage, simulation.folder, simulation.run_id, cohorts)
         transport = simulation.run.transport
         assert isinstance(transport, InProcessTransport)
         spy = SpyTransport(watch.exchange(transport))
         execute(over(simulation, spy), SilentObserver())
     stages = ["advertise", "share", "train", "unmask"]
-    assert watch.stages == [(n, stage) for n in (1, 2) for stage in stages]
-    assert watch.uploads == 2 * (5 - LOST)
+    assert watch.stages == [(1, stage) for stage in stages]
+    assert watch.uploads == 5 - LOST
 
 
 def test_missing_entry_voids_the_rounds_entries_but_not_its_sum(storage: Storage) -> None:
     """The sum minus the entries that did come would be the entry of who did not send it."""
-    with opened(storage.create("rounds=2")) as simulation:
+    with opened(storage.create("rounds=1", "evaluation.local_twins=false")) as simulation:
         transport = simulation.run.transport
         assert isinstance(transport, InProcessTransport)
         silent = dataclasses.replace(transport, lost_at="unmask")
         execute(over(simulation, silent), SilentObserver())
     assert storage.rows("SELECT * FROM pool") == []
     assert storage.rows("SELECT DISTINCT status FROM ledger") == [("released",)]
-    assert storage.rows("SELECT count(*) FROM rounds") == [(2,)]
+    assert storage.rows("SELECT count(*) FROM rounds") == [(1,)]
     actions = [action for (action,) in storage.rows("SELECT action FROM audit")]
-    ((detail,),) = storage.rows("SELECT DISTINCT detail FROM audit WHERE action = 'pool.discarded'")
-    assert "entry is missing" in detail
-    assert actions.count("pool.discarded") == 2 and "pool.committed" not in actions
+    assert actions.count("pool.discarded") == 1 and "pool.committed" not in actions
 
 
-EXPLICIT = ("privacy.target_epsilon=null", "privacy.noise_multiplier=5.0", "rounds=2")
+EXPLICIT = (
+    *("privacy.target_epsilon=null", "privacy.noise_multiplier=5.0"),
+    "evaluation.local_twins=false",
+)
 
 
-def test_independent_pool_noise_is_a_second_release(storage: Storage) -> None:
-    same = storage.run(*EXPLICIT)
-    independent = storage.run(*EXPLICIT, "pool.noise=independent")
-    for run, releases in ((same, 1), (independent, 2)):
-        for number, document in enumerate(run.summary["rounds"], start=1):
-            expected = gaussian_epsilon(5.0, releases * number)
-            assert document["epsilon"]["server"] == pytest.approx(expected, rel=1e-6)
-            assert document["epsilon"]["peers"] == pytest.approx(expected, rel=1e-6)
-    query = "SELECT channel, count(*) FROM ledger WHERE run_id = ? GROUP BY channel"
-    assert storage.rows(query, same.run_id) == [("sum", 10)]
-    assert storage.rows(query, independent.run_id) == [("pool", 10), ("sum", 10)]
+def test_independent_pool_noise_is_a_second_release(storage: Storage, noised_run: Finished) -> None:
+    run = storage.run(*EXPLICIT, "rounds=2", "pool.noise=independent")
+    for number, document in enumerate(run.summary["rounds"], start=1):
+        expected = gaussian_epsilon(5.0, 2 * number)
+        assert document["epsilon"]["server"] == pytest.approx(expected, rel=1e-6)
+        assert document["epsilon"]["peers"] == pytest.approx(expected, rel=1e-6)
+    query = "SELECT channel, count(*) FROM ledger GROUP BY channel"
+    assert storage.rows(query) == [("pool", 10), ("sum", 10)]
+    # With the same noise it is none.
+    assert noised_run.storage.rows(query) == [("sum", 15)]
 
 
 def test_sampled_clients_are_charged_for_their_own_rounds_only(storage: Storage) -> None:

@@ -96,7 +96,7 @@ def wraps(seen: Seen) -> int:
         # The sum of a client at +C is too long, and that of one at -C short enough.
         (pushing(4.2 * E), lambda seen: 1 if seen.aborted else -1),
         # One client at +C goes past half of the ring, and at -C does not.
-        (pushing(half_ring(0)), wraps),
+        pytest.param(pushing(half_ring(0)), wraps, marks=pytest.mark.slow),
     ],
     ids=["an abort", "a wrap"],
 )
@@ -105,8 +105,14 @@ def test_neither_an_abort_nor_a_wrap_tells_a_sign(folder, push, guess):
     assert right_guesses(played, push(played), guess) <= MOST_RIGHT
 
 
-@pytest.mark.parametrize("push", PUSHES.values(), ids=PUSHES.keys())
-@pytest.mark.parametrize("masked", [True, False], ids=["masked", "plain"])
+@pytest.mark.parametrize(
+    ("masked", "push"),
+    [
+        *((True, push) for push in PUSHES),
+        (False, "half of the ring"),
+        *(pytest.param(False, p, marks=pytest.mark.slow) for p in PUSHES if p[0] == "p"),
+    ],
+)
 def test_a_round_shows_the_noised_ring_element_alone(folder, masked, push):
     """Other uploads under other noise, of the same sum in the ring: no bit that follows differs."""
     played = rounds(folder, masked=masked, multiplier=MULTIPLIER)
@@ -115,7 +121,7 @@ def test_a_round_shows_the_noised_ring_element_alone(folder, masked, push):
     for one, other in ((whole, -whole), (direction_of(rng), direction_of(rng))):
         noise = np.rint(rng.standard_normal(LENGTH) * MULTIPLIER * SCALE)
         found = [
-            played.play(update / SCALE, push(played), steps(noise + one - update))
+            played.play(update / SCALE, PUSHES[push](played), steps(noise + one - update))
             for update in (one, other)
         ]
         assert found[0].same(found[1])
@@ -135,7 +141,7 @@ def steps(noise: NDArray[np.float64]) -> Chosen:
 # --- private experts ------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("count", [0.0, 5.0])
+@pytest.mark.parametrize("count", [5.0, pytest.param(0.0, marks=pytest.mark.slow)])
 def test_an_expert_is_in_the_noised_ring_element_alone(folder: Path, count: float) -> None:
     played = rounds(folder, masked=True, multiplier=MULTIPLIER, groups=4)
     rng, size = np.random.default_rng(4), 4 * LENGTH + 4
@@ -218,7 +224,7 @@ MASKED = (
 )
 
 
-@pytest.mark.parametrize("seed", [3, 4])
+@pytest.mark.parametrize("seed", [3, pytest.param(4, marks=pytest.mark.slow)])
 def test_a_lost_round_tells_no_number_of_the_data(storage: Storage, seed: int) -> None:
     """Its reason is in the log, the round's document, and the error: one sentence for any data."""
     with opened(storage.create(*MASKED, f"seed={seed}")) as simulation:

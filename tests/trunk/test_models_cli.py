@@ -92,24 +92,24 @@ def test_prediction_of_a_client_is_what_its_accuracy_says(
     assert abs(sum(right) - reported * len(labels)) <= 1
 
 
-COMMANDS = {
-    "export latest --client 1": 0,
-    "export latest --client 5": 2,
-    "predict latest {picture} --client 5": 2,
-    "run --resume latest": 2,
-    "run --phase-two-of latest": 2,
-    "report latest": 0,
-    "audit verify": 0,
+COMMANDS = {"export latest --client 1": 0, "predict latest {picture} --client 5": 2}
+MORE = {
+    **{"export latest --client 5": 2, "run --resume latest": 2, "run --phase-two-of latest": 2},
+    **{"report latest": 0, "audit verify": 0},
 }
 
 
-@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize(
+    ("command", "code"),
+    [*COMMANDS.items(), *(pytest.param(*one, marks=pytest.mark.slow) for one in MORE.items())],
+)
 def test_every_command_closes_the_database(
     sotto: Command,
     own_copy: Finished,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     command: str,
+    code: int,
 ) -> None:
     """A connection that is left to the garbage collector ends while somebody else opens."""
     picture = tmp_path / "a.png"
@@ -129,11 +129,12 @@ def test_every_command_closes_the_database(
     monkeypatch.setattr(Database, "close", forget)
     words = command.format(picture=picture).split()
     answer = sotto(*words, "--storage", own_copy.storage.url)
-    assert answer.code == COMMANDS[command], answer.err
+    assert answer.code == code, answer.err
     assert not opened
     assert [path.name for path in own_copy.storage.folder.glob("sotto.db*")] == ["sotto.db"]
 
 
+@pytest.mark.slow
 def test_local_method_is_exported_and_predicts_for_a_client_only(
     sotto: Command, storage: Storage, tmp_path: Path
 ) -> None:

@@ -9,13 +9,7 @@ from methods import ClientView
 from platform.config.randomness import stream
 from platform.experiment.comparisons import measure_newcomers
 from platform.parties.scoring import EvaluationSet, accuracy
-from tests.trunk._runs import (
-    FIXED,
-    NONE,
-    Finished,
-    Storage,
-    opened,
-)
+from tests.trunk._runs import FIXED, NONE, Finished, Storage, opened
 from tests.trunk.conftest import MakeStorage
 
 NEW = ("task.new_clients=2", "task.partition.kind=dirichlet", "task.shots=14")
@@ -38,19 +32,19 @@ def tuned(make_storage: MakeStorage) -> Finished:
     return make_storage("tuned").run(NONE, *method, *large, *NEW, unseen, "rounds=1")
 
 
-def test_new_clients_are_in_no_ledger_cohort_or_store(noised: Finished) -> None:
-    storage = noised.storage
+def test_new_clients_are_in_no_ledger_cohort_or_store(tuned: Finished) -> None:
+    storage = tuned.storage
     assert storage.rows("SELECT count(DISTINCT pseudonym) FROM ledger") == [(5,)]
-    assert {name for names in noised.survivors().values() for name in names} == {
+    assert {name for names in tuned.survivors().values() for name in names} == {
         f"client-{i:05d}" for i in range(5)
     }
-    assert sorted(noised.identities()) == [f"client-{i:05d}" for i in range(5)]
+    assert sorted(tuned.identities()) == [f"client-{i:05d}" for i in range(5)]
     for part in ("final", "local"):
-        assert len(noised.summary[part]["accuracy"]["per_client"]) == 5
-    assert all(document["cohort"] == 5 for document in noised.summary["rounds"])
+        assert len(tuned.summary[part]["accuracy"]["per_client"]) == 5
+    assert all(document["cohort"] == 5 for document in tuned.summary["rounds"])
 
 
-@pytest.mark.parametrize("which", ["noised", "tuned"])
+@pytest.mark.parametrize("which", [pytest.param("noised", marks=pytest.mark.slow), "tuned"])
 def test_new_clients_are_measured_as_by_hand(which: str, request: pytest.FixtureRequest) -> None:
     """From the last state and the first personal part, before and after `personalise`."""
     run: Finished = request.getfixturevalue(which)
@@ -83,6 +77,7 @@ def test_new_clients_are_measured_as_by_hand(which: str, request: pytest.Fixture
         assert measured[key]["weighted"] == pytest.approx(np.average(values, weights=sizes))
 
 
+@pytest.mark.slow
 def test_a_method_that_sends_each_client_its_own_sends_them_what_nobody_has(
     storage: Storage,
 ) -> None:
@@ -109,7 +104,8 @@ def test_a_pool_hands_them_no_experts(storage: Storage, monkeypatch: pytest.Monk
         seen.append(len(view.experts))
         return original(self, view, batch, classes)
 
-    run = storage.run(NONE, *NEW, "rounds=2", "cohort.dropout_rate=0", "pool.minimum=2")
+    quick = ("rounds=2", "cohort.dropout_rate=0", "evaluation.local_twins=false")
+    run = storage.run(NONE, *NEW, *quick, "pool.minimum=2")
     with opened(storage.reopen(run.run_id)) as simulation:
         monkeypatch.setattr(pfedmoap.PFedMoAP, "predict", counting)
         assert measure_newcomers(simulation, run.state()) is not None
