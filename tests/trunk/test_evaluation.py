@@ -24,7 +24,6 @@ from platform.parties.scoring import (
     mean_weights,
     ranked_means,
 )
-from tests.trunk._runs import Finished
 
 
 class Lookup:
@@ -59,11 +58,8 @@ def test_accuracy_by_hand(broadcast, personal, experts, expected):
 def test_a_summary_by_hand():
     """0.5 of 10, 1.0 of 30: mean 0.75, weighted 35/40, deviation 0.25, worst 0.5."""
     summary = over_clients([(5, 10), (30, 30)])
-    assert summary.mean == 0.75
-    assert summary.weighted == 0.875
-    assert summary.std == 0.25
-    assert summary.worst == 0.5
-    assert summary.per_client == (0.5, 1.0)
+    assert (summary.mean, summary.weighted, summary.std) == (0.75, 0.875, 0.25)
+    assert (summary.worst, summary.per_client) == (0.5, (0.5, 1.0))
     assert over_clients([(0, 2), (1, 2), (2, 2)]).std == pytest.approx(math.sqrt(1 / 6))
     assert set(accuracy_document(None).values()) == {None}
 
@@ -148,8 +144,7 @@ def test_leave_one_domain_out_by_hand():
 
 
 def test_without_the_common_sets_only_own_images_are_predicted():
-    target = EvaluationSet(answered([0], [0], [0]), BASE)
-    method = Scripted()
+    target, method = EvaluationSet(answered([0], [0], [0]), BASE), Scripted()
     found = measure(method, "client_mean", {"target": target}, tests=("local",))
     assert found.document() == {"name": "client_mean"}
     assert found.headline == found.local.mean == 0.875
@@ -174,8 +169,7 @@ def test_many_images_are_predicted_in_blocks_and_counted_once():
 
 
 def test_clients_that_predict_alike_are_measured_once_on_what_they_have_in_common():
-    """Three clients, the second with another broadcast: its images and nobody else's cost twice."""
-
+    """Three clients, the first with another broadcast."""
     seen = []
 
     class Counting:
@@ -183,12 +177,9 @@ def test_clients_that_predict_alike_are_measured_once_on_what_they_have_in_commo
             seen.append(len(batch["features"]))
             return np.roll(batch["features"], int(view.broadcast["shift"]), axis=1)
 
-    classes = ("a", "b", "c")
-    target = EvaluationSet(
-        Examples({"features": one_hot(0, 1), "labels": np.array([0, 2])}), classes
-    )
+    common = Examples({"features": one_hot(0, 1), "labels": np.array([0, 2])})
+    target, own = EvaluationSet(common, BASE), {"local": EvaluationSet(TEST, BASE)}
     method, shared, tallies = Counting(), CommonScores(), []
-    own = {"local": EvaluationSet(TEST, classes)}
     for shift in (1, 0, 0):
         sets = MeasuredSets(own, {"target": target}, shared)
         view = ClientView(number(shift))
@@ -253,31 +244,20 @@ ONE = [[0.2, 0.1, 0.7], [0.4, 0.5, 0.1]]
 OTHER = [[0.6, 0.1, 0.3]]
 
 
-@pytest.mark.parametrize(
-    ("policy", "expected"),
-    [
-        # Ranked: (.2, .7, .1) and (.4, .5, .1) give (.3, .6, .1); the other client (.6, .3, .1).
-        (PICKED, [0.45, 0.45, 0.1]),
-        # In their order: (.3, .3, .4) and (.6, .1, .3).
-        (None, [0.45, 0.2, 0.35]),
-        (FIXED, [0.45, 0.2, 0.35]),
-    ],
-)
-def test_the_mean_by_hand(policy, expected):
-    """Every client counts the same, however many images it has."""
-    found, _ = weighed(policy, ONE, OTHER)
-    np.testing.assert_allclose(found, expected, atol=1e-7)
-
-
-def test_clients_without_experts_do_not_count():
+def test_the_mean_by_hand():
+    """Every client counts the same, however many images it has; none without experts counts."""
+    # Ranked: (.2, .7, .1) and (.4, .5, .1) give (.3, .6, .1); the other client (.6, .3, .1).
+    # In their order: (.3, .3, .4) and (.6, .1, .3).
+    ordered = [0.45, 0.2, 0.35]
+    for policy, expected in ((PICKED, [0.45, 0.45, 0.1]), (None, ordered), (FIXED, ordered)):
+        np.testing.assert_allclose(weighed(policy, ONE, OTHER)[0], expected, atol=1e-7)
     found, _ = weighed(PICKED, ONE, OTHER, without={0})
     np.testing.assert_allclose(found, [0.6, 0.3, 0.1], atol=1e-7)
     assert weighed(PICKED, ONE, OTHER, without={0, 1})[0] is None
     assert weighed(None)[0] is None
 
 
-def test_a_large_test_set_is_read_in_blocks():
-    """Of 512 images; the mean is of images, not of blocks."""
+def test_a_large_test_set_is_read_in_blocks_and_the_mean_is_of_images():
     rows = [[1.0, 0.0]] * 512 + [[0.0, 1.0]] * 128
     found, method = weighed(None, rows)
     assert method.seen == [512, 128]
@@ -291,7 +271,7 @@ def test_the_own_expert_is_not_ranked():
     np.testing.assert_array_equal(alone, [1.0])
 
 
-def test_a_run_with_a_pool_says_what_experts_count(plain_run: Finished):
+def test_a_run_with_a_pool_says_what_experts_count(plain_run):
     weights = plain_run.summary["final"]["expert_weights"]
     assert len(weights) == 2
     assert math.isclose(sum(weights), 1.0, abs_tol=1e-6)

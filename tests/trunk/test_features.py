@@ -5,7 +5,6 @@ from __future__ import annotations
 import tracemalloc
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -179,7 +178,7 @@ def by_pillow(image: np.ndarray, side: int) -> np.ndarray:
 @pytest.mark.parametrize(
     ("shape", "side"), [((40, 64), 28), ((100, 60), 32), ((9, 9), 64), ((28, 28), 28)]
 )
-def test_an_image_is_resized_and_cropped_in_the_middle(shape: tuple[int, int], side: int):
+def test_an_image_is_resized_and_cropped_in_the_middle(shape, side):
     image = np.random.default_rng(0).integers(0, 256, (*shape, 3), dtype=np.uint8)
     (fitted,) = Squares(side).fit([image])
     assert (fitted.shape, fitted.dtype) == ((side, side, 3), np.uint8)
@@ -192,7 +191,7 @@ def test_at_the_model_s_own_size_it_is_what_the_model_does():
     np.testing.assert_array_equal(Squares(backbone.image_size).fit(images), backbone.fit(images))
 
 
-def test_without_a_model_there_is_nothing_to_encode_with(tmp_path: Path):
+def test_without_a_model_there_is_nothing_to_encode_with(tmp_path):
     images, rows = pictures(3), np.arange(3)
     for encoders in (
         plain_encoders(None),

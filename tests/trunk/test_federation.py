@@ -58,6 +58,12 @@ def folder(tmp_path_factory) -> Path:
     return tmp_path_factory.mktemp("fed")
 
 
+def require_same(one, other):
+    assert one.keys() == other.keys()
+    for name, value in one.items():
+        np.testing.assert_array_equal(other[name], value)
+
+
 @pytest.mark.slow
 def test_the_same_numbers_come_over_sockets_and_within_one_process(folder):
     found = []
@@ -66,12 +72,9 @@ def test_the_same_numbers_come_over_sockets_and_within_one_process(folder):
         handlers = Holders.written(here).handlers()
         reaching = over_sockets(handlers, here) if place == "sockets" else within(handlers)
         summary = hold(federation(here), reaching)
-        found.append((summary, last_state(here, summary["run_id"])))
-    (one, first), (other, second) = found
-    assert first.keys() == second.keys()
-    for name in first:
-        np.testing.assert_array_equal(first[name], second[name])
-    assert [r["cohort"] for r in one["rounds"]] == [r["cohort"] for r in other["rounds"]] == [4, 4]
+        found.append(last_state(here, summary["run_id"]))
+        assert [r["cohort"] for r in summary["rounds"]] == [4, 4]
+    require_same(*found)
 
 
 @pytest.mark.slow
@@ -208,12 +211,10 @@ def test_a_holder_in_many_runs_forgets_none(folder):
 def test_nothing_that_arrives_names_a_file_to_read(folder):
     """A checkpoint's path stays where it is; each holder names its own copy."""
     config = federation(folder)
-    local = config.task.model_copy(
-        update={"model": ModelConfig(name="ViT-B-16", pretrained="/coordinator/w.pt")}
-    )
+    model = ModelConfig(name="ViT-B-16", pretrained="/coordinator/w.pt")
+    local = config.task.model_copy(update={"model": model})
     tree = json.loads(offered(config.model_copy(update={"task": local})))
-    assert "/coordinator" not in json.dumps(tree)
-    assert str(folder) not in json.dumps(tree)
+    assert "/coordinator" not in json.dumps(tree) and str(folder) not in json.dumps(tree)
     holder = load_holder(write_holder(folder, "east"))
     own = holder.model_copy(update={"weights": folder / "own.pt"})
     unnamed = {"name": "ViT-B-16", "pretrained": None}
@@ -260,9 +261,7 @@ def test_a_process_a_message_is_the_same_client(folder):
         return handle
 
     summary = hold(federation(other), within({name: fresh(name) for name in NAMES}))
-    expected, found = last_state(one, steady["run_id"]), last_state(other, summary["run_id"])
-    for name, value in expected.items():
-        np.testing.assert_array_equal(found[name], value)
+    require_same(last_state(one, steady["run_id"]), last_state(other, summary["run_id"]))
 
 
 @pytest.mark.slow

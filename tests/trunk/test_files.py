@@ -11,7 +11,7 @@ import pytest
 from PIL import Image
 
 from platform.disk.files import open_lock, write_bytes, write_text, written
-from tests.trunk._runs import NONE, Command, Finished, Storage
+from tests.trunk._runs import NONE, Storage
 
 
 def mode(path: Path) -> int:
@@ -137,9 +137,7 @@ def contents(folder: Path) -> dict[str, tuple[int, bytes]]:
     }
 
 
-def test_reading_commands_write_nothing(
-    sotto: Command, plain_run: Finished, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_reading_commands_write_nothing(sotto, plain_run, tmp_path, monkeypatch):
     """Neither into a file that is there nor beside it; the copy has a cache of its own."""
     alone = shutil.copytree(plain_run.storage.folder, tmp_path / "runs")
     Image.new("RGB", (32, 32), (200, 30, 40)).save(tmp_path / "image.png")

@@ -40,7 +40,7 @@ def holders(tmp_path: Path) -> Holders:
 
 
 @pytest.mark.slow
-def test_all_validate_and_one_that_can_be_read_in_two_ways_is_without_images(holders: Holders):
+def test_all_validate_and_one_that_can_be_read_in_two_ways_is_without_images(holders):
     """It is in every round and charged like any other; its failures are in its own store alone."""
     images = holders.folder / "west" / "images"
     shutil.copytree(images / "train" / SHAPES[0], images / SHAPES[0])

@@ -96,7 +96,7 @@ def images(data: TaskData, part: str = "train") -> np.ndarray:
     ],
     ids=["new", "pathological"],
 )
-def test_what_a_client_holds_is_drawn_in_its_sense(overrides: tuple[str, ...]):
+def test_what_a_client_holds_is_drawn_in_its_sense(overrides):
     data = load(*overrides, "task.senses=clients")
     alone = {sense: load(*overrides, f"task.senses={sense}") for sense in SENSES}
     plain = alone["garden"]
@@ -122,7 +122,7 @@ def test_what_a_client_holds_is_drawn_in_its_sense(overrides: tuple[str, ...]):
         (("task.shots=null",), "task.shots: null takes all training examples"),
     ],
 )
-def test_what_cannot_be_dealt_is_refused(overrides: tuple[str, ...], sentence: str):
+def test_what_cannot_be_dealt_is_refused(overrides, sentence):
     with pytest.raises(ConfigError) as error:
         load(*overrides)
     assert sentence in str(error.value)

@@ -67,23 +67,18 @@ def name_of(found: Cohort, number: int = 1) -> str:
 def keys_kept(client: Client) -> Advertised | None:
     """The keys that lie in a client's store for the round after its newest attempt."""
     record = client._store.sessions.newest(RUN)
-    session = None if record is None else decode_session(record)
-    kept = None if session is None else session.ahead
-    assert kept is None or isinstance(kept, Advertised)
-    return kept
+    return None if record is None else decode_session(record).ahead
 
 
-def test_keys_are_in_the_store_before_they_leave_and_gone_when_they_are_used(five: Cohort) -> None:
+def test_keys_are_in_the_store_before_they_leave_and_gone_when_they_are_used(five):
     """The private halves, looked for in the file of the store past our own code."""
     outcome, _ = first_round(five)
     kept = {name: keys_kept(client) for name, client in five.clients.items()}
     paths = {name: Path(client._store._file.path) for name, client in five.clients.items()}
-    for name, keys in kept.items():
-        assert keys is not None and keys.channel_private in paths[name].read_bytes()
-    assert len({keys.mask_private for keys in kept.values() if keys is not None}) == 5
+    assert all(keys.channel_private in paths[name].read_bytes() for name, keys in kept.items())
+    assert len({keys.mask_private for keys in kept.values()}) == 5
     hold(five, second_plan(five, outcome), five.transport(), opened_with(outcome.ahead))
     for name, keys in kept.items():
-        assert keys is not None
         assert keys_kept(five.clients[name]) is None
         lies = paths[name].read_bytes()
         assert keys.channel_private not in lies and keys.mask_private not in lies
@@ -92,14 +87,14 @@ def test_keys_are_in_the_store_before_they_leave_and_gone_when_they_are_used(fiv
 # --- all or none ----------------------------------------------------------------------------------
 
 
-def test_who_is_lost_before_the_last_message_leaves_nobody_asked_for_keys(five: Cohort) -> None:
+def test_who_is_lost_before_the_last_message_leaves_nobody_asked_for_keys(five):
     outcome, heard = first_round(five, lost=[name_of(five)], lost_at="train")
     assert outcome.ahead == {} and outcome.keys_ahead(first_plan(five)) is None
     asked = [decode_relay(heard.seen["unmask", name][0]) for name in outcome.survivors]
     assert len(asked) == 4 and all(relay.ahead is None for relay in asked)
 
 
-def test_who_is_lost_at_the_last_message_is_in_the_next_round_again(five: Cohort) -> None:
+def test_who_is_lost_at_the_last_message_is_in_the_next_round_again(five):
     """Four have keys ahead: nobody's are used, and everybody is asked."""
     outcome, _ = first_round(five, lost=[name_of(five)], lost_at="unmask")
     assert outcome.survivors == tuple(five.clients) and len(outcome.ahead) == 4
@@ -117,25 +112,22 @@ def test_who_is_lost_at_the_last_message_is_in_the_next_round_again(five: Cohort
             assert outcome.ahead[name] not in second.seen["advertise", name][1]
 
 
-Keys = Mapping[str, bytes]
-
-
-def flipped(keys: Keys) -> Keys:
+def flipped(keys):
     spoilt = bytearray(keys[min(keys)])
     spoilt[60] ^= 1
     return {**keys, min(keys): bytes(spoilt)}
 
 
-def swapped(keys: Keys) -> Keys:
+def swapped(keys):
     one, other, *_ = sorted(keys)
     return {**keys, one: keys[other], other: keys[one]}
 
 
-def incomplete(keys: Keys) -> Keys:
+def incomplete(keys):
     return {name: keys[name] for name in sorted(keys)[1:]}
 
 
-def nobodys(keys: Keys) -> Keys:
+def nobodys(keys):
     return {**keys, "client-99999": keys[min(keys)]}
 
 
@@ -143,9 +135,7 @@ def nobodys(keys: Keys) -> Keys:
     "spoil",
     [flipped, swapped, *(pytest.param(s, marks=pytest.mark.slow) for s in (incomplete, nobodys))],
 )
-def test_spoilt_keys_cost_a_wait_and_nothing_else(
-    five: Cohort, spoil: Callable[[Keys], Keys]
-) -> None:
+def test_spoilt_keys_cost_a_wait_and_nothing_else(five, spoil):
     outcome, _ = first_round(five)
     second = Overheard(five.transport())
     following = hold(five, second_plan(five, outcome), second, opened_with(spoil(outcome.ahead)))
@@ -153,7 +143,7 @@ def test_spoilt_keys_cost_a_wait_and_nothing_else(
     np.testing.assert_allclose(following.summed.vector, [15.0, 15.0], atol=1e-2)
 
 
-def test_a_further_attempt_has_fresh_keys(tmp_path: Path) -> None:
+def test_a_further_attempt_has_fresh_keys(tmp_path):
     """The first attempt at the second round is given up after its shares; keys are used once."""
     found = cohort(tmp_path, HONEST, mechanism=UploadNoise(1.0, 0.01))
     outcome, _ = first_round(found)
@@ -167,12 +157,12 @@ def test_a_further_attempt_has_fresh_keys(tmp_path: Path) -> None:
     hold(found, second_plan(found, outcome, attempt=2), second, opened_with(outcome.ahead))
     assert second.stages == ["advertise", "share", "train", "unmask"]
     for name in names:
-        told = decode_invitation(first.seen["share", name][0]).secure
+        told = decode_invitation(first.seen["share", name][0]).secure.roster
         announced = decode_relay(second.seen["share", name][0]).payload
-        assert told is not None and announced and announced != told.roster
+        assert announced and announced != told
 
 
-def test_a_coordinator_that_lost_the_keys_after_it_sent_them_gets_no_others(five: Cohort) -> None:
+def test_a_coordinator_that_lost_the_keys_after_it_sent_them_gets_no_others(five):
     """Its database is not as it was left: the attempt is over, and no key is in two rosters."""
     outcome, _ = first_round(five)
     plan = second_plan(five, outcome)
@@ -198,7 +188,7 @@ def opening(found: Cohort, outcome: RoundOutcome, name: str) -> Invitation:
     return decode_invitation(sent[name])
 
 
-def test_the_same_last_message_gets_the_same_keys_and_another_one_none(five: Cohort) -> None:
+def test_the_same_last_message_gets_the_same_keys_and_another_one_none(five):
     """Asked twice with other neighbours, a client would have two sets of keys for one attempt."""
     outcome, heard = first_round(five)
     name = name_of(five)
@@ -206,7 +196,6 @@ def test_the_same_last_message_gets_the_same_keys_and_another_one_none(five: Coh
     assert five.remade(name).handle(sent) == said
     assert decode_disclosure(said).ahead == outcome.ahead[name]
     relay, before = decode_relay(sent), keys_kept(five.clients[name])
-    assert relay.ahead is not None
     reseeded = dataclasses.replace(relay.ahead.graph, seed=bytes(32))
     others = [
         dataclasses.replace(relay, ahead=None),
@@ -219,13 +208,11 @@ def test_the_same_last_message_gets_the_same_keys_and_another_one_none(five: Coh
     assert keys_kept(five.clients[name]) == before
 
 
-def test_keys_are_asked_for_with_the_last_message_only(tmp_path: Path) -> None:
+def test_keys_are_asked_for_with_the_last_message_only(tmp_path):
     """Of four messages each could bring a set, with other neighbours."""
     five = cohort(tmp_path, ACTIVE)
     plan, name = first_plan(five), name_of(five)
-    following = plan.next_plan
-    assert following is not None
-    seat = seat_of(following, 1)
+    seat = seat_of(plan.next_plan, 1)
 
     def early(client: str, message: bytes) -> bytes:
         return encode_relay(dataclasses.replace(decode_relay(message), ahead=seat))
@@ -238,9 +225,8 @@ def test_keys_are_asked_for_with_the_last_message_only(tmp_path: Path) -> None:
 
 
 def stranger(seat: SecureRound) -> SecureRound:
-    held = seat.enrolled
-    assert held is not None
-    enrolled = dataclasses.replace(held, identities=(*held.identities[:-1], identity(99).public))
+    others = (*seat.enrolled.identities[:-1], identity(99).public)
+    enrolled = dataclasses.replace(seat.enrolled, identities=others)
     return dataclasses.replace(seat, enrolled=enrolled)
 
 
@@ -259,16 +245,13 @@ def lowered(seat: SecureRound) -> SecureRound:
     ],
     ids=["who", "what"],
 )
-def test_keys_for_terms_that_are_not_this_runs_are_refused(
-    tmp_path: Path, lies: Sequence[Callable[[SecureRound], SecureRound]]
-) -> None:
+def test_keys_for_terms_that_are_not_this_runs_are_refused(tmp_path, lies):
     """Three clients are each told another lie; two are told the truth, and answer."""
     found = cohort(tmp_path, ACTIVE)
     told = dict(zip(found.clients, lies, strict=False))
 
     def change(client: str, message: bytes) -> bytes:
         relay = decode_relay(message)
-        assert relay.ahead is not None
         lie = told.get(client, lambda seat: seat)
         return encode_relay(dataclasses.replace(relay, ahead=lie(relay.ahead)))
 
@@ -280,23 +263,19 @@ def test_keys_for_terms_that_are_not_this_runs_are_refused(
         assert (keys_kept(client) is None) == (name in told)
 
 
-def test_an_opening_with_another_roster_or_another_place_is_refused(five: Cohort) -> None:
+def test_an_opening_with_another_roster_or_another_place_is_refused(five):
     """And changes nothing: the honest one is answered after them, once."""
     outcome, _ = first_round(five)
     name, client = name_of(five), five.clients[name_of(five)]
     honest, other = opening(five, outcome, name), opening(five, outcome, name_of(five, 2))
-    seat = honest.secure
-    assert seat is not None and other.secure is not None
+    seat, envelope = honest.secure, honest.envelope
     before = client._store.sessions.newest(RUN)
-    envelope = honest.envelope
+    seats = ({"roster": other.secure.roster}, {"roster": seat.roster[:-1]}, {"index": 2})
+    places = ({"attempt": 2}, {"round_number": 3}, {"committed": (1, 2)})
     lies = [
-        dataclasses.replace(honest, secure=dataclasses.replace(seat, roster=other.secure.roster)),
-        dataclasses.replace(honest, secure=dataclasses.replace(seat, roster=seat.roster[:-1])),
-        dataclasses.replace(honest, secure=dataclasses.replace(seat, index=2)),
+        *(dataclasses.replace(honest, secure=dataclasses.replace(seat, **lie)) for lie in seats),
+        *(dataclasses.replace(honest, envelope=dataclasses.replace(envelope, **p)) for p in places),
         dataclasses.replace(honest, secure=None),
-        dataclasses.replace(honest, envelope=dataclasses.replace(envelope, attempt=2)),
-        dataclasses.replace(honest, envelope=dataclasses.replace(envelope, round_number=3)),
-        dataclasses.replace(honest, envelope=dataclasses.replace(envelope, committed=(1, 2))),
     ]
     for lie in lies:
         with pytest.raises(ProtocolError):
@@ -309,7 +288,7 @@ def test_an_opening_with_another_roster_or_another_place_is_refused(five: Cohort
             client.handle(encode_invitation(lie))
 
 
-def test_who_refuses_an_opening_is_lost_for_that_round_only(five: Cohort) -> None:
+def test_who_refuses_an_opening_is_lost_for_that_round_only(five):
     outcome, _ = first_round(five)
     name = name_of(five)
     five.clients[name]._states.roll((1, 1))
@@ -324,7 +303,7 @@ def test_who_refuses_an_opening_is_lost_for_that_round_only(five: Cohort) -> Non
     assert ear.stages[0] == "advertise"
 
 
-def test_keys_that_were_made_under_an_older_enrolment_are_not_used(tmp_path: Path) -> None:
+def test_keys_that_were_made_under_an_older_enrolment_are_not_used(tmp_path):
     """A client was revoked between two rounds, and this one has the new file already."""
     found = cohort(tmp_path, ACTIVE)
     outcome, _ = first_round(found)
@@ -336,7 +315,7 @@ def test_keys_that_were_made_under_an_older_enrolment_are_not_used(tmp_path: Pat
         client.handle(message)
 
 
-def test_a_client_without_budget_refuses_the_opening_and_not_the_keys(tmp_path: Path) -> None:
+def test_a_client_without_budget_refuses_the_opening_and_not_the_keys(tmp_path):
     """Keys tell nothing and cost nothing; the round is priced before shares leave."""
     found = cohort(tmp_path, HONEST, mechanism=UploadNoise(1.0, 4.0))
     name = name_of(found)
@@ -368,13 +347,7 @@ WAITS = {
 
 @dataclass
 class Counted:
-    """Carries messages and counts the exchanges of each attempt.
-
-    Attributes:
-        inner: Carries them.
-        waits: By attempt, the stages in which clients were waited for.
-        told: Keys for the next round, of every last message.
-    """
+    """Counts the stages in which clients were waited for, by attempt, and keeps keys ahead."""
 
     inner: Transport
     waits: dict[tuple[int, int], list[str]] = field(default_factory=dict)
@@ -423,7 +396,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], tuple[Fin
 @pytest.mark.parametrize(
     "adversary", ["semi_honest", pytest.param("active", marks=pytest.mark.slow)]
 )
-def test_waits_of_a_run(whole: Any, adversary: str) -> None:
+def test_waits_of_a_run(whole, adversary):
     """Four and five in the first round, three and four in all others; the last asks for no keys."""
     _, carrying = whole(adversary)
     usual = WAITS[adversary]
@@ -434,7 +407,7 @@ def test_waits_of_a_run(whole: Any, adversary: str) -> None:
 
 
 @pytest.mark.slow
-def test_keys_ahead_change_no_number(tmp_path: Path, whole: Any) -> None:
+def test_keys_ahead_change_no_number(tmp_path, whole):
     """A client lost with its keys is in the sum all the same: fresh keys, and the same results."""
     chosen = (*overrides("upload_noise", "active", tmp_path), *SEEDED)
     ahead, usual = whole("active")
@@ -462,9 +435,8 @@ def lives(
     return Finished(storage, run_id, summary), first, second
 
 
-SHARED = WAITS["semi_honest"]
-SHARES = 4
-"""Which stage that is kept, after three in the first round: advertise, share and train."""
+SHARED, SHARES = WAITS["semi_honest"], (DatabaseJournal, "keep", 4)
+"""The second round's shares are kept after three stages of the first: advertise, share, train."""
 
 
 @pytest.mark.parametrize(
@@ -474,18 +446,12 @@ SHARES = 4
         pytest.param((Attempts, "_open", 2, False), ["advertise", *SHARED], marks=pytest.mark.slow),
         # From here on they are in the database.
         pytest.param((Attempts, "_open", 2, True), SHARED, marks=pytest.mark.slow),
-        ((DatabaseJournal, "keep", SHARES, False), SHARED),
-        pytest.param((DatabaseJournal, "keep", SHARES, True), SHARED[1:], marks=pytest.mark.slow),
+        ((*SHARES, False), SHARED),
+        pytest.param((*SHARES, True), SHARED[1:], marks=pytest.mark.slow),
     ],
     ids=str,
 )
-def test_a_death_between_any_two_stages(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    whole: Any,
-    place: Any,
-    second_life: list[str],
-) -> None:
+def test_a_death_between_any_two_stages(tmp_path, monkeypatch, whole, place, second_life):
     chosen = (*overrides("upload_noise", "semi_honest", tmp_path), *SEEDED)
     unbroken, _ = whole("semi_honest")
     torn, _, second = lives(seam_storage(tmp_path / "torn"), monkeypatch, chosen, place)
@@ -498,9 +464,7 @@ def test_a_death_between_any_two_stages(
 
 
 @pytest.mark.slow
-def test_a_death_with_the_last_message_out_asks_for_the_very_same_keys(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_death_with_the_last_message_out_asks_for_the_very_same_keys(tmp_path, monkeypatch):
     """The sum of the first round was open and is not committed; the graph's seed is on the disk."""
     chosen = (*overrides("none", "active", tmp_path), THREE)
     storage = seam_storage(tmp_path / "torn")
@@ -512,18 +476,13 @@ def test_a_death_with_the_last_message_out_asks_for_the_very_same_keys(
 
 def following_of(simulation: Simulation, number: int, **config: Any) -> Any:
     held = simulation.run
-    changed = held.terms.config.model_copy(update=config)
-    terms = dataclasses.replace(held.terms, config=changed)
-    attempts = dataclasses.replace(
-        Attempts(held, SilentObserver(), Spending(run=held)),
-        run=dataclasses.replace(held, terms=terms),
-    )
-    return attempts._draw(number, 1).plan.get("following")
+    terms = dataclasses.replace(held.terms, config=held.terms.config.model_copy(update=config))
+    attempts = Attempts(held, SilentObserver(), Spending(run=held))
+    changed = dataclasses.replace(attempts, run=dataclasses.replace(held, terms=terms))
+    return changed._draw(number, 1).plan.get("following")
 
 
-def test_none_are_asked_for_where_the_next_cohort_is_another_or_a_secret(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_none_are_asked_for_where_the_next_cohort_is_another_or_a_secret(tmp_path, monkeypatch):
     chosen = (*overrides("none", "semi_honest", tmp_path), THREE)
     with opened(seam_storage(tmp_path).create(*chosen)) as simulation:
         config = simulation.run.terms.config

@@ -23,7 +23,6 @@ from tests.trunk._runs import (
     NONE,
     OS,
     SMALL,
-    Command,
     Finished,
     Storage,
     comparable,
@@ -89,14 +88,7 @@ def reserved(storage: Storage) -> list[tuple[Any, ...]]:
     ("override", "point"),
     [*((NONE, point) for point in POINTS), (SEEDED, "training"), (SEEDED, "committed")],
 )
-def test_killed_run_ends_as_if_nothing_had_happened(
-    storage: Storage,
-    end: End,
-    sotto: Command,
-    request: pytest.FixtureRequest,
-    override: str,
-    point: str,
-) -> None:
+def test_killed_run_ends_as_if_nothing_had_happened(storage, end, sotto, request, override, point):
     """At most the round in progress was lost; the same results and charges, and one audit log."""
     code, output = end(Plan(*POINTS[point], signal.SIGKILL), override)
     assert code == -signal.SIGKILL, output
@@ -128,7 +120,7 @@ LEFT = ("training-early", "reserved", "opened", "stage-written", "stage-durable"
     "point",
     ["added-up", *(pytest.param(p, marks=pytest.mark.slow) for p in (*LEFT, "committed"))],
 )
-def test_killed_run_with_fresh_noise_pays_once(storage: Storage, end: End, point: str) -> None:
+def test_killed_run_with_fresh_noise_pays_once(storage, end, point):
     """What left a client before the kill is sent again, byte for byte; nothing is drawn anew."""
     code, output = end(Plan(*POINTS[point], signal.SIGKILL), OS)
     assert code == -signal.SIGKILL, output
@@ -147,9 +139,7 @@ DEALING = ("platform.bootstrap.planning:load_task_data", 1, False)
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGHUP, 129)])
-def test_it_names_the_run_and_how_to_go_on(
-    storage: Storage, end: End, sotto: Command, plain_run: Finished, number: int, code: int
-) -> None:
+def test_it_names_the_run_and_how_to_go_on(storage, end, sotto, plain_run, number, code):
     found, output = end(Plan(*TRAINING, number))
     run_id = storage.only_run()
     assert found == code, output
@@ -161,14 +151,14 @@ def test_it_names_the_run_and_how_to_go_on(
     assert comparable(answer.document) == comparable(plain_run.summary)
 
 
-def test_before_there_is_a_run_it_names_none(storage: Storage, end: End) -> None:
+def test_before_there_is_a_run_it_names_none(storage, end):
     code, output = end(Plan(*DEALING, signal.SIGTERM))
     assert (code, output) == (143, "interrupted\n")
     assert not storage.file.exists()
 
 
 @pytest.mark.slow
-def test_a_run_under_nohup_goes_on(storage: Storage, end: End) -> None:
+def test_a_run_under_nohup_goes_on(storage, end):
     plan = Plan(*TRAINING, signal.SIGHUP, ignored=(signal.SIGHUP,))
     code, output = end(plan)
     assert code == 0, output
@@ -176,7 +166,7 @@ def test_a_run_under_nohup_goes_on(storage: Storage, end: End) -> None:
 
 
 @pytest.mark.slow
-def test_a_second_signal_while_a_run_is_ended_prints_no_trace(storage: Storage, end: End) -> None:
+def test_a_second_signal_while_a_run_is_ended_prints_no_trace(storage, end):
     """It comes while the first one is written to the database, and what is durable is enough."""
     plan = Plan(*TRAINING, signal.SIGINT, again="platform.experiment.finishing:mark_interrupted")
     code, output = end(plan)
@@ -185,7 +175,7 @@ def test_a_second_signal_while_a_run_is_ended_prints_no_trace(storage: Storage, 
     assert "Traceback" not in output
 
 
-def test_under_json_the_run_and_the_command_are_fields(storage: Storage, end: End) -> None:
+def test_under_json_the_run_and_the_command_are_fields(storage, end):
     plan = Plan("privacy.training:LocalTrainer.fit", 2, False, signal.SIGINT)
     code, output = end(plan, NONE, "--json")
     run_id = storage.only_run()
@@ -195,7 +185,7 @@ def test_under_json_the_run_and_the_command_are_fields(storage: Storage, end: En
     assert told["command"] == interrupted_run(run_id, storage).partition("go on with: ")[2]
 
 
-def test_what_is_typed_to_go_on_names_where_the_run_and_its_method_are(tmp_path: Path) -> None:
+def test_what_is_typed_to_go_on_names_where_the_run_and_its_method_are(tmp_path):
     surroundings = Surroundings.with_methods(tmp_path / "my methods")
     assert finding(DEFAULT_STORAGE, Surroundings()) == ()
     ended = ended_run(2, "small-1", finding("sqlite:///x/y.db", surroundings))
@@ -206,9 +196,7 @@ def test_what_is_typed_to_go_on_names_where_the_run_and_its_method_are(tmp_path:
 
 
 @pytest.mark.slow
-def test_a_signal_just_after_the_last_commit_leaves_a_finished_run(
-    storage: Storage, sotto: Command, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_signal_just_after_the_last_commit_leaves_a_finished_run(storage, sotto, monkeypatch):
     """Old pages are erased behind a commit, so the run has finished when this one comes."""
     erase = Database.checkpoint
 

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from platform.bootstrap import Surroundings
-from platform.cli.app import main as coordinator_main
 from platform.cli.client_app import main as client_main
 from platform.disk.files import only_process_of
 from platform.errors import ConfigError, ProtocolError, RunStopped, UnknownRun
@@ -156,16 +155,17 @@ def test_a_signed_statement_is_kept_with_its_signature_and_no_other_counts(folde
     holders, config = enrolled(folder)
     handlers, put = holders.handlers(), []
 
+    south = handlers["south"]
+
     def spoken_for(message: bytes) -> bytes:
         kind, envelope = peek(bare(message))
         if kind == "invitation" and envelope.round_number == 1:
             put.append(encode_left(Left(envelope.run_id, "south", pseudonym_of(folder, "south"))))
             return put[-1]
-        return handlers["south"](message)
+        return south(message)
 
-    transport = Doing(
-        {**handlers, "south": spoken_for}, ("unmask", 1), lambda: leave(folder, "north"), after=True
-    )
+    handlers = {**handlers, "south": spoken_for}
+    transport = Doing(handlers, ("unmask", 1), lambda: leave(folder, "north"), after=True)
     summary = hold(config, doing(transport))
     run_id = summary["run_id"]
     # South is lost in one round, as with any answer that is none.
@@ -299,11 +299,6 @@ def client(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) 
     return command_line(monkeypatch, capsys, client_main)
 
 
-@pytest.fixture
-def coordinator(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
-    return command_line(monkeypatch, capsys, coordinator_main)
-
-
 @pytest.fixture(scope="module")
 def torn_off(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run of three rounds whose coordinator died in the second; for copying only."""
@@ -322,22 +317,22 @@ def broken_off(folder: Path, torn_off: Path) -> tuple[Holders, str]:
 
 
 @pytest.mark.slow
-def test_a_client_whose_machine_is_lost_is_removed(folder, broken_off, coordinator):
+def test_a_client_whose_machine_is_lost_is_removed(folder, broken_off, sotto):
     holders, run_id = broken_off
     storage = ("--storage", f"sqlite:///{folder}/sotto.db")
     with only_process_of(folder / run_id):
-        told = coordinator("federation", "remove", run_id, "west", *storage)
+        told = sotto("federation", "remove", run_id, "west", *storage)
     assert told.code == 1 and "by another process" in told.err
     agrees(folder, run_id)
-    gone = coordinator("federation", "remove", "latest", "west", *storage, "--json").document
+    gone = sotto("federation", "remove", "latest", "west", *storage, "--json").document
     assert (gone["run_id"], gone["client"], gone["after_round"]) == (run_id, "west", 1)
     assert gone["pseudonym"] == pseudonym_of(folder, "west")
     for name in ("west", "nobody"):
-        refused = coordinator("federation", "remove", run_id, name, *storage)
+        refused = sotto("federation", "remove", run_id, name, *storage)
         assert refused.code == 2 and f"'{name}'" in refused.err
     sock = folder / "hub.sock"
     with Hub(path=sock, clients=NAMES):
-        told = coordinator("federation", "status", str(sock), *storage, "--json").document
+        told = sotto("federation", "status", str(sock), *storage, "--json").document
     assert [(client["name"], client["reachable"]) for client in told] == [(n, False) for n in NAMES]
     standing = {client["name"]: client["standing"] for client in told}
     assert standing.pop("west").startswith("removed on 20")
@@ -353,7 +348,7 @@ def test_a_client_whose_machine_is_lost_is_removed(folder, broken_off, coordinat
     agrees(folder, run_id)
 
 
-def test_a_statement_that_was_carried_by_hand(folder, broken_off, client, coordinator):
+def test_a_statement_that_was_carried_by_hand(folder, broken_off, client, sotto):
     holders, run_id = broken_off
     east, north = (str(folder / name / "client.yaml") for name in ("east", "north"))
     file = folder / "north.left"
@@ -377,7 +372,7 @@ def test_a_statement_that_was_carried_by_hand(folder, broken_off, client, coordi
         ("west", broken, 2, "not a statement"),
     ):
         remove = ("federation", "remove", run_id, name, "--statement", str(said), *storage)
-        found = coordinator(*remove)
+        found = sotto(*remove)
         assert found.code == code and error in found.err
     assert audit(folder, run_id, "client.removed") == []
     assert [entry["client"] for entry in audit(folder, run_id, "client.left")] == [2]

@@ -62,8 +62,7 @@ def handed(told: Sequence[bytes]) -> dict[int, set[int]]:
     for message in told:
         if peek(message)[0] == "assignment":
             assignment = decode_assignment(message)
-            counts = found.setdefault(assignment.envelope.round_number, set())
-            counts.add(len(assignment.experts))
+            found.setdefault(assignment.envelope.round_number, set()).add(len(assignment.experts))
     return found
 
 
@@ -135,9 +134,8 @@ def test_entries_of_somebody_who_has_left_are_served_to_nobody_and_no_handle_sta
 @pytest.mark.parametrize("committed", [False, True])
 def test_a_kill_around_note_and_erasure_leaves_neither_or_both(folder, monkeypatch, committed):
     holders, config = holding_entries(folder)
-    transport = Doing(
-        holders.handlers(), ("advertise", 3), lambda: leave(folder, "east"), after=False
-    )
+    handlers = holders.handlers()
+    transport = Doing(handlers, ("advertise", 3), lambda: leave(folder, "east"), after=False)
     heard = LeavingTransport._heard
 
     def killed(self, client, reply):
@@ -183,12 +181,8 @@ STYLES = "method={name: ccst, network: cnn, image_size: 16, channels: [2, 3], sp
 def test_a_pool_made_before_the_rounds_goes_with_whoever_leaves_and_they_go_on(folder):
     """All are handed the others' styles, until one of the owners has left for good."""
     holders, told = Holders.written(folder), []
-    transport = Doing(
-        noted(holders.handlers(), told.append),
-        ("advertise", 4),
-        lambda: leave(folder, "east"),
-        after=False,
-    )
+    handlers = noted(holders.handlers(), told.append)
+    transport = Doing(handlers, ("advertise", 4), lambda: leave(folder, "east"), after=False)
     summary = hold(federation(folder, *NOISED, STYLES), doing(transport))
     assert handed(told) == {1: {0}, 2: {3}, 3: {3}, 4: {0}}
     assert [d["phase"] for d in summary["rounds"]] == ["collection", *["rounds"] * 3]

@@ -146,7 +146,7 @@ def test_a_database_of_an_earlier_version_goes_on_and_is_charged(storage, sotto,
     assert sotto("audit", "verify", "--storage", storage.url).code == 0
 
 
-def test_a_holder_is_the_same_in_every_run(tmp_path: Path) -> None:
+def test_a_holder_is_the_same_in_every_run(tmp_path):
     """A federation's client is its own store, and no key of a run tells it from itself."""
     noised = (
         *("privacy.mechanism=upload_noise", "privacy.clipping_norm=0.1", *FIXED),
@@ -160,7 +160,7 @@ def test_a_holder_is_the_same_in_every_run(tmp_path: Path) -> None:
     assert charged_runs(Storage(tmp_path)) == [first["run_id"]]
 
 
-def test_a_source_is_a_name_or_a_folder(tmp_path: Path) -> None:
+def test_a_source_is_a_name_or_a_folder(tmp_path):
     inside, link = tmp_path / "data" / "pacs", tmp_path / "link"
     data, other = str(tmp_path / "data"), str(tmp_path / "other")
     inside.mkdir(parents=True)
@@ -183,6 +183,6 @@ def test_a_source_is_a_name_or_a_folder(tmp_path: Path) -> None:
         assert one.overlaps(two) is two.overlaps(one) is ((one, two) in same)
 
 
-def test_data_sets_that_read_no_folder_are_known() -> None:
+def test_data_sets_that_read_no_folder_are_known():
     read_nothing = {info.name for info in dataset_infos() if not info.layout}
     assert read_nothing == {*FILELESS, HELD}

@@ -27,11 +27,7 @@ from platform.disk.log_files import (
 from platform.disk.opening import transaction
 from platform.errors import ConfigError
 from privacy import Authentication
-from privacy.transparency import (
-    Checkpoint,
-    open_change,
-    sign_checkpoint,
-)
+from privacy.transparency import Checkpoint, open_change, sign_checkpoint
 from storage import LogBroken, TreeHead, open_database
 from tests.trunk._runs import Command, Finished
 from tests.trunk._tampering import execute, execute_and_rehash
@@ -50,47 +46,42 @@ def keep(database: Path, *heads: TreeHead) -> None:
         keep_head(database, head)
 
 
-def test_heads_are_kept_in_order_and_for_their_owner_only(database: Path) -> None:
+def test_heads_are_kept_in_order_and_for_their_owner_only(database):
     keep(database, *HEADS)
     kept = kept_heads(database, known_key(database))
     assert kept.heads == tuple(HEADS)
     assert (kept.key, kept.lost) == (known_key(database), ())
-    for file in (heads_file(database), key_file(database)):
-        assert file.stat().st_mode & 0o077 == 0
+    assert not [p for p in (heads_file(database), key_file(database)) if p.stat().st_mode & 0o077]
     private = json.loads(key_file(database).read_text())["private"]
     assert private not in heads_file(database).read_text()
 
 
-def test_a_line_that_was_not_finished_is_no_head(database: Path) -> None:
+def test_a_line_that_was_not_finished_is_no_head(database):
     keep(database, *HEADS[:2])
     whole = heads_file(database).read_bytes()
     heads_file(database).write_bytes(whole[:-20])
     assert kept_heads(database, known_key(database)).heads == tuple(HEADS[:1])
 
 
-@pytest.mark.parametrize(
-    "line",
-    ["[]", '{"note":"a"}', "\x00\xff", "x" * (3 << 20)],
-    ids=["a list", "no note", "bytes", "too long"],
-)
-def test_a_spoilt_line_is_named(database: Path, line: str) -> None:
+def test_a_spoilt_line_is_named(database):
     """Those that were changed at random are in `test_receipts.py`."""
     keep(database, *HEADS[:3])
-    lines = heads_file(database).read_text().splitlines()
-    heads_file(database).write_text("\n".join([line, *lines[1:], ""]), encoding="latin-1")
-    with pytest.raises(Authentication, match=r"runs\.audit\.heads: line 1"):
-        kept_heads(database, known_key(database))
+    _, *lines = heads_file(database).read_text().splitlines()
+    for line in ("[]", '{"note":"a"}', "\x00\xff", "x" * (3 << 20)):
+        heads_file(database).write_text("\n".join([line, *lines, ""]), encoding="latin-1")
+        with pytest.raises(Authentication, match=r"runs\.audit\.heads: line 1"):
+            kept_heads(database, known_key(database))
 
 
-@pytest.mark.parametrize("text", ["", "[]", '{"origin": "a b", "private": "00"}'])
-def test_what_is_no_key_is_refused(database: Path, text: str) -> None:
-    key_file(database).write_text(text)
-    with pytest.raises(ConfigError, match="no key"):
-        keep_head(database, HEADS[0])
-    assert not heads_file(database).exists()
+def test_what_is_no_key_is_refused(database):
+    for text in ("", "[]", '{"origin": "a b", "private": "00"}'):
+        key_file(database).write_text(text)
+        with pytest.raises(ConfigError, match="no key"):
+            keep_head(database, HEADS[0])
+        assert not heads_file(database).exists()
 
 
-def test_changes_of_the_key_are_read_on_from_where_they_were_read(database: Path) -> None:
+def test_changes_of_the_key_are_read_on_from_where_they_were_read(database):
     changes = KeptChanges(database)
     assert changes.all() == ()
     keep(database, *HEADS[:2])
@@ -112,7 +103,7 @@ def test_changes_of_the_key_are_read_on_from_where_they_were_read(database: Path
         changes.all()
 
 
-def test_a_key_hands_over(database: Path) -> None:
+def test_a_key_hands_over(database):
     keep(database, *HEADS[:2])
     first = known_key(database)
     second = change_key(database)
@@ -128,7 +119,7 @@ def test_a_key_hands_over(database: Path) -> None:
             kept_heads(database, old)
 
 
-def test_an_old_key_signs_nothing_any_more(database: Path) -> None:
+def test_an_old_key_signs_nothing_any_more(database):
     keep(database, HEADS[0])
     old = log_signer(database)
     change_key(database)
@@ -138,9 +129,7 @@ def test_an_old_key_signs_nothing_any_more(database: Path) -> None:
 
 
 @pytest.mark.parametrize("died_at", ["add_note", "_finish_change"])
-def test_a_change_of_the_key_survives_its_process(
-    database: Path, died_at: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_change_of_the_key_survives_its_process(database, died_at, monkeypatch):
     keep(database, *HEADS[:2])
     before = known_key(database)
     with monkeypatch.context() as patch:
@@ -158,7 +147,7 @@ def crash(*_: Any) -> None:
     raise KeyboardInterrupt
 
 
-def test_a_lost_key_is_survived_and_said(database: Path) -> None:
+def test_a_lost_key_is_survived_and_said(database):
     keep(database, *HEADS[:2])
     key_file(database).unlink()
     keep(database, *HEADS[2:])
@@ -166,7 +155,7 @@ def test_a_lost_key_is_survived_and_said(database: Path) -> None:
     assert (kept.heads, kept.lost) == (tuple(HEADS), (3,))
 
 
-def test_who_takes_a_log_over_cannot_hide_it(database: Path) -> None:
+def test_who_takes_a_log_over_cannot_hide_it(database):
     """A thief with another key, who says that it was lost, or removes that line."""
     keep(database, *HEADS[:2])
     honest = known_key(database)
@@ -195,7 +184,7 @@ def log_more(run: Finished) -> None:
         unit.audit.append(run.run_id, actor="coordinator", action="run.resumed")
 
 
-def test_a_database_that_was_rolled_back(sotto: Command, own_copy: Finished) -> None:
+def test_a_database_that_was_rolled_back(sotto, own_copy):
     """The file of before the last event, with every record in it agreeing."""
     before = own_copy.storage.file.read_bytes()
     log_more(own_copy)
@@ -205,11 +194,10 @@ def test_a_database_that_was_rolled_back(sotto: Command, own_copy: Finished) -> 
     assert any("a kept head" in problem for problem in found["problems"])
 
 
-def test_a_log_whose_key_was_replaced(sotto: Command, own_copy: Finished) -> None:
+def test_a_log_whose_key_was_replaced(sotto, own_copy):
     """Named until somebody gives the new key, of which they have heard in another way."""
     file = own_copy.storage.file
     trusted = known_key(file)
-    assert trusted is not None
     key_file(file).unlink()
     log_more(own_copy)
     code, found = verified(sotto, own_copy)
@@ -218,28 +206,22 @@ def test_a_log_whose_key_was_replaced(sotto: Command, own_copy: Finished) -> Non
     code, found = verified(sotto, own_copy, "--key", trusted.encode())
     assert code == 3
     assert "hands the log" in found["problems"][0]
-    new = known_key(file)
-    assert new is not None
-    assert verified(sotto, own_copy, "--key", new.encode())[0] == 0
+    assert verified(sotto, own_copy, "--key", known_key(file).encode())[0] == 0
 
 
-def test_a_forged_event_with_a_chain_and_a_tree_computed_anew(
-    sotto: Command, own_copy: Finished
-) -> None:
+def test_a_forged_event_with_a_chain_and_a_tree_computed_anew(sotto, own_copy):
     """All hashes of the database are the forger's; the heads are not."""
-    execute_and_rehash(
-        own_copy.storage.file, "UPDATE audit SET actor = 'somebody' WHERE sequence = 2"
-    )
+    forge = "UPDATE audit SET actor = 'somebody' WHERE sequence = 2"
+    execute_and_rehash(own_copy.storage.file, forge)
     code, found = verified(sotto, own_copy)
     assert code == 3
     assert any("broken at leaf" in problem for problem in found["problems"])
 
 
-def test_the_key_is_changed_by_a_command(sotto: Command, own_copy: Finished) -> None:
+def test_the_key_is_changed_by_a_command(sotto, own_copy):
     url = own_copy.storage.url
     shown = sotto("audit", "change-key", "--storage", url)
     new = known_key(own_copy.storage.file)
-    assert new is not None
     assert (shown.code, shown.out) == (0, f"key {new.encode()}\n")
     code, found = verified(sotto, own_copy)
     assert (code, found["log"]["key"]) == (0, new.encode())
@@ -250,9 +232,7 @@ def test_the_key_is_changed_by_a_command(sotto: Command, own_copy: Finished) -> 
     assert "--key: 'x+y'" in answer.err
 
 
-def test_without_the_key_signatures_are_not_checked_and_that_is_said(
-    sotto: Command, own_copy: Finished
-) -> None:
+def test_without_the_key_signatures_are_not_checked_and_that_is_said(sotto, own_copy):
     """As an auditor has it who was given a copy of the database and its heads."""
     key_file(own_copy.storage.file).unlink()
     shown = sotto("audit", "verify", "--storage", own_copy.storage.url)
@@ -265,7 +245,7 @@ def test_without_the_key_signatures_are_not_checked_and_that_is_said(
     assert not key_file(own_copy.storage.file).exists()
 
 
-def test_a_head_is_kept_where_a_reader_is_in_the_way(own_copy: Finished) -> None:
+def test_a_head_is_kept_where_a_reader_is_in_the_way(own_copy):
     """Somebody reads on while a round is written: the log has grown, and so have its heads."""
     before = len(kept_heads(own_copy.storage.file, None).heads)
     with open_database(own_copy.storage.url, busy_timeout=0.05) as opened:
@@ -298,9 +278,7 @@ def stranger(*arguments: object) -> tuple[int, str]:
 
 
 def key_of(run: Finished) -> str:
-    found = known_key(run.storage.file)
-    assert found is not None
-    return found.encode()
+    return known_key(run.storage.file).encode()
 
 
 def proof(sotto: Command, run: Finished, event: str) -> dict[str, Any]:
@@ -309,9 +287,7 @@ def proof(sotto: Command, run: Finished, event: str) -> dict[str, Any]:
     return dict(answer.document)
 
 
-def test_a_strangers_program_checks_a_proof(
-    sotto: Command, noised_run: Finished, tmp_path: Path
-) -> None:
+def test_a_strangers_program_checks_a_proof(sotto, noised_run, tmp_path):
     found = proof(sotto, noised_run, "latest:3")
     (tmp_path / "proof").write_text(json.dumps(found))
     code, said = stranger("proof", tmp_path / "proof", key_of(noised_run))
@@ -322,9 +298,7 @@ def test_a_strangers_program_checks_a_proof(
     assert by_leaf == found
 
 
-def test_a_strangers_program_refuses_a_spoilt_proof(
-    sotto: Command, noised_run: Finished, tmp_path: Path
-) -> None:
+def test_a_strangers_program_refuses_a_spoilt_proof(sotto, noised_run, tmp_path):
     found, key = proof(sotto, noised_run, "latest:3"), key_of(noised_run)
     other = proof(sotto, noised_run, "latest:4")
     lie = base64.b64encode(base64.b64decode(found["data"]).replace(b"r", b"s", 1)).decode()
@@ -357,9 +331,7 @@ def kept(sotto: Command, run: Finished, file: Path) -> Path:
     return file
 
 
-def test_a_strangers_program_checks_an_export(
-    sotto: Command, own_copy: Finished, tmp_path: Path
-) -> None:
+def test_a_strangers_program_checks_an_export(sotto, own_copy, tmp_path):
     """Of a log that grew past a full tile since somebody kept a head of it."""
     head, key = kept(sotto, own_copy, tmp_path / "head"), key_of(own_copy)
     with open_database(own_copy.storage.url) as database, database.unit_of_work() as unit:
@@ -370,10 +342,7 @@ def test_a_strangers_program_checks_an_export(
     assert {"tile/0/000", "tile/0/001", "tile/entries/001"} <= set(found["files"])
     assert any(name.startswith("tile/1/000.p/") for name in found["files"])
     code, said = stranger("export", tmp_path / "log", key, head)
-    assert (code, said) == (
-        0,
-        f"VERIFIED: {found['size']} leaves, root {found['root']}, 1 kept heads are on the way\n",
-    )
+    assert code == 0 and f"VERIFIED: {found['size']} leaves, root {found['root']}" in said
     file = tmp_path / "log" / "tile/entries/001"
     data = bytearray(file.read_bytes())
     data[100] ^= 1
@@ -381,9 +350,7 @@ def test_a_strangers_program_checks_an_export(
     assert "the hashes of tile 1 are not" in stranger("export", tmp_path / "log", key)[1]
 
 
-def test_a_fork_is_seen_by_whoever_kept_a_head(
-    sotto: Command, own_copy: Finished, tmp_path: Path
-) -> None:
+def test_a_fork_is_seen_by_whoever_kept_a_head(sotto, own_copy, tmp_path):
     """Two continuations of one log: each holds in itself, and neither beside the other's head."""
     before = own_copy.storage.file.read_bytes()
     heads = []
@@ -401,15 +368,13 @@ def test_a_fork_is_seen_by_whoever_kept_a_head(
     assert "a kept head" in said
 
 
-def test_there_is_no_proof_of_what_is_not_there(sotto: Command, noised_run: Finished) -> None:
+def test_there_is_no_proof_of_what_is_not_there(sotto, noised_run):
     for event in ("latest:99", "nobody:1", "99999", ""):
         answer = sotto("audit", "prove", event, "--storage", noised_run.storage.url)
         assert (answer.code, answer.out, answer.err.count("\n")) == (2, "", 1)
 
 
-def test_a_row_that_was_changed_is_neither_proven_nor_exported(
-    sotto: Command, own_copy: Finished, tmp_path: Path
-) -> None:
+def test_a_row_that_was_changed_is_neither_proven_nor_exported(sotto, own_copy, tmp_path):
     execute(own_copy.storage.file, "UPDATE audit SET actor = 'x' WHERE sequence = 2")
     answer = sotto("audit", "prove", "latest:2", "--storage", own_copy.storage.url)
     assert (answer.code, answer.out) == (3, "")
@@ -420,7 +385,7 @@ def test_a_row_that_was_changed_is_neither_proven_nor_exported(
     assert not (folder / "checkpoint").exists()
 
 
-def test_events_are_followed(own_copy: Finished) -> None:
+def test_events_are_followed(own_copy):
     """What comes is shown, charges too; what is changed behind the reader's back is named."""
     url = own_copy.storage.url
 

@@ -13,10 +13,10 @@ from safetensors.numpy import load_file
 
 from platform.data.shapes import CLASSES
 from storage import Database
-from tests.trunk._runs import NONE, Command, Finished, Storage, opened, warnings_of
+from tests.trunk._runs import NONE, Finished, opened, warnings_of
 
 
-def test_export_of_the_shared_prompt(sotto: Command, own_copy: Finished, tmp_path: Path) -> None:
+def test_export_of_the_shared_prompt(sotto, own_copy, tmp_path):
     out, url = tmp_path / "out", own_copy.storage.url
     answer = sotto("export", "latest", "--output", str(out), "--storage", url, "--json")
     assert (answer.code, answer.err) == (0, "")
@@ -38,9 +38,7 @@ def test_export_of_the_shared_prompt(sotto: Command, own_copy: Finished, tmp_pat
     assert sotto("audit", "verify", *head, "--storage", url).code == 0
 
 
-def test_export_with_a_clients_personal_part(
-    sotto: Command, own_copy: Finished, tmp_path: Path
-) -> None:
+def test_export_with_a_clients_personal_part(sotto, own_copy, tmp_path):
     out = tmp_path / "out"
     answer = sotto(
         *("export", own_copy.run_id, "--client", "1", "--output", str(out)),
@@ -76,9 +74,7 @@ def images(noised_run: Finished, tmp_path: Path) -> tuple[list[Path], list[int]]
     return paths, [int(label) for label in data.dataset.test.labels[rows]]
 
 
-def test_prediction_of_a_client_is_what_its_accuracy_says(
-    sotto: Command, noised_run: Finished, images: tuple[list[Path], list[int]]
-) -> None:
+def test_prediction_of_a_client_is_what_its_accuracy_says(sotto, noised_run, images):
     paths, labels = images
     arguments = ["--client", "1", "--storage", noised_run.storage.url]
     answer = sotto("predict", "latest", *map(str, paths), *arguments, "--json")
@@ -103,14 +99,7 @@ MORE = {
     ("command", "code"),
     [*COMMANDS.items(), *(pytest.param(*one, marks=pytest.mark.slow) for one in MORE.items())],
 )
-def test_every_command_closes_the_database(
-    sotto: Command,
-    own_copy: Finished,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    command: str,
-    code: int,
-) -> None:
+def test_every_command_closes_the_database(sotto, own_copy, tmp_path, monkeypatch, command, code):
     """A connection that is left to the garbage collector ends while somebody else opens."""
     picture = tmp_path / "a.png"
     Image.new("RGB", (32, 32)).save(picture)
@@ -135,9 +124,7 @@ def test_every_command_closes_the_database(
 
 
 @pytest.mark.slow
-def test_local_method_is_exported_and_predicts_for_a_client_only(
-    sotto: Command, storage: Storage, tmp_path: Path
-) -> None:
+def test_local_method_is_exported_and_predicts_for_a_client_only(sotto, storage, tmp_path):
     picture = tmp_path / "a.png"
     Image.new("RGB", (32, 32)).save(picture)
     run = storage.run("method.name=coop", "method.context_tokens=2", NONE, "rounds=1")

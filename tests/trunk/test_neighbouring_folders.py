@@ -16,6 +16,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -98,19 +99,13 @@ def split_table(root: Path, folders: Folders) -> None:
 
 @dataclass(frozen=True)
 class Layout:
-    """A way in which clients' own data lie on a disk.
-
-    Attributes:
-        write: Writes the folders of all clients.
-        overrides: What a configuration says of it.
-        says_uses: Whether it says what each image is for.
-        lists_classes: Whether a file of class names fixes the list of classes; else every client
-            has to have an image of each class.
-    """
+    """A way in which clients' own data lie on a disk, and what a configuration says of it."""
 
     write: Callable[[Path, Folders], None]
     overrides: tuple[str, ...]
+    # Whether it says what each image is for.
     says_uses: bool = False
+    # Whether a file fixes the list of classes; else every client has an image of each class.
     lists_classes: bool = True
 
 
@@ -139,9 +134,7 @@ TREE = {
     "method": {"name": "promptfl", "context_tokens": 2},
     "training": {"local_steps": 2, "batch_size": 4, "learning_rate": 0.5},
     "task": {
-        "clients": len(CLIENTS),
-        "domains": list(CLIENTS),
-        "shots": None,
+        **{"clients": len(CLIENTS), "domains": list(CLIENTS), "shots": None},
         "partition": {"kind": "domain"},
     },
     "evaluation": {"local_twins": False, "worth_of_sharing": False},
@@ -193,10 +186,6 @@ def loaded(layout: Layout, folders: Folders, *overrides: str) -> dict[str, list[
 # --- folders -------------------------------------------------------------------------------------
 
 
-def numbers(low: int, high: int) -> st.SearchStrategy[set[int]]:
-    return st.sets(st.integers(0, 10**6 - 1), min_size=low, max_size=high)
-
-
 @st.composite
 def contents(draw: st.DrawFn, layout: Layout) -> Folder:
     """What one client's folder may hold: each class, or as few as a list of classes lets it."""
@@ -204,8 +193,8 @@ def contents(draw: st.DrawFn, layout: Layout) -> Folder:
     # A client without any image has nothing to begin with, and is refused before a run.
     for label in range(len(CLASSES)):
         low = 4 if label == 0 or not layout.lists_classes else 0
-        for number in sorted(draw(numbers(low, 6))):
-            images.add(Image(label, number, _use(draw, layout)))
+        numbers = draw(st.sets(st.integers(0, 10**6 - 1), min_size=low, max_size=6))
+        images |= {Image(label, number, _use(draw, layout)) for number in sorted(numbers)}
     # Whatever else it says, there is something to train on and to test.
     fixed = {Image(0, 10**6 + n) for n in range(3)}
     return frozenset(images | fixed | ({Image(1, 10**6, "test")} if layout.says_uses else set()))
@@ -230,7 +219,7 @@ SHOTS = ("task.shots=null", "task.shots=2", "task.shots=16")
 @of_layouts
 @settings(max_examples=6, phases=GENERATED)
 @given(data=st.data())
-def test_another_folder_of_one_client_changes_no_other_client(layout: Layout, data: st.DataObject):
+def test_another_folder_of_one_client_changes_no_other_client(layout, data):
     folders, one = data.draw(all_folders(layout)), data.draw(st.sampled_from(CLIENTS))
     other = {**folders, one: data.draw(contents(layout))}
     chosen = (data.draw(st.sampled_from(SHOTS)), data.draw(st.sampled_from(SHARES)))
@@ -250,16 +239,15 @@ def neighbours(draw: st.DrawFn | Any, layout: Layout, folder: Folder) -> tuple[F
     # What every client must have of a class is no record that could be missing.
     spare = [i for i in spare if layout.lists_classes or of_class[i.label] > 1]
     gone = {draw(st.sampled_from(sorted(spare)))} if spare and change != "add" else set()
-    label = draw(st.integers(0, len(CLASSES) - 1))
-    use = draw(st.sampled_from(("train", "val", "test"))) if layout.says_uses else "train"
-    new = {Image(label, 2 * 10**6, use)} if change != "remove" else set()
+    added = Image(draw(st.integers(0, len(CLASSES) - 1)), 2 * 10**6, _use(draw, layout))
+    new = {added} if change != "remove" else set()
     return (folder - gone) | new, len(gone) + len(new)
 
 
 @of_layouts
 @settings(max_examples=8, phases=GENERATED)
 @given(data=st.data())
-def test_one_image_changes_the_side_of_no_other_image(layout: Layout, data: st.DataObject):
+def test_one_image_changes_the_side_of_no_other_image(layout, data):
     folders, one = data.draw(all_folders(layout)), data.draw(st.sampled_from(CLIENTS))
     folder, changed = neighbours(data.draw, layout, folders[one])
     share = data.draw(st.sampled_from(SHARES))
@@ -300,14 +288,10 @@ def uploads(layout: Layout, folders: Folders, *overrides: str) -> dict[str, byte
         with opened(create_run(config, SilentObserver(), Surroundings(carry=carry))) as simulation:
             execute(simulation, SilentObserver())
             run_id = simulation.run_id.encode()
-        answers = {
-            client: reply
-            for (stage, client), (_, reply) in ears[0].seen.items()
-            if stage == "train"
-        }
     return {
         CLIENTS[int(client.rpartition("-")[2])]: reply.replace(run_id, b"")
-        for client, reply in answers.items()
+        for (stage, client), (_, reply) in ears[0].seen.items()
+        if stage == "train"
     }
 
 
@@ -329,12 +313,8 @@ class Hosts(Holders):
     def held_in_a_run(self, *overrides: str) -> dict[str, Counter[bytes]]:
         """Begin a run, and count what each client would train on."""
         hosts = {
-            name: host_of(
-                load_holder(self.folder / name / "client.yaml"),
-                self.surroundings,
-                self.lines[name].append,
-            )
-            for name in self.lines
+            name: host_of(load_holder(self.folder / name / "client.yaml"), self.surroundings, note)
+            for name, note in ((name, lines.append) for name, lines in self.lines.items())
         }
         config = federation(self.folder, "rounds=1", *overrides)
         handlers = {name: host.handle for name, host in hosts.items()}
@@ -358,14 +338,13 @@ def holders(place: Path, each: int = 12) -> Hosts:
     made = Hosts.written(place)
     for number, name in enumerate(NAMES):
         shutil.rmtree(place / name / "images")
-        for label, shape in enumerate(SHAPES):
-            for image in range(each):
-                path = place / name / "images" / shape / f"{image}.png"
-                write_picture(path, label, 1000 * number + image, size=16)
+        for (label, shape), image in product(enumerate(SHAPES), range(each)):
+            path = place / name / "images" / shape / f"{image}.png"
+            write_picture(path, label, 1000 * number + image, size=16)
     return made
 
 
-def test_one_image_more_at_a_holder_changes_what_depends_on_it_only(tmp_path: Path):
+def test_one_image_more_at_a_holder_changes_what_depends_on_it_only(tmp_path):
     """Before, up to a class's validation images were others; who splits is the store's secret."""
     found, images = holders(tmp_path), tmp_path / "north" / "images"
     share = "task.validation_share=0.3"
@@ -379,7 +358,7 @@ def test_one_image_more_at_a_holder_changes_what_depends_on_it_only(tmp_path: Pa
         before = after
 
 
-def test_who_trains_on_what_is_the_holder_s_secret(tmp_path: Path):
+def test_who_trains_on_what_is_the_holder_s_secret(tmp_path):
     """Two holders of the same images, of which no public seed says which ones each trains on."""
     found = holders(tmp_path)
     shutil.rmtree(tmp_path / "east" / "images")

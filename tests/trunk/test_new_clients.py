@@ -9,7 +9,7 @@ from methods import ClientView
 from platform.config.randomness import stream
 from platform.experiment.comparisons import measure_newcomers
 from platform.parties.scoring import EvaluationSet, accuracy
-from tests.trunk._runs import FIXED, NONE, Finished, Storage, opened
+from tests.trunk._runs import FIXED, NONE, Finished, opened
 from tests.trunk.conftest import MakeStorage
 
 NEW = ("task.new_clients=2", "task.partition.kind=dirichlet", "task.shots=14")
@@ -32,7 +32,7 @@ def tuned(make_storage: MakeStorage) -> Finished:
     return make_storage("tuned").run(NONE, *method, *large, *NEW, unseen, "rounds=1")
 
 
-def test_new_clients_are_in_no_ledger_cohort_or_store(tuned: Finished) -> None:
+def test_new_clients_are_in_no_ledger_cohort_or_store(tuned):
     storage = tuned.storage
     assert storage.rows("SELECT count(DISTINCT pseudonym) FROM ledger") == [(5,)]
     assert {name for names in tuned.survivors().values() for name in names} == {
@@ -45,7 +45,7 @@ def test_new_clients_are_in_no_ledger_cohort_or_store(tuned: Finished) -> None:
 
 
 @pytest.mark.parametrize("which", [pytest.param("noised", marks=pytest.mark.slow), "tuned"])
-def test_new_clients_are_measured_as_by_hand(which: str, request: pytest.FixtureRequest) -> None:
+def test_new_clients_are_measured_as_by_hand(which, request):
     """From the last state and the first personal part, before and after `personalise`."""
     run: Finished = request.getfixturevalue(which)
     found: dict[str, list[float]] = {"before": [], "after": []}
@@ -78,9 +78,7 @@ def test_new_clients_are_measured_as_by_hand(which: str, request: pytest.Fixture
 
 
 @pytest.mark.slow
-def test_a_method_that_sends_each_client_its_own_sends_them_what_nobody_has(
-    storage: Storage,
-) -> None:
+def test_a_method_that_sends_each_client_its_own_sends_them_what_nobody_has(storage):
     """FedAMP's server knows no message for somebody new: the first prompt goes out."""
     masks = "secure_aggregation.enabled=false"
     amp = ("method.name=prompt_fedamp", "method.context_tokens=2", masks, NONE)
@@ -94,7 +92,7 @@ def test_a_method_that_sends_each_client_its_own_sends_them_what_nobody_has(
     assert found is not None and found == run.summary["final"]["new_clients"]
 
 
-def test_a_pool_hands_them_no_experts(storage: Storage, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_pool_hands_them_no_experts(storage, monkeypatch):
     from methods import pfedmoap
 
     seen: list[int] = []
