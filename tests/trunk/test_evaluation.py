@@ -9,7 +9,6 @@ import pytest
 
 from methods import ClientView, Examples, PoolPolicy, TensorSpec
 from platform.experiment.evaluation import (
-    Measured,
     accuracy_document,
     harmonic_mean,
     mean_over_clients,
@@ -64,9 +63,6 @@ def test_a_summary_by_hand():
     assert set(accuracy_document(None).values()) == {None}
 
 
-# --- protocols ----------------------------------------------------------------------------------
-
-
 class Scripted:
     """Answers each image with the class at the position that its client's state names.
 
@@ -88,9 +84,7 @@ def answered(labels: list[int], *said: list[int]) -> Examples:
     return Examples({"answers": np.array(said).T, "labels": np.array(labels)})
 
 
-def measure(
-    method: Scripted, protocol: str, common: dict[str, EvaluationSet], *, tests: tuple[str, ...]
-) -> Measured:
+def measure(method, protocol, common, *, tests):
     """What two clients of the kinds 0 and 1 measure on these sets."""
     shared, tallies = CommonScores(), []
     for kind, own in enumerate(OWN.values()):
@@ -201,9 +195,6 @@ def test_a_model_of_its_own_is_never_measured_by_another_clients_count():
         counts.append(sets.tally(Lookup(), view, "target"))
     assert counts == [(3, 4), (0, 4), (0, 4), (3, 4)]
     assert sets.tally(Lookup(), ClientView(zero, (), number(1)), "target") == (0, 4)
-
-
-# --- what experts count --------------------------------------------------------------------------
 
 
 CLASSES = ("a", "b")

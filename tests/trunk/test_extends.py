@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from platform.config import RunConfig, Sources, load_config
+from platform.config import Sources, load_config
 from platform.config.files import packaged_names
 from platform.config.loading import LONGEST_CHAIN, change, read_whole
 from platform.errors import ConfigError
@@ -56,9 +55,7 @@ def write(tmp_path: Path):
 def extended(write):
     """Reads a file that changes a base."""
 
-    def extended(
-        changes: dict[str, Any], base: dict[str, Any] = BASE, *overrides: str
-    ) -> RunConfig:
+    def extended(changes, base=BASE, *overrides):
         write("base.yaml", base)
         return load_config(write("run.yaml", {"extends": "base.yaml", **changes}), overrides)
 
@@ -72,9 +69,6 @@ def refused(path: Path, *overrides: str) -> str:
     message = str(caught.value)
     assert message and "\n" not in message
     return message
-
-
-# --- what is merged -----------------------------------------------------------------------------
 
 
 def test_what_another_method_drops_of_its_base_is_said(extended):
@@ -99,9 +93,7 @@ TREES = st.recursive(
 )
 
 
-def leaves(
-    tree: dict[str, Any], path: tuple[str, ...] = ()
-) -> Iterator[tuple[tuple[str, ...], Any]]:
+def leaves(tree, path=()):
     """Every value that is no mapping with keys, under the keys that lead to it."""
     for key, value in tree.items():
         if isinstance(value, dict) and value:
@@ -140,9 +132,6 @@ def test_a_chain_of_files_is_its_trees_merged_in_order(tmp_path_factory, trees):
     assert merged == expected and trees == before
 
 
-# --- keys that change more than themselves ------------------------------------------------------
-
-
 def test_mechanism_none_drops_what_no_longer_applies_before_other_keys(extended):
     changes = {"privacy": {"target_delta": 0.01, "mechanism": "none"}, "evaluation": {"every": 1}}
     config = extended(changes, PRIVATE)
@@ -159,9 +148,6 @@ def test_noise_that_is_named_in_two_ways_is_refused(write):
     both = {"target_epsilon": 4.0, "noise_multiplier": None}
     path = write("run.yaml", {"extends": "base.yaml", "privacy": both})
     assert load_config(path).privacy.target_epsilon == 4.0
-
-
-# --- where a base may lie -----------------------------------------------------------------------
 
 
 def test_a_base_is_packaged_or_lies_relative_to_the_file_that_names_it(

@@ -97,8 +97,6 @@ def test_who_errors_says_nothing_of_labels(storage, mechanism):
         assert len(held) > 1
 
 
-# --- one client, every way to fail ----------------------------------------------------------------
-
 SPEC = {"x": TensorSpec((3,)), "y": TensorSpec((2,))}
 START = {"x": np.array([1.0, 2.0, 3.0], np.float32), "y": np.full(2, -0.5, np.float32)}
 ZERO = {name: np.zeros(tensor.shape, np.float32) for name, tensor in SPEC.items()}
@@ -237,9 +235,6 @@ def test_appended_coordinates_of_a_failed_round_are_zero(extras):
     central = CentralNoise(clipping_norm=1.0, noise_multiplier=1.0, scale=2.0**16)
     bare = make_protection(Failing("zero"), Setting(mechanism=central))
     assert not dataclasses.replace(bare, entries=None).prepare_nothing(START, noise).vector.any()
-
-
-# --- what stays an error --------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("how", ["raises", "another shape"])

@@ -32,9 +32,6 @@ from tests.trunk._encoders import CountingEncoder, cache_of, expected, files, ge
 KINDS = ("features", "tokens", "pixels")
 
 
-# --- rows are the encoder's, once -----------------------------------------------------------------
-
-
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("source", ["array", "files"])
 def test_rows_are_what_the_encoder_makes(tmp_path, kind, source):
@@ -85,9 +82,6 @@ def test_an_image_is_the_same_row_in_any_company(tmp_path):
         np.testing.assert_array_equal(got[:], together[np.asarray(rows)])
 
 
-# --- no change of anything meets a stale row ------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     "other",
     [
@@ -125,9 +119,6 @@ def test_a_changed_file_is_encoded_anew(tmp_path):
     np.testing.assert_allclose(got[:], expected(images, "features"), rtol=1e-6)
 
 
-# --- bounded memory -------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True)
 class WideEncoder(CountingEncoder):
     """Tokens of 48 KiB an image."""
@@ -160,9 +151,6 @@ def test_memory_is_bounded_by_a_batch_and_a_segment(tmp_path, monkeypatch):
     # A batch of tokens is 3 MiB; a decoded picture is 0.2 MB.
     assert peak < 9 * 2**20
     np.testing.assert_array_equal(rows[np.asarray([279, 40, 0])][1:], rows[np.asarray([40, 0])])
-
-
-# --- at a size that a method asks for ------------------------------------------------------------
 
 
 def by_pillow(image: np.ndarray, side: int) -> np.ndarray:
@@ -199,9 +187,6 @@ def test_without_a_model_there_is_nothing_to_encode_with(tmp_path):
     ):
         with pytest.raises(ConfigError, match=r"task\.model: null"):
             encoders.features(images, rows)
-
-
-# --- one frozen model of a kind in a process -----------------------------------------------------
 
 
 @pytest.fixture

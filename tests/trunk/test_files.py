@@ -111,9 +111,6 @@ def test_every_file_of_a_run_is_its_owners(tmp_path, open_umask):
     assert finished.run_id
 
 
-# --- reading commands write nothing --------------------------------------------------------------
-
-
 COMMANDS = (
     ("runs",),
     ("report", "latest"),

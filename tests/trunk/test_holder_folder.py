@@ -60,9 +60,6 @@ def counts(group: Group) -> dict[str, dict[str | None, int]]:
     return {name: {use: held[name, use] for use in uses} for name in group.classes}
 
 
-# --- what is recognised --------------------------------------------------------------------------
-
-
 def test_class_folders_and_split_folders(tmp_path):
     plain, split = tmp_path / "plain", tmp_path / "split"
     draw(plain, "cat", count=4)
@@ -87,9 +84,6 @@ def test_odd_names(tmp_path):
     assert data.train.labels.tolist() == [0, 0, 0, 1, 1, 1, 1]
     assert paths(data.train)[-1] == "guinea  pig /a\nb c.JpEg"
     assert len(data.train.images[np.array([6])]) == 1
-
-
-# --- what is refused -----------------------------------------------------------------------------
 
 
 def test_a_class_called_like_a_split_folder_names_both_readings(tmp_path):
@@ -144,9 +138,6 @@ def test_links_that_leave_the_folder(tmp_path, link):
     assert f"{str(root / link)!r} is a link" in refused(root)
 
 
-# --- labels --------------------------------------------------------------------------------------
-
-
 def test_the_very_name_comes_before_one_that_is_like_it(tmp_path):
     draw(tmp_path, "a-b", count=1)
     own = {"a-b": "a-b"}
@@ -162,9 +153,6 @@ def test_a_folder_of_no_class_is_left_out_and_named_with_the_valid_ones(tmp_path
     data, (text,) = load_holding(tmp_path, CLASSES, test_share=0.5, key=KEY)
     assert "'dgo'" in text and "'guinea pig'" in text
     assert (paths(data.train), paths(data.test)) == (paths(alone.train), paths(alone.test))
-
-
-# --- the split -----------------------------------------------------------------------------------
 
 
 def test_the_folders_split_holds(tmp_path):
@@ -246,9 +234,6 @@ def test_without_a_test_folder_training_images_are_drawn_and_validation_stays(tm
     assert len(client.test) > 0
     assert all(paths(data.train)[row].startswith("val/") for row in client.validation)
     assert all(path.startswith("train/") for path in paths(data.test))
-
-
-# --- what a client learns with --------------------------------------------------------------------
 
 
 def test_a_share_for_validation_where_no_folder_says(tmp_path):

@@ -110,12 +110,7 @@ UNMASKED = ("secure_aggregation.enabled=false", "secure_aggregation.threshold=nu
         ({"smallest_sum": 2}, (), UNMASKED, "secure_aggregation.enabled: false"),
         ({"methods": ("promptfl", "coop")}, (), ("method.name=pfedmoap",), "limits.methods"),
         ({"mechanisms": ("distributed_noise",)}, DISTRIBUTED, (), "limits.mechanisms"),
-        (
-            {"epsilon_total": None, "epsilon_per_run": None},
-            DP_SGD,
-            BARE,
-            "privacy.mechanism: none",
-        ),
+        ({"epsilon_total": None, "epsilon_per_run": None}, DP_SGD, BARE, "privacy.mechanism: none"),
     ],
 )
 def test_each_limit_at_its_boundary(limits, within, beyond, said):

@@ -57,9 +57,6 @@ def refused(path: Path) -> str:
     return message
 
 
-# --- what is valid ------------------------------------------------------------------------------
-
-
 def test_all_keys_are_read_and_paths_count_from_the_file(write, tmp_path, monkeypatch):
     path = write(yaml.safe_dump(WHOLE))
     monkeypatch.chdir("/")
@@ -76,16 +73,15 @@ def test_all_keys_are_read_and_paths_count_from_the_file(write, tmp_path, monkey
     assert limits.methods == ("promptfl", "pfedmoap") and limits.adversary == "active"
 
 
-def test_a_relative_file_still_means_its_own_folder(write, tmp_path, monkeypatch):
+def test_relative_paths_count_from_the_file_and_home_folders_are_found(
+    write, tmp_path, monkeypatch
+):
     write(yaml.safe_dump(LEAST))
     monkeypatch.chdir(tmp_path)
     settings = load_holder(Path("client.yaml"))
     monkeypatch.chdir("/")
     assert settings.data.root == tmp_path / "images"
     assert settings.socket_path == tmp_path / "store" / "client.sock"
-
-
-def test_home_folders_are_found(write, monkeypatch):
     monkeypatch.setenv("HOME", "/somewhere")
     settings = load_holder(write(yaml.safe_dump({**LEAST, "data": {"root": "~/images"}})))
     assert settings.data.root == Path("/somewhere/images")
@@ -100,8 +96,6 @@ def test_the_example_has_every_key_with_its_default():
     assert (settings.limits.epsilon_total, settings.limits.epsilon_per_run) == (20.0, 8.0)
     assert (settings.limits.smallest_cohort, settings.limits.smallest_sum) == (3, 3)
 
-
-# --- mistakes -----------------------------------------------------------------------------------
 
 CHANGED: dict[str, tuple[str, Any]] = {
     "unknown key": ("colour", "red"),
@@ -160,21 +154,18 @@ def test_a_mistake_is_one_sentence_that_names_the_key(write, name):
 
 
 # What is no plain YAML is in `test_plain_yaml.py`.
-TEXTS: dict[str, tuple[str | bytes, str]] = {
-    "nothing": ("", "no mapping"),
-    "code": ("!!python/object/apply:os.system ['true']\n", "plain data"),
-    "a limit twice": ("name: north\nlimits: {delta: 1.0e-5, delta: 0.1}\n", "'delta'"),
-    "no text": (b"\xff\xfe\x00", "readable YAML"),
-}
+TEXTS = (
+    ("", "no mapping"),
+    ("!!python/object/apply:os.system ['true']\n", "plain data"),
+    ("name: north\nlimits: {delta: 1.0e-5, delta: 0.1}\n", "'delta'"),
+    (b"\xff\xfe\x00", "readable YAML"),
+)
 
 
-@pytest.mark.parametrize("name", TEXTS)
-def test_a_file_that_is_no_settings_is_one_sentence(write, name):
-    text, words = TEXTS[name]
-    assert words in refused(write(text))
-
-
-def test_no_file_and_a_folder_are_one_sentence(tmp_path):
+def test_what_is_no_settings_is_one_sentence(write, tmp_path):
+    for text, words in TEXTS:
+        assert words in refused(write(text))
+    (tmp_path / "client.yaml").unlink()
     for path in (tmp_path / "client.yaml", tmp_path, Path("x" * 5000)):
         assert "is no file" in refused(path)
 
@@ -193,8 +184,7 @@ def test_an_active_adversary_needs_an_identity(write):
 
 
 @pytest.mark.parametrize(
-    ("total", "per_run", "is_valid"),
-    [(None, None, True), (20.0, None, False), (None, 8.0, False)],
+    ("total", "per_run", "is_valid"), [(None, None, True), (20.0, None, False), (None, 8.0, False)]
 )
 def test_none_is_allowed_only_without_any_bound(write, total, per_run, is_valid):
     limits = {"mechanisms": ["none"], "epsilon_total": total, "epsilon_per_run": per_run}

@@ -8,11 +8,7 @@ import numpy as np
 import pytest
 
 from platform.config import parse_config
-from platform.data.homonyms import (
-    SENSES,
-    homonyms_dataset,
-    outlines_of,
-)
+from platform.data.homonyms import SENSES, homonyms_dataset, outlines_of
 from platform.data.loading import TaskData, load_task_data
 from platform.data.shapes import DOMAINS, Part, Stream, draw, shapes_dataset
 from platform.errors import ConfigError
@@ -37,9 +33,7 @@ def load(*overrides: str) -> TaskData:
     return load_task_data(parse_config(MINIMAL, overrides))
 
 
-def in_one_sense(
-    sense: int, train: int = 1, domains: tuple[str, ...] = ("clipart",), seed: int = 4
-):
+def in_one_sense(sense, train=1, domains=("clipart",), seed=4):
     senses = np.full((len(domains), 1), sense)
     return homonyms_dataset(seed, train, 1, senses=(senses, senses), domains=domains).train
 
@@ -47,9 +41,6 @@ def in_one_sense(
 def meaning() -> np.ndarray:
     """Outline of each name (columns) in each sense (rows)."""
     return np.stack([outlines_of(np.arange(20), np.full(20, sense)) for sense in range(4)])
-
-
-# --- what names mean -----------------------------------------------------------------------------
 
 
 def test_no_name_means_the_same_in_two_senses_and_no_outline_has_a_name_twice():
@@ -75,9 +66,6 @@ def test_images_show_what_their_names_mean_by_hand():
 def test_the_first_sense_is_shapes_under_other_names():
     shapes = shapes_dataset(4, 3, 1, domains=("clipart",)).train
     np.testing.assert_array_equal(in_one_sense(0, 3).images[np.arange(60)], shapes.images)
-
-
-# --- who is dealt which sense --------------------------------------------------------------------
 
 
 def images(data: TaskData, part: str = "train") -> np.ndarray:

@@ -6,7 +6,7 @@ Cohorts of `Numbered` clients: client i gives the number i, so five of them sum 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -44,7 +44,7 @@ from platform.wire.transport import Dropout, Transport
 from privacy import BudgetExhausted, UploadNoise
 from privacy.secure_aggregation import Advertised, Credentials
 from tests.trunk._ahead import Overheard, first_plan, first_round, hold, opened_with, second_plan
-from tests.trunk._runs import Finished, Storage, crashed, gaussian_epsilon, losing, opened, over
+from tests.trunk._runs import Finished, crashed, gaussian_epsilon, losing, opened, over
 from tests.trunk._seams import CLIENTS, overrides, seam_storage
 from tests.trunk._secure import RUN, Cohort, Lying, cohort, enrolled, identity
 
@@ -369,9 +369,7 @@ def counted(simulation: Simulation) -> tuple[Simulation, Counted]:
     return over(simulation, carrying), carrying
 
 
-def run(
-    folder: Path, chosen: Sequence[str], lost: frozenset[str] = frozenset()
-) -> tuple[Finished, Counted]:
+def run(folder, chosen, lost=frozenset()):
     """A whole run, in whose first two rounds some are lost with the last message."""
     storage = seam_storage(folder)
     with opened(storage.create(*chosen)) as simulation:
@@ -422,9 +420,7 @@ def test_keys_ahead_change_no_number(tmp_path, whole):
     assert ahead.storage.rows(charges) == fresh.storage.rows(charges)
 
 
-def lives(
-    storage: Storage, monkeypatch: pytest.MonkeyPatch, chosen: Sequence[str], place: Any
-) -> tuple[Finished, Counted, Counted]:
+def lives(storage, monkeypatch, chosen, place):
     """A run that dies once at a place and is gone on with, and what its two lives waited for."""
     owner, name, nth, after = place
     dying, first = counted(storage.create(*chosen))

@@ -117,8 +117,7 @@ LEFT = ("training-early", "reserved", "opened", "stage-written", "stage-durable"
 
 
 @pytest.mark.parametrize(
-    "point",
-    ["added-up", *(pytest.param(p, marks=pytest.mark.slow) for p in (*LEFT, "committed"))],
+    "point", ["added-up", *(pytest.param(p, marks=pytest.mark.slow) for p in (*LEFT, "committed"))]
 )
 def test_killed_run_with_fresh_noise_pays_once(storage, end, point):
     """What left a client before the kill is sent again, byte for byte; nothing is drawn anew."""

@@ -141,9 +141,6 @@ def test_a_sum_that_no_clients_can_have_made_is_refused():
         layout.open_sum(total, 2, QUANTISER)
 
 
-# --- the largest weight of a run, known to all before the first round ----------------------------
-
-
 SMALL = (NONE, *NO_POOL, "rounds=1", "cohort.dropout_rate=0", "evaluation.local_twins=false")
 LARGEST = "secure_aggregation.largest_weight={}"
 

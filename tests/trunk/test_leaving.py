@@ -50,31 +50,21 @@ def folder(tmp_path_factory) -> Path:
 
 
 @pytest.mark.slow
-def test_clients_leave_between_rounds_and_the_others_go_on_until_too_few_are_left(folder):
+def test_clients_leave_between_rounds_and_the_run_ends_where_too_few_are_left(folder):
     holders = Holders.written(folder)
 
-    class Both(Doing):
-        """North leaves after round 1, west after round 2."""
+    def away() -> None:
+        leave(folder, "west")
+        leave(folder, "north")
 
-        def exchange(self, stage, messages, deadline):
-            found = super().exchange(stage, messages, deadline)
-            if (stage, self.seen) == ("unmask", 2):
-                leave(folder, "west")
-            return found
-
-    transport = Both(holders.handlers(), ("unmask", 1), lambda: leave(folder, "north"), after=True)
+    transport = Doing(holders.handlers(), ("unmask", 1), away, after=True)
     summary = hold(federation(folder, *MASKED), doing(transport))
-    run_id = summary["run_id"]
-    assert [r["dropped"] for r in summary["rounds"]] == [0, 1]
-    assert transport.asked[2] == ("advertise", list(NAMES))
-    assert all("north" not in asked for _, asked in transport.asked[7:])
-    gone, _ = audit(folder, run_id, "client.left")
-    pseudonym = pseudonym_of(folder, "north")
-    assert gone == {"client": 2, "pseudonym": pseudonym, "generations": []}
+    assert [r["round"] for r in summary["rounds"]] == [1]
     said = " ".join(warnings_of(summary))
-    assert f"client 2 of 4 ({pseudonym})" in said and "after round 1;" in said
-    assert "before round 3: 2 of 4" in said
-    agrees(folder, run_id)
+    assert f"client 2 of 4 ({pseudonym_of(folder, 'north')})" in said and "after round 1;" in said
+    assert "before round 2: 2 of 4" in said
+    assert [one["client"] for one in audit(folder, summary["run_id"], "client.left")] == [2, 4]
+    agrees(folder, summary["run_id"])
 
 
 @pytest.mark.slow
@@ -154,7 +144,6 @@ def enrolled(folder: Path) -> tuple[Holders, Any]:
 def test_a_signed_statement_is_kept_with_its_signature_and_no_other_counts(folder):
     holders, config = enrolled(folder)
     handlers, put = holders.handlers(), []
-
     south = handlers["south"]
 
     def spoken_for(message: bytes) -> bytes:
@@ -178,17 +167,14 @@ def test_a_signed_statement_is_kept_with_its_signature_and_no_other_counts(folde
 
 
 def test_what_was_spent_survives_and_all_else_goes(folder):
-    personal = ("method={name: fedpgp, context_tokens: 2}", *NOISED, "rounds=1")
-    holders = Holders.written(folder)
-    run_id = hold(federation(folder, *personal), within(holders.handlers()))["run_id"]
+    config = federation(folder, "method={name: fedpgp, context_tokens: 2}", *NOISED, "rounds=1")
+    run_id = hold(config, within(Holders.written(folder).handlers()))["run_id"]
     place, settings = folder / "west" / "store", load_holder(folder / "west" / "client.yaml")
     store = open_client_store(place / "client.db")
     before, spent = store.rows(), own_account(store, settings.limits)
-    kept = store.committed(run_id)
-    assert kept is not None
-    marks = [kept.personal[-200:], kept.personal[200:400]]
+    personal = store.committed(run_id).personal
     parting = (place / "offers" / f"{run_id}.parting").read_bytes()
-    marks.append(parting[len(parting) // 2 :][:200])
+    marks = [personal[-200:], personal[200:400], parting[len(parting) // 2 :][:200]]
 
     def everything() -> bytes:
         return b"".join(path.read_bytes() for path in place.rglob("*") if path.is_file())
@@ -220,41 +206,6 @@ def test_a_lifetime_limit_counts_a_run_that_was_left(folder):
     rows = open_client_store(folder / "west" / "store" / "client.db").rows()
     assert {row.run_id for row in rows} == {first["run_id"]}
     assert len(rows) == 3
-
-
-@pytest.mark.slow
-def test_whoever_has_left_is_not_asked_again_and_answers_nothing_else(folder):
-    holders = Holders.written(folder)
-    place = folder / "north" / "store" / "offers"
-    kept: dict[str, bytes] = {}
-
-    def away() -> None:
-        (run_id,) = runs_of(folder)
-        kept[run_id] = (place / f"{run_id}.offer").read_bytes()
-        leave(folder, "north")
-
-    class Ends(Doing):
-        def exchange(self, stage, messages, deadline):
-            found = super().exchange(stage, messages, deadline)
-            if stage == "train" and self.seen == 2:
-                crash()
-            return found
-
-    transport = Ends(holders.handlers(), ("share", 2), away, after=False)
-    with pytest.raises(Crash):
-        hold(federation(folder, *MASKED), doing(transport))
-    ((run_id, offer),) = kept.items()
-    host = holders.handler("north")
-    for message in (offer, encode_roll_call(Envelope(run_id, 0, 0))):
-        assert decode_left(host(message)).client == "north"
-    assert not (place / f"{run_id}.offer").exists()
-    # Even with its files put back: the coordinator does not ask it.
-    (place / f"{run_id}.left").unlink()
-    (place / f"{run_id}.offer").write_bytes(offer)
-    again = Doing(holders.handlers(), ("advertise", 99), lambda: None, after=False)
-    summary = go_on(run_id, f"sqlite:///{folder}/sotto.db", doing(again))
-    assert again.asked and all("north" not in asked for _, asked in again.asked)
-    assert [r["dropped"] for r in summary["rounds"]] == [0, 1, 1]
 
 
 @pytest.mark.slow
@@ -301,7 +252,7 @@ def client(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) 
 
 @pytest.fixture(scope="module")
 def torn_off(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run of three rounds whose coordinator died in the second; for copying only."""
+    """A run whose coordinator died in the second of three rounds; for copying only."""
     folder = tmp_path_factory.mktemp("torn")
     transport = Doing(Holders.written(folder).handlers(), ("train", 2), crash, after=True)
     with pytest.raises(Crash):
@@ -351,15 +302,17 @@ def test_a_client_whose_machine_is_lost_is_removed(folder, broken_off, sotto):
 def test_a_statement_that_was_carried_by_hand(folder, broken_off, client, sotto):
     holders, run_id = broken_off
     east, north = (str(folder / name / "client.yaml") for name in ("east", "north"))
-    file = folder / "north.left"
+    file, offer = folder / "north.left", folder / "east" / "store" / "offers" / f"{run_id}.offer"
+    offered = offer.read_bytes()
     for wrong, said in (((), "error: RUN: no"), (("--all", "--statement", "x"), "error: --stat")):
         told = client("leave", east, *wrong)
         assert told.code == 2 and told.err.startswith(said)
     assert Keeping(folder / "east" / "store").runs("left") == []
     (one,) = client("leave", east, "--all", "--json").document
     assert (one["run_id"], one["charges"]) == (run_id, 2)
-    said = holders.handler("east")(encode_roll_call(Envelope(run_id, 0, 0)))
-    assert decode_left(said).client == "east"
+    for message in (offered, encode_roll_call(Envelope(run_id, 0, 0))):
+        assert decode_left(holders.handler("east")(message)).client == "east"
+    assert not offer.exists()
     told = client("leave", north, run_id, "--statement", str(file))
     assert told.code == 0 and "2 charges stay" in told.out
     assert "had been left" in client("leave", north, run_id).out

@@ -63,8 +63,6 @@ def test_the_card_of_a_method(sotto, storage, tmp_path, name):
         assert "not measured" in card
 
 
-# --- names in Markdown, read by a parser of others ------------------------------------------------
-
 PLAIN = {"text", "inline", "softbreak", "text_special"}
 HOSTILE = (
     "<script>alert(1)</script>",
