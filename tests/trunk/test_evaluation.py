@@ -45,13 +45,10 @@ def number(value: int) -> dict[str, np.ndarray]:
     return {"shift": np.array(value)}
 
 
-@pytest.mark.parametrize(
-    ("broadcast", "personal", "experts", "expected"),
-    [(0, 0, 0, 0.75), (1, 0, 0, 0.0), (1, 1, 0, 0.25), (1, 1, 1, 0.75)],
-)
-def test_accuracy_by_hand(broadcast, personal, experts, expected):
-    view = ClientView(number(broadcast), ({},) * experts, number(personal))
-    assert accuracy(Lookup(), view, EvaluationSet(TEST, ("a", "b", "c"))) == expected
+def test_accuracy_by_hand():
+    for *parts, expected in ((0, 0, 0, 0.75), (1, 0, 0, 0.0), (1, 1, 0, 0.25), (1, 1, 1, 0.75)):
+        view = ClientView(number(parts[0]), ({},) * parts[2], number(parts[1]))
+        assert accuracy(Lookup(), view, EvaluationSet(TEST, ("a", "b", "c"))) == expected
 
 
 def test_a_summary_by_hand():
@@ -64,10 +61,7 @@ def test_a_summary_by_hand():
 
 
 class Scripted:
-    """Answers each image with the class at the position that its client's state names.
-
-    Images are rows of labels' ranks: column k of `answers` is what a client of kind k says.
-    """
+    """Says of each image what column k of `answers` does, for a client of kind k."""
 
     def __init__(self) -> None:
         self.calls: list[tuple[int, int, tuple[str, ...]]] = []
@@ -188,13 +182,10 @@ def test_a_model_of_its_own_is_never_measured_by_another_clients_count():
     """A personal part, an expert or another array each make another model."""
     target = EvaluationSet(TEST, ("a", "b", "c"))
     sets = MeasuredSets({}, {"target": target}, CommonScores())
-    zero, views = number(0), [(0, 0), (0, 1), (1, 0), (0, 0)]
-    counts = []
-    for broadcast, personal in views:
-        view = ClientView(number(broadcast), ({},) * 3, number(personal))
-        counts.append(sets.tally(Lookup(), view, "target"))
-    assert counts == [(3, 4), (0, 4), (0, 4), (3, 4)]
-    assert sets.tally(Lookup(), ClientView(zero, (), number(1)), "target") == (0, 4)
+    views = ((0, 0, 3, 3), (0, 1, 3, 0), (1, 0, 3, 0), (0, 0, 3, 3), (0, 1, 0, 0))
+    for broadcast, personal, experts, right in views:
+        view = ClientView(number(broadcast), ({},) * experts, number(personal))
+        assert sets.tally(Lookup(), view, "target") == (right, 4)
 
 
 CLASSES = ("a", "b")

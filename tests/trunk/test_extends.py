@@ -26,11 +26,8 @@ BASE: dict[str, Any] = {
 PRIVATE: dict[str, Any] = {
     **BASE,
     "privacy": {
-        "mechanism": "upload_noise",
-        "clipping_norm": 1.0,
-        "noise_multiplier": 2.0,
-        "target_delta": 1e-6,
-        "spare_attempts": 2,
+        **{"mechanism": "upload_noise", "clipping_norm": 1.0, "noise_multiplier": 2.0},
+        **{"target_delta": 1e-6, "spare_attempts": 2},
     },
     "task": {**BASE["task"], "validation_share": 0.2},
     "evaluation": {"release": "noised", "every": 2, "selection": "best_on_validation"},
@@ -187,25 +184,22 @@ def test_a_base_that_may_not_be_named_is_refused(write, tmp_path, name):
     assert message.startswith(f"extends: {name!r} in ") and "no configuration" in message
 
 
-@pytest.mark.parametrize("length", [1, 3])
-def test_a_circle_is_refused(write, tmp_path, length):
-    for number in range(length):
-        write(f"{number}.yaml", {**BASE, "extends": f"{(number + 1) % length}.yaml"})
-    assert "back to itself" in refused(write("run.yaml", {"extends": "0.yaml"}))
+def test_a_circle_is_refused(write, tmp_path):
+    for length in (1, 3):
+        for number in range(length):
+            write(f"{number}.yaml", {**BASE, "extends": f"{(number + 1) % length}.yaml"})
+        assert "back to itself" in refused(write("run.yaml", {"extends": "0.yaml"}))
     # Each time round a link, the same file has another path.
     (tmp_path / "loop").symlink_to(tmp_path)
     assert "back to itself" in refused(write("run.yaml", {"extends": "loop/run.yaml"}))
 
 
-@pytest.mark.parametrize("files", [LONGEST_CHAIN, LONGEST_CHAIN + 1])
-def test_a_chain_has_a_longest_length(write, files):
-    write("0.yaml", BASE)
-    for number in range(1, files):
-        path = write(f"{number}.yaml", {"extends": f"{number - 1}.yaml"})
-    if files == LONGEST_CHAIN:
-        assert load_config(path).name == "base"
-    else:
-        assert "too long" in refused(path)
+def test_a_chain_has_a_longest_length(write):
+    paths = [write("0.yaml", BASE)]
+    for number in range(1, LONGEST_CHAIN + 1):
+        paths.append(write(f"{number}.yaml", {"extends": f"{number - 1}.yaml"}))
+    assert load_config(paths[-2]).name == "base"
+    assert "too long" in refused(paths[-1])
 
 
 def test_extends_is_a_key_of_files_alone(write):

@@ -91,18 +91,13 @@ def test_a_class_called_like_a_split_folder_names_both_readings(tmp_path):
     assert "a class called 'Valid'" in refused(tmp_path)
 
 
-def test_empty_folders(tmp_path):
+def test_empty_folders_and_one_class_twice(tmp_path):
     assert f"{str(tmp_path)!r} is empty" in refused(tmp_path)
     (tmp_path / "cat").mkdir()
     assert "no image" in refused(tmp_path)
-    draw(tmp_path / "split", "train/cat")
-    (tmp_path / "split" / "test").mkdir()
+    (draw(tmp_path / "split", "train/cat") / "test").mkdir()
     assert f"{str(tmp_path / 'split' / 'test')!r} is empty" in refused(tmp_path / "split")
-
-
-def test_one_class_twice(tmp_path):
-    draw(tmp_path, "t-shirt", "T shirt")
-    assert "two spellings" in refused(tmp_path)
+    assert "two spellings" in refused(draw(tmp_path / "twice", "t-shirt", "T shirt"))
 
 
 @pytest.mark.parametrize(

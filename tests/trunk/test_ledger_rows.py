@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -154,16 +155,6 @@ def test_an_aborted_row_is_free_and_a_reserved_one_is_not():
     assert aborted == dataclasses.replace(reserved, status="aborted", left_client=False)
 
 
-class Log:
-    """Keeps what is appended."""
-
-    def __init__(self) -> None:
-        self.entries: list[dict[str, Any]] = []
-
-    def append(self, run_id: str, **fields: Any) -> None:
-        self.entries.append(fields)
-
-
 @pytest.mark.parametrize(
     ("name", "more"),
     [
@@ -174,9 +165,10 @@ class Log:
     ],
 )
 def test_the_audit_log_says_what_a_price_depends_on_and_names_nobody(name, more):
-    log = Log()
+    entries: list[dict[str, Any]] = []
+    log = SimpleNamespace(append=lambda run_id, **fields: entries.append(fields))
     AuditTrail(log, "run").reserved([EXAMPLES[name]])
-    (entry,) = log.entries
+    (entry,) = entries
     assert (entry["action"], entry["channel"], entry["round"]) == ("release.reserved", "sum", 2)
     plain = {"attempt", "clients", "rows_sha256", "clipping_norm", "mechanism", "relation"}
     assert set(entry["detail"]) == plain | {"standard_deviation"} | set(more)

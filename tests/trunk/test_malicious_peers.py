@@ -165,23 +165,21 @@ def test_three_peers_do_not_compare_a_coordinate(stores):
     assert right_guesses(played, spoils, guess) <= MOST_RIGHT
 
 
-@pytest.mark.parametrize(
-    "spoil",
-    [
-        lambda levels: levels[:-1],
-        lambda levels: np.append(levels, levels[:1]),
-        lambda levels: levels.astype(np.int64),
-        lambda levels: np.full(len(levels), 2.0**46),
-        lambda levels: np.full(len(levels), 2**64 - 1, np.uint64),
-        lambda levels: levels.reshape(2, -1),
-    ],
-    ids=["short", "long", "signed", "numbers", "beyond the ring", "a matrix"],
-)
-def test_what_is_no_upload_is_refused_by_itself(stores, spoil):
+BAD_UPLOADS: dict[str, Spoil] = {
+    "short": lambda levels: levels[:-1],
+    "long": lambda levels: np.append(levels, levels[:1]),
+    "signed": lambda levels: levels.astype(np.int64),
+    "numbers": lambda levels: np.full(len(levels), 2.0**46),
+    "beyond the ring": lambda levels: np.full(len(levels), 2**64 - 1, np.uint64),
+    "a matrix": lambda levels: levels.reshape(2, -1),
+}
+
+
+@pytest.mark.parametrize("kind", BAD_UPLOADS)
+def test_what_is_no_upload_is_refused_by_itself(stores, kind):
     """The malformed reply is lost like that of a client that is gone, and the round goes on."""
     played = rounds(stores, masked=False, multiplier=MULTIPLIER)
-    noise = SeededNoise(np.random.default_rng(3))
-    seen = played.play(E, {LAST: spoil}, noise)
+    seen = played.play(E, {LAST: BAD_UPLOADS[kind]}, SeededNoise(np.random.default_rng(3)))
     assert seen.aborted is None
     assert seen.facts[0] == ("client-0", "client-1", "client-2")
 

@@ -191,10 +191,9 @@ FIELDS = {
 
 @pytest.mark.parametrize(("kind", "field"), FIELDS)
 def test_a_field_of_another_type_or_number_is_refused(kind, field):
-    whole = encode(kind, EXAMPLES[kind])
     for value in FIELDS[kind, field]:
         with pytest.raises(ProtocolError):
-            decode(kind, changed(whole, **{field: value}))
+            decode(kind, changed(encode(kind, EXAMPLES[kind]), **{field: value}))
 
 
 def test_experts_keep_their_order():
@@ -205,14 +204,13 @@ def test_experts_keep_their_order():
     assert decode("answer", encode("answer", many)).handles == many.handles
 
 
-@pytest.mark.parametrize(
-    "vector", [np.zeros((2, 2)), np.zeros(3, np.float32), np.zeros(3, np.int64), np.array(1.0)]
-)
-def test_an_upload_whose_vector_is_none_is_refused(vector):
+def test_an_upload_whose_vector_is_none_is_refused():
     fields = {"run_id": "r", "round": 1, "attempt": 1, "weight": 1}
-    data = encode_frame(Frame("upload", fields, {"vector": vector}, {"payload": b""}))
-    with pytest.raises(ProtocolError, match="not flat"):
-        decode("upload", data)
+    others = (np.zeros(3, np.float32), np.zeros(3, np.int64), np.array(1.0))
+    for vector in (np.zeros((2, 2)), *others):
+        data = encode_frame(Frame("upload", fields, {"vector": vector}, {"payload": b""}))
+        with pytest.raises(ProtocolError, match="not flat"):
+            decode("upload", data)
 
 
 @given(st.sampled_from(KINDS), st.data())
@@ -234,14 +232,13 @@ def test_experts_are_sorted_out_in_one_pass():
     assert process_time() - started < 3.0
 
 
-@pytest.mark.parametrize(
-    "name", ["x", "broadcast", "expert/0000", "expert/00/x", "expert/0001/x", "expert/+000/x"]
-)
-def test_an_array_that_belongs_to_nothing_is_refused(name):
+def test_an_array_that_belongs_to_nothing_is_refused():
     fields = {"run_id": "r", "round": 1, "attempt": 1, "committed": None, "experts": 1}
-    frame = Frame("assignment", fields, {name: np.zeros(1)}, {"payload": b""})
-    with pytest.raises(ProtocolError):
-        decode("assignment", encode_frame(frame))
+    experts = ("expert/0000", "expert/00/x", "expert/0001/x", "expert/+000/x")
+    for name in ("x", "broadcast", *experts):
+        frame = Frame("assignment", fields, {name: np.zeros(1)}, {"payload": b""})
+        with pytest.raises(ProtocolError):
+            decode("assignment", encode_frame(frame))
 
 
 def test_experts_beyond_four_digits_are_not_sent():

@@ -141,6 +141,6 @@ def test_local_method_is_exported_and_predicts_for_a_client_only(sotto, storage,
     assert all(n.startswith("personal.") for n in load_file(tmp_path / "out/prompts.safetensors"))
     asked = ("predict", run.run_id, str(picture), "--storage", storage.url)
     alone = sotto(*asked)
-    assert alone.code == 2 and "a client must be chosen" in alone.err
+    assert alone.code == 2 and "client must be" in alone.err
     answer = sotto(*asked, "--client", "0", "--json")
     assert answer.code == 0 and answer.document[0]["class"] in CLASSES

@@ -117,7 +117,7 @@ LAYOUTS = {
     "images as a split table": Layout(split_table, (IMAGES,), True),
     "folders": Layout(plain_folders, ("task.dataset=folders",), lists_classes=False),
 }
-QUICK = ("client_folders, split", "images as a split table")
+QUICK = ("client_folders", "images as a split table")
 of_layouts = pytest.mark.parametrize(
     "layout",
     [

@@ -48,22 +48,15 @@ def test_its_test_fails_until_the_number_is_replaced_and_by_the_right_one(sotto,
         assert ("AssertionError: REPLACE the None" in said) == (number == "None")
 
 
-@pytest.mark.parametrize(
-    ("name", "words"),
-    [
-        ("my-prompt", "is not valid"),
-        ("../mine", "is not valid"),
-        ("a" * 300, "be at most 40 long"),
-        ("class", "no keyword"),
-        ("promptfl", "'promptfl' is taken"),
-        ("json", "is a module"),
-    ],
-)
-def test_a_bad_name_is_one_sentence_and_no_file(sotto, folder, name, words):
-    answer = sotto("new", "method", name)
-    assert answer.code == 2
-    assert answer.err.startswith("error: NAME: ") and words in " ".join(answer.err.split())
-    assert names(folder) == set()
+def test_a_bad_name_is_one_sentence_and_no_file(sotto, folder):
+    for name, words in (
+        *(("my-prompt", "is not valid"), ("../mine", "is not valid"), ("a" * 300, "at most 40")),
+        *(("class", "no keyword"), ("promptfl", "'promptfl' is taken"), ("json", "is a module")),
+    ):
+        answer = sotto("new", "method", name)
+        assert answer.code == 2
+        assert answer.err.startswith("error: NAME: ") and words in " ".join(answer.err.split())
+        assert names(folder) == set()
 
 
 @pytest.mark.parametrize(
