@@ -124,6 +124,7 @@ class WideEncoder(CountingEncoder):
         return np.repeat(images.reshape(len(images), -1, 1).astype(np.float32), 256, axis=2)
 
 
+@pytest.mark.slow
 def test_memory_is_bounded_by_a_batch_and_a_segment(tmp_path, monkeypatch):
     """Three hundred images of 0.2 MB, and 14 MiB of tokens, in two thirds of the latter."""
     monkeypatch.setattr(cache_module, "SEGMENT_BYTES", 2**20)

@@ -174,6 +174,7 @@ def test_independent_pool_noise_is_a_second_release(storage, noised_run):
     assert noised_run.storage.rows(query) == [("sum", 15)]
 
 
+@pytest.mark.slow
 def test_sampled_clients_are_charged_for_their_own_rounds_only(storage):
     overrides = ("task.clients=6", "cohort.size=3", "cohort.dropout_rate=0", "pool.minimum=2")
     run = storage.run(*overrides, *EXPLICIT, "rounds=4", "secure_aggregation.threshold=2")

@@ -111,6 +111,7 @@ def test_a_folder_is_the_same_however_it_is_found_and_read(storage, photos, monk
     assert rounds_of(storage.run(*own(others))) == 2
 
 
+@pytest.mark.slow
 def test_each_client_is_charged_what_another_run_charged_its_worst_client(storage, sotto):
     """Cohorts of three of five: some client was in all rounds of the first run, or in most."""
     life = (*TWO_ROUNDS, "privacy.lifetime_budget=1000.0", "cohort.size=3")

@@ -181,7 +181,7 @@ def verified(sotto: Command, run: Finished, *arguments: str) -> tuple[int, Any]:
 def log_more(run: Finished) -> None:
     """One event more, and the head with it."""
     with open_database(run.storage.url) as opened, transaction(opened) as unit:
-        unit.audit.append(run.run_id, actor="coordinator", action="run.resumed")
+        unit.audit.append(run.run_id, actor="coordinator", action="model.exported")
 
 
 def test_a_database_that_was_rolled_back(sotto, own_copy):

@@ -49,9 +49,8 @@ def test_the_card_of_a_client_has_its_own_accuracy(sotto, own_copy, tmp_path):
     assert "another number" not in card
 
 
-@pytest.mark.parametrize(
-    "name", ["promptfl", pytest.param("prompt_fedper", marks=pytest.mark.slow)]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["promptfl", "prompt_fedper"])
 def test_the_card_of_a_method(sotto, storage, tmp_path, name):
     run = storage.run(f"method.name={name}", NONE, "rounds=1", "evaluation.local_twins=false")
     card = card_of(sotto, run, tmp_path)

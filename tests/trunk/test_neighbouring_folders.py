@@ -117,11 +117,10 @@ LAYOUTS = {
     "images as a split table": Layout(split_table, (IMAGES,), True),
     "folders": Layout(plain_folders, ("task.dataset=folders",), lists_classes=False),
 }
-QUICK = ("client_folders", "images as a split table")
 of_layouts = pytest.mark.parametrize(
     "layout",
     [
-        pytest.param(layout, id=name, marks=() if name in QUICK else pytest.mark.slow)
+        pytest.param(layout, id=name, marks=() if name == "client_folders" else pytest.mark.slow)
         for name, layout in LAYOUTS.items()
     ],
 )
