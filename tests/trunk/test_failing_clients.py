@@ -196,7 +196,13 @@ def play(client: Client) -> Left:
     return Left(answers, store.rows(), pending.personal, pending.experts, store.failures(RUN))
 
 
-@pytest.mark.parametrize(("mechanism", "noise"), MECHANISMS.values(), ids=MECHANISMS.keys())
+@pytest.mark.parametrize(
+    ("mechanism", "noise"),
+    [
+        pytest.param(*kind, id=name, marks=pytest.mark.slow if name == "gaussian, same" else ())
+        for name, kind in MECHANISMS.items()
+    ],
+)
 @pytest.mark.parametrize("how", FAILURES)
 def test_a_failed_round_is_one_that_learnt_nothing(stores, how, mechanism, noise):
     """Noise from one seed: the very bytes of a client whose update is zero and whose entry is the

@@ -174,6 +174,7 @@ def test_a_second_signal_while_a_run_is_ended_prints_no_trace(storage, end):
     assert "Traceback" not in output
 
 
+@pytest.mark.slow
 def test_under_json_the_run_and_the_command_are_fields(storage, end):
     plan = Plan("privacy.training:LocalTrainer.fit", 2, False, signal.SIGINT)
     code, output = end(plan, NONE, "--json")

@@ -350,6 +350,7 @@ def test_a_strangers_program_checks_an_export(sotto, own_copy, tmp_path):
     assert "tile 1" in stranger("export", tmp_path / "log", key)[1]
 
 
+@pytest.mark.slow
 def test_a_fork_is_seen_by_whoever_kept_a_head(sotto, own_copy, tmp_path):
     """Two continuations of one log: each holds in itself, and neither beside the other's head."""
     before = own_copy.storage.file.read_bytes()

@@ -73,9 +73,6 @@ def right_guesses(played: Rounds, spoils: Mapping[str, Spoil], guess: Callable[[
     return found
 
 
-# --- a sum under masks ----------------------------------------------------------------------------
-
-
 def wraps(seen: Seen) -> int:
     return 1 if seen.released is None or seen.released[0] < 0 else -1
 
@@ -128,9 +125,6 @@ def steps(noise: NDArray[np.float64]) -> Chosen:
     return Chosen(noise / (MULTIPLIER * SCALE))
 
 
-# --- private experts ------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("count", [5.0, pytest.param(0.0, marks=pytest.mark.slow)])
 def test_an_expert_is_in_the_noised_ring_element_alone(stores, count):
     played = rounds(stores, masked=True, multiplier=MULTIPLIER, groups=4)
@@ -146,9 +140,6 @@ def test_an_expert_is_in_the_noised_ring_element_alone(stores, count):
         own = steps(noise - sent)
         seen.append(played.play(update, pushing(vector)(played), own, group))
     assert all(seen[0].same(one) for one in seen)
-
-
-# --- a sum in the clear ---------------------------------------------------------------------------
 
 
 def test_three_peers_do_not_compare_a_coordinate(stores):
@@ -201,8 +192,6 @@ def test_no_method_is_shown_a_bare_upload(stores):
     outcome = played.outcome(E, {}, SeededNoise(np.random.default_rng(3)))
     assert outcome.individual is None
 
-
-# --- a whole run ----------------------------------------------------------------------------------
 
 MASKED = (
     *("privacy.mechanism=central_noise", *FIXED, *NO_POOL),

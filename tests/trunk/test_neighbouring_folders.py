@@ -59,9 +59,6 @@ Folder = frozenset[Image]
 Folders = Mapping[str, Folder]
 
 
-# --- layouts -------------------------------------------------------------------------------------
-
-
 def write_image(path: Path, image: Image) -> None:
     write_picture(path, image.label, image.number, size=4)
 
@@ -182,9 +179,6 @@ def loaded(layout: Layout, folders: Folders, *overrides: str) -> dict[str, list[
         return held(load_task_data(parse_config(TREE, (*places, *overrides))))
 
 
-# --- folders -------------------------------------------------------------------------------------
-
-
 @st.composite
 def contents(draw: st.DrawFn, layout: Layout) -> Folder:
     """What one client's folder may hold: each class, or as few as a list of classes lets it."""
@@ -212,9 +206,6 @@ SHARES = ("task.validation_share=0.0", "task.validation_share=0.3")
 SHOTS = ("task.shots=null", "task.shots=2", "task.shots=16")
 
 
-# --- client unit ---------------------------------------------------------------------------------
-
-
 @of_layouts
 @settings(max_examples=6, phases=GENERATED)
 @given(data=st.data())
@@ -225,9 +216,6 @@ def test_another_folder_of_one_client_changes_no_other_client(layout, data):
     before, after = loaded(layout, folders, *chosen), loaded(layout, other, *chosen)
     for client in CLIENTS:
         assert client == one or before[client] == after[client]
-
-
-# --- record unit ---------------------------------------------------------------------------------
 
 
 def neighbours(draw: st.DrawFn | Any, layout: Layout, folder: Folder) -> tuple[Folder, int]:
@@ -258,9 +246,6 @@ def test_one_image_changes_the_side_of_no_other_image(layout, data):
         moved.subtract(after[client])
         total = sum(abs(count) for count in moved.values())
         assert total == (changed if client == one else 0)
-
-
-# --- whole runs ----------------------------------------------------------------------------------
 
 
 def folder(each: int, start: int = 0) -> Folder:
@@ -301,9 +286,6 @@ def test_the_others_send_the_same_bytes():
         for folders in (FOLDERS, {**FOLDERS, "ash": folder(3, 77_000)})
     )
     assert {client for client in CLIENTS if before[client] != after[client]} == {"ash"}
-
-
-# --- a federation --------------------------------------------------------------------------------
 
 
 class Hosts(Holders):
@@ -365,9 +347,6 @@ def test_who_trains_on_what_is_the_holder_s_secret(tmp_path):
     counts = found.held_in_a_run()
     assert counts["east"] != counts["north"]
     assert counts == found.held_in_a_run()
-
-
-# --- what a configuration has to fix -------------------------------------------------------------
 
 
 RECORD = tuple(one for one in RECORDS if "clipping_norm=null" not in one)

@@ -92,6 +92,7 @@ def test_a_method_that_sends_each_client_its_own_sends_them_what_nobody_has(stor
     assert found is not None and found == run.summary["final"]["new_clients"]
 
 
+@pytest.mark.slow
 def test_a_pool_hands_them_no_experts(storage, monkeypatch):
     from methods import pfedmoap
 
