@@ -208,18 +208,14 @@ def test_no_coordinator_raises_a_limit():
 
 def release(round_number: int, noise_multiplier: float, run_id: str = "one") -> Release:
     return Release(
-        mechanism=UPLOAD_NOISE,
-        standard_deviation=noise_multiplier,
-        law=GAUSSIAN,
-        clipping_norm=1.0,
-        relation="replace_one",
-        channel="sum",
-        run_id=run_id,
-        round_number=round_number,
-        attempt=1,
-        pseudonym="own",
-        status="released",
+        **{"mechanism": UPLOAD_NOISE, "standard_deviation": noise_multiplier, "law": GAUSSIAN},
+        **{"clipping_norm": 1.0, "relation": "replace_one", "channel": "sum", "run_id": run_id},
+        **{"round_number": round_number, "attempt": 1, "pseudonym": "own", "status": "released"},
     )
+
+
+FIT = next(n for n in range(100) if gaussian_epsilon(6.0, n + 1, DELTA) > 4.0)
+"""Rounds that epsilon 4 pays for, by the exact formula."""
 
 
 def test_what_a_run_leaves_open_is_stopped_round_by_round():
@@ -227,21 +223,19 @@ def test_what_a_run_leaves_open_is_stopped_round_by_round():
     config = run("privacy.target_epsilon=null", "privacy.noise_multiplier=6.0", "rounds=1000")
     settings = holder(epsilon_per_run=4.0)
     assert reasons(settings, config) == ()
-    fit = next(n for n in range(100) if gaussian_epsilon(6.0, n + 1, DELTA) > 4.0)
-    assert fit > 2
+    assert FIT > 2
     limits, spent = own_limits(settings, config), RunningLedger()
-    for number in range(1, fit + 1):
+    for number in range(1, FIT + 1):
         limits.require(spent, spent, [release(number, 6.0)])
         spent.add([release(number, 6.0)])
     with pytest.raises(BudgetExhausted, match=r"limits\.epsilon_per_run is 4"):
-        limits.require(spent, spent, [release(fit + 1, 6.0)])
+        limits.require(spent, spent, [release(FIT + 1, 6.0)])
 
 
 def test_many_small_runs_end_at_the_total():
     config = run("privacy.target_epsilon=null", "privacy.noise_multiplier=6.0")
     limits = own_limits(holder(epsilon_total=4.0), config)
-    fit = next(n for n in range(100) if gaussian_epsilon(6.0, n + 1, DELTA) > 4.0)
-    life = RunningLedger(release(1, 6.0, f"run-{i}") for i in range(fit))
+    life = RunningLedger(release(1, 6.0, f"run-{i}") for i in range(FIT))
     with pytest.raises(BudgetExhausted, match=r"limits\.epsilon_total is 4"):
         limits.require(RunningLedger(), life, [release(1, 6.0, "another")])
 
