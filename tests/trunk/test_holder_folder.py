@@ -60,30 +60,21 @@ def counts(group: Group) -> dict[str, dict[str | None, int]]:
     return {name: {use: held[name, use] for use in uses} for name in group.classes}
 
 
-# --- what is recognised --------------------------------------------------------------------------
-
-
-def test_class_folders(tmp_path: Path):
-    draw(tmp_path, "cat", count=4)
-    draw(tmp_path, "dog", count=3)
-    reading = recognise(tmp_path)
+def test_class_folders_and_split_folders(tmp_path):
+    plain, split = tmp_path / "plain", tmp_path / "split"
+    draw(plain, "cat", count=4)
+    draw(plain, "dog", count=3)
+    reading = recognise(plain)
     assert reading.parts == frozenset()
     assert counts(reading) == {"cat": {None: 4}, "dog": {None: 3}}
-    assert reading.sentence == (
-        "2 classes, 7 images in class folders, not split into training and test images"
-    )
-
-
-def test_split_folders(tmp_path: Path):
+    assert "7 images" in reading.sentence and "not split" in reading.sentence
     for folder, count in {"Training": 2, "TEST": 1, "Validation": 1}.items():
-        draw(tmp_path, f"{folder}/cat", f"{folder}/dog", count=count)
-    reading = recognise(tmp_path)
-    assert reading.parts and reading.sentence.startswith(
-        "2 classes, 4 training, 2 validation and 2 test images"
-    )
+        draw(split, f"{folder}/cat", f"{folder}/dog", count=count)
+    reading = recognise(split)
+    assert reading.parts and "4 training" in reading.sentence
 
 
-def test_odd_names(tmp_path: Path):
+def test_odd_names(tmp_path):
     """Spaces, umlauts and capitals in classes; a newline and an ending in capitals in images."""
     draw(tmp_path, "Große Äpfel", "guinea  pig ", ending=".JPG")
     write_picture(tmp_path / "guinea  pig " / "a\nb c.JpEg", 1, 1)
@@ -95,95 +86,71 @@ def test_odd_names(tmp_path: Path):
     assert len(data.train.images[np.array([6])]) == 1
 
 
-# --- what is refused -----------------------------------------------------------------------------
-
-
-def test_a_class_called_like_a_split_folder_names_both_readings(tmp_path: Path):
+def test_a_class_called_like_a_split_folder_names_both_readings(tmp_path):
     draw(tmp_path, "Valid", "cat")
-    assert "may be a class called 'Valid' or the folder of " in refused(tmp_path)
+    assert "a class called 'Valid'" in refused(tmp_path)
 
 
-def test_empty_folders(tmp_path: Path):
+def test_empty_folders_and_one_class_twice(tmp_path):
     assert f"{str(tmp_path)!r} is empty" in refused(tmp_path)
     (tmp_path / "cat").mkdir()
-    assert "holds class folders and no image" in refused(tmp_path)
-    draw(tmp_path / "split", "train/cat")
-    (tmp_path / "split" / "test").mkdir()
+    assert "no image" in refused(tmp_path)
+    (draw(tmp_path / "split", "train/cat") / "test").mkdir()
     assert f"{str(tmp_path / 'split' / 'test')!r} is empty" in refused(tmp_path / "split")
-
-
-def test_one_class_twice(tmp_path: Path):
-    draw(tmp_path, "t-shirt", "T shirt")
-    assert "two spellings" in refused(tmp_path)
+    assert "two spellings" in refused(draw(tmp_path / "twice", "t-shirt", "T shirt"))
 
 
 @pytest.mark.parametrize(
     ("folders", "stray", "said"),
     [
-        (("cat",), "0.png", "'{}' lies in no class's folder"),
-        (("train/cat", "test/cat"), "test/labels.csv", "'{}' lies in no class's folder"),
-        (("cat",), "cat/notes.txt", "'{}' lies among images and is not one"),
-        (("a/cat",), "a/cat/9.png", "is a folder in what should be a class's"),
-        (("train/cat", "test"), "train/cat/9.png", "test' holds images and no class folders"),
+        (("cat",), "0.png", "'{}' lies in"),
+        (("train/cat", "test/cat"), "test/labels.csv", "'{}' lies in"),
+        (("cat",), "cat/notes.txt", "'{}' lies among"),
+        (("a/cat",), "a/cat/9.png", "is a folder"),
+        (("train/cat", "test"), "train/cat/9.png", "test' holds images"),
     ],
 )
-def test_what_lies_where_it_should_not(
-    tmp_path: Path, folders: tuple[str, ...], stray: str, said: str
-):
+def test_what_lies_where_it_should_not(tmp_path, folders, stray, said):
     draw(tmp_path, *folders)
     (tmp_path / stray).write_text("x")
     assert said.format(tmp_path / stray) in refused(tmp_path)
 
 
-def test_a_pipe_is_not_waited_for_and_left_out_alone(tmp_path: Path):
+def test_a_pipe_is_not_waited_for_and_left_out_alone(tmp_path):
     whole = load(draw(tmp_path, "cat"))
     os.mkfifo(tmp_path / "cat" / "pipe.png")
     data, (text,) = load_holding(tmp_path, CLASSES, test_share=0.5, key=KEY)
-    assert "pipe.png' is no regular file" in text
+    assert "pipe.png'" in text
     assert (paths(data.train), paths(data.test)) == (paths(whole.train), paths(whole.test))
 
 
 @pytest.mark.parametrize("link", ["dog", "cat/9.png", "train"])
-def test_links_that_leave_the_folder(tmp_path: Path, link: str):
+def test_links_that_leave_the_folder(tmp_path, link):
     outside = draw(tmp_path / "outside", "cat")
     root = draw(tmp_path / "root", "cat")
     target = outside / "cat" / "0.png" if link.endswith(".png") else outside
     (root / link).symlink_to(target)
-    assert f"{str(root / link)!r} is a link that leaves {str(root)!r}" in refused(root)
+    assert f"{str(root / link)!r} is a link" in refused(root)
 
 
-# --- labels --------------------------------------------------------------------------------------
+def test_the_very_name_comes_before_one_that_is_like_it(tmp_path):
+    draw(tmp_path, "a-b", count=1)
+    own = {"a-b": "a-b"}
+    assert labels_of(tmp_path, own, ("a b", "a-b")) == {"a-b": 1}
+    text = refused(tmp_path, lambda root: labels_of(root, own, ("a b", "A b")))
+    assert "more than one" in text
 
 
-def reading_of(root: Path, *folders: str) -> Group:
-    return recognise(draw(root, *folders, count=1))
-
-
-def _labels(reading: Group, classes: tuple[str, ...]) -> dict[str, int]:
-    return labels_of(reading.root, {name: name for name in reading.classes}, classes)
-
-
-def test_the_very_name_comes_before_one_that_is_like_it(tmp_path: Path):
-    reading = reading_of(tmp_path, "a-b")
-    assert _labels(reading, ("a b", "a-b")) == {"a-b": 1}
-    text = refused(tmp_path, lambda root: _labels(reading, ("a b", "A b")))
-    assert "'a-b', which is more than one class" in text
-
-
-def test_a_folder_of_no_class_is_left_out_and_named_with_the_valid_ones(tmp_path: Path):
+def test_a_folder_of_no_class_is_left_out_and_named_with_the_valid_ones(tmp_path):
     """All others are split as they are without it."""
     alone = load(draw(tmp_path, "cat", count=20))
     draw(tmp_path, "dgo", count=3)
     data, (text,) = load_holding(tmp_path, CLASSES, test_share=0.5, key=KEY)
-    assert "'dgo', which is no class of the federation" in text
-    assert text.endswith("valid: 'cat', 'dog', 'guinea pig'")
+    assert "'dgo'" in text and "'guinea pig'" in text
     assert (paths(data.train), paths(data.test)) == (paths(alone.train), paths(alone.test))
 
 
-# --- the split -----------------------------------------------------------------------------------
-
-
-def test_the_folders_split_holds(tmp_path: Path):
+def test_the_folders_split_holds(tmp_path):
     draw(tmp_path, "train/dog", "train/cat", count=2)
     draw(tmp_path, "test/guinea_pig", "val/cat", count=1)
     data = load(tmp_path)
@@ -198,7 +165,7 @@ def test_the_folders_split_holds(tmp_path: Path):
     assert client.validation.tolist() == [4] and client.test.tolist() == [0]
     assert data.classes == CLASSES and data.train.domains.tolist() == [0] * 5
     (said,) = data.recognised
-    assert said.startswith(f"{str(tmp_path)!r}: 3 classes, 4 training, 1 validation and 1 test")
+    assert "4 training" in said
 
 
 def sides(data: Dataset) -> dict[bytes, str]:
@@ -212,7 +179,7 @@ def sides(data: Dataset) -> dict[bytes, str]:
     return found
 
 
-def test_a_share_of_the_images_is_for_testing(tmp_path: Path):
+def test_a_share_of_the_images_is_for_testing(tmp_path):
     """Of 400 coins of 0.25 within five deviations (8.7) of 100; of 200 of a class (6.1) of 50."""
     draw(tmp_path, "cat", "dog", count=200)
     data = load(tmp_path, share=0.25)
@@ -224,7 +191,7 @@ def test_a_share_of_the_images_is_for_testing(tmp_path: Path):
     assert len(client.train) == data.train.num_examples and not len(client.validation)
 
 
-def test_whatever_comes_or_goes_no_image_changes_sides(tmp_path: Path):
+def test_whatever_comes_or_goes_no_image_changes_sides(tmp_path):
     """Nor do names and folders matter; only the holder's secret does."""
     root = draw(tmp_path / "root", "cat", "dog", count=30)
     before = sides(load(root))
@@ -244,7 +211,7 @@ def test_whatever_comes_or_goes_no_image_changes_sides(tmp_path: Path):
     assert len(kept) == 20 and all(before[content] == after[content] for content in kept)
 
 
-def test_copies_are_on_one_side(tmp_path: Path):
+def test_copies_are_on_one_side(tmp_path):
     root = draw(tmp_path, "cat", count=30)
     for path in list((root / "cat").iterdir()):
         shutil.copy(path, root / "cat" / f"copy of {path.name}")
@@ -253,7 +220,7 @@ def test_copies_are_on_one_side(tmp_path: Path):
     assert require_one_label(data, only_client(data).train, only_client(data).test) == ()
 
 
-def test_without_a_test_folder_training_images_are_drawn_and_validation_stays(tmp_path: Path):
+def test_without_a_test_folder_training_images_are_drawn_and_validation_stays(tmp_path):
     draw(tmp_path, "train/cat", count=40)
     draw(tmp_path, "val/cat", count=20)
     data = load(tmp_path)
@@ -264,10 +231,7 @@ def test_without_a_test_folder_training_images_are_drawn_and_validation_stays(tm
     assert all(path.startswith("train/") for path in paths(data.test))
 
 
-# --- what a client learns with --------------------------------------------------------------------
-
-
-def test_a_share_for_validation_where_no_folder_says(tmp_path: Path):
+def test_a_share_for_validation_where_no_folder_says(tmp_path):
     """Of 40 coins of 0.25 within five deviations (2.7) of 10, none of them trained on."""
     draw(tmp_path / "a", "cat", "dog", count=20)
     data = load(tmp_path / "a", share=0.0)

@@ -70,87 +70,61 @@ POISSON = (
 BARE = ("privacy.mechanism=none",)
 
 
+THRESHOLD = "secure_aggregation.threshold"
 UNMASKED = ("secure_aggregation.enabled=false", "secure_aggregation.threshold=null")
 
 
 @pytest.mark.parametrize(
-    ("limits", "within", "beyond", "sentence"),
+    ("limits", "within", "beyond", "said"),
     [
-        (
-            {"epsilon_per_run": 8.0},
-            (),
-            ("privacy.target_epsilon=8.000001",),
-            "privacy.target_epsilon: 8 is above limits.epsilon_per_run = 8",
-        ),
-        ({}, (), ("privacy.noise_source=seeded",), "privacy.noise_source: seeded protects no data"),
-        (
-            # Shares that withstand nothing: 3 of 6 against a server that lies.
-            {"identity": True},
-            ACTIVE,
-            (*ACTIVE, "secure_aggregation.threshold=3"),
-            "secure_aggregation.threshold: 3 of 6 does not withstand an active",
-        ),
+        ({"epsilon_per_run": 8.0}, (), ("privacy.target_epsilon=8.000001",), "target_epsilon: 8 "),
+        ({}, (), ("privacy.noise_source=seeded",), "privacy.noise_source: seeded"),
+        # Shares that withstand nothing: 3 of 6 against a server that lies.
+        ({"identity": True}, ACTIVE, (*ACTIVE, f"{THRESHOLD}=3"), f"{THRESHOLD}: 3 of 6"),
         (
             {"epsilon_total": 5.0},
             ("privacy.target_epsilon=5.0",),
             ("privacy.target_epsilon=5.1",),
-            "privacy.target_epsilon: 5.1 is above limits.epsilon_total = 5",
+            "above limits.epsilon_total = 5",
         ),
         (
             {"delta": 1e-6},
             ("privacy.target_delta=1e-6",),
             ("privacy.target_delta=2e-6",),
-            "privacy.target_delta: 2e-06 is above limits.delta = 1e-06",
+            "above limits.delta = 1e-06",
         ),
-        ({"smallest_cohort": 6}, (), ("cohort.size=5",), "cohort.size: 5 is below limits.smallest"),
+        ({"smallest_cohort": 6}, (), ("cohort.size=5",), "cohort.size: 5"),
         (
             {"smallest_cohort": 10},
-            ("cohort.size=null", "secure_aggregation.threshold=7"),
-            ("cohort.size=9", "secure_aggregation.threshold=7"),
-            "cohort.size: 9 is below limits.smallest_cohort = 10",
+            ("cohort.size=null", f"{THRESHOLD}=7"),
+            ("cohort.size=9", f"{THRESHOLD}=7"),
+            "limits.smallest_cohort = 10",
         ),
         (
             # Sums of fewer than `cohort.minimum` are not opened either.
             {"smallest_sum": 5},
-            ("secure_aggregation.threshold=4", "cohort.minimum=5"),
-            ("secure_aggregation.threshold=4", "cohort.minimum=4"),
-            "secure_aggregation.threshold: opens sums of 4, fewer than limits.smallest_sum = 5",
+            (f"{THRESHOLD}=4", "cohort.minimum=5"),
+            (f"{THRESHOLD}=4", "cohort.minimum=4"),
+            "limits.smallest_sum = 5",
         ),
-        ({"smallest_sum": 2}, (), UNMASKED, "secure_aggregation.enabled: false shows"),
-        (
-            {"methods": ("promptfl", "coop")},
-            (),
-            ("method.name=pfedmoap",),
-            "method.name: pfedmoap is not among limits.methods = promptfl, coop",
-        ),
-        (
-            {"mechanisms": ("distributed_noise",)},
-            DISTRIBUTED,
-            (),
-            "privacy.mechanism: upload_noise is not among limits.mechanisms = distributed_noise",
-        ),
-        (
-            {"epsilon_total": None, "epsilon_per_run": None},
-            DP_SGD,
-            BARE,
-            "privacy.mechanism: none is not among limits.mechanisms = dp_sgd, upload_noise, ",
-        ),
+        ({"smallest_sum": 2}, (), UNMASKED, "secure_aggregation.enabled: false"),
+        ({"methods": ("promptfl", "coop")}, (), ("method.name=pfedmoap",), "limits.methods"),
+        ({"mechanisms": ("distributed_noise",)}, DISTRIBUTED, (), "limits.mechanisms"),
+        ({"epsilon_total": None, "epsilon_per_run": None}, DP_SGD, BARE, "privacy.mechanism: none"),
     ],
 )
-def test_each_limit_at_its_boundary(limits, within, beyond, sentence):
+def test_each_limit_at_its_boundary(limits, within, beyond, said):
     settings = holder(**limits)
     assert reasons(settings, run(*within)) == ()
     (reason,) = reasons(settings, run(*beyond))
-    assert reason.startswith(sentence)
+    assert said in reason
 
 
 def test_a_relation_that_halves_the_noise_has_to_be_named():
     """At one epsilon `add_or_remove_one` takes half the noise: that would raise every limit."""
     half = run("privacy.relation=add_or_remove_one")
     (sentence,) = reasons(holder(), half)
-    assert sentence == (
-        "privacy.relation: add_or_remove_one is not among limits.relations = replace_one"
-    )
+    assert sentence.startswith("privacy.relation: add_or_remove_one")
     assert reasons(holder(relations=("add_or_remove_one",)), half) == ()
     # Where nothing is claimed a relation is about nothing.
     free = holder(mechanisms=("none",), epsilon_total=None, epsilon_per_run=None)
@@ -166,31 +140,30 @@ def test_a_method_from_outside_has_to_be_named(monkeypatch):
     monkeypatch.setattr("methods.interface.registry.installed_modules", lambda: iter([outside]))
     config = run().model_copy(update={"method": MethodConfig(name="outside")})
     (sentence,) = reasons(holder(), config)
-    assert sentence.startswith("method.name: outside is not among limits.methods = ")
+    assert sentence.startswith("method.name: outside")
     assert reasons(holder(methods=("outside",)), config) == ()
 
 
 def test_the_size_of_a_poisson_cohort_is_no_promise_and_central_noise_has_to_be_named():
     settings = holder(mechanisms=("central_noise",), smallest_sum=1)
     (sentence,) = reasons(settings, run(*POISSON))
-    assert sentence == "cohort.minimum: 1 is below limits.smallest_cohort = 3"
+    assert "limits.smallest_cohort = 3" in sentence
     (sentence,) = reasons(holder(), run("privacy.mechanism=central_noise"))
-    assert sentence.startswith("privacy.mechanism: central_noise is not among limits.mechanisms")
+    assert sentence.startswith("privacy.mechanism: central_noise")
 
 
 def test_an_active_adversary():
     honest, active = run(), run(*ACTIVE)
     wary = holder(identity=True, adversary="active")
     assert reasons(wary, active) == ()
-    assert reasons(wary, honest) == (
-        "secure_aggregation.adversary: semi_honest is less than limits.adversary = active",
-    )
+    (sentence,) = reasons(wary, honest)
+    assert "limits.adversary = active" in sentence
     assert reasons(holder(identity=True), active) == ()
     (sentence,) = reasons(holder(), active)
-    assert sentence.startswith("secure_aggregation.adversary: active needs the holder's identity")
+    assert sentence.startswith("secure_aggregation.adversary: active")
     alone = holder(identity=True, adversary="active", smallest_sum=1)
     (sentence,) = reasons(alone, run(*UNMASKED))
-    assert sentence.endswith("is less than limits.adversary = active")
+    assert sentence.endswith("limits.adversary = active")
 
 
 def test_a_thin_graph_opens_as_many_as_it_says():
@@ -201,19 +174,15 @@ def test_a_thin_graph_opens_as_many_as_it_says():
     )
     assert reasons(holder(smallest_sum=180), thin) == ()
     (sentence,) = reasons(holder(smallest_sum=181), thin)
-    assert sentence.endswith("opens sums of 180, fewer than limits.smallest_sum = 181")
+    assert "sums of 180" in sentence
 
 
 def test_all_reasons_are_told_and_the_price_comes_first():
     settings = holder(methods=("coop",), smallest_cohort=7, smallest_sum=6, epsilon_per_run=1.0)
     found = reasons(settings, run("privacy.noise_source=seeded", "privacy.target_delta=1e-4"))
     assert [sentence.partition(":")[0] for sentence in found] == [
-        "privacy.target_epsilon",
-        "privacy.target_delta",
-        "privacy.noise_source",
-        "method.name",
-        "cohort.size",
-        "secure_aggregation.threshold",
+        *("privacy.target_epsilon", "privacy.target_delta", "privacy.noise_source"),
+        *("method.name", "cohort.size", THRESHOLD),
     ]
 
 
@@ -222,10 +191,8 @@ def test_no_coordinator_raises_a_limit():
     generous = run("privacy.lifetime_budget=1000.0")
     limits = own_limits(holder(epsilon_total=3.0, epsilon_per_run=2.0), generous)
     assert (limits.target_epsilon, limits.lifetime_budget) == (2.0, 3.0)
-    assert (limits.target_key, limits.lifetime_key) == (
-        "limits.epsilon_per_run",
-        "limits.epsilon_total",
-    )
+    assert limits.target_key == "limits.epsilon_per_run"
+    assert limits.lifetime_key == "limits.epsilon_total"
     modest = run("privacy.lifetime_budget=9.0", "privacy.target_delta=1e-6")
     limits = own_limits(holder(), modest)
     assert (limits.target_epsilon, limits.lifetime_budget) == (8.0, 9.0)
@@ -241,43 +208,34 @@ def test_no_coordinator_raises_a_limit():
 
 def release(round_number: int, noise_multiplier: float, run_id: str = "one") -> Release:
     return Release(
-        mechanism=UPLOAD_NOISE,
-        standard_deviation=noise_multiplier,
-        law=GAUSSIAN,
-        clipping_norm=1.0,
-        relation="replace_one",
-        channel="sum",
-        run_id=run_id,
-        round_number=round_number,
-        attempt=1,
-        pseudonym="own",
-        status="released",
+        **{"mechanism": UPLOAD_NOISE, "standard_deviation": noise_multiplier, "law": GAUSSIAN},
+        **{"clipping_norm": 1.0, "relation": "replace_one", "channel": "sum", "run_id": run_id},
+        **{"round_number": round_number, "attempt": 1, "pseudonym": "own", "status": "released"},
     )
 
 
-def test_what_a_run_leaves_open_is_stopped_round_by_round():
-    """A noise multiplier has no target: the run is taken, and ends where the holder's limit is.
+FIT = next(n for n in range(100) if gaussian_epsilon(6.0, n + 1, DELTA) > 4.0)
+"""Rounds that epsilon 4 pays for, by the exact formula."""
 
-    The number of rounds that fit is counted by the exact formula.
-    """
+
+def test_what_a_run_leaves_open_is_stopped_round_by_round():
+    """A noise multiplier has no target: the run is taken, and ends where the limit is."""
     config = run("privacy.target_epsilon=null", "privacy.noise_multiplier=6.0", "rounds=1000")
     settings = holder(epsilon_per_run=4.0)
     assert reasons(settings, config) == ()
-    fit = next(n for n in range(100) if gaussian_epsilon(6.0, n + 1, DELTA) > 4.0)
-    assert fit > 2
+    assert FIT > 2
     limits, spent = own_limits(settings, config), RunningLedger()
-    for number in range(1, fit + 1):
+    for number in range(1, FIT + 1):
         limits.require(spent, spent, [release(number, 6.0)])
         spent.add([release(number, 6.0)])
     with pytest.raises(BudgetExhausted, match=r"limits\.epsilon_per_run is 4"):
-        limits.require(spent, spent, [release(fit + 1, 6.0)])
+        limits.require(spent, spent, [release(FIT + 1, 6.0)])
 
 
 def test_many_small_runs_end_at_the_total():
     config = run("privacy.target_epsilon=null", "privacy.noise_multiplier=6.0")
     limits = own_limits(holder(epsilon_total=4.0), config)
-    fit = next(n for n in range(100) if gaussian_epsilon(6.0, n + 1, DELTA) > 4.0)
-    life = RunningLedger(release(1, 6.0, f"run-{i}") for i in range(fit))
+    life = RunningLedger(release(1, 6.0, f"run-{i}") for i in range(FIT))
     with pytest.raises(BudgetExhausted, match=r"limits\.epsilon_total is 4"):
         limits.require(RunningLedger(), life, [release(1, 6.0, "another")])
 
@@ -298,14 +256,11 @@ FEDERATED = (
 )
 
 
-@pytest.mark.parametrize(
-    ("own", "is_declined"),
-    [(None, False), (("cat", "dog"), False), (("dog", "cat"), True), (("cat",), True)],
-)
-def test_a_pinned_class_list_is_the_only_one(own, is_declined):
+def test_a_pinned_class_list_is_the_only_one():
     """Its order too: labels count it."""
     settings = holder()
-    pinned = settings.data.model_copy(update={"classes": own})
-    found = reasons(settings.model_copy(update={"data": pinned}), run(*FEDERATED))
-    assert bool(found) == is_declined
-    assert not is_declined or found[0].startswith("federation.classes")
+    for own in (None, ("cat", "dog"), ("dog", "cat"), ("cat",)):
+        pinned = settings.data.model_copy(update={"classes": own})
+        found = reasons(settings.model_copy(update={"data": pinned}), run(*FEDERATED))
+        assert bool(found) == (own not in (None, ("cat", "dog")))
+        assert not found or found[0].startswith("federation.classes")

@@ -24,11 +24,8 @@ WHOLE: dict[str, Any] = {
     "device": "cpu",
     "threads": 2,
     "limits": {
-        "epsilon_total": 20.0,
-        "epsilon_per_run": 8.0,
-        "delta": 1.0e-5,
-        "smallest_cohort": 4,
-        "smallest_sum": 5,
+        **{"epsilon_total": 20.0, "epsilon_per_run": 8.0, "delta": 1.0e-5},
+        **{"smallest_cohort": 4, "smallest_sum": 5},
         "methods": ["promptfl", "pfedmoap"],
         "mechanisms": ["distributed_noise", "upload_noise"],
         "adversary": "active",
@@ -57,9 +54,6 @@ def refused(path: Path) -> str:
     return message
 
 
-# --- what is valid ------------------------------------------------------------------------------
-
-
 def test_all_keys_are_read_and_paths_count_from_the_file(write, tmp_path, monkeypatch):
     path = write(yaml.safe_dump(WHOLE))
     monkeypatch.chdir("/")
@@ -76,16 +70,15 @@ def test_all_keys_are_read_and_paths_count_from_the_file(write, tmp_path, monkey
     assert limits.methods == ("promptfl", "pfedmoap") and limits.adversary == "active"
 
 
-def test_a_relative_file_still_means_its_own_folder(write, tmp_path, monkeypatch):
+def test_relative_paths_count_from_the_file_and_home_folders_are_found(
+    write, tmp_path, monkeypatch
+):
     write(yaml.safe_dump(LEAST))
     monkeypatch.chdir(tmp_path)
     settings = load_holder(Path("client.yaml"))
     monkeypatch.chdir("/")
     assert settings.data.root == tmp_path / "images"
     assert settings.socket_path == tmp_path / "store" / "client.sock"
-
-
-def test_home_folders_are_found(write, monkeypatch):
     monkeypatch.setenv("HOME", "/somewhere")
     settings = load_holder(write(yaml.safe_dump({**LEAST, "data": {"root": "~/images"}})))
     assert settings.data.root == Path("/somewhere/images")
@@ -101,109 +94,83 @@ def test_the_example_has_every_key_with_its_default():
     assert (settings.limits.smallest_cohort, settings.limits.smallest_sum) == (3, 3)
 
 
-# --- mistakes -----------------------------------------------------------------------------------
-
-CHANGED: dict[str, tuple[str, Any, str]] = {
-    "unknown key": ("colour", "red", "colour: is not a known key; valid keys: name, data, "),
-    "unknown limit": ("limits.epsilon", 3.0, "limits.epsilon: is not a known key; valid keys: "),
-    "a run's key": ("privacy", {"mechanism": "none"}, "privacy: is not a known key; "),
-    "a path for a name": ("name", "../north", "name: '../north' is not valid; "),
-    "a line in the name": ("name", "north\n", "name: 'north\\n' is not valid; "),
-    "a long name": ("name", "n" * 64, "name: 'nnn"),
-    "a hidden name": ("name", ".north", "name: '.north' is not valid; "),
-    "no root": ("data", {}, "data.root: is missing; it must be given"),
-    "empty root": ("data.root", "", "data.root: '' is not valid; it must be a path"),
-    "number for a root": ("data.root", 3, "data.root: 3 is not valid; it must be a path"),
-    "zero byte": ("data.root", "a\0b", "data.root: 'a\\x00b' is not valid; it must be a path"),
-    "nobody's home": ("data.root", "~nobody-here/x", "data.root: '~nobody-here/x' is in no known"),
-    "null storage": ("storage", None, "storage: None is not valid; it must be a path"),
-    "storage is the images": ("storage", "images", "storage: "),
-    "storage by a detour": ("storage", "./x/../images/s", "storage: "),
-    "key without enrolment": ("enrolment", None, "enrolment: is missing and identity is given"),
-    "enrolment without key": ("identity", None, "identity: is missing and enrolment is given"),
-    "no such device": ("device", "tpu", "device: 'tpu' is not valid; "),
-    "no thread": ("threads", 0, "threads: 0 is not valid; "),
-    "list for limits": ("limits", [], "limits: () is not valid; "),
-    "total of zero": ("limits.epsilon_total", 0, "limits.epsilon_total: 0 is not valid; "),
-    "infinite total": ("limits.epsilon_total", float("inf"), "limits.epsilon_total: inf is not "),
-    "text for the total": ("limits.epsilon_total", "20", "limits.epsilon_total: '20' is not "),
-    "truth for the total": ("limits.epsilon_total", True, "limits.epsilon_total: True is not "),
-    "nan for a run": ("limits.epsilon_per_run", float("nan"), "limits.epsilon_per_run: nan is "),
-    "delta of zero": ("limits.delta", 0.0, "limits.delta: 0.0 is not valid; "),
-    "delta of one": ("limits.delta", 1.0, "limits.delta: 1.0 is not valid; "),
-    "null delta": ("limits.delta", None, "limits.delta: None is not valid; "),
-    "nobody in a round": ("limits.smallest_cohort", 0, "limits.smallest_cohort: 0 is not valid; "),
-    "less than a sum": ("limits.smallest_sum", -3, "limits.smallest_sum: -3 is not valid; "),
-    "unknown method": ("limits.methods", ["../x"], "limits.methods: '../x' is unknown; valid: "),
-    "no method": ("limits.methods", [], "limits.methods: () is not valid; "),
-    "unknown mechanism": ("limits.mechanisms", ["magic"], "limits.mechanisms: 'magic' is unknown"),
-    "no mechanism": ("limits.mechanisms", [], "limits.mechanisms: () is not valid; "),
-    "unknown relation": ("limits.relations", ["swap"], "limits.relations.0: 'swap' is not valid; "),
-    "unknown adversary": ("limits.adversary", "bold", "limits.adversary: 'bold' is not valid; "),
+MISTAKES: dict[str, tuple[Any, ...]] = {
+    "colour": ("red",),
+    "privacy": ({"mechanism": "none"},),
+    "name": ("../north", "north\n", "n" * 64, ".north"),
+    "data.root": (..., "", 3, "a\0b", "~nobody-here/x"),
+    "storage": (None, "images", "./x/../images/s"),
+    "enrolment": (None,),
+    "identity": (None,),
+    "device": ("tpu",),
+    "threads": (0,),
+    "limits": ([],),
+    "limits.epsilon": (3.0,),
+    "limits.epsilon_total": (0, float("inf"), True),
+    "limits.epsilon_per_run": (float("nan"),),
+    "limits.delta": (0.0, 1.0, None),
+    "limits.smallest_cohort": (0,),
+    "limits.smallest_sum": (-3,),
+    "limits.methods": (["../x"], []),
+    "limits.mechanisms": (["magic"], []),
+    "limits.relations": (["swap"],),
+    "limits.adversary": ("bold",),
 }
 
 
 def changed(key: str, value: Any) -> dict[str, Any]:
+    """All settings with another value at one key, or without it."""
     tree = copy.deepcopy(WHOLE)
     *sections, last = key.split(".")
     place = tree
     for name in sections:
         place = place[name]
     place[last] = value
+    if value is ...:
+        del place[last]
     return tree
 
 
-@pytest.mark.parametrize("name", CHANGED)
-def test_a_mistake_is_one_sentence(write, name):
-    key, value, sentence = CHANGED[name]
-    assert refused(write(yaml.safe_dump(changed(key, value)))).startswith(sentence)
+@pytest.mark.parametrize("key", MISTAKES)
+def test_a_mistake_is_one_sentence_that_names_the_key(write, key):
+    for value in MISTAKES[key]:
+        assert refused(write(yaml.safe_dump(changed(key, value)))).startswith(key)
 
 
 # What is no plain YAML is in `test_plain_yaml.py`.
-TEXTS: dict[str, tuple[str | bytes, str]] = {
-    "nothing": ("", "holds no mapping"),
-    "code": ("!!python/object/apply:os.system ['true']\n", "is not plain data"),
-    "a limit twice": (
-        "name: north\nlimits: {epsilon_total: 1.0, epsilon_total: 1.0e9}\n",
-        "the key 'epsilon_total' is given twice",
-    ),
-    "no text": (b"\xff\xfe\x00", "is not readable YAML"),
-}
+TEXTS = (
+    ("", "no mapping"),
+    ("!!python/object/apply:os.system ['true']\n", "plain data"),
+    ("name: north\nlimits: {delta: 1.0e-5, delta: 0.1}\n", "'delta'"),
+    (b"\xff\xfe\x00", "readable YAML"),
+)
 
 
-@pytest.mark.parametrize("name", TEXTS)
-def test_a_file_that_is_no_settings_is_one_sentence(write, name):
-    text, words = TEXTS[name]
-    assert words in refused(write(text))
-
-
-def test_no_file_and_a_folder_are_one_sentence(tmp_path):
-    assert "is no file; valid: a YAML file" in refused(tmp_path / "client.yaml")
-    assert "is no file; valid: a YAML file" in refused(tmp_path)
-    assert "is no file" in refused(Path("x" * 5000))
+def test_what_is_no_settings_is_one_sentence(write, tmp_path):
+    for text, words in TEXTS:
+        assert words in refused(write(text))
+    (tmp_path / "client.yaml").unlink()
+    for path in (tmp_path / "client.yaml", tmp_path, Path("x" * 5000)):
+        assert "is no file" in refused(path)
 
 
 def test_a_link_does_not_hide_that_storage_lies_among_images(write, tmp_path):
     (tmp_path / "images").mkdir()
     (tmp_path / "link").symlink_to(tmp_path / "images", target_is_directory=True)
-    assert "lies in data.root" in refused(write(yaml.safe_dump({**LEAST, "storage": "link/store"})))
+    assert "data.root" in refused(write(yaml.safe_dump({**LEAST, "storage": "link/store"})))
     (tmp_path / "loop").symlink_to(tmp_path / "loop")
     assert load_holder(write(yaml.safe_dump({**LEAST, "storage": "loop/store"}))).storage
 
 
 def test_an_active_adversary_needs_an_identity(write):
     message = refused(write(yaml.safe_dump({**LEAST, "limits": {"adversary": "active"}})))
-    assert message.startswith("limits.adversary: active needs identity and enrolment")
+    assert message.startswith("limits.adversary: active")
 
 
-@pytest.mark.parametrize(
-    ("total", "per_run", "is_valid"),
-    [(None, None, True), (20.0, None, False), (None, 8.0, False)],
-)
-def test_none_is_allowed_only_without_any_bound(write, total, per_run, is_valid):
-    limits = {"mechanisms": ["none"], "epsilon_total": total, "epsilon_per_run": per_run}
-    path = write(yaml.safe_dump({**LEAST, "limits": limits}))
-    if is_valid:
-        assert load_holder(path).limits.mechanisms == ("none",)
-    else:
-        assert "'none' spends an infinite epsilon" in refused(path)
+def test_none_is_allowed_only_without_any_bound(write):
+    for total, per_run in ((20.0, None), (None, 8.0), (None, None)):
+        limits = {"mechanisms": ["none"], "epsilon_total": total, "epsilon_per_run": per_run}
+        path = write(yaml.safe_dump({**LEAST, "limits": limits}))
+        if total or per_run:
+            assert "an infinite epsilon" in refused(path)
+    assert load_holder(path).limits.mechanisms == ("none",)

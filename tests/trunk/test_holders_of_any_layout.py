@@ -23,7 +23,7 @@ NOISED = (
 
 @pytest.fixture
 def holders(tmp_path: Path) -> Holders:
-    """East splits by folders, north not at all, south holds images back, west has a class only."""
+    """East splits by folders, north not at all, south holds images back of one class only."""
     made = Holders.written(tmp_path)
     for name in NAMES:
         shutil.rmtree(tmp_path / name / "images")
@@ -35,31 +35,20 @@ def holders(tmp_path: Path) -> Holders:
     shutil.rmtree(north / "test")
     (tmp_path / "south" / "images" / "test").rename(tmp_path / "south" / "images" / "val")
     for shape in SHAPES[1:]:
-        shutil.rmtree(tmp_path / "west" / "images" / "train" / shape)
+        shutil.rmtree(tmp_path / "south" / "images" / "train" / shape)
     return made
 
 
-def test_each_of_them_validates(holders: Holders):
-    """South on its own folder, the others on a share; no client is lost for want of images."""
-    summary = hold(federation(holders.folder, *NOISED), within(holders.handlers()))
-    assert [(r["cohort"], r["dropped"]) for r in summary["rounds"]] == [(4, 0), (4, 0)]
-    released = [r["released_validation"] for r in summary["rounds"]]
-    assert all(isinstance(one["mean"], float) for one in released)
-    # A client that fails sends what hides it, and only its own store knows.
-    for name in NAMES:
-        settings = load_holder(holders.folder / name / "client.yaml")
-        store = open_client_store(settings.store_file, read_only=True)
-        assert store.failures(summary["run_id"]) == ()
-
-
-def test_one_that_can_be_read_in_two_ways_is_a_client_without_images(holders: Holders):
-    """It is in every round and charged like any other; its failures are in its own store."""
+@pytest.mark.slow
+def test_all_validate_and_one_that_can_be_read_in_two_ways_is_without_images(holders):
+    """It is in every round and charged like any other; its failures are in its own store alone."""
     images = holders.folder / "west" / "images"
     shutil.copytree(images / "train" / SHAPES[0], images / SHAPES[0])
     summary = hold(federation(holders.folder, *NOISED), within(holders.handlers()))
     assert [(r["cohort"], r["dropped"]) for r in summary["rounds"]] == [(4, 0), (4, 0)]
-    assert "left out: all images: " in " ".join(holders.lines["west"])
-    assert "lies beside 'circle'" in " ".join(holders.lines["west"])
+    released = [r["released_validation"] for r in summary["rounds"]]
+    assert all(isinstance(one["mean"], float) for one in released)
+    assert "all images" in " ".join(holders.lines["west"])
     charged, failed = {}, {}
     for name in NAMES:
         settings = load_holder(holders.folder / name / "client.yaml")

@@ -6,8 +6,9 @@ Cohorts of `Numbered` clients: client i gives the number i, so five of them sum 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -43,8 +44,8 @@ from platform.wire.transport import Dropout, Transport
 from privacy import BudgetExhausted, UploadNoise
 from privacy.secure_aggregation import Advertised, Credentials
 from tests.trunk._ahead import Overheard, first_plan, first_round, hold, opened_with, second_plan
-from tests.trunk._runs import Finished, Storage, crashed, gaussian_epsilon, losing, opened, over
-from tests.trunk._seams import ADVERSARIES, CLIENTS, overrides, seam_storage
+from tests.trunk._runs import Finished, crashed, gaussian_epsilon, losing, opened, over
+from tests.trunk._seams import CLIENTS, overrides, seam_storage
 from tests.trunk._secure import RUN, Cohort, Lying, cohort, enrolled, identity
 
 ACTIVE = SecureTerms(clients=5, active=True, threshold=4, smallest_sum=4, corrupt=1)
@@ -52,7 +53,9 @@ HONEST = dataclasses.replace(ACTIVE, active=False, threshold=3, smallest_sum=3)
 CLASSICAL = {True: ["share", "train", "confirm", "unmask"], False: ["share", "train", "unmask"]}
 
 
-@pytest.fixture(params=[True, False], ids=["active", "semi_honest"])
+@pytest.fixture(
+    params=[True, pytest.param(False, marks=pytest.mark.slow)], ids=["active", "semi_honest"]
+)
 def five(request: pytest.FixtureRequest, tmp_path: Path) -> Cohort:
     return cohort(tmp_path, ACTIVE if request.param else HONEST)
 
@@ -64,23 +67,18 @@ def name_of(found: Cohort, number: int = 1) -> str:
 def keys_kept(client: Client) -> Advertised | None:
     """The keys that lie in a client's store for the round after its newest attempt."""
     record = client._store.sessions.newest(RUN)
-    session = None if record is None else decode_session(record)
-    kept = None if session is None else session.ahead
-    assert kept is None or isinstance(kept, Advertised)
-    return kept
+    return None if record is None else decode_session(record).ahead
 
 
-def test_keys_are_in_the_store_before_they_leave_and_gone_when_they_are_used(five: Cohort) -> None:
+def test_keys_are_in_the_store_before_they_leave_and_gone_when_they_are_used(five):
     """The private halves, looked for in the file of the store past our own code."""
     outcome, _ = first_round(five)
     kept = {name: keys_kept(client) for name, client in five.clients.items()}
     paths = {name: Path(client._store._file.path) for name, client in five.clients.items()}
-    for name, keys in kept.items():
-        assert keys is not None and keys.channel_private in paths[name].read_bytes()
-    assert len({keys.mask_private for keys in kept.values() if keys is not None}) == 5
+    assert all(keys.channel_private in paths[name].read_bytes() for name, keys in kept.items())
+    assert len({keys.mask_private for keys in kept.values()}) == 5
     hold(five, second_plan(five, outcome), five.transport(), opened_with(outcome.ahead))
     for name, keys in kept.items():
-        assert keys is not None
         assert keys_kept(five.clients[name]) is None
         lies = paths[name].read_bytes()
         assert keys.channel_private not in lies and keys.mask_private not in lies
@@ -89,14 +87,14 @@ def test_keys_are_in_the_store_before_they_leave_and_gone_when_they_are_used(fiv
 # --- all or none ----------------------------------------------------------------------------------
 
 
-def test_who_is_lost_before_the_last_message_leaves_nobody_asked_for_keys(five: Cohort) -> None:
+def test_who_is_lost_before_the_last_message_leaves_nobody_asked_for_keys(five):
     outcome, heard = first_round(five, lost=[name_of(five)], lost_at="train")
     assert outcome.ahead == {} and outcome.keys_ahead(first_plan(five)) is None
     asked = [decode_relay(heard.seen["unmask", name][0]) for name in outcome.survivors]
     assert len(asked) == 4 and all(relay.ahead is None for relay in asked)
 
 
-def test_who_is_lost_at_the_last_message_is_in_the_next_round_again(five: Cohort) -> None:
+def test_who_is_lost_at_the_last_message_is_in_the_next_round_again(five):
     """Four have keys ahead: nobody's are used, and everybody is asked."""
     outcome, _ = first_round(five, lost=[name_of(five)], lost_at="unmask")
     assert outcome.survivors == tuple(five.clients) and len(outcome.ahead) == 4
@@ -114,32 +112,30 @@ def test_who_is_lost_at_the_last_message_is_in_the_next_round_again(five: Cohort
             assert outcome.ahead[name] not in second.seen["advertise", name][1]
 
 
-Keys = Mapping[str, bytes]
-
-
-def flipped(keys: Keys) -> Keys:
+def flipped(keys):
     spoilt = bytearray(keys[min(keys)])
     spoilt[60] ^= 1
     return {**keys, min(keys): bytes(spoilt)}
 
 
-def swapped(keys: Keys) -> Keys:
+def swapped(keys):
     one, other, *_ = sorted(keys)
     return {**keys, one: keys[other], other: keys[one]}
 
 
-def incomplete(keys: Keys) -> Keys:
+def incomplete(keys):
     return {name: keys[name] for name in sorted(keys)[1:]}
 
 
-def nobodys(keys: Keys) -> Keys:
+def nobodys(keys):
     return {**keys, "client-99999": keys[min(keys)]}
 
 
-@pytest.mark.parametrize("spoil", [flipped, swapped, incomplete, nobodys])
-def test_spoilt_keys_cost_a_wait_and_nothing_else(
-    five: Cohort, spoil: Callable[[Keys], Keys]
-) -> None:
+@pytest.mark.parametrize(
+    "spoil",
+    [flipped, swapped, *(pytest.param(s, marks=pytest.mark.slow) for s in (incomplete, nobodys))],
+)
+def test_spoilt_keys_cost_a_wait_and_nothing_else(five, spoil):
     outcome, _ = first_round(five)
     second = Overheard(five.transport())
     following = hold(five, second_plan(five, outcome), second, opened_with(spoil(outcome.ahead)))
@@ -147,7 +143,7 @@ def test_spoilt_keys_cost_a_wait_and_nothing_else(
     np.testing.assert_allclose(following.summed.vector, [15.0, 15.0], atol=1e-2)
 
 
-def test_a_further_attempt_has_fresh_keys(tmp_path: Path) -> None:
+def test_a_further_attempt_has_fresh_keys(tmp_path):
     """The first attempt at the second round is given up after its shares; keys are used once."""
     found = cohort(tmp_path, HONEST, mechanism=UploadNoise(1.0, 0.01))
     outcome, _ = first_round(found)
@@ -161,12 +157,12 @@ def test_a_further_attempt_has_fresh_keys(tmp_path: Path) -> None:
     hold(found, second_plan(found, outcome, attempt=2), second, opened_with(outcome.ahead))
     assert second.stages == ["advertise", "share", "train", "unmask"]
     for name in names:
-        told = decode_invitation(first.seen["share", name][0]).secure
+        told = decode_invitation(first.seen["share", name][0]).secure.roster
         announced = decode_relay(second.seen["share", name][0]).payload
-        assert told is not None and announced and announced != told.roster
+        assert announced and announced != told
 
 
-def test_a_coordinator_that_lost_the_keys_after_it_sent_them_gets_no_others(five: Cohort) -> None:
+def test_a_coordinator_that_lost_the_keys_after_it_sent_them_gets_no_others(five):
     """Its database is not as it was left: the attempt is over, and no key is in two rosters."""
     outcome, _ = first_round(five)
     plan = second_plan(five, outcome)
@@ -192,7 +188,7 @@ def opening(found: Cohort, outcome: RoundOutcome, name: str) -> Invitation:
     return decode_invitation(sent[name])
 
 
-def test_the_same_last_message_gets_the_same_keys_and_another_one_none(five: Cohort) -> None:
+def test_the_same_last_message_gets_the_same_keys_and_another_one_none(five):
     """Asked twice with other neighbours, a client would have two sets of keys for one attempt."""
     outcome, heard = first_round(five)
     name = name_of(five)
@@ -200,7 +196,6 @@ def test_the_same_last_message_gets_the_same_keys_and_another_one_none(five: Coh
     assert five.remade(name).handle(sent) == said
     assert decode_disclosure(said).ahead == outcome.ahead[name]
     relay, before = decode_relay(sent), keys_kept(five.clients[name])
-    assert relay.ahead is not None
     reseeded = dataclasses.replace(relay.ahead.graph, seed=bytes(32))
     others = [
         dataclasses.replace(relay, ahead=None),
@@ -213,13 +208,11 @@ def test_the_same_last_message_gets_the_same_keys_and_another_one_none(five: Coh
     assert keys_kept(five.clients[name]) == before
 
 
-def test_keys_are_asked_for_with_the_last_message_only(tmp_path: Path) -> None:
+def test_keys_are_asked_for_with_the_last_message_only(tmp_path):
     """Of four messages each could bring a set, with other neighbours."""
     five = cohort(tmp_path, ACTIVE)
     plan, name = first_plan(five), name_of(five)
-    following = plan.next_plan
-    assert following is not None
-    seat = seat_of(following, 1)
+    seat = seat_of(plan.next_plan, 1)
 
     def early(client: str, message: bytes) -> bytes:
         return encode_relay(dataclasses.replace(decode_relay(message), ahead=seat))
@@ -232,9 +225,8 @@ def test_keys_are_asked_for_with_the_last_message_only(tmp_path: Path) -> None:
 
 
 def stranger(seat: SecureRound) -> SecureRound:
-    held = seat.enrolled
-    assert held is not None
-    enrolled = dataclasses.replace(held, identities=(*held.identities[:-1], identity(99).public))
+    others = (*seat.enrolled.identities[:-1], identity(99).public)
+    enrolled = dataclasses.replace(seat.enrolled, identities=others)
     return dataclasses.replace(seat, enrolled=enrolled)
 
 
@@ -243,51 +235,47 @@ def lowered(seat: SecureRound) -> SecureRound:
 
 
 @pytest.mark.parametrize(
-    "lie",
+    "lies",
     [
-        stranger,
-        lowered,
-        lambda seat: dataclasses.replace(seat, index=6),
-        lambda seat: dataclasses.replace(seat, clients=4),
-        lambda seat: dataclasses.replace(seat, vector_length=1),
-        lambda seat: dataclasses.replace(seat, ring_bits=64),
+        (stranger, lowered, lambda seat: dataclasses.replace(seat, index=6)),
+        tuple(
+            lambda seat, field=field: dataclasses.replace(seat, **field)
+            for field in ({"clients": 4}, {"vector_length": 1}, {"ring_bits": 64})
+        ),
     ],
+    ids=["who", "what"],
 )
-def test_keys_for_terms_that_are_not_this_runs_are_refused(
-    tmp_path: Path, lie: Callable[[SecureRound], SecureRound]
-) -> None:
+def test_keys_for_terms_that_are_not_this_runs_are_refused(tmp_path, lies):
+    """Three clients are each told another lie; two are told the truth, and answer."""
     found = cohort(tmp_path, ACTIVE)
-    name = name_of(found)
+    told = dict(zip(found.clients, lies, strict=False))
 
     def change(client: str, message: bytes) -> bytes:
         relay = decode_relay(message)
-        assert relay.ahead is not None
-        asked = dataclasses.replace(relay, ahead=lie(relay.ahead))
-        return encode_relay(asked) if client == name else message
+        lie = told.get(client, lambda seat: seat)
+        return encode_relay(dataclasses.replace(relay, ahead=lie(relay.ahead)))
 
     lying = Lying(found.transport(deaf=True), "unmask", change)
-    hold(found, first_plan(found), lying)
-    assert ("unmask", name) not in lying.answers
-    assert keys_kept(found.clients[name]) is None
+    with pytest.raises(RoundAborted):
+        hold(found, first_plan(found), lying)
+    for name, client in found.clients.items():
+        assert (("unmask", name) in lying.answers) == (name not in told)
+        assert (keys_kept(client) is None) == (name in told)
 
 
-def test_an_opening_with_another_roster_or_another_place_is_refused(five: Cohort) -> None:
+def test_an_opening_with_another_roster_or_another_place_is_refused(five):
     """And changes nothing: the honest one is answered after them, once."""
     outcome, _ = first_round(five)
     name, client = name_of(five), five.clients[name_of(five)]
     honest, other = opening(five, outcome, name), opening(five, outcome, name_of(five, 2))
-    seat = honest.secure
-    assert seat is not None and other.secure is not None
+    seat, envelope = honest.secure, honest.envelope
     before = client._store.sessions.newest(RUN)
-    envelope = honest.envelope
+    seats = ({"roster": other.secure.roster}, {"roster": seat.roster[:-1]}, {"index": 2})
+    places = ({"attempt": 2}, {"round_number": 3}, {"committed": (1, 2)})
     lies = [
-        dataclasses.replace(honest, secure=dataclasses.replace(seat, roster=other.secure.roster)),
-        dataclasses.replace(honest, secure=dataclasses.replace(seat, roster=seat.roster[:-1])),
-        dataclasses.replace(honest, secure=dataclasses.replace(seat, index=2)),
+        *(dataclasses.replace(honest, secure=dataclasses.replace(seat, **lie)) for lie in seats),
+        *(dataclasses.replace(honest, envelope=dataclasses.replace(envelope, **p)) for p in places),
         dataclasses.replace(honest, secure=None),
-        dataclasses.replace(honest, envelope=dataclasses.replace(envelope, attempt=2)),
-        dataclasses.replace(honest, envelope=dataclasses.replace(envelope, round_number=3)),
-        dataclasses.replace(honest, envelope=dataclasses.replace(envelope, committed=(1, 2))),
     ]
     for lie in lies:
         with pytest.raises(ProtocolError):
@@ -300,7 +288,7 @@ def test_an_opening_with_another_roster_or_another_place_is_refused(five: Cohort
             client.handle(encode_invitation(lie))
 
 
-def test_who_refuses_an_opening_is_lost_for_that_round_only(five: Cohort) -> None:
+def test_who_refuses_an_opening_is_lost_for_that_round_only(five):
     outcome, _ = first_round(five)
     name = name_of(five)
     five.clients[name]._states.roll((1, 1))
@@ -315,7 +303,7 @@ def test_who_refuses_an_opening_is_lost_for_that_round_only(five: Cohort) -> Non
     assert ear.stages[0] == "advertise"
 
 
-def test_keys_that_were_made_under_an_older_enrolment_are_not_used(tmp_path: Path) -> None:
+def test_keys_that_were_made_under_an_older_enrolment_are_not_used(tmp_path):
     """A client was revoked between two rounds, and this one has the new file already."""
     found = cohort(tmp_path, ACTIVE)
     outcome, _ = first_round(found)
@@ -327,7 +315,7 @@ def test_keys_that_were_made_under_an_older_enrolment_are_not_used(tmp_path: Pat
         client.handle(message)
 
 
-def test_a_client_without_budget_refuses_the_opening_and_not_the_keys(tmp_path: Path) -> None:
+def test_a_client_without_budget_refuses_the_opening_and_not_the_keys(tmp_path):
     """Keys tell nothing and cost nothing; the round is priced before shares leave."""
     found = cohort(tmp_path, HONEST, mechanism=UploadNoise(1.0, 4.0))
     name = name_of(found)
@@ -350,6 +338,7 @@ def test_a_client_without_budget_refuses_the_opening_and_not_the_keys(tmp_path: 
 # --- whole runs -----------------------------------------------------------------------------------
 
 THREE = "rounds=3"
+SEEDED = (THREE, "privacy.noise_source=seeded")
 WAITS = {
     "semi_honest": ["share", "train", "unmask"],
     "active": ["share", "train", "confirm", "unmask"],
@@ -358,13 +347,7 @@ WAITS = {
 
 @dataclass
 class Counted:
-    """Carries messages and counts the exchanges of each attempt.
-
-    Attributes:
-        inner: Carries them.
-        waits: By attempt, the stages in which clients were waited for.
-        told: Keys for the next round, of every last message.
-    """
+    """Counts the stages in which clients were waited for, by attempt, and keeps keys ahead."""
 
     inner: Transport
     waits: dict[tuple[int, int], list[str]] = field(default_factory=dict)
@@ -386,9 +369,7 @@ def counted(simulation: Simulation) -> tuple[Simulation, Counted]:
     return over(simulation, carrying), carrying
 
 
-def run(
-    folder: Path, chosen: Sequence[str], lost: frozenset[str] = frozenset()
-) -> tuple[Finished, Counted]:
+def run(folder, chosen, lost=frozenset()):
     """A whole run, in whose first two rounds some are lost with the last message."""
     storage = seam_storage(folder)
     with opened(storage.create(*chosen)) as simulation:
@@ -398,10 +379,24 @@ def run(
     return Finished(storage, simulation.run_id, summary), carrying
 
 
-@pytest.mark.parametrize("adversary", ADVERSARIES)
-def test_waits_of_a_run(tmp_path: Path, adversary: str) -> None:
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], tuple[Finished, Counted]]:
+    """Runs to their end under either adversary, each made once; for reading only."""
+
+    @cache
+    def made(adversary: str) -> tuple[Finished, Counted]:
+        folder = tmp_path_factory.mktemp(adversary)
+        return run(folder, (*overrides("upload_noise", adversary, folder), *SEEDED))
+
+    return made
+
+
+@pytest.mark.parametrize(
+    "adversary", ["semi_honest", pytest.param("active", marks=pytest.mark.slow)]
+)
+def test_waits_of_a_run(whole, adversary):
     """Four and five in the first round, three and four in all others; the last asks for no keys."""
-    _, carrying = run(tmp_path, (*overrides("none", adversary, tmp_path), THREE))
+    _, carrying = whole(adversary)
     usual = WAITS[adversary]
     assert carrying.waits == {(1, 1): ["advertise", *usual], (2, 1): usual, (3, 1): usual}
     keys = [each for each in carrying.told if each]
@@ -409,11 +404,11 @@ def test_waits_of_a_run(tmp_path: Path, adversary: str) -> None:
     assert carrying.told[2 * CLIENTS :] == [b""] * CLIENTS
 
 
-def test_keys_ahead_change_no_number(tmp_path: Path) -> None:
+@pytest.mark.slow
+def test_keys_ahead_change_no_number(tmp_path, whole):
     """A client lost with its keys is in the sum all the same: fresh keys, and the same results."""
-    seeded = "privacy.noise_source=seeded"
-    chosen = (*overrides("upload_noise", "active", tmp_path), THREE, seeded)
-    ahead, usual = run(tmp_path / "ahead", chosen)
+    chosen = (*overrides("upload_noise", "active", tmp_path), *SEEDED)
+    ahead, usual = whole("active")
     fresh, held = run(tmp_path / "fresh", chosen, frozenset({"client-00000"}))
     assert usual.waits[2, 1] == WAITS["active"]
     assert held.waits[2, 1] == held.waits[3, 1] == ["advertise", *WAITS["active"]]
@@ -425,9 +420,7 @@ def test_keys_ahead_change_no_number(tmp_path: Path) -> None:
     assert ahead.storage.rows(charges) == fresh.storage.rows(charges)
 
 
-def lives(
-    storage: Storage, monkeypatch: pytest.MonkeyPatch, chosen: Sequence[str], place: Any
-) -> tuple[Finished, Counted, Counted]:
+def lives(storage, monkeypatch, chosen, place):
     """A run that dies once at a place and is gone on with, and what its two lives waited for."""
     owner, name, nth, after = place
     dying, first = counted(storage.create(*chosen))
@@ -438,42 +431,36 @@ def lives(
     return Finished(storage, run_id, summary), first, second
 
 
-SHARES = 4
-"""Which stage that is kept, after three in the first round: advertise, share and train."""
+SHARED, SHARES = WAITS["semi_honest"], (DatabaseJournal, "keep", 4)
+"""The second round's shares are kept after three stages of the first: advertise, share, train."""
 
 
 @pytest.mark.parametrize(
     ("place", "second_life"),
     [
         # Of keys that were in memory nothing is left, but that nobody has used them.
-        ((Attempts, "_open", 2, False), ["advertise", "share", "train", "unmask"]),
+        pytest.param((Attempts, "_open", 2, False), ["advertise", *SHARED], marks=pytest.mark.slow),
         # From here on they are in the database.
-        pytest.param(
-            *((Attempts, "_open", 2, True), ["share", "train", "unmask"]), marks=pytest.mark.slow
-        ),
-        ((DatabaseJournal, "keep", SHARES, False), ["share", "train", "unmask"]),
-        ((DatabaseJournal, "keep", SHARES, True), ["train", "unmask"]),
+        pytest.param((Attempts, "_open", 2, True), SHARED, marks=pytest.mark.slow),
+        ((*SHARES, False), SHARED),
+        pytest.param((*SHARES, True), SHARED[1:], marks=pytest.mark.slow),
     ],
     ids=str,
 )
-def test_a_death_between_any_two_stages(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: Any, second_life: list[str]
-) -> None:
-    seeded = "privacy.noise_source=seeded"
-    chosen = (*overrides("upload_noise", "semi_honest", tmp_path), THREE, seeded)
-    whole, _ = run(tmp_path / "whole", chosen)
+def test_a_death_between_any_two_stages(tmp_path, monkeypatch, whole, place, second_life):
+    chosen = (*overrides("upload_noise", "semi_honest", tmp_path), *SEEDED)
+    unbroken, _ = whole("semi_honest")
     torn, _, second = lives(seam_storage(tmp_path / "torn"), monkeypatch, chosen, place)
     assert second.waits[2, 1] == second_life
     assert second.waits[3, 1] == WAITS["semi_honest"]
-    for name, value in whole.state().items():
+    for name, value in unbroken.state().items():
         np.testing.assert_array_equal(value, torn.state()[name])
     assert torn.storage.rows("SELECT count(*) FROM ledger") == [(3 * CLIENTS,)]
     assert torn.storage.rows("SELECT count(*) FROM stages") == [(0,)]
 
 
-def test_a_death_with_the_last_message_out_asks_for_the_very_same_keys(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.slow
+def test_a_death_with_the_last_message_out_asks_for_the_very_same_keys(tmp_path, monkeypatch):
     """The sum of the first round was open and is not committed; the graph's seed is on the disk."""
     chosen = (*overrides("none", "active", tmp_path), THREE)
     storage = seam_storage(tmp_path / "torn")
@@ -485,18 +472,13 @@ def test_a_death_with_the_last_message_out_asks_for_the_very_same_keys(
 
 def following_of(simulation: Simulation, number: int, **config: Any) -> Any:
     held = simulation.run
-    changed = held.terms.config.model_copy(update=config)
-    terms = dataclasses.replace(held.terms, config=changed)
-    attempts = dataclasses.replace(
-        Attempts(held, SilentObserver(), Spending(run=held)),
-        run=dataclasses.replace(held, terms=terms),
-    )
-    return attempts._draw(number, 1).plan.get("following")
+    terms = dataclasses.replace(held.terms, config=held.terms.config.model_copy(update=config))
+    attempts = Attempts(held, SilentObserver(), Spending(run=held))
+    changed = dataclasses.replace(attempts, run=dataclasses.replace(held, terms=terms))
+    return changed._draw(number, 1).plan.get("following")
 
 
-def test_none_are_asked_for_where_the_next_cohort_is_another_or_a_secret(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_none_are_asked_for_where_the_next_cohort_is_another_or_a_secret(tmp_path, monkeypatch):
     chosen = (*overrides("none", "semi_honest", tmp_path), THREE)
     with opened(seam_storage(tmp_path).create(*chosen)) as simulation:
         config = simulation.run.terms.config

@@ -23,7 +23,6 @@ from tests.trunk._runs import (
     NONE,
     OS,
     SMALL,
-    Command,
     Finished,
     Storage,
     comparable,
@@ -79,38 +78,17 @@ def end(storage: Storage, tmp_path: Path) -> End:
     return run
 
 
-QUICK = {
-    NONE: ("training", "shared", "added-up", "committed", "personalising", "files-written"),
-    SEEDED: ("training",),
-    OS: ("training-early", "stage-durable", "added-up"),
-}
-SLOW = {
-    NONE: tuple(point for point in POINTS if point not in QUICK[NONE]),
-    SEEDED: ("committed",),
-    OS: ("reserved", "opened", "stage-written", "sum-opened", "committed"),
-}
-
-
-def points(override: str) -> list[Any]:
-    """Where to die under this override: some of it with the slow tests, at their neighbours."""
-    slow = [pytest.param(override, point, marks=pytest.mark.slow) for point in SLOW[override]]
-    return [*((override, point) for point in QUICK[override]), *slow]
-
-
 def reserved(storage: Storage) -> list[tuple[Any, ...]]:
     query = "SELECT round_number, attempt, count(*) FROM ledger GROUP BY 1, 2 ORDER BY 1, 2"
     return storage.rows(query)
 
 
-@pytest.mark.parametrize(("override", "point"), [*points(NONE), *points(SEEDED)])
-def test_killed_run_ends_as_if_nothing_had_happened(
-    storage: Storage,
-    end: End,
-    sotto: Command,
-    request: pytest.FixtureRequest,
-    override: str,
-    point: str,
-) -> None:
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("override", "point"),
+    [*((NONE, point) for point in POINTS), (SEEDED, "training"), (SEEDED, "committed")],
+)
+def test_killed_run_ends_as_if_nothing_had_happened(storage, end, sotto, request, override, point):
     """At most the round in progress was lost; the same results and charges, and one audit log."""
     code, output = end(Plan(*POINTS[point], signal.SIGKILL), override)
     assert code == -signal.SIGKILL, output
@@ -135,12 +113,15 @@ def test_killed_run_ends_as_if_nothing_had_happened(
     assert went_on == [(int(point != "joining"),)]
 
 
-@pytest.mark.parametrize(("override", "point"), points(OS))
-def test_killed_run_with_fresh_noise_pays_once(
-    storage: Storage, end: End, override: str, point: str
-) -> None:
+LEFT = ("training-early", "reserved", "opened", "stage-written", "stage-durable", "sum-opened")
+
+
+@pytest.mark.parametrize(
+    "point", ["added-up", *(pytest.param(p, marks=pytest.mark.slow) for p in (*LEFT, "committed"))]
+)
+def test_killed_run_with_fresh_noise_pays_once(storage, end, point):
     """What left a client before the kill is sent again, byte for byte; nothing is drawn anew."""
-    code, output = end(Plan(*POINTS[point], signal.SIGKILL), override)
+    code, output = end(Plan(*POINTS[point], signal.SIGKILL), OS)
     assert code == -signal.SIGKILL, output
     resumed = storage.resume(storage.only_run())
     assert reserved(storage) == [(1, 1, 5), (2, 1, 5), (3, 1, 5)]
@@ -157,9 +138,7 @@ DEALING = ("platform.bootstrap.planning:load_task_data", 1, False)
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGHUP, 129)])
-def test_it_names_the_run_and_how_to_go_on(
-    storage: Storage, end: End, sotto: Command, plain_run: Finished, number: int, code: int
-) -> None:
+def test_it_names_the_run_and_how_to_go_on(storage, end, sotto, plain_run, number, code):
     found, output = end(Plan(*TRAINING, number))
     run_id = storage.only_run()
     assert found == code, output
@@ -171,20 +150,22 @@ def test_it_names_the_run_and_how_to_go_on(
     assert comparable(answer.document) == comparable(plain_run.summary)
 
 
-def test_before_there_is_a_run_it_names_none(storage: Storage, end: End) -> None:
+def test_before_there_is_a_run_it_names_none(storage, end):
     code, output = end(Plan(*DEALING, signal.SIGTERM))
     assert (code, output) == (143, "interrupted\n")
     assert not storage.file.exists()
 
 
-def test_a_run_under_nohup_goes_on(storage: Storage, end: End) -> None:
+@pytest.mark.slow
+def test_a_run_under_nohup_goes_on(storage, end):
     plan = Plan(*TRAINING, signal.SIGHUP, ignored=(signal.SIGHUP,))
     code, output = end(plan)
     assert code == 0, output
     assert storage.rows("SELECT status FROM runs") == [("finished",)]
 
 
-def test_a_second_signal_while_a_run_is_ended_prints_no_trace(storage: Storage, end: End) -> None:
+@pytest.mark.slow
+def test_a_second_signal_while_a_run_is_ended_prints_no_trace(storage, end):
     """It comes while the first one is written to the database, and what is durable is enough."""
     plan = Plan(*TRAINING, signal.SIGINT, again="platform.experiment.finishing:mark_interrupted")
     code, output = end(plan)
@@ -193,8 +174,9 @@ def test_a_second_signal_while_a_run_is_ended_prints_no_trace(storage: Storage, 
     assert "Traceback" not in output
 
 
-def test_under_json_the_run_and_the_command_are_fields(storage: Storage, end: End) -> None:
-    plan = Plan(*TRAINING, signal.SIGINT)
+@pytest.mark.slow
+def test_under_json_the_run_and_the_command_are_fields(storage, end):
+    plan = Plan("privacy.training:LocalTrainer.fit", 2, False, signal.SIGINT)
     code, output = end(plan, NONE, "--json")
     run_id = storage.only_run()
     assert code == 130
@@ -203,7 +185,7 @@ def test_under_json_the_run_and_the_command_are_fields(storage: Storage, end: En
     assert told["command"] == interrupted_run(run_id, storage).partition("go on with: ")[2]
 
 
-def test_what_is_typed_to_go_on_names_where_the_run_and_its_method_are(tmp_path: Path) -> None:
+def test_what_is_typed_to_go_on_names_where_the_run_and_its_method_are(tmp_path):
     surroundings = Surroundings.with_methods(tmp_path / "my methods")
     assert finding(DEFAULT_STORAGE, Surroundings()) == ()
     ended = ended_run(2, "small-1", finding("sqlite:///x/y.db", surroundings))
@@ -213,9 +195,8 @@ def test_what_is_typed_to_go_on_names_where_the_run_and_its_method_are(tmp_path:
     ]
 
 
-def test_a_signal_just_after_the_last_commit_leaves_a_finished_run(
-    storage: Storage, sotto: Command, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.slow
+def test_a_signal_just_after_the_last_commit_leaves_a_finished_run(storage, sotto, monkeypatch):
     """Old pages are erased behind a commit, so the run has finished when this one comes."""
     erase = Database.checkpoint
 

@@ -18,6 +18,7 @@ def folder(tmp_path_factory) -> Path:
     return tmp_path_factory.mktemp("late")
 
 
+@pytest.mark.slow
 def test_all_messages_of_a_round_that_is_over_come_once_more(folder):
     """As a relay may deliver them that was cut off: in the middle of a later round."""
     holders = Holders.written(folder)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from platform.cli.app import main as coordinator_main
+from platform.bootstrap import Surroundings
 from platform.cli.client_app import main as client_main
 from platform.disk.files import only_process_of
 from platform.errors import ConfigError, ProtocolError, RunStopped, UnknownRun
@@ -48,21 +49,22 @@ def folder(tmp_path_factory) -> Path:
     return tmp_path_factory.mktemp("leaving")
 
 
-def test_a_client_leaves_between_rounds_and_the_others_go_on(folder):
+@pytest.mark.slow
+def test_clients_leave_between_rounds_and_the_run_ends_where_too_few_are_left(folder):
     holders = Holders.written(folder)
-    transport = Doing(holders.handlers(), ("unmask", 1), lambda: leave(folder, "north"), after=True)
+
+    def away() -> None:
+        leave(folder, "west")
+        leave(folder, "north")
+
+    transport = Doing(holders.handlers(), ("unmask", 1), away, after=True)
     summary = hold(federation(folder, *MASKED), doing(transport))
-    run_id = summary["run_id"]
-    assert [r["dropped"] for r in summary["rounds"]] == [0, 1, 1]
-    assert transport.asked[2] == ("advertise", list(NAMES))
-    assert all("north" not in asked for _, asked in transport.asked[7:])
-    assert transport.asked[-1] == ("personalise", ["east", "south", "west"])
-    (gone,) = audit(folder, run_id, "client.left")
-    pseudonym = pseudonym_of(folder, "north")
-    assert gone == {"client": 2, "pseudonym": pseudonym, "generations": []}
-    (said,) = [w for w in warnings_of(summary) if "left for good" in w]
-    assert f"client 2 of 4 ({pseudonym})" in said and "after round 1;" in said
-    agrees(folder, run_id)
+    assert [r["round"] for r in summary["rounds"]] == [1]
+    said = " ".join(warnings_of(summary))
+    assert f"client 2 of 4 ({pseudonym_of(folder, 'north')})" in said and "after round 1;" in said
+    assert "before round 2: 2 of 4" in said
+    assert [one["client"] for one in audit(folder, summary["run_id"], "client.left")] == [2, 4]
+    agrees(folder, summary["run_id"])
 
 
 @pytest.mark.slow
@@ -138,20 +140,21 @@ def enrolled(folder: Path) -> tuple[Holders, Any]:
     return holders, federation(folder, *MASKED, "rounds=2", *more)
 
 
+@pytest.mark.slow
 def test_a_signed_statement_is_kept_with_its_signature_and_no_other_counts(folder):
     holders, config = enrolled(folder)
     handlers, put = holders.handlers(), []
+    south = handlers["south"]
 
     def spoken_for(message: bytes) -> bytes:
         kind, envelope = peek(bare(message))
         if kind == "invitation" and envelope.round_number == 1:
             put.append(encode_left(Left(envelope.run_id, "south", pseudonym_of(folder, "south"))))
             return put[-1]
-        return handlers["south"](message)
+        return south(message)
 
-    transport = Doing(
-        {**handlers, "south": spoken_for}, ("unmask", 1), lambda: leave(folder, "north"), after=True
-    )
+    handlers = {**handlers, "south": spoken_for}
+    transport = Doing(handlers, ("unmask", 1), lambda: leave(folder, "north"), after=True)
     summary = hold(config, doing(transport))
     run_id = summary["run_id"]
     # South is lost in one round, as with any answer that is none.
@@ -164,23 +167,20 @@ def test_a_signed_statement_is_kept_with_its_signature_and_no_other_counts(folde
 
 
 def test_what_was_spent_survives_and_all_else_goes(folder):
-    personal = ("method={name: fedpgp, context_tokens: 2}", *NOISED, "rounds=2")
-    holders = Holders.written(folder)
-    run_id = hold(federation(folder, *personal), within(holders.handlers()))["run_id"]
+    config = federation(folder, "method={name: fedpgp, context_tokens: 2}", *NOISED, "rounds=1")
+    run_id = hold(config, within(Holders.written(folder).handlers()))["run_id"]
     place, settings = folder / "west" / "store", load_holder(folder / "west" / "client.yaml")
     store = open_client_store(place / "client.db")
     before, spent = store.rows(), own_account(store, settings.limits)
-    kept = store.committed(run_id)
-    assert kept is not None
-    marks = [kept.personal[-200:], kept.personal[200:400]]
+    personal = store.committed(run_id).personal
     parting = (place / "offers" / f"{run_id}.parting").read_bytes()
-    marks.append(parting[len(parting) // 2 :][:200])
+    marks = [personal[-200:], personal[200:400], parting[len(parting) // 2 :][:200]]
 
     def everything() -> bytes:
         return b"".join(path.read_bytes() for path in place.rglob("*") if path.is_file())
 
     assert all(mark in everything() for mark in marks)
-    with pytest.raises(UnknownRun, match="'other' was accepted here"):
+    with pytest.raises(UnknownRun, match="'other' was accepted"):
         leave(folder, "west", "other")
     leave(folder, "west")
     assert not [mark for mark in marks if mark in everything()]
@@ -194,6 +194,7 @@ def test_what_was_spent_survives_and_all_else_goes(folder):
     assert sorted(p.name for p in (place / "offers").iterdir()) == [f"{run_id}.left"]
 
 
+@pytest.mark.slow
 def test_a_lifetime_limit_counts_a_run_that_was_left(folder):
     """A holder that leaves has no more to spend than one that stays."""
     limits = {**OPEN, "epsilon_total": 8.5, "mechanisms": ["distributed_noise"]}
@@ -207,40 +208,7 @@ def test_a_lifetime_limit_counts_a_run_that_was_left(folder):
     assert len(rows) == 3
 
 
-def test_whoever_has_left_is_not_asked_again_and_answers_nothing_else(folder):
-    holders = Holders.written(folder)
-    place = folder / "north" / "store" / "offers"
-    kept: dict[str, bytes] = {}
-
-    def away() -> None:
-        (run_id,) = runs_of(folder)
-        kept[run_id] = (place / f"{run_id}.offer").read_bytes()
-        leave(folder, "north")
-
-    class Ends(Doing):
-        def exchange(self, stage, messages, deadline):
-            found = super().exchange(stage, messages, deadline)
-            if stage == "train" and self.seen == 2:
-                crash()
-            return found
-
-    transport = Ends(holders.handlers(), ("share", 2), away, after=False)
-    with pytest.raises(Crash):
-        hold(federation(folder, *MASKED), doing(transport))
-    ((run_id, offer),) = kept.items()
-    host = holders.handler("north")
-    for message in (offer, encode_roll_call(Envelope(run_id, 0, 0))):
-        assert decode_left(host(message)).client == "north"
-    assert not (place / f"{run_id}.offer").exists()
-    # Even with its files put back: the coordinator does not ask it.
-    (place / f"{run_id}.left").unlink()
-    (place / f"{run_id}.offer").write_bytes(offer)
-    again = Doing(holders.handlers(), ("advertise", 99), lambda: None, after=False)
-    summary = go_on(run_id, f"sqlite:///{folder}/sotto.db", doing(again))
-    assert again.asked and all("north" not in asked for _, asked in again.asked)
-    assert [r["dropped"] for r in summary["rounds"]] == [0, 1, 1]
-
-
+@pytest.mark.slow
 def test_a_holder_that_leaves_while_it_answers_has_written_nothing(folder, monkeypatch):
     """By another process, between what its client wrote and what it would have said."""
     holders = Holders.written(folder)
@@ -258,27 +226,14 @@ def test_a_holder_that_leaves_while_it_answers_has_written_nothing(folder, monke
         return reply
 
     monkeypatch.setattr(Client, "handle", slow)
-    summary = hold(federation(folder, *MASKED), within(holders.handlers()))
-    assert [r["dropped"] for r in summary["rounds"]] == [1, 1, 1]
+    summary = hold(federation(folder, *MASKED, "rounds=1"), within(holders.handlers()))
+    assert [r["dropped"] for r in summary["rounds"]] == [1]
     assert b"secret reply" not in (folder / "west" / "store" / "client.db").read_bytes()
     assert ledger(folder, "west") == []
     agrees(folder, summary["run_id"])
 
 
-def test_a_run_ends_where_too_few_are_left(folder):
-    holders = Holders.written(folder)
-
-    def away() -> None:
-        leave(folder, "west")
-        leave(folder, "east")
-
-    transport = Doing(holders.handlers(), ("unmask", 1), away, after=True)
-    summary = hold(federation(folder, *MASKED), doing(transport))
-    assert [r["round"] for r in summary["rounds"]] == [1]
-    assert "ended before round 2: 2 of 4 clients are left" in warnings_of(summary)[0]
-    agrees(folder, summary["run_id"])
-
-
+@pytest.mark.slow
 def test_nobody_waits_for_who_left_when_the_others_personalise(folder):
     holders = Holders.written(folder)
     transport = Doing(
@@ -295,39 +250,40 @@ def client(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) 
     return command_line(monkeypatch, capsys, client_main)
 
 
-@pytest.fixture
-def coordinator(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
-    return command_line(monkeypatch, capsys, coordinator_main)
-
-
-@pytest.fixture
-def broken_off(folder: Path) -> tuple[Holders, str]:
-    """A run of three rounds whose coordinator died in the second."""
-    holders = Holders.written(folder)
-    transport = Doing(holders.handlers(), ("train", 2), crash, after=True)
+@pytest.fixture(scope="module")
+def torn_off(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run whose coordinator died in the second of three rounds; for copying only."""
+    folder = tmp_path_factory.mktemp("torn")
+    transport = Doing(Holders.written(folder).handlers(), ("train", 2), crash, after=True)
     with pytest.raises(Crash):
         hold(federation(folder, *MASKED), doing(transport))
+    return folder
+
+
+@pytest.fixture
+def broken_off(folder: Path, torn_off: Path) -> tuple[Holders, str]:
+    shutil.copytree(torn_off, folder, dirs_exist_ok=True)
     (run_id,) = runs_of(folder)
-    return holders, run_id
+    return Holders(folder, Surroundings(), {name: [] for name in NAMES}), run_id
 
 
-def test_a_client_whose_machine_is_lost_is_removed(folder, broken_off, coordinator):
-    """Who is connected the hub knows; who stands where, the records."""
+@pytest.mark.slow
+def test_a_client_whose_machine_is_lost_is_removed(folder, broken_off, sotto):
     holders, run_id = broken_off
     storage = ("--storage", f"sqlite:///{folder}/sotto.db")
     with only_process_of(folder / run_id):
-        told = coordinator("federation", "remove", run_id, "west", *storage)
-    assert told.code == 1 and "is being run by another process" in told.err
+        told = sotto("federation", "remove", run_id, "west", *storage)
+    assert told.code == 1 and "by another process" in told.err
     agrees(folder, run_id)
-    gone = coordinator("federation", "remove", "latest", "west", *storage, "--json").document
+    gone = sotto("federation", "remove", "latest", "west", *storage, "--json").document
     assert (gone["run_id"], gone["client"], gone["after_round"]) == (run_id, "west", 1)
     assert gone["pseudonym"] == pseudonym_of(folder, "west")
-    for name, said in (("west", "'west' has left run"), ("nobody", "'nobody' is not in run")):
-        refused = coordinator("federation", "remove", run_id, name, *storage)
-        assert refused.code == 2 and said in refused.err
+    for name in ("west", "nobody"):
+        refused = sotto("federation", "remove", run_id, name, *storage)
+        assert refused.code == 2 and f"'{name}'" in refused.err
     sock = folder / "hub.sock"
     with Hub(path=sock, clients=NAMES):
-        told = coordinator("federation", "status", str(sock), *storage, "--json").document
+        told = sotto("federation", "status", str(sock), *storage, "--json").document
     assert [(client["name"], client["reachable"]) for client in told] == [(n, False) for n in NAMES]
     standing = {client["name"]: client["standing"] for client in told}
     assert standing.pop("west").startswith("removed on 20")
@@ -343,16 +299,20 @@ def test_a_client_whose_machine_is_lost_is_removed(folder, broken_off, coordinat
     agrees(folder, run_id)
 
 
-def test_a_statement_that_was_carried_by_hand(folder, broken_off, client, coordinator):
-    _, run_id = broken_off
+def test_a_statement_that_was_carried_by_hand(folder, broken_off, client, sotto):
+    holders, run_id = broken_off
     east, north = (str(folder / name / "client.yaml") for name in ("east", "north"))
-    file = folder / "north.left"
+    file, offer = folder / "north.left", folder / "east" / "store" / "offers" / f"{run_id}.offer"
+    offered = offer.read_bytes()
     for wrong, said in (((), "error: RUN: no"), (("--all", "--statement", "x"), "error: --stat")):
         told = client("leave", east, *wrong)
         assert told.code == 2 and told.err.startswith(said)
     assert Keeping(folder / "east" / "store").runs("left") == []
     (one,) = client("leave", east, "--all", "--json").document
     assert (one["run_id"], one["charges"]) == (run_id, 2)
+    for message in (offered, encode_roll_call(Envelope(run_id, 0, 0))):
+        assert decode_left(holders.handler("east")(message)).client == "east"
+    assert not offer.exists()
     told = client("leave", north, run_id, "--statement", str(file))
     assert told.code == 0 and "2 charges stay" in told.out
     assert "had been left" in client("leave", north, run_id).out
@@ -360,23 +320,25 @@ def test_a_statement_that_was_carried_by_hand(folder, broken_off, client, coordi
     broken.write_bytes(b"no statement")
     storage = ("--storage", f"sqlite:///{folder}/sotto.db")
     for name, said, code, error in (
-        ("east", file, 2, "is of another client"),
+        ("east", file, 2, "of another client"),
         ("north", file, 0, ""),
-        ("west", broken, 2, "is not a statement"),
+        ("west", broken, 2, "not a statement"),
     ):
         remove = ("federation", "remove", run_id, name, "--statement", str(said), *storage)
-        found = coordinator(*remove)
+        found = sotto(*remove)
         assert found.code == code and error in found.err
     assert audit(folder, run_id, "client.removed") == []
     assert [entry["client"] for entry in audit(folder, run_id, "client.left")] == [2]
 
 
 def test_words_for_who_is_behind():
-    assert Standing(2, 5, None).words == "behind: last in round 2 of 5"
-    assert Standing(None, 5, None).words == "behind: last in round none of 5"
-    assert Standing(None, 0, None).words == "no round is over yet"
-    assert Standing(5, 5, None).words == "in round 5"
-    assert Standing(5, 5, "left on 2026-11-23").words == "left on 2026-11-23"
+    for last, over, left, words in (
+        (2, 5, None, "behind: last in round 2 of 5"),
+        (None, 0, None, "no round is over yet"),
+        (5, 5, None, "in round 5"),
+        (5, 5, "left on 2026-11-23", "left on 2026-11-23"),
+    ):
+        assert Standing(last, over, left).words == words
 
 
 # --- clients that come between rounds -------------------------------------------------------------
@@ -402,23 +364,24 @@ class Away(InProcessTransport):
         return {**found, **lost}
 
 
+@pytest.mark.slow
 def test_a_client_joins_between_rounds_and_is_charged_for_those_only(folder):
     holders = Holders.written(folder)
     # Not there for the first offer, nor the one before round 1.
     transport = Away(holders.handlers(), "south", 3)
-    summary = hold(federation(folder, *THREE), doing(transport))
-    assert [r["dropped"] for r in summary["rounds"]] == [1, 0, 0]
-    assert [r["cohort"] for r in summary["rounds"]] == [4, 4, 4]
+    summary = hold(federation(folder, *THREE, "rounds=2"), doing(transport))
+    assert [(r["cohort"], r["dropped"]) for r in summary["rounds"]] == [(4, 1), (4, 0)]
     offers = [entry for entry in transport.asked if entry[2] == "offer"]
     assert [deadline for _, deadline, _ in offers] == [None, 60.0, 60.0]
-    assert len(ledger(folder, "south")) == 2
-    assert len(ledger(folder, "east")) == 3
+    assert len(ledger(folder, "south")) == 1
+    assert len(ledger(folder, "east")) == 2
     run_id = summary["run_id"]
     joined = audit(folder, run_id, "client.joined")
     assert [detail["client"] for detail in joined] == [1, 2, 4, 3]
     agrees(folder, run_id)
 
 
+@pytest.mark.slow
 def test_a_client_that_never_comes_is_lost_in_every_round_and_holds_up_nobody(folder):
     holders = Holders.written(folder)
     summary = hold(federation(folder, *THREE), doing(Away(holders.handlers(), "west", 99)))
@@ -438,14 +401,14 @@ def test_a_client_that_comes_while_a_round_is_open_is_asked_from_the_next_one_on
             return crash() if stage == "share" else super().exchange(stage, messages, deadline)
 
     with pytest.raises(Crash):
-        hold(federation(folder, *THREE), doing(Dies(holders.handlers(), "north", 99)))
+        hold(federation(folder, *THREE, "rounds=2"), doing(Dies(holders.handlers(), "north", 99)))
     (run_id,) = runs_of(folder)
     transport = Doing(holders.handlers(), ("join", 99), lambda: None, after=False)
     summary = go_on(run_id, f"sqlite:///{folder}/sotto.db", doing(transport))
     rounds = [who for stage, who in transport.asked if stage == "train"]
-    assert ["north" in who for who in rounds] == [False, True, True]
-    assert [r["dropped"] for r in summary["rounds"]] == [1, 0, 0]
-    assert len(ledger(folder, "north")) == 2
+    assert ["north" in who for who in rounds] == [False, True]
+    assert [r["dropped"] for r in summary["rounds"]] == [1, 0]
+    assert len(ledger(folder, "north")) == 1
     agrees(folder, run_id)
 
 
@@ -454,7 +417,7 @@ def test_with_too_few_at_the_start_nothing_is_asked(folder):
     strict = {**OPEN, "mechanisms": ["upload_noise"]}
     holders = Holders.written(folder, of={"east": {"limits": strict}})
     transport = Away(holders.handlers(), "west", 99)
-    with pytest.raises(RunStopped, match=r"2 of 4 clients take part, and .*start_with is 3"):
+    with pytest.raises(RunStopped, match="2 of 4 clients"):
         hold(federation(folder, *THREE), doing(transport))
     assert all(ledger(folder, name) == [] for name in NAMES)
     assert audit(folder, runs_of(folder)[0], "client.joined") == []
@@ -462,10 +425,11 @@ def test_with_too_few_at_the_start_nothing_is_asked(folder):
 
 def test_by_default_nothing_begins_without_all(folder):
     holders = Holders.written(folder)
-    with pytest.raises(RunStopped, match="west cannot be heard at stage join"):
+    with pytest.raises(RunStopped, match="west cannot be"):
         hold(federation(folder, *MASKED), doing(Away(holders.handlers(), "west", 99)))
 
 
+@pytest.mark.slow
 def test_one_that_declines_later_is_not_asked_again(folder):
     strict = {**OPEN, "mechanisms": ["upload_noise"]}
     holders = Holders.written(folder, of={"west": {"limits": strict}})
@@ -477,7 +441,7 @@ def test_one_that_declines_later_is_not_asked_again(folder):
 
 def test_a_number_that_no_round_can_be_held_with_is_refused(folder):
     for number in (2, 5):
-        with pytest.raises(ConfigError, match=f"start_with: {number} .* valid: null, or 3 to 4"):
+        with pytest.raises(ConfigError, match=f"start_with: {number}"):
             federation(folder, *MASKED, f"federation.start_with={number}")
     secret = (
         "privacy={mechanism: central_noise, clipping_norm: 0.1, noise_multiplier: 1.0}",
@@ -485,5 +449,5 @@ def test_a_number_that_no_round_can_be_held_with_is_refused(folder):
         "cohort={size: 2, sampling: poisson, minimum: 1, retries: 0}",
     )
     federation(folder, *secret)
-    with pytest.raises(ConfigError, match="start_with: 3 does not go with cohorts"):
+    with pytest.raises(ConfigError, match="start_with: 3"):
         federation(folder, *secret, "federation.start_with=3")

@@ -62,11 +62,11 @@ def handed(told: Sequence[bytes]) -> dict[int, set[int]]:
     for message in told:
         if peek(message)[0] == "assignment":
             assignment = decode_assignment(message)
-            counts = found.setdefault(assignment.envelope.round_number, set())
-            counts.add(len(assignment.experts))
+            found.setdefault(assignment.envelope.round_number, set()).add(len(assignment.experts))
     return found
 
 
+@pytest.mark.slow
 def test_whole_generations_go_and_no_handle_of_them_is_on_the_disk(folder):
     """Of sampled cohorts a generation that the client was not in stays as it is."""
     holders, config = holding_entries(
@@ -104,19 +104,29 @@ def test_whole_generations_go_and_no_handle_of_them_is_on_the_disk(folder):
     agrees(folder, run_id)
 
 
-def test_entries_of_somebody_who_has_left_are_served_to_nobody(folder):
-    """Also not in the round in which the coordinator hears of it."""
+def test_entries_of_somebody_who_has_left_are_served_to_nobody_and_no_handle_stays(folder):
+    """Also not in the round in which the coordinator hears of it; the others go on."""
     holders, config = holding_entries(folder)
     told: list[bytes] = []
-    transport = Doing(
-        noted(holders.handlers(), told.append),
-        ("advertise", 3),
-        lambda: leave(folder, "east"),
-        after=False,
-    )
+    named: list[bytes] = []
+
+    def away() -> None:
+        (run_id,) = runs_of(folder)
+        secret = open_client_store(folder / "east" / "store" / "client.db").identity.handle_secret
+        named.extend(handle(secret, run_id, number) for number in (1, 2))
+        assert all(one in on_disk(folder) for one in named)
+        leave(folder, "east")
+
+    handlers = noted(holders.handlers(), told.append)
+    transport = Doing(handlers, ("advertise", 3), away, after=False)
     summary = hold(config, doing(transport))
     assert handed(told) == {1: {0}, 2: {1}, 3: {0}}
     assert generations(folder) == {3}
+    assert named and not [one for one in named if one in on_disk(folder)]
+    assert [r["dropped"] for r in summary["rounds"]] == [0, 0, 1]
+    (gone,) = audit(folder, summary["run_id"], "client.left")
+    assert (gone["client"], gone["generations"]) == (1, [1, 2])
+    assert "client 1 of 4" in " ".join(warnings_of(summary))
     agrees(folder, summary["run_id"])
 
 
@@ -124,9 +134,8 @@ def test_entries_of_somebody_who_has_left_are_served_to_nobody(folder):
 @pytest.mark.parametrize("committed", [False, True])
 def test_a_kill_around_note_and_erasure_leaves_neither_or_both(folder, monkeypatch, committed):
     holders, config = holding_entries(folder)
-    transport = Doing(
-        holders.handlers(), ("advertise", 3), lambda: leave(folder, "east"), after=False
-    )
+    handlers = holders.handlers()
+    transport = Doing(handlers, ("advertise", 3), lambda: leave(folder, "east"), after=False)
     heard = LeavingTransport._heard
 
     def killed(self, client, reply):
@@ -153,6 +162,7 @@ def test_a_kill_around_note_and_erasure_leaves_neither_or_both(folder, monkeypat
     agrees(folder, run_id)
 
 
+@pytest.mark.slow
 def test_a_pool_that_is_made_once_goes_with_whoever_leaves(folder):
     holders = Holders.written(folder)
     transport = Doing(holders.handlers(), ("claim", 1), lambda: leave(folder, "south"), after=False)
@@ -167,15 +177,12 @@ def test_a_pool_that_is_made_once_goes_with_whoever_leaves(folder):
 STYLES = "method={name: ccst, network: cnn, image_size: 16, channels: [2, 3], space: pixels}"
 
 
+@pytest.mark.slow
 def test_a_pool_made_before_the_rounds_goes_with_whoever_leaves_and_they_go_on(folder):
     """All are handed the others' styles, until one of the owners has left for good."""
     holders, told = Holders.written(folder), []
-    transport = Doing(
-        noted(holders.handlers(), told.append),
-        ("advertise", 4),
-        lambda: leave(folder, "east"),
-        after=False,
-    )
+    handlers = noted(holders.handlers(), told.append)
+    transport = Doing(handlers, ("advertise", 4), lambda: leave(folder, "east"), after=False)
     summary = hold(federation(folder, *NOISED, STYLES), doing(transport))
     assert handed(told) == {1: {0}, 2: {3}, 3: {3}, 4: {0}}
     assert [d["phase"] for d in summary["rounds"]] == ["collection", *["rounds"] * 3]

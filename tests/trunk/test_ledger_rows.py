@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -29,12 +30,7 @@ from privacy import (
     UploadNoise,
     release_of_upload,
 )
-from privacy.events import (
-    CHANNELS,
-    COHORT_KINDS,
-    RELATIONS,
-    SAMPLINGS,
-)
+from privacy.events import CHANNELS, COHORT_KINDS, RELATIONS, SAMPLINGS
 
 FACTS = {"run_id": "run", "round_number": 2, "attempt": 1, "pseudonym": "ada", "channel": "sum"}
 
@@ -68,10 +64,8 @@ def reserved_releases(draw: st.DrawFn) -> Release:
     only_sums = mechanism in ("distributed_noise", "central_noise")
     channels = ("sum",) if only_sums else CHANNELS
     channel = draw(st.sampled_from(channels))
-    laws = {
-        "none": st.just(NO_NOISE),
-        "distributed_noise": INTEGER_NOISE,
-    }.get(mechanism, st.just(GAUSSIAN) | st.just(NoiseLaw("laplace")) | INTEGER_NOISE)
+    own = {"none": st.just(NO_NOISE), "distributed_noise": INTEGER_NOISE}
+    laws = own.get(mechanism, st.just(GAUSSIAN) | st.just(NoiseLaw("laplace")) | INTEGER_NOISE)
     can_be_drawn = (mechanism, channel) == ("central_noise", "sum")
     cohort = draw(st.none() | COHORT) if can_be_drawn else None
     sampling = draw(st.sampled_from(SAMPLINGS)) if cohort is None else "none"
@@ -94,76 +88,53 @@ def reserved_releases(draw: st.DrawFn) -> Release:
     )
 
 
+PRICED: dict[str, Any] = {
+    **FACTS,
+    **{"standard_deviation": 0.8, "clipping_norm": 1.0, "status": "reserved"},
+}
+SKELLAM = IntegerNoise(name="skellam", share_deviation=40.0, shares=6, dimension=512, corrupt=2)
 EXAMPLES: dict[str, Release] = {
     "upload": release_of_upload(UploadNoise(0.5, 1.5), 8, ReleaseKey(**FACTS)),
     "none": release_of_upload(NoProtection(8.0), 8, ReleaseKey(**FACTS)),
     "record-level": Release(
         mechanism=DP_SGD,
-        standard_deviation=0.8,
         law=GAUSSIAN,
-        clipping_norm=1.0,
         relation="add_or_remove_one",
-        status="reserved",
         sampling="poisson",
         sampling_probability=0.0625,
         count=160,
-        **FACTS,
+        **PRICED,
     ),
     "distributed": Release(
-        mechanism=DISTRIBUTED_NOISE,
-        standard_deviation=0.8,
-        clipping_norm=1.0,
-        relation="replace_one",
-        status="reserved",
-        law=IntegerNoise(name="skellam", share_deviation=40.0, shares=6, dimension=512, corrupt=2),
-        **FACTS,
+        mechanism=DISTRIBUTED_NOISE, relation="replace_one", law=SKELLAM, **PRICED
     ),
     "central": Release(
         mechanism=CENTRAL_NOISE,
-        standard_deviation=0.8,
         law=GAUSSIAN,
-        clipping_norm=1.0,
         relation="replace_one",
-        status="reserved",
         cohort=CohortSampling(kind="fixed_size", size=5, population=40, is_drawn=False),
-        **FACTS,
+        **PRICED,
     ),
 }
 
 
 @given(made=reserved_releases())
-def test_a_row_holds_every_fact_of_a_release(made: Release) -> None:
+def test_a_row_holds_every_fact_of_a_release(made):
     """What a ledger keeps of a row is in `tests/storage`."""
     assert as_releases([as_row(made)], BUILT_IN) == [made]
 
 
-def test_the_columns_of_a_row_are_worked_by_hand() -> None:
+def test_the_columns_of_a_row_are_worked_by_hand():
     """A round trip alone would not see two columns that are swapped both ways."""
-    noise = IntegerNoise(name="skellam", share_deviation=40.0, shares=6, dimension=512, corrupt=2)
-    made = dataclasses.replace(EXAMPLES["central"], law=noise, count=3)
-    expected: dict[str, Any] = {
-        "run_id": "run",
-        "round_number": 2,
-        "attempt": 1,
-        "pseudonym": "ada",
-        "channel": "sum",
-        "mechanism": "central_noise",
-        "standard_deviation": 0.8,
-        "clipping_norm": 1.0,
-        "relation": "replace_one",
-        "sampling": "none",
-        "status": "reserved",
-        "sampling_probability": 1.0,
-        "count": 3,
-        "noise_kind": "skellam",
-        "share_deviation": 40.0,
-        "shares": 6,
-        "dimension": 512,
-        "corrupt": 2,
-        "cohort_kind": "fixed_size",
-        "cohort_size": 5,
-        "cohort_population": 40,
-        "cohort_drawn": False,
+    made = dataclasses.replace(EXAMPLES["central"], law=SKELLAM, count=3)
+    expected = {
+        **{"run_id": "run", "round_number": 2, "attempt": 1, "pseudonym": "ada"},
+        **{"channel": "sum", "mechanism": "central_noise", "standard_deviation": 0.8},
+        **{"clipping_norm": 1.0, "relation": "replace_one", "sampling": "none"},
+        **{"status": "reserved", "sampling_probability": 1.0, "count": 3},
+        **{"noise_kind": "skellam", "share_deviation": 40.0, "shares": 6},
+        **{"dimension": 512, "corrupt": 2, "cohort_kind": "fixed_size"},
+        **{"cohort_size": 5, "cohort_population": 40, "cohort_drawn": False},
     }
     assert dataclasses.asdict(as_row(made)) == expected
     trained = as_row(EXAMPLES["record-level"])
@@ -171,29 +142,17 @@ def test_the_columns_of_a_row_are_worked_by_hand() -> None:
     assert trained.count == 160
 
 
-def test_what_nothing_bounds_is_infinity_in_a_row() -> None:
+def test_what_nothing_bounds_is_infinity_in_a_row():
     made = dataclasses.replace(EXAMPLES["none"], clipping_norm=0.0)
     assert as_row(made).clipping_norm == math.inf
     assert as_releases([as_row(made)], BUILT_IN) == [made]
 
 
-def test_an_aborted_row_is_free_and_a_reserved_one_is_not() -> None:
+def test_an_aborted_row_is_free_and_a_reserved_one_is_not():
     row = as_row(EXAMPLES["distributed"])
-    (reserved,) = as_releases([row], BUILT_IN)
-    (aborted,) = as_releases([dataclasses.replace(row, status="aborted")], BUILT_IN)
-    assert reserved.charged
-    assert not aborted.charged
+    reserved, aborted = as_releases([row, dataclasses.replace(row, status="aborted")], BUILT_IN)
+    assert reserved.charged and not aborted.charged
     assert aborted == dataclasses.replace(reserved, status="aborted", left_client=False)
-
-
-class Log:
-    """Keeps what is appended."""
-
-    def __init__(self) -> None:
-        self.entries: list[dict[str, Any]] = []
-
-    def append(self, run_id: str, **fields: Any) -> None:
-        self.entries.append(fields)
 
 
 @pytest.mark.parametrize(
@@ -205,12 +164,11 @@ class Log:
         ("central", {"cohorts": "fixed_size", "size": 5}),
     ],
 )
-def test_the_audit_log_says_what_a_price_depends_on_and_names_nobody(
-    name: str, more: dict[str, Any]
-) -> None:
-    log = Log()
+def test_the_audit_log_says_what_a_price_depends_on_and_names_nobody(name, more):
+    entries: list[dict[str, Any]] = []
+    log = SimpleNamespace(append=lambda run_id, **fields: entries.append(fields))
     AuditTrail(log, "run").reserved([EXAMPLES[name]])
-    (entry,) = log.entries
+    (entry,) = entries
     assert (entry["action"], entry["channel"], entry["round"]) == ("release.reserved", "sum", 2)
     plain = {"attempt", "clients", "rows_sha256", "clipping_norm", "mechanism", "relation"}
     assert set(entry["detail"]) == plain | {"standard_deviation"} | set(more)

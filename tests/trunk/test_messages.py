@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
+from contextlib import suppress
 from time import process_time
 
 import numpy as np
@@ -133,46 +134,27 @@ def test_there_and_back(kind, examples):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("other", KINDS)
-def test_a_message_of_another_kind_is_refused(kind, other):
-    if kind == other:
-        return
-    with pytest.raises(ProtocolError, match=f"{kind} was expected"):
-        decode(kind, encode(other, EXAMPLES[other]))
+def test_a_message_of_another_kind_is_refused(kind):
+    for other in set(KINDS) - {kind}:
+        with pytest.raises(ProtocolError, match=f"{kind} was expected"):
+            decode(kind, encode(other, EXAMPLES[other]))
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("field", ["run_id", "round", "attempt"])
-def test_an_envelope_with_a_part_missing_is_refused(kind, field):
-    with pytest.raises(ProtocolError):
-        decode(kind, changed(encode(kind, EXAMPLES[kind]), **{field: ...}))
-
-
-@pytest.mark.parametrize(
-    "fields",
-    [
-        {"run_id": 7},
-        {"round": -1},
-        {"round": "1"},
-        {"round": 1.5},
-        {"attempt": True},
-        {"attempt": None},
-        {"committed": []},
-        {"committed": [1]},
-        {"committed": [1, 2, 3]},
-        {"committed": "12"},
-        {"committed": [1, None]},
-        {"committed": {"0": 1, "1": 2}},
-    ],
-    ids=str,
+NO_ENVELOPES = (
+    *({"run_id": 7}, {"round": -1}, {"round": "1"}, {"round": 1.5}, {"attempt": True}),
+    *({"attempt": None}, {"committed": []}, {"committed": [1]}, {"committed": [1, 2, 3]}),
+    *({"committed": "12"}, {"committed": [1, None]}, {"committed": {"0": 1, "1": 2}}),
+    *({"run_id": ...}, {"round": ...}, {"attempt": ...}),
 )
+
+
 @pytest.mark.parametrize("kind", KINDS)
-def test_an_envelope_of_wrong_types_is_refused(kind, fields):
-    data = changed(encode(kind, EXAMPLES[kind]), **fields)
-    with pytest.raises(ProtocolError):
-        decode(kind, data)
-    with pytest.raises(ProtocolError):
-        peek(data)
+def test_an_envelope_of_wrong_types_or_with_a_part_missing_is_refused(kind):
+    for fields in NO_ENVELOPES:
+        data = changed(encode(kind, EXAMPLES[kind]), **fields)
+        for read in (lambda data: decode(kind, data), peek):
+            with pytest.raises(ProtocolError):
+                read(data)
 
 
 @pytest.mark.parametrize(
@@ -191,7 +173,14 @@ def test_a_missing_payload_is_refused(kind, name):
 
 FIELDS = {
     ("invitation", "secure"): (
-        *([], [1, 2, 3], [1] * 7, "123456", {"a": 1}, 5, True, [1, 2, 3, 4, 5, None]),
+        [],
+        [1, 2, 3],
+        [1] * 7,
+        "123456",
+        {"a": 1},
+        5,
+        True,
+        [*range(5), None],
     ),
     ("invitation", "generations"): (None, ..., 1, "12", [-1], [1.5], [None]),
     ("invitation", "clipping_norm"): ("1", 1, True, [1.0]),
@@ -202,10 +191,9 @@ FIELDS = {
 
 @pytest.mark.parametrize(("kind", "field"), FIELDS)
 def test_a_field_of_another_type_or_number_is_refused(kind, field):
-    whole = encode(kind, EXAMPLES[kind])
     for value in FIELDS[kind, field]:
         with pytest.raises(ProtocolError):
-            decode(kind, changed(whole, **{field: value}))
+            decode(kind, changed(encode(kind, EXAMPLES[kind]), **{field: value}))
 
 
 def test_experts_keep_their_order():
@@ -216,20 +204,13 @@ def test_experts_keep_their_order():
     assert decode("answer", encode("answer", many)).handles == many.handles
 
 
-@pytest.mark.parametrize(
-    "vector", [np.zeros((2, 2)), np.zeros(3, np.float32), np.zeros(3, np.int64), np.array(1.0)]
-)
-def test_an_upload_whose_vector_is_none_is_refused(vector):
-    data = encode_frame(
-        Frame(
-            "upload",
-            {"run_id": "r", "round": 1, "attempt": 1, "weight": 1},
-            {"vector": vector},
-            {"payload": b""},
-        )
-    )
-    with pytest.raises(ProtocolError, match="not flat"):
-        decode("upload", data)
+def test_an_upload_whose_vector_is_none_is_refused():
+    fields = {"run_id": "r", "round": 1, "attempt": 1, "weight": 1}
+    others = (np.zeros(3, np.float32), np.zeros(3, np.int64), np.array(1.0))
+    for vector in (np.zeros((2, 2)), *others):
+        data = encode_frame(Frame("upload", fields, {"vector": vector}, {"payload": b""}))
+        with pytest.raises(ProtocolError, match="not flat"):
+            decode("upload", data)
 
 
 @given(st.sampled_from(KINDS), st.data())
@@ -239,10 +220,8 @@ def test_a_broken_message_is_refused_or_another_message_and_nothing_else(kind, d
         position = data.draw(st.integers(0, len(broken) - 1))
         broken[position] = data.draw(st.integers(0, 255))
     for read in KINDS:
-        try:
+        with suppress(ProtocolError):
             decode(read, bytes(broken))
-        except ProtocolError:
-            continue
 
 
 def test_experts_are_sorted_out_in_one_pass():
@@ -253,17 +232,16 @@ def test_experts_are_sorted_out_in_one_pass():
     assert process_time() - started < 3.0
 
 
-@pytest.mark.parametrize(
-    "name", ["x", "broadcast", "expert/0000", "expert/00/x", "expert/0001/x", "expert/+000/x"]
-)
-def test_an_array_that_belongs_to_nothing_is_refused(name):
+def test_an_array_that_belongs_to_nothing_is_refused():
     fields = {"run_id": "r", "round": 1, "attempt": 1, "committed": None, "experts": 1}
-    frame = Frame("assignment", fields, {name: np.zeros(1)}, {"payload": b""})
-    with pytest.raises(ProtocolError):
-        decode("assignment", encode_frame(frame))
+    experts = ("expert/0000", "expert/00/x", "expert/0001/x", "expert/+000/x")
+    for name in ("x", "broadcast", *experts):
+        frame = Frame("assignment", fields, {name: np.zeros(1)}, {"payload": b""})
+        with pytest.raises(ProtocolError):
+            decode("assignment", encode_frame(frame))
 
 
 def test_experts_beyond_four_digits_are_not_sent():
     many = (EXPERTS[0],) * (messages.MAX_EXPERTS + 1)
-    with pytest.raises(ProtocolError, match="at most 9999 experts"):
+    with pytest.raises(ProtocolError, match="9999 experts"):
         messages.encode_assignment(Assignment(ENVELOPE, b"", {}, many))

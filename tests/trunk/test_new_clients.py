@@ -9,13 +9,7 @@ from methods import ClientView
 from platform.config.randomness import stream
 from platform.experiment.comparisons import measure_newcomers
 from platform.parties.scoring import EvaluationSet, accuracy
-from tests.trunk._runs import (
-    FIXED,
-    NONE,
-    Finished,
-    Storage,
-    opened,
-)
+from tests.trunk._runs import FIXED, NONE, Finished, opened
 from tests.trunk.conftest import MakeStorage
 
 NEW = ("task.new_clients=2", "task.partition.kind=dirichlet", "task.shots=14")
@@ -38,20 +32,20 @@ def tuned(make_storage: MakeStorage) -> Finished:
     return make_storage("tuned").run(NONE, *method, *large, *NEW, unseen, "rounds=1")
 
 
-def test_new_clients_are_in_no_ledger_cohort_or_store(noised: Finished) -> None:
-    storage = noised.storage
+def test_new_clients_are_in_no_ledger_cohort_or_store(tuned):
+    storage = tuned.storage
     assert storage.rows("SELECT count(DISTINCT pseudonym) FROM ledger") == [(5,)]
-    assert {name for names in noised.survivors().values() for name in names} == {
+    assert {name for names in tuned.survivors().values() for name in names} == {
         f"client-{i:05d}" for i in range(5)
     }
-    assert sorted(noised.identities()) == [f"client-{i:05d}" for i in range(5)]
+    assert sorted(tuned.identities()) == [f"client-{i:05d}" for i in range(5)]
     for part in ("final", "local"):
-        assert len(noised.summary[part]["accuracy"]["per_client"]) == 5
-    assert all(document["cohort"] == 5 for document in noised.summary["rounds"])
+        assert len(tuned.summary[part]["accuracy"]["per_client"]) == 5
+    assert all(document["cohort"] == 5 for document in tuned.summary["rounds"])
 
 
-@pytest.mark.parametrize("which", ["noised", "tuned"])
-def test_new_clients_are_measured_as_by_hand(which: str, request: pytest.FixtureRequest) -> None:
+@pytest.mark.parametrize("which", [pytest.param("noised", marks=pytest.mark.slow), "tuned"])
+def test_new_clients_are_measured_as_by_hand(which, request):
     """From the last state and the first personal part, before and after `personalise`."""
     run: Finished = request.getfixturevalue(which)
     found: dict[str, list[float]] = {"before": [], "after": []}
@@ -83,9 +77,8 @@ def test_new_clients_are_measured_as_by_hand(which: str, request: pytest.Fixture
         assert measured[key]["weighted"] == pytest.approx(np.average(values, weights=sizes))
 
 
-def test_a_method_that_sends_each_client_its_own_sends_them_what_nobody_has(
-    storage: Storage,
-) -> None:
+@pytest.mark.slow
+def test_a_method_that_sends_each_client_its_own_sends_them_what_nobody_has(storage):
     """FedAMP's server knows no message for somebody new: the first prompt goes out."""
     masks = "secure_aggregation.enabled=false"
     amp = ("method.name=prompt_fedamp", "method.context_tokens=2", masks, NONE)
@@ -99,7 +92,8 @@ def test_a_method_that_sends_each_client_its_own_sends_them_what_nobody_has(
     assert found is not None and found == run.summary["final"]["new_clients"]
 
 
-def test_a_pool_hands_them_no_experts(storage: Storage, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.slow
+def test_a_pool_hands_them_no_experts(storage, monkeypatch):
     from methods import pfedmoap
 
     seen: list[int] = []
@@ -109,7 +103,8 @@ def test_a_pool_hands_them_no_experts(storage: Storage, monkeypatch: pytest.Monk
         seen.append(len(view.experts))
         return original(self, view, batch, classes)
 
-    run = storage.run(NONE, *NEW, "rounds=2", "cohort.dropout_rate=0", "pool.minimum=2")
+    quick = ("rounds=2", "cohort.dropout_rate=0", "evaluation.local_twins=false")
+    run = storage.run(NONE, *NEW, *quick, "pool.minimum=2")
     with opened(storage.reopen(run.run_id)) as simulation:
         monkeypatch.setattr(pfedmoap.PFedMoAP, "predict", counting)
         assert measure_newcomers(simulation, run.state()) is not None
