@@ -217,7 +217,7 @@ BAD = {**GARBLED, **UNFIT}
 @pytest.mark.parametrize(
     ("setting", "stage", "names"),
     [
-        # Three of five spoil a round that needs one.
+        # Three of five spoil a round that needs two.
         *((PLAIN, "train", tuple(BAD)[at : at + 3]) for at in range(0, len(BAD), 3)),
         (PLAIN, "advertise", ("cut", "noise")),
         (SECURE, "train", ("cut", "another attempt")),

@@ -69,9 +69,6 @@ def test_the_cosine_is_torchs() -> None:
         theirs.step()
 
 
-# --- whole runs ---------------------------------------------------------------------------------
-
-
 def rates_of(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """The rate of every fit from here on."""
     seen, original = [], LocalTrainer.fit
@@ -136,9 +133,6 @@ def test_scaffold_divides_by_its_rounds_rate(storage: Storage) -> None:
     assert storage.rows(query, itself) == [(blob,)]
     variates = {name: v for name, v in decode_arrays(blob).items() if "control" in name}
     assert any(np.abs(array).max() > 0.0 for array in variates.values())
-
-
-# --- what is refused ----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

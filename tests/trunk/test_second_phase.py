@@ -187,9 +187,6 @@ def test_a_first_run_whose_files_were_edited_is_refused(place, first, name):
     assert len(place.rows("SELECT * FROM runs")) == 1
 
 
-# --- limits of a second phase ---------------------------------------------------------------------
-
-
 PM_MOE = (
     "method={name: pm_moe, base: fedper, gate_rounds: 1, "
     "base_options: {network: features, feature_width: 8}}",

@@ -35,8 +35,6 @@ from tests.trunk._runs import (
 
 ONE_STEP = ("rounds=2", "cohort.dropout_rate=0")
 
-# --- budgets --------------------------------------------------------------------------------------
-
 TWO_RUNS = (*ONE_STEP, *NO_POOL, *FIXED, "evaluation.local_twins=false")
 
 
@@ -83,8 +81,6 @@ def test_a_client_holds_to_its_own_ledger(storage: Storage) -> None:
     assert storage.rows("SELECT DISTINCT status FROM ledger") == [("aborted",)]
 
 
-# --- adaptive clipping ----------------------------------------------------------------------------
-
 FOLLOWING = (*TWO_RUNS, *ADAPTIVE, "rounds=3")
 
 
@@ -119,9 +115,6 @@ def test_a_norm_is_sent_exactly_where_it_adapts(storage: Storage) -> None:
         assert fixed.run.terms.protection.at(None) is fixed.run.terms.protection
         with pytest.raises(ProtocolError, match="where it adapts"):
             fixed.run.terms.protection.at(1.0)
-
-
-# --- decoupled ------------------------------------------------------------------------------------
 
 
 def experts_of(method) -> tuple[dict, ...]:

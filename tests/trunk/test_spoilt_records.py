@@ -127,9 +127,6 @@ def test_no_run_finishes_in_a_database_with_a_spoilt_row(storage):
         assert not (simulation.folder / "summary.json").exists()
 
 
-# --- files and filters ----------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("content", "said"),
     [

@@ -198,9 +198,6 @@ def test_what_cannot_be_is_refused_before_anything_runs(storage: Storage, overri
     assert [path.name for path in storage.folder.iterdir()] == ["cache"]
 
 
-# --- directions found from images declared public ------------------------------------------------
-
-
 CLASSES = ("bird", "car", "chair", "dog", "person")
 MINIMAL = {"name": "run", "method": {"name": "promptfl"}, "training": {"local_steps": 1}}
 PUBLICLY = {"subspace": "public_images", "rank": 4}
@@ -230,12 +227,9 @@ def test_no_public_image_is_one_that_is_trained_on_even_under_one_seed(stream: S
         assert public.isdisjoint(image_digests(split.images, np.arange(split.num_examples)))
 
 
-def test_of_each_class_as_many_as_asked_for():
+def test_public_images_are_as_many_of_each_class_as_asked_for_and_of_no_held_out_style():
     found = rows_of(public_data={"per_class": 3, "seed": 1})
     assert np.bincount(found.split.labels[found.rows]).tolist() == [3] * len(OUTLINES)
-
-
-def test_a_held_out_style_is_in_no_public_image():
     kind = {"partition": {"kind": "domain"}, "clients": 5, "shots": 1}
     leaving = {"evaluation": {"protocol": "leave_one_domain_out"}}
     task = {"task": {**kind, "held_out_domain": "sketch"}, **leaving}
@@ -264,12 +258,8 @@ def test_a_client_with_another_model_or_class_list_refuses_before_it_trains(stor
         (model.fingerprint, (*OUTLINES[1:], OUTLINES[0])),
     ):
         task = Task(classes, (), 5, dataclasses.replace(model, fingerprint=fingerprint))
-        mine = in_subspace(
-            promptfl.build(promptfl.Config(context_tokens=2), task),
-            "random",
-            RANK,
-            origin=origin_of(fingerprint, classes),
-        )
+        inner = promptfl.build(promptfl.Config(context_tokens=2), task)
+        mine = in_subspace(inner, "random", RANK, origin=origin_of(fingerprint, classes))
         with pytest.raises(ProtocolError, match="of another model"):
             require_broadcast(expectations_of(mine), sent)
 

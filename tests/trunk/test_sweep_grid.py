@@ -11,8 +11,6 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-import methods
-from methods import Registry
 from platform.config import PACKAGED_CONFIGS, load_config
 from platform.errors import ConfigError
 from platform.sweeping.grid import (
@@ -168,16 +166,3 @@ def test_a_pool_that_no_cell_could_serve_is_refused_with_the_grid():
     assert len(grid_of("method.experts=1,2", "task.clients=6", methods=("pfedmoap",)).cells) == 2
     with pytest.raises(ConfigError, match=r"pm_moe, seed 0\): task.clients: 1"):
         grid_of("task.clients=1", "cohort.minimum=1", methods=("pm_moe",))
-
-
-def test_every_method_with_a_pool_says_so_before_it_is_built():
-    """Or a sweep would find out late; the contract holds what is said against what is built."""
-    registry, folder = Registry(), Path(methods.__file__).parent
-    with_pool = {
-        path.stem for path in folder.glob("*.py") if "def pool_policy" in path.read_text("utf-8")
-    }
-    assert with_pool == {
-        name
-        for name in registry.available()
-        if registry.serving(name, registry.config_type(name)(), 5) is not None
-    }

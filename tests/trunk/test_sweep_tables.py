@@ -18,8 +18,7 @@ from hypothesis import strategies as st
 
 from platform.config import PACKAGED_CONFIGS, dump_tree, load_config
 from platform.experiment.caveats import evaluation_document
-from platform.pictures.canvas import Picture
-from platform.results.comparisons import line_names, sweep_pictures
+from platform.results.comparisons import sweep_pictures
 from platform.results.numbers import Label, Spread
 from platform.sweeping.grid import Cell, Grid, SweepRequest, build_grid
 from platform.sweeping.running import Outcome
@@ -45,29 +44,23 @@ def accuracy(mean: float) -> dict[str, Any]:
     return {"mean": mean, "weighted": mean, **spread}
 
 
-def summary(
-    local: float, *, protocol: dict[str, Any] | None = None, dataset: str = "shapes", **more: Any
-) -> dict[str, Any]:
+def summary(local: float, *, protocol: Any = None, **more: Any) -> dict[str, Any]:
     """A run's summary as far as a sweep reads it; two rounds, half as good after the first."""
     final = {
-        "accuracy": accuracy(local),
-        "protocol": {"name": "client_mean"} | (protocol or {}),
-        "epsilon": more.pop("epsilon", NO_EPSILON),
-        "new_clients": more.pop("new_clients", None),
+        **{"accuracy": accuracy(local), "protocol": {"name": "client_mean"} | (protocol or {})},
+        **{"epsilon": more.pop("epsilon", NO_EPSILON), "new_clients": None},
         "expert_weights": more.pop("expert_weights", None),
     }
     rounds = [
         {"round": number, "accuracy": accuracy(value), "validation": None, "epsilon": NO_EPSILON}
         for number, value in ((1, local / 2), (2, local))
     ]
-    plain = {"unit": None, "mechanism": "none", "relation": None, "delta": 1e-5}
-    plain |= {"accountant": None, "sampling": None}
-    plain |= {"noise_distribution": None, "noise_source": None}
+    nothing = ("unit", "relation", "accountant", "sampling", "noise_distribution", "noise_source")
     return {
-        **{"dataset": dataset, "rounds": rounds, "final": final, "gain_over_local": 0.25},
-        "worth_of_sharing": 0.125,
+        **{"dataset": "shapes", "rounds": rounds, "final": final, "gain_over_local": 0.25},
+        **{"worth_of_sharing": 0.125, "mechanism": "none", "delta": 1e-5},
         **{"local": {"accuracy": accuracy(local - 0.25)}, "best_on_validation": None},
-        **plain,
+        **dict.fromkeys(nothing),
         **more,
     }
 
@@ -143,24 +136,8 @@ def test_a_table_of_two_methods():
         assert words in text
 
 
-def test_rows_by_readings_of_ours_are_marked():
-    grid = grid_of(methods=("pfedprompt", "promptfl"))
-    (table,) = tables_of(grid, outcomes_of(grid, lambda cell: summary(0.5)))
-    assert [row.marks for row in table.rows] == [" ‡", ""]
-    assert "reading of ours" in table.caption
-    assert "| `pfedprompt` ‡ |" in markdown([table]) and "| `promptfl` |" in markdown([table])
-    assert r"    pfedprompt $\ddagger$ & " in latex([table])
-
-
 def require_whole(text: str) -> None:
-    """Environments and braces are balanced, and every row has the columns of its `tabular`."""
-    stack: list[str] = []
-    for kind, name in re.findall(r"\\(begin|end)\{(\w+)\}", text):
-        if kind == "begin":
-            stack.append(name)
-        else:
-            assert stack.pop() == name
-    assert stack == []
+    """Braces are balanced, and every row has the columns of its `tabular`."""
     plain = re.sub(r"\\[{}&%$#_]", "", text)
     assert plain.count("{") == plain.count("}")
     for columns, inside in re.findall(
@@ -323,16 +300,14 @@ def test_results_are_tidy_and_lose_nothing():
     (row,) = [r for r in rows if r["measure"] == "local" and r["task.shots"] == "2"]
     assert float(row["value"]) == 1 / 3
     # An empty string is what has no value.
-    assert (
-        row.items()
-        >= {
-            **{"dataset": "shapes", "method": "promptfl", "seed": "7", "selection": "last"},
-            **{"unit": "client", "mechanism": "upload_noise", "relation": "replace_one"},
-            **{"delta": "1e-05", "sampling": "none", "accountant": "rdp", "noise_source": "os"},
-            **{"epsilon_server": "8.0", "epsilon_peers": "4.0", "epsilon_observer": "0.0"},
-            **{"committed_rounds": "2", "chosen_round": "", "run": "run1"},
-        }.items()
-    )
+    expected = {
+        **{"dataset": "shapes", "method": "promptfl", "seed": "7", "selection": "last"},
+        **{"unit": "client", "mechanism": "upload_noise", "relation": "replace_one"},
+        **{"delta": "1e-05", "sampling": "none", "accountant": "rdp", "noise_source": "os"},
+        **{"epsilon_server": "8.0", "epsilon_peers": "4.0", "epsilon_observer": "0.0"},
+        **{"committed_rounds": "2", "chosen_round": "", "run": "run1"},
+    }
+    assert {name: row[name] for name in expected} == expected
     assert len({r["measure"] for r in rows}) == 7
 
 
@@ -364,25 +339,8 @@ def test_whatever_stands_in_a_value_tables_stay_whole(value):
     assert all(line.count("|") == 5 for line in body(markdown([changed])))
 
 
-# --- pictures -------------------------------------------------------------------------------------
-
-
-def swept(*settings: str, **more: Any) -> tuple[Grid, list[Outcome]]:
-    grid = grid_of(*settings, methods=("coop", "promptfl"), seeds=(0, 1), **more)
-
-    def made(cell: Cell) -> dict[str, Any]:
-        value = 0.5 + 0.1 * cell.seed + 0.2 * (cell.method == "coop")
-        return summary(value, expert_weights=[0.6, 0.3, 0.1] if cell.method == "coop" else None)
-
-    return grid, outcomes_of(grid, made)
-
-
-def kinds_of(outcomes: list[Outcome]) -> dict[str, tuple[Picture, ...]]:
-    return sweep_pictures([numbers_of(outcome) for outcome in outcomes])
-
-
-def found(*settings: str, **more: Any) -> dict[str, Any]:
-    made = kinds_of(swept(*settings, **more)[1])
+def pictures_of(outcomes: list[Outcome]) -> dict[str, Any]:
+    made = sweep_pictures([numbers_of(outcome) for outcome in outcomes])
     return {picture.name: picture for pictures in made.values() for picture in pictures}
 
 
@@ -390,12 +348,16 @@ def values_of(line: Any) -> list[tuple[float, float]]:
     return [(p.x, round(p.y, 3)) for p in line.points]
 
 
-def test_lines_are_means_over_seeds():
-    names = found("task.shots=1,2", "task.domains=[real],[sketch]")
-    assert set(names) == {"curves", "tradeoff", "final", "clients", "experts", "shots"}
-    (panel,) = found("task.shots=1,2")["shots"].panels
+def test_lines_are_means_over_seeds_and_experts_are_of_those_that_have_some():
+    def made(cell: Cell) -> dict[str, Any]:
+        value = 0.5 + 0.1 * cell.seed + 0.2 * (cell.method == "coop")
+        return summary(value, expert_weights=[0.6, 0.3, 0.1] if cell.method == "coop" else None)
+
+    grid = grid_of("task.shots=1,2", methods=("coop", "promptfl"), seeds=(0, 1))
+    pictures = pictures_of(outcomes_of(grid, made))
+    assert set(pictures) == {"curves", "tradeoff", "final", "clients", "experts", "shots"}
+    (panel,) = pictures["shots"].panels
     assert panel.across.label == "task.shots"
-    assert panel.title == "shapes"
     assert [line.label for line in panel.lines] == ["coop", "promptfl"]
     for line, expected in zip(panel.lines, (75.0, 55.0), strict=True):
         assert values_of(line) == [(1.0, expected), (2.0, expected)]
@@ -411,40 +373,7 @@ def test_values_of_epsilon_are_points_of_one_line():
         spent = float(dict(cell.axes)["privacy.target_epsilon"])
         return summary(0.5 + spent / 20, **noised(spent - 0.01 * cell.seed))
 
-    (tradeoff,) = kinds_of(outcomes_of(grid, made))["tradeoff"]
-    first = tradeoff.panels[0]
+    first = pictures_of(outcomes_of(grid, made))["tradeoff"].panels[0]
     assert [line.label for line in first.lines] == [f"promptfl, shots {n}" for n in (1, 2)]
     # In the order of epsilon, and the larger one of both seeds.
     assert values_of(first.lines[0]) == [(1.0, 55.0), (2.0, 60.0), (8.0, 90.0)]
-
-
-def test_the_end_is_bars_clients_are_dots_and_experts_are_of_those_that_have_some():
-    pictures = found(configs=("comparison", "expert-pool"))
-    final, alone = pictures["final"], found()
-    clients, experts = alone["clients"], alone["experts"]
-    assert final.rows == ("coop", "promptfl")
-    assert [series.label for series in final.series] == ["comparison", "expert-pool"]
-    assert [bar.value for bar in final.series[0].bars] == pytest.approx([75.0, 55.0])
-    # Of all seeds.
-    assert clients.values[0] == pytest.approx((70.0, 80.0))
-    assert (experts.rows, experts.columns) == (("coop",), ("0", "1", "2"))
-    assert [bar.value for bar in experts.cells[0]] == pytest.approx([60.0, 30.0, 10.0])
-    assert [panel.title for panel in pictures["curves"].panels][:2] == ["comparison", "expert-pool"]
-
-
-@pytest.mark.parametrize(
-    ("values", "expected"),
-    [
-        (("1", "2"), ("shots 1", "shots 2")),
-        (
-            ("{mechanism: none}", "{mechanism: upload_noise, clipping_norm: 1.0}"),
-            ("mechanism none", "mechanism upload_noise"),
-        ),
-        (("{mechanism: a, x: 1, y: 2}", "{mechanism: a, x: 1, y: 3, z: 0}"), ("y 2", "y 3, z 0")),
-        # Not read: as they were written.
-        (("{a: [}", "{b: 1}"), ("shots {a: [}", "shots {b: 1}")),
-    ],
-)
-def test_lines_are_named_by_what_sets_them_apart(values, expected):
-    labels = [Label("coop", (("task.shots", value),)) for value in values]
-    assert [line_names(labels)[label] for label in labels] == [f"coop, {one}" for one in expected]

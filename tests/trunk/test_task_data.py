@@ -128,9 +128,6 @@ def test_contradictions_are_refused(overrides: tuple[str, ...], start: str):
     assert str(caught.value).startswith(start)
 
 
-# --- domains and clients -------------------------------------------------------------------------
-
-
 def domains_of(data: TaskData, clients: tuple[ClientIndices, ...]) -> list[set[int]]:
     return [set(data.dataset.train.domains[client.train].tolist()) for client in clients]
 
@@ -142,9 +139,6 @@ def test_new_clients_are_the_last_of_each_domain():
     everybody = (*data.clients, *data.new_clients)
     rows = np.concatenate([[*client.train, *client.validation] for client in everybody])
     assert len(rows) == len(set(rows.tolist())) == 240
-
-
-# --- each seed changes its own thing -------------------------------------------------------------
 
 
 SEEDED = ("task.domains=[real]", "task.shots=6", "task.clients=5", "task.validation_share=0.34")
@@ -163,29 +157,20 @@ def whole(data: TaskData) -> list[list[int]]:
     return [sorted([*client.train, *client.validation]) for client in data.clients]
 
 
-def test_the_class_map_s_seed_changes_who_has_which_class():
-    base, other = load(*SEEDED), load(*SEEDED, "seeds.class_map=8")
-    assert counts(base) != counts(other)
-    np.testing.assert_array_equal(base.dataset.train.images, other.dataset.train.images)
-
-
-def test_the_shots_seed_changes_images_and_not_counts():
-    digits = ("task.dataset=digits", KIND("dirichlet"), *SEEDED[1:])
-    base, other = load(*digits), load(*digits, "seeds.shots=8")
-    assert counts(base) == counts(other)
-    assert all(a != b for a, b in zip(whole(base), whole(other), strict=True))
-
-
-def test_the_validation_seed_changes_what_is_held_back_only():
-    base, other = load(*SEEDED), load(*SEEDED, "seeds.validation=8")
-    assert whole(base) == whole(other)
-    for one, two in zip(base.clients, other.clients, strict=True):
+def test_each_seed_changes_its_own_thing():
+    base, classes = load(*SEEDED), load(*SEEDED, "seeds.class_map=8")
+    assert counts(base) != counts(classes)
+    np.testing.assert_array_equal(base.dataset.train.images, classes.dataset.train.images)
+    held_back = load(*SEEDED, "seeds.validation=8")
+    assert whole(base) == whole(held_back)
+    for one, two in zip(base.clients, held_back.clients, strict=True):
         assert one.test.tolist() == two.test.tolist()
         assert len(one.validation) and len(two.validation)
         assert one.validation.tolist() != two.validation.tolist()
-
-
-# --- no client is without an example -------------------------------------------------------------
+    digits = ("task.dataset=digits", KIND("dirichlet"), *SEEDED[1:])
+    base, shots = load(*digits), load(*digits, "seeds.shots=8")
+    assert counts(base) == counts(shots)
+    assert all(a != b for a, b in zip(whole(base), whole(shots), strict=True))
 
 
 SHAPES = "task={dataset: shapes, model: null, test_per_class: 12, domains: [real, sketch], "
@@ -202,9 +187,6 @@ def test_a_client_that_would_have_nothing_is_refused(storage: Storage, task: str
     with pytest.raises(ConfigError, match=r"^task\.(clients|partition|shots)"):
         storage.create(*PIXELS, task, "cohort.minimum=2")
     assert not storage.file.exists() and not list(storage.folder.glob("*/clients"))
-
-
-# --- clients of one class ------------------------------------------------------------------------
 
 
 ALONE = "task.partition.fewest_classes=1"

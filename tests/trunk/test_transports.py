@@ -18,7 +18,7 @@ from platform.errors import ClientsSilent, ProtocolError
 from platform.rounds.asking import TRIES
 from platform.wire.messages import Stage
 from platform.wire.transport import ClientId, Dropout, InProcessTransport, Transport
-from tests.trunk._runs import NONE, Finished, Storage, opened
+from tests.trunk._runs import Finished, Storage
 from tests.trunk._transports import RUNS, carried, left_behind, require_same, run_in_process
 
 
@@ -26,9 +26,6 @@ from tests.trunk._transports import RUNS, carried, left_behind, require_same, ru
 def reference(request: pytest.FixtureRequest, make_storage: Any) -> tuple[str, Finished]:
     """Every run in one process, for reading only."""
     return run_in_process(request.param, make_storage)
-
-
-# --- in any order, late, and twice ----------------------------------------------------------------
 
 
 class Disorder:
@@ -70,9 +67,6 @@ def test_a_run_whose_messages_come_late_and_in_any_order(storage, reference):
     (transport,) = made
     # Old rounds' messages are refused, those of now and outside rounds are answered as before.
     assert 0 < transport.refused < transport.replayed
-
-
-# --- silence outside rounds -----------------------------------------------------------------------
 
 
 @dataclasses.dataclass
@@ -153,17 +147,3 @@ def test_a_run_that_cannot_hear_a_client_stops_and_goes_on_later(storage, gather
     found, expected = left_behind(place.resume(run_id)), left_behind(gathered)
     # Of the resumed run the log says that it was.
     assert {**found, "audit": None} == {**expected, "audit": None}
-
-
-def test_two_clients_of_one_name_stop_the_run(storage: Storage) -> None:
-    """One of them would be charged for both."""
-
-    def carry(within: InProcessTransport) -> Transport:
-        first = within.handlers["client-00000"]
-        return dataclasses.replace(within, handlers=dict.fromkeys(within.handlers, first))
-
-    place = carried(storage, carry)
-    with pytest.raises(Exception, match="the pseudonym"):
-        place.create(NONE)
-    with opened(storage.reopen(storage.only_run())) as again:
-        assert len(set(again.run.roll.pseudonyms.values())) == 5

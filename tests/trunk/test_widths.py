@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
-from platform.cli.output import console, fitting, printable, shape_of, table
+from platform.cli.output import console, printable, table
 
 
 def test_a_report_fits_eighty_columns_and_no_word_of_it_is_cut(sotto, noised_run, monkeypatch):
@@ -24,47 +24,13 @@ def test_a_report_fits_eighty_columns_and_no_word_of_it_is_cut(sotto, noised_run
         assert words and set(words) <= set(text.split())
 
 
-def printed(rows, columns, width):
-    out = console()
-    out.width = width
-    with out.capture() as captured:
-        out.print(table(None, columns, rows))
-    return captured.get().splitlines()
-
-
-SENTENCE = "some words that say what is to be known of it, and more of them after these"
-
-
-@pytest.mark.parametrize(
-    ("row", "width", "shape"),
-    [
-        (("a", "b", "c", SENTENCE), 80, (0, 0)),
-        (("a" * 30, "b" * 20, "c" * 20, "d" * 20), 80, (1, 0)),
-        (("a" * 15, "b" * 15, "c" * 15, SENTENCE), 60, (0, 1)),
-        (("a" * 30, "b" * 20, "c" * 20, SENTENCE), 60, (1, 1)),
-        (("a" * 30, "b" * 30, "c" * 30, SENTENCE), 60, None),
-        (("name", "h" * 56), 60, (0, 0)),
-    ],
-)
-def test_the_shape_follows_from_the_room(row, width, shape):
-    columns = ("one", "two", "three", "four")[: len(row)]
-    found = shape_of((columns, row), width)
-    assert (found and (found.above, found.below)) == shape
-    lines = printed([row], columns, width)
-    assert max(map(cell_len, lines)) <= width
-    assert set(" ".join(row).split()) <= set(" ".join(lines).split())
-
-
 def test_a_word_longer_than_a_line_is_cut_and_nothing_is_lost():
-    lines = printed([("name", "h" * 100)], ("what", "value"), 40)
+    out = console()
+    out.width = 40
+    with out.capture() as captured:
+        out.print(table(None, ("what", "value"), [("name", "h" * 100)]))
+    lines = captured.get().splitlines()
     assert max(map(len, lines)) == 40 and "".join(lines).count("h") == 101
-
-
-def test_wide_characters_count_as_they_are_shown():
-    assert fitting((("name",), ("\N{CJK UNIFIED IDEOGRAPH-8BED}" * 3,)), 10) == [6]
-
-
-# --- text and no orders ---------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

@@ -111,8 +111,6 @@ def test_under_noised_steps_there_is_one_silent_run(storage):
     assert summary["silent"]["noised"] is None and summary["worth_of_sharing"] is not None
 
 
-# --- local twins ----------------------------------------------------------------------------------
-
 WITHOUT = "evaluation.local_twins=false"
 SCORES = ("mean", "weighted", "std", "worst", "per_client")
 
