@@ -15,6 +15,7 @@ from platform.contract import test_training
 from platform.contract.plugin import rule_of
 from tests._forking import ROOT, run_tests
 
+pytestmark = pytest.mark.slow
 UPDATE = """
     def client_update(self, view, data, trainer, rng):
         result = super().client_update(view, data, trainer, rng)
@@ -70,10 +71,7 @@ BROKEN: Mapping[str, tuple[str, object]] = {
         update("CALLS.append(1); moved = moved * np.float32(len(CALLS))"),
         test_training.test_a_method_keeps_nothing_between_calls,
     ),
-    "misshapen": (
-        update("moved = moved[1:]"),
-        test_training.test_the_update_is_what_was_announced,
-    ),
+    "misshapen": (update("moved = moved[1:]"), test_training.test_the_update_is_what_was_announced),
     "not_finite": (
         update("moved = moved * np.float32(np.inf)"),
         test_training.test_the_update_is_what_was_announced,
@@ -90,9 +88,7 @@ BROKEN: Mapping[str, tuple[str, object]] = {
         test_training.test_nothing_that_is_handed_in_is_kept_or_changed,
     ),
     "writes_by_force": (
-        update(
-            "labels = data.arrays['labels']; labels.flags.writeable = True; labels[:] = 0",
-        ),
+        update("labels = data.arrays['labels']; labels.flags.writeable = True; labels[:] = 0"),
         test_training.test_nothing_that_is_handed_in_is_kept_or_changed,
     ),
     "idle": (
@@ -136,7 +132,6 @@ def broken(said: str) -> dict[str, list[str]]:
     return {line.partition(": ")[2]: line.partition(": ")[0].split(", ") for line in lines}
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", BROKEN)
 def test_the_rule_that_is_broken_is_named(said: str, name: str):
     rule = rule_of(BROKEN[name][1])

@@ -20,11 +20,6 @@ SUITE = "platform/contract"
 ELSEWHERE = [word for name in UNPLUGGED for word in ("-p", f"no:{name}")]
 
 
-def run_suite(folder: Path, *options: str) -> tuple[int, str]:
-    """The suite on the methods of a folder, from the repository."""
-    return run_tests(ROOT, SUITE, "--methods", str(folder), *options)
-
-
 def run_from(folder: Path, *options: str) -> tuple[int, str]:
     """`pytest --pyargs platform.contract` in a folder that is no checkout."""
 
@@ -39,7 +34,7 @@ def run_from(folder: Path, *options: str) -> tuple[int, str]:
 
 @pytest.mark.slow
 def test_a_server_with_momentum_is_one_file_and_one_preset(tmp_path: Path):
-    code, said = run_suite(write_momentum(tmp_path / "mine"))
+    code, said = run_tests(ROOT, SUITE, "--methods", str(write_momentum(tmp_path / "mine")))
     assert code == 0, said[-4000:]
     assert " skipped" not in said
     # The preset and the variant, each in every test of the suite.
@@ -57,7 +52,8 @@ def test_what_a_method_says_of_itself_falsely_is_found(tmp_path: Path):
         (closed, f"{closed[:-4]}False\n\n    @property\n{learns}"),
     )
     found = ("averaged_moves", "moves_something", "prediction_for_any_classes")
-    code, said = run_suite(lies, "-k", " or ".join(found))
+    files = (f"{SUITE}/test_{name}.py" for name in ("server", "training"))
+    code, said = run_tests(ROOT, *files, "--methods", str(lies), "-k", " or ".join(found))
     assert code == 1
     assert all(f"{name}" in said.partition("short test summary")[2] for name in found)
 
@@ -77,18 +73,18 @@ def test_a_method_of_an_installed_package_is_tried_by_default(tmp_path: Path):
     assert code == 0 and "8 passed" in said, said
     (tmp_path / "theirs_of_contract" / "momentum.yaml").unlink()
     code, said = run_from(tmp_path, *few)
-    assert code == 4 and "momentum.yaml': cannot be read" in said, said
+    assert code == 4 and "cannot be read" in said, said
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ((), "--methods: is not given, and no installed package has an entry point"),
-        (("--methods", "nowhere"), "nowhere' is no folder; valid: a folder of methods"),
-        (("--methods", "empty"), "empty' holds no method; valid: files NAME.py"),
-        (("--methods", "broken"), "one.py' cannot be imported: ZeroDivisionError"),
-        (("--methods", "other"), "one.yaml': is not that of 'one'; valid: `name: one`"),
+        ((), "--methods: is not given"),
+        (("--methods", "nowhere"), "nowhere' is no folder"),
+        (("--methods", "empty"), "holds no method"),
+        (("--methods", "broken"), "one.py' cannot be imported"),
+        (("--methods", "other"), "valid: `name: one`"),
     ],
 )
 def test_what_cannot_be_tried_is_one_sentence(tmp_path: Path, options: tuple[str, ...], words: str):
@@ -107,9 +103,7 @@ def run_of(folder: Path, tmp_path: Path):
     (tmp_path / "model").mkdir()
     random_backbone(tmp_path / "model")
     tree = {
-        "name": "outside",
-        "rounds": 2,
-        "device": "cpu",
+        **{"name": "outside", "rounds": 2, "device": "cpu"},
         "task": {
             **{"dataset": "shapes", "clients": 4, "shots": 4, "test_per_class": 6},
             "model": {"name": f"local-dir:{tmp_path}/model"},

@@ -28,9 +28,7 @@ HEAD = ("head.bias", "head.weight")
 def test_what_the_data_layer_does_not_provide_is_refused(task: Task, monkeypatch):
     monkeypatch.setattr(method_building, "PROVIDED_NEEDS", frozenset({"features"}))
     config = RunConfig(
-        name="needs",
-        method=MethodConfig(name="trip_lite"),
-        training=TrainingConfig(local_steps=1),
+        name="needs", method=MethodConfig(name="trip_lite"), training=TrainingConfig(local_steps=1)
     )
     with pytest.raises(ConfigError, match="trip_lite needs tokens"):
         build_method(Registry(), config, task)

@@ -48,14 +48,9 @@ class Honest(MethodDefaults):
 
     def fit(self, start, data, trainer, rng, steps=None):
         groups = (ParameterGroup(("weight",)),)
-        return trainer.fit(
-            BatchObjective(losses),
-            {"weight": start},
-            data.arrays,
-            groups=groups,
-            rng=rng,
-            steps=steps,
-        )["weight"]
+        objective, arrays = BatchObjective(losses), data.arrays
+        named = {"groups": groups, "rng": rng, "steps": steps}
+        return trainer.fit(objective, {"weight": start}, arrays, **named)["weight"]
 
     def client_update(self, view, data, trainer, rng):
         trained = self.fit(view.broadcast["weight"], data, trainer, rng)
@@ -114,15 +109,16 @@ class FitsTwice(Honest):
         return self.returns(second, view.broadcast["weight"], data)
 
 
+SLOW = pytest.mark.slow
 CHEATS = [
-    (ReadsLabels(), "'labels' was read outside the trainer"),
-    (CountsExamples(), "'labels' was read outside the trainer"),
-    (MeanAsEntry(), "'labels' was read outside the trainer"),
-    (Smuggler(part="entry"), "pool entry 'weight' was neither returned by the trainer"),
-    (Smuggler(part="update"), "update 'weight' was neither returned by the trainer"),
-    (Smuggler(part="scale"), "update 'weight' was neither returned by the trainer"),
-    (Smuggler(part="personal"), "personal state 'own' was neither returned by the trainer"),
-    (FitsTwice(), "the method took 2 noised steps in a round; 1 are charged"),
+    (ReadsLabels(), "'labels' was read"),
+    pytest.param(CountsExamples(), "'labels' was read", marks=SLOW),
+    pytest.param(MeanAsEntry(), "'labels' was read", marks=SLOW),
+    (Smuggler(part="entry"), "pool entry 'weight'"),
+    (Smuggler(part="update"), "update 'weight'"),
+    pytest.param(Smuggler(part="scale"), "update 'weight'", marks=SLOW),
+    (Smuggler(part="personal"), "personal state 'own'"),
+    (FitsTwice(), "2 noised steps"),
 ]
 
 

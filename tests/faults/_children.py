@@ -35,11 +35,7 @@ LOADED = (federate, federate_again, serve_command)
 """Imported here so that a process that is forked from this one has them."""
 PLACES: dict[str, tuple[tuple[Any, str], ...]] = {
     "client": ((Host, "handle"),),
-    "coordinator": (
-        (HubTransport, "exchange"),
-        (Federation, "_commit"),
-        (DatabaseJournal, "keep"),
-    ),
+    "coordinator": ((HubTransport, "exchange"), (Federation, "_commit"), (DatabaseJournal, "keep")),
     "relay": (),
 }
 MISCHIEF = {

@@ -6,12 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from tests.faults._federation import (
-    NAMES,
-    SETUPS,
-    require_every_round_once,
-    write_federation,
-)
+from tests.faults._federation import NAMES, SETUPS, require_every_round_once, write_federation
 from tests.faults._invariants import Watch, require_sound
 from tests.faults._processes import Processes
 from tests.faults._proxy import Proxy

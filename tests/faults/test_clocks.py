@@ -91,12 +91,12 @@ def test_a_run_whose_clock_jumps_is_sound_and_costs_the_same(folder, jumps, monk
 def test_deadlines_do_not_follow_the_wall_clock(folder, jump, monkeypatch):
     """Neither is a client given up on at once, nor waited for for ever."""
     started, true = time.monotonic(), time.time
-    monkeypatch.setattr(time, "time", lambda: true() + jump * (time.monotonic() - started > 0.2))
+    monkeypatch.setattr(time, "time", lambda: true() + jump * (time.monotonic() - started > 0.1))
     with Hub(path=folder / "hub", clients=NAMES) as hub:
-        found = hub.exchange("train", {"north": b"m"}, 1.0)
+        found = hub.exchange("train", {"north": b"m"}, 0.4)
     assert isinstance(found["north"], Dropout)
-    assert 1.0 <= time.monotonic() - started < 60.0
+    assert 0.4 <= time.monotonic() - started < 60.0
     started = time.monotonic()
     with pytest.raises(TimeoutError):
-        deliver(folder / "nobody", encode_packet(Request(1, "north", 1.0, b"m")), 1.0)
-    assert 1.0 <= time.monotonic() - started < 60.0
+        deliver(folder / "nobody", encode_packet(Request(1, "north", 0.4, b"m")), 0.4)
+    assert 0.4 <= time.monotonic() - started < 60.0

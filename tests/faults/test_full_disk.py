@@ -26,9 +26,8 @@ from platform.errors import PlatformError, Unwritable
 from platform.wire.transport import InProcessTransport
 from storage import StorageError, open_client_store
 from tests.faults._federation import state_of
-from tests.faults._processes import COORDINATOR, Processes, rows_of
+from tests.faults._processes import rows_of
 from tests.trunk._federations import (
-    BASE,
     NAMES,
     Holders,
     federation,
@@ -112,8 +111,7 @@ def test_a_coordinator_whose_disk_is_full_goes_on_when_there_is_room(folder, dis
         disk.fill(0)
     with pytest.raises(CAN_FAIL) as failed:
         hold(config, filling(handlers, disk, at))
-    assert "\n" not in str(failed.value)
-    assert str(disk.folder) in str(failed.value)
+    assert "\n" not in str(failed.value) and str(disk.folder) in str(failed.value)
     runs = names_of(database)
     assert bool(runs) == bool(at)
     if runs:
@@ -148,36 +146,13 @@ def filling(handlers: Handlers, disk: Disk, at: int) -> Reaching:
     return lambda section: nullcontext(Filling(handlers=handlers, losses=lambda *_: frozenset()))
 
 
-@pytest.mark.slow
-@needs_root
-@pytest.mark.parametrize("spare", [0, 64 * 1024])
-def test_the_command_line_says_it_in_one_sentence(disk, spare):
-    for name in ("east", "north", "south", "west"):
-        write_holder(disk.folder, name)
-    run = disk.folder / "run.yaml"
-    run.write_text(BASE.replace("federation: {", "federation: {socket: hub.sock, "))
-    processes = Processes(disk.folder, (), None, {})
-    disk.fill(spare)
-    try:
-        processes.start(COORDINATOR)
-        processes.living[COORDINATOR].join(120.0)
-        processes.end()
-    finally:
-        processes.end()
-    said = [line for line in processes.said[COORDINATOR] if "reached" not in line]
-    assert "Traceback" not in "".join(said)
-    errors = [line for line in said if line.startswith("error: ")]
-    assert len(errors) <= 1
-    assert len(errors) == 1 or spare > 0
-
-
 def test_a_file_that_cannot_be_written_is_named_in_one_sentence(tmp_path):
     kept = tmp_path / "kept"
     kept.write_text("before")
     with pytest.raises(Unwritable) as failed:
         write_bytes(tmp_path / ("x" * 300), b"")
-    assert str(failed.value) == f"{tmp_path}/{'x' * 300} cannot be written: File name too long"
-    assert isinstance(failed.value, OSError)
+    assert f"{tmp_path}/{'x' * 300} " in str(failed.value)
+    assert isinstance(failed.value, OSError) and "\n" not in str(failed.value)
     assert [path.name for path in tmp_path.iterdir()] == ["kept"]
 
 

@@ -7,8 +7,6 @@ on one database or store. A schedule that fails prints its seed and what it did.
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from tests.faults._federation import NAMES
@@ -18,23 +16,14 @@ from tests.faults._tormenting import proxies_in, torment
 SECONDS = 240.0
 BLOWS = 8
 SCHEDULES = 100
-QUICK = 1
-
-
-def hold(folder: Path, seed: int) -> None:
-    with proxies_in(folder) as proxies:
-        torment(folder, seed, proxies, blows=BLOWS, seconds=SECONDS)
-
-
-@pytest.mark.parametrize("seed", range(QUICK))
-def test_a_run_survives_a_schedule(tmp_path_factory, seed):
-    hold(tmp_path_factory.mktemp("s"), seed)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(QUICK, SCHEDULES))
+@pytest.mark.parametrize("seed", range(SCHEDULES))
 def test_a_run_survives_every_schedule(tmp_path_factory, seed):
-    hold(tmp_path_factory.mktemp("s"), seed)
+    folder = tmp_path_factory.mktemp("s")
+    with proxies_in(folder) as proxies:
+        torment(folder, seed, proxies, blows=BLOWS, seconds=SECONDS)
 
 
 def test_a_schedule_is_its_seeds_and_all_kinds_of_faults_are_drawn():

@@ -63,10 +63,7 @@ def test_a_second_process_on_one_store_is_refused_by_name(folder, alone, socket)
     assert alone.living["second"].exitcode == 2
     until(lambda: bool(alone.said["second"]))
     (line,) = alone.said["second"]
-    assert line == (
-        f"error: storage: another process answers with the store in '{folder}/east/store' "
-        "already; valid: one process a store\n"
-    )
+    assert line.startswith("error: storage: ") and f"'{folder}/east/store'" in line
     assert alone.living["east"].is_alive()
 
 
@@ -75,7 +72,7 @@ def test_a_stopped_process_still_has_its_store(folder, alone):
     alone.start("east")
     until(lambda: "listens at" in "".join(alone.said.get("east", ())))
     alone.signal("east", signal.SIGSTOP)
-    with pytest.raises(ConfigError, match="another process answers with the store"):
+    with pytest.raises(ConfigError, match="another process answers"):
         settings = load_holder(folder / "east" / "client.yaml")
         serve_holder(settings, Surroundings(), lambda line: None, threading.Event())
     alone.kill("east")
@@ -101,8 +98,8 @@ def test_a_second_coordinator_of_one_run_is_refused_and_disturbs_nothing(folder)
             processes.living[name].join(LONG)
             assert processes.living[name].exitcode == 2
             until(lambda name=name: bool(processes.said[name]))
-            text = f"error: federation.socket: a process listens at '{folder}/hub.sock' already\n"
-            assert processes.said[name] == [text]
+            (line,) = processes.said[name]
+            assert line.startswith("error: federation.socket: ") and f"{folder}/hub.sock" in line
         processes.signal(COORDINATOR, signal.SIGCONT)
         for who in (*NAMES, "relay"):
             processes.start(who)
@@ -130,7 +127,7 @@ def test_a_second_coordinator_at_another_socket_is_refused_before_any_round(fold
     first.start()
     assert seen.wait(LONG)
     (run,) = (path.parent for path in folder.glob("fed-*/run.lock"))
-    with pytest.raises(RunBusy, match="is being run by another process"):
+    with pytest.raises(RunBusy, match="another process"):
         go_on(run.name, f"sqlite:///{folder}/sotto.db", within(holders.handlers()))
     first.join()
     with only_process_of(run):

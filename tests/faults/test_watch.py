@@ -92,24 +92,18 @@ def test_it_notices_that_a_database_is_gone(folder, database):
 def test_it_does_not_pass_where_it_has_read_nothing(folder):
     watch = Watch(folder, (*NAMES, "stranger"))
     watch.look()
-    with pytest.raises(AssertionError, match="nothing was read in the ledger of stranger"):
+    with pytest.raises(AssertionError, match="ledger of stranger"):
         watch.require_seen()
     change(folder / COORDINATOR, "DELETE FROM rounds")
     watch = Watch(folder, NAMES)
     watch.look()
-    with pytest.raises(AssertionError, match="nothing was read of the coordinator's rounds"):
+    with pytest.raises(AssertionError, match="coordinator's rounds"):
         watch.require_seen()
 
 
-@pytest.mark.parametrize(
-    "query",
-    [
-        OWN.replace("identity.pseudonym", "pseudonym"),
-        OWN.replace("ledger", "ledgers"),
-    ],
-    ids=["ambiguous", "no such table"],
-)
-def test_a_wrong_query_raises(folder, query):
-    for read in (found_in, rows_of):
-        with pytest.raises(sqlite3.OperationalError):
-            read(folder / NORTH, query)
+def test_a_wrong_query_raises(held):
+    ambiguous = OWN.replace("identity.pseudonym", "pseudonym")
+    for query in (ambiguous, OWN.replace("ledger", "ledgers")):
+        for read in (found_in, rows_of):
+            with pytest.raises(sqlite3.OperationalError):
+                read(held / NORTH, query)

@@ -10,6 +10,7 @@ import pytest
 
 from platform.errors import RunStopped
 from platform.experiment.finishing import execute
+from platform.parties.identities import client_names
 from platform.rounds.attempts import draw_cohort
 from platform.rounds.audit_trail import AuditTrail
 from platform.rounds.observing import SilentObserver
@@ -32,7 +33,8 @@ from tests.trunk._runs import (
     warnings_of,
 )
 
-FOUR = ("cohort.size=4", "cohort.dropout_rate=0", "rounds=2", *NO_POOL, *FIXED)
+CHEAP = (*NO_POOL, "cohort.dropout_rate=0", "evaluation.local_twins=false")
+FOUR = (*CHEAP, *FIXED, "cohort.size=4", "rounds=2")
 """Four of five clients a round, of whom three are enough."""
 
 
@@ -103,11 +105,10 @@ def test_after_uploads_were_asked_for_both_attempts_are_charged(storage: Storage
     assert aborts(storage) == [{"round": 2, "attempt": 1, "charged": True, "phase": "masked_input"}]
     assert storage.rows("SELECT round_number, attempt FROM rounds") == [(1, 1), (2, 2)]
     require_charges(finished)
-    assert any("attempts of round 2 stay charged" in w for w in warnings_of(finished.summary))
+    assert any("stay charged" in w for w in warnings_of(finished.summary))
     # Another cohort, drawn for this attempt, and other keys for who is in both.
-    names = tuple(f"client-{i:05d}" for i in range(5))
-    config = storage.config(OS, *FOUR)
-    cohorts = [set(draw_cohort(config, names, 2, attempt)) for attempt in (1, 2)]
+    drawing = storage.config(OS, *FOUR), client_names(5), 2
+    cohorts = [set(draw_cohort(*drawing, attempt)) for attempt in (1, 2)]
     assert [set(transport.keys[2, attempt]) for attempt in (1, 2)] == cohorts
     assert charged(storage, 2, 1) != charged(storage, 2, 2)
     for client in cohorts[0] & cohorts[1]:
@@ -130,11 +131,11 @@ def test_before_anything_was_asked_for_an_attempt_is_free(storage):
 
 def test_a_budget_without_room_for_a_retry_ends_the_run(storage: Storage) -> None:
     """Calibrated for three rounds: when the third is lost there is nothing left to repeat it."""
-    finished, _ = run_failing(storage, "train", {(3, 1)}, OS, *NO_POOL, "cohort.dropout_rate=0")
+    finished, _ = run_failing(storage, "train", {(3, 1)}, OS, *CHEAP)
     assert [r["round"] for r in finished.summary["rounds"]] == [1, 2]
     assert rows(storage) == [(1, 1, "released", 5), (2, 1, "released", 5), (3, 1, "reserved", 5)]
     told = finished.summary["warnings"][0]
-    assert told["code"] == "ended-early" and "the run ended before round 3: " in told["text"]
+    assert told["code"] == "ended-early" and "round 3: " in told["text"]
     assert 7.9 < finished.summary["final"]["epsilon"]["server"] <= 8.0
     assert len(aborts(storage)) == 1
 
@@ -144,18 +145,14 @@ def test_when_the_last_try_fails_the_run_stops_and_can_go_on(storage: Storage) -
         spoiled, _ = failing(simulation, "unmask", {(2, 1), (2, 2)})
         with pytest.raises(RunStopped) as stopped:
             execute(spoiled, SilentObserver())
-    assert "round 2 was aborted in phase unmasking" in str(stopped.value)
+    assert "phase unmasking" in str(stopped.value)
     assert str(stopped.value).endswith(f"--resume {simulation.run_id}")
     assert storage.rows("SELECT status FROM runs") == [("interrupted",)]
     assert [(a["attempt"], a["charged"]) for a in aborts(storage)] == [(1, True), (2, True)]
     resumed = storage.resume(simulation.run_id)
     assert [r["round"] for r in resumed.summary["rounds"]] == [1, 2]
-    assert [row[:3] for row in rows(storage)] == [
-        (1, 1, "released"),
-        (2, 1, "reserved"),
-        (2, 2, "reserved"),
-        (2, 3, "released"),
-    ]
+    assert [row[:2] for row in rows(storage)] == [(1, 1), (2, 1), (2, 2), (2, 3)]
+    assert [row[2] for row in rows(storage)] == ["released", "reserved", "reserved", "released"]
     require_charges(resumed)
 
 
@@ -164,15 +161,13 @@ CHARGED, UNCHARGED = (Spending, "reserve", True), (Spending, "reserve", False)
 OPENED = (RoundRunner, "run", False)
 
 
+@pytest.mark.parametrize("overrides", [(OS,), pytest.param((), marks=pytest.mark.slow)])
 @pytest.mark.parametrize(
-    ("overrides", "owner", "name", "after"),
+    ("owner", "name", "after"),
     [
-        ((), *CHARGED),
-        ((OS,), *UNCHARGED),
-        ((OS,), *OPENED),
-        pytest.param((), *UNCHARGED, marks=pytest.mark.slow),
-        pytest.param((), *OPENED, marks=pytest.mark.slow),
-        pytest.param((OS,), *CHARGED, marks=pytest.mark.slow),
+        OPENED,
+        pytest.param(*CHARGED, marks=pytest.mark.slow),
+        pytest.param(*UNCHARGED, marks=pytest.mark.slow),
     ],
 )
 def test_a_run_killed_between_two_tries_goes_on_with_its_ledger(
@@ -194,6 +189,7 @@ def test_a_run_killed_between_two_tries_goes_on_with_its_ledger(
     assert len(aborts(storage)) == 1
 
 
+@pytest.mark.slow
 def test_an_abort_that_cannot_be_written_down_is_not_retried(storage, monkeypatch):
     """A process that dies while it notes the abort has asked nobody for anything more."""
     with monkeypatch.context() as patch, opened(storage.create(OS, *FOUR)) as simulation:

@@ -73,7 +73,7 @@ LIES: dict[str, tuple[bool, bytes]] = {
 @pytest.mark.parametrize(("active", "key"), LIES.values(), ids=LIES.keys())
 def test_whose_key_does_not_belong_here_is_named_before_any_round(active: bool, key: bytes):
     words = {**honest(keys=active), "b": ("p-b", key)}
-    with pytest.raises(RunStopped, match="run run: b does not introduce itself"):
+    with pytest.raises(RunStopped, match="run run: b"):
         call_roll(Saying(words), "run", NAMES, ENROLMENT if active else None)
 
 
@@ -83,11 +83,11 @@ def test_whose_key_does_not_belong_here_is_named_before_any_round(active: bool, 
 def test_a_pseudonym_that_is_no_name_is_not_heard(pseudonym: Any):
     """It is written to ledgers and logs, and shown on terminals."""
     words = {**honest(keys=False), "b": (pseudonym, b"")}
-    with pytest.raises(ClientsSilent, match="b cannot be heard at stage join"):
+    with pytest.raises(ClientsSilent, match="stage join"):
         call_roll(Saying(words), "run", NAMES)
 
 
 def test_no_two_have_one_pseudonym():
     words = {**honest(keys=False), "b": ("p-a", b"")}
-    with pytest.raises(RunStopped, match="two clients have the pseudonym p-a"):
+    with pytest.raises(RunStopped, match="pseudonym p-a"):
         call_roll(Saying(words), "run", NAMES)

@@ -9,14 +9,7 @@ import numpy as np
 import pytest
 
 from methods import Examples, LocalResult, PoolPolicy, TensorSpec, Visibility
-from platform.contract.driving import (
-    RUN,
-    STEP,
-    Setting,
-    make_clients,
-    play,
-    transport_to,
-)
+from platform.contract.driving import RUN, STEP, Setting, make_clients, play, transport_to
 from platform.errors import PlatformError, ProtocolError, RoundAborted
 from platform.parties.client import Client
 from platform.rounds.plan import RoundOutcome
@@ -79,11 +72,7 @@ Spoil = Callable[[str, bytes], bytes | Dropout | None]
 class Spoiling:
     """A transport on which some clients answer one stage as the test likes.
 
-    Attributes:
-        inner: Carries what is not spoiled.
-        stage: The stage whose answers are spoiled.
-        spoil: For each spoiler what its answer becomes; None leaves it out of the answers.
-        sent: How many messages of each stage a client got.
+    For each spoiler, `spoil` has what its answer becomes; None leaves it out of the answers.
     """
 
     inner: InProcessTransport
@@ -123,11 +112,9 @@ def with_fields(**fields) -> Spoil:
 
 
 def with_vector(vector) -> Spoil:
-    def change(client: str, answer: bytes) -> bytes:
-        frame = decode_frame(answer)
-        return encode_frame(dataclasses.replace(frame, arrays={"vector": vector}))
-
-    return change
+    return lambda client, answer: encode_frame(
+        dataclasses.replace(decode_frame(answer), arrays={"vector": vector})
+    )
 
 
 def mean_of(*numbers: int) -> list[float]:
@@ -161,7 +148,7 @@ def test_a_client_lost_while_unmasking_is_still_in_the_sum(stores):
     assert outcome.survivors == NAMES
     np.testing.assert_allclose(outcome.summed.vector, [11 / 3, -1.0], atol=STEP)
     assert outcome.entries == ()
-    assert outcome.entries_void == "a survivor's pool entry is missing"
+    assert "entry is missing" in str(outcome.entries_void)
 
 
 # --- too few ------------------------------------------------------------------------------------
@@ -178,17 +165,15 @@ def test_a_client_lost_while_unmasking_is_still_in_the_sum(stores):
 )
 def test_too_few_abort_and_name_the_phase(stores, stage, phase, asked):
     setting = dataclasses.replace(SECURE, lost=NAMES[:3], lost_at=stage)
-    with pytest.raises(RoundAborted) as caught:
+    with pytest.raises(RoundAborted, match=phase) as caught:
         play(Counting(), data(), stores, setting)
-    assert caught.value.phase == phase
-    assert phase in str(caught.value)
-    assert caught.value.uploads_asked is asked
+    assert (caught.value.phase, caught.value.uploads_asked) == (phase, asked)
 
 
 def test_the_minimum_without_masks(stores):
     setting = Setting(minimum=3, lost=NAMES[:2])
     assert len(play(Counting(), data(), stores / "enough", setting).survivors) == 3
-    with pytest.raises(RoundAborted, match=r"3 of 5 clients are left.*at least 4") as caught:
+    with pytest.raises(RoundAborted, match=r"3 of 5 .*at least 4") as caught:
         play(Counting(), data(), stores, dataclasses.replace(setting, minimum=4))
     assert caught.value.uploads_asked
 
@@ -226,21 +211,28 @@ UNFIT: dict[str, Spoil] = {
 }
 
 
+BAD = {**GARBLED, **UNFIT}
+
+
 @pytest.mark.parametrize(
-    ("setting", "stage", "name"),
+    ("setting", "stage", "names"),
     [
-        *((PLAIN, "train", name) for name in (*GARBLED, *UNFIT)),
-        *((SECURE, "train", name) for name in ("cut", "another attempt")),
-        *((SECURE, "share", name) for name in ("noise", "another round")),
-        (SECURE, "advertise", "another kind"),
-        (PLAIN, "advertise", "cut"),
+        # Three of five spoil a round that needs two.
+        *((PLAIN, "train", tuple(BAD)[at : at + 3]) for at in range(0, len(BAD), 3)),
+        (PLAIN, "advertise", ("cut", "noise")),
+        (SECURE, "train", ("cut", "another attempt")),
+        (SECURE, "share", ("noise", "another round")),
+        (SECURE, "advertise", ("another kind",)),
     ],
 )
-def test_an_answer_that_is_none_is_a_dropout(stores, setting, stage, name):
-    outcome = spoiled(stores, setting, stage, client_1={**GARBLED, **UNFIT}[name])
-    assert "client-1" not in outcome.survivors
-    np.testing.assert_allclose(outcome.summed.vector, mean_of(1, 3, 4, 5), atol=STEP)
-    assert len(outcome.entries) == 4
+def test_an_answer_that_is_none_is_a_dropout(stores, setting, stage, names):
+    spoil = {f"client_{number}": BAD[name] for number, name in enumerate(names, start=1)}
+    outcome = spoiled(stores, setting, stage, **spoil)
+    left = (0, *range(1 + len(names), 5))
+    assert outcome.survivors == tuple(NAMES[number] for number in left)
+    expected = mean_of(*(number + 1 for number in left))
+    np.testing.assert_allclose(outcome.summed.vector, expected, atol=STEP)
+    assert len(outcome.entries) == len(left)
 
 
 def test_an_answer_of_a_client_that_was_not_asked_is_ignored(stores):
@@ -278,9 +270,7 @@ def without_entry(client: str, answer: bytes) -> bytes:
 @pytest.mark.parametrize(
     "spoil",
     [
-        GARBLED["silence"],
-        GARBLED["noise"],
-        GARBLED["another attempt"],
+        *(GARBLED[name] for name in ("silence", "noise", "another attempt")),
         without_entry,
         with_entry(handle=b""),
         with_entry(handle=b"x" * 33),
@@ -290,11 +280,12 @@ def without_entry(client: str, answer: bytes) -> bytes:
         with_entry(x=np.full(2, 1e300)),
     ],
 )
-@pytest.mark.parametrize("setting", [PLAIN, SECURE], ids=["plain", "secure"])
+@pytest.mark.parametrize(
+    "setting", [PLAIN, pytest.param(SECURE, marks=pytest.mark.slow)], ids=["plain", "secure"]
+)
 def test_one_bad_entry_voids_all_and_leaves_the_sum(stores, setting, spoil):
     outcome = spoiled(stores, setting, "unmask", client_1=spoil)
-    assert outcome.entries == ()
-    assert outcome.entries_void is not None
+    assert outcome.entries == () and outcome.entries_void is not None
     assert outcome.survivors == NAMES
     np.testing.assert_allclose(outcome.summed.vector, [11 / 3, -1.0], atol=STEP)
 
@@ -310,16 +301,14 @@ def test_a_stolen_handle_voids_all(stores):
         return with_entry(handle=seen["handle"])(client, answer)
 
     outcome = spoiled(stores, SECURE, "unmask", client_0=keep, client_1=steal)
-    assert outcome.entries == ()
-    assert outcome.entries_void == "a pool handle is not valid"
+    assert outcome.entries == () and "pool handle" in str(outcome.entries_void)
 
 
 def test_a_single_survivor_has_no_entry(stores):
     setting = Setting(minimum=1, lost=NAMES[1:])
     outcome = play(Counting(), data(), stores, setting)
     assert outcome.survivors == ("client-0",)
-    assert outcome.entries == ()
-    assert outcome.entries_void == "a single entry would name its owner"
+    assert outcome.entries == () and "single entry" in str(outcome.entries_void)
 
 
 def test_without_a_pool_nothing_is_asked_for(stores):
@@ -381,10 +370,10 @@ def test_a_message_before_its_turn_is_refused(client):
     early = messages.encode_assignment(messages.Assignment(place, b"", broadcast, ()))
     roster = messages.encode_relay(messages.Relay(place, b"garbled"))
     for message in (early, roster):
-        with pytest.raises(ProtocolError, match="not what this client awaits"):
+        with pytest.raises(ProtocolError, match="client awaits"):
             client.handle(message)
     client.handle(invitation(seat()))
-    with pytest.raises(ProtocolError, match="not what this client awaits"):
+    with pytest.raises(ProtocolError, match="client awaits"):
         client.handle(early)
     for _ in range(2):
         with pytest.raises((PlatformError, PrivacyError)):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import numpy as np
@@ -10,9 +11,7 @@ import torch
 
 from platform.config import ScheduleConfig
 from platform.errors import ConfigError
-from platform.experiment.finishing import execute
 from platform.rounds.loop import Federation
-from platform.rounds.observing import SilentObserver
 from platform.wire.codec import decode_arrays
 from privacy.training import LocalTrainer
 from tests.trunk._networks import PIXELS
@@ -21,11 +20,10 @@ from tests.trunk._runs import (
     NO_POOL,
     NONE,
     RECORDS,
-    Crash,
     Storage,
     comparable,
-    crash_at,
-    opened,
+    crashed,
+    gaussian_epsilon,
 )
 
 FALLING = "training.schedule={kind: exponential, gamma: 0.5}"
@@ -33,9 +31,9 @@ SCAFFOLD = (
     *PIXELS,
     "method={name: scaffold, network: cnn, image_size: 16, channels: [2, 3], feature_width: 8}",
     "training={local_steps: 2, batch_size: 4, learning_rate: 0.05}",
-    "rounds=3",
 )
 PLAIN = (*NO_POOL, NONE, "secure_aggregation.enabled=false", "cohort.dropout_rate=0")
+ALONE = "evaluation.local_twins=false"
 
 
 def factors(count: int, section: dict[str, Any]) -> list[float]:
@@ -71,9 +69,6 @@ def test_the_cosine_is_torchs() -> None:
         theirs.step()
 
 
-# --- whole runs ---------------------------------------------------------------------------------
-
-
 def rates_of(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """The rate of every fit from here on."""
     seen, original = [], LocalTrainer.fit
@@ -88,9 +83,10 @@ def rates_of(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 
 def test_a_first_round_is_that_of_its_own_rate(storage: Storage) -> None:
     """Half the rate by warm-up, or by itself: the same bits."""
-    halved = ("rounds=2", "training.schedule={warm_up_rounds: 1}")
-    whole = storage.run(*PLAIN, *halved, "training.learning_rate=0.1").run_id
-    itself = storage.run(*PLAIN, "rounds=2", "training.learning_rate=0.05").run_id
+    both = (*PLAIN, ALONE, "rounds=2")
+    halved = ("training.schedule={warm_up_rounds: 1}", "training.learning_rate=0.1")
+    whole = storage.run(*both, *halved).run_id
+    itself = storage.run(*both, "training.learning_rate=0.05").run_id
     query = "SELECT blob FROM states WHERE run_id = ? AND round_number = 1"
     assert storage.rows(query, whole) == storage.rows(query, itself)
     last = query.replace("= 1", "= 2")
@@ -98,8 +94,8 @@ def test_a_first_round_is_that_of_its_own_rate(storage: Storage) -> None:
 
 
 def test_every_round_twins_and_silence_follow_it_and_what_comes_after_does_not(
-    storage: Storage, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    storage, monkeypatch
+):
     rates = rates_of(monkeypatch)
     tuned = ("method.name=promptfl_ft", "method.context_tokens=2", "method.finetune_steps=1")
     storage.run(*PLAIN, *tuned, FALLING)
@@ -112,30 +108,26 @@ def test_every_round_twins_and_silence_follow_it_and_what_comes_after_does_not(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("overrides", [PLAIN, (*NO_POOL, *RECORDS)], ids=["none", "dp_sgd"])
-def test_a_resumed_run_is_the_same(
-    storage: Storage, monkeypatch: pytest.MonkeyPatch, overrides: tuple[str, ...]
-) -> None:
+def test_a_resumed_run_is_the_same(storage, monkeypatch, overrides):
     whole = storage.run(*overrides, FALLING)
-    with monkeypatch.context() as patch, opened(storage.create(*overrides, FALLING)) as begun:
-        crash_at(patch, Federation, "_commit", 2, after=True)
-        with pytest.raises(Crash):
-            execute(begun, SilentObserver())
-    resumed = storage.resume(begun.run_id)
+    begun = storage.create(*overrides, FALLING)
+    resumed = storage.resume(crashed(monkeypatch, begun, Federation, "_commit", 2, after=True))
     assert np.array_equal(resumed.state()["context"], whole.state()["context"])
     assert comparable(resumed.summary)["final"] == comparable(whole.summary)["final"]
 
 
 def test_noise_is_charged_as_without(storage: Storage) -> None:
     """The rates are a function of the round's number, which everybody knows."""
-    plain = storage.run(*NO_POOL, *FIXED).summary["final"]["epsilon"]
-    assert storage.run(*NO_POOL, *FIXED, FALLING).summary["final"]["epsilon"] == plain
+    spent = storage.run(*NO_POOL, *FIXED, ALONE, FALLING).summary["final"]["epsilon"]
+    assert spent["server"] == pytest.approx(gaussian_epsilon(4.0, 3), rel=1e-6)
 
 
 def test_scaffold_divides_by_its_rounds_rate(storage: Storage) -> None:
     """Half the rate by warm-up, or by itself: the same variates, (x - y) / (K rate)."""
-    halved = ("rounds=2", "training.schedule={warm_up_rounds: 1}", "training.learning_rate=0.1")
-    whole = storage.run(*SCAFFOLD, *halved).run_id
-    itself = storage.run(*SCAFFOLD, "rounds=2", "training.learning_rate=0.05").run_id
+    both = (*SCAFFOLD, ALONE, "rounds=2")
+    halved = ("training.schedule={warm_up_rounds: 1}", "training.learning_rate=0.1")
+    whole = storage.run(*both, *halved).run_id
+    itself = storage.run(*both, "training.learning_rate=0.05").run_id
     query = "SELECT blob FROM states WHERE run_id = ? AND round_number = 1"
     ((blob,),) = storage.rows(query, whole)
     assert storage.rows(query, itself) == [(blob,)]
@@ -143,26 +135,20 @@ def test_scaffold_divides_by_its_rounds_rate(storage: Storage) -> None:
     assert any(np.abs(array).max() > 0.0 for array in variates.values())
 
 
-# --- what is refused ----------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("override", "sentence"),
     [
-        ("betas=[0.9, 0.98]", "betas: (0.9, 0.98) has no meaning with training.optimizer"),
-        ("eps=1.0e-7", "eps: 1e-07 has no meaning with training.optimizer"),
-        ("schedule={kind: exponential}", "schedule.gamma: null does not say"),
-        ("schedule={gamma: 0.5}", "schedule.gamma: 0.5 has no meaning with"),
-        ("schedule={kind: cosine, rounds: 2}", "schedule.rounds: 2 end before the run does"),
-        ("schedule={warm_up_rounds: 3}", "schedule.warm_up_rounds: 3 leave no round after them"),
-        ("schedule={warm_up_factor: 0.5}", "schedule.warm_up_factor: 0.5 has no meaning with"),
-        ("schedule={kind: exponential, gamma: 1.0e-20}", "schedule.gamma: 1e-20 leaves nothing"),
-        ("schedule={gama: 1}", "schedule.gama: is not a known key; valid"),
+        ("betas=[0.9, 0.98]", "betas: (0.9, 0.98)"),
+        ("eps=1.0e-7", "eps: 1e-07"),
+        ("schedule={kind: exponential}", "schedule.gamma: null"),
+        ("schedule={gamma: 0.5}", "schedule.gamma: 0.5"),
+        ("schedule={kind: cosine, rounds: 2}", "schedule.rounds: 2"),
+        ("schedule={warm_up_rounds: 3}", "schedule.warm_up_rounds: 3"),
+        ("schedule={warm_up_factor: 0.5}", "schedule.warm_up_factor: 0.5"),
+        ("schedule={kind: exponential, gamma: 1.0e-20}", "schedule.gamma: 1e-20"),
+        ("schedule={gama: 1}", "schedule.gama: "),
     ],
 )
-def test_what_has_no_meaning_is_one_sentence(
-    storage: Storage, override: str, sentence: str
-) -> None:
-    with pytest.raises(ConfigError) as caught:
+def test_what_has_no_meaning_is_refused(storage, override, sentence):
+    with pytest.raises(ConfigError, match=f"^training.{re.escape(sentence)}"):
         storage.config(f"training.{override}")
-    assert str(caught.value).startswith(f"training.{sentence}")

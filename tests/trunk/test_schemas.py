@@ -56,13 +56,18 @@ def loose(schema: Any, path: str = "") -> Iterator[str]:
             yield from loose(value, f"{path}/{index}")
 
 
-@pytest.mark.parametrize("name", SCHEMAS)
-def test_a_schema_is_valid_and_strict(name):
-    schema = schema_of(name)
-    Draft202012Validator.check_schema(schema)
-    assert schema["$schema"] == "https://json-schema.org/draft/2020-12/schema"
-    assert schema["title"]
-    assert [path for path in loose(schema) if not OPEN & set(path.split("/"))] == []
+def test_every_schema_is_strict_and_one_is_held_to_what_schemas_are():
+    for name in SCHEMAS:
+        schema = schema_of(name)
+        assert schema["$schema"] == "https://json-schema.org/draft/2020-12/schema"
+        assert [path for path in loose(schema) if not OPEN & set(path.split("/"))] == [], name
+    Draft202012Validator.check_schema(schema_of("summary"))
+
+
+@pytest.mark.slow
+def test_every_schema_is_valid():
+    for name in SCHEMAS:
+        Draft202012Validator.check_schema(schema_of(name))
 
 
 def test_what_a_run_writes_is_as_published(noised_run, plain_run):

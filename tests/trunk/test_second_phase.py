@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import shutil
 import sqlite3
-from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -30,10 +29,9 @@ from tests.trunk._runs import (
     GATHERING,
     NONE,
     RECORDS,
-    Crash,
     Finished,
     Storage,
-    crash_at,
+    crashed,
     of_clients,
     opened,
     runner_of,
@@ -91,9 +89,7 @@ def files_of(folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in sorted(folder.iterdir()) if path.is_file()}
 
 
-def test_with_the_same_options_it_is_the_first_runs_own_second_phase(
-    place: Storage, first: Finished
-) -> None:
+def test_with_the_same_options_it_is_the_first_runs_own_second_phase(place, first):
     run = follow(place, first)
     assert run.run_id != first.run_id
     assert run.summary["final"]["accuracy"] == first.summary["final"]["accuracy"]
@@ -114,9 +110,7 @@ def test_with_the_same_options_it_is_the_first_runs_own_second_phase(
     assert 7.9 < run.summary["final"]["epsilon"]["server"] <= 8.0
 
 
-def test_options_change_what_is_personalised_and_nothing_of_the_first_run(
-    place: Storage, first: Finished
-) -> None:
+def test_options_change_what_is_personalised_and_nothing_of_the_first_run(place, first):
     database = of_run(place, first.run_id)
     states, files = kept(place, first, first.run_id), files_of(place.folder / first.run_id)
     run = follow(place, first, "method.scale=-3.0", "name=other", "training.local_steps=7")
@@ -133,19 +127,13 @@ def test_options_change_what_is_personalised_and_nothing_of_the_first_run(
     assert run.summary["final"]["accuracy"] != first.summary["final"]["accuracy"]
 
 
-def test_an_interrupted_one_is_resumed(
-    place: Storage, first: Finished, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_interrupted_one_is_resumed(place, first, monkeypatch):
     config = configure(place, first, "method.scale=2.0")
-    with (
-        monkeypatch.context() as patch,
-        opened(create_run(config, SilentObserver(), place.surroundings)) as simulation,
-    ):
+    simulation = create_run(config, SilentObserver(), place.surroundings)
+    with monkeypatch.context() as patch:
         # Three are asked at once, and what they keep is durable together.
         patch.setattr("platform.rounds.asking.PART", 3)
-        crash_at(patch, Client, "_part", 4)
-        with pytest.raises(Crash):
-            execute(simulation, SilentObserver())
+        crashed(patch, simulation, Client, "_part", 4)
     assert sum(len(rows) for rows in kept(place, first, simulation.run_id).values()) == 3
     resumed = place.resume(simulation.run_id)
     whole = follow(place, first, "method.scale=2.0")
@@ -155,64 +143,48 @@ def test_an_interrupted_one_is_resumed(
 
 
 REFUSED = {
-    "task.shots=2": "task.shots: 2 is not run {}'s 1",
-    "privacy.target_epsilon=9.0": "privacy.target_epsilon: 9.0 is not run",
-    "method.name=promptfl": "method.name: 'promptfl' is not run",
-    "method.width=3": "phase_two_of: an expert of another shape: 'gain' is (",
+    "task.shots=2": "task.shots: 2",
+    "privacy.target_epsilon=9.0": "privacy.target_epsilon: 9.0",
+    "method.name=promptfl": "method.name: 'promptfl'",
+    "method.width=3": "phase_two_of: an expert",
 }
 
 
-@pytest.mark.parametrize("override", REFUSED)
-def test_refused_in_one_sentence_before_anything_is_written(
-    place: Storage, first: Finished, override: str
-) -> None:
+def test_refused_in_one_sentence_before_anything_is_written(place, first):
     count = place.rows("SELECT count(*) FROM audit")
-    with pytest.raises(ConfigError) as refused:
-        follow(place, first, override)
-    assert str(refused.value).startswith(REFUSED[override].format(first.run_id))
-    assert "alid" in str(refused.value)
+    for override, said in REFUSED.items():
+        with pytest.raises(ConfigError, match=f"^{said}.*alid"):
+            follow(place, first, override)
     assert place.rows("SELECT count(*) FROM audit") == count
-    assert [path.name for path in place.folder.iterdir() if path.is_dir()] in (
-        [first.run_id, "cache"],
-        ["cache", first.run_id],
-    )
+    assert {one.name for one in place.folder.iterdir() if one.is_dir()} == {first.run_id, "cache"}
 
 
 def test_runs_that_have_no_pool_are_refused(place: Storage, first: Finished) -> None:
+    unknown = configure(place, first).model_copy(update={"phase_two_of": "nothing"})
     with pytest.raises(UnknownRun, match="nothing"):
-        configured = configure(place, first)
-        create_run(
-            configured.model_copy(update={"phase_two_of": "nothing"}),
-            SilentObserver(),
-            place.surroundings,
-        )
+        create_run(unknown, SilentObserver(), place.surroundings)
     second = follow(place, first)
-    with pytest.raises(ConfigError, match=f"is a second phase itself; valid: {first.run_id}"):
+    with pytest.raises(ConfigError, match=f"second phase itself.*valid: {first.run_id}"):
         follow(place, second)
     with closing(sqlite3.connect(place.file)) as connection:
         connection.execute("DELETE FROM pool")
         connection.commit()
-    with pytest.raises(RunStopped, match=f"{first.run_id}: the pool has 0 entries of round 3"):
+    with pytest.raises(RunStopped, match="pool has 0"):
         follow(place, first)
     with open_database(place.url) as database, database.unit_of_work() as uow:
         uow.runs.set_status(first.run_id, "interrupted")
         uow.commit()
-    with pytest.raises(ConfigError, match=r"has not finished \(it is interrupted\); valid"):
+    with pytest.raises(ConfigError, match="has not finished"):
         follow(place, first)
 
 
 @pytest.mark.parametrize("name", ["effective.yaml", "summary.json"])
-def test_a_first_run_whose_files_were_edited_is_refused(
-    place: Storage, first: Finished, name: str
-) -> None:
+def test_a_first_run_whose_files_were_edited_is_refused(place, first, name):
     path = place.folder / first.run_id / name
     path.write_text(path.read_text() + "\n")
     with pytest.raises(RunStopped, match=rf"{first.run_id}: {name}"):
         follow(place, first)
     assert len(place.rows("SELECT * FROM runs")) == 1
-
-
-# --- limits of a second phase ---------------------------------------------------------------------
 
 
 PM_MOE = (
@@ -238,11 +210,10 @@ def refusal(run: Finished, config: RunConfig) -> str:
 def test_the_base_that_made_the_modules_stays(storage: Storage) -> None:
     """FedRep's tensors have FedPer's names and shapes, so only the options tell them apart."""
     run = storage.run(*PM_MOE)
-    key = f"is not run {run.run_id}'s"
     found = refusal(run, configure(run.storage, run, "method.base=fedrep"))
-    assert found.startswith(f"method.base: 'fedrep' {key} 'fedper'") and "valid to change" in found
+    assert found.startswith("method.base: 'fedrep'") and "valid to change" in found
     found = refusal(run, configure(run.storage, run, "method.base_options.feature_width=9"))
-    assert found.startswith(f"method.base_options.feature_width: 9 {key} 8")
+    assert found.startswith("method.base_options.feature_width: 9")
     config = configure(run.storage, run, "method.top_k=1", "method.gamma=0.5")
     with opened(create_run(config, SilentObserver(), storage.surroundings)) as simulation:
         assert execute(simulation, SilentObserver())["phase_two_of"] == run.run_id
@@ -251,50 +222,44 @@ def test_the_base_that_made_the_modules_stays(storage: Storage) -> None:
 def test_a_release_that_the_options_would_not_make_is_refused(storage: Storage) -> None:
     run = storage.gathering().run(*GATHERING, *RECORDS, "rounds=1", "method.trains=true")
     found = refusal(run, configure(run.storage, run, "method.trains=false"))
-    assert found.startswith(f"phase_two_of: run {run.run_id}: its ledger has a release on channel")
+    assert found.startswith(f"phase_two_of: run {run.run_id}: its ledger")
 
 
 def lose_store(run: Finished) -> str:
-    execute_past(
-        stores_of(run.folder), "DELETE FROM identity WHERE client = 'client-00003'", is_store=True
-    )
-    return "is missing (client-00003 in"
+    forget = "DELETE FROM identity WHERE client = 'client-00003'"
+    execute_past(stores_of(run.folder), forget, is_store=True)
+    return "missing (client-00003"
 
 
 def empty_store(run: Finished) -> str:
     stores_of(run.folder).write_bytes(b"")
-    return "is missing (client-00000 in"
+    return "missing (client-00000"
 
 
 def swap_store(run: Finished) -> str:
     path = stores_of(run.folder)
     path.unlink()
     open_client_stores(path, client_names(5))
-    return f"is not that of run {run.run_id}'s ledger"
+    return f"{run.run_id}'s ledger"
 
 
 def lose_facts(run: Finished) -> str:
     (run.folder / "effective.yaml").unlink()
-    return f"phase_two_of: run {run.run_id} has no effective.yaml in"
+    return "no effective.yaml"
 
 
 @pytest.mark.parametrize("damage", [lose_store, empty_store, swap_store, lose_facts])
-def test_a_first_run_that_is_not_whole_is_refused_and_left_alone(
-    place: Storage, first: Finished, damage: Callable[[Finished], str]
-) -> None:
+def test_a_first_run_that_is_not_whole_is_refused_and_left_alone(place, first, damage):
     run = Finished(place, first.run_id, first.summary)
     expected = damage(run)
     found = refusal(run, configure(run.storage, run))
     assert found.startswith("phase_two_of: ") and expected in found and "valid: " in found
 
 
-def test_two_at_once_are_refused_and_a_client_answers_nobody(
-    place: Storage, first: Finished
-) -> None:
+def test_two_at_once_are_refused_and_a_client_answers_nobody(place, first):
     run = Finished(place, first.run_id, first.summary)
-    with opened(
-        create_run(configure(run.storage, run), SilentObserver(), run.storage.surroundings)
-    ) as simulation:
+    config = configure(place, run)
+    with opened(create_run(config, SilentObserver(), place.surroundings)) as simulation:
         for held in (run.folder, simulation.folder):
             with only_process_of(held), pytest.raises(RunBusy, match=held.name):
                 execute(simulation, SilentObserver())
@@ -304,7 +269,7 @@ def test_two_at_once_are_refused_and_a_client_answers_nobody(
             protection = simulation.run.terms.protection
             at, terms = (number, 1), SumTerms(3)
             plan = a_plan(simulation.run_id, at, everybody, protection, terms=terms)
-            with pytest.raises(ProtocolError, match="nothing leaves a client"):
+            with pytest.raises(ProtocolError, match="nothing leaves"):
                 runner_of(frank(simulation)).run(
                     plan, lambda client: {}, lambda asked: [()] * len(asked)
                 )

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -29,15 +29,9 @@ LARGE = 66
 
 
 def configured(clients: int, *, cohort: dict[str, Any] | None = None, **section: Any) -> RunConfig:
-    tree = {
-        "name": "c",
-        "task": {"clients": clients},
-        "method": {"name": "coop"},
-        "training": {"local_steps": 1},
-        "cohort": cohort or {},
-        "secure_aggregation": {"enabled": True, **section},
-    }
-    return parse_config(tree)
+    tree = {"name": "c", "method": {"name": "coop"}, "training": {"local_steps": 1}}
+    sections = {"task": {"clients": clients}, "cohort": cohort or {}}
+    return parse_config({**tree, **sections, "secure_aggregation": {"enabled": True, **section}})
 
 
 ACTIVE = {"adversary": "active", "enrolment": "enrolment.json"}
@@ -56,9 +50,7 @@ ACTIVE = {"adversary": "active", "enrolment": "enrolment.json"}
         (10, {}, {**ACTIVE, "threshold": 8, "corrupt": 5}, (8, 8, 5)),
     ],
 )
-def test_the_complete_graph_by_hand(
-    clients: int, cohort: dict[str, Any], section: dict[str, Any], expected: tuple[int, int, int]
-) -> None:
+def test_the_complete_graph_by_hand(clients, cohort, section, expected):
     found = secure_terms(configured(clients, cohort=cohort, **section))
     assert (found.threshold, found.smallest_sum, found.corrupt) == expected
     assert found.degree == 0
@@ -82,37 +74,32 @@ def test_as_many_may_collude_as_are_configured(clients: int, corrupt: int) -> No
     assert secure_terms(configured(clients, corrupt=corrupt)).corrupt == corrupt
 
 
-def test_a_threshold_or_complete_keeps_the_complete_graph() -> None:
+def test_a_threshold_or_complete_keeps_the_complete_graph_and_a_minimum_binds_on_any() -> None:
     assert secure_terms(configured(LARGE)).degree > 0
     for section in ({"graph": "complete"}, {"threshold": 40}, ACTIVE):
         assert secure_terms(configured(LARGE, **section)).degree == 0
-
-
-def test_the_cohorts_minimum_binds_on_any_graph() -> None:
     assert secure_terms(configured(LARGE, cohort={"minimum": 65})).smallest_sum == 65
 
 
 @pytest.mark.parametrize(
     ("clients", "section", "words"),
     [
-        (10, {"adversary": "active"}, "enrolment: is missing"),
-        (10, {**ACTIVE, "threshold": 5}, r"threshold: 5 of 10.*valid: 6 to 10"),
-        (10, {**ACTIVE, "threshold": 7, "corrupt": 4}, r"threshold: 7.*valid: 8 to 10"),
+        (10, {"adversary": "active"}, "enrolment: "),
+        (10, {**ACTIVE, "threshold": 5}, "threshold: 5.*6 to 10"),
+        (10, {**ACTIVE, "threshold": 7, "corrupt": 4}, "threshold: 7.*8 to 10"),
         (10, {**ACTIVE, "graph": "k_regular"}, "graph: k_regular"),
         (4, {"graph": "k_regular"}, "graph: "),
-        (LARGE, {"graph": "k_regular", "threshold": 50}, "threshold: 50.*leave it out"),
+        (LARGE, {"graph": "k_regular", "threshold": 50}, "threshold: 50"),
     ],
     ids=str,
 )
-def test_what_withstands_nothing_is_refused(
-    clients: int, section: dict[str, Any], words: str
-) -> None:
+def test_what_withstands_nothing_is_refused(clients, section, words):
     with pytest.raises(ConfigError, match=rf"secure_aggregation\.{words}"):
         secure_terms(configured(clients, **section))
 
 
 def test_active_without_masks_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"adversary: active has no meaning with .*enabled"):
+    with pytest.raises(ConfigError, match=r"adversary: active .*enabled"):
         configured(10, enabled=False, adversary="active")
 
 
@@ -148,37 +135,25 @@ TERMS = SecureTerms(clients=6, active=True, threshold=5, smallest_sum=6, corrupt
 def offered(terms: SecureTerms, **others: Any) -> RoundParameters:
     keys = tuple(bytes([i]) * 32 for i in range(terms.clients)) if terms.active else ()
     return RoundParameters(
-        run_id="r",
-        round_number=1,
-        attempt=1,
+        **{"run_id": "r", "round_number": 1, "attempt": 1, "vector_length": 1, "ring_bits": 16},
         clients=tuple(range(1, terms.clients + 1)),
         threshold=terms.threshold,
-        vector_length=1,
-        ring_bits=16,
-        **{
-            "corrupt": terms.corrupt,
-            "smallest_sum": terms.smallest_sum,
-            "adversary": Adversary.ACTIVE if terms.active else Adversary.SEMI_HONEST,
-            "identities": keys,
-        }
-        | others,
+        corrupt=terms.corrupt,
+        smallest_sum=terms.smallest_sum,
+        adversary=Adversary.ACTIVE if terms.active else Adversary.SEMI_HONEST,
+        identities=keys,
+        **others,
     )
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        *({"threshold": 6}, {"threshold": 4}, {"smallest_sum": 5}, {"corrupt": 0}),
-        *({"corrupt": 2}, {"active": False}, {"clients": 7}),
-    ],
-    ids=str,
-)
-def test_an_invitation_meets_the_terms_in_every_number_or_not_at_all(
-    change: dict[str, Any],
-) -> None:
+def test_an_invitation_meets_the_terms_in_every_number_or_not_at_all() -> None:
     """Stricter terms are refused too: all of a run's rounds are run under the same."""
     assert meets(offered(TERMS), TERMS)
-    assert not meets(offered(dataclasses.replace(TERMS, **change)), TERMS)
+    for change in (
+        *({"threshold": 6}, {"threshold": 4}, {"smallest_sum": 5}, {"corrupt": 0}),
+        *({"corrupt": 2}, {"active": False}, {"clients": 7}),
+    ):
+        assert not meets(offered(replace(TERMS, **change)), TERMS), change
 
 
 def test_a_thinner_graph_does_not_meet_the_terms() -> None:
@@ -214,13 +189,9 @@ def test_every_attempt_has_a_graph_of_its_own(tmp_path: Path) -> None:
         run = simulation.run
         complete = Attempts(run, SilentObserver(), Spending(run=run))
         protection = run.terms.protection
-        sums = dataclasses.replace(
-            protection.sums, terms=dataclasses.replace(protection.terms, degree=2)
-        )
-        terms = dataclasses.replace(
-            run.terms, protection=dataclasses.replace(protection, sums=sums)
-        )
-        regular = dataclasses.replace(complete, run=dataclasses.replace(run, terms=terms))
+        sums = replace(protection.sums, terms=replace(protection.terms, degree=2))
+        terms = replace(run.terms, protection=replace(protection, sums=sums))
+        regular = replace(complete, run=replace(run, terms=terms))
         seeds = [bytes.fromhex(regular._draw(1, attempt).plan["graph_seed"]) for attempt in (1, 2)]
         assert complete._draw(1, 1).plan["graph_seed"] == ""
     assert [len(seed) for seed in seeds] == [32, 32]

@@ -2,23 +2,10 @@
 
 from __future__ import annotations
 
-import hashlib
-
 import numpy as np
 import pytest
 
-from platform.data.shapes import (
-    CLASSES,
-    DOMAINS,
-    OUTLINES,
-    Stream,
-    shapes_dataset,
-    signed_distance,
-)
-
-
-def digests(images):
-    return {hashlib.sha256(image.tobytes()).digest() for image in images}
+from platform.data.shapes import CLASSES, DOMAINS, OUTLINES, Stream, shapes_dataset, signed_distance
 
 
 def test_shape_order_and_types():
@@ -42,12 +29,10 @@ def test_a_domains_images_do_not_depend_on_the_others():
     assert set(alone.train.domains.tolist()) == {0}
 
 
-@pytest.mark.parametrize("seed", [0, 20])
-def test_no_two_streams_share_an_image_even_under_one_seed(seed):
-    made = [shapes_dataset(seed, 10, 5, stream=stream) for stream in Stream]
-    parts = [part for data in made for part in (data.train, data.test)]
-    sets = [digests(part.images) for part in parts]
-    assert len(set.union(*sets)) == sum(part.num_examples for part in parts)
+def test_no_two_streams_share_an_image_even_under_one_seed():
+    made = [shapes_dataset(20, 4, 2, stream=stream) for stream in Stream]
+    images = [image for data in made for part in (data.train, data.test) for image in part.images]
+    assert len({image.tobytes() for image in images}) == len(images)
 
 
 def test_stream_numbers_never_change():

@@ -46,19 +46,14 @@ def rows(labels: list[int], domains: list[int]) -> dict[str, object]:
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        (rows([0, 1, 2, 4], [0] * 4), "has 4 for the label of a training example"),
-        (rows([0, 1, 2, 3], [0, 0, 2, 0]), "has 2 for the domain of a training example"),
-        (rows([], []), "has no training example"),
-        (rows([0, 1, 1, 3], [0] * 4), "has no training example of 'c'"),
-        (
-            {"domains": np.zeros(3, np.int64)},
-            "has 3 training domains and 12 labels",
-        ),
+        (rows([0, 1, 2, 4], [0] * 4), "4 for the label"),
+        (rows([0, 1, 2, 3], [0, 0, 2, 0]), "2 for the domain"),
+        (rows([], []), "no training example"),
+        (rows([0, 1, 1, 3], [0] * 4), "example of 'c'"),
+        ({"domains": np.zeros(3, np.int64)}, "3 training domains"),
     ],
 )
-def test_what_no_loader_may_say_is_refused(
-    monkeypatch: pytest.MonkeyPatch, changes: dict[str, object], words: str
-):
+def test_what_no_loader_may_say_is_refused(monkeypatch, changes, words):
     given(monkeypatch, **changes)
     with pytest.raises(DataError) as caught:
         load("task.partition.kind=iid", "task.clients=2", "task.shots=1")

@@ -21,35 +21,36 @@ from tests.trunk._runs import NONE, Storage, opened
 from tests.trunk._tampering import execute, execute_and_rehash
 
 SELF = "UPDATE runs SET config_json = json_set(config_json, '$.phase_two_of', run_id)"
-NO_OBJECT = "the configuration in its row is no JSON object"
+NO_OBJECT = "no JSON object"
+DEEP = "replace(hex(zeroblob(50000)), '00', '[')"
 EDITS = {
-    "document-list": ("UPDATE rounds SET document = '[]'", "document of round 1 is no JSON object"),
-    "document-nested": (
-        "UPDATE rounds SET document = replace(hex(zeroblob(50000)), '00', '[')",
-        "document of round 1 is no JSON object",
-    ),
-    "document-bare": ("UPDATE rounds SET document = '{}'", "round 1 has no list of survivors"),
+    "document-list": ("UPDATE rounds SET document = '[]'", "document of round 1"),
+    "document-nested": (f"UPDATE rounds SET document = {DEEP}", "document of round 1"),  # noqa: S608
+    "document-bare": ("UPDATE rounds SET document = '{}'", "list of survivors"),
     "survivors-number": (
         "UPDATE rounds SET document = json_set(document, '$.survivors', 5)",
-        "round 1 has no list of survivors",
+        "list of survivors",
     ),
-    "plan-list": ("UPDATE attempts SET plan = '[]'", "the plan of attempt 1 is no JSON object"),
-    "plan-bare": ("UPDATE attempts SET plan = '{}'", "attempt 1 has no list of a cohort"),
-    "its-own-first": (SELF, "it is a second phase itself"),
+    "plan-list": ("UPDATE attempts SET plan = '[]'", "plan of attempt 1"),
+    "plan-bare": ("UPDATE attempts SET plan = '{}'", "a cohort"),
+    "its-own-first": (
+        "UPDATE runs SET config_json = json_set(config_json, '$.phase_two_of', run_id)",
+        "second phase itself",
+    ),
     "config-cut": ("UPDATE runs SET config_json = '['", NO_OBJECT),
-    "config-nested": (
-        "UPDATE runs SET config_json = replace(hex(zeroblob(50000)), '00', '[')",
-        NO_OBJECT,
-    ),
-    "config-bare": ("UPDATE runs SET config_json = '{}'", "configuration is not valid"),
+    "config-nested": (f"UPDATE runs SET config_json = {DEEP}", NO_OBJECT),  # noqa: S608
+    "config-bare": ("UPDATE runs SET config_json = '{}'", "configuration is not"),
     "first-unknown": (
         "UPDATE runs SET config_json = json_set(config_json, '$.phase_two_of', 'x')",
         "'x'",
     ),
 }
+QUICK = ("document-nested", "survivors-number", "plan-bare", "config-bare")
 
 
-@pytest.mark.parametrize("name", EDITS)
+@pytest.mark.parametrize(
+    "name", [*QUICK, *(pytest.param(n, marks=pytest.mark.slow) for n in EDITS if n not in QUICK)]
+)
 def test_rows_of_another_form_are_a_sentence(sotto, own_copy, name):
     statement, said = EDITS[name]
     # A finished run is not gone on with, whatever its other rows hold.
@@ -75,7 +76,7 @@ def test_a_row_without_a_configuration_is_named_by_whatever_lists_runs(sotto, ow
         answer = sotto(*command, *place)
         assert (answer.code, answer.out) == (1, "")
         said = json.loads(answer.err)["error"] if "--json" in command else answer.err[7:-1]
-        assert said == f"run {own_copy.run_id}: {NO_OBJECT}"
+        assert said.startswith(f"run {own_copy.run_id}: ") and NO_OBJECT in said
     with pytest.raises(RecordsDisagree, match=NO_OBJECT):
         known_runs(own_copy.storage.url)
     # That a sweep was interrupted is said all the same.
@@ -93,7 +94,7 @@ def test_two_runs_that_name_each_other_are_followed_no_further(sotto, own_copy):
         "WHERE run_id != 'other'",
     )
     answer = sotto("audit", "verify", "--run", own_copy.run_id, "--storage", own_copy.storage.url)
-    assert answer.code == 3 and "run other: it is a second phase itself" in answer.err
+    assert answer.code == 3 and "run other: " in answer.err
 
 
 def test_an_audit_entry_of_brackets_agrees_with_nothing(sotto, own_copy):
@@ -126,19 +127,16 @@ def test_no_run_finishes_in_a_database_with_a_spoilt_row(storage):
         assert not (simulation.folder / "summary.json").exists()
 
 
-# --- files and filters ----------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("content", "said"),
     [
         (None, "missing"),
         (b"", "empty"),
-        (b'{"schema_version": 1, "run_id": "a", "roun', "empty, cut or otherwise no JSON"),
+        (b'{"schema_version": 1, "run_id": "a", "roun', "empty, cut"),
         (b"[1]", "no JSON"),
         (b"[" * 100_000, "no JSON|empty"),
         (b"1" * 5_000, "no JSON|empty"),
-        (b"\xff\xfe{}", "empty, cut or otherwise no JSON"),
+        (b"\xff\xfe{}", "empty, cut"),
     ],
     ids=range(7),
 )
@@ -158,22 +156,15 @@ def test_a_second_phase_names_spoilt_facts_of_the_first(tmp_path, text):
     assert "\n" not in str(refused.value)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "given",
-    [
+def test_an_absurd_filter_is_one_sentence(plain_run, sotto):
+    for option, value in (
         ("--round", "99999999999999999999"),
         ("--since", "2026-02-30"),
         ("--since", "0001-01-01T00:00:00+23:59"),
-    ],
-    ids=" ".join,
-)
-def test_an_absurd_filter_is_one_sentence(plain_run, sotto, given):
-    option, value = given
-    answer = sotto("audit", "query", f"{option}={value}", "--storage", plain_run.storage.url)
-    assert answer.code == 2
-    assert answer.err.startswith(f"error: {option}: ") and answer.err.count("\n") == 1
-    assert value in answer.err
+    ):
+        answer = sotto("audit", "query", f"{option}={value}", "--storage", plain_run.storage.url)
+        assert answer.code == 2 and value in answer.err
+        assert answer.err.startswith(f"error: {option}: ") and answer.err.count("\n") == 1
 
 
 HEADS = ("9" * 5_000 + ":" + "a" * 64, "\N{SUPERSCRIPT TWO}:" + "a" * 64, "1:" + "\x1b" * 64)
@@ -199,7 +190,7 @@ def test_names_in_a_store_cannot_drive_the_terminal(own_copy, sotto, command):
     assert answer.code == 0 and "]0;owned" in answer.out
     answer = sotto(*command, "--storage", own_copy.storage.url)
     assert (answer.code, answer.err) == (0, "")
-    # The list of runs shows no name of people's any more.
+    # The list of runs shows no name of people's.
     shows_names = command != ("runs",)
     assert ("\\x1b]0;owned\\x07" in "".join(answer.out.split())) == shows_names
     assert not {"\x1b", "\x07", "\r", "\u202e"} & set(answer.out)

@@ -5,22 +5,18 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-import re
-import shutil
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
 
 import pytest
 
-from platform.cli.sweep import cell_line
 from platform.errors import ConfigError, RecordsDisagree
 from platform.rounds.loop import Federation
 from platform.sweeping import running
@@ -85,9 +81,9 @@ def test_a_cell_is_an_ordinary_run_and_is_found_again(small, storage):
 
 
 def test_an_unfinished_run_is_gone_on_with(small, storage, monkeypatch):
-    (cell,) = cells_of(small, storage).cells
+    (cell,) = cells_of(small, storage, "rounds=2").cells
     with monkeypatch.context() as patch:
-        crash_at(patch, Federation, "_commit", 2, after=True)
+        crash_at(patch, Federation, "_commit", 1, after=True)
         with pytest.raises(Crash):
             run_cell(cell.run)
     (unfinished,) = [run_id for run_id, _ in statuses(storage)]
@@ -113,12 +109,13 @@ def test_a_finished_run_comes_before_a_newer_one_but_not_without_its_summary(
     path = storage.folder / first / "summary.json"
     whole = path.read_text()
     assert read_summary(storage.url, first) == json.loads(whole)
-    path.write_text(whole.replace('"delta": 1e-05', '"delta": 1e-06'))
-    with pytest.raises(RecordsDisagree, match=r"delta is 1e-06 there, but 1e-05 follows"):
-        read_summary(storage.url, first)
-    path.write_text(whole[:-40])
-    with pytest.raises(RecordsDisagree, match=r"summary\.json is empty, cut or otherwise no JSON"):
-        read_summary(storage.url, first)
+    for text, said in (
+        (whole.replace('"delta": 1e-05', '"delta": 1e-06'), "delta is 1e-06"),
+        (whole[:-40], "otherwise no JSON"),
+    ):
+        path.write_text(text)
+        with pytest.raises(RecordsDisagree, match=said):
+            read_summary(storage.url, first)
     path.unlink()
     assert known_runs(storage.url)[cell.identity].run_id != first
     assert not known_runs(storage.url)[cell.identity].finished
@@ -178,15 +175,14 @@ def test_a_failure_is_an_answer(small, storage, monkeypatch, caplog):
 def test_one_sweep_a_folder(tmp_path):
     output = tmp_path / "deep" / "out"
     # The lock is the open file's: a second opening is refused in the same process, too.
-    said = re.escape(f"--output: another sweep works in {str(output)!r} just now")
-    with only_sweep_in(output), pytest.raises(ConfigError, match=said), only_sweep_in(output):
+    refused = pytest.raises(ConfigError, match="another sweep works")
+    with only_sweep_in(output), refused, only_sweep_in(output):
         pass
     with only_sweep_in(output):
         pass
     blocked = tmp_path / "file"
     blocked.write_text("")
-    refused = pytest.raises(ConfigError, match=r"--output: .* cannot be written to")
-    with refused, only_sweep_in(blocked):
+    with pytest.raises(ConfigError, match="cannot be written"), only_sweep_in(blocked):
         pass
 
 
@@ -254,58 +250,44 @@ def test_the_command_prints_tables_and_leaves_files(swept, small, sotto, tmp_pat
     answer = sotto(*command)
     assert (answer.code, answer.err) == (0, "")
     lines = answer.out.splitlines()
-    assert lines[0] == "4 cells, 4 of them finished before"
+    assert "4 of them" in lines[0]
     folder = Path("sweeps") / f"small-{grid.digest[:8]}"
     assert lines[-1] == f"written to {folder}"
     means = [o.summary["final"]["accuracy"]["mean"] for o in outcomes if o.summary]
     shown = f"{100 * (means[0] + means[1]) / 2:.2f} ± "
     assert shown in (folder / "table.md").read_text() and shown in answer.out
-    assert "local training: sgd" in answer.out
     as_json = sotto(*command, "--json", "--output", "there").document
     values = as_json["cells"][0]["selections"]["last"]["local"]["values"]
     assert values == means[:2]
     assert (as_json["output"], as_json["failed"]) == ("there", [])
     for name in ("results.csv", "table.tex", "curves.svg"):
         assert (folder / name).read_bytes() == (Path("there") / name).read_bytes()
-    assert cell_line(replace(outcomes[0], continues=True)).endswith(
-        f"s, continues run {outcomes[0].run_id}"
-    )
-
-
-def fake_workers(monkeypatch: pytest.MonkeyPatch, answer: Callable[[Cell], Outcome]) -> None:
-    def run(cells: Any, observer: Any, folder: Any, *, jobs: int, url: str) -> tuple[Outcome, ...]:
-        observer.sweep_started(len(cells), 0)
-        for cell in cells:
-            observer.cell_started(cell)
-            observer.cell_finished(answer(cell))
-        return tuple(map(answer, cells))
-
-    monkeypatch.setattr("platform.cli.sweep.run_cells", run)
 
 
 def test_failed_cells_are_told_at_the_end_and_the_others_are_kept(
-    swept, small, sotto, tmp_path, monkeypatch
+    small, sotto, tmp_path, monkeypatch, plain_run
 ):
-    _, _, outcomes, _ = swept
-
     def answer(cell: Cell) -> Outcome:
         if cell.seed == 1:
             return Outcome(cell=cell, error="task.root: nothing is there")
-        return Outcome(cell=cell, run_id="run0", summary=outcomes[0].summary, seconds=1.25)
+        return Outcome(cell=cell, run_id="run0", summary=plain_run.summary, seconds=1.25)
 
-    fake_workers(monkeypatch, answer)
+    def workers(cells: Any, observer: Any, *_: Any, **named: Any) -> tuple[Outcome, ...]:
+        observer.sweep_started(len(cells), 0)
+        for cell in cells:
+            observer.cell_finished(answer(cell))
+        return tuple(map(answer, cells))
+
+    monkeypatch.setattr("platform.cli.sweep.run_cells", workers)
     told = sotto("sweep", small, "--seed", "0,1", *OPTIONS, "--output", str(tmp_path / "out"))
     assert told.code == 1
-    assert told.err.splitlines() == [
-        "error: cell (small, pfedmoap, seed 1): task.root: nothing is there",
-        "1 of 2 cells failed",
-    ]
-    share = outcomes[0].summary["final"]["accuracy"]["mean"]  # type: ignore[index]
-    assert told.out.splitlines()[1:3] == [
-        f"[1/2] small, pfedmoap, seed 0: {100 * share:.1f}%, 1.2 s, run run0",
-        "[2/2] small, pfedmoap, seed 1: failed: task.root: nothing is there",
-    ]
-    assert "1 of 2 runs are missing" in (tmp_path / "out" / "table.md").read_text()
+    failed, count = told.err.splitlines()
+    assert "seed 1): task.root" in failed and "1 of 2" in count
+    share = plain_run.summary["final"]["accuracy"]["mean"]
+    first, second = told.out.splitlines()[1:3]
+    assert f"seed 0: {100 * share:.1f}%" in first and first.endswith("run run0")
+    assert "seed 1: failed" in second
+    assert "1 of 2 runs" in (tmp_path / "out" / "table.md").read_text()
 
 
 # Real deaths: a process of its own is killed in the midst of a run.
@@ -384,14 +366,14 @@ def test_a_sweep_that_was_killed_goes_on_with_the_same_command(
     assert sorted(before.values())[0] == "finished" and len(before) == 2
     if number == signal.SIGINT:
         assert process.returncode == 130
-        assert error.count("\n") == 1 and " is interrupted; go on with: python -m " in error
+        assert error.count("\n") == 1 and "is interrupted" in error
         assert sorted(before.values()) == ["finished", "interrupted"]
     else:
         assert process.returncode == -signal.SIGKILL
     with sweep_process(small, storage, tmp_path, child_environment) as again:
         out, error = again.communicate(timeout=200)
     assert (again.returncode, error) == (0, "")
-    assert out.splitlines()[0] == "3 cells, 1 of them finished before"
+    assert "1 of them" in out.splitlines()[0]
     after = dict(statuses(storage))
     assert set(before) < set(after) and list(after.values()) == ["finished"] * 3
     resumed = storage.rows("SELECT run_id FROM audit WHERE action = 'run.resumed'")
@@ -404,9 +386,8 @@ def test_a_sweep_that_was_killed_goes_on_with_the_same_command(
         known = known_runs(storage.url)[cell.identity]
         found = json.loads((storage.folder / known.run_id / "summary.json").read_text())
         assert comparable(found) == comparable(whole)
-    (folder,) = (tmp_path / "sweeps").iterdir()
-    assert (folder / "table.md").is_file()
-    shutil.rmtree(folder)
+    (table,) = (tmp_path / "sweeps").glob("*/table.md")
+    assert table.is_file()
 
 
 @pytest.mark.slow
@@ -427,6 +408,6 @@ def test_a_dead_worker_is_one_failed_cell(small, storage, monkeypatch):
 
     monkeypatch.setattr(running, "_start", started)
     first, second = run_cells(grid.cells, Killer(), jobs=1, url=storage.url)
-    assert first.error is not None and "its process was killed" in first.error
+    assert first.error is not None and "was killed" in first.error
     assert second.error is None and len(pids) == 2
     assert [o.error for o in run_cells(grid.cells, Told(), jobs=1, url=storage.url)] == [None] * 2

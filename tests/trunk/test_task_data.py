@@ -17,12 +17,7 @@ MINIMAL = {"name": "run", "method": {"name": "coop"}, "training": {"local_steps"
 THREE = ("task.domains=[real, sketch, clipart]", "task.partition.kind=domain", "task.shots=2")
 SPLIT = ("task.domains=[real, sketch]", "task.partition.kind=domain_dirichlet", "task.shots=6")
 LEAVING = "evaluation.protocol=leave_one_domain_out"
-LEFT_OUT = (
-    *THREE,
-    "task.held_out_domain=sketch",
-    LEAVING,
-    "task.test_per_class=9",
-)
+LEFT_OUT = (*THREE, LEAVING, "task.held_out_domain=sketch", "task.test_per_class=9")
 TO_NOVEL = (
     *("evaluation.protocol=base_to_novel", "task.domains=[real]", "task.shots=2"),
     "task.test_per_class=3",
@@ -93,46 +88,37 @@ SHARED = (KIND("shared_ratio"), "task.partition.shared_ratio=0.2")
 
 
 @pytest.mark.parametrize(
-    ("overrides", "start", "end"),
+    ("overrides", "said"),
     [
-        ((*LEFT_OUT, "task.clients=3"), "task.clients: 3 is not the number", "kind = domain: 2"),
-        ((*THREE, "task.clients=3", "task.new_clients=1"), "task.clients: 3 and", "domain: 3"),
-        ((*SPLIT, "task.clients=4", "task.new_clients=1"), "task.new_clients: 1 is no", "so on"),
-        (
-            (*LEFT_OUT, "task.held_out_domain=painting"),
-            "task.held_out_domain: 'painting'",
-            "clipart",
-        ),
-        ((*LEFT_OUT, "task.domains=[sketch]"), "task.held_out_domain: 'sketch'", "the clients"),
-        (
-            (*DIRICHLET, "task.clients=19"),
-            "task.partition.minimum: none of 100 draws",
-            "alpha",
-        ),
+        ((*LEFT_OUT, "task.clients=3"), r"task\.clients: 3 .*domain: 2"),
+        ((*THREE, "task.clients=3", "task.new_clients=1"), r"task\.clients: 3 and.*domain: 3"),
+        ((*SPLIT, "task.clients=4", "task.new_clients=1"), r"task\.new_clients: 1"),
+        ((*LEFT_OUT, "task.held_out_domain=painting"), r"task\.held_out_domain: .*clipart"),
+        ((*LEFT_OUT, "task.domains=[sketch]"), r"task\.held_out_domain: 'sketch'"),
+        ((*DIRICHLET, "task.clients=19"), r"task\.partition\.minimum: .*alpha"),
     ],
 )
-def test_what_cannot_be_dealt_is_refused(overrides: tuple[str, ...], start: str, end: str):
-    with pytest.raises(ConfigError) as caught:
+def test_what_cannot_be_dealt_is_refused(overrides: tuple[str, ...], said: str):
+    with pytest.raises(ConfigError, match=f"^{said}"):
         load(*overrides)
-    assert str(caught.value).startswith(start) and str(caught.value).endswith(end)
 
 
 @pytest.mark.parametrize(
     ("overrides", "start"),
     [
-        (("task.partition.alpha=0.3",), "task.partition.alpha: 0.3 has no meaning"),
-        ((KIND("hierarchical_dirichlet"), "task.shots=4"), "task.shots: 4 does not fit"),
-        ((KIND("iid"), "task.partition.minimum=3"), "task.partition.minimum: 3 has no meaning"),
-        ((KIND("domain"), LEAVING), "evaluation.protocol: leave_one_domain_out needs"),
-        (("task.held_out_domain=real", LEAVING), "task.partition.kind: pathological does not fit"),
-        (("task.domains=[real, sketch, real]",), "task.domains: 'real' is listed twice"),
-        (("training.optimizer=adam", "training.momentum=0.9"), "training.momentum: 0.9 has no"),
-        ((KIND("shared_ratio"),), "task.partition.shared_ratio: null is not the share"),
-        ((*SHARED, "evaluation.protocol=base_to_novel"), "task.partition.kind: shared_ratio does"),
+        (("task.partition.alpha=0.3",), "task.partition.alpha: 0.3"),
+        ((KIND("hierarchical_dirichlet"), "task.shots=4"), "task.shots: 4"),
+        ((KIND("iid"), "task.partition.minimum=3"), "task.partition.minimum: 3"),
+        ((KIND("domain"), LEAVING), "evaluation.protocol: leave_one_domain_out"),
+        (("task.held_out_domain=real", LEAVING), "task.partition.kind: pathological"),
+        (("task.domains=[real, sketch, real]",), "task.domains: 'real'"),
+        (("training.optimizer=adam", "training.momentum=0.9"), "training.momentum: 0.9"),
+        ((KIND("shared_ratio"),), "task.partition.shared_ratio: null"),
+        ((*SHARED, "evaluation.protocol=base_to_novel"), "task.partition.kind: shared_ratio"),
         ((KIND("iid"), "task.partition.shared_classes=0.2"), "task.partition.shared_classes: 0.2"),
         (
             ("task.partition.slices=rounded", "task.partition.classes_per_client=2"),
-            "task.partition.slices: rounded has no meaning",
+            "task.partition.slices: rounded",
         ),
     ],
 )
@@ -140,9 +126,6 @@ def test_contradictions_are_refused(overrides: tuple[str, ...], start: str):
     with pytest.raises(ConfigError) as caught:
         parse_config(MINIMAL, overrides)
     assert str(caught.value).startswith(start)
-
-
-# --- domains and clients -------------------------------------------------------------------------
 
 
 def domains_of(data: TaskData, clients: tuple[ClientIndices, ...]) -> list[set[int]]:
@@ -156,9 +139,6 @@ def test_new_clients_are_the_last_of_each_domain():
     everybody = (*data.clients, *data.new_clients)
     rows = np.concatenate([[*client.train, *client.validation] for client in everybody])
     assert len(rows) == len(set(rows.tolist())) == 240
-
-
-# --- each seed changes its own thing -------------------------------------------------------------
 
 
 SEEDED = ("task.domains=[real]", "task.shots=6", "task.clients=5", "task.validation_share=0.34")
@@ -177,59 +157,36 @@ def whole(data: TaskData) -> list[list[int]]:
     return [sorted([*client.train, *client.validation]) for client in data.clients]
 
 
-def test_the_class_map_s_seed_changes_who_has_which_class():
-    base, other = load(*SEEDED), load(*SEEDED, "seeds.class_map=8")
-    assert counts(base) != counts(other)
-    np.testing.assert_array_equal(base.dataset.train.images, other.dataset.train.images)
-
-
-def test_the_shots_seed_changes_images_and_not_counts():
-    digits = ("task.dataset=digits", KIND("dirichlet"), *SEEDED[1:])
-    base, other = load(*digits), load(*digits, "seeds.shots=8")
-    assert counts(base) == counts(other)
-    assert all(a != b for a, b in zip(whole(base), whole(other), strict=True))
-
-
-def test_the_validation_seed_changes_what_is_held_back_only():
-    base, other = load(*SEEDED), load(*SEEDED, "seeds.validation=8")
-    assert whole(base) == whole(other)
-    for one, two in zip(base.clients, other.clients, strict=True):
+def test_each_seed_changes_its_own_thing():
+    base, classes = load(*SEEDED), load(*SEEDED, "seeds.class_map=8")
+    assert counts(base) != counts(classes)
+    np.testing.assert_array_equal(base.dataset.train.images, classes.dataset.train.images)
+    held_back = load(*SEEDED, "seeds.validation=8")
+    assert whole(base) == whole(held_back)
+    for one, two in zip(base.clients, held_back.clients, strict=True):
         assert one.test.tolist() == two.test.tolist()
         assert len(one.validation) and len(two.validation)
         assert one.validation.tolist() != two.validation.tolist()
+    digits = ("task.dataset=digits", KIND("dirichlet"), *SEEDED[1:])
+    base, shots = load(*digits), load(*digits, "seeds.shots=8")
+    assert counts(base) == counts(shots)
+    assert all(a != b for a, b in zip(whole(base), whole(shots), strict=True))
 
 
-# --- no client is without an example -------------------------------------------------------------
-
-
-TASK = "task={dataset: shapes, model: null, test_per_class: 12, domains: [real, sketch], "
-REFUSED = {
+SHAPES = "task={dataset: shapes, model: null, test_per_class: 12, domains: [real, sketch], "
+REFUSED = (
     # About 45 test images of each of ten classes, one by one to more clients than there are.
-    "iid": "clients: 500, shots: null, dataset: digits, partition: {kind: iid}}",
-    "domain_dirichlet": "clients: 60, shots: 2, partition: {kind: domain_dirichlet}}",
-    "shared_ratio": "clients: 40, shots: 3, partition: {kind: shared_ratio, shared_ratio: 0.2}}",
-}
+    "task={model: null, clients: 500, shots: null, dataset: digits, partition: {kind: iid}}",
+    SHAPES + "clients: 60, shots: 2, partition: {kind: domain_dirichlet}}",
+    SHAPES + "clients: 40, shots: 3, partition: {kind: shared_ratio, shared_ratio: 0.2}}",
+)
 
 
-def overrides(task: str) -> tuple[str, ...]:
-    """The task alone is another; a data set of one domain has no list of them."""
-    whole = TASK + task
-    if "dataset: digits" in task:
-        whole = "task={model: null, " + task
-    return (*PIXELS, whole, "cohort.minimum=2")
-
-
-@pytest.mark.parametrize("kind", REFUSED)
-def test_a_client_that_would_have_nothing_is_refused(storage: Storage, kind: str):
-    with pytest.raises(ConfigError) as caught:
-        storage.create(*overrides(REFUSED[kind]))
-    text = str(caught.value)
-    assert text.startswith(("task.clients: ", "task.partition.", "task.shots: "))
-    assert "\n" not in text
+@pytest.mark.parametrize("task", REFUSED)
+def test_a_client_that_would_have_nothing_is_refused(storage: Storage, task: str):
+    with pytest.raises(ConfigError, match=r"^task\.(clients|partition|shots)"):
+        storage.create(*PIXELS, task, "cohort.minimum=2")
     assert not storage.file.exists() and not list(storage.folder.glob("*/clients"))
-
-
-# --- clients of one class ------------------------------------------------------------------------
 
 
 ALONE = "task.partition.fewest_classes=1"
@@ -237,7 +194,7 @@ ALONE = "task.partition.fewest_classes=1"
 
 def test_methods_that_compare_the_classes_at_hand_are_refused(storage: Storage) -> None:
     clip = ("method.name=fedclip", NONE, "secure_aggregation.enabled=false", ALONE)
-    with pytest.raises(ConfigError, match=r"task\.partition\.fewest_classes: 1 .* fedclip learns"):
+    with pytest.raises(ConfigError, match=r"task\.partition\.fewest_classes: 1 .*fedclip"):
         storage.create(*clip)
     with opened(storage.create(*clip, "method.loss=cross_entropy")):
         pass

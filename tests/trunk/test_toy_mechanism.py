@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -49,6 +49,7 @@ from privacy import (
 from storage import InvalidRecordError, LedgerRow
 from tests.trunk._runs import FIXED, NO_POOL, SMALL, Finished, Storage, opened, warnings_of
 from tests.trunk._toy_mechanism import FACTS, TOY_NOISE, ToyNoise, build
+from tests.trunk.conftest import MakeStorage
 
 WITH_TOY = BUILT_IN.adding(TOY_NOISE)
 TOY = ("privacy.mechanism=toy_noise",)
@@ -60,25 +61,19 @@ def surroundings(*more: Mechanism) -> Surroundings:
     return Surroundings(sources=Sources(mechanisms=BUILT_IN.adding(*more)))
 
 
-def tree_of(url: str) -> dict[str, Any]:
-    return {**yaml.safe_load(SMALL), "storage": {"url": url}}
-
-
 def config(storage: Storage, *overrides: str, mechanism: Mechanism = TOY_NOISE):
-    sources = surroundings(mechanism).sources
-    return parse_config(tree_of(storage.url), overrides, sources)
+    tree = {**yaml.safe_load(SMALL), "storage": {"url": storage.url}}
+    return parse_config(tree, overrides, surroundings(mechanism).sources)
 
 
 @pytest.fixture(scope="module")
-def ran(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Storage, Finished]]:
+def ran(make_storage: MakeStorage) -> tuple[Storage, Finished]:
     """A whole run under the toy mechanism, calibrated to a budget."""
-    storage = Storage(tmp_path_factory.mktemp("toy"), surroundings(TOY_NOISE))
-    simulation = create_run(config(storage, *TOY), SilentObserver(), storage.surroundings)
-    with opened(simulation):
-        yield (
-            storage,
-            Finished(storage, simulation.run.run_id, execute(simulation, SilentObserver())),
-        )
+    storage = dataclasses.replace(make_storage("toy"), surroundings=surroundings(TOY_NOISE))
+    asked = config(storage, *TOY, "evaluation.local_twins=false")
+    with opened(create_run(asked, SilentObserver(), storage.surroundings)) as simulation:
+        summary = execute(simulation, SilentObserver())
+    return storage, Finished(storage, simulation.run_id, summary)
 
 
 def test_its_ledger_says_its_own_name(ran):
@@ -87,46 +82,38 @@ def test_its_ledger_says_its_own_name(ran):
     assert set(rows) == {("toy_noise", "sum", "released"), ("toy_noise", "sum", "reserved")}
     assert (run.summary["mechanism"], run.summary["unit"]) == ("toy_noise", "client")
     assert run.summary["relation"] == "replace_one"
-    assert "toy_noise is for tests and for nobody's data" in warnings_of(run.summary)
+    assert any(text.startswith("toy_noise") for text in warnings_of(run.summary))
 
 
-def test_its_epsilon_is_that_of_its_noise(ran, tmp_path):
+def test_its_epsilon_is_that_of_its_noise(ran, noised_run):
     """Gaussian noise of one multiplier costs the same whatever the mechanism is called."""
     storage, run = ran
     spent = run.summary["final"]["epsilon"]
     assert 7.9 < spent["server"] <= 8.0
     assert spent["server"] == spent["peers"] == spent["observer"]
     (row,) = storage.rows("SELECT DISTINCT standard_deviation, clipping_norm FROM ledger")
-    other = Storage(tmp_path).run()
-    assert other.summary["final"]["epsilon"] == spent
-    (same,) = other.storage.rows("SELECT DISTINCT standard_deviation, clipping_norm FROM ledger")
-    assert row == same
+    assert noised_run.summary["final"]["epsilon"] == spent
+    query = "SELECT DISTINCT standard_deviation, clipping_norm FROM ledger"
+    assert noised_run.storage.rows(query) == [row]
 
 
 def test_its_records_agree_where_it_is_known_and_nowhere_else(ran):
     storage, run = ran
-    database = open_existing(storage.url)
-    try:
+    with open_existing(storage.url) as database:
         agreed = require_agreement(database, run.run_id, WITH_TOY)
         assert agreed.config.mechanism is TOY_NOISE
         with pytest.raises((ConfigError, RecordsDisagree), match="'toy_noise'"):
             require_agreement(database, run.run_id)
-        with pytest.raises(ConfigError, match=r"privacy\.mechanism: 'toy_noise' is not valid"):
+        with pytest.raises(ConfigError, match=r"privacy\.mechanism: 'toy_noise'"):
             reopen_run(run.run_id, storage.url, SilentObserver(), Surroundings())
         assert faults_of(database, run.run_id, None, WITH_TOY)[1] == []
-    finally:
-        database.close()
 
 
 def test_a_lifetime_counts_what_it_spent(ran):
     """A client reads rows of mechanisms that the run which asks it does not have."""
     storage, run = ran
-    database = open_existing(storage.url)
-    try:
-        with database.unit_of_work(read_only=True) as uow:
-            spent = uow.ledger.rows(run.run_id)
-    finally:
-        database.close()
+    with open_existing(storage.url) as database, database.unit_of_work(read_only=True) as uow:
+        spent = uow.ledger.rows(run.run_id)
     key = ReleaseKey(run_id="next", round_number=1, attempt=1, pseudonym=spent[0].pseudonym)
     mine = [row for row in spent if row.pseudonym == key.pseudonym]
     planned = [release_of_upload(UploadNoise(1.0, 4.0), 8, key)]
@@ -148,10 +135,9 @@ def test_a_lifetime_counts_what_it_spent(ran):
         spend(9.0, BUILT_IN)
 
 
-def test_the_audit_judges_it(tmp_path):
-    storage = Storage(tmp_path, surroundings(TOY_NOISE))
-    run = plan_run(config(storage, *GIVEN, *OWN_ENTRIES), SilentObserver(), storage.surroundings)
-    plan = AuditPlan(run, canaries=120)
+def test_the_audit_judges_it(storage):
+    asked = config(storage, *GIVEN, *OWN_ENTRIES)
+    plan = AuditPlan(plan_run(asked, SilentObserver(), surroundings(TOY_NOISE)), canaries=120)
     verdicts = audit_run(plan, lambda *told: None)
     assert {(one.channel, one.mechanism, one.passed) for one in verdicts} == {
         ("sum", "toy_noise", True),
@@ -164,13 +150,10 @@ def test_the_audit_judges_it(tmp_path):
 
 
 def test_a_name_that_nobody_knows_is_refused_with_those_that_are(storage: Storage):
-    with pytest.raises(ConfigError) as refused:
-        parse_config(tree_of(storage.url), TOY)
-    assert str(refused.value) == (
-        "privacy.mechanism: 'toy_noise' is not valid; valid: none, dp_sgd, upload_noise, "
-        "distributed_noise, central_noise"
-    )
-    with pytest.raises(ValueError, match="two mechanisms have one name"):
+    with pytest.raises(ConfigError, match=r"privacy\.mechanism: 'toy_noise'") as refused:
+        storage.config(*TOY)
+    assert all(name in str(refused.value) for name in BUILT_IN.names)
+    with pytest.raises(ValueError, match="one name"):
         WITH_TOY.adding(TOY_NOISE)
 
 
@@ -178,51 +161,30 @@ def test_a_name_that_nobody_knows_is_refused_with_those_that_are(storage: Storag
 
 
 @pytest.mark.parametrize(
-    "changes",
+    ("declared", "changes"),
     [
-        {"name": "two words"},
-        {"unit": "household"},
-        {"unit": None, "is_shared_out": True},
-        {"unit": "record"},
-        {"is_in_steps": True},
-        {"is_shared_out": True, "is_bare_to_server": True},
-        {"may_amplify": True},
+        *((FACTS, {"name": "two words"}), (FACTS, {"unit": "household"})),
+        *((FACTS, {"unit": None, "is_shared_out": True}), (FACTS, {"unit": "record"})),
+        *((FACTS, {"is_in_steps": True}), (FACTS, {"may_amplify": True})),
+        (FACTS, {"is_shared_out": True, "is_bare_to_server": True}),
+        *((TOY_NOISE, {"relations": ()}), (TOY_NOISE, {"relations": ("swap",)})),
+        (TOY_NOISE, {"relations": ("replace_one", "replace_one")}),
+        *((TOY_NOISE, {"distributions": ()}), (TOY_NOISE, {"entry": None})),
+        (TOY_NOISE, {"training": lambda settings: None}),
+        *(
+            (TOY_NOISE, {"facts": BUILT_IN.named(name).facts})
+            for name in ("none", "dp_sgd", "distributed_noise")
+        ),
     ],
-    ids=", ".join,
 )
-def test_facts_that_contradict_each_other_are_refused(changes):
+def test_declarations_that_contradict_each_other_are_refused(declared, changes):
     with pytest.raises(ValueError, match=r"\w"):
-        dataclasses.replace(FACTS, **changes)
+        dataclasses.replace(declared, **changes)
 
 
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"relations": ()},
-        {"relations": ("swap",)},
-        {"relations": ("replace_one", "replace_one")},
-        {"distributions": ()},
-        {"entry": None},
-        {"training": lambda settings: None},
-        {"facts": next(one.facts for one in BUILT_IN if one.name == "none")},
-        {"facts": next(one.facts for one in BUILT_IN if one.name == "dp_sgd")},
-        {"facts": next(one.facts for one in BUILT_IN if one.name == "distributed_noise")},
-    ],
-    ids=", ".join,
-)
-def test_declarations_that_contradict_each_other_are_refused(changes):
-    with pytest.raises(ValueError, match=r"toy_noise|none|dp_sgd|distributed_noise"):
-        dataclasses.replace(TOY_NOISE, **changes)
-
-
+NUMBERS = {"value_bound": 8.0, "clipping_norm": 1.0, "noise_multiplier": 2.0}
 SETTINGS = Settings(
-    relation="replace_one",
-    distribution="gaussian",
-    value_bound=8.0,
-    clipping_norm=1.0,
-    noise_multiplier=2.0,
-    sums=None,
-    steps=None,
+    relation="replace_one", distribution="gaussian", sums=None, steps=None, **NUMBERS
 )
 
 
@@ -237,7 +199,7 @@ def test_a_mechanism_that_would_be_charged_as_another_is_not_built(storage: Stor
     assert other.build_entry(SETTINGS) == as_another(SETTINGS)
     taken = dataclasses.replace(TOY_NOISE, upload=as_another)
     wrong = config(storage, *GIVEN, mechanism=taken)
-    with pytest.raises(UnknownMechanism, match="rows would say upload_noise"):
+    with pytest.raises(UnknownMechanism, match="say upload_noise"):
         create_run(wrong, SilentObserver(), surroundings(taken))
     assert not storage.file.exists()
 
@@ -245,7 +207,7 @@ def test_a_mechanism_that_would_be_charged_as_another_is_not_built(storage: Stor
 def test_an_entry_of_noise_that_needs_a_sum_is_not_built():
     central = BUILT_IN.named("central_noise")
     exposed = dataclasses.replace(TOY_NOISE, entry=central.upload)
-    with pytest.raises(UnknownMechanism, match="protects no entry that is seen alone"):
+    with pytest.raises(UnknownMechanism, match="protects no entry"):
         exposed.build_entry(SETTINGS)
 
 
@@ -285,10 +247,9 @@ def test_each_is_charged_under_its_own_name(mechanism: Mechanism):
     assert math.isfinite(upload.client_deviation)
 
 
-@pytest.mark.parametrize("mechanism", tuple(BUILT_IN), ids=lambda one: one.name)
-def test_none_is_built_without_what_it_needs(mechanism: Mechanism):
-    if mechanism.name == "none":
-        return
+@pytest.mark.parametrize("name", [name for name in BUILT_IN.names if name != "none"])
+def test_none_is_built_without_what_it_needs(name: str):
+    mechanism = BUILT_IN.named(name)
     bare = dataclasses.replace(FULL, clipping_norm=None, noise_multiplier=None, sums=None)
     builder: Callable[[Settings], object] = mechanism.training or mechanism.upload
     with pytest.raises(ValueError, match="missing"):
@@ -342,7 +303,7 @@ def mechanism(*, declared: str = "laplace", stated: NoiseLaw = LAPLACE) -> Mecha
 
 
 def test_a_law_that_nobody_prices_is_refused_before_anything_is_made(storage: Storage) -> None:
-    with pytest.raises(ConfigError, match="laplace_noise adds noise of the law laplace, which no"):
+    with pytest.raises(ConfigError, match="law laplace"):
         config(storage, *ASKED, mechanism=mechanism())
     assert not storage.file.exists()
 
@@ -350,20 +311,19 @@ def test_a_law_that_nobody_prices_is_refused_before_anything_is_made(storage: St
 def test_a_declaration_that_its_rows_contradict_is_refused(storage: Storage) -> None:
     taken = mechanism(declared="gaussian")
     asked = config(storage, *ASKED, mechanism=taken)
-    with pytest.raises(ConfigError, match="law laplace, and is declared to build gaussian"):
+    with pytest.raises(ConfigError, match=r"law laplace.*gaussian"):
         create_run(asked, SilentObserver(), surroundings(taken))
     assert not storage.file.exists()
 
 
-def test_noise_of_another_law_than_stated_is_refuted_by_the_audit(tmp_path: Path) -> None:
+def test_noise_of_another_law_than_stated_is_refuted_by_the_audit(storage: Storage) -> None:
     """A mechanism that states one law and draws from another is no matter of types."""
     liar = mechanism(declared="gaussian", stated=GAUSSIAN)
-    storage = Storage(tmp_path, surroundings(liar))
     asked = config(storage, *ASKED, mechanism=liar)
-    plan = plan_run(asked, SilentObserver(), storage.surroundings)
+    plan = plan_run(asked, SilentObserver(), surroundings(liar))
     (verdict,) = audit_run(AuditPlan(plan, 120), lambda *told: None)
     assert not verdict.passed
-    assert any("the noise is not normal" in reason for reason in verdict.reasons)
+    assert any("not normal" in reason for reason in verdict.reasons)
 
 
 # --- in the ledger --------------------------------------------------------------------------------
@@ -373,35 +333,26 @@ KEY = ReleaseKey(run_id="r", round_number=1, attempt=1, pseudonym="a")
 
 
 def test_a_stored_law_that_nobody_knows_stays_what_it_is_and_has_no_price() -> None:
-    toy = BUILT_IN.adding(TOY_NOISE)
     release = release_of_upload(ToyNoise(1.0, 4.0, "replace_one"), 8, KEY)
     row = dataclasses.replace(as_row(release), noise_kind="laplace")
-    (read,) = as_releases([row], toy)
+    (read,) = as_releases([row], WITH_TOY)
     assert read.law == NoiseLaw("laplace")
     assert as_row(read) == row
-    with pytest.raises(UnsupportedEvent, match="no accountant prices toy_noise's noise of the law"):
+    with pytest.raises(UnsupportedEvent, match="no accountant prices"):
         epsilons([read], 1e-5)
 
 
 def test_a_row_from_before_laws_were_named_is_gaussian() -> None:
-    toy = BUILT_IN.adding(TOY_NOISE)
-    release = release_of_upload(ToyNoise(1.0, 4.0, "replace_one"), 8, KEY)
-    old = dataclasses.replace(as_row(release), noise_kind=None)
-    assert as_releases([old], toy) == [release]
-    quiet = release_of_upload(ToyNoise(1.0, 0.0, "replace_one"), 8, KEY)
-    assert as_releases([dataclasses.replace(as_row(quiet), noise_kind=None)], toy) == [quiet]
-    assert quiet.law == NoiseLaw("none")
+    for multiplier, law in ((4.0, GAUSSIAN), (0.0, NoiseLaw("none"))):
+        release = release_of_upload(ToyNoise(1.0, multiplier, "replace_one"), 8, KEY)
+        old = dataclasses.replace(as_row(release), noise_kind=None)
+        assert as_releases([old], WITH_TOY) == [release]
+        assert release.law == law
 
 
 def test_no_new_row_is_without_a_law(own_copy: Finished) -> None:
     row = as_row(release_of_upload(ToyNoise(1.0, 4.0, "replace_one"), 8, KEY))
     silent = dataclasses.replace(row, run_id=own_copy.run_id, round_number=99, noise_kind=None)
-    database = open_existing(own_copy.storage.url)
-    try:
-        with (
-            pytest.raises(InvalidRecordError, match="noise_kind"),
-            database.unit_of_work() as unit,
-        ):
-            unit.ledger.reserve([silent])
-    finally:
-        database.close()
+    refused = pytest.raises(InvalidRecordError, match="noise_kind")
+    with open_existing(own_copy.storage.url) as database, refused, database.unit_of_work() as unit:
+        unit.ledger.reserve([silent])
