@@ -126,7 +126,12 @@ class Coordinator:
         return [handle(encode_parting(Parting(envelope, self.broadcast, None)))]
 
 
-@pytest.fixture(params=["classes are pinned", "classes are not pinned"])
+@pytest.fixture(
+    params=[
+        pytest.param("classes are pinned", marks=pytest.mark.slow),
+        "classes are not pinned",
+    ]
+)
 def hosts(tmp_path: Path, request: pytest.FixtureRequest) -> Hosts:
     (tmp_path / "holders").mkdir()
     pinned = request.param == "classes are pinned"
@@ -239,7 +244,9 @@ def test_every_folder_answers_every_round_and_is_charged(tmp_path, folders, mech
         assert one == whole, name
 
 
-@pytest.mark.parametrize("name", ["a damaged image", "another class"])
+@pytest.mark.parametrize(
+    "name", ["a damaged image", pytest.param("another class", marks=pytest.mark.slow)]
+)
 def test_what_cannot_be_used_changes_nothing_of_the_rest(tmp_path, folders, name):
     """Under record unit all else would be training data that one record switches off."""
     (tmp_path / "holders").mkdir()
@@ -276,7 +283,7 @@ def test_a_client_in_no_run_does_not_start_with_images_that_fail_the_check(tmp_p
     own, ended = Hosts(tmp_path / "holders", {}).settings(images), threading.Event()
     ended.set()
     lines: list[str] = []
-    with pytest.raises(ConfigError, match=r"data\.root: 'star/beside.png' is no image"):
+    with pytest.raises(ConfigError, match=r"data\.root: 'star/beside.png'"):
         serve_holder(own, Surroundings(), lines.append, ended)
     assert lines == [] and not own.store_file.exists()
     (images / "star" / "beside.png").unlink()

@@ -27,14 +27,7 @@ from platform.rounds.observing import SilentObserver
 from platform.rounds.runner import RoundRunner
 from privacy import ProtocolViolation
 from tests.trunk._audits import DP_SGD, NOISE
-from tests.trunk._runs import (
-    ADAPTIVE,
-    FIXED,
-    GATHERING,
-    NO_POOL,
-    RECORDS,
-    Storage,
-)
+from tests.trunk._runs import ADAPTIVE, FIXED, GATHERING, NO_POOL, RECORDS, Storage
 
 CENTRAL = ("privacy.mechanism=central_noise", *FIXED, *NO_POOL)
 PLAIN = "secure_aggregation={enabled: false}"
@@ -51,11 +44,26 @@ EVERY = {
 }
 
 
+def planned(storage: Storage, *overrides: str) -> RunPlan:
+    return plan_run(storage.config(*overrides), SilentObserver(), storage.surroundings)
+
+
 def audit(storage: Storage, *overrides: str) -> PeerAudit:
-    return audit_peers(plan_run(storage.config(*overrides), SilentObserver(), storage.surroundings))
+    return audit_peers(planned(storage, *overrides))
 
 
-@pytest.mark.parametrize("mechanism", EVERY.values(), ids=EVERY.keys())
+def cases(every: dict[str, tuple[str, ...]], *quick: str) -> Any:
+    """All of a table, slow but for these."""
+    return pytest.mark.parametrize(
+        "mechanism",
+        [
+            pytest.param(one, id=name, marks=() if name in quick else pytest.mark.slow)
+            for name, one in every.items()
+        ],
+    )
+
+
+@cases(EVERY, "distributed", "central, experts", "central, no masks")
 def test_the_right_build_is_not_refuted(storage: Storage, mechanism: tuple[str, ...]) -> None:
     verdict = audit(storage, *mechanism)
     assert verdict.passed, verdict.reasons
@@ -78,7 +86,7 @@ def test_a_check_before_the_noise_is_refuted(storage: Storage, monkeypatch: Any)
 
     monkeypatch.setattr(SumProtection, "noised", checked)
     verdict = audit(storage, *CENTRAL)
-    assert any("just short of the longest bare sum" in reason for reason in verdict.reasons)
+    assert any("just short" in reason for reason in verdict.reasons)
 
 
 def test_noise_after_decoding_is_refuted_at_half_of_the_ring(
@@ -116,7 +124,7 @@ def test_a_number_in_a_reason_is_refuted(storage: Storage, monkeypatch: Any) -> 
 
     monkeypatch.setattr(platform.protection.sums, "require_plausible_norm", told)
     verdict = audit(storage, *CENTRAL)
-    assert any("the reason for a lost round depends on the data" in r for r in verdict.reasons)
+    assert any("the reason for a lost round" in reason for reason in verdict.reasons)
 
 
 def test_a_sum_in_floating_point_is_refuted(storage: Storage, monkeypatch: Any) -> None:
@@ -165,15 +173,16 @@ FAILING = {
 }
 
 
-def planned(storage: Storage, *overrides: str) -> RunPlan:
-    return plan_run(storage.config(*overrides), SilentObserver(), storage.surroundings)
+@pytest.fixture(scope="module")
+def network(make_storage) -> RunPlan:
+    return planned(make_storage("network"), *NETWORK)
 
 
 def audit_failures(run: RunPlan) -> FailureAudit:
     return audit_failing(AuditPlan(run, canaries=0))
 
 
-@pytest.mark.parametrize("mechanism", FAILING.values(), ids=FAILING.keys())
+@cases(FAILING, "upload")
 def test_the_right_build_is_not_refuted_and_clients_did_fail(storage: Storage, mechanism):
     verdict = audit_failures(planned(storage, *mechanism))
     assert verdict.passed, verdict.reasons
@@ -182,6 +191,7 @@ def test_the_right_build_is_not_refuted_and_clients_did_fail(storage: Storage, m
     assert 0 < verdict.failed
 
 
+@pytest.mark.slow
 def test_a_collection_is_played(storage: Storage):
     verdict = audit_failures(planned(storage.gathering(), *GATHERING, *FIXED, "pool.noise=null"))
     assert verdict.passed, verdict.reasons
@@ -190,17 +200,14 @@ def test_a_collection_is_played(storage: Storage):
 # --- mutants --------------------------------------------------------------------------------------
 
 
-def test_failures_that_raise_are_refuted(storage: Storage, monkeypatch):
+def test_failures_that_raise_are_refuted(network: RunPlan, monkeypatch):
     """As it was: who errors holds the class, and no ledger knows."""
-    run = planned(storage, *NETWORK)
     monkeypatch.setattr(platform.parties.totality, "_hides_in_round", lambda *_: False)
-    verdict = audit_failures(run)
-    assert not verdict.passed
+    verdict = audit_failures(network)
     assert any("against class" in reason for reason in verdict.reasons)
 
 
-def test_a_zero_without_noise_is_refuted(storage: Storage, monkeypatch):
-    run = planned(storage, *NETWORK)
+def test_a_zero_without_noise_is_refuted(network: RunPlan, monkeypatch):
     original = Protection.prepare_nothing
 
     def bare(self: Protection, *arguments: Any) -> Any:
@@ -209,11 +216,10 @@ def test_a_zero_without_noise_is_refuted(storage: Storage, monkeypatch):
         return dataclasses.replace(prepared, levels=middle)
 
     monkeypatch.setattr(Protection, "prepare_nothing", bare)
-    verdict = audit_failures(run)
-    assert not verdict.passed
-    assert "variance" in " ".join(verdict.reasons)
+    assert "variance" in " ".join(audit_failures(network).reasons)
 
 
+@pytest.mark.slow
 def test_something_else_than_zero_is_refuted(storage: Storage, monkeypatch):
     """Under central noise the coordinator noises the sum, so a failed client sends zero itself."""
     run = planned(storage, *FAILING["central"])
@@ -227,8 +233,7 @@ def test_something_else_than_zero_is_refuted(storage: Storage, monkeypatch):
     assert audit_failures(run).reasons == ("the upload of a failed client is not zero",)
 
 
-def test_a_failure_without_a_charge_is_refuted(storage: Storage, monkeypatch):
-    run = planned(storage, *NETWORK)
+def test_a_failure_without_a_charge_is_refuted(network: RunPlan, monkeypatch):
     original = Client._reserve
 
     def unless_failed(self: Client, *arguments: Any) -> None:
@@ -236,7 +241,7 @@ def test_a_failure_without_a_charge_is_refuted(storage: Storage, monkeypatch):
             original(self, *arguments)
 
     monkeypatch.setattr(Client, "_reserve", unless_failed)
-    assert not audit_failures(run).passed
+    assert not audit_failures(network).passed
 
 
 # --- folders and offers ---------------------------------------------------------------------------
@@ -252,8 +257,7 @@ BEGINNINGS = {
 
 
 def audit_of_folders(storage: Storage, *overrides: str) -> FolderAudit:
-    run = plan_run(storage.config(*overrides), SilentObserver(), storage.surroundings)
-    return audit_folders(game_of(AuditPlan(run, canaries=0)))
+    return audit_folders(game_of(AuditPlan(planned(storage, *overrides), canaries=0)))
 
 
 @pytest.mark.slow
@@ -273,10 +277,11 @@ def test_shots_that_depend_on_how_many_images_others_have_are_refuted(
 
     monkeypatch.setattr(platform.data.loading, "_few_shots", drawn)
     reasons = audit_of_folders(storage, *NOISE, *NO_POOL).reasons
-    assert "thrice the images: another client has other records" in reasons
-    assert "thrice the images: another client sends other numbers" in reasons
+    for words in ("another client has other records", "another client sends other numbers"):
+        assert f"thrice the images: {words}" in reasons
 
 
+@pytest.mark.slow
 def test_a_split_that_permutes_all_records_is_refuted(
     storage: Storage, monkeypatch: pytest.MonkeyPatch
 ):

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
-import re
 import shutil
 import sys
 from collections.abc import Callable, Iterator
@@ -29,9 +27,9 @@ EXECUTABLE = {"script", "iframe", "object", "embed", "form", "base", "img", "lin
 @pytest.fixture(scope="module")
 def report(make_storage: Callable[[str], Storage]) -> Report:
     """Of two runs beside each other, with plots, a limit, and one client lost."""
-    storage = make_storage("pages")
-    runs = [storage.run(OS, "rounds=2", *more).run_id for more in ((), (NONE,))]
-    return report_on(storage, *runs)
+    short, storage = ("rounds=2", "evaluation.local_twins=false"), make_storage("pages")
+    first, second = storage.run(OS, *short), storage.run(NONE, *short)
+    return report_on(storage, first.run_id, second.run_id)
 
 
 @pytest.fixture(scope="module")
@@ -68,8 +66,7 @@ def test_no_text_of_a_document_becomes_markup(report):
         sorted(tag.attributes) for tag in harmless.tags
     ]
     # Not a template's either.
-    assert "{{7*7}}" in html and "49" not in re.sub(r"\d{3,}", "", found.named("h1")[0].text)
-    assert found.named("h1")[0].text == HOSTILE
+    assert "{{7*7}}" in html and found.named("h1")[0].text == HOSTILE
 
 
 @pytest.mark.parametrize(
@@ -164,12 +161,16 @@ def test_a_browser_finds_no_barrier_at_any_width(report, tmp_path, width):
 
 
 @pytest.fixture(scope="module")
-def pdf(report: Report) -> Any:
-    return read_pdf(report)
+def weasyprint() -> Any:
+    try:
+        return rendering.load_weasyprint()
+    except (ImportError, OSError) as error:
+        pytest.skip(f"no PDF can be laid out here: {error}")
 
 
 @pytest.mark.slow
-def test_the_pdf_is_tagged_and_says_that_it_is_for_all(report, pdf):
+def test_the_pdf_is_tagged_and_says_that_it_is_for_all(report):
+    pdf = read_pdf(report)
     catalog = pdf.trailer["/Root"]
     assert catalog["/MarkInfo"]["/Marked"] and catalog["/Lang"] == "en"
     assert catalog["/ViewerPreferences"]["/DisplayDocTitle"]
@@ -196,7 +197,7 @@ def structure(node: Any) -> Iterator[str]:
 
 
 @pytest.mark.slow
-def test_a_pdf_is_written_and_another_file_is_left_alone(sotto, noised_run, tmp_path, pdf):
+def test_a_pdf_is_written_and_another_file_is_left_alone(sotto, noised_run, tmp_path, weasyprint):
     file = tmp_path / "report.pdf"
     command = ("report", "latest", "--storage", noised_run.storage.url, "--format", "pdf")
     answer = sotto(*command, "--output", str(file))
@@ -214,14 +215,10 @@ def test_a_pdf_is_written_and_another_file_is_left_alone(sotto, noised_run, tmp_
         '<link rel="stylesheet" href="http://localhost/x.css">',
     ],
 )
-def test_what_would_be_fetched_ends_the_making_of_a_pdf(report, pdf, monkeypatch, smuggled):
-    monkeypatch.setattr(
-        rendering,
-        "html_page",
-        lambda one: html_page(one).replace("</body>", f"{smuggled}</body>"),
-    )
-    fetching = importlib.import_module("weasyprint.urls")
-    with pytest.raises(fetching.FatalURLFetchingError, match=r"^Error fetching"):
+def test_what_would_be_fetched_ends_the_making_of_a_pdf(report, monkeypatch, weasyprint, smuggled):
+    page = f"<html lang='en'><title>t</title><body>{smuggled}</body></html>"
+    monkeypatch.setattr(rendering, "html_page", lambda _: page)
+    with pytest.raises(weasyprint.urls.FatalURLFetchingError, match="Error fetching"):
         pdf_file(report)
 
 

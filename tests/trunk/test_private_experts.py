@@ -84,8 +84,8 @@ def test_counts_are_free_where_a_client_is_replaced_and_paid_for_where_it_comes_
     done = storage.run(*GROUPED, *noise)
     spent = done.summary["final"]["epsilon"]["observer"]
     assert spent == pytest.approx(gaussian_epsilon(4.0, 2), rel=1e-3)
-    paid = storage.run(*GROUPED, *noise, "privacy.relation=add_or_remove_one").summary
-    expected = gaussian_epsilon(2 * 4.0 / math.hypot(1.0, 0.25), 2)
+    paid = storage.run(*GROUPED, *noise, "privacy.relation=add_or_remove_one", "rounds=1").summary
+    expected = gaussian_epsilon(2 * 4.0 / math.hypot(1.0, 0.25), 1)
     assert paid["final"]["epsilon"]["observer"] == pytest.approx(expected, rel=1e-3)
     for entry in (document["groups"] for document in done.summary["rounds"]):
         assert len(entry["counts"]) == K and entry["floor"] == pytest.approx(max(1.0, entry["std"]))
@@ -94,13 +94,13 @@ def test_counts_are_free_where_a_client_is_replaced_and_paid_for_where_it_comes_
     query = "SELECT clipping_norm FROM ledger WHERE run_id = ?"
     norms = {norm for (norm,) in storage.rows(query, done.run_id)}
     assert 1.0 < min(norms) and max(norms) < 1.001
-    assert any("private experts: each client picked" in w for w in warnings_of(done.summary))
+    assert any("private experts:" in words for words in warnings_of(done.summary))
 
 
 @pytest.mark.parametrize(
     ("mechanism", "beside"),
     [
-        (CENTRAL, (*ADAPTIVE, *VALIDATED)),
+        pytest.param(CENTRAL, (*ADAPTIVE, *VALIDATED), marks=pytest.mark.slow),
         (DISTRIBUTED, ("privacy.relation=add_or_remove_one",)),
     ],
 )
@@ -139,7 +139,7 @@ def test_a_crowded_experts_copy_takes_the_place_of_one_that_nobody_picks(
     assert state[2].tobytes() == before[2].tobytes()
     entry = summary["rounds"][0]["groups"]
     assert (entry["kept"], entry["copied"]) == ([2], [[1, 0]])
-    assert any("in 1 of 1 rounds an expert that nobody" in w for w in warnings_of(summary))
+    assert any("in 1 of 1 rounds" in words for words in warnings_of(summary))
 
 
 def test_a_failed_client_is_counted_nowhere(storage: Storage, monkeypatch):
@@ -195,6 +195,7 @@ def test_whoever_holds_the_coordinators_disk_cannot_tell_two_clients_choices_apa
     assert "choice" not in caplog.text
 
 
+@pytest.mark.slow
 def test_a_client_that_dies_between_picking_and_sending_picks_the_same(
     storage: Storage, monkeypatch
 ):
@@ -244,40 +245,42 @@ def test_a_hostile_expert_moves_nothing_and_tells_nobody_apart(storage: Storage,
     assert len(sent) >= 4 and all(vector.shape == (K * WIDTH + K,) for vector in carried)
 
 
-@pytest.mark.parametrize(
-    "cheat",
-    [
-        lambda update, group: (np.ones_like(update), group),
-        lambda update, group: (update, 1 - group),
-        lambda update, group: (update, None),
-        lambda update, group: (update, K),
-    ],
+CHEATS = (
+    lambda update, group: (np.ones_like(update), group),
+    lambda update, group: (update, 1 - group),
+    lambda update, group: (update, None),
+    lambda update, group: (update, K),
 )
-def test_an_update_outside_its_block_never_leaves(storage: Storage, monkeypatch, cheat):
-    """Counts are free only where a client is in one block; the platform does not take its word."""
-    original = InGroups.client_update
 
-    def cheating(self, *arguments):
-        result = original(self, *arguments)
+
+def test_an_update_outside_its_block_never_leaves(storage: Storage, monkeypatch):
+    """Counts are free only where a client is in one block; the platform does not take its word."""
+    original, cheats = InGroups.client_update, {}
+
+    def cheating(self, view, data, *others):
+        result = original(self, view, data, *others)
+        # Each client has a way of its own; a failed one trains again.
+        cheat = cheats.setdefault(data.arrays["features"].tobytes(), CHEATS[len(cheats) % 4])
         update, group = cheat(result.update["context"], result.group)
         return LocalResult({"context": update}, None, result.personal, group=group)
 
     monkeypatch.setattr(InGroups, "client_update", cheating)
-    with opened(storage.create(*GROUPED, CENTRAL, "rounds=1")) as simulation:
+    overrides = (*GROUPED, CENTRAL, "rounds=1", "cohort.dropout_rate=0.0")
+    with opened(storage.create(*overrides)) as simulation:
         execute(simulation, SilentObserver())
         clients = simulation.population.clients.values()
         failures = [client._store.failures(simulation.run_id) for client in clients]
-    assert sum(map(bool, failures)) == 4
+    assert len(cheats) == sum(map(bool, failures)) == 5
 
 
-@pytest.mark.parametrize("experts", [K - 1, K + 1])
-def test_a_client_refuses_another_number_of_experts(storage: Storage, experts: int):
+def test_a_client_refuses_another_number_of_experts(storage: Storage):
     with opened(storage.create(*GROUPED, DISTRIBUTED)) as simulation:
         expected = expectations_of(simulation.run.terms.method)
-    told = np.zeros((experts, 2, WIDTH // 2), np.float32)
-    with pytest.raises(ProtocolError, match="not those of this run's method"):
-        require_broadcast(expected, {"context": told})
     require_broadcast(expected, {"context": np.zeros((K, 2, WIDTH // 2), np.float32)})
+    for experts in (K - 1, K + 1):
+        told = np.zeros((experts, 2, WIDTH // 2), np.float32)
+        with pytest.raises(ProtocolError, match="not those of"):
+            require_broadcast(expected, {"context": told})
 
 
 @pytest.mark.slow
@@ -302,32 +305,23 @@ def test_the_audit_finds_counts_that_are_not_paid_for(storage: Storage, monkeypa
     assert found[0].passed and not found[1].passed
 
 
+MASKS_OFF = "secure_aggregation.enabled=false"
+FEW, MANY = "pool={kind: groups}", "pool={kind: groups, experts: 6}"
+OWN = "pool={kind: groups, experts: 2, noise: independent}"
+COUNTED = "pool={kind: groups, experts: 2, count_ratio: 0.5}"
+
+
 @pytest.mark.parametrize(
     ("overrides", "said"),
     [
-        (("pool={kind: groups}",), r"pool\.experts: is needed with pool\.kind = groups"),
-        (("pool={kind: groups, experts: 6}",), r"pool\.experts: 6 .* 2 to task\.clients = 5"),
-        (
-            ("pool={kind: groups, experts: 2, noise: independent}",),
-            r"pool\.noise: independent has no meaning with pool\.kind = groups",
-        ),
-        (
-            (*GROUPED, CENTRAL, "secure_aggregation.enabled=false"),
-            r"secure_aggregation\.enabled: false would show .* needs true",
-        ),
-        (
-            (*GROUPED, "privacy.mechanism=upload_noise"),
-            r"privacy\.mechanism: upload_noise noises each .*; valid: central_noise, ",
-        ),
-        ((*GROUPED, *RECORDS), r"privacy\.mechanism: dp_sgd noises training steps, and not which"),
-        (
-            (*GROUPED, BARE, "pool={kind: groups, experts: 2, count_ratio: 0.5}"),
-            r"pool\.count_ratio: 0\.5 has no meaning under privacy\.mechanism = none",
-        ),
-        (
-            (*GROUPED, CENTRAL, "method={name: fedpgp}"),
-            r"pool\.kind: groups is for methods that keep nothing",
-        ),
+        ((FEW,), r"pool\.experts: is needed"),
+        ((MANY,), r"pool\.experts: 6 "),
+        ((OWN,), r"pool\.noise: independent"),
+        ((*GROUPED, CENTRAL, MASKS_OFF), r"secure_aggregation\.enabled: false"),
+        ((*GROUPED, "privacy.mechanism=upload_noise"), r"privacy\.mechanism: upload_noise"),
+        ((*GROUPED, *RECORDS), r"privacy\.mechanism: dp_sgd"),
+        ((*GROUPED, BARE, COUNTED), r"pool\.count_ratio: 0\.5"),
+        ((*GROUPED, CENTRAL, "method={name: fedpgp}"), r"pool\.kind: groups is for"),
     ],
 )
 def test_what_cannot_be_is_refused_before_anything_runs(storage: Storage, overrides, said):

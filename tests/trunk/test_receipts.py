@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import math
 import random
+import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -115,7 +116,9 @@ def two_rounds(client: Holder) -> Log:
     return log
 
 
-def test_true_receipts_are_kept_and_witnessed(tmp_path: Path) -> None:
+def test_true_receipts_are_kept_and_witnessed_and_cost_what_the_formula_says(
+    tmp_path: Path,
+) -> None:
     client = holder(tmp_path)
     log = two_rounds(client)
     assert [kept.size for kept in client.kept()] == [4, 6]
@@ -125,13 +128,11 @@ def test_true_receipts_are_kept_and_witnessed(tmp_path: Path) -> None:
     assert reached is not None and (reached.round_number, reached.ahead) == (2, "")
     note = read_note(decode_receipt(client.kept()[-1].receipt).checkpoint + reached.cosignature)
     assert require_cosigned(note, client.receipts.witness.key) == 1_700_000_000
-
-
-def test_the_same_request_again_changes_nothing(tmp_path: Path) -> None:
-    client = holder(tmp_path)
-    two_rounds(client)
     (tmp_path / "file").write_bytes(write_receipts(client.kept()))
     assert list(read_receipts(tmp_path / "file")) == client.kept()
+    (run,) = verified(client.kept(), client.store.rows())
+    assert run.problems == () and run.epsilons == pytest.approx(spent(2), rel=1e-9)
+    # The same request again changes nothing.
     last = client.kept()[-1].receipt
     first, again = client.receipts.take(last), client.receipts.take(last)
     assert first == again and first.cosignature
@@ -165,23 +166,20 @@ THIRD = replace(ROW, round_number=3)
 NEW = NoteSigner("sotto/new", bytes(32))
 # Those that have random contents are `ON_VIEWS`.
 ATTACKS: dict[str, tuple[Callable[[Log], bytes], str]] = {
-    "somebody else's": (
-        lambda log: grown(log, replace(THIRD, pseudonym="bob")),
-        "of another client",
-    ),
+    "somebody's": (lambda log: grown(log, replace(THIRD, pseudonym="bob")), "of another client"),
     "another run's": (lambda log: grown(log, replace(THIRD, run_id="other")), "of another run"),
     "an earlier release that was aborted": (
         lambda log: log.receipt(6, [log.settle(SECOND, "aborted")], attempt=(2, 1)),
-        "says that nothing was released in round 2",
+        "nothing was released",
     ),
-    "an older round": (lambda log: log.receipt(6, [], attempt=(1, 1)), "one of round 2 came"),
+    "an older round": (lambda log: log.receipt(6, [], attempt=(1, 1)), "of round 2"),
     "a fork of the same size": (
         lambda log: Log(forked(log).leaves[:6]).receipt(6, [], attempt=(2, 1)),
         "it was forked",
     ),
     "another log": (
         lambda log: Log([*log.leaves, b"more"], NEW).receipt(0, []),
-        "was in log sotto/log, and now in sotto/new",
+        "in log sotto/log",
     ),
     "an event for a charge": (lambda log: grown(log, THIRD, leaves=false_leaf(log)), "not in the"),
     "a false checkpoint": (
@@ -228,16 +226,6 @@ def test_a_key_that_the_owner_knows_is_required(tmp_path: Path) -> None:
         client.receipts.take(log.receipt(0, []))
 
 
-def test_receipts_cost_what_the_formula_says(tmp_path: Path) -> None:
-    client = holder(tmp_path)
-    two_rounds(client)
-    (run,) = verified(client.kept(), client.store.rows())
-    assert run.problems == ()
-    assert run.epsilons is not None
-    for name in ADVERSARIES:
-        assert run.epsilons[name] == pytest.approx(exact(2), rel=1e-9)
-
-
 def test_an_understated_epsilon_is_named(tmp_path: Path) -> None:
     client = holder(tmp_path)
     log = two_rounds(client)
@@ -255,7 +243,7 @@ def test_a_release_that_no_receipt_tells_of(tmp_path: Path) -> None:
     client.release(THIRD)
     (run,) = verified(client.kept(), client.store.rows())
     (problem,) = run.problems
-    assert problem.startswith("no receipt has come yet for the release of round 3, attempt 1")
+    assert "release of round 3" in problem
 
 
 def test_receipts_that_share_no_head_are_not_said_to_agree(
@@ -272,8 +260,7 @@ def test_receipts_that_share_no_head_are_not_said_to_agree(
         file.write_bytes(write_receipts(party.kept()))
     arguments = ("receipts", "verify", str(files[0]), "--compare", str(files[1]))
     shown = client(*arguments)
-    assert shown.code == 3
-    assert "nothing could be compared" in shown.err
+    assert shown.code == 3 and "nothing could be" in shown.err
     (compared,) = client(*arguments, "--json").document["compared"]
     assert compared["common"] == 0 and len(compared["problems"]) == 1
 
@@ -303,7 +290,7 @@ def survives(client: Holder, data: bytes) -> bool:
 
 
 @pytest.mark.parametrize(
-    "count", [300, pytest.param(10_000, marks=[pytest.mark.slow, pytest.mark.timeout(1_800)])]
+    "count", [100, pytest.param(10_000, marks=[pytest.mark.slow, pytest.mark.timeout(1_800)])]
 )
 def test_no_change_of_a_receipt_is_taken(tmp_path: Path, count: int) -> None:
     client = holder(tmp_path)
@@ -345,7 +332,8 @@ def held(storage: Storage, *overrides: str) -> Finished:
 @pytest.fixture(scope="module")
 def receipted(tmp_path_factory: pytest.TempPathFactory) -> Finished:
     """A finished run of five clients with receipts."""
-    return held(Storage(tmp_path_factory.mktemp("receipted")), OS)
+    folder = tmp_path_factory.mktemp("receipted")
+    return held(Storage(folder), OS, "evaluation.local_twins=false")
 
 
 def stores(run: Finished) -> Mapping[str, ClientStore]:
@@ -370,9 +358,8 @@ def test_every_client_of_a_run_has_receipts_that_add_up(receipted: Finished) -> 
 
 def test_heads_are_cosigned_by_all_clients(receipted: Finished) -> None:
     file = receipted.storage.file
-    pseudonyms = {store.identity.pseudonym for store in stores(receipted).values()}
     sizes = witnessed_sizes(file)
-    assert sizes.keys() == pseudonyms
+    assert sizes.keys() == {store.identity.pseudonym for store in stores(receipted).values()}
     assert len(set(sizes.values())) == 1
     witnessed = [note for _, note in kept_notes(file) if len(note.signatures) > 1]
     assert len(witnessed) == 3
@@ -413,7 +400,7 @@ def test_a_run_whose_receipts_are_spoilt_on_the_way_stops(storage: Storage) -> N
 
 
 def test_a_run_without_noise_states_that_nothing_is_proven(storage: Storage) -> None:
-    run = held(storage, NONE, "rounds=2")
+    run = held(storage, NONE, "rounds=1", "evaluation.local_twins=false")
     for store in stores(run).values():
         (found,) = verified(store.receipts.all(), store.rows())
         assert found.problems == ()
@@ -428,26 +415,25 @@ def client(
     return command_line(monkeypatch, capsys, main)
 
 
-def test_a_database_older_than_the_heads_beside_it_is_not_gone_on_with(storage: Storage) -> None:
+def test_a_database_older_than_the_heads_beside_it_is_not_gone_on_with(
+    receipted: Finished, tmp_path: Path
+) -> None:
     """Rolled back alone, while what clients have witnessed stayed where it was."""
-    run = held(storage, OS, "rounds=2")
-    with opened(storage.reopen(run.run_id)) as simulation:
+    storage = Storage(tmp_path / "copy")
+    shutil.copytree(receipted.storage.folder, storage.folder)
+    with opened(storage.reopen(receipted.run_id)) as simulation:
         courier = with_receipts(simulation).run.transport
         assert isinstance(courier, Courier)
-        envelope = Envelope(run.run_id, 3, 0, (2, 1))
         sizes = witnessed_sizes(storage.file)
-        witness = next(iter(sizes))
-        ahead = max(sizes.values()) + 50
+        witness, ahead = next(iter(sizes)), max(sizes.values()) + 50
         signer = log_signer(storage.file)
         note = signer.sign(Checkpoint(signer.name, ahead, bytes(32)).encode())
-        add_note(
-            storage.file,
-            note.with_signatures([Signature(witness, b"abcd", bytes(72))]).encode(),
-        )
+        note = note.with_signatures([Signature(witness, b"abcd", bytes(72))])
+        add_note(storage.file, note.encode())
         name = {p: c for c, p in courier.roll.pseudonyms.items()}[witness]
         again = with_receipts(simulation).run.transport
-        parting = encode_parting(Parting(envelope, {}, None))
-        with pytest.raises(CoordinatorBehind, match="the database is an old copy"):
+        parting = encode_parting(Parting(Envelope(receipted.run_id, 4, 0, (3, 1)), {}, None))
+        with pytest.raises(CoordinatorBehind, match="an old copy"):
             again.exchange("personalise", {name: parting}, None)
 
 
@@ -477,14 +463,11 @@ def test_the_command_line(
     assert (answer.code, answer.err.count("\n")) == (2, 1)
 
 
-# --- kept heads and views of the log spoilt at random ---------------------------------------------
+# --- heads beside the database, spoilt at random --------------------------------------------------
 
 
-COUNTS = [200, pytest.param(10_000, marks=[pytest.mark.slow, pytest.mark.timeout(1_800)])]
+COUNTS = [60, pytest.param(10_000, marks=[pytest.mark.slow, pytest.mark.timeout(1_800)])]
 Dice = random.Random
-
-
-# --- heads beside the database --------------------------------------------------------------------
 
 
 class Heads:
@@ -566,7 +549,7 @@ def a_strangers_head(heads: Heads, dice: Dice) -> tuple[list[bytes], str]:
     """Of the true tree, but by another key of the same name, in place of one or beside it."""
     lines, at = list(heads.lines), dice.randrange(len(heads.lines))
     lines[at : at + dice.randrange(2)] = [heads.note(at + 1, heads.roots[at + 1], heads.stranger)]
-    return lines, f"line {at + 1}: the note is signed by none"
+    return lines, f"line {at + 1}: the note"
 
 
 def a_replaced_key(heads: Heads, dice: Dice) -> tuple[list[bytes], str]:
@@ -603,7 +586,7 @@ def test_every_change_of_kept_heads_is_named(tmp_path: Path, count: int) -> None
     assert heads.reason() is None
     dice = Dice(count)
     for number in range(count):
-        lines, named = dice.choice(ON_HEADS)(heads, dice)
+        lines, named = ON_HEADS[number % len(ON_HEADS)](heads, dice)
         heads.file.write_bytes(b"".join(line + b"\n" for line in lines))
         reason = heads.reason()
         assert reason is not None and named in reason, (number, named, reason)
@@ -632,7 +615,7 @@ def a_fork(log: Log, dice: Dice) -> tuple[bytes, str]:
 def a_rollback(log: Log, dice: Dice) -> tuple[bytes, str]:
     """The log ends before what was seen."""
     size = dice.randrange(1, len(log.leaves))
-    return Log(log.leaves[:size]).receipt(6, []), f"has {size} leaves, but 6 were seen"
+    return Log(log.leaves[:size]).receipt(6, []), f"has {size} leaves"
 
 
 def told(log: Log, row: LedgerRow | None, **changes: Any) -> bytes:
@@ -655,13 +638,13 @@ def an_undercharge(log: Log, dice: Dice) -> tuple[bytes, str]:
             {"count": dice.randrange(2, 9)},
         ]
     )
-    return told(log, replace(THIRD, **cheaper)), "states another charge for round 3"
+    return told(log, replace(THIRD, **cheaper)), "another charge for"
 
 
 def a_hidden_release(log: Log, dice: Dice) -> tuple[bytes, str]:
     """Left out, put elsewhere, or called aborted."""
     kind = dice.randrange(4)
-    left_out = "leaves out the release of round 3"
+    left_out = "leaves out"
     if kind == 0:
         return told(log, None), left_out
     if kind == 1:
@@ -671,7 +654,7 @@ def a_hidden_release(log: Log, dice: Dice) -> tuple[bytes, str]:
     after = Log(list(log.leaves))
     positions = [after.charge(THIRD), after.settle(THIRD, "aborted")]
     receipt = after.receipt(6, positions, attempt=(3, 1))
-    return receipt, "says that nothing was released in round 3"
+    return receipt, "nothing was released"
 
 
 def another_key(log: Log, dice: Dice) -> tuple[bytes, str]:
@@ -681,7 +664,7 @@ def another_key(log: Log, dice: Dice) -> tuple[bytes, str]:
         [(), (state_lost(new),), (hand_over(NoteSigner(SIGNER.name, dice.randbytes(32)), new),)]
     )
     after = Log([*log.leaves, b"more"], new, changes)
-    return after.receipt(6, []), "to which no key handed over"
+    return after.receipt(6, []), "no key handed"
 
 
 def a_false_signature(log: Log, dice: Dice) -> tuple[bytes, str]:
@@ -716,7 +699,7 @@ def test_every_false_view_is_named_by_a_client_that_saw_the_true_one(
     client, log = seen
     dice = Dice(count)
     for number in range(count):
-        lie, named = dice.choice(ON_VIEWS)(log, dice)
+        lie, named = ON_VIEWS[number % len(ON_VIEWS)](log, dice)
         with pytest.raises(ReceiptRefused) as caught:
             client.receipts.take(lie)
         assert named in str(caught.value), (number, named)
@@ -741,4 +724,4 @@ def test_two_clients_that_were_shown_different_logs_find_out(
         theirs = verified([KeptReceipt(ROW.run_id, 6, receipt)])
         problems, common = forks(mine, theirs)
         assert (len(problems), common) == (1, 1), number
-        assert "two clients saw different 6 leaves" in problems[0]
+        assert "different 6 leaves" in problems[0]
