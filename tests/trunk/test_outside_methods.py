@@ -19,7 +19,8 @@ from platform.sweeping.running import run_cell
 from tests.contract._momentum import METHOD, PRESET, write_momentum
 from tests.trunk._runs import NONE, SMALL, Command, Storage
 
-OURS = ("method.name=momentum", NONE, "evaluation.local_twins=false")
+SHORT = (NONE, "rounds=1", "evaluation.local_twins=false")
+OURS = ("method.name=momentum", *SHORT)
 SHA256 = hashlib.sha256(METHOD.encode()).hexdigest()
 
 
@@ -60,7 +61,7 @@ def test_a_folders_method_runs_and_the_records_name_its_code(
     export = ("export", run_id, "--storage", storage.url, "--output", str(folder.parent / "out"))
     refused = sotto(*export)
     assert refused.code == 2
-    assert refused.err.startswith(f"error: run {run_id}: its method 'momentum', which was in the")
+    assert refused.err.startswith(f"error: run {run_id}: its method 'momentum'")
     assert sotto(*export, "--methods", str(folder)).code == 0
 
 
@@ -68,14 +69,14 @@ def test_a_run_goes_on_with_the_same_file_only_wherever_it_lies(
     folder: Path, storage: Storage, tmp_path: Path
 ) -> None:
     place = Storage(storage.folder, Surroundings.with_methods(folder))
-    simulation = place.create("method={name: momentum}", NONE)
+    simulation = place.create("method={name: momentum}", *SHORT)
     simulation.database.close()
     run_id = simulation.run_id
-    with pytest.raises(ConfigError, match=rf"'momentum', which was in the folder {folder}"):
+    with pytest.raises(ConfigError, match=rf"'momentum', .* {folder}"):
         storage.reopen(run_id)
     ran = tmp_path / "ran"
     other = write_momentum(tmp_path / "other", ("VARIANTS", f"open({str(ran)!r}, 'w')\nVARIANTS"))
-    with pytest.raises(RunStopped, match=r"'momentum' is of the folder .* and was of the folder"):
+    with pytest.raises(RunStopped, match=r"'momentum' is of the folder"):
         Storage(storage.folder, Surroundings.with_methods(other)).reopen(run_id)
     assert not ran.exists(), "code that is refused must not have run"
     moved = write_momentum(tmp_path / "moved")
@@ -89,7 +90,7 @@ def test_a_sweep_does_not_take_over_runs_of_another_file(
         request = SweepRequest(
             configs=(str(config),),
             methods=("momentum",),
-            settings=(NONE,),
+            settings=SHORT,
             folder=folder,
             storage=storage.url,
         )
@@ -101,7 +102,7 @@ def test_a_sweep_does_not_take_over_runs_of_another_file(
     write_momentum(folder, ("momentum: float = 0.9", "momentum: float = 0.8"))
     after = cell()
     assert after.identity != before.identity
-    with pytest.raises(ConfigError, match=r"--methods: the file of 'momentum' has changed"):
+    with pytest.raises(ConfigError, match=r"--methods: .*'momentum' has changed"):
         run_cell(before.run, before.code, Surroundings.with_methods(folder))
     assert run_cell(after.run, after.code, Surroundings.with_methods(folder)) != first
 
@@ -131,18 +132,18 @@ def without_options(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("spoil", "said"),
     [
-        (written("1 / 0\n"), "cannot be imported: ZeroDivisionError: division by zero"),
-        (written("raise SystemExit(0)\n"), "cannot be imported: SystemExit: 0"),
-        (written("def build(config, task): ...\n"), "has no frozen dataclass Config; valid: "),
-        (written(FROZEN.replace("(frozen=True)", "")), "has no frozen dataclass Config; valid: "),
-        (written(FROZEN), "has no function build; valid: build(config, task)"),
-        (written(f"{FROZEN}def build(config, task): ...\n"), "momentum; valid: none, it has no"),
+        (written("1 / 0\n"), "ZeroDivisionError: division"),
+        (written("raise SystemExit(0)\n"), "SystemExit: 0"),
+        (written("def build(config, task): ...\n"), "no frozen dataclass Config"),
+        (written(FROZEN.replace("(frozen=True)", "")), "no frozen dataclass Config"),
+        (written(FROZEN), "no function build"),
+        (written(f"{FROZEN}def build(config, task): ...\n"), "momentum; valid: none"),
         (without_options, "without needs"),
-        (written(METHOD, "promptfl.py"), "'promptfl' is a module of"),
-        (written(METHOD, "my-method.py"), "'my-method.py' is no name"),
-        (lambda folder: (folder / "momentum.py").unlink(), "holds no method; valid: files NAME.py"),
-        (lambda folder: (folder / "momentum.yaml").unlink(), "'momentum' has no preset; valid is"),
-        (lambda folder: folder.rename(folder.parent / "gone"), "is no folder; valid: a folder of"),
+        (written(METHOD, "promptfl.py"), "'promptfl' is a module"),
+        (written(METHOD, "my-method.py"), "'my-method.py' is no"),
+        (lambda folder: (folder / "momentum.py").unlink(), "holds no method"),
+        (lambda folder: (folder / "momentum.yaml").unlink(), "'momentum' has no preset"),
+        (lambda folder: folder.rename(folder.parent / "gone"), "is no folder"),
     ],
 )
 def test_what_cannot_be_used_is_one_sentence_and_exit_code_2(
@@ -203,7 +204,7 @@ def test_nothing_of_a_package_is_imported_before_it_is_named(install, tmp_path: 
     assert "momentum" in registry.available()
     assert registry.config_type("promptfl")
     assert module not in sys.modules
-    with pytest.raises(BrokenMethod, match=r"an entry point of others 2\.0, cannot be imported"):
+    with pytest.raises(BrokenMethod, match=r"others 2\.0, cannot be"):
         registry.config_type("momentum")
     assert "momentum" not in Registry(installed=False).available()
 
@@ -211,9 +212,9 @@ def test_nothing_of_a_package_is_imported_before_it_is_named(install, tmp_path: 
 @pytest.mark.parametrize(
     ("points", "said"),
     [
-        ({"promptfl": "os"}, r"'promptfl' is a module of methods and an entry point of others 2\."),
-        ({"mine": "os:path"}, r"entry point sotto\.methods: 'mine' = 'os:path' of others 2\.0 is"),
-        ({"my-method": "os"}, r"entry point sotto\.methods: 'my-method' = 'os'"),
+        ({"promptfl": "os"}, r"'promptfl' is a module of methods and .* others 2\."),
+        ({"mine": "os:path"}, r"sotto\.methods: 'mine' = 'os:path'"),
+        ({"my-method": "os"}, r"sotto\.methods: 'my-method' = 'os'"),
     ],
 )
 def test_an_entry_point_that_cannot_be_used_is_refused(install, points, said: str) -> None:
@@ -225,7 +226,7 @@ def test_an_entry_point_that_cannot_be_used_is_refused(install, points, said: st
 def test_two_packages_may_not_offer_one_name(install) -> None:
     install({"mine": "os"})
     install({"mine": "sys"}, package="rivals")
-    with pytest.raises(BrokenMethod, match=r"'mine' is an entry point of .* and an entry point of"):
+    with pytest.raises(BrokenMethod, match=r"'mine' is an entry point of .* and"):
         Registry().available()
 
 
@@ -290,17 +291,7 @@ def test_what_can_be_said_without_building(registry):
     assert list(info.options) == ["size"]
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "_private",
-        "folder",
-        "alpha.py",
-        "os",
-        "../alpha",
-        "ALPHA",
-    ],
-)
+@pytest.mark.parametrize("name", ["_private", "folder", "alpha.py", "os", "../alpha", "ALPHA"])
 def test_a_name_outside_the_list_is_refused_and_never_imported(registry, name):
     for ask in (registry.config_type, registry.info, lambda n: registry.build(n, None, None)):
         with pytest.raises(UnknownMethod, match=r"method\.name: .* valid: alpha, beta$"):

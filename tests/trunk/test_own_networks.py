@@ -35,17 +35,21 @@ def refuse(*_: object) -> None:
     raise AssertionError("nobody needs a CLIP model")
 
 
-@pytest.mark.parametrize("overrides", [PIXELS, TEXTS], ids=["pixels", "texts"])
+@pytest.mark.parametrize(
+    ("overrides", "kind"),
+    [(TEXTS, "on_texts"), pytest.param(PIXELS, "on_pixels", marks=pytest.mark.slow)],
+    ids=["texts", "pixels"],
+)
 def test_a_model_that_nobody_needs_changes_nothing(
     storage: Storage,
-    on_pixels: Finished,
-    on_texts: Finished,
+    request: pytest.FixtureRequest,
     monkeypatch: pytest.MonkeyPatch,
     overrides: tuple[str, ...],
+    kind: str,
 ):
+    without = request.getfixturevalue(kind)
     for name in ("encode_images", "encode_tokens", "fit"):
         monkeypatch.setattr(adapter.Backbone, name, refuse)
-    without = on_pixels if overrides is PIXELS else on_texts
     assert comparable(storage.run(*overrides, TINY).summary) == comparable(without.summary)
 
 
@@ -60,21 +64,16 @@ def test_a_method_that_needs_a_model_is_refused_without(storage: Storage, method
 
 
 def test_images_are_refused_by_a_method_that_reads(storage: Storage):
-    sentence = (
-        r"^task\.dataset: digits holds images and fedper needs texts; valid: ag_news, headlines, "
-        r"or method\.network: cnn$"
-    )
-    with pytest.raises(ConfigError, match=sentence):
+    with pytest.raises(ConfigError, match=r"^task\.dataset: digits holds images"):
         storage.create(*PIXELS, FASTTEXT)
     assert not storage.file.exists()
 
 
 def test_texts_are_refused_by_a_method_that_looks(storage: Storage):
-    with pytest.raises(ConfigError) as caught:
+    with pytest.raises(ConfigError, match=r"^task\.dataset: headlines holds texts") as caught:
         storage.create(*TEXTS, CNN)
     text = str(caught.value)
-    assert text.startswith("task.dataset: headlines holds texts and fedper needs images; valid: ")
-    assert text.endswith(", or method.network: fasttext") and "headlines" not in text[30:]
+    assert "method.network: fasttext" in text and "headlines" not in text[30:]
     assert not storage.file.exists()
 
 
@@ -128,8 +127,7 @@ def test_a_file_that_is_no_text(sotto: Command, on_texts: Finished, tmp_path: Pa
     path = tmp_path / "a.txt"
     path.write_bytes(b"\xff\xfe\x00")
     answer = sotto("predict", "latest", str(path), "--storage", on_texts.storage.url)
-    assert (answer.code, answer.out) == (2, "")
-    assert answer.err == f"error: FILES: {str(path)!r} is not a readable UTF-8 text file\n"
+    assert (answer.code, answer.out) == (2, "") and f"FILES: {str(path)!r}" in answer.err
 
 
 # --- one party that holds all data ---------------------------------------------------------------
@@ -146,14 +144,10 @@ RUN = (
 def test_a_run_of_one_party_says_that_there_is_no_federation(storage: Storage):
     """And one of two clients is refused, in one sentence."""
     summary = storage.run(*RUN, "task.clients=1").summary
-    assert warnings_of(summary)[0].startswith(
-        "centralised: one party holds all data, no federation"
-    )
+    # The first warning that is read, so it is whole.
+    said = "centralised: one party holds all data, no federation"
+    assert warnings_of(summary)[0].startswith(said)
     assert summary["final"]["epsilon"]["server"] == 0.0
     assert summary["gain_over_local"] == 0.0
-    with pytest.raises(ConfigError) as refused:
+    with pytest.raises(ConfigError, match=r"^task\.clients: 2 .*; valid: 1$"):
         storage.run(*RUN, "task.clients=2")
-    assert str(refused.value) == (
-        "task.clients: 2 parties share the data out, while swad is centralised: one party holds "
-        "all of it; valid: 1"
-    )

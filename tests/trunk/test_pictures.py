@@ -160,8 +160,14 @@ def test_an_infinite_value_lies_beyond_all_others_and_is_named(xs):
     assert canvas.cut() == []
 
 
-@pytest.mark.parametrize("make", FORMS)
-@pytest.mark.parametrize("suffix", [".svg", ".png"])
+@pytest.mark.parametrize(
+    ("make", "suffix"),
+    [
+        *((lines_of, ".svg"), (bars_of, ".png")),
+        *(pytest.param(make, ".svg", marks=pytest.mark.slow) for make in FORMS[1:]),
+        *(pytest.param(make, ".png", marks=pytest.mark.slow) for make in FORMS if make != bars_of),
+    ],
+)
 def test_equal_pictures_give_equal_bytes_with_their_source_and_no_date(make, suffix):
     one, two = (encoded(make(["a", "b"]), suffix, "run r-1") for _ in range(2))
     assert one == two

