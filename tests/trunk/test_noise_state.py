@@ -29,12 +29,13 @@ from privacy import Quantiser, SeededNoise, UnknownMechanism, protect_upload
 from tests.trunk._correlated_mechanism import FACTS, PREVIOUS, Calls, Correlated, correlated
 from tests.trunk._runs import (
     ADVERSARIES,
+    FIXED,
     NO_POOL,
+    OS,
     SMALL,
-    Crash,
     Finished,
     Storage,
-    crash_at,
+    crashed,
     of_clients,
     opened,
     over,
@@ -76,11 +77,6 @@ def resumed(folder: Path, run_id: str, calls: Calls, *, at_centre: bool = False)
     return finished(folder, reopen_run(run_id, url, SilentObserver(), surroundings))
 
 
-def crashed(simulation: Simulation) -> None:
-    with opened(simulation), pytest.raises(Crash):
-        execute(simulation, SilentObserver())
-
-
 def kept(run: Finished) -> dict[str, np.ndarray]:
     """What each client's store holds for its next attempt."""
     found = of_clients(run.folder, "SELECT client, state FROM noise")
@@ -109,12 +105,14 @@ def chains(calls: Calls) -> list[int]:
     return list(made.values())
 
 
+def uninterrupted(folder: Path, *, at_centre: bool = False) -> tuple[Finished, Calls]:
+    calls: Calls = []
+    return finished(folder, created(folder, calls, at_centre=at_centre)), calls
+
+
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[Finished, Calls]:
-    """A run that nothing interrupts."""
-    calls: Calls = []
-    folder = tmp_path_factory.mktemp("whole")
-    return finished(folder, created(folder, calls)), calls
+    return uninterrupted(tmp_path_factory.mktemp("whole"))
 
 
 def test_each_round_goes_on_from_the_noise_of_the_one_before(whole: tuple[Finished, Calls]) -> None:
@@ -139,11 +137,8 @@ def test_a_run_that_is_killed_goes_on_with_the_same_noise(
     whole: tuple[Finished, Calls], tmp_path: Path, monkeypatch, owner, name: str, nth: int
 ) -> None:
     calls: Calls = []
-    simulation = created(tmp_path, calls)
-    with monkeypatch.context() as patch:
-        crash_at(patch, owner, name, nth, after=True)
-        crashed(simulation)
-    run = resumed(tmp_path, simulation.run_id, calls)
+    run_id = crashed(monkeypatch, created(tmp_path, calls), owner, name, nth, after=True)
+    run = resumed(tmp_path, run_id, calls)
     assert same(run, whole[0])
     for client, state in kept(run).items():
         np.testing.assert_array_equal(state, kept(whole[0])[client])
@@ -174,10 +169,8 @@ def test_an_attempt_that_is_lost_does_not_rewind_the_noise(tmp_path: Path) -> No
 
 @pytest.fixture(scope="module")
 def central(tmp_path_factory: pytest.TempPathFactory) -> tuple[Finished, Calls]:
-    """A run whose sums the coordinator noises, which nothing interrupts."""
-    calls: Calls = []
-    folder = tmp_path_factory.mktemp("central")
-    return finished(folder, created(folder, calls, at_centre=True)), calls
+    """A run whose sums the coordinator noises."""
+    return uninterrupted(tmp_path_factory.mktemp("central"), at_centre=True)
 
 
 def test_the_coordinator_goes_on_from_its_own_noise(central: tuple[Finished, Calls]) -> None:
@@ -199,9 +192,7 @@ def test_a_coordinator_that_is_killed_goes_on_with_the_same_noise(
 ) -> None:
     calls: Calls = []
     simulation = created(tmp_path, calls, at_centre=True)
-    with monkeypatch.context() as patch:
-        crash_at(patch, Federation, "_commit", nth, after=after)
-        crashed(simulation)
+    crashed(monkeypatch, simulation, Federation, "_commit", nth, after=after)
     run = resumed(tmp_path, simulation.run_id, calls, at_centre=True)
     assert same(run, central[0])
     # What was drawn for a sum is kept with it, so that no attempt draws twice.
@@ -221,9 +212,7 @@ def test_a_state_that_is_not_declared_is_refused() -> None:
 
 
 CENTRAL = (
-    *("privacy.mechanism=central_noise", "privacy.noise_source=os"),
-    *("privacy.target_epsilon=null", "privacy.noise_multiplier=4.0"),
-    *("method.name=promptfl", "method.context_tokens=2"),
+    *("privacy.mechanism=central_noise", OS, *FIXED, *NO_POOL),
     *("rounds=1", "cohort.dropout_rate=0", "evaluation.local_twins=false"),
 )
 NAME = "client-00001"

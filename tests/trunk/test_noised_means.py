@@ -36,10 +36,7 @@ from tests.trunk.test_selection import BEST, CARVED, NOISED, POOL, QUIET
 METRIC = (*CARVED, "evaluation.release=noised")
 LAWS = {
     "discrete": ("privacy.mechanism=distributed_noise",),
-    "skellam": (
-        "privacy.mechanism=distributed_noise",
-        "privacy.noise_distribution=skellam",
-    ),
+    "skellam": ("privacy.mechanism=distributed_noise", "privacy.noise_distribution=skellam"),
     "upload": ("privacy.noise_distribution=discrete_gaussian",),
 }
 BESIDE = {"flag": ADAPTIVE, "both": (*METRIC, *ADAPTIVE)}
@@ -60,9 +57,7 @@ def pooled(make_storage: MakeStorage) -> Auditor:
 @pytest.mark.parametrize("norm", [pytest.param(0.1, marks=pytest.mark.slow), 1.99])
 @pytest.mark.parametrize("beside", [pytest.param("flag", marks=pytest.mark.slow), "both"])
 @pytest.mark.parametrize("law", LAWS)
-def test_calibration_starts_where_the_joint_norm_allows_it(
-    bare: Auditor, law: str, beside: str, norm: float
-) -> None:
+def test_calibration_starts_where_the_joint_norm_allows_it(bare, law, beside, norm):
     """The grid's step follows the joint norm: C may lie just below where it is halved."""
     given = (*LAWS[law], *BESIDE[beside], f"privacy.clipping_norm={norm}")
     mechanism = bare.plan(*NO_POOL, *given).terms.protection.mechanism
@@ -166,9 +161,7 @@ def test_a_secret_number_and_noise_alone_tell_no_mean(survivors: int, hides_size
         (("cohort.size=3", *LAWS["discrete"]), False),
     ],
 )
-def test_what_counts_on_a_secret_number(
-    bare: Auditor, overrides: tuple[str, ...], hides: bool
-) -> None:
+def test_what_counts_on_a_secret_number(bare, overrides, hides):
     assert (
         bare.plan(*NO_POOL, *NOISED, *QUIET, *overrides).terms.protection.sums.hides_size is hides
     )

@@ -32,7 +32,6 @@ from tests.trunk._seams import (
     CLIENTS,
     MECHANISMS,
     SMALLEST,
-    Opened,
     Seams,
     live_through,
     overrides,
@@ -54,14 +53,10 @@ def require_one_sum(storage: Storage, run_id: str, mechanism: str, seams: Seams)
         assert len({each.place for each in distinct}) == len(distinct)
         if mechanism in ("none", "central_noise"):
             assert len(distinct) == 1, number
+        query = "SELECT count(*) FROM ledger WHERE run_id = ? AND round_number = ? AND attempt = ?"
         for each in distinct:
-            require_charged(storage, run_id, each)
-
-
-def require_charged(storage: Storage, run_id: str, each: Opened) -> None:
-    query = "SELECT count(*) FROM ledger WHERE run_id = ? AND round_number = ? AND attempt = ?"
-    ((rows,),) = storage.rows(f"{query} AND status != 'aborted'", run_id, *each.place)
-    assert rows == CLIENTS
+            charged = storage.rows(f"{query} AND status != 'aborted'", run_id, *each.place)
+            assert charged == [(CLIENTS,)]
 
 
 # Without noise of the clients a second sum tells all; the slow tests have all pairs.
@@ -99,9 +94,7 @@ def test_killed_after_the_sum_was_opened_and_another_client_lost_in_the_repeat(
 @pytest.mark.parametrize(
     "schedule", [7, *(pytest.param(n, marks=pytest.mark.slow) for n in range(220) if n != 7)]
 )
-def test_no_schedule_of_deaths_and_losses_opens_two_sums(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, schedule: int
-) -> None:
+def test_no_schedule_of_deaths_and_losses_opens_two_sums(tmp_path, monkeypatch, schedule):
     mechanism, adversary = PAIRS[schedule % len(PAIRS)]
     storage = seam_storage(tmp_path)
     with seams_of(monkeypatch) as seams:
@@ -113,9 +106,7 @@ def test_no_schedule_of_deaths_and_losses_opens_two_sums(
     assert storage.rows("SELECT count(*) FROM stages") == [(0,)]
 
 
-def test_a_run_whose_enrolment_has_changed_does_not_go_on(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_whose_enrolment_has_changed_does_not_go_on(tmp_path, monkeypatch):
     storage = seam_storage(tmp_path)
     simulation = storage.create(*overrides("none", "active", tmp_path))
     run_id = crashed(monkeypatch, simulation, Client, "_train", 3)
@@ -148,13 +139,9 @@ def test_another_request_under_the_same_header_is_refused(five: Cohort) -> None:
     other = encode_invitation(dataclasses.replace(invitation, clipping_norm=0.5))
     seat = dataclasses.replace(invitation.secure, index=2)
     relay = decode_relay(seen["unmask", name][0])
-    messages = [
-        other,
-        encode_invitation(dataclasses.replace(invitation, secure=seat)),
-        seen["train", name][0] + b"\0",
-        encode_relay(dataclasses.replace(relay, payload=b"")),
-    ]
-    for message in messages:
+    seated = encode_invitation(dataclasses.replace(invitation, secure=seat))
+    longer = seen["train", name][0] + b"\0"
+    for message in (other, seated, longer, encode_relay(dataclasses.replace(relay, payload=b""))):
         with pytest.raises(ProtocolError):
             client.handle(message)
     for stage in ("advertise", "share", "train", "confirm", "unmask"):
@@ -185,9 +172,7 @@ def test_an_older_round_is_refused_by_name(five: Cohort) -> None:
 
 
 @pytest.mark.parametrize("committed", [(1, 2), (2, 1)])
-def test_a_commit_that_nobody_made_is_refused_and_changes_nothing(
-    five: Cohort, committed: tuple[int, int]
-) -> None:
+def test_a_commit_that_nobody_made_is_refused_and_changes_nothing(five, committed):
     """Else an invented commit would make a client forget what it has trained."""
     seen = overheard(five)
     name, client = next(iter(five.clients.items()))
@@ -206,9 +191,7 @@ def store_rows(client: Client) -> dict[str, list[Any]]:
 
 
 @pytest.mark.parametrize("stage", ["advertise", "share", "unmask"])
-def test_two_processes_of_a_client_give_one_answer(
-    five: Cohort, monkeypatch: pytest.MonkeyPatch, stage: str
-) -> None:
+def test_two_processes_of_a_client_give_one_answer(five, monkeypatch, stage):
     """Both read the store before either has written: the second has nothing to send."""
     name = next(iter(five.clients))
     other, replies = five.remade(name), []
@@ -263,9 +246,7 @@ def test_a_sessions_secrets_are_gone_once_its_round_is_committed(five: Cohort) -
         pytest.param(("secure_aggregation={enabled: false}",), id="in the clear"),
     ],
 )
-def test_a_dead_coordinators_database_ties_no_entry_to_a_client(
-    storage: Storage, monkeypatch: pytest.MonkeyPatch, chosen: tuple[str, ...]
-) -> None:
+def test_a_dead_coordinators_database_ties_no_entry_to_a_client(storage, monkeypatch, chosen):
     """Killed while the second round trains: handles would say whose entries lie in the pool."""
     crashed(monkeypatch, storage.create(*chosen), Client, "_disclose", 6, after=True)
     handles = [handle for (handle,) in storage.rows("SELECT handle FROM pool")]

@@ -20,6 +20,7 @@ from platform.rounds.observing import SilentObserver
 from platform.wire.layout import handle
 from privacy.training import LocalTrainer
 from tests.trunk._runs import (
+    ADAPTIVE,
     FIXED,
     NONE,
     RECORDS,
@@ -28,6 +29,7 @@ from tests.trunk._runs import (
     Storage,
     comparable,
     crash_at,
+    crashed,
     gaussian_epsilon,
     of_clients,
     opened,
@@ -96,14 +98,12 @@ def test_a_client_without_an_entry_is_handed_the_others(lossy: Finished) -> None
 
 
 def test_the_ledger_has_one_entry_and_then_the_sums(noised: Finished) -> None:
-    rows = noised.storage.rows(
-        "SELECT round_number, channel, clipping_norm, standard_deviation, count(*) FROM ledger"
-        " GROUP BY 1, 2, 3, 4 ORDER BY 1"
-    )
+    facts = "SELECT round_number, channel, clipping_norm, count(*), standard_deviation FROM ledger"
+    rows = noised.storage.rows(f"{facts} GROUP BY 1, 2, 3, 5 ORDER BY 1")
     z = noised.noise_multiplier
-    assert [row[:3] for row in rows] == [(1, "pool", 0.5), (2, "sum", 1.0), (3, "sum", 1.0)]
-    assert [row[4] for row in rows] == [5, 5, 5]
-    assert [row[3] for row in rows] == pytest.approx([0.5 * z, z, z], rel=1e-9)
+    expected = [(1, "pool", 0.5, 5), (2, "sum", 1.0, 5), (3, "sum", 1.0, 5)]
+    assert [row[:4] for row in rows] == expected
+    assert [row[4] for row in rows] == pytest.approx([0.5 * z, z, z], rel=1e-9)
     for number, document in enumerate(noised.summary["rounds"], start=1):
         for adversary in ("server", "peers", "observer"):
             expected = gaussian_epsilon(z, number)
@@ -123,21 +123,16 @@ def test_the_ledger_has_one_entry_and_then_the_sums(noised: Finished) -> None:
 @pytest.mark.parametrize(
     ("owner", "name", "nth", "after"),
     [
-        (Client, "_disclose", 3, True),
-        (Federation, "_commit_pool", 1, False),
-        (Federation, "_commit", 1, True),
-        (Federation, "_commit", 2, False),
+        *((Client, "_disclose", 3, True), (Federation, "_commit_pool", 1, False)),
+        *((Federation, "_commit", 1, True), (Federation, "_commit", 2, False)),
     ],
 )
 def test_a_run_that_was_killed_ends_as_if_nothing_had_happened(
     storage, monkeypatch, lossy, owner, name, nth, after
 ):
     place = storage.gathering()
-    with monkeypatch.context() as patch, opened(place.create(*PLAIN)) as simulation:
-        crash_at(patch, owner, name, nth, after=after)
-        with pytest.raises(Crash):
-            execute(simulation, SilentObserver())
-    resumed = place.resume(simulation.run_id)
+    run_id = crashed(monkeypatch, place.create(*PLAIN), owner, name, nth, after=after)
+    resumed = place.resume(run_id)
     assert comparable(resumed.summary) == comparable(lossy.summary)
     assert storage.rows(KEYS) == [(1, "pool", 5), (2, "sum", 5), (3, "sum", 5)]
     assert resumed.survivors() == lossy.survivors()
@@ -224,15 +219,13 @@ def test_there_is_no_second_phase(whole: Finished) -> None:
 
 def test_a_norm_that_adapts_begins_with_the_rounds(storage: Storage) -> None:
     """The collection has a norm of its own, and the first that trains the configured one."""
-    adaptive = "privacy.adaptive_clipping={quantile: 0.5, learning_rate: 0.3, flag_ratio: 0.2}"
-    run = storage.gathering().run(*OPENING, *FIXED, adaptive, "pool.clipping_norm=3.0")
+    run = storage.gathering().run(*OPENING, *FIXED, *ADAPTIVE, "pool.clipping_norm=3.0")
     query = "SELECT clipping_norm, standard_deviation FROM ledger WHERE channel = 'pool' GROUP BY 1"
     assert storage.rows(query) == [(3.0, 12.0)]
     norms = [document["clipping_norm"] for document in run.summary["rounds"]]
     assert norms[:2] == [None, 1.0] and norms[2] != 1.0
-    assert run.summary["final"]["epsilon"]["server"] == pytest.approx(
-        gaussian_epsilon(4.0, 3), rel=1e-6
-    )
+    spent = run.summary["final"]["epsilon"]["server"]
+    assert spent == pytest.approx(gaussian_epsilon(4.0, 3), rel=1e-6)
 
 
 def test_rates_follow_the_rounds_that_train(make_storage, monkeypatch):

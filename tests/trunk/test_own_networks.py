@@ -40,13 +40,7 @@ def refuse(*_: object) -> None:
     [(TEXTS, "on_texts"), pytest.param(PIXELS, "on_pixels", marks=pytest.mark.slow)],
     ids=["texts", "pixels"],
 )
-def test_a_model_that_nobody_needs_changes_nothing(
-    storage: Storage,
-    request: pytest.FixtureRequest,
-    monkeypatch: pytest.MonkeyPatch,
-    overrides: tuple[str, ...],
-    kind: str,
-):
+def test_a_model_that_nobody_needs_changes_nothing(storage, request, monkeypatch, overrides, kind):
     without = request.getfixturevalue(kind)
     for name in ("encode_images", "encode_tokens", "fit"):
         monkeypatch.setattr(adapter.Backbone, name, refuse)
@@ -108,9 +102,7 @@ def predicted(sotto: Command, run: Finished, paths: list[Path]) -> list[dict[str
     return document
 
 
-def test_texts_are_classified_as_they_were_measured(
-    sotto: Command, on_texts: Finished, tmp_path: Path
-):
+def test_texts_are_classified_as_they_were_measured(sotto, on_texts, tmp_path):
     data = load_task_data(on_texts.storage.config(*TEXTS))
     rows, paths = data.clients[1].test.tolist(), []
     for row in rows:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -130,9 +129,7 @@ class Unclipped(Client):
 
 
 @pytest.mark.parametrize(("name", "active"), [("shares", False), ("centre", True)])
-def test_a_client_that_clips_nothing_spoils_the_round_and_not_the_model(
-    stores: Path, name: str, active: bool
-) -> None:
+def test_a_client_that_clips_nothing_spoils_the_round_and_not_the_model(stores, name, active):
     terms = dataclasses.replace(TERMS, active=active, threshold=4, smallest_sum=4)
     found = cohort(stores, terms, mechanism=MECHANISMS[name], length=LENGTH)
     honest = found.run()

@@ -29,6 +29,7 @@ from platform.errors import ConfigError
 from platform.privacy_auditing.audit import AuditPlan, audit_run
 from platform.privacy_auditing.outcome import ChannelAudit, standardise
 from platform.rounds.observing import SilentObserver
+from platform.wire.layout import UploadLayout
 from privacy import SensitivityViolation
 from privacy.auditing import RecordScores, gaussian_claim, judge_record_unit
 from privacy.training import LocalTrainer, TrainingPlan
@@ -47,6 +48,7 @@ from tests.trunk._runs import NONE
 INDEPENDENT = "pool.noise=independent"
 ADAPTIVE = (INDEPENDENT, "privacy.adaptive_clipping={}")
 DISTRIBUTED = "privacy.mechanism=distributed_noise"
+COMES = "privacy.relation=add_or_remove_one"
 SKELLAM = "privacy.noise_distribution=skellam"
 # What is refuted at the lowest layer is in `tests/privacy/auditing/test_mutants.py`.
 MECHANISMS = {
@@ -58,10 +60,7 @@ MECHANISMS = {
 }
 ADAPTED = "distributed, skellam, adaptive"
 MORE = {
-    "upload, add or remove": (
-        "privacy.relation=add_or_remove_one",
-        "privacy.noise_multiplier=0.75",
-    ),
+    "upload, add or remove": (COMES, "privacy.noise_multiplier=0.75"),
     "upload, adaptive": ADAPTIVE,
     ADAPTED: (DISTRIBUTED, SKELLAM, *ADAPTIVE),
     "distributed, colluders": (DISTRIBUTED, "secure_aggregation.corrupt=2"),
@@ -97,12 +96,10 @@ def test_the_right_build_is_not_refuted_and_is_seen_in_full(audit, mechanism):
     verdicts = audit(*NOISE, *mechanism)
     assert set(verdicts) == {"sum", "pool"}
     for verdict in verdicts.values():
+        result, bound = verdict.result, verdict.result.gaussian
         assert verdict.passed, verdict.reasons
-        assert verdict.result.is_tight
-        assert verdict.result.clip_respected
-        assert verdict.result.power > 0.9
-        assert verdict.result.claimed_mu == pytest.approx(2.0 / 1.5, rel=1e-4)
-        bound = verdict.result.gaussian
+        assert result.is_tight and result.clip_respected and result.power > 0.9
+        assert result.claimed_mu == pytest.approx(2.0 / 1.5, rel=1e-4)
         assert bound is not None
         # Four deviations of what so many canaries show, either way.
         assert 0.7 * bound.ceiling < bound.epsilon < 1.3 * bound.ceiling
@@ -153,11 +150,8 @@ def test_pool_entry_un_noised_is_refuted(audit, monkeypatch, mechanism):
 
 def test_a_weight_under_a_mechanism_is_refuted(audit, monkeypatch):
     """A client that counts seven times moves the sum seven times as far."""
-    from platform.wire.layout import UploadLayout
-
-    monkeypatch.setattr(
-        UploadLayout, "weigh", lambda self, levels, weight: levels * type(levels[0])(weight)
-    )
+    weigh = lambda self, levels, weight: levels * type(levels[0])(weight)  # noqa: E731
+    monkeypatch.setattr(UploadLayout, "weigh", weigh)
     assert not audit(*NOISE, "privacy.mechanism=central_noise", canaries=200)["sum"].passed
 
 
@@ -175,9 +169,6 @@ def test_the_command_prints_a_verdict_for_each_channel(sotto, tmp_path):
     channels = ("sum", "pool", "offers", "folders", "failures", "peers")
     assert [d["channel"] for d in outcome.document] == [*channels]
     assert all(d["passed"] for d in outcome.document)
-
-
-# --- the picture ----------------------------------------------------------------------------------
 
 
 def outcome(claimed: float = 1.0, real: float = 1.0, canaries: int = 1000) -> ChannelAudit:
@@ -201,9 +192,6 @@ def test_scores_are_brought_to_the_claims_scale():
     """Canaries 2C = 2 apart under a claimed mu of 3: one deviation is 2/3."""
     scaled = standardise(np.array([1.0, 2.0, 0.0]), threshold=1.0, distance=2.0, mu=3.0)
     assert scaled.tolist() == [0.0, 1.5, -1.5]
-
-
-# --- every method ---------------------------------------------------------------------------------
 
 
 @pytest.mark.slow

@@ -6,6 +6,7 @@ And each way to help a peer, to show a failure or to read too much is refuted.
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -72,9 +73,6 @@ def test_the_right_build_is_not_refuted(storage: Storage, mechanism: tuple[str, 
     assert (verdict.lost > 0) == (PLAIN not in mechanism)
 
 
-# --- mutants --------------------------------------------------------------------------------------
-
-
 def test_a_check_before_the_noise_is_refuted(storage: Storage, monkeypatch: Any) -> None:
     noised = SumProtection.noised
 
@@ -89,9 +87,7 @@ def test_a_check_before_the_noise_is_refuted(storage: Storage, monkeypatch: Any)
     assert any("just short" in reason for reason in verdict.reasons)
 
 
-def test_noise_after_decoding_is_refuted_at_half_of_the_ring(
-    storage: Storage, monkeypatch: Any
-) -> None:
+def test_noise_after_decoding_is_refuted_at_half_of_the_ring(storage, monkeypatch):
     """Though every check looks at the noised sum: the wrap is one of the bare sum."""
     kept: dict[int, Any] = {}
 
@@ -197,9 +193,6 @@ def test_a_collection_is_played(storage: Storage):
     assert verdict.passed, verdict.reasons
 
 
-# --- mutants --------------------------------------------------------------------------------------
-
-
 def test_failures_that_raise_are_refuted(network: RunPlan, monkeypatch):
     """As it was: who errors holds the class, and no ledger knows."""
     monkeypatch.setattr(platform.parties.totality, "_hides_in_round", lambda *_: False)
@@ -207,15 +200,23 @@ def test_failures_that_raise_are_refuted(network: RunPlan, monkeypatch):
     assert any("against class" in reason for reason in verdict.reasons)
 
 
-def test_a_zero_without_noise_is_refuted(network: RunPlan, monkeypatch):
+def change_nothing(monkeypatch: pytest.MonkeyPatch, change: Callable[[Any, Any], Any]) -> None:
+    """What a failed client sends in place of an update is something else."""
     original = Protection.prepare_nothing
 
-    def bare(self: Protection, *arguments: Any) -> Any:
+    def changed(self: Protection, *arguments: Any) -> Any:
         prepared = original(self, *arguments)
-        middle = np.full_like(prepared.levels, self.sums.grid().largest_level // 2)
-        return dataclasses.replace(prepared, levels=middle)
+        levels = change(prepared.levels, self.sums.grid())
+        return dataclasses.replace(prepared, levels=levels)
 
-    monkeypatch.setattr(Protection, "prepare_nothing", bare)
+    monkeypatch.setattr(Protection, "prepare_nothing", changed)
+
+
+def test_a_zero_without_noise_is_refuted(network: RunPlan, monkeypatch):
+    change_nothing(
+        monkeypatch,
+        lambda levels, grid: np.full_like(levels, grid.largest_level // 2),
+    )
     assert "variance" in " ".join(audit_failures(network).reasons)
 
 
@@ -223,13 +224,7 @@ def test_a_zero_without_noise_is_refuted(network: RunPlan, monkeypatch):
 def test_something_else_than_zero_is_refuted(storage: Storage, monkeypatch):
     """Under central noise the coordinator noises the sum, so a failed client sends zero itself."""
     run = planned(storage, *FAILING["central"])
-    original = Protection.prepare_nothing
-
-    def shifted(self: Protection, *arguments: Any) -> Any:
-        prepared = original(self, *arguments)
-        return dataclasses.replace(prepared, levels=prepared.levels ^ np.uint64(1 << 12))
-
-    monkeypatch.setattr(Protection, "prepare_nothing", shifted)
+    change_nothing(monkeypatch, lambda levels, grid: levels ^ np.uint64(1 << 12))
     assert audit_failures(run).reasons == ("the upload of a failed client is not zero",)
 
 
@@ -268,9 +263,7 @@ def test_right_beginnings_are_not_refuted(storage: Storage, name: str):
     assert verdict.folders == (7 if name == "records" else 4)
 
 
-def test_shots_that_depend_on_how_many_images_others_have_are_refuted(
-    storage: Storage, monkeypatch: pytest.MonkeyPatch
-):
+def test_shots_that_depend_on_how_many_images_others_have_are_refuted(storage, monkeypatch):
     def drawn(train: Any, own: Any, shots: int, key: bytes) -> Any:
         rng = np.random.default_rng(len(train.labels))
         return np.sort(rng.choice(own, min(shots, len(own)), replace=False))
@@ -282,9 +275,7 @@ def test_shots_that_depend_on_how_many_images_others_have_are_refuted(
 
 
 @pytest.mark.slow
-def test_a_split_that_permutes_all_records_is_refuted(
-    storage: Storage, monkeypatch: pytest.MonkeyPatch
-):
+def test_a_split_that_permutes_all_records_is_refuted(storage, monkeypatch):
     def permuted(client: Any, split: Any, share: float, key: bytes) -> Any:
         order = np.random.default_rng(0).permutation(client.train)
         first = int(share * len(order))

@@ -23,38 +23,33 @@ from platform.parties.client import Client
 from platform.parties.expectations import expectations_of, require_broadcast
 from platform.parties.profile import as_sent
 from platform.privacy_auditing.audit import AuditPlan, audit_failing, audit_run
+from platform.protection.sums import SumProtection
 from platform.rounds.observing import SilentObserver
 from platform.wire.codec import decode_arrays
+from privacy import GroupCounts
 from tests.trunk._audits import NOISE
 from tests.trunk._runs import (
     ADAPTIVE,
     NO_POOL,
     RECORDS,
-    Crash,
     Storage,
     comparable,
-    crash_at,
+    crashed,
     gaussian_epsilon,
     opened,
     warnings_of,
 )
 
 K, WIDTH = 2, 256
-GROUPED = (
-    *NO_POOL,
-    f"pool={{kind: groups, experts: {K}}}",
-    "rounds=2",
-    "evaluation.local_twins=false",
-)
+POOL = f"pool={{kind: groups, experts: {K}}}"
+GROUPED = (*NO_POOL, POOL, "rounds=2", "evaluation.local_twins=false")
 CENTRAL, DISTRIBUTED = "privacy.mechanism=central_noise", "privacy.mechanism=distributed_noise"
 BARE = "privacy={mechanism: none}"
 VALIDATED = ("task.validation_share=0.5", "task.shots=4", "evaluation.release=noised")
 STEP = {0: 0.03, 1: -0.01}
 
 
-def force(
-    monkeypatch, groups: dict[int, int], *, failing: int | None = None, number: int = K
-) -> None:
+def force(monkeypatch, groups: dict[int, int], *, failing=None, number: int = K) -> None:
     """Clients, by their place in order, train nothing and are in these groups."""
 
     def train(profile, make_trainer, view, *, round_number, noise):
@@ -77,9 +72,7 @@ FORCED = {0: 0, 1: 1, 2: 0, 3: 0, 4: 1}
 SWAPPED = {0: 1, 1: 0, 2: 0, 3: 0, 4: 1}
 
 
-def test_counts_are_free_where_a_client_is_replaced_and_paid_for_where_it_comes_or_goes(
-    storage: Storage,
-):
+def test_counts_are_free_where_a_client_is_replaced_and_paid_for_where_it_comes_or_goes(storage):
     noise = (CENTRAL, "privacy.target_epsilon=null", "privacy.noise_multiplier=4.0")
     done = storage.run(*GROUPED, *noise)
     spent = done.summary["final"]["epsilon"]["observer"]
@@ -89,18 +82,18 @@ def test_counts_are_free_where_a_client_is_replaced_and_paid_for_where_it_comes_
     assert paid["final"]["epsilon"]["observer"] == pytest.approx(expected, rel=1e-3)
     for entry in (document["groups"] for document in done.summary["rounds"]):
         assert len(entry["counts"]) == K and entry["floor"] == pytest.approx(max(1.0, entry["std"]))
-        kept = [k for k in range(K) if entry["counts"][k] < entry["floor"]]
-        assert entry["kept"] == kept
+        assert entry["kept"] == [k for k in range(K) if entry["counts"][k] < entry["floor"]]
     query = "SELECT clipping_norm FROM ledger WHERE run_id = ?"
     norms = {norm for (norm,) in storage.rows(query, done.run_id)}
     assert 1.0 < min(norms) and max(norms) < 1.001
     assert any("private experts:" in words for words in warnings_of(done.summary))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("mechanism", "beside"),
     [
-        pytest.param(CENTRAL, (*ADAPTIVE, *VALIDATED), marks=pytest.mark.slow),
+        (CENTRAL, (*ADAPTIVE, *VALIDATED)),
         (DISTRIBUTED, ("privacy.relation=add_or_remove_one",)),
     ],
 )
@@ -124,9 +117,7 @@ def test_masked_sums_give_each_group_its_own_mean(storage: Storage, monkeypatch)
     assert entry == {"kept": [], "copied": [], "counts": None, "std": None, "floor": 1.0}
 
 
-def test_a_crowded_experts_copy_takes_the_place_of_one_that_nobody_picks(
-    storage: Storage, monkeypatch
-):
+def test_a_crowded_experts_copy_takes_the_place_of_one_that_nobody_picks(storage, monkeypatch):
     force(monkeypatch, dict.fromkeys(range(5), 0), number=3)
     split = "pool={kind: groups, experts: 3, empty: split}"
     with opened(storage.create(*GROUPED, BARE, split, "rounds=1")) as simulation:
@@ -148,12 +139,6 @@ def test_a_failed_client_is_counted_nowhere(storage: Storage, monkeypatch):
     done = storage.run(*GROUPED, CENTRAL, *quiet, "cohort.dropout_rate=0.0", "rounds=1")
     entry = done.summary["rounds"][0]["groups"]
     assert entry["counts"] == pytest.approx([3, 1], abs=0.01)
-
-
-def dump(storage: Storage) -> str:
-    """All rows of the coordinator's database."""
-    with closing(sqlite3.connect(storage.file)) as connection:
-        return "\n".join(connection.iterdump())
 
 
 def settled(storage: Storage) -> str:
@@ -180,15 +165,15 @@ def test_whoever_holds_the_coordinators_disk_cannot_tell_two_clients_choices_apa
             patched.setattr(InGroups, "personalise", lambda self, view, *rest: view.personal)
             done = storage.run(*GROUPED, BARE)
         left[name] = settled(storage)
-        personal[name] = [
-            int(decode_arrays(own)[CHOICE]) for own, _ in done.personal_parts().values()
-        ]
+        parts = done.personal_parts().values()
+        personal[name] = [int(decode_arrays(own)[CHOICE]) for own, _ in parts]
         clients = done.folder / "clients"
         for file in storage.folder.rglob("*"):
             if file.is_file() and clients not in file.parents:
                 assert CHOICE.encode() not in file.read_bytes(), file
         assert "choice" not in json.dumps(done.summary)
-        assert "choice" not in dump(storage)
+        with closing(sqlite3.connect(storage.file)) as connection:
+            assert "choice" not in "\n".join(connection.iterdump())
     assert left["one"] == left["other"]
     # The stores of the clients do tell, so there was something to find.
     assert personal["one"] != personal["other"]
@@ -196,9 +181,7 @@ def test_whoever_holds_the_coordinators_disk_cannot_tell_two_clients_choices_apa
 
 
 @pytest.mark.slow
-def test_a_client_that_dies_between_picking_and_sending_picks_the_same(
-    storage: Storage, monkeypatch
-):
+def test_a_client_that_dies_between_picking_and_sending_picks_the_same(storage, monkeypatch):
     whole = storage.run(*GROUPED, DISTRIBUTED)
     original, picked = InGroups.best_for, []
 
@@ -209,11 +192,8 @@ def test_a_client_that_dies_between_picking_and_sending_picks_the_same(
         return choice
 
     monkeypatch.setattr(InGroups, "best_for", watching)
-    with monkeypatch.context() as patched:
-        crash_at(patched, Client, "_upload", 6)
-        with pytest.raises(Crash), opened(storage.create(*GROUPED, DISTRIBUTED)) as simulation:
-            run_id = simulation.run_id
-            execute(simulation, SilentObserver())
+    simulation = storage.create(*GROUPED, DISTRIBUTED)
+    run_id = crashed(monkeypatch, simulation, Client, "_upload", 6)
     died = picked[-1]
     resumed = storage.resume(run_id)
     again = [choice for place, choice in picked[len(picked) - 1 :: -1] if place == died[0]]
@@ -222,8 +202,6 @@ def test_a_client_that_dies_between_picking_and_sending_picks_the_same(
 
 
 def test_a_hostile_expert_moves_nothing_and_tells_nobody_apart(storage: Storage, monkeypatch):
-    from platform.protection.sums import SumProtection
-
     work, carry, carried = totality.work, SumProtection.carry, []
 
     def hostile(local):
@@ -236,9 +214,8 @@ def test_a_hostile_expert_moves_nothing_and_tells_nobody_apart(storage: Storage,
         return carry(self, vector, *noise)
 
     monkeypatch.setattr(SumProtection, "carry", watching)
-    monkeypatch.setattr(
-        "platform.parties.client.work", lambda local, remember: work(hostile(local), remember)
-    )
+    working = lambda local, remember: work(hostile(local), remember)  # noqa: E731
+    monkeypatch.setattr("platform.parties.client.work", working)
     storage.run(*GROUPED, CENTRAL, "rounds=1")
     sent = [vector for vector in carried if not vector.any()]
     # A failed client trains once more, on its own ground, and throws that away.
@@ -295,8 +272,6 @@ def test_the_audit_refutes_nothing_for_neighbours_in_one_group_and_in_two(storag
 
 def test_the_audit_finds_counts_that_are_not_paid_for(storage: Storage, monkeypatch):
     """A count of three times C would be free in the ledger, and is not for two groups."""
-    from privacy import GroupCounts
-
     monkeypatch.setattr(GroupCounts, "bound", lambda self, norm: 3.0 * norm)
     monkeypatch.setattr(GroupCounts, "charged_norm", lambda self, norm, count, relation: norm)
     noise = ("privacy.target_epsilon=null", "privacy.noise_multiplier=1.0")

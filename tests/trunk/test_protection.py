@@ -19,14 +19,7 @@ from platform.wire.layout import (
     unflatten,
     vector_length,
 )
-from privacy import (
-    NonFiniteUpdate,
-    NoProtection,
-    Quantiser,
-    ReleaseKey,
-    SeededNoise,
-    UploadNoise,
-)
+from privacy import NonFiniteUpdate, NoProtection, Quantiser, ReleaseKey, SeededNoise, UploadNoise
 
 SPEC = {"a": TensorSpec((3,)), "b": TensorSpec((2, 2), weighting=Weighting.SUM)}
 BROADCAST = {"a": np.full(3, 2.0, np.float32), "b": np.full((2, 2), -1.0, np.float32)}
@@ -82,12 +75,8 @@ def test_independent_noise_is_a_second_release():
     prepared = guard.prepare(exact_result(), BROADCAST, seeded())
     assert prepared.channels == guard.channels == ("sum", "pool")
     assert not np.array_equal(prepared.entry[LEVELS], prepared.levels)
-    spread = np.std(
-        [
-            (p.entry[LEVELS].astype(float) - p.levels.astype(float)).mean()
-            for p in (guard.prepare(exact_result(), BROADCAST, seeded(i)) for i in range(200))
-        ]
-    )
+    many = (guard.prepare(exact_result(), BROADCAST, seeded(i)) for i in range(200))
+    spread = np.std([(p.entry[LEVELS].astype(float) - p.levels.astype(float)).mean() for p in many])
     # The mean over 7 of differences of two noises of standard deviation 1.3.
     step = step_of(guard)
     assert spread * step == pytest.approx(1.3 * np.sqrt(2 / 7), rel=0.2)
@@ -96,11 +85,9 @@ def test_independent_noise_is_a_second_release():
 @pytest.mark.parametrize(
     ("pool", "noise", "spec", "expected"),
     [
-        (False, "same", SPEC, ("sum",)),
-        (True, "same", SPEC, ("sum",)),
+        *((False, "same", SPEC, ("sum",)), (True, "same", SPEC, ("sum",))),
         (True, "independent", SPEC, ("sum", "pool")),
-        (True, "same", {}, ("pool",)),
-        (True, "independent", {}, ("pool",)),
+        *((True, "same", {}, ("pool",)), (True, "independent", {}, ("pool",))),
         (False, "same", {}, ()),
     ],
 )
@@ -144,23 +131,15 @@ def test_an_entry_that_is_not_the_update_is_refused_under_same():
 
 def test_an_entry_of_other_tensors_is_a_difference_to_zero():
     """A module that is not broadcast (PM-MoE): its release is the module itself."""
-    guard = Protection(
-        sums=SumProtection(
-            mechanism=UploadNoise(10.0, 0.0),
-            layout=build_layout({"a": SPEC["a"]}, weighs_examples=False),
-            bits=20,
-            masked=True,
-        ),
-        entries=EntryProtection(spec={"m": TensorSpec((2,))}, noise="independent"),
-    )
+    layout = build_layout({"a": SPEC["a"]}, weighs_examples=False)
+    sums = SumProtection(mechanism=UploadNoise(10.0, 0.0), layout=layout, bits=20, masked=True)
+    entries = EntryProtection(spec={"m": TensorSpec((2,))}, noise="independent")
+    guard = Protection(sums=sums, entries=entries)
     module = {"m": np.array([0.5, -1.5], np.float32)}
     result = LocalResult({"a": UPDATE["a"]}, module, {})
     prepared = guard.prepare(result, {"a": BROADCAST["a"]}, seeded())
     opened = guard.open_entry(prepared.entry, {"a": BROADCAST["a"]})
     np.testing.assert_allclose(opened["m"], [0.5, -1.5], atol=step_of(guard, 2))
-
-
-# --- no mechanism -------------------------------------------------------------------------------
 
 
 def test_without_mechanism_and_masks_everything_is_exact():
@@ -194,9 +173,6 @@ def test_a_coordinate_that_does_not_fit_names_its_tensor(name, place, value):
         guard.prepare(LocalResult(update, None, {}), BROADCAST, seeded())
 
 
-# --- refusals -----------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("mechanism", "masked"), [(NOISED, True), (NoProtection(8.0), True), (NoProtection(8.0), False)]
 )
@@ -215,21 +191,16 @@ def test_other_tensors_than_announced_are_refused(mechanism, masked):
 def test_an_update_that_is_not_finite_never_leaves(mechanism, value):
     update = {**UPDATE, "a": np.array([0, value, 0], np.float32)}
     with pytest.raises(NonFiniteUpdate):
-        protection(mechanism, pool=False).prepare(
-            LocalResult(update, None, {}), BROADCAST, seeded()
-        )
+        result = LocalResult(update, None, {})
+        protection(mechanism, pool=False).prepare(result, BROADCAST, seeded())
 
 
 @pytest.mark.parametrize(
     ("mechanism", "entry"),
     [
-        (NOISED, ENTRY),
-        (NOISED, {LEVELS: np.zeros(6, np.uint32)}),
-        (NOISED, {LEVELS: np.zeros((7, 1), np.uint32)}),
-        (NOISED, {LEVELS: np.full(7, 2**20, np.uint32)}),
-        (NOISED, {LEVELS: np.zeros(7, np.uint64)}),
-        (NOISED, {LEVELS: np.zeros(7, np.int64)}),
-        (NOISED, {LEVELS: np.zeros(7, np.float32)}),
+        *((NOISED, ENTRY), (NOISED, {LEVELS: np.full(7, 2**20, np.uint32)})),
+        *((NOISED, {LEVELS: np.zeros(shape, np.uint32)}) for shape in (6, (7, 1))),
+        *((NOISED, {LEVELS: np.zeros(7, kind)}) for kind in (np.uint64, np.int64, np.float32)),
         (NoProtection(8.0), {LEVELS: np.zeros(7, np.uint32)}),
         (NoProtection(8.0), {"a": ENTRY["a"]}),
         (NoProtection(8.0), {**ENTRY, "b": ENTRY["a"]}),
@@ -256,9 +227,11 @@ ARRAYS = {
 
 def test_tensors_lie_in_the_order_of_their_names():
     vector = flatten(ARRAYS, TENSORS)
-    assert vector.dtype == np.float64
-    assert vector.tolist() == [1, 2, 3, 4, 5, 6, 7, 8]
+    assert vector.dtype == np.float64 and vector.tolist() == [1, 2, 3, 4, 5, 6, 7, 8]
     assert vector_length(TENSORS) == 8
+    assert "".join(tensor_at(coordinate, TENSORS) for coordinate in range(8)) == "aaabbbbc"
+    with pytest.raises(IndexError):
+        tensor_at(8, TENSORS)
 
 
 @given(st.lists(st.lists(st.integers(0, 3), max_size=3), max_size=4))
@@ -272,18 +245,9 @@ def test_any_shapes_survive(shapes):
         assert value.dtype == np.float32 and np.array_equal(value, arrays[name])
 
 
-def test_a_coordinate_knows_its_tensor():
-    assert "".join(tensor_at(coordinate, TENSORS) for coordinate in range(8)) == "aaabbbbc"
-    with pytest.raises(IndexError):
-        tensor_at(8, TENSORS)
-
-
-def test_missing_and_unannounced_tensors_are_refused():
+def test_missing_and_unannounced_tensors_and_other_shapes_are_refused():
     for arrays in ({**ARRAYS, "d": ARRAYS["a"]}, {"a": ARRAYS["a"]}):
-        with pytest.raises(UpdateSpecMismatch, match=r"update: .*announced \['a', 'b', 'c'\]"):
+        with pytest.raises(UpdateSpecMismatch, match=r"\['a', 'b', 'c'\]"):
             require_spec(arrays, TENSORS)
-
-
-def test_another_shape_is_refused_by_name():
     with pytest.raises(UpdateSpecMismatch, match=r"tensor 'b' has shape \(4,\).*\(2, 2\)"):
         flatten({**ARRAYS, "b": np.zeros(4)}, TENSORS)

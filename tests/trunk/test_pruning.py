@@ -69,9 +69,7 @@ def test_a_killed_run_reads_interrupted(sotto: Command, storage: Storage, killed
     assert storage.rows("SELECT status FROM runs") == [("running",)]
 
 
-def test_it_names_what_goes_and_what_stays_is_all_that_was_spent(
-    sotto: Command, storage: Storage, killed: str
-) -> None:
+def test_it_names_what_goes_and_what_stays_is_all_that_was_spent(sotto, storage, killed):
     before, at = counted(storage), ("--storage", storage.url)
     budget = sotto("budget", killed, *at, "--json").document
     tried = sotto("runs", "--prune", "--dry-run", *at)
@@ -155,16 +153,12 @@ def test_a_state_that_came_back_is_noticed(sotto: Command, storage: Storage, kil
         (("--prune", "--json"), "--prune: cannot ask for consent here"),
     ],
 )
-def test_what_is_refused(
-    sotto: Command, noised_run: Finished, words: tuple[str, ...], said: str
-) -> None:
+def test_what_is_refused(sotto, noised_run, words, said):
     answer = sotto("runs", *words, "--storage", noised_run.storage.url)
     assert answer.code == 2 and said in answer.err
 
 
-def test_whoever_says_no_loses_nothing(
-    sotto: Command, own_copy: Finished, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_whoever_says_no_loses_nothing(sotto, own_copy, monkeypatch):
     asked: list[str] = []
     monkeypatch.setattr("platform.cli.keeping.can_be_asked", lambda: True)
     monkeypatch.setattr("typer.confirm", lambda text: asked.append(text))

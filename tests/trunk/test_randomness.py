@@ -110,9 +110,7 @@ DRAWS = (
 
 
 @pytest.mark.parametrize("what", DRAWS)
-def test_two_processes_never_draw_alike(
-    processes: list[Mapping[str, list[Any]]], what: str
-) -> None:
+def test_two_processes_never_draw_alike(processes, what):
     """By chance at most once in 2^34 times, for the cohort of fixed size."""
     assert set(processes[0]) == set(DRAWS)
     assert processes[0][what] != processes[1][what]

@@ -77,7 +77,6 @@ from tests.trunk._receipts import ROW, RUN, SIGNER, Holder, Log, holder, signed
 from tests.trunk._runs import (
     NONE,
     OS,
-    Answer,
     Finished,
     Storage,
     command_line,
@@ -116,9 +115,7 @@ def two_rounds(client: Holder) -> Log:
     return log
 
 
-def test_true_receipts_are_kept_and_witnessed_and_cost_what_the_formula_says(
-    tmp_path: Path,
-) -> None:
+def test_true_receipts_are_kept_and_witnessed_and_cost_what_the_formula_says(tmp_path):
     client = holder(tmp_path)
     log = two_rounds(client)
     assert [kept.size for kept in client.kept()] == [4, 6]
@@ -246,9 +243,7 @@ def test_a_release_that_no_receipt_tells_of(tmp_path: Path) -> None:
     assert "release of round 3" in problem
 
 
-def test_receipts_that_share_no_head_are_not_said_to_agree(
-    client: Callable[..., Answer], tmp_path: Path
-) -> None:
+def test_receipts_that_share_no_head_are_not_said_to_agree(client, tmp_path):
     """A log that was forked and then grew by another number of leaves: no two heads compare."""
     one, other = holder(tmp_path), holder(tmp_path, "bob")
     log = two_rounds(one)
@@ -263,9 +258,6 @@ def test_receipts_that_share_no_head_are_not_said_to_agree(
     assert shown.code == 3 and "nothing could be" in shown.err
     (compared,) = client(*arguments, "--json").document["compared"]
     assert compared["common"] == 0 and len(compared["problems"]) == 1
-
-
-# --- spoilt at random -----------------------------------------------------------------------------
 
 
 def mutated(data: bytes, dice: random.Random) -> bytes:
@@ -408,16 +400,12 @@ def test_a_run_without_noise_states_that_nothing_is_proven(storage: Storage) -> 
 
 
 @pytest.fixture
-def client(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> Callable[..., Answer]:
+def client(monkeypatch, capsys):
     """The data holder's command line."""
     return command_line(monkeypatch, capsys, main)
 
 
-def test_a_database_older_than_the_heads_beside_it_is_not_gone_on_with(
-    receipted: Finished, tmp_path: Path
-) -> None:
+def test_a_database_older_than_the_heads_beside_it_is_not_gone_on_with(receipted, tmp_path):
     """Rolled back alone, while what clients have witnessed stayed where it was."""
     storage = Storage(tmp_path / "copy")
     shutil.copytree(receipted.storage.folder, storage.folder)
@@ -437,9 +425,7 @@ def test_a_database_older_than_the_heads_beside_it_is_not_gone_on_with(
             again.exchange("personalise", {name: parting}, None)
 
 
-def test_the_command_line(
-    client: Callable[..., Answer], receipted: Finished, tmp_path: Path
-) -> None:
+def test_the_command_line(client, receipted, tmp_path):
     file, other = tmp_path / "one", tmp_path / "other"
     a, b, *_ = stores(receipted).values()
     file.write_bytes(write_receipts(a.receipts.all()))
@@ -463,9 +449,6 @@ def test_the_command_line(
     assert (answer.code, answer.err.count("\n")) == (2, 1)
 
 
-# --- heads beside the database, spoilt at random --------------------------------------------------
-
-
 COUNTS = [60, pytest.param(10_000, marks=[pytest.mark.slow, pytest.mark.timeout(1_800)])]
 Dice = random.Random
 
@@ -476,9 +459,9 @@ class Heads:
     def __init__(self, folder: Path) -> None:
         self.path = folder / "sotto.db"
         self.database = open_database(f"sqlite:///{self.path}")
+        facts = {"config_json": "{}", "config_digest": "d", "versions_json": "{}"}
         with self.database.unit_of_work() as unit:
             for run in ("r", "s"):
-                facts = {"config_json": "{}", "config_digest": "d", "versions_json": "{}"}
                 unit.runs.create(run, name=run, **facts)
             unit.commit()
         fill(self.database, rounds=2, clients=2)
@@ -513,18 +496,15 @@ def line_of(note: str) -> bytes:
 
 
 def a_flip(heads: Heads, dice: Dice) -> tuple[list[bytes], str]:
-    lines = list(heads.lines)
-    at = dice.randrange(len(lines))
-    place = dice.randrange(len(lines[at]))
+    lines, at = list(heads.lines), dice.randrange(len(heads.lines))
     line = bytearray(lines[at])
-    line[place] ^= 1 << dice.randrange(8)
+    line[dice.randrange(len(line))] ^= 1 << dice.randrange(8)
     lines[at] = bytes(line)
     return lines, "line"
 
 
 def a_cut(heads: Heads, dice: Dice) -> tuple[list[bytes], str]:
-    lines = list(heads.lines)
-    at = dice.randrange(len(lines))
+    lines, at = list(heads.lines), dice.randrange(len(heads.lines))
     lines[at] = lines[at][: dice.randrange(len(lines[at]))]
     return lines, f"line {at + 1} "
 
@@ -570,13 +550,8 @@ def a_false_hand_over(heads: Heads, dice: Dice) -> tuple[list[bytes], str]:
 
 
 ON_HEADS = (
-    a_flip,
-    a_cut,
-    another_root,
-    another_size,
-    a_strangers_head,
-    a_replaced_key,
-    a_false_hand_over,
+    *(a_flip, a_cut, another_root, another_size),
+    *(a_strangers_head, a_replaced_key, a_false_hand_over),
 )
 
 
@@ -593,9 +568,6 @@ def test_every_change_of_kept_heads_is_named(tmp_path: Path, count: int) -> None
     heads.file.write_bytes(b"".join(line + b"\n" for line in heads.lines))
     assert heads.reason() is None
     heads.database.close()
-
-
-# --- what a client is shown -----------------------------------------------------------------------
 
 
 def a_fork(log: Log, dice: Dice) -> tuple[bytes, str]:
@@ -660,9 +632,8 @@ def a_hidden_release(log: Log, dice: Dice) -> tuple[bytes, str]:
 def another_key(log: Log, dice: Dice) -> tuple[bytes, str]:
     """A new key with nothing, with a loss that nobody confirmed, or one that a stranger handed."""
     new = NoteSigner(SIGNER.name, dice.randbytes(32))
-    changes = dice.choice(
-        [(), (state_lost(new),), (hand_over(NoteSigner(SIGNER.name, dice.randbytes(32)), new),)]
-    )
+    stranger = NoteSigner(SIGNER.name, dice.randbytes(32))
+    changes = dice.choice([(), (state_lost(new),), (hand_over(stranger, new),)])
     after = Log([*log.leaves, b"more"], new, changes)
     return after.receipt(6, []), "no key handed"
 
@@ -673,13 +644,9 @@ def a_false_signature(log: Log, dice: Dice) -> tuple[bytes, str]:
     return signed(true, NoteSigner(SIGNER.name, dice.randbytes(32))), "does not verify"
 
 
-ON_VIEWS: tuple[Callable[[Log, Dice], tuple[bytes, str]], ...] = (
-    a_fork,
-    a_rollback,
-    an_undercharge,
-    a_hidden_release,
-    another_key,
-    a_false_signature,
+ON_VIEWS = (
+    *(a_fork, a_rollback, an_undercharge, a_hidden_release),
+    *(another_key, a_false_signature),
 )
 
 
@@ -693,9 +660,7 @@ def seen(tmp_path: Path) -> tuple[Holder, Log]:
 
 
 @pytest.mark.parametrize("count", COUNTS)
-def test_every_false_view_is_named_by_a_client_that_saw_the_true_one(
-    seen: tuple[Holder, Log], count: int
-) -> None:
+def test_every_false_view_is_named_by_a_client_that_saw_the_true_one(seen, count):
     client, log = seen
     dice = Dice(count)
     for number in range(count):
@@ -708,9 +673,7 @@ def test_every_false_view_is_named_by_a_client_that_saw_the_true_one(
 
 
 @pytest.mark.parametrize("count", [20, pytest.param(2_000, marks=pytest.mark.slow)])
-def test_two_clients_that_were_shown_different_logs_find_out(
-    seen: tuple[Holder, Log], count: int
-) -> None:
+def test_two_clients_that_were_shown_different_logs_find_out(seen, count):
     """Each view holds in itself; only side by side they tell."""
     client, log = seen
     dice = Dice(count)

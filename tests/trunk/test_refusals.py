@@ -82,9 +82,7 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("overrides", "words"), REFUSED, ids=str)
-def test_refused_in_one_sentence_before_anything_is_written(
-    storage: Storage, overrides: tuple[str, ...], words: str
-) -> None:
+def test_refused_in_one_sentence_before_anything_is_written(storage, overrides, words):
     with pytest.raises(ConfigError) as refused:
         storage.create(*overrides)
     message = str(refused.value)
@@ -106,9 +104,7 @@ def test_a_client_that_is_no_simulation_takes_no_seeded_noise(storage: Storage) 
         assert Client(safe, client._store, client._make_trainer).pseudonym == client.pseudonym
 
 
-def test_an_update_that_is_no_number_stops_a_run_without_a_mechanism(
-    storage: Storage, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_update_that_is_no_number_stops_a_run_without_a_mechanism(storage, monkeypatch):
     """With one it leaves as zero, which nobody can tell (`test_failing_clients`)."""
     with opened(storage.create("privacy.mechanism=none", *NO_POOL)) as simulation:
         method = type(simulation.run.terms.method)
@@ -140,9 +136,7 @@ def test_a_changed_configuration_is_not_resumed(own_copy: Finished) -> None:
     ("column", "value"),
     [("standard_deviation", 0.5), ("relation", "add_or_remove_one"), ("channel", "pool")],
 )
-def test_a_ledger_of_other_releases_is_not_gone_on_with(
-    own_copy: Finished, column: str, value: object
-) -> None:
+def test_a_ledger_of_other_releases_is_not_gone_on_with(own_copy, column, value):
     """Facts of a ledger never change; so whatever differs, the run would now spend otherwise."""
     storage = own_copy.storage
     tampering.execute(storage.file, f"UPDATE ledger SET {column} = {value!r}")  # noqa: S608

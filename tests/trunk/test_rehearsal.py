@@ -46,9 +46,6 @@ def sets(*overrides: str) -> list[str]:
     return [part for one in overrides for part in ("--set", one)]
 
 
-# --- what is counted -----------------------------------------------------------------------------
-
-
 def test_norms_are_read_off_the_wire_by_round():
     class Scripted:
         def exchange(self, stage, messages, deadline):
@@ -80,9 +77,6 @@ def test_quantiles_what_would_be_clipped_and_what_is_recommended_by_hand():
             recommended(rounds_of(nothing))
 
 
-# --- what is run ---------------------------------------------------------------------------------
-
-
 # C is far below all norms.
 TINY = (*NO_POOL, "privacy.clipping_norm=1.0e-5", "cohort.dropout_rate=0")
 
@@ -111,16 +105,11 @@ def test_its_norms_are_those_of_what_clients_would_upload_before_any_clip(whole,
     plan = plan_run(dry, SilentObserver(), surroundings)
     method, norms = plan.learning.method, []
     for name, data in plan.learning.train.items():
-        profile = ClientProfile(
-            name=name,
-            run=RunNames("any"),
-            method=method,
-            data=data,
-            protection=plan.terms.protection,
-            randomness=randomness(dry),
-        )
+        guard, drawing = plan.terms.protection, randomness(dry)
+        facts = {"run": RunNames("any"), "method": method, "data": data, "randomness": drawing}
+        profile = ClientProfile(name=name, protection=guard, **facts)
         view = ClientView(method.broadcast(plan.terms.initial_state()))
-        trainer = trainer_factory(dry, "cpu", plan.terms.protection)(None)
+        trainer = trainer_factory(dry, "cpu", guard)(None)
         update = method.client_update(view, data, trainer, batches_of(profile, 1)).update
         norms.append(float(np.linalg.norm(update["context"])))
     (first,) = found["rounds"]
@@ -142,18 +131,14 @@ def test_in_a_subspace_it_is_the_coordinates_that_are_measured(whole):
     "overrides",
     [
         (
-            "privacy.mechanism=central_noise",
-            "privacy.relation=add_or_remove_one",
-            "secure_aggregation={}",
+            *("privacy.mechanism=central_noise", "privacy.relation=add_or_remove_one", *NO_POOL),
             "cohort={size: 3, sampling: poisson, minimum: 1, retries: 0}",
-            *NO_POOL,
+            "secure_aggregation={}",
         ),
         (
-            "privacy.adaptive_clipping={quantile: 0.5}",
-            "privacy.lifetime_budget=9",
+            *("privacy.adaptive_clipping={quantile: 0.5}", "privacy.lifetime_budget=9"),
             "pool={clipping_norm: 2.0, noise: independent}",
-            "task.validation_share=0.5",
-            "task.shots=4",
+            *("task.validation_share=0.5", "task.shots=4"),
             "evaluation={release: noised, selection: best_on_validation}",
         ),
         ("privacy.mechanism=distributed_noise", "pool={kind: groups, experts: 2}", *NO_POOL),
@@ -165,9 +150,6 @@ def test_any_protection_of_uploads_is_left_out_of_the_dry_run(overrides):
     assert not dry.secure_aggregation.enabled
     assert (dry.rounds, dry.cohort.dropout_rate) == (2, 0.0)
     assert dry.privacy.lifetime_budget is None
-
-
-# --- the command ---------------------------------------------------------------------------------
 
 
 def test_the_command_says_what_to_take_and_leaves_nothing(sotto: Command, tmp_path, monkeypatch):
@@ -197,9 +179,6 @@ def test_public_images_may_lie_in_a_folder(tmp_path):
         tried(*small, root=str(public))
 
 
-# --- what is refused -----------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("how", ["the folder", "a link", "a link to one image"])
 def test_the_clients_own_images_are_not_public(tmp_path, how):
     own, public = draw_folders(tmp_path / "own", ("photo",), CLASSES), tmp_path / "public"
@@ -211,14 +190,12 @@ def test_the_clients_own_images_are_not_public(tmp_path, how):
         victim.unlink()
         victim.hardlink_to(min(own.rglob("*.jpg")))
     federation = config(*NO_POOL, f"task={{dataset: folders, root: {own}}}")
-    with pytest.raises(ConfigError, match="the federation's own"):
-        on_public_images(federation, None, str(own if how == "the folder" else public))
-
-
-def test_arrays_in_memory_are_compared_as_they_are():
+    # Arrays in memory are compared as they are.
     digits = config(*NO_POOL, "task={dataset: digits}")
-    with pytest.raises(ConfigError, match="the federation's own"):
-        on_public_images(digits, None, "anywhere")
+    there = own if how == "the folder" else public
+    for asked, root in ((federation, str(there)), (digits, "anywhere")):
+        with pytest.raises(ConfigError, match="the federation's own"):
+            on_public_images(asked, None, root)
 
 
 @pytest.mark.parametrize(

@@ -85,8 +85,13 @@ class Lost:
     def store(self) -> ClientStore:
         return own_store(self.settings)
 
+    def epsilon(self) -> float:
+        """What the client has spent by its own books."""
+        epsilon = own_account(self.store, self.settings.limits).total.epsilon
+        assert epsilon is not None
+        return epsilon
+
     def restore(self) -> None:
-        """Loses the store and brings it back."""
         shutil.rmtree(self.settings.storage)
         restore_store(self.folder / "south.backup", self.settings, NOW)
 
@@ -109,8 +114,8 @@ class Lost:
 
     def invited(self, place: tuple[int, int], committed: tuple[int, int] | None) -> bytes:
         """What the client answers to whoever invites it."""
-        envelope = Envelope(self.run_id, *place, committed)
-        return self.holders.handler(LOST)(encode_invitation(Invitation(envelope, (), None, None)))
+        invitation = Invitation(Envelope(self.run_id, *place, committed), (), None, None)
+        return self.holders.handler(LOST)(encode_invitation(invitation))
 
     def begin(self, *overrides: str) -> None:
         """The first round, and nothing of the second."""
@@ -135,12 +140,6 @@ class Lost:
         return {name: own_store(each).rows() for name, each in settings.items()}
 
 
-def spent(settings: HolderSettings) -> float:
-    epsilon = own_account(own_store(settings), settings.limits).total.epsilon
-    assert epsilon is not None
-    return epsilon
-
-
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Lost:
     folder = tmp_path_factory.mktemp("lost")
@@ -149,7 +148,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Lost:
     back_up_store(fed.settings, folder / "south.backup", NOW)
     fed.back_up_coordinator()
     fed.hold_rounds(2)
-    fed.spent = spent(fed.settings)
+    fed.spent = fed.epsilon()
     return fed
 
 
@@ -172,7 +171,7 @@ def lost(fed: Lost) -> Lost:
 
 def test_what_a_copied_file_would_do_and_a_restored_store_does_not(lost: Lost) -> None:
     """The attack: the coordinator asks for a round that was released, and denies that it was."""
-    assert spent(lost.settings) < lost.spent
+    assert lost.epsilon() < lost.spent
     copied = lost.store
     copied.restoring.settle(NOW)
     # A file that was merely copied answers a round that its client has answered before.
@@ -198,28 +197,17 @@ def test_others_go_on_without_it_and_are_told_why(lost: Lost) -> None:
 
 def test_a_client_that_has_caught_up_goes_on_and_has_spent_all_that_it_had(lost: Lost) -> None:
     assert catch_up(lost.store, [lost.charges()], NOW) == 2
-    assert spent(lost.settings) == pytest.approx(lost.spent, rel=1e-9)
+    assert lost.epsilon() == pytest.approx(lost.spent, rel=1e-9)
     summary = lost.go_on()
     assert [r["dropped"] for r in summary["rounds"]] == [0, 0, 0, 0]
     rows = lost.store.rows(lost.run_id)
     assert [(row.round_number, row.attempt) for row in rows] == [(1, 1), (2, 1), (3, 1), (4, 1)]
     # Four Gaussian releases calibrated to 20 cost 20, with or without a backup in between.
-    assert spent(lost.settings) > lost.spent
+    assert lost.epsilon() > lost.spent
     assert summary["final"]["epsilon"]["peers"] == pytest.approx(20.0, rel=1e-3)
 
 
-def test_no_round_that_was_released_is_answered_after_catching_up(lost: Lost) -> None:
-    catch_up(lost.store, [lost.charges()], NOW)
-    before = lost.store.rows()
-    for place in ((1, 1), (2, 1), (2, 7), (3, 1)):
-        with pytest.raises(ProtocolError):
-            lost.invited(place, (1, 1))
-    assert lost.store.rows() == before
-
-
-def test_a_backups_open_attempts_are_over_and_check_names_it_until_it_has_caught_up(
-    lost: Lost,
-) -> None:
+def test_a_backups_open_attempts_are_over_and_no_round_that_was_released_is_answered(lost):
     """Its keys and replies are gone: what was sent with them since is not known."""
     newest = lost.store.sessions.newest(lost.run_id)
     assert newest is not None
@@ -232,6 +220,11 @@ def test_a_backups_open_attempts_are_over_and_check_names_it_until_it_has_caught
     assert "has not caught up" in storage().text
     catch_up(lost.store, [lost.charges()], NOW)
     assert storage().is_sound
+    before = lost.store.rows()
+    for place in ((1, 1), (2, 1), (2, 7), (3, 1)):
+        with pytest.raises(ProtocolError):
+            lost.invited(place, (1, 1))
+    assert lost.store.rows() == before
 
 
 def changed(charges: Charges, run_id: str, **facts: Any) -> Charges:
@@ -268,7 +261,7 @@ def test_charging_too_much_only_costs_the_client_more(lost: Lost) -> None:
     rows = whole.runs[lost.run_id].rows
     more = dataclasses.replace(rows[-1], round_number=3, attempt=2)
     catch_up(lost.store, [changed(whole, lost.run_id, rows=(*rows, more))], NOW)
-    assert spent(lost.settings) > lost.spent
+    assert lost.epsilon() > lost.spent
     # It takes the coordinator at its word, and that has not begun this attempt.
     with pytest.raises(CoordinatorBehind, match="round 3, attempt 2"):
         lost.go_on()
@@ -295,9 +288,6 @@ def test_a_file_that_is_none_of_charges(lost: Lost) -> None:
     for spoilt in SPOILT:
         with pytest.raises(ConfigError, match="these are no charges"):
             decode_charges(json.dumps({**tree, **spoilt}).encode())
-
-
-# --- a coordinator that comes back ----------------------------------------------------------------
 
 
 LEDGER = "SELECT run_id, round_number, attempt, pseudonym, channel, status FROM ledger"
