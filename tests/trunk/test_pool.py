@@ -64,9 +64,7 @@ def test_the_nearest_by_hand():
     assert values(serve_experts(LINE, [handle_of(0)], rules(3), rng())) == [(0, 2), (1, 0), (1, 1)]
     # From (-3, 0): 3, 4, sqrt(13) = 3.6, sqrt(17) = 4.1.
     assert values(serve_experts(LINE, [handle_of(3)], rules(2), rng())) == [(0, 0), (0, 2)]
-
-
-def test_all_tensors_count_for_the_distance():
+    # All tensors count for the distance.
     spec = {"a": TensorSpec((1,)), "b": TensorSpec((1,))}
 
     def two(owner, a, b):
@@ -87,7 +85,6 @@ def test_ones_own_entries_are_never_served_and_the_newest_is_asked_from():
     assert values(serve_experts(entries, mine, rules(1), rng())) == [(-3, 0)]
     # A handle without a live entry is passed over.
     assert values(serve_experts(LINE, mine, rules(1), rng())) == [(1, 0)]
-
     # The own one is served where the method wants it.
     everything = rules(5, select="all", exclude_self=False)
     assert len(serve_experts(LINE, [handle_of(0)], everything, rng())) == 5

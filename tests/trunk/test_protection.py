@@ -36,14 +36,10 @@ def seeded(seed: int = 0) -> SeededNoise:
     return SeededNoise(np.random.default_rng(seed))
 
 
-def protection(
-    mechanism=NOISED, *, pool=True, noise="same", masked=True, spec=SPEC, bits=20
-) -> Protection:
+def protection(mechanism=NOISED, *, pool=True, noise="same", masked=True, spec=SPEC) -> Protection:
     layout = build_layout(spec, weighs_examples=not mechanism.facts.claims)
-    return Protection(
-        sums=SumProtection(mechanism=mechanism, layout=layout, bits=bits, masked=masked),
-        entries=EntryProtection(spec=SPEC, noise=noise) if pool else None,
-    )
+    sums = SumProtection(mechanism=mechanism, layout=layout, bits=20, masked=masked)
+    return Protection(sums=sums, entries=EntryProtection(spec=SPEC, noise=noise) if pool else None)
 
 
 def step_of(guard: Protection, coordinates: int = 7) -> float:
@@ -78,17 +74,15 @@ def test_independent_noise_is_a_second_release():
     many = (guard.prepare(exact_result(), BROADCAST, seeded(i)) for i in range(200))
     spread = np.std([(p.entry[LEVELS].astype(float) - p.levels.astype(float)).mean() for p in many])
     # The mean over 7 of differences of two noises of standard deviation 1.3.
-    step = step_of(guard)
-    assert spread * step == pytest.approx(1.3 * np.sqrt(2 / 7), rel=0.2)
+    assert spread * step_of(guard) == pytest.approx(1.3 * np.sqrt(2 / 7), rel=0.2)
 
 
 @pytest.mark.parametrize(
     ("pool", "noise", "spec", "expected"),
     [
         *((False, "same", SPEC, ("sum",)), (True, "same", SPEC, ("sum",))),
-        (True, "independent", SPEC, ("sum", "pool")),
+        *((True, "independent", SPEC, ("sum", "pool")), (False, "same", {}, ())),
         *((True, "same", {}, ("pool",)), (True, "independent", {}, ("pool",))),
-        (False, "same", {}, ()),
     ],
 )
 def test_releases_by_hand(pool, noise, spec, expected):
@@ -115,15 +109,13 @@ def test_opening_an_entry_adds_the_broadcast_back():
     prepared = guard.prepare(exact_result(), BROADCAST, seeded())
     guard.verify_entry(prepared.entry)
     opened = guard.open_entry(prepared.entry, BROADCAST)
-    step = step_of(guard)
     for name, value in ENTRY.items():
         assert opened[name].dtype == np.float32
-        np.testing.assert_allclose(opened[name], value, atol=step)
+        np.testing.assert_allclose(opened[name], value, atol=step_of(guard))
 
 
 def test_an_entry_that_is_not_the_update_is_refused_under_same():
-    other = {**ENTRY, "a": ENTRY["a"] + 0.5}
-    result = LocalResult(exact_result().update, other, {})
+    result = LocalResult(exact_result().update, {**ENTRY, "a": ENTRY["a"] + 0.5}, {})
     with pytest.raises(RunStopped, match=r"pool\.noise: 'same' .*independent"):
         protection().prepare(result, BROADCAST, seeded())
     protection(noise="independent").prepare(result, BROADCAST, seeded())
@@ -152,9 +144,7 @@ def test_without_mechanism_and_masks_everything_is_exact():
     assert np.array_equal(prepared.entry["a"], ENTRY["a"])
     opened = guard.open_entry(prepared.entry, BROADCAST)
     assert all(np.array_equal(opened[name], ENTRY[name]) for name in SPEC)
-
-
-def test_without_mechanism_an_entry_is_exact_beside_a_masked_sum():
+    # Beside a masked sum an entry is exact too.
     guard = protection(NoProtection(8.0), masked=True)
     assert not guard.sums.exact
     prepared = guard.prepare(exact_result(), BROADCAST, seeded())
@@ -169,7 +159,7 @@ def test_a_coordinate_that_does_not_fit_names_its_tensor(name, place, value):
     update = {n: np.zeros_like(v) for n, v in UPDATE.items()}
     update[name][place] = value
     guard = protection(NoProtection(0.5), pool=False)
-    with pytest.raises(RunStopped, match=rf"value_bound: 0\.5 is too small for tensor '{name}'"):
+    with pytest.raises(RunStopped, match=rf"value_bound: 0\.5 .* '{name}'"):
         guard.prepare(LocalResult(update, None, {}), BROADCAST, seeded())
 
 
@@ -184,15 +174,12 @@ def test_other_tensors_than_announced_are_refused(mechanism, masked):
     with pytest.raises(UpdateSpecMismatch, match="'b'"):
         wrong = {**UPDATE, "b": np.zeros(4, np.float32)}
         guard.prepare(LocalResult(wrong, ENTRY, {}), BROADCAST, seeded())
-
-
-@pytest.mark.parametrize("value", [np.nan, np.inf])
-@pytest.mark.parametrize("mechanism", [NOISED, NoProtection(8.0)])
-def test_an_update_that_is_not_finite_never_leaves(mechanism, value):
-    update = {**UPDATE, "a": np.array([0, value, 0], np.float32)}
-    with pytest.raises(NonFiniteUpdate):
-        result = LocalResult(update, None, {})
-        protection(mechanism, pool=False).prepare(result, BROADCAST, seeded())
+    # One that is not finite never leaves.
+    guard = protection(mechanism, masked=masked, pool=False)
+    for value in (np.nan, np.inf):
+        update = {**UPDATE, "a": np.array([0, value, 0], np.float32)}
+        with pytest.raises(NonFiniteUpdate):
+            guard.prepare(LocalResult(update, None, {}), BROADCAST, seeded())
 
 
 @pytest.mark.parametrize(
@@ -212,9 +199,6 @@ def test_a_hostile_entry_is_refused_before_anything_is_kept(mechanism, entry):
     """Whatever `verify_entry` lets through, `open_entry` must be able to open."""
     with pytest.raises((ProtocolError, UpdateSpecMismatch)):
         protection(mechanism).verify_entry(entry)
-
-
-# --- named tensors as one flat vector and back ----------------------------------------------------
 
 
 TENSORS = {"b": TensorSpec((2, 2)), "a": TensorSpec((3,)), "c": TensorSpec(())}
