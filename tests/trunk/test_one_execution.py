@@ -92,7 +92,7 @@ def test_killed_after_the_sum_was_opened_and_another_client_lost_in_the_repeat(
 
 
 @pytest.mark.parametrize(
-    "schedule", [7, *(pytest.param(n, marks=pytest.mark.slow) for n in range(220) if n != 7)]
+    "schedule", [0, *(pytest.param(n, marks=pytest.mark.slow) for n in range(1, 220))]
 )
 def test_no_schedule_of_deaths_and_losses_opens_two_sums(tmp_path, monkeypatch, schedule):
     mechanism, adversary = PAIRS[schedule % len(PAIRS)]
@@ -150,7 +150,7 @@ def test_another_request_under_the_same_header_is_refused(five: Cohort) -> None:
     assert store_rows(client) == store
 
 
-def test_a_further_attempt_without_noise_is_refused(five: Cohort) -> None:
+def test_a_further_attempt_without_noise_and_an_older_round_are_refused(five: Cohort) -> None:
     """Two sums of the same vectors differ by what one client sent."""
     seen = overheard(five)
     for name, client in five.clients.items():
@@ -159,12 +159,6 @@ def test_a_further_attempt_without_noise_is_refused(five: Cohort) -> None:
         invented = encode_invitation(dataclasses.replace(invitation, envelope=envelope))
         with pytest.raises(ProtocolError, match="without noise"):
             client.handle(invented)
-
-
-def test_an_older_round_is_refused_by_name(five: Cohort) -> None:
-    seen = overheard(five)
-    name, client = next(iter(five.clients.items()))
-    invitation = decode_invitation(seen["advertise", name][0])
     later = dataclasses.replace(invitation.envelope, round_number=3, committed=(1, 1))
     client.handle(encode_invitation(dataclasses.replace(invitation, envelope=later)))
     with pytest.raises(CoordinatorBehind, match="round 3, attempt 1"):

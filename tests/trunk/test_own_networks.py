@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -54,24 +53,14 @@ def test_a_method_that_needs_a_model_is_refused_without(storage: Storage, method
     assert "\n" not in str(caught.value) and not storage.file.exists()
 
 
-# --- what kind of examples ------------------------------------------------------------------------
-
-
-def test_images_are_refused_by_a_method_that_reads(storage: Storage):
+def test_images_are_refused_by_a_method_that_reads_and_texts_by_one_that_looks(storage: Storage):
     with pytest.raises(ConfigError, match=r"^task\.dataset: digits holds images"):
         storage.create(*PIXELS, FASTTEXT)
-    assert not storage.file.exists()
-
-
-def test_texts_are_refused_by_a_method_that_looks(storage: Storage):
     with pytest.raises(ConfigError, match=r"^task\.dataset: headlines holds texts") as caught:
         storage.create(*TEXTS, CNN)
     text = str(caught.value)
     assert "method.network: fasttext" in text and "headlines" not in text[30:]
     assert not storage.file.exists()
-
-
-# --- texts ----------------------------------------------------------------------------------------
 
 
 def test_ag_news_trains_like_what_is_generated(storage: Storage, on_texts: Finished):
@@ -81,25 +70,11 @@ def test_ag_news_trains_like_what_is_generated(storage: Storage, on_texts: Finis
     parts = headlines(3, 20, 10)
     pairs = [[(one.title, one.description) for one in part] for part in parts]
     labels = [np.repeat(range(4), count).tolist() for count in (20, 10)]
-    drawn = write_ag_news(
-        storage.folder / "data", train=(pairs[0], labels[0]), test=(pairs[1], labels[1])
-    )
-    files = ("task.dataset=ag_news", f"task.root={drawn}")
-    ours, theirs = (
-        comparable(summary) for summary in (on_texts.summary, storage.run(*TEXTS, *files).summary)
-    )
+    train, test = zip(pairs, labels, strict=True)
+    drawn = write_ag_news(storage.folder / "data", train=train, test=test)
+    read = storage.run(*TEXTS, "task.dataset=ag_news", f"task.root={drawn}")
+    ours, theirs = comparable(on_texts.summary), comparable(read.summary)
     assert ours.pop("dataset") != theirs.pop("dataset") and ours == theirs
-
-
-# --- what is made of a run ------------------------------------------------------------------------
-
-
-def predicted(sotto: Command, run: Finished, paths: list[Path]) -> list[dict[str, Any]]:
-    at = ("--client", "1", "--storage", run.storage.url)
-    answer = sotto("predict", run.run_id, *map(str, paths), *at, "--json")
-    assert answer.code == 0, answer.err
-    document: list[dict[str, Any]] = answer.document
-    return document
 
 
 def test_texts_are_classified_as_they_were_measured(sotto, on_texts, tmp_path):
@@ -108,7 +83,10 @@ def test_texts_are_classified_as_they_were_measured(sotto, on_texts, tmp_path):
     for row in rows:
         paths.append(tmp_path / f"{row}.txt")
         paths[-1].write_text(f"\n  {(data.dataset.test.texts or ())[row]}\n", encoding="utf-8")
-    found = predicted(sotto, on_texts, paths)
+    at = ("--client", "1", "--storage", on_texts.storage.url)
+    answer = sotto("predict", on_texts.run_id, *map(str, paths), *at, "--json")
+    assert answer.code == 0, answer.err
+    found = answer.document
     assert [line["text"] for line in found] == [str(path) for path in paths]
     answers = [data.classes[label] for label in data.dataset.test.labels[rows]]
     right = sum(line["class"] == answer for line, answer in zip(found, answers, strict=True))
@@ -122,14 +100,9 @@ def test_a_file_that_is_no_text(sotto: Command, on_texts: Finished, tmp_path: Pa
     assert (answer.code, answer.out) == (2, "") and f"FILES: {str(path)!r}" in answer.err
 
 
-# --- one party that holds all data ---------------------------------------------------------------
-
-
 RUN = (
     "method={name: swad, network: features, feature_width: 8}",
-    NONE,
-    "secure_aggregation.enabled=false",
-    "cohort={minimum: 1}",
+    *(NONE, "secure_aggregation.enabled=false", "cohort={minimum: 1}"),
 )
 
 

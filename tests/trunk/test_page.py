@@ -27,12 +27,11 @@ from tests.trunk._tampering import edit
 
 HOSTILE = "<script>alert(1)</script>\"'><img src=x onerror=alert(1)>{{ 7*7 }}\x1b[2J\u202eabc"
 VISIBLE = r"\x1b[2J\u202eabc"
-ALLOWED = {
-    *("html", "head", "meta", "title", "link", "script", "body", "a", "nav", "strong", "span"),
-    *("main", "h1", "h2", "form", "div", "label", "input", "button", "p", "section", "ul", "li"),
-    *("table", "thead", "tbody", "tr", "th", "td", "figure", "figcaption", "svg", "line", "text"),
-    *("polyline", "circle"),
-}
+ALLOWED = set(
+    "html head meta title link script body a nav strong span main h1 h2 form div label input button"
+    " p section ul li table thead tbody tr th td figure figcaption svg line text polyline"
+    " circle".split()
+)
 
 
 def run_page(run: Finished) -> str:
@@ -197,11 +196,10 @@ def test_the_newest_runs_come_first_and_others_on_further_pages(storage):
 
 
 def test_who_is_connected_is_what_the_hub_says(noised_run, tmp_path, monkeypatch):
-    shown = words(page_of(noised_run.storage).get("/clients").text)
-    assert "Not known: `serve --socket`" in shown
+    assert "Not known: " in words(page_of(noised_run.storage).get("/clients").text)
     page = page_of(noised_run.storage, socket=tmp_path / "hub.sock")
     nobody = page.get("/clients")
-    assert nobody.status_code == 400 and "No coordinator answers at" in words(nobody.text)
+    assert nobody.status_code == 400 and "No coordinator answers" in words(nobody.text)
     there = ClientStatus(name="north", reachable=True, asked="train", last="keys")
     gone = ClientStatus(name=HOSTILE, reachable=False, asked="", last="")
     monkeypatch.setattr(page_records, "status_of", lambda *_: Status((there, gone)))

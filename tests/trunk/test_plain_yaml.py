@@ -63,7 +63,7 @@ def test_an_impossible_date_is_a_text_that_a_field_refuses(tmp_path):
 def test_an_override_is_held_to_the_same():
     deep = ("a=" + "[" * 50, "a" + ".a" * 3_000 + "=1")
     for override in (*deep, "seed={a: 1, a: 2}", "rounds=!!map x"):
-        with pytest.raises(ConfigError, match="^--set: "):
+        with pytest.raises(ConfigError, match=r"^--set: "):
             parse_config(MINIMAL, [override])
 
 

@@ -46,12 +46,8 @@ NOW = datetime(2026, 11, 22, tzinfo=UTC)
 EARLIER = NOW - timedelta(seconds=1)
 LOST = "south"
 NOISED = (
-    "rounds=4",
-    "privacy.mechanism=upload_noise",
-    "privacy.clipping_norm=0.1",
-    "privacy.target_epsilon=20.0",
-    "secure_aggregation={enabled: false}",
-    "cohort={minimum: 3}",
+    *("rounds=4", "privacy.mechanism=upload_noise", "privacy.clipping_norm=0.1"),
+    *("privacy.target_epsilon=20.0", "secure_aggregation={enabled: false}", "cohort={minimum: 3}"),
 )
 
 
@@ -225,6 +221,19 @@ def test_a_backups_open_attempts_are_over_and_no_round_that_was_released_is_answ
         with pytest.raises(ProtocolError):
             lost.invited(place, (1, 1))
     assert lost.store.rows() == before
+    with pytest.raises(ConfigError, match="nothing to catch"):
+        catch_up(lost.store, [lost.charges()], NOW)
+    # A second restoring asks for a second catching up.
+    lost.restore()
+    with pytest.raises(ClientRestored):
+        lost.invited((4, 1), (3, 1))
+
+
+SPOILT: tuple[dict[str, Any], ...] = (
+    *({"version": 2}, {"pseudonym": 3}, {"made": "2026-11-22"}, {"runs": []}),
+    *({"runs": {"x": {"newest": newest, "rows": []}}} for newest in ([1], [-1, 1])),
+    {"runs": {"x": {"newest": [1, 1], "rows": [{"channel": "sum"}]}}},
+)
 
 
 def changed(charges: Charges, run_id: str, **facts: Any) -> Charges:
@@ -265,28 +274,10 @@ def test_charging_too_much_only_costs_the_client_more(lost: Lost) -> None:
     # It takes the coordinator at its word, and that has not begun this attempt.
     with pytest.raises(CoordinatorBehind, match="round 3, attempt 2"):
         lost.go_on()
-
-
-def test_a_second_restoring_asks_for_a_second_catching_up(lost: Lost) -> None:
-    catch_up(lost.store, [lost.charges()], NOW)
-    with pytest.raises(ConfigError, match="nothing to catch"):
-        catch_up(lost.store, [lost.charges()], NOW)
-    lost.restore()
-    with pytest.raises(ClientRestored):
-        lost.invited((4, 1), (3, 1))
-
-
-SPOILT: tuple[dict[str, Any], ...] = (
-    *({"version": 2}, {"pseudonym": 3}, {"made": "2026-11-22"}, {"runs": []}),
-    *({"runs": {"x": {"newest": newest, "rows": []}}} for newest in ([1], [-1, 1])),
-    {"runs": {"x": {"newest": [1, 1], "rows": [{"channel": "sum"}]}}},
-)
-
-
-def test_a_file_that_is_none_of_charges(lost: Lost) -> None:
+    # Nor is a file that holds no charges read.
     tree = json.loads(encode_charges(lost.charges()))
     for spoilt in SPOILT:
-        with pytest.raises(ConfigError, match="these are no charges"):
+        with pytest.raises(ConfigError, match="no charges"):
             decode_charges(json.dumps({**tree, **spoilt}).encode())
 
 
