@@ -8,9 +8,8 @@ every run of the tests.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from functools import cache
-from typing import Any
 
 import numpy as np
 import pytest
@@ -38,6 +37,7 @@ from tests.trunk._audits import (
     NOISE,
     Auditor,
     bare_entry,
+    cases,
     halve_noise,
     reasons,
     repeat_noise,
@@ -71,18 +71,7 @@ MORE = {
     ),
 }
 EVERY = {**MECHANISMS, **MORE}
-FEW = ("upload, independent", "distributed", "central")
-
-
-def cases(names: Iterable[str], *quick: str) -> Any:
-    """Mechanisms by these names, slow but for those that are quick enough and differ in kind."""
-    return pytest.mark.parametrize(
-        "mechanism",
-        [
-            pytest.param(EVERY[name], id=name, marks=() if name in quick else pytest.mark.slow)
-            for name in names
-        ],
-    )
+FEW = {name: EVERY[name] for name in ("upload, independent", "distributed", "central")}
 
 
 @pytest.fixture(scope="module")

@@ -27,7 +27,7 @@ from platform.protection.uploads import Protection
 from platform.rounds.observing import SilentObserver
 from platform.rounds.runner import RoundRunner
 from privacy import ProtocolViolation
-from tests.trunk._audits import DP_SGD, NOISE
+from tests.trunk._audits import DP_SGD, NOISE, cases
 from tests.trunk._runs import ADAPTIVE, FIXED, GATHERING, NO_POOL, RECORDS, Storage
 
 CENTRAL = ("privacy.mechanism=central_noise", *FIXED, *NO_POOL)
@@ -51,17 +51,6 @@ def planned(storage: Storage, *overrides: str) -> RunPlan:
 
 def audit(storage: Storage, *overrides: str) -> PeerAudit:
     return audit_peers(planned(storage, *overrides))
-
-
-def cases(every: dict[str, tuple[str, ...]], *quick: str) -> Any:
-    """All of a table, slow but for these."""
-    return pytest.mark.parametrize(
-        "mechanism",
-        [
-            pytest.param(one, id=name, marks=() if name in quick else pytest.mark.slow)
-            for name, one in every.items()
-        ],
-    )
 
 
 @cases(EVERY, "distributed", "central, experts", "central, no masks")
@@ -213,10 +202,7 @@ def change_nothing(monkeypatch: pytest.MonkeyPatch, change: Callable[[Any, Any],
 
 
 def test_a_zero_without_noise_is_refuted(network: RunPlan, monkeypatch):
-    change_nothing(
-        monkeypatch,
-        lambda levels, grid: np.full_like(levels, grid.largest_level // 2),
-    )
+    change_nothing(monkeypatch, lambda levels, grid: np.full_like(levels, grid.largest_level // 2))
     assert "variance" in " ".join(audit_failures(network).reasons)
 
 
