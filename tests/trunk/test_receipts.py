@@ -82,6 +82,7 @@ from tests.trunk._runs import (
     command_line,
     gaussian_epsilon,
     opened,
+    over,
     stores_of,
 )
 
@@ -152,19 +153,20 @@ def forked(log: Log) -> Log:
     return other
 
 
-def grown(log: Log, row: Any, **changes: Any) -> bytes:
-    """The next receipt, of a third round, with a leaf of the row."""
-    positions = [log.charge(row)] if row is not None else []
-    log.event()
-    return log.receipt(6, positions, attempt=(3, 1), **changes)
+def told(log: Log, row: LedgerRow | None, **changes: Any) -> bytes:
+    """The receipt of a third round, with what is said to be its charge."""
+    after = Log(list(log.leaves))
+    positions = [] if row is None else [after.charge(row)]
+    after.event()
+    return after.receipt(6, positions, attempt=(3, 1), **changes)
 
 
 THIRD = replace(ROW, round_number=3)
 NEW = NoteSigner("sotto/new", bytes(32))
 # Those that have random contents are `ON_VIEWS`.
 ATTACKS: dict[str, tuple[Callable[[Log], bytes], str]] = {
-    "somebody's": (lambda log: grown(log, replace(THIRD, pseudonym="bob")), "of another client"),
-    "another run's": (lambda log: grown(log, replace(THIRD, run_id="other")), "of another run"),
+    "somebody's": (lambda log: told(log, replace(THIRD, pseudonym="bob")), "of another client"),
+    "another run's": (lambda log: told(log, replace(THIRD, run_id="other")), "of another run"),
     "an earlier release that was aborted": (
         lambda log: log.receipt(6, [log.settle(SECOND, "aborted")], attempt=(2, 1)),
         "nothing was released",
@@ -175,8 +177,8 @@ ATTACKS: dict[str, tuple[Callable[[Log], bytes], str]] = {
         "it was forked",
     ),
     "another log": (lambda log: Log([*log.leaves, b"x"], NEW).receipt(0, []), "in log sotto/log"),
-    "an event for a charge": (lambda log: grown(log, THIRD, leaves=false_leaf(log)), "not in the"),
-    "a false checkpoint": (lambda log: false_checkpoint(grown(log, THIRD)), "signed by none"),
+    "an event for a charge": (lambda log: told(log, THIRD, leaves=false_leaf(log)), "not in the"),
+    "a false checkpoint": (lambda log: false_checkpoint(told(log, THIRD)), "signed by none"),
 }
 
 
@@ -188,12 +190,18 @@ def false_checkpoint(receipt: bytes) -> bytes:
     return signed(replace(decode_receipt(receipt), checkpoint=NEW.sign("a\n").encode()))
 
 
-@pytest.mark.parametrize("attack", ATTACKS)
-def test_a_lie_is_named_and_kept_nowhere(tmp_path: Path, attack: str) -> None:
+@pytest.fixture
+def seen(tmp_path: Path) -> tuple[Holder, Log]:
+    """A client that has seen two rounds, has released in a third, and the true log."""
     client = holder(tmp_path)
     log = two_rounds(client)
     client.release(THIRD)
-    lie, reason = ATTACKS[attack]
+    return client, log
+
+
+@pytest.mark.parametrize("attack", ATTACKS)
+def test_a_lie_is_named_and_kept_nowhere(seen: tuple[Holder, Log], attack: str) -> None:
+    (client, log), (lie, reason) = seen, ATTACKS[attack]
     with pytest.raises(ReceiptRefused, match=reason):
         client.receipts.take(lie(log))
     assert [kept.size for kept in client.kept()] == [4, 6]
@@ -262,12 +270,9 @@ def mutated(data: bytes, dice: random.Random) -> bytes:
 @pytest.mark.parametrize(
     "count", [100, pytest.param(10_000, marks=[pytest.mark.slow, pytest.mark.timeout(1_800)])]
 )
-def test_no_change_of_a_receipt_is_taken(tmp_path: Path, count: int) -> None:
-    client = holder(tmp_path)
-    log = two_rounds(client)
-    client.release(THIRD)
-    true = grown(log, THIRD)
-    dice = random.Random(count)
+def test_no_change_of_a_receipt_is_taken(seen: tuple[Holder, Log], count: int) -> None:
+    client, log = seen
+    true, dice = told(log, THIRD), random.Random(count)
     for _ in range(count):
         spoilt = mutated(true, dice)
         if spoilt != true:
@@ -276,15 +281,11 @@ def test_no_change_of_a_receipt_is_taken(tmp_path: Path, count: int) -> None:
     client.receipts.take(true)
 
 
-Lie = Callable[[bytes], bytes]
-
-
-def with_receipts(simulation: Simulation, lie: Lie | None = None) -> Simulation:
+def with_receipts(simulation: Simulation) -> Simulation:
     """A simulation whose coordinator hands out receipts, as that of a federation does."""
     run = simulation.run
-    transport = run.transport if lie is None else Lying(run.transport, lie)
     facts = {"run_id": run.run_id, "roll": run.roll, "records": run.records}
-    courier = Courier(transport=transport, budget=run.terms.budget, **facts)
+    courier = Courier(transport=run.transport, budget=run.terms.budget, **facts)
     return replace(simulation, run=replace(run, transport=courier))
 
 
@@ -324,32 +325,29 @@ def test_every_client_of_a_run_has_receipts_that_add_up_and_cosigns_heads(receip
     assert len([note for _, note in kept_notes(file) if len(note.signatures) > 1]) == 3
 
 
-class Lying(Transport):
-    """Between an honest courier and the clients, with the log's key in its hands."""
+class Spoiling(Transport):
+    """Between an honest courier and the clients."""
 
-    def __init__(self, through: Transport, lie: Callable[[bytes], bytes]) -> None:
-        self.through, self.lie = through, lie
+    def __init__(self, through: Transport) -> None:
+        self.through = through
 
     def exchange(self, stage: Any, messages: Mapping[ClientId, bytes], deadline: Any) -> Any:
-        told = {c: self.told(message) for c, message in messages.items()}
-        return self.through.exchange(stage, told, deadline)
+        spoilt = {client: self.spoilt(message) for client, message in messages.items()}
+        return self.through.exchange(stage, spoilt, deadline)
 
-    def told(self, message: bytes) -> bytes:
+    def spoilt(self, message: bytes) -> bytes:
         if not is_enclosed(message):
             return message
         inner, receipt = unclose(message)
-        return enclose(inner, self.lie(receipt))
+        return enclose(inner, receipt[:-1] + bytes([receipt[-1] ^ 1]))
 
 
 def test_a_run_whose_receipts_are_spoilt_on_the_way_stops(storage: Storage) -> None:
     """Nobody goes on with a coordinator whose log leaves out what they released."""
-
-    def lie(receipt: bytes) -> bytes:
-        return receipt[:-1] + bytes([receipt[-1] ^ 1])
-
     with opened(storage.create(OS, "cohort.retries=0")) as simulation:
+        spoiling = over(simulation, Spoiling(simulation.run.transport))
         with pytest.raises(RunStopped):
-            execute(with_receipts(simulation, lie), SilentObserver())
+            execute(with_receipts(spoiling), SilentObserver())
     run = Finished(storage, simulation.run_id, {})
     for store in stores(run).values():
         assert all("receipt was refused" in f.reason for f in store.failures(run.run_id))
@@ -391,9 +389,8 @@ def test_a_database_older_than_the_heads_beside_it_is_not_gone_on_with(receipted
 
 def test_the_command_line(client, receipted, tmp_path):
     file, other = tmp_path / "one", tmp_path / "other"
-    a, b, *_ = stores(receipted).values()
-    file.write_bytes(write_receipts(a.receipts.all()))
-    other.write_bytes(write_receipts(b.receipts.all()))
+    for path, store in zip((file, other), stores(receipted).values(), strict=False):
+        path.write_bytes(write_receipts(store.receipts.all()))
     key = known_key(receipted.storage.file)
     assert key is not None
     arguments = ("receipts", "verify", str(file), "--compare", str(other), "--key", key.encode())
@@ -554,14 +551,6 @@ def a_rollback(log: Log, dice: Dice) -> tuple[bytes, str]:
     return Log(log.leaves[:size]).receipt(6, []), f"has {size} leaves"
 
 
-def told(log: Log, row: LedgerRow | None, **changes: Any) -> bytes:
-    """The receipt of a third round, with what is said to be its charge."""
-    after = Log(list(log.leaves))
-    positions = [] if row is None else [after.charge(row)]
-    after.event()
-    return after.receipt(6, positions, attempt=(3, 1), **changes)
-
-
 def an_undercharge(log: Log, dice: Dice) -> tuple[bytes, str]:
     factor = 1 + dice.random()
     cheaper: dict[str, Any] = dice.choice(
@@ -579,8 +568,7 @@ def an_undercharge(log: Log, dice: Dice) -> tuple[bytes, str]:
 
 def a_hidden_release(log: Log, dice: Dice) -> tuple[bytes, str]:
     """Left out, put elsewhere, or called aborted."""
-    kind = dice.randrange(4)
-    left_out = "leaves out"
+    kind, left_out = dice.randrange(4), "leaves out"
     if kind == 0:
         return told(log, None), left_out
     if kind == 1:
@@ -589,8 +577,7 @@ def a_hidden_release(log: Log, dice: Dice) -> tuple[bytes, str]:
         return told(log, replace(THIRD, attempt=dice.randrange(2, 99))), left_out
     after = Log(list(log.leaves))
     positions = [after.charge(THIRD), after.settle(THIRD, "aborted")]
-    receipt = after.receipt(6, positions, attempt=(3, 1))
-    return receipt, "nothing was released"
+    return after.receipt(6, positions, attempt=(3, 1)), "nothing was released"
 
 
 def another_key(log: Log, dice: Dice) -> tuple[bytes, str]:
@@ -612,15 +599,6 @@ ON_VIEWS = (
     *(a_fork, a_rollback, an_undercharge, a_hidden_release),
     *(another_key, a_false_signature),
 )
-
-
-@pytest.fixture
-def seen(tmp_path: Path) -> tuple[Holder, Log]:
-    """A client that has seen two rounds, has released in a third, and the true log."""
-    client = holder(tmp_path)
-    log = two_rounds(client)
-    client.release(THIRD)
-    return client, log
 
 
 @pytest.mark.parametrize("count", COUNTS)
