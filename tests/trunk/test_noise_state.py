@@ -204,7 +204,7 @@ def test_a_state_that_is_not_declared_is_refused() -> None:
     hidden = dataclasses.replace(FACTS, keeps_state=False)
     built = Correlated(8.0, None, "replace_one", hidden, [])
     noise = SeededNoise(np.random.default_rng(0))
-    with pytest.raises(UnknownMechanism, match="correlated keeps a state"):
+    with pytest.raises(UnknownMechanism, match="correlated keeps"):
         protect_upload(np.zeros(4), built, Quantiser(8.0, 20), noise)
 
 

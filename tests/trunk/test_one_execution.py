@@ -255,5 +255,5 @@ def test_a_client_that_has_used_a_newer_enrolment_refuses_an_older(five: Cohort)
     credentials = five.clients[names[0]].profile.safeguards.credentials
     assert credentials is not None and credentials.enrolment.serial == len(names)
     older = dataclasses.replace(credentials, enrolment=enrolled(names[:-1]))
-    with pytest.raises(InvalidRecordError, match="has serial 4, but this client has used 5"):
+    with pytest.raises(InvalidRecordError, match="has serial 4"):
         five.remade(names[0], credentials=older)

@@ -145,7 +145,7 @@ def test_a_run_that_was_killed_ends_as_if_nothing_had_happened(
 def test_without_enough_entries_no_round_is_held(storage: Storage) -> None:
     place = storage.gathering()
     with opened(place.create(*PLAIN, "cohort.retries=1")) as simulation:
-        with pytest.raises(RunStopped, match=r"round 1 was aborted.*pool\.minimum"):
+        with pytest.raises(RunStopped, match=r"round 1 was .*pool\.minimum"):
             execute(lose_in(simulation, 1, 1), SilentObserver())
     assert storage.rows("SELECT count(*) FROM rounds") == [(0,)]
     # Both attempts may have left clients and stay charged; the run can be gone on with.
@@ -186,7 +186,7 @@ def test_a_rounds_purpose_is_a_matter_of_its_number(storage: Storage) -> None:
 def test_an_entry_of_bare_data_is_refused_under_noised_steps(storage: Storage) -> None:
     """Nothing of a record may leave by another way than the trainer: the run fails closed."""
     with opened(storage.gathering().create(*OPENING, *RECORDS)) as simulation:
-        with pytest.raises(RunStopped, match="read outside the trainer"):
+        with pytest.raises(RunStopped, match="outside the trainer"):
             execute(simulation, SilentObserver())
     assert storage.rows("SELECT count(*) FROM pool") == [(0,)]
 
@@ -213,7 +213,7 @@ def test_an_audit_reaches_the_collection_and_the_rounds(storage: Storage) -> Non
 
 
 def test_there_is_no_second_phase(whole: Finished) -> None:
-    with pytest.raises(ConfigError, match="no pool that was made"):
+    with pytest.raises(ConfigError, match="no pool that"):
         whole.storage.create(*PLAIN, ALL, f"phase_two_of={whole.run_id}")
 
 

@@ -256,7 +256,7 @@ def test_a_sweep_has_a_column_for_each_axis_and_what_is_not_valid_is_refused(noi
     nothing.mkdir()
     with pytest.raises(ConfigError, match="per: 'day' is not valid"):
         results(url, per="day")
-    with pytest.raises(ConfigError, match="does not go with runs"):
+    with pytest.raises(ConfigError, match="go with runs"):
         results(url, runs="latest", sweep=nothing)
     with pytest.raises(UnknownRun, match="'nowhere' is unknown"):
         results(url, runs=["nowhere"])

@@ -204,22 +204,6 @@ def test_huge_entries_do_not_make_the_search_slow():
     assert len(seen) < 40
 
 
-def test_many_clients_share_one_pass(monkeypatch):
-    """Their searches are one product, and answered as one by one, each without its own."""
-    rng = np.random.default_rng(2)
-    vectors = rng.standard_normal((120, 40))
-    entries, pool = pool_of(vectors)
-    passes, products = [], Neighbours._products
-    noting = lambda self, asked: passes.append(len(asked)) or products(self, asked)  # noqa: E731
-    monkeypatch.setattr(Neighbours, "_products", noting)
-    asked = [[entries[n].handle, entries[n + 1].handle] for n in range(0, 100)]
-    asked[3:5] = [[], [b"unknown"]]
-    found = served(pool, asked)
-    assert passes == [98]
-    for n, experts in enumerate(found):
-        assert experts == ([] if n in (3, 4) else compared(vectors, entries, [n, n + 1]))
-
-
 def test_of_a_repeated_handle_the_newest_entry_is_asked_from_in_any_order():
     own = [entry(0, value, generation=g) for g, value in ((1, 0.0), (2, 10.0))]
     own = [dataclasses.replace(each, handle=b"h" * 32) for each in own]

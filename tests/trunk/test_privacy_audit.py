@@ -166,7 +166,8 @@ def outcome(claimed: float = 1.0, real: float = 1.0, canaries: int = 1000) -> Ch
     scores = np.where(included, real / 2, -real / 2) + rng.standard_normal(canaries)
     table = RecordScores(("update",), (scores / claimed + 0.5)[:, None], included)
     result = judge_record_unit(table, gaussian_claim(claimed, 1e-5))
-    return ChannelAudit("sum", "upload_noise", result, scores, included, problems=())
+    facts = {"channel": "sum", "mechanism": "upload_noise", "problems": ()}
+    return ChannelAudit(result=result, scores=scores, included=included, **facts)
 
 
 def test_every_channel_is_drawn_and_a_refuted_one_is_named(tmp_path):

@@ -86,7 +86,7 @@ def test_a_client_that_is_no_simulation_takes_no_seeded_noise(storage: Storage) 
         profile = client.profile
         real = dataclasses.replace(profile.safeguards, simulated=False)
         alone = dataclasses.replace(profile, safeguards=real)
-        with pytest.raises(ConfigError, match=r"'seeded' protects nobody .*valid: os"):
+        with pytest.raises(ConfigError, match="'seeded' protects nobody"):
             Client(alone, client._store, client._make_trainer)
         fresh = dataclasses.replace(profile.randomness, noise_source="os")
         safe = dataclasses.replace(alone, randomness=fresh)
@@ -105,7 +105,7 @@ def test_an_update_that_is_no_number_stops_a_run_without_a_mechanism(storage, mo
             return LocalResult(update, None, result.personal)
 
         monkeypatch.setattr(method, "client_update", broken)
-        with pytest.raises(RunStopped, match="round 1 was aborted"):
+        with pytest.raises(RunStopped, match="1 was aborted"):
             execute(simulation, SilentObserver())
     assert storage.rows("SELECT count(*) FROM states") == [(1,)]
     folder = storage.folder / simulation.run_id
