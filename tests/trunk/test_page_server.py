@@ -3,25 +3,19 @@
 from __future__ import annotations
 
 import http.client
-import queue
 import signal
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-import uvicorn
 
-from platform.cli.page_records import PageRecords
-from platform.page import server
 from storage import open_database
 from tests.trunk._pages import TOKEN
 
 Process = subprocess.Popen[str]
-BEARER = {"authorization": f"Bearer {TOKEN}"}
 
 
 @contextmanager
@@ -46,38 +40,6 @@ def serving(
             process.kill()
 
 
-@contextmanager
-def serving_here(
-    monkeypatch: pytest.MonkeyPatch, storage: str, token_file: Path | None = None
-) -> Iterator[int]:
-    """The same server in a thread of this process; the port that it took."""
-    made: list[uvicorn.Server] = []
-    make, told = server._server, queue.Queue[str]()
-
-    def making(*given: object) -> uvicorn.Server:
-        made.append(make(*given))  # type: ignore[arg-type]
-        return made[0]
-
-    monkeypatch.setattr(server, "_server", making)
-    place = server.Place(host="127.0.0.1", port=0, token_file=token_file)
-    records = PageRecords(storage, None)
-    thread = threading.Thread(target=server.serve, args=(records, place, told.put))
-    thread.start()
-    try:
-        yield int(told.get(timeout=20).strip("/").rpartition(":")[2])
-    finally:
-        made[0].should_exit = True
-        thread.join(20)
-        assert not thread.is_alive()
-
-
-def token_in(folder: Path) -> Path:
-    file = folder / "token"
-    file.write_text(TOKEN)
-    file.chmod(0o600)
-    return file
-
-
 def asked(port: int, path: str, headers: Mapping[str, str] | None = None) -> tuple[int, str]:
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=20)
     connection.request("GET", path, headers=dict(headers or {}))
@@ -90,39 +52,49 @@ def asked(port: int, path: str, headers: Mapping[str, str] | None = None) -> tup
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_it_serves_until_it_is_ended_though_a_page_is_kept_up_to_date(
-    noised_run, child_environment, tmp_path, number
+    noised_run, child_environment, number
 ):
-    options = ("--token-file", str(token_in(tmp_path)))
-    with serving(child_environment, noised_run.storage.url, *options) as (process, port):
-        status, text = asked(port, "/", BEARER)
+    with serving(child_environment, noised_run.storage.url) as (process, port):
+        status, text = asked(port, "/")
         assert status == 200 and noised_run.run_id in text
         stream = http.client.HTTPConnection("127.0.0.1", port, timeout=20)
-        stream.request("GET", "/changes", headers=BEARER)
+        stream.request("GET", "/changes")
         answer = stream.getresponse()
         assert answer.readline() == b"event: stamp\n"
         process.send_signal(number)
         out, err = process.communicate(timeout=20)
         answer.close()
         stream.close()
-        assert "Traceback" not in err and TOKEN not in err and out == ""
+        assert "Traceback" not in err and out == ""
         # What a shell starts in the background ignores SIGINT, and so does what that starts.
         is_ignored = signal.getsignal(number) is signal.SIG_IGN
         assert process.returncode in ((0,) if is_ignored else (-number, 128 + number))
 
 
-def test_the_token_is_in_no_line_that_is_printed(noised_run, monkeypatch, capfd, tmp_path):
-    with serving_here(monkeypatch, noised_run.storage.url, token_in(tmp_path)) as port:
+def token_in(folder: Path) -> Path:
+    file = folder / "token"
+    file.write_text(TOKEN)
+    file.chmod(0o600)
+    return file
+
+
+def test_the_token_is_in_no_line_that_is_printed(noised_run, child_environment, tmp_path):
+    options = ("--token-file", str(token_in(tmp_path)))
+    with serving(child_environment, noised_run.storage.url, *options) as (process, port):
         assert asked(port, "/")[0] == 401
         assert asked(port, f"/?token={TOKEN}")[0] == 401
-        assert asked(port, "/", BEARER)[0] == 200
+        assert asked(port, "/", {"authorization": f"Bearer {TOKEN}"})[0] == 200
         assert asked(port, "/", {"host": "evil.example"})[0] == 421
-    assert TOKEN not in "".join(capfd.readouterr())
+        process.terminate()
+        out, err = process.communicate(timeout=20)
+    assert TOKEN not in out + err
 
 
-def test_a_page_that_is_open_keeps_no_snapshot(own_copy, monkeypatch):
+@pytest.mark.slow
+def test_a_page_that_is_open_keeps_no_snapshot(own_copy, child_environment):
     """A writer empties the log of old pages at each commit, though a page is kept up to date."""
     log = own_copy.storage.file.with_name(f"{own_copy.storage.file.name}-wal")
-    with serving_here(monkeypatch, own_copy.storage.url) as port:
+    with serving(child_environment, own_copy.storage.url) as (_, port):
         stream = http.client.HTTPConnection("127.0.0.1", port, timeout=20)
         stream.request("GET", "/changes")
         answer = stream.getresponse()
