@@ -175,7 +175,7 @@ def test_other_tensors_than_announced_are_refused(mechanism, masked):
         wrong = {**UPDATE, "b": np.zeros(4, np.float32)}
         guard.prepare(LocalResult(wrong, ENTRY, {}), BROADCAST, seeded())
     # One that is not finite never leaves.
-    guard = protection(mechanism, masked=masked, pool=False)
+    guard = protection(mechanism, pool=False)
     for value in (np.nan, np.inf):
         update = {**UPDATE, "a": np.array([0, value, 0], np.float32)}
         with pytest.raises(NonFiniteUpdate):
