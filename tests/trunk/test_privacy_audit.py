@@ -58,11 +58,10 @@ MECHANISMS = {
     "distributed": (DISTRIBUTED,),
     "central": ("privacy.mechanism=central_noise",),
 }
-ADAPTED = "distributed, skellam, adaptive"
 MORE = {
     "upload, add or remove": (COMES, "privacy.noise_multiplier=0.75"),
     "upload, adaptive": ADAPTIVE,
-    ADAPTED: (DISTRIBUTED, SKELLAM, *ADAPTIVE),
+    "distributed, skellam, adaptive": (DISTRIBUTED, SKELLAM, *ADAPTIVE),
     "distributed, colluders": (DISTRIBUTED, "secure_aggregation.corrupt=2"),
     "central, adaptive, no masks": (
         "privacy.mechanism=central_noise",
@@ -80,7 +79,7 @@ def audit(make_storage) -> Auditor:
     return Auditor(plan_run(config, SilentObserver(), Surroundings()))
 
 
-@cases(EVERY, "upload", ADAPTED)
+@cases(EVERY, "upload", "distributed")
 def test_the_right_build_is_not_refuted_and_is_seen_in_full(audit, mechanism):
     verdicts = audit(*NOISE, *mechanism)
     assert set(verdicts) == {"sum", "pool"}

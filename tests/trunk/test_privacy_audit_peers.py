@@ -201,6 +201,7 @@ def change_nothing(monkeypatch: pytest.MonkeyPatch, change: Callable[[Any, Any],
     monkeypatch.setattr(Protection, "prepare_nothing", changed)
 
 
+@pytest.mark.slow
 def test_a_zero_without_noise_is_refuted(network: RunPlan, monkeypatch):
     change_nothing(monkeypatch, lambda levels, grid: np.full_like(levels, grid.largest_level // 2))
     assert "variance" in " ".join(audit_failures(network).reasons)

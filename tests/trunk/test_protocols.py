@@ -79,6 +79,7 @@ def test_zero_shot_is_measured_as_by_hand(storage: Storage) -> None:
             assert run.summary["final"]["protocol"][name] == pytest.approx(expected)
 
 
+@pytest.mark.slow
 def test_a_run_under_dirichlet(storage: Storage) -> None:
     # On a style that the model has not seen, so that clients differ in accuracy.
     unseen = "task.domains=[infograph]"
@@ -110,6 +111,7 @@ def test_a_method_that_refuses_novel_classes_is_refused_before_a_run(storage, mo
     assert not storage.file.exists()
 
 
+@pytest.mark.slow
 def test_execute_measures_twins_by_the_same_protocol(storage, monkeypatch):
     """Without sharing, a run and its twins are the same training: the same numbers throughout."""
     overrides = (NONE, "method.name=coop", "method.context_tokens=2", "rounds=1")

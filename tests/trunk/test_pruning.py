@@ -95,6 +95,7 @@ def test_it_names_what_goes_and_what_stays_is_all_that_was_spent(sotto, storage,
     assert "nothing to prune" in sotto("runs", "--prune", "--yes", *at).out
 
 
+@pytest.mark.slow
 def test_a_finished_run_is_pruned_by_name_only(sotto: Command, own_copy: Finished) -> None:
     storage, run_id = own_copy.storage, own_copy.run_id
     at = ("--storage", storage.url)
@@ -111,6 +112,7 @@ def test_a_finished_run_is_pruned_by_name_only(sotto: Command, own_copy: Finishe
         assert answer.code == 1 and "models were erased" in answer.err
 
 
+@pytest.mark.slow
 def test_killed_half_way_it_says_so_and_the_rest_goes_the_next_time(
     sotto: Command, storage: Storage, killed: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

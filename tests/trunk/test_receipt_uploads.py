@@ -190,6 +190,7 @@ def test_digests_of_uploads_are_in_no_file_of_the_coordinator(heard):
         assert not any(d in data or d.hex().encode() in data for d in digests), file.name
 
 
+@pytest.mark.slow
 def test_after_a_restart_only_what_came_since_is_told(storage, monkeypatch):
     heard: Heard = {}
     simulation = listened(storage.create(OS, ALONE), heard)

@@ -306,6 +306,7 @@ def test_clients_that_the_next_round_would_not_ask_are_heard_too(tmp_path: Path)
         fed.go_on(fed.restored_coordinator())
 
 
+@pytest.mark.slow
 def test_one_that_nobody_is_ahead_of_goes_on(fed: Lost) -> None:
     (fed.folder / "backup").unlink()
     fed.back_up_coordinator()
